@@ -1,0 +1,104 @@
+"""The equations of ELMo in slow NumPy, one token at a time: what ``model/`` must agree with.
+
+Written from Peters et al. (2018), Kim et al. (2016), Srivastava et al. (2015) and Sak et al. (2014), with
+the order of operations that bilm-tf has. No batch, no mask, no tensor library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmo.config import BiLmConfig
+
+Array = NDArray[np.float64]
+
+
+def sigmoid(x: Array) -> Array:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+def token_vector(config: BiLmConfig, w: Mapping[str, Array], *, characters: list[int] | None, word: int | None) -> Array:
+    """x_k of one token, from the ids of its characters, the id of its word, or both."""
+    parts = []
+    if config.words is not None:
+        parts.append(w["token_layer.word_embed.weight"][word])
+    if config.chars is not None:
+        assert characters is not None
+        embedded = [w["token_layer.cnn.char_embed.weight"][c] for c in characters]
+        features = []
+        for i, (width, count) in enumerate(config.chars.filters):
+            kernel, bias = (w[f"token_layer.cnn.convolutions.{i}.{part}"] for part in ("weight", "bias"))
+            for n in range(count):
+                scores = [
+                    sum(kernel[n, :, k] @ embedded[at + k] for k in range(width)) + bias[n]
+                    for at in range(len(embedded) - width + 1)
+                ]
+                best = max(scores)
+                features.append(max(best, 0.0) if config.chars.activation == "relu" else np.tanh(best))
+        x = np.array(features)
+        for i in range(config.chars.n_highway):
+            at = f"token_layer.cnn.highways.{i}."
+            gate = sigmoid(w[at + "gate.weight"] @ x + w[at + "gate.bias"])
+            changed = np.maximum(w[at + "transform.weight"] @ x + w[at + "transform.bias"], 0.0)
+            x = gate * changed + (1.0 - gate) * x
+        parts.append(x)
+    x = np.concatenate(parts)
+    if "token_layer.projection.weight" in w:
+        x = w["token_layer.projection.weight"] @ x + w["token_layer.projection.bias"]
+    return x
+
+
+def lstm_step(
+    config: BiLmConfig, w: Mapping[str, Array], at: str, x: Array, h: Array, c: Array
+) -> tuple[Array, Array]:
+    """One token through one layer; gates i, f, j, o."""
+    i, f, j, o = np.split(w[at + "input_weight"] @ x + w[at + "state_weight"] @ h + w[at + "bias"], 4)
+    lstm = config.lstm
+    c = sigmoid(f + lstm.forget_bias) * c + sigmoid(i) * np.tanh(j)
+    if lstm.cell_clip is not None:
+        c = np.clip(c, -lstm.cell_clip, lstm.cell_clip)
+    h = sigmoid(o) * np.tanh(c)
+    if at + "projection" in w:
+        h = w[at + "projection"] @ h
+        if lstm.state_clip is not None:
+            h = np.clip(h, -lstm.state_clip, lstm.state_clip)
+    return h, c
+
+
+def layers(
+    config: BiLmConfig, w: Mapping[str, Array], tokens: list[Array], *, hidden: Array, cell: Array
+) -> tuple[Array, Array, Array]:
+    """All layers (layer, time, width) of one sentence from its token vectors, and the state it leaves.
+
+    ``hidden`` and ``cell`` (direction, layer, width) are what it starts from.
+    """
+    hidden, cell = hidden.copy(), cell.copy()
+    by_direction = []
+    for direction, stack in enumerate(("forward_stack", "backward_stack")):
+        inputs = tokens if direction == 0 else tokens[::-1]
+        outputs = []
+        for layer in range(config.lstm.n_layers):
+            read = []
+            for x in inputs:
+                h, c = lstm_step(config, w, f"{stack}.{layer}.", x, hidden[direction, layer], cell[direction, layer])
+                hidden[direction, layer], cell[direction, layer] = h, c
+                read.append(h + x if config.lstm.has_skip and layer > 0 else h)
+            outputs.append(read if direction == 0 else read[::-1])
+            inputs = read
+        by_direction.append(outputs)
+    found = [[np.concatenate([x, x]) for x in tokens]]
+    for ahead, behind in zip(*by_direction, strict=True):
+        found.append([np.concatenate([a, b]) for a, b in zip(ahead, behind, strict=True)])
+    return np.array(found), hidden, cell
+
+
+def mix(states: Array, w: Array, gamma: float, *, layer_norm: bool) -> Array:
+    """Eq. 1 for one sentence: (layer, time, width) to (time, width)."""
+    if layer_norm:
+        mean = states.mean(axis=-1, keepdims=True)
+        states = (states - mean) / np.sqrt(states.var(axis=-1, keepdims=True) + 1e-5)
+    shares = np.exp(w) / np.exp(w).sum()
+    return gamma * sum(share * state for share, state in zip(shares, states, strict=True))
