@@ -1,0 +1,90 @@
+"""What every reader of a published format returns: a config, its weights, and what came with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from elmo.config import BiLmConfig, parameter_shapes
+from elmo.errors import raise_all
+from elmo.text.vocab import Vocabulary
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class SoftmaxWeights:
+    """The output layer that both language models share."""
+
+    weight: Tensor  # (words, width)
+    bias: Tensor  # (words,)
+
+
+@dataclass(frozen=True)
+class WarmState:
+    """One recurrent state for every sentence to start from."""
+
+    hidden: Tensor  # (direction, layer, width)
+    cell: Tensor  # (direction, layer, cell)
+
+
+@dataclass(frozen=True)
+class MixWeights:
+    """Eq. 1 as a publisher fixed it: one share per layer (before softmax), and γ."""
+
+    weights: tuple[float, ...]
+    gamma: float
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model as its files give it; ``weights`` carry the names of ``config.parameter_shapes``."""
+
+    config: BiLmConfig
+    weights: Mapping[str, Tensor]
+    format: str  # as `elmo info` names it
+    vocab: Vocabulary | None = None
+    characters: Mapping[str, int] | None = None  # a Unicode alphabet's dictionary
+    softmax: SoftmaxWeights | None = None
+    warm: WarmState | None = None
+    mix: MixWeights | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # JSON values; nothing depends on them
+
+    def __post_init__(self) -> None:
+        raise_all(self._mismatches(), subject=f"{self.format} model")
+
+    def _mismatches(self) -> list[str]:
+        """Everything that does not fit together, each in a few words."""
+        expected = parameter_shapes(self.config)
+        problems = [f"missing {name} {shape}" for name, shape in expected.items() if name not in self.weights]
+        problems += [f"unexpected {name}" for name in self.weights if name not in expected]
+        for name, weight in self.weights.items():
+            if name in expected and tuple(weight.shape) != expected[name]:
+                problems.append(f"{name}: expected {expected[name]}, found {tuple(weight.shape)}")
+            elif not weight.isfinite().all():
+                problems.append(f"{name}: holds values that are not finite")
+        lstm = self.config.lstm
+        if self.config.words and (self.vocab is None or len(self.vocab) != self.config.words.n_words):
+            problems.append(
+                f"a table of {self.config.words.n_words} words needs a vocabulary of as many, found "
+                f"{'none' if self.vocab is None else len(self.vocab)}"
+            )
+        if self.config.alphabet == "unicode" and self.characters is None:
+            problems.append("a Unicode alphabet needs its character dictionary")
+        if self.softmax is not None:
+            rows, width = self.softmax.weight.shape
+            if width != lstm.state_width or tuple(self.softmax.bias.shape) != (rows,):
+                problems.append(f"softmax: expected width {lstm.state_width} and {rows} biases, found "
+                                f"{width} and {tuple(self.softmax.bias.shape)}")  # fmt: skip
+            if self.vocab is not None and len(self.vocab) != rows:
+                problems.append(f"softmax has {rows} rows, but the vocabulary {len(self.vocab)} words")
+        if self.warm is not None:
+            shapes = (2, lstm.n_layers, lstm.state_width), (2, lstm.n_layers, lstm.cell_width)
+            found = tuple(self.warm.hidden.shape), tuple(self.warm.cell.shape)
+            if found != shapes:
+                problems.append(f"warm state: expected {shapes}, found {found}")
+        if self.mix is not None and len(self.mix.weights) != self.config.n_layers:
+            problems.append(f"mix: expected {self.config.n_layers} weights, found {len(self.mix.weights)}")
+        return problems
