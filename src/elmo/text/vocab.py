@@ -21,9 +21,8 @@ class Vocabulary:
     _ids: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        ids: dict[str, int] = {}
-        for i, word in enumerate(self.words):
-            ids.setdefault(word, i)  # of doubled words the first counts, as in bilm-tf's own training order
+        # of doubled words the last counts, as in bilm-tf
+        ids = {word: i for i, word in enumerate(self.words)}
         object.__setattr__(self, "_ids", ids)
 
     def __len__(self) -> int:

@@ -1,0 +1,277 @@
+"""Paths in, lines of text out: files, globs, folders and stdin; plain or compressed; UTF-8, checked."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import glob
+import gzip
+import io
+import itertools
+import lzma
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from elmo.errors import ConfigError, DataError, EncodingError, MissingExtraError
+
+ErrorPolicy = Literal["strict", "replace", "skip", "surrogateescape"]
+ERROR_POLICIES = ("strict", "replace", "skip", "surrogateescape")
+Source = Path | Literal["-"]  # "-" is stdin
+
+MAX_LINE_BYTES = 1 << 30  # a longer line is no sentence, and would only fill memory
+
+_MAGIC = {  # none of these can open a UTF-8 text, but for bzip2's, which is therefore told in full
+    ".gz": (b"\x1f\x8b",),
+    ".xz": (b"\xfd7zXZ\x00",),
+    ".bz2": tuple(
+        b"BZh%d" % k + block for k in range(1, 10) for block in (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
+    ),
+    ".zst": (b"\x28\xb5\x2f\xfd",),
+}
+_OTHER_ENCODINGS = {  # longest first: the mark of UTF-16 opens that of UTF-32
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+_READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)  # what damage and devices make of a read
+
+
+@dataclass(frozen=True)
+class Line:
+    r"""One line without its end: ``\n``, and a ``\r`` before it."""
+
+    text: str
+    number: int  # in its file, from 1; skipped lines are counted
+    path: str  # as messages show it
+
+
+@dataclass
+class Tally:
+    """What an error policy did, for the caller to report."""
+
+    lines: int = 0
+    repaired: int = 0  # lines with bytes that were replaced or escaped
+    skipped: int = 0  # lines left out
+
+
+def shown(path: Source | str) -> str:
+    """A path as a message of one line can hold it."""
+    if path == "-":
+        return "<stdin>"
+    name = str(path)
+    return name if name.isprintable() else ascii(name)[1:-1]
+
+
+def expand(paths: Sequence[str]) -> list[Source]:
+    """The files that ``paths`` name, in their order.
+
+    A path may be a file, a folder (every file below it, hidden ones aside), a glob (``**`` too), or ``-``
+    for stdin. What a glob or a folder holds comes in sorted order.
+    """
+    found: list[Source] = []
+    for path in paths:
+        if path == "-":
+            found.append("-")
+        elif _exists(path):
+            found += _files_of(Path(path))
+        elif glob.has_magic(path):
+            matches = sorted(glob.glob(path, recursive=True))  # noqa: PTH207 -- takes absolute patterns too
+            if not matches:
+                raise DataError(f"{shown(path)}: no file matches this pattern")
+            # `**` gives a folder and what it holds; a file is read once
+            found += dict.fromkeys(
+                file for match in matches for file in _files_of(Path(match), may_be_empty=True)
+            )
+        else:
+            raise DataError(f"{shown(path)}: no such file or folder")
+    return found
+
+
+def _exists(path: str) -> bool:
+    try:
+        return path != "" and Path(path).exists()  # Path("") would be the working folder
+    except OSError as error:
+        raise DataError(f"{shown(path)[:200]}: {error.strerror}") from error
+    except ValueError:  # a NUL in the name
+        return False
+
+
+def _files_of(path: Path, *, may_be_empty: bool = False) -> list[Path]:
+    """The file itself, or the files below a folder."""
+    if not path.is_dir():
+        return [path]
+    files: list[Path] = []
+
+    def refuse(error: OSError) -> None:
+        raise DataError(f"{shown(error.filename)}: {error.strerror}") from error
+
+    for folder, folders, names in os.walk(path, onerror=refuse):
+        folders[:] = (name for name in folders if not name.startswith("."))
+        files += (Path(folder, name) for name in names if not name.startswith("."))
+    files = sorted(file for file in files if file.is_file())
+    if not files and not may_be_empty:
+        raise DataError(f"{shown(path)}: this folder holds no files")
+    return files
+
+
+def read_lines(
+    path: Source,
+    *,
+    errors: ErrorPolicy = "strict",
+    max_line_bytes: int = MAX_LINE_BYTES,
+    tally: Tally | None = None,
+) -> Iterator[Line]:
+    r"""The lines of a file, one at a time; only ``\n`` ends a line, and an empty line is a line.
+
+    Bytes that are not UTF-8 raise an ``EncodingError`` that names them (``strict``), become U+FFFD
+    (``replace``) or lone surrogates (``surrogateescape``), or their line is left out (``skip``). A byte
+    order mark at the very start is dropped. Compression is told by content.
+    """
+    if errors not in ERROR_POLICIES:
+        raise ConfigError(f"errors: expected one of {', '.join(ERROR_POLICIES)}, found {str(errors)[:40]!r}")
+    return _lines(path, errors=errors, max_line_bytes=max_line_bytes, tally=tally or Tally())
+
+
+def _lines(path: Source, *, errors: ErrorPolicy, max_line_bytes: int, tally: Tally) -> Iterator[Line]:
+    name = shown(path)
+    try:
+        with _opened(path) as raw, _decompressed(raw, path) as stream:
+            for number in itertools.count(1):
+                line = stream.readline(max_line_bytes + 1)
+                if not line:
+                    return
+                if len(line) > max_line_bytes:
+                    found = f"more than {max_line_bytes:,} bytes without an end"
+                    raise DataError(f"{name}:{number}: expected a line, found {found}; is it text?")
+                tally.lines += 1
+                mark = codecs.BOM_UTF8 if number == 1 and line.startswith(codecs.BOM_UTF8) else b""
+                text = _decode(line, mark=mark, errors=errors, place=f"{name}:{number}", tally=tally)
+                if text is not None:
+                    yield Line(text, number, name)
+    except PermissionError as error:
+        raise DataError(f"{name}: no permission to read it") from error
+    except _READ_ERRORS as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"{name}: cannot be read: {reason[:200]}") from error
+
+
+def _decode(line: bytes, *, mark: bytes, errors: ErrorPolicy, place: str, tally: Tally) -> str | None:
+    """The text of a line; None when the policy leaves it out."""
+    body = line.removeprefix(mark).removesuffix(b"\n").removesuffix(b"\r")
+    try:
+        return body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if errors == "strict":
+            position = len(mark) + error.start + 1
+            raise EncodingError(
+                f"{place}: byte {position} of the line (0x{body[error.start]:02x}) is not UTF-8; "
+                "use --errors replace, skip or surrogateescape, or convert the file"
+            ) from error
+    if errors == "skip":
+        tally.skipped += 1
+        return None
+    tally.repaired += 1
+    return body.decode("utf-8", errors)
+
+
+@contextmanager
+def _opened(path: Source) -> Iterator[io.BufferedReader]:
+    """The file's bytes; stdin is left open for its owner."""
+    if path != "-":
+        with path.open("rb") as raw:
+            yield raw
+        return
+    stdin = getattr(sys.stdin, "buffer", None)
+    if stdin is None:
+        raise DataError("<stdin>: it is closed; give a file instead of -")
+    if hasattr(stdin, "peek"):
+        yield stdin
+        return
+    wrapped = io.BufferedReader(stdin)  # a caller that runs the program inside itself may set a BytesIO
+    try:
+        yield wrapped
+    finally:
+        wrapped.detach()
+
+
+@contextmanager
+def _decompressed(raw: io.BufferedReader, path: Source) -> Iterator[io.BufferedIOBase]:
+    """The bytes of the text; what is no UTF-8 text by its first bytes is refused."""
+    name = shown(path)
+    start = raw.peek(16)[:16]
+    kind = next((suffix for suffix, magics in _MAGIC.items() if start.startswith(magics)), None)
+    suffix = "" if path == "-" else path.suffix.lower()
+    if kind is None and suffix in _MAGIC:
+        raise DataError(
+            f"{name}: expected {suffix} data, as its name says, found {start[:4].hex(' ') or 'nothing'}"
+        )
+    if start.startswith(b"PK\x03\x04"):
+        raise DataError(f"{name}: this is a zip archive; unpack it and give its files")
+    for mark, encoding in _OTHER_ENCODINGS.items():
+        if start.startswith(mark):
+            raise EncodingError(
+                f"{name}: this file is {encoding}; convert it first: iconv -f {encoding} -t UTF-8"
+            )
+    if kind is None:
+        yield raw
+        return
+    with _DECOMPRESSORS[kind](raw) as stream:
+        yield stream
+
+
+class _ZstdStream(io.RawIOBase):
+    """A Zstandard file's content; unlike the library's own reader, it notices that a file was cut short."""
+
+    # Four bytes can stand for 128 KB of one character: small bites keep a hostile file's output small.
+    _BITE = 1 << 9
+
+    def __init__(self, raw: io.BufferedReader) -> None:
+        super().__init__()
+        try:
+            import zstandard  # pyright: ignore[reportMissingImports] -- an extra
+        except ImportError as error:
+            raise MissingExtraError("reading .zst files", extra="zstd") from error
+        self._raw = raw
+        self._library = zstandard
+        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._is_inside = False  # of a frame
+        self._compressed = b""
+        self._plain = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        while not self._plain:
+            self._compressed = self._compressed or self._raw.read(self._BITE)
+            if not self._compressed:
+                if self._is_inside:
+                    raise EOFError("the compressed data ends in the middle")
+                return 0
+            if self._frame.eof:
+                self._frame = self._library.ZstdDecompressor().decompressobj()
+            try:
+                self._plain = memoryview(self._frame.decompress(self._compressed))
+            except self._library.ZstdError as error:
+                raise OSError(str(error)) from error
+            self._is_inside = not self._frame.eof
+            self._compressed = self._frame.unused_data if self._frame.eof else b""
+        n = min(len(buffer), len(self._plain))
+        buffer[:n] = self._plain[:n]
+        self._plain = self._plain[n:]
+        return n
+
+
+_DECOMPRESSORS: dict[str, Callable[[io.BufferedReader], io.BufferedIOBase]] = {
+    ".gz": lambda raw: gzip.GzipFile(fileobj=raw),
+    ".xz": lzma.LZMAFile,
+    ".bz2": bz2.BZ2File,
+    ".zst": lambda raw: io.BufferedReader(_ZstdStream(raw)),
+}

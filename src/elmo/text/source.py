@@ -1,0 +1,94 @@
+"""Paths in, tokenised sentences with their places out: what the shell and training read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from elmo.errors import ConfigError
+from elmo.text.conllu import read_conllu
+from elmo.text.lines import ErrorPolicy, Line, Source, Tally, expand, read_lines
+from elmo.text.sentences import split_sentences
+from elmo.text.tokens import Tokenizer, Tokens, WhitespaceTokenizer
+
+__all__ = [
+    "ErrorPolicy",
+    "InputFormat",
+    "Line",
+    "Sentence",
+    "Source",
+    "Tally",
+    "expand",
+    "read_lines",
+    "read_sentences",
+]
+
+InputFormat = Literal["text", "tokens", "conllu"]
+INPUT_FORMATS = ("text", "tokens", "conllu")
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence and where it came from."""
+
+    tokens: Tokens
+    path: str  # as messages show it
+    line: int  # from 1; of a CoNLL-U sentence, that of its first word
+    start: int = 0  # the character of the line where ``tokens.text`` begins
+
+    @property
+    def place(self) -> str:
+        """``file:line``, for messages."""
+        return f"{self.path}:{self.line}"
+
+
+def read_sentences(
+    paths: Sequence[str | Path],
+    *,
+    tokenizer: Tokenizer,
+    input_format: InputFormat = "text",
+    split: bool = False,
+    errors: ErrorPolicy = "strict",
+    tally: Tally | None = None,
+) -> Iterator[Sentence]:
+    """The sentences of files, globs, folders and stdin, in order.
+
+    ``text``: each line is a sentence, or with ``split`` as many as it holds; ``tokens``: each line is a
+    sentence, parted as ``WhitespaceTokenizer`` parts it; ``conllu``: the words of CoNLL-U files. An
+    empty line of text or tokens gives a sentence without tokens: nothing is dropped. Paths are looked up
+    at once, so that a typo is known before work begins.
+    """
+    if input_format not in INPUT_FORMATS:
+        raise ConfigError(
+            f"input format: expected one of {', '.join(INPUT_FORMATS)}, found {str(input_format)[:40]!r}"
+        )
+    if split and input_format != "text":
+        raise ConfigError(f"splitting into sentences goes with input format text, not with {input_format}")
+    files = expand([str(path) for path in paths])
+    # Policies are checked here too: the first line may be read much later.
+    per_file = [read_lines(file, errors=errors, tally=tally) for file in files]
+    return _sentences(per_file, tokenizer=tokenizer, input_format=input_format, split=split)
+
+
+def _sentences(
+    per_file: Iterable[Iterator[Line]], *, tokenizer: Tokenizer, input_format: InputFormat, split: bool
+) -> Iterator[Sentence]:
+    for lines in per_file:
+        if input_format == "conllu":
+            for found in read_conllu(lines):
+                yield Sentence(found.tokens, found.path, found.line)
+        elif input_format == "tokens":
+            by_space = WhitespaceTokenizer()
+            for line in lines:
+                yield Sentence(by_space(line.text), line.path, line.number)
+        else:
+            for line in lines:
+                yield from _of_text(line, tokenizer=tokenizer, split=split)
+
+
+def _of_text(line: Line, *, tokenizer: Tokenizer, split: bool) -> Iterator[Sentence]:
+    spans = split_sentences(line.text, language=tokenizer.name) if split else []
+    for start, end in spans or [(0, len(line.text))]:
+        yield Sentence(tokenizer(line.text[start:end]), line.path, line.number, start)

@@ -1,0 +1,297 @@
+"""Files into lines: what ends a line, encodings, compression, damage, and what a path may name."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import sys
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elmo.errors import ConfigError, DataError, EncodingError
+from elmo.text.lines import Tally, expand, read_lines
+
+
+def zstd(data: bytes) -> bytes:
+    return pytest.importorskip("zstandard").ZstdCompressor().compress(data)
+
+
+COMPRESS = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".zst": zstd}
+
+
+def lines_of(path: Path, **options: object) -> list[str]:
+    return [line.text for line in read_lines(path, **options)]  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "text.txt"
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"", []),
+        (b"a", ["a"]),
+        (b"a\n", ["a"]),
+        (b"\n\na\n\n", ["", "", "a", ""]),
+        (b"a\r\nb\r\n\r\nc\r", ["a", "b", "", "c"]),
+        (b"a\rb\n", ["a\rb"]),
+        ("a\u2028b\x85c\x0bd\x0ce\x1cf\n\u3000\n".encode(), ["a\u2028b\x85c\x0bd\x0ce\x1cf", "\u3000"]),
+        (b"\x00\x00\n\x00", ["\x00\x00", "\x00"]),
+        (b"\xef\xbb\xbfa\n\xef\xbb\xbfb", ["a", "\ufeffb"]),
+        (b"\xef\xbb\xbf", [""]),
+    ],
+)
+def test_only_a_line_feed_ends_a_line_and_no_line_is_dropped(
+    file: Path, data: bytes, lines: list[str]
+) -> None:
+    file.write_bytes(data)
+    assert lines_of(file) == lines
+    assert [line.number for line in read_lines(file)] == list(range(1, len(lines) + 1))
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r\ufeff"))))
+def test_lines_written_are_lines_read(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+    file = tmp_path_factory.getbasetemp() / "lines.txt"
+    file.write_bytes("".join(line + "\n" for line in lines).encode())
+    assert lines_of(file) == lines
+
+
+BAD = (
+    b"fine\nbad \xff\xfe here\n\xed\xa0\x80\nend\n"  # the third line is a lone surrogate, which UTF-8 forbids
+)
+
+
+def test_what_is_not_utf8_is_named_by_line_and_byte(file: Path) -> None:
+    file.write_bytes(BAD)
+    with pytest.raises(
+        EncodingError, match=r"text\.txt:2: byte 5 of the line \(0xff\) is not UTF-8; use --errors"
+    ):
+        lines_of(file)
+
+
+def test_a_byte_order_mark_counts_among_the_bytes_of_its_line(file: Path) -> None:
+    file.write_bytes(b"\xef\xbb\xbfa\xff")
+    with pytest.raises(EncodingError, match=r"text\.txt:1: byte 5 of the line \(0xff\)"):
+        lines_of(file)
+
+
+@pytest.mark.parametrize(
+    ("policy", "lines", "repaired", "skipped"),
+    [
+        ("replace", ["fine", "bad \ufffd\ufffd here", "\ufffd\ufffd\ufffd", "end"], 2, 0),
+        ("surrogateescape", ["fine", "bad \udcff\udcfe here", "\udced\udca0\udc80", "end"], 2, 0),
+        ("skip", ["fine", "end"], 0, 2),
+    ],
+)
+def test_a_policy_says_what_becomes_of_bad_bytes_and_is_counted(
+    file: Path, policy: str, lines: list[str], repaired: int, skipped: int
+) -> None:
+    file.write_bytes(BAD)
+    tally = Tally()
+    assert lines_of(file, errors=policy, tally=tally) == lines
+    assert tally == Tally(lines=4, repaired=repaired, skipped=skipped)
+
+
+def test_a_skipped_line_keeps_the_numbers_of_the_others(file: Path) -> None:
+    file.write_bytes(BAD)
+    assert [line.number for line in read_lines(file, errors="skip")] == [1, 4]
+
+
+def test_an_unknown_policy_is_refused_before_reading(file: Path) -> None:
+    with pytest.raises(
+        ConfigError, match="expected one of strict, replace, skip, surrogateescape, found 'ignore'"
+    ):
+        read_lines(file, errors="ignore")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize("policy", ["strict", "replace"])
+def test_other_encodings_are_named(file: Path, encoding: str, policy: str) -> None:
+    file.write_bytes("\ufeffhello".encode(encoding))
+    with pytest.raises(EncodingError, match=f"this file is {encoding[:6].upper()}; convert it first: iconv"):
+        lines_of(file, errors=policy)
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+@pytest.mark.parametrize("named", [True, False])
+def test_compressed_files_are_told_by_content(tmp_path: Path, suffix: str, named: bool) -> None:
+    file = tmp_path / f"text{suffix if named else '.txt'}"
+    text = "".join(f"line {k} 中文\n" for k in range(5000)).encode()
+    half = text.index(b"line 2500")
+    file.write_bytes(
+        COMPRESS[suffix](text[:half]) + COMPRESS[suffix](text[half:])
+    )  # two members, as `cat` makes
+    assert lines_of(file) == text.decode().split("\n")[:-1]
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_an_empty_text_may_be_compressed(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"text{suffix}"
+    file.write_bytes(COMPRESS[suffix](b""))
+    assert lines_of(file) == []
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_every_cut_of_a_compressed_file_is_refused(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"text{suffix}"
+    whole = COMPRESS[suffix]("".join(f"{k * k}\n" for k in range(300)).encode())
+    for size in range(0, len(whole), 23):
+        file.write_bytes(whole[:size])
+        with pytest.raises(DataError, match=r"text\.\w+: (cannot be read|expected \.\w+ data)") as caught:
+            lines_of(file, errors="replace")
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_flipped_bytes_never_escape_as_a_foreign_error(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"text{suffix}"
+    whole = COMPRESS[suffix]("".join(f"{k * k}\n" for k in range(300)).encode())
+    refused = 0
+    for position in range(0, len(whole), 17):
+        file.write_bytes(whole[:position] + bytes([whole[position] ^ 0x55]) + whole[position + 1 :])
+        try:
+            lines_of(file, errors="replace")
+        except DataError:
+            refused += 1
+    assert refused > 0
+
+
+def test_a_zip_archive_is_named_as_one(file: Path) -> None:
+    file.write_bytes(b"PK\x03\x04rest")
+    with pytest.raises(DataError, match=r"text\.txt: this is a zip archive; unpack it"):
+        lines_of(file)
+
+
+def test_a_line_over_the_limit_is_refused(file: Path) -> None:
+    file.write_bytes(b"ok\n" + b"x" * 101 + b"\n")
+    with pytest.raises(
+        DataError, match=r"text\.txt:2: expected a line, found more than 100 bytes without an end"
+    ):
+        lines_of(file, max_line_bytes=100)
+    file.write_bytes(b"x" * 99 + b"\n" + b"y" * 100)
+    assert len(lines_of(file, max_line_bytes=100)) == 2
+
+
+def test_a_compressed_line_without_end_stops_at_the_limit(tmp_path: Path) -> None:
+    for suffix, compress in COMPRESS.items():
+        file = tmp_path / f"bomb{suffix}"
+        file.write_bytes(compress(b"x" * (100_000_000 if suffix == ".zst" else 40_000_000)))
+        tracemalloc.start()
+        try:
+            with pytest.raises(DataError, match="more than 1,000,000 bytes without an end"):
+                lines_of(file, max_line_bytes=1_000_000)
+            assert tracemalloc.get_traced_memory()[1] < 30_000_000, suffix
+        finally:
+            tracemalloc.stop()
+
+
+def test_memory_does_not_grow_with_the_file(file: Path) -> None:
+    with file.open("wb") as out:
+        for _ in range(8):
+            out.write(b"a" * 10_000_000 + b"\n")
+        for _ in range(10_000):
+            out.write(b"short line\n")
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in read_lines(file)) == 10_008
+        assert tracemalloc.get_traced_memory()[1] < 60_000_000  # a few copies of the longest line
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_cannot_be_opened_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="Is a directory"):
+        lines_of(tmp_path)
+    with pytest.raises(DataError, match="No such file"):
+        lines_of(tmp_path / "absent")
+    with pytest.raises(DataError) as caught:
+        lines_of(tmp_path / "two\nlines\x1b[31m")
+    assert "\n" not in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission_is_refused(file: Path) -> None:
+    file.write_text("secret")
+    file.chmod(0)
+    with pytest.raises(DataError, match="no permission"):
+        lines_of(file)
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_stdin_is_read_and_left_open(monkeypatch: pytest.MonkeyPatch, compress: type[bytes]) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(compress(b"a\nb\n")))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert [(line.text, line.path) for line in read_lines("-")] == [("a", "<stdin>"), ("b", "<stdin>")]
+    assert not stdin.closed
+
+
+def test_a_closed_stdin_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(DataError, match="<stdin>: it is closed"):
+        list(read_lines("-"))
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ["b.txt", "a.txt", "sub/c.txt", "sub/deep/d.txt", ".hidden/x.txt", ".dot", "odd[1].txt"]:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("paths", "found"),
+    [
+        ([], []),
+        (["b.txt", "-", "a.txt"], ["b.txt", "-", "a.txt"]),
+        (["a.txt", "a.txt"], ["a.txt", "a.txt"]),
+        (["?.txt"], ["a.txt", "b.txt"]),
+        (["**/*.txt"], ["a.txt", "b.txt", "odd[1].txt", "sub/c.txt", "sub/deep/d.txt"]),
+        (["sub"], ["sub/c.txt", "sub/deep/d.txt"]),
+        (["s*"], ["sub/c.txt", "sub/deep/d.txt"]),
+        (["sub/**"], ["sub/c.txt", "sub/deep/d.txt"]),
+        (["."], ["a.txt", "b.txt", "odd[1].txt", "sub/c.txt", "sub/deep/d.txt"]),
+        (["odd[1].txt"], ["odd[1].txt"]),
+        ([".dot"], [".dot"]),
+    ],
+)
+@pytest.mark.usefixtures("tree")
+def test_paths_name_files_globs_and_folders_in_order(paths: list[str], found: list[str]) -> None:
+    assert [str(path) for path in expand(paths)] == found
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("absent.txt", "absent.txt: no such file or folder"),
+        ("z*.txt", r"z\*\.txt: no file matches this pattern"),
+        ("", "no such file or folder"),
+        ("nul\x00", "no such file or folder"),
+        ("new\nline", r"new\\nline: no such file or folder"),
+        ("x" * 5000, "File name too long"),
+    ],
+)
+@pytest.mark.usefixtures("tree")
+def test_a_path_that_names_nothing_is_refused(path: str, message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        expand(["a.txt", path])
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_folder_is_refused(tree: Path) -> None:
+    (tree / "empty").mkdir()
+    with pytest.raises(DataError, match="empty: this folder holds no files"):
+        expand(["empty"])

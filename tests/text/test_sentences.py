@@ -1,0 +1,103 @@
+"""Sentence ends: a table of examples, and the law over hostile text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elmo.text.sentences import split_sentences
+from tests.text.hostile import texts
+
+EXAMPLES = [
+    ["It rained.", "We stayed in.", "Why not?", "Fine!"],
+    ["He met Mr. Smith and Dr. Jones.", "They talked."],
+    ["I live in the U.S. with J. R. Smith.", "You do not."],
+    ["She left the U.S.", "The plane was late."],
+    ["We met at 5 p.m. in Rome.", "It closed at 6 p.m.", "Nobody came."],
+    ["Use tools, e.g. a saw, i.e. this one.", "Stop."],
+    ["See No. 5 and Fig. 3.", "No.", "Yes."],
+    ["Apple Inc. said so.", "It costs 3.14 dollars.", "Version 1.2.3 works."],
+    ['"Stop!" he said.', '"Why?"', "He ran."],
+    ['He said "no."', "Then (after a while.)", "He left."],
+    ["Well... maybe not.", "I think so...", "Then again…", "Yes."],
+    ["Visit a.com.", "Mail me@x.org!"],
+    ["I shop at Yahoo! in town.", "Really?!", "yes."],
+    ["1. First things.", "2. Second things."],
+    ["So do I.", "He does."],
+    ["lower case.", "then more."],
+    ["Привет.", "Как дела?", "Хорошо."],
+    ["مرحبا؟", "نعم."],
+    ["यह है।", "वह है।"],
+]
+
+
+@pytest.mark.parametrize("sentences", EXAMPLES)
+def test_sentences_joined_by_spaces_come_apart_again(sentences: list[str]) -> None:
+    text = " ".join(sentences)
+    assert [text[start:end] for start, end in split_sentences(text)] == sentences
+
+
+CHINESE = [
+    ["今天下雨。", "我们没有出去！", "为什么？"],
+    ["他說：「清華大學在北京。」", "我知道。"],
+    ["“真的吗？”", "她问。"],
+    ["价格是3.5元。", "太贵了！！", "好吧……算了。"],
+    ["你好吗?", "我很好.", "再见!"],
+    ["全形空格。", "　下一句。"],
+]
+
+
+@pytest.mark.parametrize("language", ["en", "zh", "spacy:zh", "whitespace"])
+@pytest.mark.parametrize("sentences", CHINESE)
+def test_chinese_comes_apart_without_spaces_whatever_the_language(
+    sentences: list[str], language: str
+) -> None:
+    text = "".join(sentences)
+    found = [text[start:end] for start, end in split_sentences(text, language)]
+    assert found == [sentence.strip() for sentence in sentences]
+
+
+def test_only_chinese_ends_sentences_at_its_semicolon() -> None:
+    text = "春天来了；花开了。"
+    assert len(split_sentences(text, "zh")) == 2
+    assert len(split_sentences(text, "en")) == 1
+
+
+def test_a_closing_quote_before_a_comma_does_not_end_a_sentence() -> None:
+    assert len(split_sentences("「真的？」，她问。", "zh")) == 1
+
+
+@pytest.mark.parametrize("gap", ["\n\n", "\n \t\n", "\r\n\r\n", "\n\n\n", "\u2029"])
+def test_a_blank_line_always_ends_a_sentence(gap: str) -> None:
+    assert split_sentences(f"A title{gap}and text") == [(0, 7), (7 + len(gap), 15 + len(gap))]
+
+
+def test_a_single_line_break_ends_none() -> None:
+    assert split_sentences("one\nsentence") == [(0, 12)]
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\n", "\u3000"])
+def test_nothing_gives_nothing(text: str) -> None:
+    assert split_sentences(text) == []
+
+
+@given(texts, st.sampled_from(["en", "zh"]))
+@settings(max_examples=200, deadline=None)
+def test_no_character_is_lost(text: str, language: str) -> None:
+    at = 0
+    for start, end in split_sentences(text, language):
+        assert at <= start < end <= len(text)
+        assert not text[at:start].strip()
+        assert text[start:end] == text[start:end].strip()
+        at = end
+    assert not text[at:].strip()
+
+
+@pytest.mark.parametrize(
+    "unit", [".", ". ", "a. ", "1. ", "Mr. ", '."', "\n ", "\n\n", "。”", "…", " ", "Yahoo! x", "no. "]
+)
+def test_repeated_pieces_are_split_without_a_stop(unit: str) -> None:
+    text = unit * (60_000 // len(unit))  # quadratic rules would need minutes
+    spans = split_sentences(text)
+    assert sum(len(text[start:end].replace(" ", "")) for start, end in spans) == len("".join(text.split()))
