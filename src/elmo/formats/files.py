@@ -1,0 +1,211 @@
+"""A model's folder and a file name in; a safe path, JSON values or lines out; and folders written whole.
+
+A model may come from anybody: a member of its folder may be a link to a secret, a pipe that never ends, or
+a gigabyte of brackets. Every reader opens its files by these functions.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+from elmo.errors import FormatError, OutputError
+
+JSON_LIMIT = 1 << 20  # bytes; the options of every published model fit a hundred times over
+LINES_LIMIT = 1 << 26  # bytes
+MAX_DEPTH = 64  # of JSON brackets; what Python reads it may still fail to print
+MAX_LINES = 2_000_000  # Python takes some 100 bytes for the shortest line
+
+
+def shown(path: str | Path) -> str:
+    """A path as an error message shows it: on one line, whatever its name holds."""
+    text = str(path)
+    return text if text.isprintable() else repr(text)
+
+
+def names(folder: Path) -> list[str]:
+    """Names of a folder's members, sorted; none when it is no folder or cannot be read."""
+    try:
+        return sorted(entry.name for entry in os.scandir(folder))
+    except (OSError, ValueError):
+        return []
+
+
+def member(folder: Path, name: str) -> Path:
+    """The path of a regular file of a model's folder; ``FormatError`` for anything else.
+
+    ``name`` may hold folders (``variables/variables.index``) but not lead out, and neither may links. The
+    links of a Hugging Face cache, ``snapshots/<revision>/name -> ../../blobs/<hash>``, are its usual layout.
+    """
+    parts = PurePosixPath(name)
+    if not name or "\0" in name or "\\" in name or parts.is_absolute() or ".." in parts.parts:
+        raise FormatError(f"{shown(folder)}: expected the name of a file in this folder, found {name!r:.80}")
+    path = folder / parts
+    try:
+        real, root = path.resolve(strict=True), folder.resolve(strict=True)
+        is_regular = stat.S_ISREG(real.stat().st_mode)
+    except FileNotFoundError as error:
+        raise FormatError(f"{shown(folder)}: expected a file {shown(name)}, found none") from error
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a loop of links, in older Pythons
+        raise FormatError(f"{shown(path)}: cannot be opened: {_reason(error)}") from error
+    if not is_regular:
+        raise FormatError(f"{shown(path)}: expected a regular file, found a folder, pipe or device")
+    if not any(real.is_relative_to(allowed) for allowed in (root, *_hub_blobs(folder))):
+        raise FormatError(f"{shown(path)}: is a link out of the model's folder; put the file itself there")
+    return path
+
+
+def open_regular(path: Path, limit: int | None = None) -> BinaryIO:
+    """Open a regular file of at most ``limit`` bytes for reading; ``FormatError`` for anything else."""
+    try:
+        # without O_NONBLOCK, opening a pipe waits for a writer for ever
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{shown(path)}: cannot be opened: {_reason(error)}") from error
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise FormatError(f"{shown(path)}: expected a regular file, found a folder, pipe or device")
+        if limit is not None and found.st_size > limit:
+            raise FormatError(f"{shown(path)}: expected at most {limit} bytes, found {found.st_size}")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """All of a regular file of at most ``limit`` bytes."""
+    with open_regular(path, limit) as file:
+        try:
+            return file.read(limit)
+        except OSError as error:
+            raise FormatError(f"{shown(path)}: cannot be read: {_reason(error)}") from error
+
+
+def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
+    """The value of a JSON file of at most ``limit`` bytes.
+
+    NaN, infinities and a key that stands twice with different values are no JSON that one can rely on.
+    """
+    text = _decoded(read_bytes(path, limit).removeprefix(b"\xef\xbb\xbf"), path)
+    try:
+        value = json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite_float
+        )
+    except RecursionError as error:
+        raise FormatError(f"{shown(path)}: expected JSON, found brackets nested too deep") from error
+    except ValueError as error:
+        raise FormatError(f"{shown(path)}: expected JSON, found an error: {_reason(error)}") from error
+    if _is_deeper(value, MAX_DEPTH):
+        raise FormatError(f"{shown(path)}: expected JSON, found brackets nested deeper than {MAX_DEPTH}")
+    return value
+
+
+def read_lines(path: Path, limit: int = LINES_LIMIT, *, max_lines: int = MAX_LINES) -> list[str]:
+    r"""The lines of a UTF-8 file of at most ``limit`` bytes, split at ``\n`` and at nothing else."""
+    data = read_bytes(path, limit)
+    n_lines = data.count(b"\n")
+    if n_lines > max_lines:
+        raise FormatError(f"{shown(path)}: expected at most {max_lines} lines, found {n_lines}")
+    lines = _decoded(data, path).split("\n")
+    return lines[:-1] if not lines[-1] else lines
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which becomes ``folder`` on leaving, whole or not at all.
+
+    ``OutputError`` when something stands there already, an empty folder apart.
+    """
+    try:
+        if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+            raise OutputError(f"{shown(folder)}: exists already; name a new folder, or remove it first")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = folder.parent / f".{folder.name[:40]}.{secrets.token_hex(4)}.part"
+        temporary.mkdir()
+    except (OSError, ValueError) as error:
+        raise OutputError(f"{shown(folder)}: cannot be made: {_reason(error)}") from error
+    try:
+        yield temporary
+        for path in (*temporary.rglob("*"), temporary):
+            _sync(path)
+        temporary.rename(folder)
+        _sync(folder.parent)
+    except OSError as error:
+        raise OutputError(f"{shown(folder)}: cannot be written: {_reason(error)}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # gone already when all went well
+
+
+def _hub_blobs(folder: Path) -> list[Path]:
+    """Where the links of a folder in the Hugging Face cache may point; no place for any other folder."""
+    return [(up.parent / "blobs").resolve() for up in folder.absolute().parents if up.name == "snapshots"]
+
+
+def _decoded(data: bytes, path: Path) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise FormatError(
+            f"{shown(path)}: expected UTF-8, found byte 0x{data[error.start]:02x} in line {line}, "
+            f"at offset {error.start} of the file"
+        ) from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values and values[key] != value:
+            raise ValueError(f"key {key!r:.40} stands twice with different values")
+        values[key] = value
+    return values
+
+
+def _is_deeper(value: Any, limit: int) -> bool:
+    level = [value]
+    for _ in range(limit + 1):
+        below = (
+            item.values() if isinstance(item, dict) else item
+            for item in level
+            if isinstance(item, dict | list)
+        )
+        level = [inner for items in below for inner in items]
+    return bool(level)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _finite_float(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"number {digits[:20]} is too large")
+    return value
+
+
+def _reason(error: BaseException) -> str:
+    """An error of the system or of a library, on one line and without the path that we name ourselves."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split())[:200] or type(error).__name__
+
+
+def _sync(path: Path) -> None:
+    """Hand a file or folder to the disk, so that a power cut after the rename cannot lose it."""
+    if path.is_dir() and os.name == "nt":
+        return  # Windows opens no folders
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
