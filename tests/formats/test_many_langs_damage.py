@@ -1,0 +1,172 @@
+"""Hundreds of damaged EFML folders, and dozens of hostile ones, are refused or read soundly."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .damage import assert_refused_or_sound, flips_and_cuts, load_all
+from .hostile_pickles import MARK_OF_A_RUN, payloads, places, storage, stream, zipped
+from .many_langs_folder import CHARACTERS, WORDS, architecture, random_weights, write_folder
+
+Change = Callable[[Path], object]
+
+
+@pytest.mark.parametrize("is_zipped", [False, True], ids=["old stream", "zip"])
+def test_no_damage_does_harm(is_zipped: bool, tmp_path: Path) -> None:
+    import torch
+
+    weights = random_weights(architecture())
+    weights["classifier.pkl"] = {
+        "column_emb.weight": torch.ones(len(WORDS), 6), "column_bias.weight": torch.ones(len(WORDS), 1),
+    }  # fmt: skip
+    model = write_folder(tmp_path / "sound", weights=weights, is_zipped=is_zipped)
+    (tmp_path / "cases").mkdir()
+    outcomes = load_all(flips_and_cuts(model, n=350, seed=int(is_zipped), into=tmp_path / "cases"))
+    assert_refused_or_sound(outcomes)
+    assert len(outcomes) == 350
+
+
+def _dictionary(name: str, old: str, new: str) -> Change:
+    def change(folder: Path) -> None:
+        text = (folder / name).read_text()
+        assert old in text
+        (folder / name).write_text(text.replace(old, new))
+
+    return change
+
+
+def _bytes(name: str, data: bytes) -> Change:
+    return lambda folder: (folder / name).write_bytes(data)
+
+
+def _architecture(**values: object) -> Change:
+    return lambda folder: (folder / "tiny.json").write_text(json.dumps(architecture(**values)))  # type: ignore[arg-type]
+
+
+def _pointing(path: str) -> Change:
+    """To an architecture elsewhere, with none in the folder."""
+
+    def change(folder: Path) -> None:
+        (folder / "tiny.json").unlink()
+        (folder / "config.json").write_text(json.dumps({"config_path": path}))
+
+    return change
+
+
+def _link(name: str, target: str) -> Change:
+    def change(folder: Path) -> None:
+        (folder / name).unlink()
+        (folder / name).symlink_to(target)
+
+    return change
+
+
+def _sparse(name: str, size: int) -> Change:
+    """A file that says it is large and holds nothing."""
+
+    def change(folder: Path) -> None:
+        with (folder / name).open("wb") as file:
+            file.truncate(size)
+
+    return change
+
+
+def _pipe(name: str) -> Change:
+    def change(folder: Path) -> None:
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+
+    return change
+
+
+REFUSED: dict[str, Change] = {
+    "ids without end": _dictionary("char.dic", "a\t6", "a\t999999999"),
+    "an id of a million digits": _dictionary("char.dic", "a\t6", "a\t" + "9" * 1_000_000),
+    "a negative id": _dictionary("word.dic", "bank\t4", "bank\t-4"),
+    "a doubled character": _dictionary("char.dic", "a\t6", "b\t6"),
+    "a doubled word": _dictionary("word.dic", "bank\t4", "de\t4"),
+    "no boundaries": _dictionary("word.dic", "<bos>", "<x>"),
+    "no unknown character": _dictionary("char.dic", "<oov>", "<x>"),
+    "no padding": _dictionary("char.dic", "<pad>", "<x>"),
+    "dictionary that is not UTF-8": _bytes("char.dic", b"\xff\xfe\t0\n" * len(CHARACTERS)),
+    "empty dictionary": _bytes("word.dic", b""),
+    "dictionary of empty lines": _bytes("word.dic", b"\n" * 5_000_000),
+    "dictionary of one line": _bytes("word.dic", b"x" * 20_000_000),
+    "dictionary of zeros": _sparse("char.dic", 1 << 33),
+    "dictionary that is a pipe": _pipe("word.dic"),
+    "weights that are a pipe": _pipe("encoder.pkl"),
+    "weights of zeros": _sparse("encoder.pkl", 1 << 40),
+    "weights linked to a device": _link("encoder.pkl", "/dev/zero"),
+    "weights linked to elsewhere": _link("encoder.pkl", "/etc/passwd"),
+    "weights linked to themselves": _link("encoder.pkl", "encoder.pkl"),
+    "config linked to elsewhere": _link("config.json", "/etc/passwd"),
+    "architecture linked to elsewhere": _link("tiny.json", "/etc/passwd"),
+    "dictionary linked to elsewhere": _link("char.dic", "../../../../../../../../../etc/passwd"),
+    "config of brackets": _bytes("config.json", b"[" * 1_000_000),
+    "config that is a list": _bytes("config.json", b"[]"),
+    "config of zeros": _sparse("config.json", 1 << 33),
+    "architecture of text": _bytes("tiny.json", b'"encoder"'),
+    "architecture of layers without end": _architecture(n_layers=10**9),
+    "architecture of highways without end": _architecture(n_highway=10**9),
+    "architecture of absurd width": _architecture(word=10**15),
+    "architecture of an absurd word": _architecture(max_characters_per_token=10**9),
+    "architecture that is infinite": _bytes("tiny.json", b'{"encoder": {"cell_clip": 1e999}}'),
+}
+SOUND: dict[str, Change] = {
+    "architecture at /etc/passwd": _pointing("/etc/passwd"),
+    "architecture up and away": _pointing("../../../../../../../../etc/passwd"),
+    "architecture at a device": _pointing("/dev/zero"),
+    "architecture on a share": _pointing("\\\\server\\share\\x.json"),
+}
+
+
+def _zip_slip() -> bytes:
+    return zipped(b"\x80\x02}.", entries={"../../../../tmp/slipped": b"x", "/tmp/slipped": b"x"})
+
+
+def _zip_of_many_entries() -> bytes:
+    end = struct.pack("<4s4HIIH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 46 * 1_000_000, 4, 0)
+    return b"PK\3\4" + (b"PK\1\2" + bytes(42)) * 1_000_000 + end
+
+
+def test_no_hostile_folder_does_harm(tmp_path: Path) -> None:
+    sound = write_folder(tmp_path / "sound")
+    touched = tmp_path / MARK_OF_A_RUN
+    files = {name: stream(data, keys=["0"], storages=storage()) for name, data in places().items()}
+    for name, data in payloads(touched).items():
+        files[f"{name}, bare"] = data
+        files[f"{name}, streamed"] = stream(data, keys=["0"], storages=storage())
+        files[f"{name}, zipped"] = zipped(data, entries={"archive/data/0": bytes(16)})
+    files["zip bomb"] = zipped(
+        b"\x80\x02}.", entries={"archive/data/0": bytes(1 << 26)}, compression=zipfile.ZIP_DEFLATED
+    )
+    files |= {"zip slip": _zip_slip(), "zip of many entries": _zip_of_many_entries()}
+    changes = {**REFUSED, **{name: _bytes("token_embedder.pkl", data) for name, data in files.items()}}
+    refused, read = (
+        [
+            _changed(sound, change, tmp_path / group / str(i))
+            for i, change in enumerate(group_changes.values())
+        ]
+        for group, group_changes in (("refused", changes), ("read", SOUND))
+    )
+    assert len(refused) >= 100
+    outcomes = load_all([*refused, *read])
+    assert_refused_or_sound(outcomes[: len(refused)], every_one_refused=True)
+    for outcome in outcomes[len(refused) :]:
+        assert (outcome.result, outcome.violations) == ("loaded", ())
+    assert not touched.exists()
+    assert not Path("/tmp/slipped").exists()
+
+
+def _changed(sound: Path, change: Change, folder: Path) -> Path:
+    shutil.copytree(sound, folder)
+    change(folder)
+    return folder
