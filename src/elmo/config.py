@@ -26,7 +26,15 @@ class CharCnnConfig:
 
     n_characters: int = 261  # ids 1..n; 0 is the mask and not counted
     char_width: int = 16
-    filters: tuple[tuple[int, int], ...] = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+    filters: tuple[tuple[int, int], ...] = (
+        (1, 32),
+        (2, 32),
+        (3, 64),
+        (4, 128),
+        (5, 256),
+        (6, 512),
+        (7, 1024),
+    )
     n_highway: int = 1
     activation: Literal["relu", "tanh"] = "relu"
     max_characters: int = 50  # per token, the two word boundaries included
@@ -203,7 +211,9 @@ def parameter_shapes(config: BiLmConfig) -> dict[str, tuple[int, ...]]:
 def n_parameters(config: BiLmConfig) -> int:
     """Number of weights, the rows that stand for padding left out."""
     total = sum(math.prod(shape) for shape in parameter_shapes(config).values())
-    padding = (config.chars.char_width if config.chars else 0) + (config.words.word_width if config.words else 0)
+    padding = (config.chars.char_width if config.chars else 0) + (
+        config.words.word_width if config.words else 0
+    )
     return total - padding
 
 

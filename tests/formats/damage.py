@@ -35,7 +35,9 @@ class Outcome:
     violations: tuple[str, ...] = ()
 
 
-def flips_and_cuts(model: Path, *, n: int, seed: int, into: Path, names: Sequence[str] | None = None) -> list[Path]:
+def flips_and_cuts(
+    model: Path, *, n: int, seed: int, into: Path, names: Sequence[str] | None = None
+) -> list[Path]:
     """``n`` copies of a model (a folder, or one file), each with one file cut, flipped or overwritten.
 
     Small files, and the first and last kilobyte of large ones, are hit most: that is where headers live.
@@ -106,9 +108,15 @@ def _load_until_death(cases: list[Path]) -> list[Outcome]:
     environment = {**os.environ, "PYTHONPATH": f"{SOURCE}{os.pathsep}{SOURCE.parent}", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.formats.damage"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=SOURCE.parent,
-    )  # fmt: skip
-    assert process.stdin and process.stdout and process.stderr
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        cwd=SOURCE.parent,
+    )
+    assert process.stdin
+    assert process.stdout
+    assert process.stderr
     outcomes = []
     try:
         assert process.stdout.readline() == b"ready\n", process.stderr.read().decode()
@@ -164,7 +172,15 @@ def keep_failures(outcomes: Sequence[Outcome], folder: Path) -> None:
 
 # --- the watched process ---------------------------------------------------------------------------
 
-_CODE_EVENTS = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "pty.spawn", "socket.connect")
+_CODE_EVENTS = (
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.fork",
+    "subprocess.Popen",
+    "pty.spawn",
+    "socket.connect",
+)
 
 
 def _watch_and_load() -> None:
@@ -213,7 +229,7 @@ def _watch_and_load() -> None:
         except ElmoError as error:
             one_line = "\n" not in str(error)
             result, detail = ("refused" if one_line else "untyped"), f"{type(error).__name__}: {error}"
-        except BaseException as error:  # noqa: BLE001  the very thing the tests look for
+        except BaseException as error:  # the very thing the tests look for
             result, detail = "untyped", f"{type(error).__name__}: {error}"
         allowed.clear()
         answer = {
@@ -229,8 +245,8 @@ def _watch_and_load() -> None:
 
 
 def _memory(name: str) -> int:
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith(name))
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in status if line.startswith(name))
 
 
 if __name__ == "__main__":

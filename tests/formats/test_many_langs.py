@@ -13,8 +13,14 @@ from elmo.errors import FormatError
 from elmo.formats import many_langs
 from elmo.formats.detect import load
 from elmo.formats.pretrained import SoftmaxWeights
-
-from .many_langs_folder import CHARACTERS, WORDS, architecture, random_weights, slow_vectors, write_folder
+from tests.formats.many_langs_folder import (
+    CHARACTERS,
+    WORDS,
+    architecture,
+    random_weights,
+    slow_vectors,
+    write_folder,
+)
 
 SENTENCES = [
     ["bank", "de", "河", "口", "é", "nacre"],

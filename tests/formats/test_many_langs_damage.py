@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from .damage import assert_refused_or_sound, flips_and_cuts, load_all
-from .hostile_pickles import MARK_OF_A_RUN, payloads, places, storage, stream, zipped
-from .many_langs_folder import CHARACTERS, WORDS, architecture, random_weights, write_folder
+from tests.formats.damage import assert_refused_or_sound, flips_and_cuts, load_all
+from tests.formats.hostile_pickles import MARK_OF_A_RUN, payloads, places, storage, stream, zipped
+from tests.formats.many_langs_folder import CHARACTERS, WORDS, architecture, random_weights, write_folder
 
 Change = Callable[[Path], object]
 

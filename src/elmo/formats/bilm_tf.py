@@ -14,10 +14,10 @@ from typing import Any
 
 from elmo.errors import FormatError, raise_all
 from elmo.formats.bilm_layout import shapes
+from elmo.formats.containers.tf_bundle import Bundle, read_index
 from elmo.formats.files import member, names, read_bytes, read_lines, shown
 from elmo.formats.options import read_options
 from elmo.formats.pretrained import Pretrained, SoftmaxWeights
-from elmo.formats.tf_bundle import Bundle, read_index
 from elmo.formats.tf_variables import FLOATS, SOFTMAX, mismatches, read_floats, read_weights, roles
 from elmo.text.vocab import Vocabulary
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from elmo.config import BiLmConfig
-    from elmo.formats.plain_hdf5 import PlainHdf5
+    from elmo.formats.containers.plain_hdf5 import PlainHdf5
 
 NAME = "bilm-tf HDF5"
 _SUFFIXES = (".hdf5", ".h5")
@@ -158,7 +158,7 @@ def write(model: Pretrained, folder: Path) -> None:
 def _read(sources: _Sources) -> Pretrained:
     import torch
 
-    from elmo.formats.plain_hdf5 import PlainHdf5
+    from elmo.formats.containers.plain_hdf5 import PlainHdf5
 
     options = read_options(sources.options)
     with PlainHdf5(sources.weights) as file:
@@ -195,7 +195,8 @@ def _parameters(file: PlainHdf5, config: BiLmConfig, *, only: str = "") -> dict[
     """
     import numpy as np
 
-    from elmo.formats import bilm_layout, plain_dataset
+    from elmo.formats import bilm_layout
+    from elmo.formats.containers import plain_dataset
 
     found: list[plain_dataset.Dataset] = []
     problems: list[str] = []
@@ -244,7 +245,7 @@ def _left_over(file: PlainHdf5, expected: Sequence[str], *, only: str) -> list[s
 
 
 def _n_words(file: PlainHdf5, options: Options) -> int:
-    from elmo.formats import plain_dataset
+    from elmo.formats.containers import plain_dataset
 
     dataset = plain_dataset.describe(file, "embedding")
     width = options.lstm.state_width
@@ -260,7 +261,7 @@ def _n_words(file: PlainHdf5, options: Options) -> int:
 def _softmax(file: PlainHdf5, options: Options) -> SoftmaxWeights:
     import torch
 
-    from elmo.formats import plain_dataset
+    from elmo.formats.containers import plain_dataset
 
     prefix = "softmax/" if file.children("softmax") else ""
     weight, bias = plain_dataset.describe(file, f"{prefix}W"), plain_dataset.describe(file, f"{prefix}b")
@@ -284,7 +285,7 @@ def _softmax(file: PlainHdf5, options: Options) -> SoftmaxWeights:
 
 def _root(folder: Path, name: str) -> list[str]:
     """What lies at the root of an HDF5 file; nothing when it is none, for a folder may hold anything."""
-    from elmo.formats.plain_hdf5 import PlainHdf5
+    from elmo.formats.containers.plain_hdf5 import PlainHdf5
 
     try:
         with PlainHdf5(files.member(folder, name)) as file:

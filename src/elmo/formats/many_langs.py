@@ -14,6 +14,7 @@ from typing import Any
 
 from elmo.config import filters_from_json
 from elmo.errors import ConfigError, FormatError, raise_all
+from elmo.formats.containers.state_dict import StateDict, open_state_dict
 from elmo.formats.files import member, names, read_json, read_lines, shown
 from elmo.formats.many_langs_network import (
     CHAR_TABLE,
@@ -25,7 +26,6 @@ from elmo.formats.many_langs_network import (
     to_config,
 )
 from elmo.formats.pretrained import Pretrained, SoftmaxWeights
-from elmo.formats.state_dict import StateDict, open_state_dict
 from elmo.text.alphabet import UnicodeAlphabet
 from elmo.text.vocab import Vocabulary
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from elmo.config import MAX_FILTERS, MAX_LAYERS, BiLmConfig, CharCnnConfig, LstmConfig, WordConfig
 from elmo.errors import ConfigError, FormatError
-from elmo.formats.state_dict import StateDict
+from elmo.formats.containers.state_dict import StateDict
 from elmo.text.alphabet import UnicodeAlphabet
 
 if TYPE_CHECKING:

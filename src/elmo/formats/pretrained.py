@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +63,8 @@ class Pretrained:
         for name, weight in self.weights.items():
             if name in expected and tuple(weight.shape) != expected[name]:
                 problems.append(f"{name}: expected {expected[name]}, found {tuple(weight.shape)}")
-            elif not weight.isfinite().all():
+        for name, values in self._every_tensor():
+            if not values.isfinite().all():
                 problems.append(f"{name}: holds values that are not finite")
         lstm = self.config.lstm
         if self.config.words and (self.vocab is None or len(self.vocab) != self.config.words.n_words):
@@ -76,8 +77,10 @@ class Pretrained:
         if self.softmax is not None:
             rows, width = self.softmax.weight.shape
             if width != lstm.state_width or tuple(self.softmax.bias.shape) != (rows,):
-                problems.append(f"softmax: expected width {lstm.state_width} and {rows} biases, found "
-                                f"{width} and {tuple(self.softmax.bias.shape)}")  # fmt: skip
+                problems.append(
+                    f"softmax: expected width {lstm.state_width} and {rows} biases, found "
+                    f"{width} and {tuple(self.softmax.bias.shape)}"
+                )
             if self.vocab is not None and len(self.vocab) != rows:
                 problems.append(f"softmax has {rows} rows, but the vocabulary {len(self.vocab)} words")
         if self.warm is not None:
@@ -88,3 +91,10 @@ class Pretrained:
         if self.mix is not None and len(self.mix.weights) != self.config.n_layers:
             problems.append(f"mix: expected {self.config.n_layers} weights, found {len(self.mix.weights)}")
         return problems
+
+    def _every_tensor(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self.weights.items()
+        for name, part in (("softmax", self.softmax), ("warm state", self.warm)):
+            if part is not None:
+                for field_name, values in vars(part).items():
+                    yield f"{name} {field_name}", values

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from elmo.errors import FormatError, raise_all
 from elmo.formats.bilm_layout import cell_group, to_parameters
+from elmo.formats.containers.tf_bundle import Bundle
 from elmo.formats.files import shown
-from elmo.formats.tf_bundle import Bundle
 
 if TYPE_CHECKING:
     from torch import Tensor

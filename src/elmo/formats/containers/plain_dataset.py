@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.errors import FormatError
+from elmo.formats.containers.plain_hdf5 import FILTERS, LAYOUT, NOWHERE, REPACK, SPACE, TYPE, PlainHdf5
 from elmo.formats.files import shown
-from elmo.formats.plain_hdf5 import FILTERS, LAYOUT, NOWHERE, REPACK, SPACE, TYPE, PlainHdf5
 
 _MAX_CHUNKS = 1 << 16
 _MAX_CHUNK = 1 << 26  # bytes

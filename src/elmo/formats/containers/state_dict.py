@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from elmo.errors import FormatError
+from elmo.formats.containers.inert_pickle import MAX_BYTES, Call, Global, Reference, read_inert
+from elmo.formats.containers.stored_zip import Span, read_spans
 from elmo.formats.files import open_regular, shown
-from elmo.formats.inert_pickle import MAX_BYTES, Call, Global, Reference, read_inert
-from elmo.formats.stored_zip import Span, read_spans
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from elmo.errors import FormatError
-from elmo.formats.crc32c import crc32c, masked
-from elmo.formats.wire import read_varint
+from elmo.formats.containers.crc32c import crc32c, masked
+from elmo.formats.containers.wire import read_varint
 
 MAX_BYTES = 1 << 20  # of a table, compressed or not; the largest biLM's has a few thousand
 MAX_KEYS = 1 << 14

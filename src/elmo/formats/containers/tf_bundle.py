@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.errors import FormatError, raise_all
-from elmo.formats import wire
-from elmo.formats.crc32c import crc32c, masked
+from elmo.formats.containers import wire
+from elmo.formats.containers.crc32c import crc32c, masked
+from elmo.formats.containers.tf_table import MAX_BYTES, read_table
 from elmo.formats.files import member, open_regular, read_bytes, shown
-from elmo.formats.tf_table import MAX_BYTES, read_table
 
 MAX_AXES = 8
 MAX_LENGTH = 1 << 40  # of one axis

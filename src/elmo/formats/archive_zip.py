@@ -1,0 +1,87 @@
+"""An open zip file in, its members out, the whole directory checked before the first of them."""
+
+from __future__ import annotations
+
+import stat
+import struct
+import zipfile
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from elmo.errors import FormatError
+from elmo.formats.archive_limits import FREE_BYTES, MAX_MEMBERS, MAX_RATIO, Member, check_total
+
+StructError = struct.error
+_DIRECTORY_LIMIT = 1 << 20  # bytes; 4096 members with names of 200 letters
+_END = struct.Struct("<4s4H2LH")
+_END64 = struct.Struct("<4sQ2H2L4Q")
+_END64_LOCATOR_SIZE = 20
+_LOCAL_HEADER_SIZE = 30
+
+
+def members(file: BinaryIO, size: int) -> Iterator[Member]:
+    """The members in the order of the directory."""
+    _check_directory(file, size)
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        if len(entries) > MAX_MEMBERS:
+            raise FormatError(f"expected at most {MAX_MEMBERS} members, found {len(entries)}")
+        for entry in entries:
+            _check(entry)
+        check_total(sum(entry.file_size for entry in entries), size)
+        _check_overlaps(entries, end=archive.start_dir)
+        for entry in entries:
+            with archive.open(entry) as data:
+                yield Member(entry.orig_filename, entry.file_size, entry.is_dir(), data.read)
+
+
+def _check_directory(file: BinaryIO, size: int) -> None:
+    """Refuse a directory too large to be parsed, before ``zipfile`` parses all of it."""
+    tail_start = max(0, size - (1 << 16) - _END.size)
+    file.seek(tail_start)
+    tail = file.read()
+    at = tail.rfind(b"PK\x05\x06", 0, len(tail) - _END.size + 4)
+    if at < 0:
+        raise FormatError("expected a zip directory at the end of the file, found none: it may be cut short")
+    n_members, n_bytes = _END.unpack_from(tail, at)[4:6]
+    # where zipfile looks for the 64-bit record, which then counts alone
+    at64 = tail_start + at - _END64_LOCATOR_SIZE - _END64.size
+    if at64 >= 0:
+        file.seek(at64)
+        end64 = _END64.unpack(file.read(_END64.size))
+        if end64[0] == b"PK\x06\x06":
+            n_members, n_bytes = end64[7], end64[8]
+    file.seek(0)
+    if n_members > MAX_MEMBERS or n_bytes > _DIRECTORY_LIMIT:
+        raise FormatError(
+            f"expected a zip directory of at most {MAX_MEMBERS} members and {_DIRECTORY_LIMIT} bytes, "
+            f"found {n_members} and {n_bytes}"
+        )
+
+
+def _check(entry: zipfile.ZipInfo) -> None:
+    name = f"{entry.orig_filename!r:.80}"
+    kind = stat.S_IFMT(entry.external_attr >> 16)
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise FormatError(f"{name}: expected a file or a folder, found a link or a device")
+    if entry.flag_bits & 0x41:
+        raise FormatError(f"{name}: is encrypted; unpack the archive yourself and give the folder")
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise FormatError(
+            f"{name}: expected it stored or deflated, found compression {entry.compress_type}; unpack the "
+            "archive yourself and give the folder"
+        )
+    if entry.file_size > FREE_BYTES and entry.file_size > MAX_RATIO * entry.compress_size:
+        raise FormatError(
+            f"{name}: expected at most {MAX_RATIO} times its {entry.compress_size} packed bytes, "
+            f"found {entry.file_size} declared"
+        )
+
+
+def _check_overlaps(entries: list[zipfile.ZipInfo], *, end: int) -> None:
+    """Refuse members that share bytes: a few megabytes could unpack to any size that way."""
+    entries = sorted(entries, key=lambda entry: entry.header_offset)
+    starts = [entry.header_offset for entry in entries] + [end]
+    for entry, following in zip(entries, starts[1:], strict=True):
+        if not 0 <= entry.header_offset <= following - _LOCAL_HEADER_SIZE - entry.compress_size:
+            raise FormatError(f"{entry.orig_filename!r:.80}: expected bytes of its own, found an overlap")

@@ -1,0 +1,188 @@
+"""A path or a Hub id in, a model out: finds which published format a folder or an archive holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from elmo.config import BiLmConfig, n_parameters
+from elmo.errors import ConfigError, FormatError
+from elmo.formats import archive, hub
+from elmo.formats.files import names, shown
+from elmo.formats.fingerprint import fingerprint
+from elmo.formats.pretrained import Pretrained
+from elmo.formats.wanted import is_wanted
+
+_MAX_DEPTH = 3  # of a model's folder inside an archive
+_LOOKED_FOR = (
+    "config.json with model.safetensors, *options.json with an HDF5 file, a TensorFlow checkpoint (*.index), "
+    "a TF-Hub module (saved_model.pb or tfhub_module.pb), or encoder.pkl with char.dic or word.dic"
+)
+
+
+class Reader(Protocol):
+    """What every module of a format offers."""
+
+    @property
+    def NAME(self) -> str:  # noqa: N802  a constant of the module
+        """How ``elmo info`` names the format."""
+        ...
+
+    def is_here(self, folder: Path) -> bool:
+        """Whether the folder looks like this format."""
+        ...
+
+    def read(self, folder: Path) -> Pretrained:
+        """Read the folder's model."""
+        ...
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What ``elmo info`` tells about a model."""
+
+    source: str
+    format: str
+    files: dict[str, int]  # name and bytes; inside an archive, of the unpacked files
+    config: BiLmConfig
+    n_parameters: int
+    n_words: int | None  # of the vocabulary
+    has_softmax: bool
+    has_warm: bool
+    has_mix: bool
+    fingerprint: str  # SHA-256 over config and weights, the same in every format
+    metadata: dict[str, object]
+
+
+def load(source: str | Path | None) -> Pretrained:
+    """Read a model of any format from a folder, an archive, one of its files, or the Hugging Face Hub.
+
+    A string that names no file here may be a Hub id, ``org/name`` or ``org/name@revision``. Where files of
+    several formats lie together, the first of ``readers()`` counts.
+    """
+    with _found(source) as (folder, is_temporary):
+        return _read(folder, is_temporary)
+
+
+def describe(source: str | Path | None) -> ModelInfo:
+    """Load a model, and tell what it is."""
+    with _found(source) as (folder, is_temporary):
+        model = _read(folder, is_temporary)
+        sizes = {name: size for name, size in _sizes(folder) if is_wanted(name)}
+    return ModelInfo(
+        source=str(source),
+        format=model.format,
+        files=sizes,
+        config=model.config,
+        n_parameters=n_parameters(model.config),
+        n_words=None if model.vocab is None else len(model.vocab),
+        has_softmax=model.softmax is not None,
+        has_warm=model.warm is not None,
+        has_mix=model.mix is not None,
+        fingerprint=fingerprint(model),
+        metadata=dict(model.metadata),
+    )
+
+
+def readers() -> Iterator[Reader]:
+    """The formats, in the order in which a folder is tried: our own, which has checksums, is first."""
+    from elmo.formats import native
+
+    yield native
+    from elmo.formats import hdf5  # imported one by one: most searches end here
+
+    yield hdf5
+    from elmo.formats import bilm_tf, many_langs, tf_hub
+
+    yield bilm_tf
+    yield tf_hub
+    yield many_langs
+
+
+def _read(folder: Path, is_temporary: bool) -> Pretrained:
+    from elmo.formats import native
+
+    for reader in readers():
+        if reader.is_here(folder):
+            if reader is native:  # mapped weights would be lost with a temporary folder
+                return native.read(folder, is_mapped=not is_temporary)
+            return reader.read(folder)
+    found = ", ".join(map(shown, names(folder)[:8])) or "nothing"
+    raise FormatError(f"{shown(folder)}: expected {_LOOKED_FOR}; found {found}")
+
+
+@contextmanager
+def _found(source: str | Path | None) -> Iterator[tuple[Path, bool]]:
+    """The folder that holds the model, and whether it is a temporary one."""
+    if source is None or not str(source):
+        raise ConfigError("no model is bundled yet: give a path, or a Hub id such as org/name")
+    path = Path(source)
+    try:
+        is_folder, is_file = path.is_dir(), path.is_file()
+    except OSError as error:  # a name too long, for instance
+        raise FormatError(f"{shown(path)!s:.200}: cannot be opened: {error.strerror}") from error
+    if is_folder:
+        yield path, False
+    elif is_file and is_wanted(path.name):  # one of a model's files stands for them all
+        yield path.parent, False
+    elif is_file and archive.is_archive(path):
+        with archive.opened(path) as root:
+            try:
+                yield _model_below(root, path), True
+            except FormatError as error:  # nobody knows the temporary folder
+                raise type(error)(str(error).replace(str(root), shown(path))) from error
+    elif is_file:
+        raise FormatError(
+            f"{shown(path)}: expected a model's folder or archive, found a file of another kind"
+        )
+    elif isinstance(source, str) and (repo := hub.split_id(source)):
+        yield hub.fetch(*repo), False
+    else:
+        raise FormatError(
+            f"{shown(path)!s:.200}: expected a folder, an archive or a Hub id such as org/name, found none"
+        )
+
+
+def _model_below(root: Path, source: Path) -> Path:
+    """The one folder of an unpacked archive that holds a model, wherever the archive keeps it."""
+    level = [root]
+    for _ in range(_MAX_DEPTH + 1):
+        found = [folder for folder in level if any(reader.is_here(folder) for reader in readers())]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            listed = ", ".join(shown(folder.relative_to(root)) for folder in found[:8])
+            raise FormatError(
+                f"{shown(source)}: expected one model, found {listed}; unpack it and give a folder"
+            )
+        level = [
+            Path(entry)
+            for folder in level
+            for entry in sorted(os.scandir(folder), key=_name)
+            if entry.is_dir()
+        ]
+    inside = ", ".join(shown(name) for name, _ in _sizes(root)[:8])
+    raise FormatError(
+        f"{shown(source)}: expected {_LOOKED_FOR} in the archive; found {inside or 'no such file'}"
+    )
+
+
+def _name(entry: os.DirEntry[str]) -> str:
+    return entry.name
+
+
+def _sizes(folder: Path) -> list[tuple[str, int]]:
+    """Names below a folder, and their bytes."""
+    found = []
+    for path, folders, files in os.walk(folder):
+        folders.sort()
+        if len(Path(path).relative_to(folder).parts) >= _MAX_DEPTH:
+            folders.clear()
+        for name in sorted(files):
+            file = Path(path, name)
+            found.append((file.relative_to(folder).as_posix(), file.stat().st_size if file.exists() else 0))
+    return found

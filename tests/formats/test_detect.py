@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from elmo.errors import ConfigError, FormatError, OutputError
+from elmo.formats import detect, hdf5, native
+from elmo.formats.convert import convert
+from elmo.formats.fingerprint import fingerprint
+from tests.formats.damage import SOURCE
+from tests.formats.tiny import assert_same_model, tiny_model
+
+FIXTURES = Path(__file__).parents[2] / ".." / "shared" / "fixtures"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    native.write(tiny_model(softmax=True, warm=True), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_folder_loads(folder: Path) -> None:
+    model = tiny_model(softmax=True, warm=True)
+    assert_same_model(detect.load(folder), model)
+    assert_same_model(detect.load(str(folder)), model)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "SHA256SUMS"])
+def test_one_of_a_models_files_stands_for_its_folder(folder: Path, name: str) -> None:
+    assert_same_model(detect.load(folder / name), tiny_model(softmax=True, warm=True))
+
+
+def test_hdf5_weights_or_options_stand_for_their_folder(tmp_path: Path) -> None:
+    hdf5.write(tiny_model(), tmp_path / "model")
+    for name in ("options.json", "weights.hdf5"):
+        found = detect.load(tmp_path / "model" / name)
+        assert found.format == hdf5.NAME
+        assert_same_model(found, tiny_model())
+
+
+def test_where_formats_lie_together_our_own_is_read(folder: Path, tmp_path: Path) -> None:
+    hdf5.write(tiny_model(seed=1), tmp_path / "other")
+    for path in (tmp_path / "other").iterdir():
+        path.rename(folder / path.name)
+    assert detect.load(folder).format == native.NAME
+
+
+def test_no_source_says_that_no_model_is_bundled() -> None:
+    for source in (None, ""):
+        with pytest.raises(ConfigError, match="no model is bundled yet: give a path, or a Hub id"):
+            detect.load(source)
+
+
+def test_a_folder_of_no_format_is_refused_with_what_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("hello")
+    with pytest.raises(
+        FormatError, match=r"expected config\.json with model\.safetensors, .*; found notes\.md"
+    ):
+        detect.load(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FormatError, match="found nothing"):
+        detect.load(tmp_path / "empty")
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("hello")
+    with pytest.raises(
+        FormatError, match=r"notes\.md: expected a model's folder or archive, found a file of an"
+    ):
+        detect.load(tmp_path / "notes.md")
+
+
+@pytest.mark.parametrize(
+    "source", ["/no/such/folder", "no\0such", "x" * 5000, "a/b/c", "..", "\ud800", "-/-", "a b/c"]
+)
+def test_a_source_that_is_nothing_gives_one_line(source: str, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(FormatError) as caught:
+        detect.load(source)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_path_object_never_reaches_for_the_network(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FormatError, match="org/name: expected a folder, an archive or a Hub id"):
+        detect.load(Path("org/name"))
+
+
+def test_a_model_is_described(folder: Path) -> None:
+    model = tiny_model(softmax=True, warm=True)
+    info = detect.describe(folder)
+    assert info.format == "elmo"
+    assert info.config == model.config
+    assert info.n_parameters == sum(weight.numel() for weight in model.weights.values()) - 3  # a padding row
+    assert info.n_words == 9
+    assert (info.has_softmax, info.has_warm, info.has_mix) == (True, True, False)
+    assert info.fingerprint == fingerprint(model)
+    assert info.files["model.safetensors"] == (folder / "model.safetensors").stat().st_size
+    assert "README.md" not in info.files
+
+
+def test_an_archive_is_described_by_what_is_in_it(folder: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "model.zip", "w") as archive:
+        for path in folder.iterdir():
+            archive.write(path, f"top/{path.name}")
+    info, plain = detect.describe(tmp_path / "model.zip"), detect.describe(folder)
+    assert info.fingerprint == plain.fingerprint
+    assert info.files == plain.files
+
+
+def test_importing_detect_leaves_heavy_libraries_alone() -> None:
+    heavy = {"torch", "h5py", "safetensors", "huggingface_hub"}
+    code = f"import sys, elmo.formats.detect, elmo.formats.convert; print({heavy} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "set()\n"
+
+
+# --- conversion ----------------------------------------------------------------------------------
+
+
+def test_there_and_back_again_keeps_every_bit_and_the_fingerprint(tmp_path: Path) -> None:
+    native.write(tiny_model(softmax=True), tmp_path / "a")
+    convert(tmp_path / "a", tmp_path / "b", to="hdf5")
+    convert(tmp_path / "b", tmp_path / "c", to="native")
+    found = detect.load(tmp_path / "c")
+    assert_same_model(found, tiny_model(softmax=True))
+    assert found.metadata["converted_from"] == hdf5.NAME
+    assert (
+        native.checksum(tmp_path / "a")
+        == native.checksum(tmp_path / "c")
+        == fingerprint(detect.load(tmp_path / "b"))
+    )
+
+
+@pytest.mark.parametrize("name", ["bilm-tf", "allennlp"])
+def test_published_fixtures_convert_to_our_format_bit_by_bit(tmp_path: Path, name: str) -> None:
+    if not (FIXTURES / name).is_dir():
+        pytest.skip("the published fixtures are not here")
+    convert(FIXTURES / name, tmp_path / "ours")
+    assert_same_model(detect.load(tmp_path / "ours"), detect.load(FIXTURES / name))
+
+
+def test_what_cannot_be_converted_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="hdf5 holds float32 only, found dtype 'float16'"):
+        convert(folder, tmp_path / "out", to="hdf5", dtype="float16")
+    with pytest.raises(ConfigError, match="expected to be 'native' or 'hdf5', found 'onnx'"):
+        convert(folder, tmp_path / "out", to="onnx")  # type: ignore[arg-type]
+    with pytest.raises(OutputError, match="exists already"):
+        convert(folder, folder)
