@@ -1,0 +1,85 @@
+"""ELMo: a vector for every word that depends on its whole sentence.
+
+>>> from elmo import Elmo
+>>> elmo = Elmo.from_pretrained("path/or/hub-id")
+>>> elmo.encode("I sat by the bank of the river .").vectors.shape
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from elmo.errors import (
+    ChecksumError,
+    ConfigError,
+    DataError,
+    ElmoError,
+    EncodingError,
+    FormatError,
+    MissingExtraError,
+    OutputError,
+    SentenceTooLongError,
+    ShapeError,
+    StateError,
+)
+
+if TYPE_CHECKING:
+    from elmo.config import BiLmConfig
+    from elmo.embed.elmo import Elmo
+    from elmo.embed.encoding import Encoding, similarity
+    from elmo.embed.start import Carry
+    from elmo.model.bilm import BiLm
+    from elmo.model.layers import Layers
+    from elmo.model.mix import LayerMix, LayerMixes
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BiLm",
+    "BiLmConfig",
+    "Carry",
+    "ChecksumError",
+    "ConfigError",
+    "DataError",
+    "Elmo",
+    "ElmoError",
+    "Encoding",
+    "EncodingError",
+    "FormatError",
+    "LayerMix",
+    "LayerMixes",
+    "Layers",
+    "MissingExtraError",
+    "OutputError",
+    "SentenceTooLongError",
+    "ShapeError",
+    "StateError",
+    "similarity",
+]
+
+# Imported when first asked for: torch alone takes over a second, and `import elmo` must not.
+_ROOMS = {
+    "BiLm": "elmo.model.bilm",
+    "BiLmConfig": "elmo.config",
+    "Carry": "elmo.embed.start",
+    "Elmo": "elmo.embed.elmo",
+    "Encoding": "elmo.embed.encoding",
+    "LayerMix": "elmo.model.mix",
+    "LayerMixes": "elmo.model.mix",
+    "Layers": "elmo.model.layers",
+    "similarity": "elmo.embed.encoding",
+}
+
+
+def __getattr__(name: str) -> Any:
+    room = _ROOMS.get(name)
+    if room is None:
+        raise AttributeError(f"module 'elmo' has no attribute {name!r}")
+    value = getattr(importlib.import_module(room), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])
