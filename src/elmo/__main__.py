@@ -1,0 +1,9 @@
+"""``python -m elmo``: the same as the command ``elmo``."""
+
+from __future__ import annotations
+
+import sys
+
+from elmo.cli import main
+
+sys.exit(main())

@@ -1,0 +1,86 @@
+"""``elmo compare``: one word in several sentences in, its similarities in each layer out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from elmo.cli.options import AsJson, Device, Layers, Model, Start, Tokenizer, examples, layer_choice
+from elmo.cli.report import one_line
+
+if TYPE_CHECKING:
+    from elmo.embed.compare import Comparison
+
+EXAMPLES = examples(
+    "elmo compare bank 'the bank of the river' 'the bank has money' --model model",
+    "elmo compare bank 'a bank' 'two [[banks]]' 'BANK' --model model --json",
+    "elmo compare 苹果 '我吃苹果' '苹果公司' --tokenizer zh --model model",
+    "elmo compare bank 'a bank' 'the bank' --model model --picture bank.png",
+)
+
+
+def command(
+    word: Annotated[
+        str,
+        typer.Argument(metavar="WORD", help="A word, or a phrase such as 'New York'.", show_default=False),
+    ],
+    sentences: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SENTENCE",
+            help="Two or more; the word's first place counts, or the one marked like [[this]].",
+            show_default=False,
+        ),
+    ],
+    *,
+    model: Model = None,
+    layers: Layers = "all",
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.png", help="Draw the matrices, too (.png, .pdf or .svg).", show_default=False
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    tokenizer: Tokenizer = None,
+    start: Start = "zero",
+    device: Device = "cpu",
+) -> None:
+    """Compare a word in two or more sentences: a similarity matrix per layer."""
+    from elmo.embed.compare import compare
+    from elmo.embed.elmo import Elmo
+
+    if picture:
+        from elmo.embed.picture import check
+
+        check(picture)
+    elmo = Elmo.from_pretrained(model, device=device, tokenize=tokenizer)
+    found = compare(elmo, word, sentences, layers=layer_choice(layers), start=start)
+    if as_json:
+        print(json.dumps(found.to_json()))
+    else:
+        print("\n".join(_lines(found)))
+    if picture:
+        from elmo.embed.picture import draw
+
+        draw(found, picture)
+
+
+def _lines(comparison: Comparison) -> list[str]:
+    """The sentences, then a table per layer."""
+    labels = [f"S{k}" for k in range(1, len(comparison.uses) + 1)]
+    size = max(map(len, labels))
+    lines = []
+    for label, use in zip(labels, comparison.uses, strict=True):
+        begin, end = use.span
+        before, word, after = use.text[:begin], use.text[begin:end], use.text[end:]
+        lines.append(f"{label:{size}}  {one_line(before)}[{one_line(word)}]{one_line(after)}")
+    for name, matrix in comparison.matrices.items():
+        title = f"layer {name}" if name.isdigit() else name
+        lines += ["", f"{title:{max(size, 8)}}" + "".join(f"{label:>8}" for label in labels)]
+        for label, row in zip(labels, matrix.tolist(), strict=True):
+            lines.append(f"{label:{max(size, 8)}}" + "".join(f"{value:8.3f}" for value in row))
+    return lines

@@ -1,0 +1,181 @@
+"""``elmo embed``: files of text in, a file of vectors or JSON lines out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from elmo.cli.options import Device, Errors, Layers, Model, Start, Tokenizer, examples, layer_choice
+from elmo.cli.report import logger, one_line
+
+if TYPE_CHECKING:
+    from elmo.embed.job import EmbedJob, Plan, Summary
+
+EXAMPLES = examples(
+    "elmo embed corpus.txt --model model",
+    "elmo embed - --model model --layers top < corpus.txt",
+    "elmo embed corpus.txt more/*.txt --model model --out vectors.h5",
+    "elmo embed corpus.txt --model model --layers all --dtype float16 --out v.npz",
+    "elmo embed corpus.txt --model model --split --out big.parquet --dry-run",
+)
+_COUNTED_BYTES = 1 << 32  # counting the lines of more than that would hold up the work
+_COMPRESSED = (b"\x1f\x8b", b"\xfd7", b"BZh", b"\x28\xb5")
+
+
+def command(
+    context: typer.Context,
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT",
+            help="Files, globs or folders, compressed or not; - is stdin.",
+            show_default=False,
+        ),
+    ],
+    *,
+    model: Model = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Its suffix is the format: .h5 (AllenNLP's layout), .safetensors, .npz, .parquet, .jsonl.",
+            show_default="JSON lines on stdout",
+        ),
+    ] = None,
+    layers: Layers = "average",
+    input_format: Annotated[
+        Literal["text", "tokens", "conllu"],
+        typer.Option("--format", help="A sentence a line, tokens parted by spaces, or CoNLL-U."),
+    ] = "text",
+    tokenizer: Tokenizer = None,
+    split: Annotated[bool, typer.Option("--split", help="Split lines of text into sentences.")] = False,
+    errors: Errors = "strict",
+    dtype: Annotated[
+        Literal["float32", "float16"], typer.Option(help="Precision of the vectors.")
+    ] = "float32",
+    start: Start = "zero",
+    device: Device = "cpu",
+    batch_size: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Sentences at a time; changes the speed, not the vectors.")
+    ] = 256,
+    shard_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Tokens of one shard.", show_default="about 64 MB of vectors"),
+    ] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Begin anew where an earlier run left its output.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
+    ] = False,
+) -> None:
+    """Embed text: a vector for every token.
+
+    A run with --out that was stopped goes on where it was when the same command is given again.
+    """
+    from elmo.cli.progress import shown
+    from elmo.embed.elmo import Elmo
+    from elmo.embed.job import EmbedJob, plan, run
+    from elmo.text.source import expand
+
+    job = EmbedJob(
+        inputs=tuple(inputs),
+        out=out,
+        layers=layer_choice(layers),
+        input_format=input_format,
+        split=split,
+        errors=errors,
+        dtype=dtype,
+        start=start,
+        batch_size=batch_size,
+        shard_tokens=shard_tokens,
+        restart=restart,
+    )
+    expand(job.inputs)  # a typo is told before a large model is loaded
+    elmo = Elmo.from_pretrained(model, device=device, tokenize=tokenizer)
+    if dry_run:
+        _print_plan(plan(job, elmo))
+        return
+    if out is not None:
+        context.obj.after_interrupt = "; give the same command again to go on from here"
+    n_sentences = None if context.obj.is_quiet else _n_sentences(job)
+    with shown(context.obj, n_sentences=n_sentences, is_stdout_free=out is not None) as show:
+        summary = run(job, elmo, on_progress=show)
+    _tell(job, summary)
+    if summary.is_cut_short:
+        raise BrokenPipeError
+
+
+def _print_plan(found: Plan) -> None:
+    rows = {
+        "sentences": f"{found.sentences:,}",
+        "tokens": f"{found.tokens:,}",
+        "shards": f"{found.shards:,}, at most {found.tokens_per_shard:,} tokens each",
+        "output": f"about {_size(found.output_bytes)}",
+        "memory": f"about {_size(found.memory_bytes)}",
+    }
+    if not found.files:
+        del rows["shards"]
+    for name, value in rows.items():
+        print(f"{name:9}  {value}")
+    for k, path in enumerate(found.files):
+        print(one_line(f"{'' if k else 'files':9}  {path}"))
+
+
+def _size(n_bytes: float) -> str:
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:,.3g} TB"
+
+
+def _tell(job: EmbedJob, summary: Summary) -> None:
+    if summary.repaired_lines:
+        logger.warning(
+            "lines repaired that were not UTF-8 (--errors %s): %d", job.errors, summary.repaired_lines
+        )
+    if summary.skipped_lines:
+        logger.warning("lines left out that were not UTF-8 (--errors skip): %d", summary.skipped_lines)
+    if job.out is not None:
+        done = "was done already" if summary.was_complete else "written"
+        fields = {
+            "sentences": summary.sentences,
+            "tokens": summary.tokens,
+            "files": [str(f) for f in summary.files],
+        }
+        logger.info(
+            "%s: %s: %s sentences, %s tokens",
+            job.out,
+            done,
+            f"{summary.sentences:,}",
+            f"{summary.tokens:,}",
+            extra=fields,
+        )
+
+
+def _n_sentences(job: EmbedJob) -> int | None:
+    """How many there are, where counting line ends tells; else None."""
+    from elmo.text.source import expand
+
+    if job.split or job.input_format == "conllu":
+        return None
+    paths = expand(job.inputs)
+    if any(path == "-" or not path.is_file() for path in paths):  # a pipe can be read only once
+        return None
+    files = [path for path in paths if path != "-"]
+    if sum(path.stat().st_size for path in files) > _COUNTED_BYTES:
+        return None
+    total = 0
+    for path in files:
+        with path.open("rb") as file:
+            last = b"\n"
+            while chunk := file.read(1 << 20):
+                if last == b"\n" and file.tell() == len(chunk) and chunk.startswith(_COMPRESSED):
+                    return None
+                total += chunk.count(b"\n")
+                last = chunk[-1:]
+            total += last != b"\n"
+    return total

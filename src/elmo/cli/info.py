@@ -1,0 +1,81 @@
+"""``elmo info``: a model in, what it is out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from elmo.cli.options import MODEL_HELP, AsJson, examples
+from elmo.cli.report import one_line
+
+if TYPE_CHECKING:
+    from elmo.config import BiLmConfig
+    from elmo.formats.detect import ModelInfo
+
+EXAMPLES = examples("elmo info model", "elmo info model --json")
+
+
+def command(
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", envvar="ELMO_MODEL", help=MODEL_HELP, show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a model's format, sizes, vocabulary and checksum."""
+    from elmo.formats.detect import describe
+
+    info = describe(model)
+    if as_json:
+        print(json.dumps(asdict(info), default=str))
+        return
+    rows = _rows(info)
+    size = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(one_line(f"{name:{size}}  {value}").rstrip())
+
+
+def _rows(info: ModelInfo) -> list[tuple[str, str]]:
+    config = info.config
+    rows = [
+        ("model", info.source),
+        ("format", info.format),
+        ("parameters", f"{info.n_parameters:,}"),
+        ("layers", f"{config.n_layers}, each {config.width} wide"),
+        ("tokens", "; ".join(_token_layer(config))),
+        ("LSTMs", _lstms(config)),
+        ("vocabulary", "none" if info.n_words is None else f"{info.n_words:,} words"),
+        ("softmax", "yes" if info.has_softmax else "no"),
+        ("warm state", "yes" if info.has_warm else "no"),
+        ("mix", "yes, the publisher's weights of the layers" if info.has_mix else "no"),
+        ("checksum", f"{info.fingerprint} (SHA-256 of config and weights)"),
+    ]
+    files = [f"{name}  {size:,} bytes" for name, size in info.files.items()]
+    rows += [("files" if k == 0 else "", line) for k, line in enumerate(files)]
+    return rows
+
+
+def _token_layer(config: BiLmConfig) -> list[str]:
+    """What a token's first vector is made of."""
+    parts = []
+    if config.chars:
+        chars = config.chars
+        kind = "UTF-8 bytes" if config.alphabet == "bytes" else f"{chars.n_characters} characters"
+        parts.append(
+            f"{kind}, at most {chars.max_characters} a token, {chars.char_width} wide, "
+            f"{chars.n_filters:,} filters ({chars.activation}), highway layers: {chars.n_highway}"
+        )
+    if config.words:
+        parts.append(f"{config.words.n_words:,} words, {config.words.word_width} wide")
+    return parts
+
+
+def _lstms(config: BiLmConfig) -> str:
+    lstm = config.lstm
+    skip = "skip connections" if lstm.has_skip else "no skip connections"
+    clips = f"clipped at {lstm.cell_clip} and {lstm.state_clip}"
+    return (
+        f"{lstm.n_layers} each way, {lstm.cell_width} cells, states {lstm.state_width} wide, {clips}, {skip}"
+    )

@@ -1,0 +1,60 @@
+"""``elmo warm``: a model and running text in, the model with a state for sentences to start from out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from elmo.cli.options import MODEL_HELP, Device, Errors, Tokenizer, examples
+from elmo.cli.report import logger
+from elmo.errors import OutputError
+
+EXAMPLES = examples(
+    "elmo warm model corpus.txt",
+    "elmo warm model corpus.txt --out warm-model",
+    "elmo embed corpus.txt --model warm-model --start warm --out warm.h5",
+)
+
+
+def command(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)],
+    text: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TEXT", help="Running text: files, globs, folders; - is stdin.", show_default=False
+        ),
+    ],
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="A new folder for a copy; needed unless MODEL is a folder of elmo's own format.",
+            show_default=False,
+        ),
+    ] = None,
+    split: Annotated[bool, typer.Option("--split", help="Split lines into sentences.")] = False,
+    errors: Errors = "strict",
+    tokenizer: Tokenizer = None,
+    device: Device = "cpu",
+) -> None:
+    """Read running text once and store its mean state with the model, for --start warm."""
+    from elmo.embed.elmo import Elmo
+    from elmo.formats import native
+    from elmo.text.source import read_sentences
+
+    folder = Path(model)
+    if out is None and not native.is_here(folder):
+        raise OutputError(f"{model}: not a folder of elmo's own format; give --out FOLDER for a copy that is")
+    if out is not None and out.exists():
+        raise OutputError(f"{out}: is there already; give a new folder")
+    elmo = Elmo.from_pretrained(model, device=device, tokenize=tokenizer)
+    sentences = read_sentences(text, tokenizer=elmo.tokenize, split=split, errors=errors)
+    warm = elmo.warm_up(sentence.tokens for sentence in sentences)
+    if out is None:
+        native.add_warm(folder, warm)
+    else:
+        native.write(elmo.pretrained, out)
+    logger.info("%s: has a warm state now; use it with --start warm", out or folder)

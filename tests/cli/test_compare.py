@@ -1,0 +1,69 @@
+"""``elmo compare`` from the shell: tables, JSON and pictures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from elmo import Elmo
+from elmo.embed.compare import compare
+from tests.cli.conftest import Run
+
+MODEL = ("--model", "model")
+SENTENCES = ("I sat by the bank .", "the Bank of the river", "by the bank at the [[bank]]")
+
+
+def test_a_table_for_each_layer_and_the_average(run: Run) -> None:
+    outcome = run("compare", "bank", *SENTENCES, *MODEL)
+    assert (outcome.code, outcome.err) == (0, "")
+    found = compare(Elmo.from_pretrained("model"), "bank", SENTENCES)
+    assert outcome.out.splitlines()[:3] == [
+        "S1  I sat by the [bank] .",
+        "S2  the [Bank] of the river",
+        "S3  by the bank at the [bank]",
+    ]
+    tables = [table.splitlines() for table in outcome.out.split("\n\n")[1:]]
+    assert [table[0].split("  ")[0].strip() for table in tables] == [
+        "layer 0",
+        "layer 1",
+        "layer 2",
+        "average",
+    ]
+    for table, matrix in zip(tables, found.matrices.values(), strict=True):
+        assert table[0].split()[-3:] == ["S1", "S2", "S3"]
+        assert [line.split()[1:] for line in table[1:]] == [
+            [f"{value:.3f}" for value in row] for row in matrix
+        ]
+
+
+def test_json_is_what_the_library_gives(run: Run) -> None:
+    outcome = run("compare", "bank", *SENTENCES, *MODEL, "--json")
+    assert json.loads(outcome.out) == compare(Elmo.from_pretrained("model"), "bank", SENTENCES).to_json()
+
+
+def test_one_layer_can_be_asked_for(run: Run) -> None:
+    values = json.loads(run("compare", "bank", *SENTENCES, *MODEL, "--layers", "top", "--json").out)
+    assert list(values["similarities"]) == ["2"]
+
+
+def test_chinese_is_cut_into_words(run: Run) -> None:
+    pytest.importorskip("jieba")
+    outcome = run(
+        "compare", "苹果", "我喜欢吃苹果。", "她买了一斤苹果", *MODEL, "--tokenizer", "zh", "--json"
+    )
+    assert [use["tokens"] for use in json.loads(outcome.out)["uses"]] == [["苹果"], ["苹果"]]
+
+
+def test_control_characters_do_not_reach_the_terminal(run: Run) -> None:
+    outcome = run("compare", "bank", "the \x1b[31m bank \r\n", "a bank \ud800", *MODEL)
+    assert outcome.code == 0
+    assert outcome.out.splitlines()[:2] == ["S1  the \\x1b[31m [bank] \\r\\n", "S2  a [bank] \\ud800"]
+
+
+def test_a_picture_comes_beside_the_table(run: Run, here: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plain = run("compare", "bank", *SENTENCES, *MODEL)
+    assert run("compare", "bank", *SENTENCES, *MODEL, "--picture", "bank.png") == plain
+    assert (here / "bank.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,163 @@
+"""``elmo embed`` from the shell: results, resumption, progress and what it says."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elmo import Elmo
+from elmo.cli import progress
+from elmo.cli.report import Report
+from elmo.embed.job import Progress
+from tests.cli.conftest import TEXT, Run, assert_refused
+
+MODEL = ("--model", "model")
+
+
+def lines_of(text: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_json_lines_hold_the_vectors_of_every_line(run: Run) -> None:
+    outcome = run("embed", "corpus.txt", *MODEL)
+    assert (outcome.code, outcome.err) == (0, "")
+    found = lines_of(outcome.out)
+    expected = Elmo.from_pretrained("model").encode(TEXT.splitlines())
+    assert [one["tokens"] for one in found] == [list(one.tokens) for one in expected]
+    for one, encoding in zip(found, expected, strict=True):
+        np.testing.assert_allclose(
+            np.reshape(one["vectors"], encoding.vectors.shape), encoding.vectors, rtol=1e-6
+        )
+
+
+def test_stdin_globs_and_compressed_files_are_read(run: Run, here: Path) -> None:
+    plain = run("embed", "corpus.txt", *MODEL).out
+    (here / "corpus.txt.gz").write_bytes(gzip.compress(TEXT.encode()))
+    assert run("embed", "corpus.txt.gz", *MODEL).out == plain
+    assert run("embed", "-", *MODEL, stdin=TEXT).out == plain
+    both = lines_of(run("embed", "more/*.txt", *MODEL).out)
+    assert [one["tokens"] for one in both] == [["the", "river", "a"], ["the", "river", "b"]]
+
+
+def test_options_reach_the_job(run: Run) -> None:
+    split = lines_of(run("embed", "corpus.txt", *MODEL, "--split").out)
+    assert len(split) == 5
+    spaces = lines_of(run("embed", "corpus.txt", *MODEL, "--format", "tokens").out)
+    assert spaces[0]["tokens"] == TEXT.splitlines()[0].split()
+    for layers, shape in (("all", (3, 9, 8)), ("concat", (9, 24)), ("top", (9, 8)), ("0", (9, 8))):
+        first = lines_of(run("embed", "corpus.txt", *MODEL, "--layers", layers).out)[0]
+        assert np.shape(first["vectors"]) == shape
+    top, second = (run("embed", "corpus.txt", *MODEL, "--layers", layers).out for layers in ("top", "2"))
+    assert top == second
+
+
+def test_the_model_may_come_from_the_environment(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ELMO_MODEL", "model")
+    assert run("embed", "corpus.txt").code == 0
+    assert_refused(run("embed", "corpus.txt", "--model", "nowhere"), "nowhere")
+
+
+def test_a_file_is_written_once_and_said_to_be_there(run: Run, here: Path) -> None:
+    first = run("embed", "corpus.txt", *MODEL, "--out", "v.npz")
+    assert (first.code, first.out, first.err) == (0, "", "elmo: v.npz: written: 4 sentences, 23 tokens\n")
+    raw = (here / "v.npz").read_bytes()
+    again = run("embed", "corpus.txt", *MODEL, "--out", "v.npz")
+    assert again.err == "elmo: v.npz: was done already: 4 sentences, 23 tokens\n"
+    assert run("embed", "corpus.txt", *MODEL, "--out", "v.npz", "-q").err == ""
+    assert_refused(
+        run("embed", "corpus.txt", *MODEL, "--out", "v.npz", "--layers", "top"), "layers", "--restart"
+    )
+    assert (here / "v.npz").read_bytes() == raw
+    assert run("embed", "corpus.txt", *MODEL, "--out", "v.npz", "--layers", "top", "--restart").code == 0
+    assert (here / "v.npz").read_bytes() != raw
+
+
+def test_a_dry_run_counts_and_writes_nothing(run: Run, here: Path) -> None:
+    before = sorted(here.rglob("*"))
+    outcome = run("embed", "corpus.txt", *MODEL, "--out", "v.npz", "--shard-tokens", "10", "--dry-run")
+    assert (outcome.code, outcome.err) == (0, "")
+    rows = [line.split(maxsplit=1) for line in outcome.out.splitlines()]
+    assert ["sentences", "4"] in rows
+    assert ["tokens", "23"] in rows
+    named = {row[-1] for row in rows[5:]}
+    assert sorted(here.rglob("*")) == before
+    assert run("embed", "corpus.txt", *MODEL, "--out", "v.npz", "--shard-tokens", "10").code == 0
+    assert {"v-00000.npz", "v.manifest.json"} <= {path.name for path in here.glob("v*")}
+    assert {Path(line).name for row in named for line in row.split()[-1:]} == {
+        path.name for path in here.glob("v*")
+    }
+
+
+def test_lines_that_are_not_utf8_are_told(run: Run, here: Path) -> None:
+    (here / "odd.txt").write_bytes(b"the \xff bank\nthe river\n")
+    assert_refused(run("embed", "odd.txt", *MODEL), "odd.txt:1", "0xff")
+    skipped = run("embed", "odd.txt", *MODEL, "--errors", "skip")
+    assert len(skipped.out.splitlines()) == 1
+    assert skipped.err == "elmo: warning: lines left out that were not UTF-8 (--errors skip): 1\n"
+    repaired = run("embed", "odd.txt", *MODEL, "--errors", "surrogateescape")
+    assert lines_of(repaired.out)[0]["tokens"] == ["the", "\udcff", "bank"]
+    assert "lines repaired" in repaired.err
+
+
+def test_progress_without_a_terminal_is_a_log_line_now_and_then(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    outcome = run("embed", "corpus.txt", *MODEL, "--out", "v.npz", "--batch-size", "2")
+    told = [line for line in outcome.err.splitlines() if "embedding:" in line]
+    assert told[0].startswith("elmo: embedding: 2 of 4 sentences, 9 tokens, ")
+    assert told[0].endswith(" tokens/s")
+    again = run(
+        "embed",
+        "corpus.txt",
+        *MODEL,
+        "--restart",
+        "--out",
+        "v.npz",
+        "--batch-size",
+        "2",
+        "--log-format",
+        "json",
+    )
+    first = json.loads(again.err.splitlines()[0])
+    assert (first["stage"], first["sentences"], first["tokens"], first["all_sentences"]) == (
+        "embedding",
+        2,
+        9,
+        4,
+    )
+    assert run("embed", "corpus.txt", *MODEL, "--restart", "--out", "v.npz", "--quiet").err == ""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="opens a terminal of its own")
+def test_progress_on_a_terminal_is_a_bar_that_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pty
+
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as terminal, monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", terminal)
+        patch.setenv("COLUMNS", "100")
+        patch.setenv("TERM", "xterm")
+        with progress.shown(Report(), n_sentences=40, is_stdout_free=True) as show:
+            assert show
+            show(Progress(stage="embedding", sentences=20, tokens=500, shards=0, kept=0))
+        terminal.flush()
+        seen = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert "20 sentences" in seen
+    assert "tokens/s" in seen
+    assert seen.rstrip().endswith("\x1b[2K")  # the line is wiped
+
+
+def test_logs_name_fields_for_machines(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="elmo.cli"):
+        run("embed", "corpus.txt", *MODEL, "--out", "v.jsonl")
+    (record,) = [one for one in caplog.records if one.name == "elmo.cli"]
+    assert vars(record)["tokens"] == 23

@@ -1,0 +1,66 @@
+"""Every command's help: it groups, it explains, and each of its examples runs as it stands."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+COMMANDS = ("embed", "compare", "info", "convert", "warm")
+
+
+def examples(help_text: str) -> list[str]:
+    """The lines below "Examples:"."""
+    _, _, tail = help_text.partition("Examples:\n")
+    return [line.strip() for line in tail.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_every_example_of_the_help_runs(
+    run: Run, here: Path, command: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run(*([command] if command else []), "--help")
+    assert (shown.code, shown.err) == (0, "")
+    lines = examples(shown.out)
+    assert len(lines) >= 2
+    for line in lines:
+        words = shlex.split(line)
+        assert words[0] == "elmo", line
+        assert len(line) <= 78, line  # a longer one would be broken off in a terminal
+        if "zh" in words and importlib.util.find_spec("jieba") is None:
+            continue
+        if "--picture" in words and importlib.util.find_spec("matplotlib") is None:
+            continue
+        stdin = None
+        if "<" in words:
+            stdin = (here / words.pop()).read_text(encoding="utf-8")
+            words.remove("<")
+        outcome = run(*words[1:], stdin=stdin)
+        assert outcome.code == 0, (line, outcome.err)
+        if "--out" in words and "--dry-run" not in words:
+            assert (here / words[words.index("--out") + 1]).exists(), line
+        elif command in ("embed", "compare", "info"):
+            assert outcome.out, line
+
+
+def test_the_help_lists_every_command_in_its_group(run: Run) -> None:
+    lines = run("--help").out.splitlines()
+    group = lines[lines.index("Embed:") + 1 :]
+    assert [line.split()[0] for line in group if line.startswith("  ") and line[2] != " "][
+        : len(COMMANDS)
+    ] == [*COMMANDS]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_the_same_by_both_names_and_fits_a_terminal(
+    run: Run, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run(command, "-h")
+    assert shown == run(command, "--help")
+    assert max(map(len, shown.out.splitlines())) <= 80
