@@ -20,7 +20,9 @@ def sigmoid(x: Array) -> Array:
     return 1.0 / (1.0 + np.exp(-x))
 
 
-def token_vector(config: BiLmConfig, w: Mapping[str, Array], *, characters: list[int] | None, word: int | None) -> Array:
+def token_vector(
+    config: BiLmConfig, w: Mapping[str, Array], *, characters: list[int] | None, word: int | None
+) -> Array:
     """x_k of one token, from the ids of its characters, the id of its word, or both."""
     parts = []
     if config.words is not None:
@@ -83,7 +85,9 @@ def layers(
         for layer in range(config.lstm.n_layers):
             read = []
             for x in inputs:
-                h, c = lstm_step(config, w, f"{stack}.{layer}.", x, hidden[direction, layer], cell[direction, layer])
+                h, c = lstm_step(
+                    config, w, f"{stack}.{layer}.", x, hidden[direction, layer], cell[direction, layer]
+                )
                 hidden[direction, layer], cell[direction, layer] = h, c
                 read.append(h + x if config.lstm.has_skip and layer > 0 else h)
             outputs.append(read if direction == 0 else read[::-1])

@@ -57,7 +57,7 @@ class CharCnnConfig:
             found += _outside("filter width", width, 1, self.max_characters)
             found += _outside("filters of one width", count, 1, MAX_WIDTH)
         if self.activation not in ("relu", "tanh"):
-            found.append(f"activation must be 'relu' or 'tanh', not {self.activation!r}")
+            found.append(f"activation must be 'relu' or 'tanh', not {self.activation!r:.40}")
         return found
 
 
@@ -105,9 +105,9 @@ class LstmConfig:
             found.append(f"state_width {self.state_width} must not exceed cell_width {self.cell_width}")
         for name, clip in (("cell_clip", self.cell_clip), ("state_clip", self.state_clip)):
             if clip is not None and not 0 < clip <= 1e30:  # compares whole numbers of any length
-                found.append(f"{name} must be a positive number or null, not {clip}")
+                found.append(f"{name} must be a positive number or null, not {clip!r:.40}")
         if not abs(self.forget_bias) <= 1e30:
-            found.append(f"forget_bias must lie in ±1e30, not {self.forget_bias}")
+            found.append(f"forget_bias must lie in ±1e30, not {self.forget_bias!r:.40}")
         return found
 
 
@@ -131,7 +131,7 @@ class BiLmConfig:
         if (self.chars is None) != (self.alphabet is None):
             problems.append("an alphabet goes with characters, and only with them")
         if self.alphabet not in (None, "bytes", "unicode"):
-            problems.append(f"alphabet must be 'bytes' or 'unicode', not {self.alphabet!r}")
+            problems.append(f"alphabet must be 'bytes' or 'unicode', not {self.alphabet!r:.40}")
         if self.words and not self.chars and self.words.word_width != self.lstm.state_width:
             problems.append(
                 f"word_width {self.words.word_width} must equal state_width {self.lstm.state_width}: "
@@ -218,7 +218,7 @@ def n_parameters(config: BiLmConfig) -> int:
 
 
 def _outside(name: str, value: int, low: int, high: int) -> list[str]:
-    return [] if low <= value <= high else [f"{name} must lie in {low}..{high}, found {value}"]
+    return [] if low <= value <= high else [f"{name} must lie in {low}..{high}, found {value!r:.40}"]
 
 
 def _char_cnn_from_json(values: Any) -> CharCnnConfig:

@@ -28,7 +28,9 @@ CONFIGS: dict[str, BiLmConfig] = {
         words=None,
         lstm=_lstm(n_layers=n_layers, has_skip=has_skip),
     )
-    for n_layers, has_skip, activation, n_highway in product((1, 2, 3), (True, False), ("relu", "tanh"), (0, 1, 2))
+    for n_layers, has_skip, activation, n_highway in product(
+        (1, 2, 3), (True, False), ("relu", "tanh"), (0, 1, 2)
+    )
 }
 CONFIGS |= {
     "no projection of the states": BiLmConfig(_chars(), None, _lstm(cell_width=4)),
@@ -40,7 +42,10 @@ CONFIGS |= {
     "no forget bias": BiLmConfig(_chars(), None, _lstm(forget_bias=0.0)),
     "words": BiLmConfig(None, WordConfig(n_words=9, word_width=4), _lstm(), alphabet=None),
     "words and characters": BiLmConfig(
-        _chars(n_characters=30), WordConfig(n_words=9, word_width=2), _lstm(forget_bias=0.0), alphabet="unicode"
+        _chars(n_characters=30),
+        WordConfig(n_words=9, word_width=2),
+        _lstm(forget_bias=0.0),
+        alphabet="unicode",
     ),
 }
 
@@ -58,7 +63,9 @@ def random_bilm(config: BiLmConfig, seed: int = 0) -> BiLm:
     return bilm
 
 
-def random_ids(config: BiLmConfig, lengths: list[int], seed: int = 1) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+def random_ids(
+    config: BiLmConfig, lengths: list[int], seed: int = 1
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Padded char_ids and word_ids (those that the model reads) of rows with so many true tokens."""
     generator = torch.Generator().manual_seed(seed)
     shape = (len(lengths), max(lengths))
@@ -66,7 +73,9 @@ def random_ids(config: BiLmConfig, lengths: list[int], seed: int = 1) -> tuple[t
     char_ids = word_ids = None
     if config.chars:
         size = (*shape, config.chars.max_characters)
-        char_ids = torch.randint(1, config.chars.n_characters + 1, size, generator=generator) * is_true[:, :, None]
+        char_ids = (
+            torch.randint(1, config.chars.n_characters + 1, size, generator=generator) * is_true[:, :, None]
+        )
     if config.words:
         word_ids = torch.randint(1, config.words.n_words + 1, shape, generator=generator) * is_true
     return char_ids, word_ids

@@ -20,7 +20,9 @@ def arrays(bilm: BiLm) -> dict[str, np.ndarray]:
     return {name: weight.detach().numpy() for name, weight in bilm.state_dict().items()}
 
 
-def oracle_tokens(config: BiLmConfig, w: dict[str, np.ndarray], ids: tuple, row: int, length: int) -> list[np.ndarray]:
+def oracle_tokens(
+    config: BiLmConfig, w: dict[str, np.ndarray], ids: tuple, row: int, length: int
+) -> list[np.ndarray]:
     char_ids, word_ids = ids
     return [
         oracle.token_vector(
@@ -36,7 +38,9 @@ def oracle_tokens(config: BiLmConfig, w: dict[str, np.ndarray], ids: tuple, row:
 def random_state(bilm: BiLm, batch: int) -> BiLmState:
     zero = bilm.zero_state(batch)
     generator = torch.Generator().manual_seed(3)
-    hidden, cell = (torch.rand(x.shape, generator=generator, dtype=x.dtype) - 0.5 for x in (zero.hidden, zero.cell))
+    hidden, cell = (
+        torch.rand(x.shape, generator=generator, dtype=x.dtype) - 0.5 for x in (zero.hidden, zero.cell)
+    )
     return BiLmState(hidden, cell)
 
 
@@ -86,7 +90,9 @@ def test_gradients_agree_with_finite_differences(config: BiLmConfig) -> None:
     names = [name for name, _ in bilm.named_parameters()]
 
     def layers(*weights: torch.Tensor) -> torch.Tensor:
-        out = torch.func.functional_call(bilm, dict(zip(names, weights, strict=True)), ids, {"lengths": torch.tensor([3, 2])})
+        out = torch.func.functional_call(
+            bilm, dict(zip(names, weights, strict=True)), ids, {"lengths": torch.tensor([3, 2])}
+        )
         return out.layers.states
 
     weights = tuple(weight.detach().clone().requires_grad_() for _, weight in bilm.named_parameters())
@@ -102,17 +108,23 @@ def test_gradients_agree_with_the_oracles_own_slope(config: BiLmConfig) -> None:
     generator = torch.Generator().manual_seed(7)
     direction = torch.randn(out.shape, generator=generator, dtype=torch.float64)
     (out * direction).sum().backward()
-    step = {n: torch.randn(p.shape, generator=generator, dtype=torch.float64) for n, p in bilm.named_parameters()}
-    for name in step:
+    step = {
+        n: torch.randn(p.shape, generator=generator, dtype=torch.float64) for n, p in bilm.named_parameters()
+    }
+    for name, change in step.items():
         if name.endswith("embed.weight"):
-            step[name][0] = 0
+            change[0] = 0
     slope = sum(float((p.grad * step[n]).sum()) for n, p in bilm.named_parameters() if p.grad is not None)
     zero = bilm.zero_state(1)
 
     def value(epsilon: float) -> float:
         w = {n: a + epsilon * step[n].numpy() for n, a in arrays(bilm).items()}
         states, _, _ = oracle.layers(
-            config, w, oracle_tokens(config, w, ids, 0, 4), hidden=zero.hidden[:, :, 0].numpy(), cell=zero.cell[:, :, 0].numpy()
+            config,
+            w,
+            oracle_tokens(config, w, ids, 0, 4),
+            hidden=zero.hidden[:, :, 0].numpy(),
+            cell=zero.cell[:, :, 0].numpy(),
         )
         return float((states * direction.numpy()).sum())
 
@@ -121,7 +133,9 @@ def test_gradients_agree_with_the_oracles_own_slope(config: BiLmConfig) -> None:
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 5), st.randoms(use_true_random=False))
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 5), st.randoms(use_true_random=False)
+)
 def test_padding_and_order_change_nothing(lengths: list[int], padding: int, chance) -> None:
     config = CONFIGS["2 layers, skip, relu, 1 highways"]
     bilm = random_bilm(config)
@@ -133,7 +147,9 @@ def test_padding_and_order_change_nothing(lengths: list[int], padding: int, chan
         plain = bilm(char_ids).layers.states
         moved = bilm(widened).layers.states
     for place, row in enumerate(order):
-        torch.testing.assert_close(moved[place, :, : lengths[row]], plain[row, :, : lengths[row]], rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            moved[place, :, : lengths[row]], plain[row, :, : lengths[row]], rtol=0, atol=1e-12
+        )
 
 
 @settings(deadline=None, max_examples=25)

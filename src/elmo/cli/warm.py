@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -52,7 +53,7 @@ def command(
         raise OutputError(f"{out}: is there already; give a new folder")
     elmo = Elmo.from_pretrained(model, device=device, tokenize=tokenizer)
     sentences = read_sentences(text, tokenizer=elmo.tokenize, split=split, errors=errors)
-    warm = elmo.warm_up(sentence.tokens for sentence in sentences)
+    warm = elmo.warm_up((sentence.tokens for sentence in sentences), show_progress=sys.stderr.isatty())
     if out is None:
         native.add_warm(folder, warm)
     else:

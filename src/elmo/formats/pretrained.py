@@ -74,6 +74,11 @@ class Pretrained:
             )
         if self.config.alphabet == "unicode" and self.characters is None:
             problems.append("a Unicode alphabet needs its character dictionary")
+        if self.characters is not None and self.config.chars is not None:
+            n = self.config.chars.n_characters
+            outside = [i for i in self.characters.values() if not 0 <= i < n]
+            if outside:
+                problems.append(f"character ids must lie in 0..{n - 1}, found {outside[0]!r:.40}")
         if self.softmax is not None:
             rows, width = self.softmax.weight.shape
             if width != lstm.state_width or tuple(self.softmax.bias.shape) != (rows,):

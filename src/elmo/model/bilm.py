@@ -43,7 +43,12 @@ class BiLm(nn.Module):
     """
 
     def __init__(
-        self, *, token_layer: TokenLayer, forward_stack: nn.ModuleList, backward_stack: nn.ModuleList, has_skip: bool
+        self,
+        *,
+        token_layer: TokenLayer,
+        forward_stack: nn.ModuleList,
+        backward_stack: nn.ModuleList,
+        has_skip: bool,
     ) -> None:
         super().__init__()
         self.token_layer = token_layer
@@ -100,9 +105,9 @@ class BiLm(nn.Module):
         lengths: Tensor | None = None,
         state: BiLmState | None = None,
     ) -> BiLmOutput:
-        """All layers for ``char_ids`` (batch, time, char) and ``word_ids`` (batch, time), boundaries included.
+        """All layers of ``char_ids`` (batch, time, char), ``word_ids`` (batch, time), boundaries included.
 
-        ``lengths`` (batch,) counts each row's true tokens; without it, a token whose ids are all 0 is padding.
+        ``lengths`` (batch,) counts each row's true tokens; without it, tokens of all-zero ids are padding.
         """
         if lengths is None:
             if char_ids is not None:

@@ -85,7 +85,9 @@ class UnicodeAlphabet:
             raise FormatError(f"character dictionary: expected {', '.join(missing)}, found none")
         self.characters = dict(ids)
         self.max_characters = max_characters
-        self._bos, self._eos, self._bow, self._eow, self._pad, self._oov = (ids[name] + 1 for name in self.SPECIAL)
+        self._bos, self._eos, self._bow, self._eow, self._pad, self._oov = (
+            ids[name] + 1 for name in self.SPECIAL
+        )
 
     def ids(self, token: str) -> list[int]:
         """The row of a word, cut to ``max_characters - 2`` characters."""

@@ -53,7 +53,9 @@ class TokenIndexer:
         """Two rows: the token that opens a sentence, and the one that closes it."""
         return TokenIds(
             None if self.alphabet is None else self._rows([self.alphabet.begin(), self.alphabet.end()]),
-            None if self.vocab is None else np.array([self.vocab.bos_id + 1, self.vocab.eos_id + 1], dtype=np.int64),
+            None
+            if self.vocab is None
+            else np.array([self.vocab.bos_id + 1, self.vocab.eos_id + 1], dtype=np.int64),
         )
 
     def batch(self, sentences: Sequence[Sequence[str]]) -> CharBatch:

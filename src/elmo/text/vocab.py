@@ -47,7 +47,9 @@ class Vocabulary:
         if found is None:
             found = self._ids.get(self.unknown)
         if found is None:
-            raise DataError(f"word {word[:40]!r} is not in the vocabulary, which has no {self.unknown} either")
+            raise DataError(
+                f"word {word[:40]!r} is not in the vocabulary, which has no {self.unknown} either"
+            )
         return found
 
     def ids(self, words: Sequence[str]) -> list[int]:
@@ -67,5 +69,7 @@ class Vocabulary:
     def _special(self, name: str) -> int:
         found = self._ids.get(name)
         if found is None:
-            raise FormatError(f"vocabulary: expected the word {name}, found none among {len(self.words)} words")
+            raise FormatError(
+                f"vocabulary: expected the word {name}, found none among {len(self.words)} words"
+            )
         return found

@@ -1,0 +1,102 @@
+"""Does a sentence's vector depend on anything but the sentence? 200 random sentences, every batch and order.
+
+usage: batch_independence.py [MODEL …]     without MODEL, a random model of the published size small
+
+Each sentence alone, in batches of 1, 7, 32 and 256, shuffled, and twice; also with other sentences around
+it and in a fresh process. Prints the largest difference on any layer: 0 means bit-equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from elmo import Elmo
+from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, parameter_shapes
+from elmo.formats import native
+from elmo.formats.pretrained import Pretrained
+
+N_SENTENCES = 200
+BATCH_SIZES = (1, 7, 32, 256)
+
+
+def main() -> None:
+    """Print one line a model."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", nargs="*")
+    parser.add_argument("--vectors", help=argparse.SUPPRESS)  # what the fresh process does
+    options = parser.parse_args()
+    if options.vectors:
+        np.savez(options.vectors, *alone(Elmo.from_pretrained(options.models[0]), random_sentences()))
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        for model in options.models or [random_model(Path(scratch) / "small")]:
+            print(f"{model}: largest difference {largest_difference(Path(model)):.3g} "
+                  f"({N_SENTENCES} sentences, {torch.get_num_threads()} threads)")  # fmt: skip
+
+
+def random_sentences() -> list[list[str]]:
+    """Of 0 to 60 tokens of 1 to 14 characters, some of them Chinese."""
+    chance = random.Random(0)
+    letters = "etaoinshrdlucmfwypvbgkjqxzETAOIN0123456789'-.éüß中文字河岸"
+    return [
+        ["".join(chance.choices(letters, k=chance.randint(1, 14))) for _ in range(chance.randint(0, 60))]
+        for _ in range(N_SENTENCES)
+    ]
+
+
+def alone(elmo: Elmo, sentences: list[list[str]]) -> list[np.ndarray]:
+    """Each sentence in a call of its own."""
+    return [np.asarray(elmo.encode([sentence], layers="all")[0].vectors) for sentence in sentences]
+
+
+def largest_difference(model: Path) -> float:
+    """Between a sentence alone and the same sentence anywhere else, over all layers."""
+    elmo, sentences = Elmo.from_pretrained(model), random_sentences()
+    expected = alone(elmo, sentences)
+    order = list(range(len(sentences)))
+    worst = 0.0
+
+    def compare(places: list[int], found: list[np.ndarray]) -> None:
+        nonlocal worst
+        for place, vectors in zip(places, found, strict=True):
+            if vectors.tobytes() != expected[place].tobytes():
+                worst = max(worst, float(np.abs(vectors - expected[place]).max()))
+
+    for round_number in range(2):
+        for batch_size in BATCH_SIZES:
+            random.Random(batch_size + round_number).shuffle(order)
+            for places in (list(range(len(sentences))), order):
+                found = elmo.encode([sentences[k] for k in places], layers="all", batch_size=batch_size)
+                compare(places, [np.asarray(encoding.vectors) for encoding in found])
+    with tempfile.NamedTemporaryFile(suffix=".npz") as file:
+        subprocess.run([sys.executable, __file__, str(model), "--vectors", file.name], check=True)
+        with np.load(file.name) as arrays:
+            compare(list(range(len(sentences))), [arrays[f"arr_{k}"] for k in range(len(sentences))])
+    return worst
+
+
+def random_model(folder: Path) -> Path:
+    """The published size small, with random weights."""
+    config = BiLmConfig(CharCnnConfig(n_highway=1), None, LstmConfig(cell_width=1024, state_width=128))
+    generator = torch.Generator().manual_seed(0)
+    weights = {
+        name: torch.randn(shape, generator=generator) * (0.1 if len(shape) == 1 else 1.5 / shape[1] ** 0.5)
+        for name, shape in parameter_shapes(config).items()
+    }
+    weights["token_layer.cnn.char_embed.weight"][0] = 0
+    native.write(Pretrained(config, weights, "random"), folder)
+    return folder
+
+
+if __name__ == "__main__":
+    main()

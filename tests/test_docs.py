@@ -1,0 +1,82 @@
+"""Every example in the README and the guides runs, so that none of them can grow old."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from elmo.formats import native
+from tests.formats.tiny import tiny_model
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([ROOT / "README.md", ROOT / "README.zh.md", *ROOT.glob("docs/*.md")])
+_BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with what the examples name: a model and some text."""
+    native.write(tiny_model("chars", softmax=True), tmp_path / "path/to/model")
+    lines = ["I sat by the bank of the river .", "She took the money to the bank .", "", "苹果发布了新手机。"]
+    (tmp_path / "corpus.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (tmp_path / "other.txt").write_text("One more line .\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [code for kind, code in _BLOCK.findall(page.read_text(encoding="utf-8")) if kind == language]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.filterwarnings(
+    "ignore:unclosed file:ResourceWarning"
+)  # examples read like a person's, open() and all
+def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, workplace: Path) -> None:
+    code = blocks(page, "python")
+    if "jieba" in page.read_text(encoding="utf-8") and page.name == "README.zh.md":
+        pytest.importorskip("jieba")
+    names: dict[str, object] = {}
+    for number, block in enumerate(code):
+        exec(compile(block, f"{page.name}, example {number + 1}", "exec"), names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_elmo_commands_of_a_page_run(page: Path, workplace: Path) -> None:
+    commands = [
+        line.split("     #")[0]
+        for block in blocks(page, "console")
+        for line in block.replace("\\\n", " ").splitlines()
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8"}
+    elmo = f"{shlex.quote(sys.executable)} -m elmo"
+    for command in commands:
+        if not re.match(r"(?:\S+ .*\| )?elmo ", command):
+            assert re.match(r"pip install |make |python benchmarks/|sha256sum ", command), (
+                f"untested: {command}"
+            )
+            continue
+        real = re.sub(r"(^|\| )elmo ", rf"\1{elmo} ", command)
+        done = subprocess.run(
+            ["bash", "-c", f"set -o pipefail; {real}"], capture_output=True, env=environment, check=False
+        )
+        assert done.returncode == 0, f"{command}\n{done.stderr.decode()}"
+
+
+def test_both_readmes_have_the_same_sections_links_and_commands() -> None:
+    english, chinese = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh.md"))
+    for pattern in (r"^#+ ", r"^- \*\*", r"\]\((docs/[^)]*)\)", r"^make \w+", r"^elmo \w+"):
+        found = [re.findall(pattern, text, re.MULTILINE) for text in (english, chinese)]
+        assert found[0] == found[1], pattern
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)[)#]", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
