@@ -217,7 +217,7 @@ def test_a_model_without_a_warm_state_names_the_command_that_makes_one() -> None
 
 def test_the_warm_state_is_the_mean_of_what_running_text_leaves_behind() -> None:
     elmo = Elmo(tiny_model())
-    lines = [[f"w{i}"] for i in range(16)]  # one line in each of the sixteen streams: each starts from zero
+    lines = [[f"w{i}"] for i in range(32)]  # one line in each of the streams: each starts from zero
     left = elmo._engine.run(lines).state
     warm = elmo.warm_up(lines)
     torch.testing.assert_close(warm.hidden, left.hidden.mean(dim=2))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, cast, overload
 
 from elmo.embed.encoding import Encoding, Vectors
+from elmo.embed.progress import tracked
 from elmo.embed.start import Carry, Start, mean_state
 from elmo.errors import ConfigError, DataError, StateError
 from elmo.formats.pretrained import Pretrained, WarmState
@@ -207,12 +208,17 @@ class Elmo:
         layers = (states for _, states in self._layers(rows, start=start))
         return outputs(layers, [len(row) for row in rows], self.config, self.pretrained.mix)
 
-    def warm_up(self, text: Iterable[Sentence]) -> WarmState:
-        """Read running text and keep the mean state, so that ``start="warm"`` works from now on."""
+    def warm_up(self, text: Iterable[Sentence], *, show_progress: bool = False) -> WarmState:
+        """Read running text and keep the mean state, so that ``start="warm"`` works from now on.
+
+        Text in its order, a sentence an item; the first two thousand sentences are enough, and are all
+        that is read.
+        """
         from dataclasses import replace
 
-        tokenised = (self._tokens(item, place).tokens for place, item in enumerate(_as_list(text)))
-        warm = mean_state(self._engine, tokenised)
+        items = [text] if isinstance(text, str) else text
+        tokenised = (self._tokens(item, place).tokens for place, item in enumerate(items))
+        warm = mean_state(self._engine, tokenised, show_progress=show_progress)
         self.pretrained = replace(self.pretrained, warm=warm)
         return warm
 
@@ -253,12 +259,8 @@ class Elmo:
         if batch_size < 1:
             raise ConfigError(f"batch_size must be at least 1, found {batch_size}")
         fixed = None if isinstance(start, Carry) else self._fixed_start(start)
-        chunks: Iterable[int] = range(0, len(tokenised), batch_size)
-        if show_progress:
-            from rich.progress import track
-
-            chunks = track(chunks, description="Embedding", total=-(-len(tokenised) // batch_size))
-        for begin in chunks:
+        begins = range(0, len(tokenised), batch_size)
+        for begin in tracked(begins, "Embedding", is_shown=show_progress):
             chunk = tokenised[begin : begin + batch_size]
             state = fixed
             if isinstance(start, Carry):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
+from elmo.embed.progress import tracked
 from elmo.errors import DataError, ShapeError
 from elmo.formats.pretrained import WarmState
 
@@ -12,7 +14,8 @@ if TYPE_CHECKING:
     from elmo.embed.engine import Engine
     from elmo.model.bilm import BiLmState
 
-STREAMS = 16  # how many stretches of a text are read side by side for a warm state
+STREAMS = 32  # how many stretches of a text are read side by side for a warm state
+WARM_SENTENCES = 2048  # the mean of so many no longer moves; more text is not read
 
 
 class Carry:
@@ -64,13 +67,15 @@ class Carry:
 Start = Literal["zero", "warm"] | Carry
 
 
-def mean_state(engine: Engine, sentences: Iterable[Sequence[str]]) -> WarmState:
+def mean_state(
+    engine: Engine, sentences: Iterable[Sequence[str]], *, show_progress: bool = False
+) -> WarmState:
     """The mean state at the end of a sentence of running text, read with the state carried on.
 
-    The text is read as ``STREAMS`` stretches side by side. The first sentences of each stretch, which
-    began from zero, are left out where there are enough others.
+    Its first ``WARM_SENTENCES`` are read as ``STREAMS`` stretches side by side. The first sentences of each
+    stretch, which began from zero, are left out where there are enough others.
     """
-    text = [tuple(sentence) for sentence in sentences if sentence]
+    text = list(islice((tuple(sentence) for sentence in sentences if sentence), WARM_SENTENCES))
     if not text:
         raise DataError("a warm state needs text to read, but was given no sentence with a token in it")
     n_streams = min(STREAMS, len(text))
@@ -79,7 +84,7 @@ def mean_state(engine: Engine, sentences: Iterable[Sequence[str]]) -> WarmState:
     carry = Carry()
     zero = engine.bilm.zero_state(1)
     hidden, cell, count = zero.hidden.double(), zero.cell.double(), 0
-    for step in range(length):
+    for step in tracked(range(length), "Warming up", is_shown=show_progress):
         batch = [text[stream * length + step] for stream in range(n_streams)]
         after = engine.run(batch, start=carry.rows(n_streams, zero)).state
         carry.update(after)
