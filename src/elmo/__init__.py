@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from elmo.config import BiLmConfig
     from elmo.embed.elmo import Elmo
     from elmo.embed.encoding import Encoding, similarity
+    from elmo.embed.reading import read_embeddings
     from elmo.embed.start import Carry
+    from elmo.formats.convert import convert
     from elmo.model.bilm import BiLm
     from elmo.model.layers import Layers
     from elmo.model.mix import LayerMix, LayerMixes
@@ -55,6 +57,8 @@ __all__ = [
     "SentenceTooLongError",
     "ShapeError",
     "StateError",
+    "convert",
+    "read_embeddings",
     "similarity",
 ]
 
@@ -68,6 +72,8 @@ _ROOMS = {
     "LayerMix": "elmo.model.mix",
     "LayerMixes": "elmo.model.mix",
     "Layers": "elmo.model.layers",
+    "convert": "elmo.formats.convert",
+    "read_embeddings": "elmo.embed.reading",
     "similarity": "elmo.embed.encoding",
 }
 

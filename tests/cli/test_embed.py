@@ -89,7 +89,7 @@ def test_a_dry_run_counts_and_writes_nothing(run: Run, here: Path) -> None:
     named = {row[-1] for row in rows[5:]}
     assert sorted(here.rglob("*")) == before
     assert run("embed", "corpus.txt", *MODEL, "--out", "v.npz", "--shard-tokens", "10").code == 0
-    assert {"v-00000.npz", "v.manifest.json"} <= {path.name for path in here.glob("v*")}
+    assert {"v-00000.npz", "v.npz.manifest.json"} <= {path.name for path in here.glob("v*")}
     assert {Path(line).name for row in named for line in row.split()[-1:]} == {
         path.name for path in here.glob("v*")
     }

@@ -11,13 +11,12 @@ import pytest
 from elmo.embed.elmo import Elmo
 from elmo.embed.job import EmbedJob
 from tests.embed.jobs import LINES
-from tests.embed.sentences import one_thread, tiny_elmo
+from tests.embed.sentences import tiny_elmo
 
 
 @pytest.fixture(scope="module")
-def elmo() -> Iterator[Elmo]:
-    with one_thread():
-        yield tiny_elmo(warm=True)
+def elmo() -> Elmo:
+    return tiny_elmo(warm=True)
 
 
 @pytest.fixture

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
-import torch
 
 from elmo.embed.elmo import Elmo
 from elmo.embed.encoding import Encoding
@@ -66,15 +64,6 @@ def assert_same(found: Sequence[Encoding], expected: Sequence[Encoding], *, dtyp
         assert a.shape == b.shape
         assert a.dtype == (dtype or b.dtype)
         assert np.array_equal(a, b.astype(a.dtype))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Threads that wait for each other take most of a tiny model's time on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def tiny_elmo(**options: object) -> Elmo:

@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_job_of_one_shard_is_named_as_asked(text: Path, out: Path, elmo: Elmo) -> None:
     summary = run(EmbedJob((str(text),), out), elmo)
-    assert sorted(contents(out.parent)) == ["v.manifest.json", "v.npz"]
+    assert sorted(contents(out.parent)) == ["v.npz", "v.npz.manifest.json"]
     assert summary.files == (out,)
     assert (summary.sentences, summary.tokens, summary.kept, summary.was_complete) == (7, 20, 0, False)
 
@@ -40,7 +40,7 @@ def test_a_job_of_one_shard_is_named_as_asked(text: Path, out: Path, elmo: Elmo)
 def test_a_larger_job_is_cut_between_sentences(job: EmbedJob, out: Path, elmo: Elmo) -> None:
     summary = run(job, elmo)
     names = [f"v-0000{i}.npz" for i in range(4)]
-    assert sorted(contents(out.parent)) == [*names, "v.manifest.json"]
+    assert sorted(contents(out.parent)) == [*names, "v.npz.manifest.json"]
     assert [path.name for path in summary.files] == names
     lengths = [[len(one) for one in read_embeddings(path)] for path in summary.files]
     assert lengths == [[4, 0, 2], [4], [4], [6, 0]]
@@ -68,7 +68,6 @@ def test_an_empty_input_gives_an_empty_output(text: Path, elmo: Elmo) -> None:
         out = text.with_name(f"v{suffix}")
         assert run(EmbedJob((str(text),), out), elmo).sentences == 0
         assert list(read_embeddings(out)) == []
-        out.with_name("v.manifest.json").unlink()
 
 
 def test_places_tell_file_line_and_character(folder: Path, text: Path, out: Path, elmo: Elmo) -> None:

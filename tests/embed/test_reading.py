@@ -38,7 +38,7 @@ def test_a_job_is_read_by_the_name_of_its_output_or_by_its_manifest(
     out = tmp_path / f"v{suffix}"
     run(EmbedJob((text,), out, layers=layers, dtype=dtype, shard_tokens=shard_tokens), elmo)  # type: ignore[arg-type]
     expected = elmo.encode(LINES, layers=layers, dtype=dtype)  # type: ignore[arg-type]
-    for path in (out, tmp_path / "v.manifest.json", str(out)):
+    for path in (out, tmp_path / f"v{suffix}.manifest.json", str(out)):
         assert_same(list(read_embeddings(path)), expected, dtype="float32" if suffix == ".jsonl" else dtype)
 
 
@@ -56,7 +56,7 @@ def test_a_kept_sentence_does_not_keep_its_shard(tmp_path: Path, elmo: Elmo, tex
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"v\.npz: no such file, and no v\.manifest\.json beside it"):
+    with pytest.raises(DataError, match=r"v\.npz: no such file, and no v\.npz\.manifest\.json beside it"):
         read_embeddings(tmp_path / "v.npz")
     with pytest.raises(DataError, match=r"v\.txt: expected a name that ends in \.hdf5"):
         read_embeddings(tmp_path / "v.txt")
@@ -88,7 +88,7 @@ def test_a_damaged_shard_is_named(tmp_path: Path, elmo: Elmo, text: str) -> None
 
 def test_a_manifest_does_not_lead_out_of_its_folder(tmp_path: Path, elmo: Elmo, text: str) -> None:
     run(EmbedJob((text,), tmp_path / "v.npz"), elmo)
-    path = tmp_path / "v.manifest.json"
+    path = tmp_path / "v.npz.manifest.json"
     values = json.loads(path.read_text())
     for name in ("../secret.npz", "/etc/passwd", "a/b.npz", "..", "", "a\0b"):
         values["shards"][0]["file"] = name

@@ -72,7 +72,7 @@ def test_a_job_whose_input_now_ends_with_its_first_shard_is_named_as_asked(
     assert (out.parent / "v-00000.npz").exists()
     text.write_text("".join(line + "\n" for line in LINES[:3]))
     run(job, elmo)
-    assert sorted(contents(out.parent)) == ["v.manifest.json", "v.npz"]
+    assert sorted(contents(out.parent)) == ["v.npz", "v.npz.manifest.json"]
     assert run(job, elmo).was_complete
 
 
@@ -118,7 +118,7 @@ def test_what_a_killed_run_left_is_removed(job: EmbedJob, out: Path, elmo: Elmo)
     run(job, elmo)
     for name in (
         ".v-00002.npz.part",
-        ".v.manifest.json.part",
+        ".v.npz.manifest.json.part",
         ".v.npz.part",
         "v-00007.npz",
         "v.npz",
@@ -141,22 +141,31 @@ def test_strangers_files_are_not_replaced_unasked(job: EmbedJob, out: Path, elmo
     assert run(replace(job, restart=True), elmo).sentences == 7
 
 
+def test_outputs_that_differ_in_their_suffix_live_side_by_side(job: EmbedJob, out: Path, elmo: Elmo) -> None:
+    run(job, elmo)
+    expected = contents(out.parent)
+    for suffix in (".parquet", ".hdf5", ".safetensors", ".h5"):
+        run(replace(job, out=out.with_suffix(suffix), restart=True), elmo)
+    assert contents(out.parent).items() >= expected.items()
+
+
 def test_a_manifest_of_another_output_is_never_replaced(job: EmbedJob, out: Path, elmo: Elmo) -> None:
     run(job, elmo)
+    out.with_name("v.npz.manifest.json").rename(out.with_name("w.npz.manifest.json"))
     expected = contents(out.parent)
     for restart in (False, True):
         with pytest.raises(
-            OutputError, match=r"v\.manifest\.json: belongs to v\.npz; give this output another name"
+            OutputError, match=r"w\.npz\.manifest\.json: belongs to v\.npz; give this output another name"
         ):
-            run(replace(job, out=out.with_suffix(".parquet"), restart=restart), elmo)
+            run(replace(job, out=out.with_name("w.npz"), restart=restart), elmo)
     assert contents(out.parent) == expected
 
 
 def test_a_damaged_manifest_asks_for_a_restart(job: EmbedJob, out: Path, elmo: Elmo) -> None:
     run(job, elmo)
     expected = contents(out.parent)
-    (out.parent / "v.manifest.json").write_text("{")
-    with pytest.raises(OutputError, match=r"v\.manifest\.json: .*use --restart"):
+    (out.parent / "v.npz.manifest.json").write_text("{")
+    with pytest.raises(OutputError, match=r"v\.npz\.manifest\.json: .*use --restart"):
         run(job, elmo)
     run(replace(job, restart=True), elmo)
     assert contents(out.parent) == expected

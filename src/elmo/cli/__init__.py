@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 from elmo.cli.report import Report
 from elmo.errors import ElmoError
@@ -39,7 +39,17 @@ def _run(argv: Sequence[str], report: Report) -> int:
 
     from elmo.cli.app import app, globals_first
 
-    command = get_command(app)
+    command: Any = get_command(app)
+    match list(argv):
+        case [name, "--help" | "-h"] if name in command.commands:
+            # As click would, but without reading the options before it: that makes typer import pydantic,
+            # which takes longer than all the rest.
+            names = ["--help", "-h"]
+            outer = typer.Context(command, info_name="elmo", help_option_names=names)
+            named = command.commands[name]
+            context = typer.Context(named, info_name=name, parent=outer)
+            print(named.get_help(context))
+            return 0
     # click's own classes, or those of the copy inside newer typer
     usage_error = cast("type[Exception]", typer.BadParameter.__mro__[1])
     try:

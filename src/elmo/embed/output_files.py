@@ -14,7 +14,7 @@ from elmo.formats.files import names, shown
 
 
 class OutputFiles:
-    """``vectors.npz``: that file, or ``vectors-00000.npz``, …, and ``vectors.manifest.json`` beside it.
+    """``vectors.npz``: that file, or ``vectors-00000.npz``, …, and ``vectors.npz.manifest.json`` beside it.
 
     ``vectors.hdf5``: that file; its shards are staged in ``vectors.hdf5.parts/`` until the last is there.
     """
@@ -28,7 +28,7 @@ class OutputFiles:
             )
         self.is_assembled = self.suffix in HDF5_SUFFIXES
         self.folder = out.parent
-        self.manifest = out.with_name(f"{out.stem}.manifest.json")
+        self.manifest = out.with_name(f"{out.name}.manifest.json")
         self.lock = out.with_name(f".{out.name}.lock")
         self.shard_folder = out.with_name(f"{out.name}.parts") if self.is_assembled else out.parent
         self.shard_suffix = ".safetensors" if self.is_assembled else out.suffix
