@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,17 +75,33 @@ def run(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
 
 
 @pytest.fixture
-def start(here: Path) -> Callable[..., subprocess.Popen[str]]:
-    """Start the real command in a process of its own."""
+def start(here: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start the real command in a process of its own, which ends with the test."""
+    started: list[subprocess.Popen[str]] = []
 
     def start_it(*arguments: str, **options: object) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": here} | options
-        return subprocess.Popen(
-            [sys.executable, "-m", "elmo", *arguments], text=True, env=environment, **settings
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "elmo", *arguments],
+                text=True,
+                env=environment,
+                preexec_fn=_heed_ctrl_c,  # noqa: PLW1509  no other thread runs here
+                **settings,
+            )
         )
+        return started[-1]
 
-    return start_it
+    yield start_it
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def _heed_ctrl_c() -> None:
+    """A shell that starts the tests in the background has them, and all that they start, ignore it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def assert_refused(outcome: Outcome, *parts: str, code: int = 1) -> None:

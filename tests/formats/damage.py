@@ -219,7 +219,7 @@ def _watch_and_load() -> None:
         case = Path(os.fsdecode(line.rstrip(b"\n")))
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
         before = _memory("VmRSS")
-        begin = time.perf_counter()
+        begin = time.process_time()  # others may be using the machine
         allowed[:] = [os.path.realpath(case), scratch]
         try:
             model = elmo.formats.detect.load(case)
@@ -235,7 +235,7 @@ def _watch_and_load() -> None:
         answer = {
             "result": result,
             "detail": detail[:500],
-            "seconds": time.perf_counter() - begin,
+            "seconds": time.process_time() - begin,
             "megabytes": (_memory("VmHWM") - before) / 1024,
             "violations": violations[:5],
         }

@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 import pickle
 import struct
-import time
 import warnings
 import zipfile
 from collections import OrderedDict
@@ -120,12 +119,10 @@ class TestRefusing:
             if is_zipped
             else stream(pickled, keys=["0"], storages=storage())
         )
-        begin = time.perf_counter()
         with pytest.raises(FormatError) as caught:
             open_state_dict(path)
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 500
-        assert time.perf_counter() - begin < 2
         assert not touched.exists()
 
     @pytest.mark.parametrize("name", places())
