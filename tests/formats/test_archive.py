@@ -198,12 +198,27 @@ def test_a_gzip_that_holds_no_tar_is_refused(tmp_path: Path) -> None:
         detect.load(tmp_path / "x.gz")
 
 
+def test_a_gzip_of_several_parts_and_with_zeros_behind_loads(model, folder: Path, tmp_path: Path) -> None:
+    raw = tarred(tmp_path / "x.tar", folder, below="m").read_bytes()
+    half = len(raw) // 2
+    parts = gzip.compress(raw[:half]) + gzip.compress(b"") + gzip.compress(raw[half:])
+    (tmp_path / "x.tgz").write_bytes(parts + bytes(100_000))
+    assert_same_model(detect.load(tmp_path / "x.tgz"), model)
+
+
+def test_a_zip_that_is_cut_short_is_told_so(folder: Path, tmp_path: Path) -> None:
+    raw = zipped(tmp_path / "x.zip", folder).read_bytes()
+    (tmp_path / "x.zip").write_bytes(raw[: len(raw) // 2])
+    with pytest.raises(FormatError, match="it may be cut short"):
+        detect.load(tmp_path / "x.zip")
+
+
 def test_a_flip_after_the_last_member_of_a_gzip_is_caught(folder: Path, tmp_path: Path) -> None:
     path = tarred(tmp_path / "x.tgz", folder, below="m")
     raw = bytearray(path.read_bytes())
     raw[-6] ^= 1  # gzip's own checksum of all the bytes
     path.write_bytes(raw)
-    with pytest.raises(FormatError, match="CRC check failed"):
+    with pytest.raises(FormatError, match="incorrect data check"):
         detect.load(path)
 
 

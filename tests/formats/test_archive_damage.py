@@ -206,6 +206,15 @@ def zip_many_members_few_declared(members: Members) -> bytes:
     return start_and_directory + struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, 47 * 10**6, 31, 0)
 
 
+def zip_directory_behind_a_decoy(members: Members) -> bytes:
+    """A 64-bit record of one member, which counts for nothing without its locator."""
+    decoy = struct.pack("<4sQ2H2I4Q", b"PK\6\6", 44, 45, 45, 0, 0, 1, 1, 47, 31) + bytes(20)
+    entries = bytearray(zip_million_members(members)[: 31 + 47 * 10**6])
+    entries[-47 + 32 : -47 + 34] = struct.pack("<H", len(decoy))  # the last entry's comment
+    size = len(entries) - 31 + len(decoy)
+    return bytes(entries) + decoy + struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, size, 31, 0)
+
+
 def raw_zip(entries: list[tuple[bytes, bytes, int, int]], n_copies: int = 1) -> bytes:
     """Name, deflated data, CRC and declared size of each entry, written without anybody's checks."""
     body, directory = b"", b""
@@ -308,6 +317,7 @@ REASONS = {
     "zip_overlapping": "found an overlap",
     "zip_million_members": "zip directory of at most",
     "zip_many_members_few_declared": "zip directory of at most",
+    "zip_directory_behind_a_decoy": "zip directory of at most",
     "zip_encrypted": "is encrypted",
     "zip_link": "found a link",
     "zip_slip_of_an_unwanted_file": "plain names",
@@ -316,6 +326,7 @@ REASONS = {
     "tar_gz_tail_bomb": "when unpacked",
     "tar_gz_skipped_bomb": "when unpacked",
     "tar_gz_many_members": "at most 4096 members",
+    "tar_gz_many_parts": "at most 4096 parts",
 }
 PAX_SPARSE = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(1 << 40)}
 HOSTILE: dict[str, Callable[[Members], bytes]] = {
@@ -362,6 +373,7 @@ HOSTILE: dict[str, Callable[[Members], bytes]] = {
     "zip_quine_directory": zip_quine_directory,
     "zip_million_members": zip_million_members,
     "zip_many_members_few_declared": zip_many_members_few_declared,
+    "zip_directory_behind_a_decoy": zip_directory_behind_a_decoy,
     "tar_slip_up": tar_with("../evil.json"),
     "tar_slip_absolute": tar_with("/tmp/elmo-evil.json"),
     "tar_slip_in_pax": tar_with("a.json", pax={"path": "../../evil.json"}),
@@ -394,6 +406,8 @@ HOSTILE: dict[str, Callable[[Members], bytes]] = {
     "tar_gz_tail_bomb": gz_zeros(header(b"a.txt", size=octal(0)) + bytes(1024), 120 << 20),
     "tar_gz_skipped_bomb": gz_zeros(header(b"skipped.bin", size=octal(66 << 20)), 90 << 20),
     "tar_gz_many_members": gz_million_members,
+    "tar_gz_many_parts": lambda m: gzip.compress(b"") * 1_000_000 + gzip.compress(tarred(m)),
+    "tar_gz_long_header": lambda m: b"\x1f\x8b\x08\x08" + bytes(6) + b"x" * (40 << 20),
     "tar_gz_no_tar": lambda m: gzip.compress(b"x" * 1000),
     "tar_gz_cut": lambda m: gzip.compress(tarred(m))[:-100],
     "tar_gz_garbage_behind": lambda m: gzip.compress(tarred(m)) + b"garbage" * 10,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -85,6 +86,25 @@ def test_a_source_that_is_nothing_gives_one_line(source: str, tmp_path: Path, mo
         detect.load(source)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ConfigError("n_words must lie in 1..9"), "n_words must lie in 1..9"),
+        (OSError(errno.EIO, "Input/output error"), "cannot be read: Input/output error"),
+    ],
+)
+def test_sizes_out_of_range_and_a_failing_disk_are_told_with_the_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(native, "read", fail)
+    with pytest.raises(FormatError) as caught:
+        detect.load(folder)
+    assert str(caught.value) == f"{folder}: {message}"
 
 
 def test_a_path_object_never_reaches_for_the_network(tmp_path: Path, monkeypatch) -> None:

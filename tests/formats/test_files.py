@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,33 @@ def test_links_of_a_hub_cache_lead_to_its_blobs_and_nowhere_else(tmp_path: Path)
         member(snapshot, "options.json")
 
 
+def test_a_link_to_a_snapshot_of_a_hub_cache_is_a_model_folder(tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--org--name" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (tmp_path / "models--org--name" / "blobs").mkdir()
+    (tmp_path / "models--org--name" / "blobs" / "0123").write_bytes(b"weights")
+    (snapshot / "weights.hdf5").symlink_to("../../blobs/0123")
+    (tmp_path / "mine").symlink_to(snapshot)
+    assert member(tmp_path / "mine", "weights.hdf5").read_bytes() == b"weights"
+
+
+@pytest.mark.parametrize("name", ["models--org--name", "backups"])
+def test_blobs_that_are_a_link_or_no_part_of_a_hub_cache_are_out_of_the_folder(
+    tmp_path: Path, name: str
+) -> None:
+    snapshot = tmp_path / name / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "secret").touch()
+    if name == "backups":
+        (tmp_path / "elsewhere").rename(tmp_path / name / "blobs")
+    else:
+        (tmp_path / name / "blobs").symlink_to(tmp_path / "elsewhere")
+    (snapshot / "vocab.txt").symlink_to("../../blobs/secret")
+    with pytest.raises(FormatError, match="is a link out of the model's folder"):
+        member(snapshot, "vocab.txt")
+
+
 def test_folders_pipes_and_missing_files_are_no_members(folder: Path) -> None:
     (folder / "weights.hdf5").mkdir()
     os.mkfifo(folder / "options.json")
@@ -103,7 +131,20 @@ def test_a_pipe_or_folder_is_refused_at_once_and_not_waited_for(folder: Path) ->
             open_regular(path)
 
 
-def test_names_of_what_is_no_folder_are_none(folder: Path) -> None:
+def test_a_large_file_that_is_mostly_a_hole_is_refused(folder: Path) -> None:
+    path = written(folder, b"x" * 5000)
+    os.truncate(path, 1 << 30)
+    if path.stat().st_blocks * 512 > 1 << 20:
+        pytest.skip("this file system has no holes")
+    with pytest.raises(FormatError, match="most were never written: download it again"):
+        open_regular(path)
+    os.truncate(path, 1 << 20)
+    with open_regular(path) as file:
+        assert file.read(3) == b"xxx"
+
+
+def test_names_are_those_of_a_folders_own_files_and_of_nothing_else(folder: Path) -> None:
+    (folder / "._file").touch()  # of macOS
     assert names(folder) == ["file"]
     assert names(folder / "file") == names(folder / "nothing") == names(Path("a\0b")) == []
 
@@ -158,9 +199,22 @@ def test_lines_that_are_not_utf8_are_refused_with_line_and_byte(folder: Path) ->
         read_lines(written(folder, b"ab\ncd\n\xe9"))
 
 
+def test_one_emoji_does_not_have_every_line_take_four_times_its_size(folder: Path) -> None:
+    path = written(folder, (b"x" * 999 + b"\n") * 4000 + "😀".encode())
+    tracemalloc.start()
+    try:
+        assert read_lines(path)[-1] == "😀"
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2.5 * path.stat().st_size
+
+
 def test_too_many_lines_are_refused(folder: Path) -> None:
     with pytest.raises(FormatError, match="expected at most 5 lines, found 6"):
         read_lines(written(folder, b"\n" * 6), max_lines=5)
+    with pytest.raises(FormatError, match="expected at most 5 lines, found 6"):
+        read_lines(written(folder, b"\n" * 5 + b"x"), max_lines=5)
 
 
 def test_a_name_with_a_newline_stays_on_one_line_of_the_message(folder: Path) -> None:

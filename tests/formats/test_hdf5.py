@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,20 @@ def test_a_written_softmax_comes_back_and_no_other_file_looks_like_weights(tmp_p
     assert [path.name for path in (tmp_path / "m").glob("*.hdf5")] == ["weights.hdf5"]
 
 
+def test_a_single_layer_as_bilm_tf_dumps_it_is_read(tmp_path: Path) -> None:
+    usual = hdf5.read(publish(tmp_path / "usual", options(n_layers=1)))
+    path = publish(tmp_path / "dumped", options(n_layers=1)) / "weights.hdf5"
+    with h5py.File(path, "r+") as file:
+        for direction in (0, 1):
+            group = file[f"RNN_{direction}/RNN"]
+            group.move("MultiRNNCell/Cell0/LSTMCell", "LSTMCell")
+            del group["MultiRNNCell"]
+    assert_same_model(hdf5.read(path.parent), usual)
+    (path.parent / "options.json").write_text(json.dumps(options(n_layers=2)))
+    with pytest.raises(FormatError, match=r"missing dataset RNN_0/RNN/MultiRNNCell/Cell1/LSTMCell/W_0"):
+        hdf5.read(path.parent)
+
+
 def test_word_models_read_their_table(tmp_path: Path) -> None:
     model = tiny_model("words")
     hdf5.write(model, tmp_path / "m")
@@ -329,6 +344,19 @@ def test_an_existing_folder_is_left_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="exists already"):
         hdf5.write(tiny_model(seed=2), tmp_path / "m")
     assert (tmp_path / "m" / "weights.hdf5").read_bytes() == before
+
+
+@pytest.mark.parametrize("limit", [100, 3000, 9000])
+def test_a_full_disk_is_one_error_and_leaves_nothing_behind(tmp_path: Path, limit: int) -> None:
+    """Files cannot grow beyond the limit; HDF5 itself, writing to a full disk, may take the process down."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        with pytest.raises(OutputError, match="cannot be written: File too large"):
+            hdf5.write(tiny_model(), tmp_path / "full")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_writing_twice_gives_the_same_bytes(tmp_path: Path) -> None:

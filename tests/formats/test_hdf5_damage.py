@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 
 from elmo.errors import ElmoError
 from elmo.formats import hdf5
+from elmo.formats.containers.plain_hdf5 import PlainHdf5
 from tests.formats.damage import assert_refused_or_sound, flips_and_cuts, load_all
 from tests.formats.tiny import WORDS, tiny_model
 from tests.formats.write_published import arrays, options, publish, shapes
@@ -237,6 +239,89 @@ def bomb_of_zeros(folder: Path) -> None:
     values = options(dim=2048, projection_dim=1024)
     zeros = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes(values).items()}
     publish(folder, values, datasets=zeros, chunks=True, compression="gzip")
+
+
+# The largest network that options may tell of: its 641 datasets may share parts that take long to read.
+LARGEST = options(n_layers=64, filters=((1, 1),) * 64, n_highway=64)
+
+
+def publish_largest(folder: Path, **create: Any) -> dict[str, tuple[int, ...]]:
+    """Every name of the largest network, all for one dataset."""
+    set_options(folder, json.dumps(LARGEST))
+    first, *rest = shapes(LARGEST)
+    with h5py.File(folder / "weights.hdf5", "w") as file:
+        file.create_dataset(first, **create)
+        for name in rest:
+            file[name] = file[first]
+    return shapes(LARGEST)
+
+
+@hostile
+def many_chunks_under_every_name(folder: Path) -> None:
+    publish_largest(folder, data=np.zeros((150, 200), "f4"), chunks=(1, 1))
+
+
+@hostile
+def many_header_messages_under_every_name(folder: Path) -> None:
+    publish_largest(folder, data=np.zeros(4, "f4"))
+    path = folder / "weights.hdf5"
+    data = bytearray(path.read_bytes())
+    with PlainHdf5(path) as file:
+        at = file.find("char_embed")
+    assert at is not None
+    (size,) = struct.unpack_from("<I", data, at + 8)
+    block = bytes(data[at + 16 : at + 16 + size]) + bytes(8 * 30_000)  # kind 0, length 0: nothing to say
+    struct.pack_into("<HxxxxI", data, at + 2, 32_000, 24)
+    data[at + 16 : at + 40] = struct.pack("<HHB3xQQ", 16, 16, 0, len(data), len(block))  # goes on at the end
+    path.write_bytes(data + block)
+
+
+@hostile
+def many_names_in_every_group(folder: Path) -> None:
+    set_options(folder, json.dumps(LARGEST))
+    path, cells = folder / "weights.hdf5", [f"RNN_0/RNN/MultiRNNCell/Cell{i}" for i in range(64)]
+    with h5py.File(path, "w") as file:
+        for cell in cells:
+            file.create_group(cell)
+        file["a"] = np.zeros(1, "f4")
+        for i in range(20_000):
+            file[f"{cells[0]}/{i}"] = file["a"]
+    data = bytearray(path.read_bytes())
+    with PlainHdf5(path) as file:
+        tables = []
+        for cell in cells:
+            at = file.find(cell)
+            assert at is not None
+            tables.append((at, file.message(file.messages(at), 17, cell)))
+    for at, table in tables:
+        begin = data.index(table, at)
+        data[begin : begin + 16] = tables[0][1]
+    path.write_bytes(data)
+
+
+@hostile
+def many_layers_that_the_options_do_not_tell_of(folder: Path) -> None:
+    publish_largest(folder, data=np.zeros(4, "f4"))
+    with h5py.File(folder / "weights.hdf5", "r+") as file:
+        for i in range(64, 12_000):
+            file[f"CNN/W_cnn_{i}"] = file["char_embed"]
+
+
+@hostile
+def chunks_far_larger_than_their_dataset(folder: Path) -> None:
+    packed = zlib.compress(bytes(1 << 26), 9)
+
+    def change(file: h5py.File) -> None:
+        for name, shape in shapes(options()).items():
+            del file[name]
+            edges = (1 << 24, *(1,) * (len(shape) - 1))
+            dataset = file.create_dataset(
+                name, shape, "f4", maxshape=(None,) * len(shape), chunks=edges, compression="gzip"
+            )
+            for column in np.ndindex(*shape[1:]):
+                dataset.id.write_direct_chunk((0, *column), packed)
+
+    edit(folder, change)
 
 
 @hostile

@@ -114,6 +114,13 @@ def test_a_long_word_is_looked_up_by_the_part_that_is_read(tmp_path: Path) -> No
 class TestDictionaries:
     """``char.dic`` and ``word.dic``."""
 
+    def test_more_tokens_than_memory_should_hold_are_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(many_langs, "_MAX_TOKENS", 3)  # whatever the number of rows
+        with pytest.raises(FormatError, match="expected at most 3 lines, found"):
+            load(write_folder(tmp_path / "m"))
+
     def test_a_line_of_one_field_is_the_ideographic_space(self, tmp_path: Path) -> None:
         folder = write_folder(tmp_path / "m")
         text = (folder / "char.dic").read_text()

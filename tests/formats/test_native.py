@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elmo.errors import ChecksumError, FormatError, OutputError, StateError
-from elmo.formats import native
+from elmo.formats import files, native
 from elmo.formats.fingerprint import fingerprint
 from elmo.formats.pretrained import SoftmaxWeights, WarmState
 from tests.formats.tiny import WORDS, assert_same_model, tiny_model
@@ -121,6 +121,15 @@ def test_files_can_be_read_by_others(tmp_path: Path) -> None:
 # --- vocabulary ----------------------------------------------------------------------------------
 
 
+def test_more_words_than_a_reader_takes_are_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAX_LINES", 3)
+    with pytest.raises(OutputError, match=r"vocab\.txt: expected at most 3 words, found \d+"):
+        native.write(tiny_model(softmax=True), tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_usual_vocabulary_is_plain_text(tmp_path: Path) -> None:
     native.write(tiny_model(vocab=True), tmp_path / "model")
     assert (tmp_path / "model" / "vocab.txt").read_bytes() == ("\n".join(WORDS) + "\n").encode()
@@ -221,6 +230,16 @@ def test_a_warm_state_is_stored_with_a_model(tmp_path: Path, has_warm: bool, has
     assert torch.equal(found.cell, warm_state(0.5).cell)
 
 
+def test_a_link_in_a_strangers_folder_is_not_written_through(tmp_path: Path) -> None:
+    native.write(tiny_model(), tmp_path / "model")
+    (tmp_path / "precious").write_bytes(b"mine")
+    for name in (".warm.safetensors.part", ".SHA256SUMS.part", "warm.safetensors"):
+        (tmp_path / "model" / name).symlink_to(tmp_path / "precious")
+    native.add_warm(tmp_path / "model", warm_state(0.5))
+    assert (tmp_path / "precious").read_bytes() == b"mine"
+    assert native.read(tmp_path / "model").warm is not None
+
+
 def test_a_warm_state_of_another_model_is_refused(tmp_path: Path) -> None:
     native.write(tiny_model(), tmp_path / "model")
     before = content(tmp_path / "model")
@@ -278,7 +297,7 @@ def _die_after(n_steps: int) -> None:
             os._exit(1)
 
     def audit(event: str, arguments: tuple) -> None:
-        if event == "os.rename" or (event == "open" and arguments[1] and "w" in str(arguments[1])):
+        if event == "os.rename" or (event == "open" and arguments[1] and set("wx") & set(str(arguments[1]))):
             step()
 
     sys.addaudithook(audit)

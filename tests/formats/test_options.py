@@ -79,8 +79,9 @@ def test_both_counts_of_characters_mean_the_same_table(n_characters: int) -> Non
 def test_a_missing_option_takes_the_default_of_bilm_tf(
     part: str, key: str, attribute: str, expected: object
 ) -> None:
-    found = read(without(part, key))
-    assert getattr(found.lstm if part == "lstm" else found.chars, attribute) == expected
+    for values in (without(part, key), changed(part, key, None)):
+        found = read(values)
+        assert getattr(found.lstm if part == "lstm" else found.chars, attribute) == expected
 
 
 def test_unknown_and_training_keys_are_kept_aside() -> None:

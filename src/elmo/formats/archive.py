@@ -20,7 +20,7 @@ from typing import BinaryIO
 from elmo.errors import ElmoError, FormatError, OutputError
 from elmo.formats import archive_tar, archive_zip
 from elmo.formats.archive_limits import Member
-from elmo.formats.files import open_regular, shown
+from elmo.formats.files import open_regular, reason, shown
 from elmo.formats.wanted import is_wanted
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
@@ -71,8 +71,9 @@ def _unpack(path: Path, folder: Path) -> None:
         except _DAMAGE as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise OutputError(f"{shown(path)}: no space left in {folder.parent} to unpack it") from error
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
-            raise FormatError(f"{shown(path)}: expected a sound archive, found damage: {reason}") from error
+            raise FormatError(
+                f"{shown(path)}: expected a sound archive, found damage: {reason(error)}"
+            ) from error
 
 
 def _kind(file: BinaryIO) -> Callable[[BinaryIO, int], Iterator[Member]] | None:

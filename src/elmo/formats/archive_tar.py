@@ -6,7 +6,7 @@ ourselves: regular files and folders of POSIX, GNU and older tar, with long name
 
 from __future__ import annotations
 
-import gzip
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
@@ -17,6 +17,7 @@ from elmo.formats.archive_limits import MAX_MEMBERS, Member, check_total
 _BLOCK = 512
 _NOTE_LIMIT = 1 << 16  # bytes of a long name or of extended attributes
 _STEP = 1 << 16
+_GZIP = 16 + zlib.MAX_WBITS  # zlib's way to say: with gzip's header and checksum
 _KINDS = {b"1": "a link", b"2": "a link", b"K": "a link", b"3": "a device", b"4": "a device",
           b"6": "a pipe", b"S": "a sparse file"}  # fmt: skip
 
@@ -38,8 +39,46 @@ def members(file: BinaryIO, size: int) -> Iterator[Member]:
 
 def compressed_members(file: BinaryIO, size: int) -> Iterator[Member]:
     """The members of a gzipped tar file."""
-    with gzip.GzipFile(fileobj=file) as data:
-        yield from _members(_Stream(data.read, size, file.tell))
+    return _members(_Stream(_Unzipped(file).read, size, file.tell))
+
+
+class _Unzipped:
+    """The bytes of a gzip file, of one or a few parts.
+
+    Python's ``gzip`` reads headers byte by byte and any number of parts: seconds for a few megabytes.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._part = zlib.decompressobj(_GZIP)
+        self._packed = b""
+        self._n_parts = 1
+
+    def read(self, n_bytes: int) -> bytes:
+        """At most so many bytes; none at the end."""
+        while True:
+            if self._part.eof and not self._begin_part():
+                return b""
+            packed = self._packed or self._file.read(_STEP)
+            data = self._part.decompress(packed, n_bytes)
+            self._packed = self._part.unconsumed_tail
+            if data:
+                return data
+            if not packed and not self._part.eof:
+                raise FormatError("expected the end of the gzip file, found it cut short")
+
+    def _begin_part(self) -> bool:
+        """Go on to what follows a part; zeros that pad the file are nothing."""
+        packed = self._part.unused_data.lstrip(b"\0")
+        while not packed and (more := self._file.read(_STEP)):
+            packed = more.lstrip(b"\0")
+        if not packed:
+            return False
+        self._n_parts += 1
+        if self._n_parts > MAX_MEMBERS:
+            raise FormatError(f"expected at most {MAX_MEMBERS} parts of a gzip file, found more")
+        self._part, self._packed = zlib.decompressobj(_GZIP), packed
+        return True
 
 
 @dataclass

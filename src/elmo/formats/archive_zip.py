@@ -13,16 +13,12 @@ from elmo.formats.archive_limits import FREE_BYTES, MAX_MEMBERS, MAX_RATIO, Memb
 
 StructError = struct.error
 _DIRECTORY_LIMIT = 1 << 20  # bytes; 4096 members with names of 200 letters
-_END = struct.Struct("<4s4H2LH")
-_END64 = struct.Struct("<4sQ2H2L4Q")
-_END64_LOCATOR_SIZE = 20
 _LOCAL_HEADER_SIZE = 30
 
 
 def members(file: BinaryIO, size: int) -> Iterator[Member]:
     """The members in the order of the directory."""
-    _check_directory(file, size)
-    with zipfile.ZipFile(file) as archive:
+    with _opened(file) as archive:
         entries = archive.infolist()
         if len(entries) > MAX_MEMBERS:
             raise FormatError(f"expected at most {MAX_MEMBERS} members, found {len(entries)}")
@@ -35,28 +31,33 @@ def members(file: BinaryIO, size: int) -> Iterator[Member]:
                 yield Member(entry.orig_filename, entry.file_size, entry.is_dir(), data.read)
 
 
-def _check_directory(file: BinaryIO, size: int) -> None:
-    """Refuse a directory too large to be parsed, before ``zipfile`` parses all of it."""
-    tail_start = max(0, size - (1 << 16) - _END.size)
-    file.seek(tail_start)
-    tail = file.read()
-    at = tail.rfind(b"PK\x05\x06", 0, len(tail) - _END.size + 4)
-    if at < 0:
-        raise FormatError("expected a zip directory at the end of the file, found none: it may be cut short")
-    n_members, n_bytes = _END.unpack_from(tail, at)[4:6]
-    # where zipfile looks for the 64-bit record, which then counts alone
-    at64 = tail_start + at - _END64_LOCATOR_SIZE - _END64.size
-    if at64 >= 0:
-        file.seek(at64)
-        end64 = _END64.unpack(file.read(_END64.size))
-        if end64[0] == b"PK\x06\x06":
-            n_members, n_bytes = end64[7], end64[8]
-    file.seek(0)
-    if n_members > MAX_MEMBERS or n_bytes > _DIRECTORY_LIMIT:
+def _opened(file: BinaryIO) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(_InSmallBites(file))
+    except zipfile.BadZipFile as error:
         raise FormatError(
-            f"expected a zip directory of at most {MAX_MEMBERS} members and {_DIRECTORY_LIMIT} bytes, "
-            f"found {n_members} and {n_bytes}"
-        )
+            f"expected a zip directory at the end of the file, found none that is sound ({error}): it may be "
+            "cut short"
+        ) from error
+
+
+class _InSmallBites:
+    """A file that ``zipfile`` reads: it takes the whole directory at once, however large it is said to be.
+
+    Where a zip declares that size depends on the reader (there are two records, and Pythons differ in where
+    they look for the second), so what is asked for is bounded, and not what is declared.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+
+    def read(self, n_bytes: int = -1) -> bytes:
+        if n_bytes > _DIRECTORY_LIMIT:
+            raise FormatError(
+                f"expected a zip directory of at most {_DIRECTORY_LIMIT} bytes, found {n_bytes} declared"
+            )
+        return self._file.read(n_bytes if n_bytes >= 0 else _DIRECTORY_LIMIT)
 
 
 def _check(entry: zipfile.ZipInfo) -> None:

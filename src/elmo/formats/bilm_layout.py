@@ -156,15 +156,6 @@ def _gates_first(weight: Array) -> Array:
     return result.reshape(4 * cell, width)
 
 
-def _gates_last(weight: Array) -> Array:
-    """What ``_gates_first`` undoes."""
-    cell, width = len(weight) // 4, weight.shape[1]
-    result = np.empty((width, 4, cell), np.float32)
-    for ours, theirs in enumerate(_GATES):
-        result[:, theirs] = weight[ours * cell : (ours + 1) * cell].T
-    return result.reshape(width, 4 * cell)
-
-
 def _with_padding(table: Array) -> Array:
     """A row of zeros in front, for the padding id 0 that training did not have."""
     return np.concatenate([np.zeros_like(table[:1]), table])

@@ -12,7 +12,7 @@ from typing import Protocol
 from elmo.config import BiLmConfig, n_parameters
 from elmo.errors import ConfigError, FormatError
 from elmo.formats import archive, hub
-from elmo.formats.files import names, shown
+from elmo.formats.files import names, reason, shown
 from elmo.formats.fingerprint import fingerprint
 from elmo.formats.pretrained import Pretrained
 from elmo.formats.wanted import is_wanted
@@ -108,9 +108,14 @@ def _read(folder: Path, is_temporary: bool) -> Pretrained:
 
     for reader in readers():
         if reader.is_here(folder):
-            if reader is native:  # mapped weights would be lost with a temporary folder
-                return native.read(folder, is_mapped=not is_temporary)
-            return reader.read(folder)
+            try:
+                if reader is native:  # mapped weights would be lost with a temporary folder
+                    return native.read(folder, is_mapped=not is_temporary)
+                return reader.read(folder)
+            except ConfigError as error:  # sizes that a file tells of, and no network can have
+                raise FormatError(f"{shown(folder)}: {error}") from error
+            except OSError as error:  # a disk or a network that fails in the middle of a file
+                raise FormatError(f"{shown(folder)}: cannot be read: {reason(error)}") from error
     found = ", ".join(map(shown, names(folder)[:8])) or "nothing"
     raise FormatError(f"{shown(folder)}: expected {_LOOKED_FOR}; found {found}")
 

@@ -6,6 +6,7 @@ a gigabyte of brackets. Every reader opens its files by these functions.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -20,9 +21,10 @@ from typing import Any, BinaryIO
 from elmo.errors import FormatError, OutputError
 
 JSON_LIMIT = 1 << 20  # bytes; the options of every published model fit a hundred times over
-LINES_LIMIT = 1 << 26  # bytes
+LINES_LIMIT = 1 << 25  # bytes; Python takes up to four times as many, should each line hold an emoji
 MAX_DEPTH = 64  # of JSON brackets; what Python reads it may still fail to print
-MAX_LINES = 2_000_000  # Python takes some 100 bytes for the shortest line
+MAX_LINES = 1 << 20  # Python takes some 200 bytes for a word and its id; the published have 0.8 million
+_FREE_HOLES = 1 << 26  # bytes of a file that need not be on disk
 
 
 def shown(path: str | Path) -> str:
@@ -31,10 +33,19 @@ def shown(path: str | Path) -> str:
     return text if text.isprintable() else repr(text)
 
 
+def reason(error: BaseException) -> str:
+    """An error of the system or of a library, on one line and without the path that we name ourselves."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split())[:200] or type(error).__name__
+
+
 def names(folder: Path) -> list[str]:
-    """Names of a folder's members, sorted; none when it is no folder or cannot be read."""
+    """Names of a folder's members, sorted; none when it is no folder or cannot be read.
+
+    ``._name`` is left out: macOS keeps its own notes on a file there, on disks that are not its own.
+    """
     try:
-        return sorted(entry.name for entry in os.scandir(folder))
+        return sorted(entry.name for entry in os.scandir(folder) if not entry.name.startswith("._"))
     except (OSError, ValueError):
         return []
 
@@ -43,7 +54,8 @@ def member(folder: Path, name: str) -> Path:
     """The path of a regular file of a model's folder; ``FormatError`` for anything else.
 
     ``name`` may hold folders (``variables/variables.index``) but not lead out, and neither may links. The
-    links of a Hugging Face cache, ``snapshots/<revision>/name -> ../../blobs/<hash>``, are its usual layout.
+    links of a Hugging Face cache, ``models--…/snapshots/<revision>/name -> ../../blobs/<hash>``, are its
+    usual layout.
     """
     parts = PurePosixPath(name)
     if not name or "\0" in name or "\\" in name or parts.is_absolute() or ".." in parts.parts:
@@ -55,27 +67,34 @@ def member(folder: Path, name: str) -> Path:
     except FileNotFoundError as error:
         raise FormatError(f"{shown(folder)}: expected a file {shown(name)}, found none") from error
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a loop of links, in older Pythons
-        raise FormatError(f"{shown(path)}: cannot be opened: {_reason(error)}") from error
+        raise FormatError(f"{shown(path)}: cannot be opened: {reason(error)}") from error
     if not is_regular:
         raise FormatError(f"{shown(path)}: expected a regular file, found a folder, pipe or device")
-    if not any(real.is_relative_to(allowed) for allowed in (root, *_hub_blobs(folder))):
+    if not any(real.is_relative_to(allowed) for allowed in (root, *_hub_blobs(root))):
         raise FormatError(f"{shown(path)}: is a link out of the model's folder; put the file itself there")
     return path
 
 
 def open_regular(path: Path, limit: int | None = None) -> BinaryIO:
-    """Open a regular file of at most ``limit`` bytes for reading; ``FormatError`` for anything else."""
+    """Open a regular file of at most ``limit`` bytes for reading; ``FormatError`` for anything else.
+
+    A large file that is nearly all a hole is refused too: its zeros cost its author nothing, but us memory.
+    """
     try:
         # without O_NONBLOCK, opening a pipe waits for a writer for ever
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except (OSError, ValueError) as error:
-        raise FormatError(f"{shown(path)}: cannot be opened: {_reason(error)}") from error
+        raise FormatError(f"{shown(path)}: cannot be opened: {reason(error)}") from error
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise FormatError(f"{shown(path)}: expected a regular file, found a folder, pipe or device")
         if limit is not None and found.st_size > limit:
             raise FormatError(f"{shown(path)}: expected at most {limit} bytes, found {found.st_size}")
+        if found.st_size > _FREE_HOLES and _is_hollow(descriptor, found.st_size):
+            raise FormatError(
+                f"{shown(path)}: has {found.st_size} bytes, but most were never written: download it again"
+            )
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -86,9 +105,10 @@ def read_bytes(path: Path, limit: int) -> bytes:
     """All of a regular file of at most ``limit`` bytes."""
     with open_regular(path, limit) as file:
         try:
-            return file.read(limit)
+            # no more than it had when its size was checked; to ask for the limit would have Python take it
+            return file.read(min(limit, os.fstat(file.fileno()).st_size))
         except OSError as error:
-            raise FormatError(f"{shown(path)}: cannot be read: {_reason(error)}") from error
+            raise FormatError(f"{shown(path)}: cannot be read: {reason(error)}") from error
 
 
 def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
@@ -104,7 +124,7 @@ def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
     except RecursionError as error:
         raise FormatError(f"{shown(path)}: expected JSON, found brackets nested too deep") from error
     except ValueError as error:
-        raise FormatError(f"{shown(path)}: expected JSON, found an error: {_reason(error)}") from error
+        raise FormatError(f"{shown(path)}: expected JSON, found an error: {reason(error)}") from error
     if _is_deeper(value, MAX_DEPTH):
         raise FormatError(f"{shown(path)}: expected JSON, found brackets nested deeper than {MAX_DEPTH}")
     return value
@@ -113,11 +133,15 @@ def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
 def read_lines(path: Path, limit: int = LINES_LIMIT, *, max_lines: int = MAX_LINES) -> list[str]:
     r"""The lines of a UTF-8 file of at most ``limit`` bytes, split at ``\n`` and at nothing else."""
     data = read_bytes(path, limit)
-    n_lines = data.count(b"\n")
+    n_lines = data.count(b"\n") + (data[-1:] not in (b"", b"\n"))
     if n_lines > max_lines:
         raise FormatError(f"{shown(path)}: expected at most {max_lines} lines, found {n_lines}")
-    lines = _decoded(data, path).split("\n")
-    return lines[:-1] if not lines[-1] else lines
+    try:
+        # one by one: a single emoji would have Python take four bytes for every letter of the file
+        return [line.removesuffix(b"\n").decode("utf-8") for line in io.BytesIO(data)]
+    except UnicodeDecodeError:
+        _decoded(data, path)  # says where
+        raise
 
 
 @contextmanager
@@ -133,7 +157,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
         temporary = folder.parent / f".{folder.name[:40]}.{secrets.token_hex(4)}.part"
         temporary.mkdir()
     except (OSError, ValueError) as error:
-        raise OutputError(f"{shown(folder)}: cannot be made: {_reason(error)}") from error
+        raise OutputError(f"{shown(folder)}: cannot be made: {reason(error)}") from error
     try:
         yield temporary
         for path in (*temporary.rglob("*"), temporary):
@@ -141,14 +165,38 @@ def new_folder(folder: Path) -> Iterator[Path]:
         temporary.rename(folder)
         _sync(folder.parent)
     except OSError as error:
-        raise OutputError(f"{shown(folder)}: cannot be written: {_reason(error)}") from error
+        raise OutputError(f"{shown(folder)}: cannot be written: {reason(error)}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)  # gone already when all went well
 
 
-def _hub_blobs(folder: Path) -> list[Path]:
-    """Where the links of a folder in the Hugging Face cache may point; no place for any other folder."""
-    return [(up.parent / "blobs").resolve() for up in folder.absolute().parents if up.name == "snapshots"]
+def _is_hollow(descriptor: int, size: int) -> bool:
+    """Whether next to nothing of a file is on disk: a download just begun, or a bomb."""
+    if not hasattr(os, "SEEK_HOLE"):
+        return False
+    position = filled = 0
+    for _ in range(4096):
+        try:
+            begin = os.lseek(descriptor, position, os.SEEK_DATA)
+            position = os.lseek(descriptor, begin, os.SEEK_HOLE)
+        except OSError:  # no data after this position
+            position = size
+            break
+        filled += position - begin
+        if position >= size:
+            break
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return filled < position // 64
+
+
+def _hub_blobs(root: Path) -> list[Path]:
+    """Where links may point from a folder, resolved, of the Hugging Face cache; nowhere for any other.
+
+    ``blobs`` itself is never a link there; in a stranger's folder of that layout it could lead anywhere.
+    """
+    repositories = [up.parent for up in root.parents if up.name == "snapshots"]
+    blobs = [path / "blobs" for path in repositories if path.name.startswith("models--")]
+    return [path for path in blobs if not path.is_symlink()]
 
 
 def _decoded(data: bytes, path: Path) -> str:
@@ -192,12 +240,6 @@ def _finite_float(digits: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"number {digits[:20]} is too large")
     return value
-
-
-def _reason(error: BaseException) -> str:
-    """An error of the system or of a library, on one line and without the path that we name ourselves."""
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(text.split())[:200] or type(error).__name__
 
 
 def _sync(path: Path) -> None:

@@ -122,9 +122,8 @@ def write(model: Pretrained, folder: Path) -> None:
     A forget bias other than TensorFlow's 1 is added to the forget gates, rounded to float32. Warm states and
     mixes have no place in this format.
     """
-    import h5py
-
     from elmo.formats import bilm_layout
+    from elmo.formats.containers.new_hdf5 import new_hdf5
 
     _check_expressible(model)
     if model.warm is not None or model.mix is not None:
@@ -138,8 +137,7 @@ def write(model: Pretrained, folder: Path) -> None:
     )
     with files.new_folder(folder) as temporary:
         _write_json(temporary / "options.json", options_to_json(options))
-        # the oldest layout, which every HDF5 library since 2008 reads, and our own reader too
-        with h5py.File(temporary / "weights.hdf5", "w", libver="earliest") as file:
+        with new_hdf5(temporary / "weights.hdf5") as file:
             for name in bilm_layout.shapes(model.config):
                 file[name] = bilm_layout.from_parameters(name, parameters)
             for name, shape in bilm_layout.identities(model.config).items():
@@ -148,7 +146,7 @@ def write(model: Pretrained, folder: Path) -> None:
             text = "".join(f"{word}\n" for word in model.vocab.words)
             (temporary / "vocab.txt").write_bytes(text.encode("utf-8"))
         if model.softmax is not None:
-            with h5py.File(temporary / "softmax_weights.h5", "w", libver="earliest") as file:
+            with new_hdf5(temporary / "softmax_weights.h5") as file:
                 file["softmax/W"] = model.softmax.weight.numpy(force=True)
                 file["softmax/b"] = model.softmax.bias.numpy(force=True)
         if isinstance(model.metadata.get("meta"), Mapping):
@@ -198,29 +196,29 @@ def _parameters(file: PlainHdf5, config: BiLmConfig, *, only: str = "") -> dict[
     from elmo.formats import bilm_layout
     from elmo.formats.containers import plain_dataset
 
-    found: list[plain_dataset.Dataset] = []
+    found: dict[str, plain_dataset.Dataset] = {}
     problems: list[str] = []
     expected = {name: shape for name, shape in bilm_layout.shapes(config).items() if name.startswith(only)}
     identities = {
         name: shape for name, shape in bilm_layout.identities(config).items() if name.startswith(only)
     }
     for name, shape in (expected | identities).items():
-        dataset = plain_dataset.describe(file, name)
+        dataset = plain_dataset.describe(file, _stored_name(file, name))
         if dataset is None:
             if name in expected:
                 problems.append(f"missing dataset {name} {shape}")
         elif dataset.shape != shape:
             problems.append(f"dataset {name}: expected {shape}, found {dataset.shape}")
         else:
-            found.append(dataset)
+            found[name] = dataset
     problems += _left_over(file, [*expected, *identities], only=only)
     raise_all(problems, subject=f"{files.shown(file.path)} does not fit its options")
-    plain_dataset.check_together(file, found)
+    plain_dataset.check_together(file, list(found.values()))
     parameters: dict[str, NDArray[np.float32]] = {}
-    for dataset in found:
+    for name, dataset in found.items():
         array = plain_dataset.read(file, dataset)
-        if dataset.name in expected:
-            parameters |= bilm_layout.to_parameters(dataset.name, array)
+        if name in expected:
+            parameters |= bilm_layout.to_parameters(name, array)
         elif not np.array_equal(array, bilm_layout.identity(dataset.shape)):
             file.refuse(
                 f"dataset {dataset.name} projects to the same width: AllenNLP applies it, bilm-tf does not; "
@@ -229,9 +227,19 @@ def _parameters(file: PlainHdf5, config: BiLmConfig, *, only: str = "") -> dict[
     return parameters
 
 
+def _stored_name(file: PlainHdf5, name: str) -> str:
+    """Where a dataset is: bilm-tf's ``dump_weights`` writes the cell of a single layer into no MultiRNNCell.
+
+    bilm-tf itself and AllenNLP look for it in one, and cannot read what it wrote.
+    """
+    is_alone = "LSTMCell" in file.children("RNN_0/RNN")
+    return name.replace("/MultiRNNCell/Cell0/", "/") if is_alone else name
+
+
 def _left_over(file: PlainHdf5, expected: Sequence[str], *, only: str) -> list[str]:
     """Numbered parts of a network that the options do not tell of."""
     problems = []
+    known = {name[:end] for name in expected for end in (*_slashes(name), len(name))}
     for pattern in _NUMBERED:
         group, _, form = pattern.rpartition("/")
         if not pattern.startswith(only):
@@ -239,9 +247,13 @@ def _left_over(file: PlainHdf5, expected: Sequence[str], *, only: str) -> list[s
         for child in file.children(group):
             name = f"{group}/{child}".lstrip("/")
             is_numbered = re.fullmatch(form.replace("#", r"\d+"), child, re.ASCII)
-            if is_numbered and not any(known == name or known.startswith(f"{name}/") for known in expected):
+            if is_numbered and name not in known:
                 problems.append(f"unexpected {name:.80}")
     return problems
+
+
+def _slashes(name: str) -> list[int]:
+    return [at for at, character in enumerate(name) if character == "/"]
 
 
 def _n_words(file: PlainHdf5, options: Options) -> int:
@@ -310,7 +322,8 @@ def _vocabulary_file(folder: Path, names: Sequence[str]) -> Path | None:
     if "vocab.txt" in found:
         return files.member(folder, "vocab.txt")
     if len(found) > 1:
-        _log.warning("%s: no vocabulary was read, for there are several: %s", folder, ", ".join(found[:8]))
+        listed = ", ".join(map(files.shown, found[:8]))
+        _log.warning("%s: no vocabulary was read, for there are several: %s", files.shown(folder), listed)
     return files.member(folder, found[0]) if len(found) == 1 else None
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from elmo.errors import FormatError
-from elmo.formats.files import shown
+from elmo.formats.files import reason, shown
 from elmo.formats.wanted import PATTERNS
 
 _ID = re.compile(r"([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(?:@([\w][\w./-]{0,200}))?", re.ASCII)
@@ -39,7 +39,7 @@ def fetch(repo_id: str, revision: str | None = None) -> Path:
             library_name="pyelmo",
         )
     except HFValidationError as error:
-        raise FormatError(f"{shown(what)}: expected a Hub id such as org/name: {_line(error)}") from error
+        raise FormatError(f"{shown(what)}: expected a Hub id such as org/name: {reason(error)}") from error
     except GatedRepoError as error:
         raise FormatError(
             f"{what}: the Hub gives this model on request only; ask on its page, then `hf auth login`"
@@ -58,7 +58,7 @@ def fetch(repo_id: str, revision: str | None = None) -> Path:
         ) from error
     # whatever a server that breaks off or answers nonsense makes of the libraries underneath
     except (HTTPError, OSError, ValueError, RuntimeError, KeyError, AssertionError) as error:
-        raise FormatError(f"{what}: the download from the Hub failed: {_line(error)}; try again") from error
+        raise FormatError(f"{what}: the download from the Hub failed: {reason(error)}; try again") from error
     return Path(folder)
 
 
@@ -67,8 +67,4 @@ def _cause(error: BaseException) -> str:
 
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set"
-    return _line(error.__cause__ or error)
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return reason(error.__cause__ or error)

@@ -35,6 +35,7 @@ _TOKENS, _ENCODER, _CLASSIFIER = "token_embedder.pkl", "encoder.pkl", "classifie
 _PUBLISHED = (
     "cnn_50_100_512_4096_sample.json"  # EFML's own sample, which its published models were trained with
 )
+_MAX_TOKENS = 1 << 19  # of a dictionary; EFML's were counted on 20 million words of text
 _NEVER_PUBLISHED = "only the 'cnn' token embedder under the 'elmo' encoder was ever published"
 
 
@@ -185,7 +186,7 @@ def _read_dictionary(folder: Path, name: str, *, n_rows: int, special: tuple[str
     path = member(folder, name)
     ids: dict[str, int] = {}
     problems: list[str] = []
-    for number, line in enumerate(read_lines(path, max_lines=n_rows + 1), start=1):
+    for number, line in enumerate(read_lines(path, max_lines=min(n_rows + 1, _MAX_TOKENS)), start=1):
         token, _, digits = line.removesuffix("\r").rpartition("\t")
         token = token or "\u3000"
         row = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else -1

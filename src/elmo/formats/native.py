@@ -193,6 +193,8 @@ def write(model: Pretrained, folder: Path, *, dtype: safetensors_file.Dtype = "f
     ):
         if len(raw.get(name, b"")) > limit:  # no reader would take it
             raise OutputError(f"{name}: expected at most {limit} bytes, found {len(raw[name])}")
+    if model.vocab is not None and len(model.vocab) > files.MAX_LINES:
+        raise OutputError(f"{VOCAB}: expected at most {files.MAX_LINES} words, found {len(model.vocab)}")
     with files.new_folder(folder) as new:
         for name, content in raw.items():
             (new / name).write_bytes(content)
@@ -241,7 +243,8 @@ def _replace(path: Path, content: bytes) -> None:
     """Put a whole file in the place of another, or of none."""
     part = path.with_name(f".{path.name}.part")
     try:
-        with part.open("wb") as file:
+        part.unlink(missing_ok=True)  # in a stranger's folder it may be a link to anything
+        with part.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -167,8 +167,8 @@ class _Fields:
         return _Fields(self.values.get(key), f"{self.where}{key}.", self.problems)
 
     def integer(self, key: str, low: int, high: int, *, default: int | None = None) -> int:
-        """A whole number in a range; a key that is not there gives the default, if there is one."""
-        value = self.values.get(key, default)
+        """A whole number in a range; a key that is not there, or null, gives the default, if there is one."""
+        value = default if self.values.get(key) is None else self.values[key]
         if type(value) is int and low <= value <= high:
             return value
         shown_value = f"{value!r:.40}" if key in self.values else "none"

@@ -22,9 +22,9 @@ from elmo.errors import FormatError
 from elmo.formats.containers.plain_hdf5 import FILTERS, LAYOUT, NOWHERE, REPACK, SPACE, TYPE, PlainHdf5
 from elmo.formats.files import shown
 
-_MAX_CHUNKS = 1 << 16
+_MAX_CHUNKS = 1 << 15
 _MAX_CHUNK = 1 << 26  # bytes
-_MAX_EXPANSION = 200  # of a file by its compressed datasets; weights hardly shrink at all
+_MAX_EXPANSION = 20  # of a file by its compressed datasets; weights hardly shrink at all
 _FREE_EXPANSION = 1 << 26  # bytes to which any file may expand
 _CONTIGUOUS, _CHUNKED = 1, 2
 _GZIP, _SHUFFLE, _FLETCHER32 = 1, 2, 3
@@ -61,8 +61,8 @@ class Dataset:
 
     @property
     def n_bytes(self) -> int:
-        """Size of its numbers without compression."""
-        return math.prod(self.shape) * self.dtype.itemsize
+        """Size of its chunks without compression: no less than its numbers, as chunks reach over edges."""
+        return len(self.chunks) * math.prod(self.chunk_shape) * self.dtype.itemsize
 
 
 def describe(file: PlainHdf5, name: str) -> Dataset | None:
@@ -89,6 +89,9 @@ def describe(file: PlainHdf5, name: str) -> Dataset | None:
     if kind == _CHUNKED and version == 3:
         filters = _filters(file, [body for found, body in messages if found == FILTERS], what)
         chunk_shape, chunks = _chunks(file, layout, shape=shape, itemsize=dtype.itemsize, what=what)
+        chunk_bytes = math.prod(chunk_shape) * dtype.itemsize
+        if not filters and any(chunk.size != chunk_bytes for chunk in chunks):
+            file.refuse(f"{what}: expected chunks of {chunk_bytes} bytes, found another size")
         return Dataset(name, shape, dtype, chunk_shape, chunks, filters)
     return file.refuse(
         f"{what}: is stored in a way that is not read here (layout {version}.{kind}): {REPACK}"

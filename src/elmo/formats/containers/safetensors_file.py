@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from elmo.errors import FormatError, OutputError, raise_all
-from elmo.formats.files import open_regular, shown
+from elmo.formats.files import open_regular, reason, shown
 
 if TYPE_CHECKING:
     import torch
@@ -50,9 +50,7 @@ def write(tensors: Mapping[str, Tensor], path: Path, *, dtype: Dtype = "float32"
         safetensors.torch.save_file(ready, path, metadata={"format": "pt"})
         path.chmod(mode)  # safetensors hides its files from everybody else, but models are shared
     except SafetensorError as error:
-        raise OutputError(
-            f"{shown(path)}: cannot be written: {' '.join(str(error).split())[:200]}"
-        ) from error
+        raise OutputError(f"{shown(path)}: cannot be written: {reason(error)}") from error
 
 
 def _ready(tensors: Mapping[str, Tensor], dtype: Dtype) -> dict[str, Tensor]:
@@ -88,8 +86,9 @@ def check(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
     try:
         header = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise FormatError(f"{shown(path)}: expected a safetensors header in JSON, found {reason}") from error
+        raise FormatError(
+            f"{shown(path)}: expected a safetensors header in JSON, found {reason(error)}"
+        ) from error
     if not isinstance(header, dict):
         raise FormatError(f"{shown(path)}: expected a safetensors header, found {type(header).__name__}")
     raise_all(_problems(header, shapes, n_bytes=size - 8 - length), subject=shown(path))
@@ -144,8 +143,9 @@ def read(path: Path, shapes: Mapping[str, tuple[int, ...]], *, is_mapped: bool =
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in shapes}
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise FormatError(f"{shown(path)}: expected a safetensors file, found an error: {reason}") from error
+        raise FormatError(
+            f"{shown(path)}: expected a safetensors file, found an error: {reason(error)}"
+        ) from error
     return {name: _as_float32(tensor, torch.float32, is_mapped) for name, tensor in tensors.items()}
 
 
