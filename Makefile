@@ -13,7 +13,11 @@ PEER_SCRIPTS ?= ../shared/peers
 # One thread per test process: two processes with two threads each only wait for one another.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: run test check conformance bench clean
+.PHONY: help run model-is-named test check conformance bench clean
+
+help:
+	@sed -n '/^#/s/^# \{0,1\}//p; /^$$/q' Makefile
+
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "elmo needs Python 3.11 or newer; name one with make PYTHON=…")'
@@ -21,11 +25,13 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	touch $@
 
-run: $(VENV)/ready
-	@test -n '$(MODEL)' || { echo 'make run: no model is bundled yet; name one, in any published format: make run MODEL=path/or/hub-id' >&2; exit 1; }
+model-is-named:
+	@test -n "$(MODEL)" || { echo 'make run: no model is bundled yet; name one, in any published format: make run MODEL=path/or/hub-id' >&2; exit 1; }
+
+run: model-is-named $(VENV)/ready
 	@echo 'One word, four sentences: how alike its vectors are, layer by layer ($(MODEL))'
 	@$(BIN)/elmo compare bank 'I sat by the bank of the river .' 'The boat drifted to the far bank .' \
-	    'She took the money to the bank .' 'The bank raised its interest rates .' --model '$(MODEL)' --picture bank.png
+	    'She took the money to the bank .' 'The bank raised its interest rates .' --model "$(MODEL)" --picture bank.png
 
 test: $(VENV)/ready
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal -m 'not conformance'

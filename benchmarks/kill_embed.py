@@ -50,7 +50,7 @@ def main() -> int:
     parser.add_argument("--suffixes", nargs="+", default=[s for s in SUFFIXES if s != ".h5"])
     options = parser.parse_args()
     torch.set_num_threads(1)
-    elmo = Elmo(tiny_model(), tokenize="whitespace")
+    elmo = Elmo(tiny_model(), tokenizer="whitespace")
     chance = random.Random(options.seed)
     problems: list[str] = []
     print(f"{'format':<13}{'kills':>6}{'jobs':>6}{'resumed past a shard':>22}{'seconds':>9}")

@@ -107,9 +107,11 @@ def test_warm_adds_a_state_that_embed_starts_from(run: Run, here: Path) -> None:
 def test_warm_copies_a_model_of_another_format(run: Run, here: Path) -> None:
     run("convert", "model", "old", "--to", "hdf5")
     before = {path: path.read_bytes() for path in (here / "old").iterdir()}
-    assert_refused(run("warm", "old", "corpus.txt"), "old", "--out")
     assert run("warm", "old", "corpus.txt", "--out", "copy").code == 0
     assert row(run("info", "copy").out, "warm state") == "yes"
+    assert run("warm", "old", "corpus.txt").code == 0
+    assert row(run("info", "old-warm").out, "warm state") == "yes"
+    assert_refused(run("warm", "old", "corpus.txt"), "old-warm", "is there already")
     assert {path: path.read_bytes() for path in (here / "old").iterdir()} == before
 
 

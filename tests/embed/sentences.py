@@ -68,4 +68,4 @@ def assert_same(found: Sequence[Encoding], expected: Sequence[Encoding], *, dtyp
 
 def tiny_elmo(**options: object) -> Elmo:
     """A model of a few hundred weights that cuts text at spaces."""
-    return Elmo(tiny_model(**options), tokenize="whitespace")  # pyright: ignore[reportArgumentType]
+    return Elmo(tiny_model(**options), tokenizer="whitespace")  # pyright: ignore[reportArgumentType]

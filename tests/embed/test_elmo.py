@@ -1,11 +1,27 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 import elmo as door
-from elmo import Carry, ConfigError, DataError, Elmo, LayerMix, ShapeError, StateError, similarity
+from elmo import (
+    Carry,
+    ConfigError,
+    DataError,
+    Elmo,
+    LayerMix,
+    LayerMixes,
+    ShapeError,
+    StateError,
+    similarity,
+)
+from elmo.text.tokens import Tokens
 from tests.formats.tiny import tiny_model
 
 TEXT = "I sat by the bank of the river ."
@@ -53,14 +69,22 @@ def test_layers_are_chosen_by_name_number_or_mix(elmo: Elmo) -> None:
     concat = elmo.encode(TEXT, layers="concat").vectors
     np.testing.assert_array_equal(concat, np.concatenate(list(every), axis=1))
     mix = LayerMix(3, weights=[0.0, 20.0, 0.0], gamma=2.0, dropout=0.5)
+    np.testing.assert_array_equal(elmo.encode(TEXT, layers=np.int64(1)).vectors, every[1])
     np.testing.assert_allclose(elmo.encode(TEXT, layers=mix).vectors, 2 * every[1], atol=1e-5)
     assert mix.training  # left as it was
 
 
-@pytest.mark.parametrize("layers", ["bottom", 3, -4, True, None])
-def test_a_layer_that_is_not_there_is_refused(elmo: Elmo, layers) -> None:
-    with pytest.raises(ConfigError, match="layer"):
+@pytest.mark.parametrize("layers", ["bottom", 3, -4, True, None, [0, 1], LayerMixes([LayerMix(3)])])
+def test_a_layer_that_is_not_there_is_refused_in_one_line(elmo: Elmo, layers) -> None:
+    with pytest.raises(ConfigError, match="layer") as caught:
         elmo.encode(TEXT, layers=layers)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("layers", ["top", 1])
+def test_one_layer_does_not_keep_the_others_in_memory(elmo: Elmo, layers) -> None:
+    vectors = elmo.encode(TEXT, layers=layers).vectors
+    assert vectors.base.untyped_storage().nbytes() == vectors.nbytes
 
 
 def test_tensors_and_other_precisions_on_request(elmo: Elmo) -> None:
@@ -73,14 +97,19 @@ def test_tensors_and_other_precisions_on_request(elmo: Elmo) -> None:
         elmo.encode(TEXT, dtype="bfloat16")
     with pytest.raises(ConfigError, match="dtype must be one of"):
         elmo.encode(TEXT, dtype="int7")
+    with pytest.raises(ConfigError, match="dtype must be one of"):
+        elmo.to(dtype="int7")
     exact = Elmo(tiny_model(), dtype="float64").encode(TEXT)
     assert exact.vectors.dtype == np.float64
     np.testing.assert_allclose(Elmo(tiny_model()).encode(TEXT).vectors, exact.vectors, atol=1e-6)
 
 
 def test_a_device_that_is_not_there_is_a_config_error(elmo: Elmo) -> None:
-    with pytest.raises(ConfigError, match="cannot use device nowhere"):
+    with pytest.raises(ConfigError, match="device must be one of cpu, cuda, mps, xpu, not 'nowhere'"):
         elmo.to("nowhere")
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="cannot use device cuda"):
+            elmo.to("cuda")
 
 
 @pytest.mark.parametrize(
@@ -125,28 +154,49 @@ def test_a_phrase_is_sought_as_whole_words_first(elmo: Elmo) -> None:
     np.testing.assert_array_equal(found.phrase("in"), found.vectors[3])
     chinese = elmo.encode(["我在北京大学读书"])[0]
     np.testing.assert_array_equal(chinese.phrase("北京"), chinese.characters(2, 4))
+    trees = elmo.encode(Tokens.cut("苹果树下的苹果", [(0, 3), (3, 4), (4, 5), (5, 7)]))
+    np.testing.assert_array_equal(trees.phrase("苹果"), trees.vectors[3])
+    np.testing.assert_array_equal(trees.phrase("果树"), trees.vectors[0])
+    with pytest.raises(DataError, match="'tow' is not in the sentence"):
+        found.phrase("tow")
+
+
+def test_a_phrase_of_a_text_that_its_tokens_do_not_spell_is_sought_in_the_tokens(elmo: Elmo) -> None:
+    found = elmo.encode(Tokens("du pain", ("de", "le", "pain"), None))
+    np.testing.assert_array_equal(found.phrase("le pain"), found.span(1, 3))
+
+
+def test_white_space_in_a_phrase_stands_for_any(elmo: Elmo) -> None:
+    found = elmo.encode("in New\n York now")
+    np.testing.assert_array_equal(found.phrase("New York"), found.span(1, 3))
 
 
 def test_an_empty_sentence_pools_to_zero(elmo: Elmo) -> None:
     assert not elmo.encode("").sentence().any()
     assert elmo.encode("").sentence("ends").shape == (2 * elmo.width,)
     assert elmo.encode("", layers="all", as_tensor=True).sentence().shape == (3, elmo.width)
+    with pytest.raises(ConfigError, match="pooling must be"):
+        elmo.encode("").sentence("median")
 
 
 def test_spans_that_are_not_there_are_named(elmo: Elmo) -> None:
     found, given = elmo.encode(TEXT), elmo.encode([["a", "b"]])[0]
     with pytest.raises(DataError, match=r"a span within 0\.\.9 tokens, found 3\.\.12"):
         found.span(3, 12)
-    with pytest.raises(DataError, match="found 0 in the sentence: I sat by"):
+    with pytest.raises(DataError, match="'money' is not in the sentence: 'I sat by"):
         found.phrase("money")
-    with pytest.raises(DataError, match="occurrence 2 of 'the', found 2"):
+    with pytest.raises(DataError, match=r"occurrence must lie in 0\.\.1 for 'the', found 2"):
         found.word("the", occurrence=2)
+    with pytest.raises(DataError, match="is not in the sentence") as caught:
+        elmo.encode([["a\nb"]])[0].word("c")
+    assert str(caught.value).isprintable()
     with pytest.raises(DataError, match="given as tokens and has no character offsets"):
         given.characters(0, 1)
     with pytest.raises(DataError, match=r"no token overlaps characters 1\.\.2"):
         found.characters(1, 2)
-    with pytest.raises(DataError, match="found 0"):
-        given.phrase("")
+    for nothing in (given, found):
+        with pytest.raises(DataError, match="'' is not in the sentence"):
+            nothing.phrase("")
     with pytest.raises(ConfigError, match="pooling must be"):
         found.sentence("median")
 
@@ -190,6 +240,8 @@ def test_outputs_for_tokens_use_the_lengths_and_never_the_padding(elmo: Elmo) ->
         elmo.outputs(tokens=rows, lengths=[6, 7])
     with pytest.raises(DataError, match="a length for each of 2 rows"):
         elmo.outputs(tokens=rows, lengths=[6])
+    with pytest.raises(DataError, match="row 0: expected a list of tokens, found one string"):
+        elmo.outputs(tokens=["the cat"], lengths=[2])
     with pytest.raises(DataError, match="either sentences, or tokens"):
         elmo.outputs()
 
@@ -272,6 +324,17 @@ def test_a_saved_model_loads_to_the_same_bits(elmo: Elmo, tmp_path) -> None:
         np.testing.assert_array_equal(before, after)
 
 
+def test_a_saved_model_remembers_the_tokeniser_that_was_named(tmp_path) -> None:
+    named = Elmo(tiny_model(), tokenizer="whitespace")
+    named.save_pretrained(tmp_path / "named")
+    again = Elmo.from_pretrained(tmp_path / "named")
+    assert again.encode("don't").tokens == ("don't",)
+    Elmo.from_pretrained(tmp_path / "named", tokenizer="en").save_pretrained(tmp_path / "english")
+    assert Elmo.from_pretrained(tmp_path / "english").encode("don't").tokens == ("do", "n't")
+    Elmo(tiny_model(), tokenizer=again.tokenizer).save_pretrained(tmp_path / "own")  # an object has no name
+    assert Elmo.from_pretrained(tmp_path / "own").tokenizer.name == "en"
+
+
 def test_the_network_trains_inside_a_users_own_model() -> None:
     elmo = Elmo(tiny_model())
     batch = elmo.batch([["good", "film"], ["bad"]])
@@ -288,3 +351,40 @@ def test_the_network_trains_inside_a_users_own_model() -> None:
         optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.5 * losses[0]
+
+
+def test_a_model_and_a_sentence_show_themselves_in_one_line(elmo: Elmo) -> None:
+    assert repr(elmo) == "Elmo(tiny, 3 layers, 8 wide, on cpu)"
+    assert repr(elmo.encode("a b")) == "Encoding('a b', 2 tokens, vectors (2, 8))"
+    with pytest.raises(ConfigError, match=r"found str; use Elmo\.from_pretrained"):
+        Elmo("path/to/model")  # pyright: ignore[reportArgumentType]
+
+
+def test_a_function_that_gives_a_list_of_strings_is_a_tokenizer() -> None:
+    found = Elmo(tiny_model(), tokenizer=str.split).encode("a  b c")
+    assert (found.tokens, found.offsets) == (("a", "b", "c"), None)
+
+
+_LITTLE_MEMORY = """
+import resource
+import elmo.embed.engine, torch
+from elmo import Elmo, SentenceTooLongError
+from tests.formats.tiny import tiny_model
+elmo = Elmo(tiny_model(state_width=500, cell_width=500))
+used = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize")) * 1024
+resource.setrlimit(resource.RLIMIT_AS, (used + (400 << 20), -1))
+try:
+    elmo.encode([["word"] * 90_000])
+except SentenceTooLongError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+def test_what_does_not_fit_in_memory_is_a_typed_error_that_names_a_limit() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(
+        [sys.executable, "-c", _LITTLE_MEMORY], capture_output=True, text=True, env=environment, check=False
+    )
+    assert "longest of 90000 tokens, does not fit in memory" in done.stdout, done.stderr
+    assert done.stdout.endswith("below a limit of 45000\n")

@@ -71,6 +71,8 @@ def test_a_sentence_over_the_limit_is_refused_with_the_limit_named() -> None:
         SentenceTooLongError, match=r"sentence 1 has 11 tokens, but the limit is 10; split it"
     ):
         elmo.encode([["a"], ["a"] * 11], max_tokens=10)
+    with pytest.raises(SentenceTooLongError, match="sentence 5 has"):  # counted in the call, not in a batch
+        elmo.encode([["a"]] * 5 + [["a"] * 11], max_tokens=10, batch_size=2)
     assert len(elmo.encode([["a"] * 10], max_tokens=10)[0].tokens) == 10
 
 

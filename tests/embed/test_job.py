@@ -213,6 +213,15 @@ def test_an_output_among_its_own_input_is_refused(folder: Path, text: Path, elmo
     assert list(contents(folder)) == [text.name]
 
 
+@pytest.mark.parametrize("name", ["text.jsonl", "text-00001.jsonl"])
+def test_a_restart_never_removes_its_own_input(folder: Path, text: Path, elmo: Elmo, name: str) -> None:
+    source = text.rename(folder / name)
+    expected = contents(folder)
+    with pytest.raises(OutputError, match=r"text\.jsonl: lies among the input"):
+        run(EmbedJob((str(source),), folder / "text.jsonl", restart=True), elmo)
+    assert contents(folder) == expected
+
+
 @pytest.mark.parametrize(
     ("change", "kind", "match"),
     [

@@ -86,6 +86,16 @@ def test_other_options_are_named(job: EmbedJob, out: Path, elmo: Elmo) -> None:
     assert_same(list(read_embeddings(out)), elmo.encode(LINES, layers="top", dtype="float16"))
 
 
+def test_a_job_that_was_begun_on_another_device_is_not_gone_on_with(
+    job: EmbedJob, out: Path, elmo: Elmo
+) -> None:
+    begin(job, elmo)
+    manifest = out.with_name("v.npz.manifest.json")
+    manifest.write_text(manifest.read_text().replace('"device": "cpu"', '"device": "cuda"'))
+    with pytest.raises(OutputError, match=r'device \(begun with "cuda", now "cpu"\)'):
+        run(job, elmo)
+
+
 def test_another_model_is_named(job: EmbedJob, elmo: Elmo) -> None:
     begin(job, elmo)
     with pytest.raises(OutputError, match=r"was begun differently: the model; .*--restart"):
@@ -146,6 +156,17 @@ def test_outputs_that_differ_in_their_suffix_live_side_by_side(job: EmbedJob, ou
     expected = contents(out.parent)
     for suffix in (".parquet", ".hdf5", ".safetensors", ".h5"):
         run(replace(job, out=out.with_suffix(suffix), restart=True), elmo)
+    assert contents(out.parent).items() >= expected.items()
+
+
+def test_an_output_that_is_named_like_a_shard_of_another_is_left_alone(
+    job: EmbedJob, out: Path, elmo: Elmo
+) -> None:
+    whole = replace(job, shard_tokens=None)
+    run(replace(whole, out=out.with_name("v-00000.npz")), elmo)
+    expected = contents(out.parent)
+    for restart in (False, True):
+        run(replace(whole, restart=restart), elmo)
     assert contents(out.parent).items() >= expected.items()
 
 

@@ -180,3 +180,19 @@ def test_what_cannot_be_converted_is_refused(folder: Path, tmp_path: Path) -> No
         convert(folder, tmp_path / "out", to="onnx")  # type: ignore[arg-type]
     with pytest.raises(OutputError, match="exists already"):
         convert(folder, folder)
+
+
+def test_a_mistyped_path_is_no_question_to_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small").mkdir()
+    for name in ("small/weigths.hdf5", "smal/weights.hdf5", "small/modle", "smal/model.zip"):
+        with pytest.raises(FormatError, match="Hub id such as org/name, found none"):
+            detect.load(name)
+
+
+def test_damaged_weights_beside_other_hdf5_files_are_named_for_their_damage(tmp_path: Path) -> None:
+    hdf5.write(tiny_model(softmax=True), tmp_path / "model")
+    weights = tmp_path / "model/weights.hdf5"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(FormatError, match=r"weights\.hdf5: .*found 1000"):
+        detect.load(tmp_path / "model")

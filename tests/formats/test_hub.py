@@ -47,7 +47,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def hub(model: Path) -> Iterator[Hub]:
-    with serving({"me/tiny": model, "me/broken": model}) as hub:
+    other = model.with_name("llama")
+    other.mkdir()
+    (other / "config.json").write_text('{"model_type": "llama"}')
+    (other / "model.safetensors").write_bytes(b"gigabytes of it")
+    with serving({"me/tiny": model, "me/broken": model, "me/llama": other}) as hub:
         yield hub
 
 
@@ -80,7 +84,7 @@ def home(hub: Hub, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.fixture(scope="module")
 def answers(hub: Hub, home: Path) -> dict[str, str]:
     sources = ["me/tiny", "me/tiny@v1", f"me/tiny@{COMMIT}", "me/tiny@v9", "me/none", "me/gated", "me/down",
-               "me/nonsense", "me/broken"]  # fmt: skip
+               "me/nonsense", "me/broken", "me/llama"]  # fmt: skip
     found = ask(home, hub, *(("load", source) for source in sources), ("fetch", "me/tiny"))
     return dict(zip([*sources, "folder"], found, strict=True))
 
@@ -94,6 +98,15 @@ def test_only_files_that_a_reader_may_open_are_downloaded(answers: dict[str, str
     asked = {request.rpartition("/")[2] for request in hub.requests if "/me/tiny/resolve/" in request}
     assert asked == {"config.json", "model.safetensors", "vocab.txt", "softmax.safetensors", "SHA256SUMS"}
     assert {path.name for path in Path(answers["folder"]).iterdir()} == asked
+
+
+def test_a_model_of_another_kind_is_refused_before_its_weights_are_downloaded(
+    answers: dict[str, str], hub: Hub
+) -> None:
+    assert answers["me/llama"] == (
+        "FormatError: me/llama: expected an ELMo model, found one of type 'llama' (transformers)"
+    )
+    assert not [request for request in hub.requests if "llama" in request and request.endswith("safetensors")]
 
 
 def test_the_folder_in_the_cache_loads_as_a_path_too(answers: dict[str, str]) -> None:

@@ -166,12 +166,6 @@ def test_flipped_bytes_never_escape_as_a_foreign_error(tmp_path: Path, suffix: s
     assert refused > 0
 
 
-def test_a_zip_archive_is_named_as_one(file: Path) -> None:
-    file.write_bytes(b"PK\x03\x04rest")
-    with pytest.raises(DataError, match=r"text\.txt: this is a zip archive; unpack it"):
-        lines_of(file)
-
-
 def test_a_line_over_the_limit_is_refused(file: Path) -> None:
     file.write_bytes(b"ok\n" + b"x" * 101 + b"\n")
     with pytest.raises(
@@ -295,3 +289,28 @@ def test_an_empty_folder_is_refused(tree: Path) -> None:
     (tree / "empty").mkdir()
     with pytest.raises(DataError, match="empty: this folder holds no files"):
         expand(["empty"])
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_without_a_mark_is_told_from_text_with_a_nul_in_it(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes("Hello world\nSecond line\n".encode(encoding))
+    with pytest.raises(
+        EncodingError, match=f"seems to be UTF-16.*iconv -f {encoding.upper().replace('-16-', '-16')}"
+    ):
+        list(read_lines(path))
+    path.write_bytes(b"a NUL \0 is a character\n")
+    assert [line.text for line in read_lines(path)] == ["a NUL \0 is a character"]
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [(b"PK\x03\x04", "Office document"), (b"%PDF-1.7", "a PDF"), (b"\x89PNG\r\n\x1a\n", "a picture")],
+)
+def test_files_that_are_no_text_are_named_for_what_they_are(
+    tmp_path: Path, start: bytes, message: str
+) -> None:
+    path = tmp_path / "given.txt"
+    path.write_bytes(start + bytes(range(256)))
+    with pytest.raises(DataError, match=message):
+        list(read_lines(path))

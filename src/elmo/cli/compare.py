@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from elmo.cli.options import AsJson, Device, Layers, Model, Start, Tokenizer, examples, layer_choice
-from elmo.cli.report import one_line
+from elmo.cli.report import logger, one_line
 
 if TYPE_CHECKING:
     from elmo.embed.compare import Comparison
@@ -57,7 +57,7 @@ def command(
         from elmo.embed.picture import check
 
         check(picture)
-    elmo = Elmo.from_pretrained(model, device=device, tokenize=tokenizer)
+    elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     found = compare(elmo, word, sentences, layers=layer_choice(layers), start=start)
     if as_json:
         print(json.dumps(found.to_json()))
@@ -67,6 +67,7 @@ def command(
         from elmo.embed.picture import draw
 
         draw(found, picture)
+        logger.info("%s: written", picture)
 
 
 def _lines(comparison: Comparison) -> list[str]:

@@ -93,8 +93,12 @@ def command(
         shard_tokens=shard_tokens,
         restart=restart,
     )
-    expand(job.inputs)  # a typo is told before a large model is loaded
-    elmo = Elmo.from_pretrained(model, device=device, tokenize=tokenizer)
+    files = expand(job.inputs)  # a typo is told before a large model is loaded
+    if input_format != "conllu" and any(".conllu" in Path(file).suffixes for file in files):
+        logger.warning("a name ends in .conllu, but is read as %s; use --format conllu", input_format)
+    if input_format != "text" and tokenizer is not None:
+        logger.warning("--tokenizer is for raw text; --format %s has its own tokens", input_format)
+    elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     if dry_run:
         _print_plan(plan(job, elmo))
         return
@@ -146,9 +150,11 @@ def _tell(job: EmbedJob, summary: Summary) -> None:
             "tokens": summary.tokens,
             "files": [str(f) for f in summary.files],
         }
+        n_files = len(summary.files)
+        shown = str(summary.files[0]) + (f" … {summary.files[-1].name}" if n_files > 1 else "")
         logger.info(
             "%s: %s: %s sentences, %s tokens",
-            job.out,
+            shown,
             done,
             f"{summary.sentences:,}",
             f"{summary.tokens:,}",

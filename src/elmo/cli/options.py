@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 if TYPE_CHECKING:
-    from elmo.embed.elmo import LayerChoice
+    from elmo.embed.result import LayerChoice
 
 MODEL_HELP = "A folder, an archive or a Hub id; any published format."
 LAYERS = ("average", "top", "all", "concat")

@@ -32,8 +32,8 @@ def command(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="A new folder for a copy; needed unless MODEL is a folder of elmo's own format.",
-            show_default=False,
+            help="A new folder for a copy in elmo's own format.",
+            show_default="MODEL itself, or NAME-warm here when MODEL is of another format",
         ),
     ] = None,
     split: Annotated[bool, typer.Option("--split", help="Split lines into sentences.")] = False,
@@ -48,14 +48,15 @@ def command(
 
     folder = Path(model)
     if out is None and not native.is_here(folder):
-        raise OutputError(f"{model}: not a folder of elmo's own format; give --out FOLDER for a copy that is")
+        # other formats have no place for a state: a copy in our own gets it
+        out = Path(f"{folder.name.split('.')[0] or 'model'}-warm")
     if out is not None and out.exists():
         raise OutputError(f"{out}: is there already; give a new folder")
-    elmo = Elmo.from_pretrained(model, device=device, tokenize=tokenizer)
-    sentences = read_sentences(text, tokenizer=elmo.tokenize, split=split, errors=errors)
+    elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
+    sentences = read_sentences(text, tokenizer=elmo.tokenizer, split=split, errors=errors)
     warm = elmo.warm_up((sentence.tokens for sentence in sentences), show_progress=sys.stderr.isatty())
     if out is None:
         native.add_warm(folder, warm)
     else:
-        native.write(elmo.pretrained, out)
+        elmo.save_pretrained(out)
     logger.info("%s: has a warm state now; use it with --start warm", out or folder)

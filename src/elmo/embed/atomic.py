@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from elmo.errors import OutputError
-from elmo.formats.files import shown
+from elmo.formats.files import reason, shown, sync
 
 
 def temporary_name(name: str) -> str:
@@ -27,9 +27,9 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         temporary.unlink(missing_ok=True)
         yield temporary
-        _sync(temporary)
+        sync(temporary)
         temporary.replace(path)
-        sync_folder(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise cannot_write(path, error) from error
     finally:
@@ -39,18 +39,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def cannot_write(path: Path, error: BaseException) -> OutputError:
     """The error of a library or of the system as one line of ours."""
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    reason = " ".join(text.split())[:200] or type(error).__name__
-    rest = (
-        "; free some space and run it again to go on" if getattr(error, "errno", None) == errno.ENOSPC else ""
-    )
-    return OutputError(f"{shown(path)}: cannot be written: {reason}{rest}")
-
-
-def sync_folder(folder: Path) -> None:
-    """Hand a folder's list of names to the disk, so that a rename outlives a power cut."""
-    if os.name != "nt":  # Windows opens no folders
-        _sync(folder)
+    rest = "; free some space and run it again" if getattr(error, "errno", None) == errno.ENOSPC else ""
+    return OutputError(f"{shown(path)}: cannot be written: {reason(error)}{rest}")
 
 
 @contextmanager
@@ -107,11 +97,3 @@ def _try_lock(descriptor: int) -> None:
         import fcntl
 
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.embed.encoding import Vectors, similarity
+from elmo.embed.encoding import Span, Vectors, places_of, similarity
 from elmo.errors import ConfigError, DataError
 from elmo.text.tokens import Tokens
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MARK = re.compile(r"\[\[(.*?)\]\]", re.DOTALL)
-Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ def _read(
     """A sentence's tokens, its text, the tokens' places in it, and the place that it marks."""
     if isinstance(sentence, str):
         text, mark = _unmarked(sentence, number)
-        tokens = elmo.tokenize(text)
+        tokens = elmo.tokenizer(text)
         return tokens, text, tokens.offsets or (), mark
     tokens = Tokens.given(sentence)
     offsets, at = [], 0
@@ -164,31 +162,10 @@ def _unmarked(sentence: str, number: int) -> tuple[str, Span | None]:
 
 def _find(word: str, text: str, offsets: Sequence[Span]) -> Span | None:
     """The first place of the word: whole tokens before parts of them, its spelling before other case."""
-    begins, ends = {begin for begin, _ in offsets}, {end for _, end in offsets}
-    spelled = r"\s+".join(re.escape(part) for part in word.split())
-    parts: list[Span] = []
-    for flags in (re.NOFLAG, re.IGNORECASE):
-        for match in re.finditer(f"(?=({spelled}))", text, flags):  # looking ahead: places may overlap
-            begin, end = match.span(1)
-            if begin in begins and end in ends:
-                return begin, end
-            if not (_is_inside_word(text, begin) or _is_inside_word(text, end)):
-                parts.append((begin, end))
-    return parts[0] if parts else None
-
-
-def _is_inside_word(text: str, at: int) -> bool:
-    """Whether a word goes on across this place: "bank" is not in "banker", but 苹果 may be in 苹果树.
-
-    Scripts without capitals either put no spaces between words (Chinese, Thai) or join particles to them
-    (Korean, Arabic), so there a part of a token may well be the word.
-    """
-    if not 0 < at < len(text):
-        return False
-    before, after = text[at - 1], text[at]
-    if unicodedata.combining(after):
-        return True
-    return all(c.isalnum() and unicodedata.category(c) != "Lo" for c in (before, after))
+    spelled = places_of(word, text, offsets)
+    in_any_case = places_of(word, text, offsets, ignore_case=True)
+    found = next((places for pair in zip(spelled, in_any_case, strict=True) for places in pair if places), [])
+    return found[0] if found else None
 
 
 def _start_of(text: str) -> str:

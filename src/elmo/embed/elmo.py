@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast, overload
 
 from elmo.embed.encoding import Encoding, Vectors
+from elmo.embed.groups import MAX_TOKENS
 from elmo.embed.progress import tracked
+from elmo.embed.result import LayerChoice, check_dtype, finisher, layer_taker
 from elmo.embed.start import Carry, Start, mean_state
-from elmo.errors import ConfigError, DataError, StateError
+from elmo.errors import ConfigError, DataError, SentenceTooLongError, StateError
 from elmo.formats.pretrained import Pretrained, WarmState
 from elmo.text.alphabet import ByteAlphabet, UnicodeAlphabet
 from elmo.text.batch import CharBatch, TokenIndexer
-from elmo.text.tokens import Tokenizer, Tokens, tokenizer
+from elmo.text.tokens import Tokenizer, Tokens
+from elmo.text.tokens import tokenizer as tokenizer_by_name
 
 if TYPE_CHECKING:
     import torch
@@ -24,8 +27,7 @@ if TYPE_CHECKING:
     from elmo.model.mix import LayerMix
 
 Sentence = str | Sequence[str] | Tokens
-LayerChoice = Literal["average", "top", "all", "concat"]
-DTYPES = ("float32", "float64", "bfloat16", "float16")
+DEVICES = ("cpu", "cuda", "mps", "xpu")
 DEFAULT_BATCH_SIZE = 256
 
 
@@ -55,22 +57,26 @@ class Elmo:
         *,
         device: str | torch.device = "cpu",
         dtype: str = "float32",
-        tokenize: str | Tokenizer | None = None,
+        tokenizer: str | Tokenizer | None = None,
     ) -> None:
-        """Build the network from ``model``; ``tokenize`` names a tokeniser, or is one."""
+        """Build the network from ``model``; ``tokenizer`` names a tokeniser, or is one."""
         import torch
 
         from elmo.embed.engine import Engine
         from elmo.model.bilm import BiLm
 
-        if dtype not in DTYPES:
-            raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r}")
+        check_dtype(dtype)
+        if not isinstance(model, Pretrained):
+            raise ConfigError(
+                f"expected a model that has been read, found {type(model).__name__}; use Elmo.from_pretrained"
+            )
         self.pretrained = model
         self.config = model.config
         self.vocab = model.vocab
         self.softmax = model.softmax
-        chosen = tokenize or str(model.metadata.get("tokenizer", "en"))
-        self.tokenize: Tokenizer = tokenizer(chosen) if isinstance(chosen, str) else chosen
+        chosen = tokenizer or str(model.metadata.get("tokenizer", "en"))
+        self.tokenizer: Tokenizer = tokenizer_by_name(chosen) if isinstance(chosen, str) else chosen
+        self._tokenizer_name = chosen if isinstance(chosen, str) else None  # that a saved model remembers
         with torch.device("meta"):
             self.bilm = BiLm.from_config(model.config)
         self.bilm.load_state_dict(dict(model.weights), strict=True, assign=True)
@@ -86,12 +92,12 @@ class Elmo:
         *,
         device: str | torch.device = "cpu",
         dtype: str = "float32",
-        tokenize: str | Tokenizer | None = None,
+        tokenizer: str | Tokenizer | None = None,
     ) -> Self:
         """Load a model of any published format from a folder, an archive or a Hub id."""
         from elmo.formats.detect import load
 
-        return cls(load(source), device=device, dtype=dtype, tokenize=tokenize)
+        return cls(load(source), device=device, dtype=dtype, tokenizer=tokenizer)
 
     @classmethod
     def from_files(
@@ -112,13 +118,19 @@ class Elmo:
         return cls(read_files(Path(options), Path(weights), **paths), **settings)
 
     def save_pretrained(self, folder: str | Path, *, dtype: Dtype = "float32") -> None:
-        """Write the model, as its weights are now, in elmo's own format."""
+        """Write the model, as its weights are now, in elmo's own format; a named tokeniser goes with it."""
         from dataclasses import replace
 
         from elmo.formats import native
 
         weights = {name: weight.detach().cpu().float() for name, weight in self.bilm.state_dict().items()}
-        native.write(replace(self.pretrained, weights=weights), Path(folder), dtype=dtype)
+        metadata = dict(self.pretrained.metadata)
+        if self._tokenizer_name not in (None, metadata.get("tokenizer", "en")):
+            metadata["tokenizer"] = self._tokenizer_name
+        native.write(replace(self.pretrained, weights=weights, metadata=metadata), Path(folder), dtype=dtype)
+
+    def __repr__(self) -> str:
+        return f"Elmo({self.pretrained.format}, {self.n_layers} layers, {self.width} wide, on {self.device})"
 
     @property
     def n_layers(self) -> int:
@@ -139,6 +151,9 @@ class Elmo:
         """Move the network to a device, or compute in another precision."""
         import torch
 
+        check_dtype(dtype)
+        if device is not None and str(device).partition(":")[0] not in DEVICES:
+            raise ConfigError(f"device must be one of {', '.join(DEVICES)}, not {str(device)!r:.40}")
         try:
             self.bilm.to(
                 device=device, dtype=None if dtype is None else cast("torch.dtype", getattr(torch, dtype))
@@ -175,14 +190,15 @@ class Elmo:
         """
         is_one = isinstance(sentences, str | Tokens)
         items = [sentences] if is_one else _as_list(sentences)
-        tokenised = [self._tokens(item, place) for place, item in enumerate(items)]
+        limit = MAX_TOKENS if max_tokens is None else max_tokens
+        tokenised = [self._tokens(item, place, max_tokens=limit) for place, item in enumerate(items)]
         if device is not None:
             self.to(device)
-        take = self._layer_taker(layers)
-        finish = _finisher(as_tensor=as_tensor, dtype=dtype)
+        take = layer_taker(layers, self.n_layers)
+        finish = finisher(as_tensor=as_tensor, dtype=dtype)
         found: list[Encoding] = []
         for tokens, states in self._layers(
-            tokenised, start=start, batch_size=batch_size, max_tokens=max_tokens, show_progress=show_progress
+            tokenised, start=start, batch_size=batch_size, show_progress=show_progress
         ):
             found.append(Encoding(tokens.tokens, finish(take(states)), tokens.text, tokens.offsets))
         return found[0] if is_one else found
@@ -204,7 +220,8 @@ class Elmo:
         """
         from elmo.embed.hub_outputs import outputs, true_tokens
 
-        rows = [self._tokens(row, k) for k, row in enumerate(true_tokens(sentences, tokens, lengths))]
+        found = enumerate(true_tokens(sentences, tokens, lengths))
+        rows = [self._tokens(row, place, max_tokens=MAX_TOKENS) for place, row in found]
         layers = (states for _, states in self._layers(rows, start=start))
         return outputs(layers, [len(row) for row in rows], self.config, self.pretrained.mix)
 
@@ -217,7 +234,9 @@ class Elmo:
         from dataclasses import replace
 
         items = [text] if isinstance(text, str) else text
-        tokenised = (self._tokens(item, place).tokens for place, item in enumerate(items))
+        tokenised = (
+            self._tokens(item, place, max_tokens=MAX_TOKENS).tokens for place, item in enumerate(items)
+        )
         warm = mean_state(self._engine, tokenised, show_progress=show_progress)
         self.pretrained = replace(self.pretrained, warm=warm)
         return warm
@@ -230,19 +249,28 @@ class Elmo:
 
     # --- inside -------------------------------------------------------------------------------------
 
-    def _tokens(self, sentence: Any, place: int) -> Tokens:
+    def _tokens(self, sentence: Any, place: int, *, max_tokens: int | None = None) -> Tokens:
         if isinstance(sentence, str):
-            return self.tokenize(sentence)
-        if isinstance(sentence, Tokens):
-            return sentence
-        if isinstance(sentence, Sequence) and not isinstance(sentence, bytes | bytearray):
+            found = self.tokenizer(sentence)
+            if not isinstance(found, Tokens):  # a function of the user's own, such as str.split
+                found = Tokens.given(found)
+        elif isinstance(sentence, Tokens):
+            found = sentence
+        elif isinstance(sentence, Sequence) and not isinstance(sentence, bytes | bytearray):
             try:
-                return Tokens.given(cast("Sequence[str]", sentence))
+                found = Tokens.given(cast("Sequence[str]", sentence))
             except DataError as error:
                 raise DataError(f"sentence {place}: {error}") from error
-        raise DataError(
-            f"sentence {place}: expected text or a list of tokens, found {type(sentence).__name__}"
-        )
+        else:
+            raise DataError(
+                f"sentence {place}: expected text or a list of tokens, found {type(sentence).__name__}"
+            )
+        if max_tokens is not None and len(found) > max_tokens:
+            raise SentenceTooLongError(
+                f"sentence {place} has {len(found)} tokens, but the limit is {max_tokens}; "
+                "split it, or raise max_tokens"
+            )
+        return found
 
     def _layers(
         self,
@@ -250,12 +278,9 @@ class Elmo:
         *,
         start: Start,
         batch_size: int = DEFAULT_BATCH_SIZE,
-        max_tokens: int | None = None,
         show_progress: bool = False,
     ) -> Iterator[tuple[Tokens, Tensor]]:
         """Each sentence with all its layers (layer, time, width), in order."""
-        from elmo.embed.engine import DEFAULT_MAX_TOKENS
-
         if batch_size < 1:
             raise ConfigError(f"batch_size must be at least 1, found {batch_size}")
         fixed = None if isinstance(start, Carry) else self._fixed_start(start)
@@ -265,9 +290,16 @@ class Elmo:
             state = fixed
             if isinstance(start, Carry):
                 state = start.rows(len(chunk), self.bilm.zero_state(1))
-            result = self._engine.run(
-                [tokens.tokens for tokens in chunk], start=state, max_tokens=max_tokens or DEFAULT_MAX_TOKENS
-            )
+            try:
+                result = self._engine.run([tokens.tokens for tokens in chunk], start=state)
+            except (MemoryError, RuntimeError) as error:
+                if isinstance(error, RuntimeError) and "memory" not in str(error):
+                    raise
+                longest = max(len(tokens) for tokens in chunk)
+                raise SentenceTooLongError(
+                    f"a batch of {len(chunk)} sentences, the longest of {longest} tokens, does not fit in "
+                    f"memory; give a smaller batch_size, or split sentences below a limit of {longest // 2}"
+                ) from error
             if isinstance(start, Carry):
                 start.update(result.state)
             yield from zip(chunk, result.layers, strict=True)
@@ -287,45 +319,8 @@ class Elmo:
             raise StateError(
                 "a carried state is an object that you hold: give start=Carry() to each call in turn"
             )
-        raise ConfigError(f"start must be 'zero', 'warm' or a Carry(), not {start!r}")
-
-    def _layer_taker(self, layers: LayerChoice | int | LayerMix) -> Callable[[Tensor], Tensor]:
-        """A function from all layers (layer, time, width) to the vectors asked for."""
-        import torch
-
-        from elmo.model.layers import Layers
-        from elmo.model.mix import LayerMix
-
-        if isinstance(layers, LayerMix):
-            mix = layers
-
-            def mixed(states: Tensor) -> Tensor:
-                mask = torch.ones(1, states.size(1), dtype=torch.bool, device=states.device)
-                was_training = mix.training
-                mix.eval()  # no dropout here
-                try:
-                    with torch.inference_mode():
-                        return mix(Layers(states[None], mask, has_boundaries=False))[0]
-                finally:
-                    mix.train(was_training)
-
-            return mixed
-        if isinstance(layers, int) and not isinstance(layers, bool):
-            if not -self.n_layers <= layers < self.n_layers:
-                raise ConfigError(f"layer must lie in 0..{self.n_layers - 1}, found {layers}")
-            return lambda states: states[layers]
-        named: dict[str, Callable[[Tensor], Tensor]] = {
-            "average": lambda states: states.mean(dim=0),
-            "top": lambda states: states[-1],
-            "all": lambda states: states,
-            "concat": lambda states: states.transpose(0, 1).flatten(start_dim=1),
-        }
-        if layers not in named:
-            choices = ", ".join(named)
-            raise ConfigError(
-                f"layers must be {choices}, 0..{self.n_layers - 1} or a LayerMix, not {layers!r}"
-            )
-        return named[layers]
+        found = repr(start) if isinstance(start, str) else type(start).__name__
+        raise ConfigError(f"start must be 'zero', 'warm' or a Carry(), not {found[:40]}")
 
 
 def _indexer(model: Pretrained) -> TokenIndexer:
@@ -345,25 +340,3 @@ def _as_list(sentences: Any) -> list[Any]:
     if isinstance(sentences, Iterable):
         return list(cast("Iterable[Any]", sentences))
     raise DataError(f"expected text, or sentences in a list, found {type(sentences).__name__}")
-
-
-def _finisher(*, as_tensor: bool, dtype: str | None) -> Callable[[Tensor], Any]:
-    """A function that brings vectors into the form and precision asked for."""
-    import torch
-
-    if dtype is not None and dtype not in DTYPES:
-        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r}")
-    if dtype == "bfloat16" and not as_tensor:
-        raise ConfigError("numpy has no bfloat16; ask for tensors with as_tensor=True, or for float16")
-
-    def finish(vectors: Tensor) -> Any:
-        if dtype is not None:
-            vectors = vectors.to(getattr(torch, dtype))
-        if as_tensor:
-            # a tensor made in inference mode could not be used in a user's own training
-            return vectors.clone() if vectors.is_inference() else vectors
-        if vectors.dtype == torch.bfloat16:
-            vectors = vectors.float()
-        return vectors.cpu().contiguous().numpy()
-
-    return finish

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -15,9 +18,10 @@ if TYPE_CHECKING:
 
 Pooling = Literal["mean", "max", "ends"]
 Vectors = NDArray[np.floating]
+Span = tuple[int, int]  # begin and end, end exclusive
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Encoding:
     """Tokens and their vectors: (time, width), or (layer, time, width) when all layers were asked for."""
 
@@ -29,24 +33,29 @@ class Encoding:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def __repr__(self) -> str:
+        words = " ".join(self.tokens[:8])[:60] + (" …" if len(self.tokens) > 8 else "")
+        return f"Encoding({words!r}, {len(self.tokens)} tokens, vectors {tuple(self.vectors.shape)})"
+
     def word(self, token: str, *, occurrence: int = 0) -> Vectors | Tensor:
         """The vector of one token, by its spelling."""
-        places = [i for i, found in enumerate(self.tokens) if found == token]
+        places = [(i, i + 1) for i, found in enumerate(self.tokens) if found == token]
         return self.span(*_one(places, token, occurrence, self.tokens))
 
     def phrase(self, phrase: str, *, occurrence: int = 0, pooling: Pooling = "mean") -> Vectors | Tensor:
-        """The vector of a phrase, such as "New York": in the text where there is one, else in the tokens."""
-        if self.text is not None:
-            begins = _occurrences(self.text, phrase)
-            begin, _ = _one(begins, phrase, occurrence, self.tokens)
-            return self.characters(begin, begin + len(phrase), pooling=pooling)
+        """The vector of a phrase, such as "New York": sought in the text, or in tokens without offsets."""
+        if self.text is not None and self.offsets is not None:
+            whole, parts = places_of(phrase, self.text, self.offsets)
+            begin, end = _one(whole or parts, phrase, occurrence, self.tokens)
+            return self.characters(begin, end, pooling=pooling)
         wanted = tuple(part for part in phrase.split(" ") if part)
         size = len(wanted)
         places = [
-            i for i in range(len(self.tokens) - size + 1) if size and self.tokens[i : i + size] == wanted
+            (i, i + size)
+            for i in range(len(self.tokens) - size + 1)
+            if size and self.tokens[i : i + size] == wanted
         ]
-        begin, _ = _one(places, phrase, occurrence, self.tokens)
-        return self.span(begin, begin + size, pooling=pooling)
+        return self.span(*_one(places, phrase, occurrence, self.tokens), pooling=pooling)
 
     def characters(self, begin: int, end: int, *, pooling: Pooling = "mean") -> Vectors | Tensor:
         """The vector of the tokens that overlap text[begin:end]."""
@@ -69,10 +78,10 @@ class Encoding:
         """The vector of the whole sentence; zero for a sentence without tokens."""
         if self.tokens:
             return self.span(0, len(self.tokens), pooling=pooling)
-        shape = (*self.vectors.shape[:-2], self.vectors.shape[-1] * (2 if pooling == "ends" else 1))
+        shape = (*self.vectors.shape[:-2], 1, self.vectors.shape[-1])  # as if of one token that is zero
         if isinstance(self.vectors, np.ndarray):
-            return np.zeros(shape, dtype=self.vectors.dtype)
-        return self.vectors.new_zeros(shape)
+            return pool(np.zeros(shape, dtype=self.vectors.dtype), pooling)
+        return pool(self.vectors.new_zeros(shape), pooling)
 
 
 def pool(vectors: Vectors | Tensor, pooling: Pooling) -> Vectors | Tensor:
@@ -88,7 +97,7 @@ def pool(vectors: Vectors | Tensor, pooling: Pooling) -> Vectors | Tensor:
         import torch
 
         return torch.cat([cast("Tensor", first), cast("Tensor", last)], dim=-1)
-    raise ConfigError(f"pooling must be 'mean', 'max' or 'ends', not {pooling!r}")
+    raise ConfigError(f"pooling must be 'mean', 'max' or 'ends', not {pooling!r:.40}")
 
 
 def similarity(a: Vectors | Tensor, b: Vectors | Tensor) -> float | Vectors:
@@ -120,26 +129,50 @@ def _to_numpy(vectors: Vectors | Tensor) -> Vectors:
     return np.asarray(vectors)
 
 
-def _occurrences(text: str, phrase: str) -> list[int]:
-    """Where ``phrase`` begins in ``text``: whole words first, since "in" is not the "in" of "king"."""
-    places, whole, at = [], [], text.find(phrase) if phrase else -1
-    while at >= 0:
-        end = at + len(phrase)
-        before, after = text[at - 1 : at], text[end : end + 1]
-        is_whole = not (before.isalnum() and phrase[0].isalnum()) and not (
-            after.isalnum() and phrase[-1].isalnum()
-        )
-        places.append(at)
-        whole += [at] if is_whole else []
-        at = text.find(phrase, at + 1)
-    return whole or places
+def places_of(
+    phrase: str, text: str, offsets: Sequence[Span], *, ignore_case: bool = False
+) -> tuple[list[Span], list[Span]]:
+    """Where a phrase stands in ``text``: as whole tokens, and as a part of them that may be a word.
+
+    White space in the phrase stands for any white space in the text.
+    """
+    spelled = r"\s+".join(re.escape(part) for part in phrase.split())
+    begins, ends = {begin for begin, _ in offsets}, {end for _, end in offsets}
+    whole: list[Span] = []
+    parts: list[Span] = []
+    if not spelled:
+        return whole, parts
+    # looking ahead: places may overlap
+    for match in re.finditer(f"(?=({spelled}))", text, re.IGNORECASE if ignore_case else re.NOFLAG):
+        begin, end = match.span(1)
+        if begin in begins and end in ends:
+            whole.append((begin, end))
+        elif not (_is_inside_word(text, begin) or _is_inside_word(text, end)):
+            parts.append((begin, end))
+    return whole, parts
 
 
-def _one(places: list[int], what: str, occurrence: int, tokens: tuple[str, ...]) -> tuple[int, int]:
+def _is_inside_word(text: str, at: int) -> bool:
+    """Whether a word goes on across this place: "bank" is not in "banker", but 苹果 may be in 苹果树.
+
+    Scripts without capitals either put no spaces between words (Chinese, Thai) or join particles to them
+    (Korean, Arabic), so there a part of a token may well be the word.
+    """
+    if not 0 < at < len(text):
+        return False
+    before, after = text[at - 1], text[at]
+    if unicodedata.combining(after):
+        return True
+    return all(c.isalnum() and unicodedata.category(c) != "Lo" for c in (before, after))
+
+
+def _one(places: Sequence[Span], what: str, occurrence: int, tokens: tuple[str, ...]) -> Span:
     if not 0 <= occurrence < len(places):
-        shown = " ".join(tokens[:12]) + (" …" if len(tokens) > 12 else "")
+        shown = " ".join(tokens[:12])[:200] + (" …" if len(tokens) > 12 else "")
+        if not places:
+            raise DataError(f"{what[:40]!r} is not in the sentence: {shown!r}")
         raise DataError(
-            f"expected occurrence {occurrence} of {what[:40]!r}, found {len(places)} "
-            f"in the sentence: {shown[:200]}"
+            f"occurrence must lie in 0..{len(places) - 1} for {what[:40]!r}, found {occurrence}; "
+            f"the sentence: {shown!r}"
         )
-    return places[occurrence], places[occurrence] + 1
+    return places[occurrence]

@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmo.errors import SentenceTooLongError
 from elmo.model.bilm import BiLm, BiLmState
 from elmo.model.lstm import LstmState, ProjectedLstm
 from elmo.text.batch import TokenIds, TokenIndexer
@@ -28,7 +27,6 @@ ROWS = 32  # sentences in one LSTM step
 STEPS = 8  # time steps whose input products are taken at once
 WORDS = 32  # words in one pass of the token layer
 TILE_TOKENS = 1 << 15  # a tile of sentences holds at most about this many tokens
-DEFAULT_MAX_TOKENS = 100_000  # of one sentence
 
 
 @dataclass(frozen=True)
@@ -52,18 +50,11 @@ class Engine:
         sentences: Sequence[Sequence[str]],
         *,
         start: BiLmState | None = None,
-        max_tokens: int = DEFAULT_MAX_TOKENS,
     ) -> Contextualised:
         """All layers of every sentence, in order.
 
         ``start`` has a row per sentence, or one row that every sentence starts from; None is all zero.
         """
-        for index, sentence in enumerate(sentences):
-            if len(sentence) > max_tokens:
-                raise SentenceTooLongError(
-                    f"sentence {index} has {len(sentence)} tokens, but the limit is {max_tokens}; "
-                    "split it, or raise max_tokens"
-                )
         if start is None:
             start = self.bilm.zero_state(1)
         n = len(sentences)

@@ -62,6 +62,9 @@ def true_tokens(
             raise DataError("lengths go with tokens, not with sentences")
         rows = [sentences] if isinstance(sentences, str | Tokens) else cast("Iterable[str]", sentences)
         return [_split(row) for row in rows]
+    for k, row in enumerate(tokens):
+        if isinstance(row, str):
+            raise DataError(f"row {k}: expected a list of tokens, found one string; pass it as a sentence")
     if lengths is None:
         return list(tokens)
     if len(lengths) != len(tokens):

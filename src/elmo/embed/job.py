@@ -24,7 +24,8 @@ from elmo.embed.shard import Layout
 from elmo.embed.to_files import ToFiles
 from elmo.embed.writers import check_libraries, json_line
 from elmo.text.source import Tally
-from elmo.text.tokens import Tokenizer, tokenizer
+from elmo.text.tokens import Tokenizer
+from elmo.text.tokens import tokenizer as tokenizer_by_name
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
@@ -34,19 +35,19 @@ _LIBRARIES = 300 << 20  # memory of Python and torch themselves, about
 __all__ = ["EmbedJob", "Plan", "Progress", "Summary", "plan", "run"]
 
 
-def plan(job: EmbedJob, model: Elmo | BiLmConfig, *, tokenize: Tokenizer | None = None) -> Plan:
+def plan(job: EmbedJob, model: Elmo | BiLmConfig, *, tokenizer: Tokenizer | None = None) -> Plan:
     """Count what a job would read and write; only text is read, and nothing is written.
 
-    With a config alone, ``tokenize`` stands for the model's own tokeniser (English when not given).
+    With a config alone, ``tokenizer`` stands for the model's own tokeniser (English when not given).
     """
     config = model if isinstance(model, BiLmConfig) else model.config
-    if tokenize is None:
-        tokenize = tokenizer("en") if isinstance(model, BiLmConfig) else model.tokenize
+    if tokenizer is None:
+        tokenizer = tokenizer_by_name("en") if isinstance(model, BiLmConfig) else model.tokenizer
     layout = Layout.of(config, layers=job.layers, dtype=job.dtype)
     limit = job.tokens_per_shard(layout)
     files = None if job.out is None else OutputFiles(job.out)
     n_sentences = n_tokens = n_bytes = n_shards = widest_shard = widest_batch = 0
-    for group in groups(job.sentences(tokenize), max_tokens=limit):
+    for group in groups(job.sentences(tokenizer), max_tokens=limit):
         lengths = [len(sentence.tokens) for sentence in group.sentences]
         widest_shard = max(widest_shard, group.n_tokens)
         for begin in range(0, len(lengths), job.batch_size):
@@ -99,7 +100,7 @@ def run(
         return _to_stream(job, elmo, tally=tally, report=report, stream=stdout or sys.stdout)
     files = OutputFiles(job.out)
     check_libraries(files.suffix)
-    sentences = job.sentences(elmo.tokenize, tally)
+    sentences = job.sentences(elmo.tokenizer, tally)
     files.make_folders()
     with locked(files.lock, subject=job.out):
         return ToFiles(job, elmo, files=files, layout=layout, limit=limit, report=report).run(
@@ -111,7 +112,7 @@ def _to_stream(
     job: EmbedJob, elmo: Elmo, *, tally: Tally, report: Callable[[Progress], None], stream: TextIO
 ) -> Summary:
     """JSON lines on a stream; a reader who has seen enough ends the job quietly."""
-    sentences, n_sentences, n_tokens, is_cut_short = job.sentences(elmo.tokenize, tally), 0, 0, False
+    sentences, n_sentences, n_tokens, is_cut_short = job.sentences(elmo.tokenizer, tally), 0, 0, False
     try:
         while batch := list(islice(sentences, job.batch_size)):
             for sentence in batch:

@@ -28,7 +28,7 @@ class OutputFiles:
             )
         self.is_assembled = self.suffix in HDF5_SUFFIXES
         self.folder = out.parent
-        self.manifest = out.with_name(f"{out.name}.manifest.json")
+        self.manifest = _manifest(out)
         self.lock = out.with_name(f".{out.name}.lock")
         self.shard_folder = out.with_name(f"{out.name}.parts") if self.is_assembled else out.parent
         self.shard_suffix = ".safetensors" if self.is_assembled else out.suffix
@@ -74,7 +74,8 @@ class OutputFiles:
 
     def _is_shard(self, name: str) -> bool:
         pattern = rf"{re.escape(self._prefix)}-\d{{5,}}{re.escape(self.shard_suffix)}"
-        return re.fullmatch(pattern, name) is not None
+        # "a-00000.npz" may be the whole output of another job, which then has a manifest of its own
+        return re.fullmatch(pattern, name) is not None and not _manifest(self.shard_folder / name).exists()
 
     def _temporaries(self) -> list[Path]:
         found = [self.folder / temporary_name(path.name) for path in (self.out, self.manifest)]
@@ -83,3 +84,7 @@ class OutputFiles:
             if name == temporary_name(inner) and self._is_shard(inner):
                 found.append(self.shard_folder / name)
         return found
+
+
+def _manifest(out: Path) -> Path:
+    return out.with_name(f"{out.name}.manifest.json")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from elmo.embed.encoding import Encoding
-from elmo.embed.groups import MAX_TOKENS
 from elmo.embed.shard import Layout
 from elmo.errors import ConfigError, OutputError
 from elmo.text.source import ErrorPolicy, InputFormat, Sentence, Tally, read_sentences
@@ -48,11 +47,11 @@ class EmbedJob:
         """At most so many, but for one longer sentence."""
         return self.shard_tokens or min(max(1, SHARD_BYTES // layout.token_bytes), SHARD_TOKENS)
 
-    def sentences(self, tokenize: Tokenizer, tally: Tally | None = None) -> Iterator[Sentence]:
+    def sentences(self, tokenizer: Tokenizer, tally: Tally | None = None) -> Iterator[Sentence]:
         """The input, tokenised; it is looked up at once and read as it is used."""
         return read_sentences(
             self.inputs,
-            tokenizer=tokenize,
+            tokenizer=tokenizer,
             input_format=self.input_format,
             split=self.split,
             errors=self.errors,
@@ -107,7 +106,6 @@ def encode(sentences: Sequence[Sentence], job: EmbedJob, elmo: Elmo) -> list[Enc
         start=job.start,
         batch_size=job.batch_size,
         dtype=job.dtype,
-        max_tokens=MAX_TOKENS,
     )
     for sentence, encoding in zip(sentences, found, strict=True):
         if not np.isfinite(np.asarray(encoding.vectors)).all():

@@ -43,9 +43,10 @@ class Carry:
         if own != other:
             raise ShapeError("this carried state belongs to a model of another shape; begin a new Carry()")
         missing = max(0, n - self.state.hidden.size(2))
+        kept = self.state.hidden[:, :, :n].to(zero.hidden), self.state.cell[:, :, :n].to(zero.cell)
         return BiLmState(
-            torch.cat([self.state.hidden[:, :, :n], zero.hidden.expand(-1, -1, missing, -1)], dim=2),
-            torch.cat([self.state.cell[:, :, :n], zero.cell.expand(-1, -1, missing, -1)], dim=2),
+            torch.cat([kept[0], zero.hidden.expand(-1, -1, missing, -1)], dim=2),
+            torch.cat([kept[1], zero.cell.expand(-1, -1, missing, -1)], dim=2),
         )
 
     def update(self, after: BiLmState) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -76,6 +77,7 @@ class ToFiles:
     def _begin(self) -> None:
         """Find out what an earlier run left, keep what is whole, and remove the rest."""
         files, restart = self.files, self.job.restart
+        self._refuse_if_input([files.out, *files.existing()])  # which --restart would remove
         is_new = not files.manifest.exists()
         if is_new and not restart and files.existing():
             raise OutputError(
@@ -88,17 +90,23 @@ class ToFiles:
         if self.manifest is not begun:
             # Written before any shard, so that what a killed run leaves can be told from a stranger's files.
             self.manifest.write(files.manifest)
-        if files.manifest.resolve() in (path.resolve() for path in expand(self.job.inputs) if path != "-"):
+        try:
+            self._refuse_if_input([files.manifest])  # a folder or pattern of the input takes it in
+        except OutputError:
             if is_new:
                 files.manifest.unlink()
-            raise OutputError(
-                f"{shown(files.out)}: lies among the input, which would then change; put it elsewhere"
-            )
+            raise
         records = self.manifest.shards
         keep = [files.shard_folder / one.file for one in records]
         files.remove_strays([*keep, files.out] if self.manifest.sha256 else keep)
         if self.manifest.is_complete:
             files.remove_parts()
+
+    def _refuse_if_input(self, outputs: list[Path]) -> None:
+        out = shown(self.files.out)
+        inputs = {path.resolve() for path in expand(self.job.inputs) if path != "-"}
+        if inputs & {path.resolve() for path in outputs}:
+            raise OutputError(f"{out}: lies among the input, which would then change; put it elsewhere")
 
     def _read(self) -> Manifest | None:
         """The manifest of an earlier run; None when it is damaged and may be replaced."""
@@ -241,10 +249,11 @@ def _options(job: EmbedJob, elmo: Elmo, limit: int) -> dict[str, Any]:
         "input_format": job.input_format,
         "split": job.split,
         "errors": job.errors,
-        "tokenizer": getattr(elmo.tokenize, "name", type(elmo.tokenize).__name__),
+        "tokenizer": getattr(elmo.tokenizer, "name", type(elmo.tokenizer).__name__),
         "layers": job.layers,
         "start": job.start,
         "dtype": job.dtype,
+        "device": elmo.device.type,
         "precision": str(next(elmo.bilm.parameters()).dtype).removeprefix("torch."),  # of the network
         "shard_tokens": limit,
     }

@@ -5,7 +5,6 @@ Every writer gives the same bytes for the same shard: no clock, no machine, no o
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import re
@@ -20,6 +19,7 @@ import numpy as np
 from elmo.embed.encoding import Encoding
 from elmo.embed.shard import Shard
 from elmo.errors import MissingExtraError
+from elmo.formats.containers.new_hdf5 import Shield, new_hdf5
 
 if TYPE_CHECKING:
     import h5py
@@ -115,56 +115,9 @@ def write_hdf5(shards: Iterable[Shard], path: Path) -> None:
     where tokens were given) and ``place`` (file, line, character), each one string of JSON. A string of
     variable length lies outside the attribute, whose own limit is 64 KB.
     """
-    import h5py
-
-    with path.open("xb+", buffering=0) as raw:
-        shield = _Shield(raw)
-        try:
-            with h5py.File(shield, "w", libver=("earliest", "v108")) as file:
-                _fill(file, shards, shield)
-        finally:
-            shield.raise_error()
-
-
-class _Shield:
-    """A file for HDF5 that seems never to fail.
-
-    When the disk is full, HDF5 can neither finish nor close a file, and complains until the process ends. So
-    the first error is kept here, what is written after it is dropped, and the error is raised at the end.
-    """
-
-    def __init__(self, raw: io.FileIO) -> None:
-        self._raw = raw
-        self._error: OSError | None = None
-        # HDF5 asks for these by name, and only reads what it has written
-        self.seek, self.tell, self.read, self.readinto = raw.seek, raw.tell, raw.read, raw.readinto
-
-    def write(self, data: memoryview) -> int:
-        """Write all of it, or keep the error."""
-        view = memoryview(data).cast("B")
-        try:
-            at = 0
-            while at < len(view) and self._error is None:
-                at += self._raw.write(view[at:]) or 0
-        except OSError as error:
-            self._error = error
-        return len(view)
-
-    def truncate(self, size: int) -> int:
-        """Set the file's size, or keep the error."""
-        try:
-            return self._raw.truncate(size)
-        except OSError as error:
-            self._error = self._error or error
-            return size
-
-    def flush(self) -> None:
-        """Nothing is held back."""
-
-    def raise_error(self) -> None:
-        """Raise the first error, if there was one."""
-        if self._error is not None:
-            raise self._error
+    # v108: a dataset per sentence, of which the oldest layout's root would hold thousands only slowly
+    with new_hdf5(path, libver=("earliest", "v108")) as (file, shield):
+        _fill(file, shards, shield)
 
 
 WRITERS: dict[str, Writer] = {
@@ -194,7 +147,7 @@ def _json_numbers(values: np.ndarray[Any, Any]) -> str:
     return f"[{', '.join(['%.9g'] * len(values)) % tuple(values.tolist())}]"
 
 
-def _fill(file: h5py.File, shards: Iterable[Shard], shield: _Shield) -> None:
+def _fill(file: h5py.File, shards: Iterable[Shard], shield: Shield) -> None:
     import h5py
 
     text = h5py.string_dtype("ascii")

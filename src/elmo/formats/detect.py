@@ -124,7 +124,10 @@ def _read(folder: Path, is_temporary: bool) -> Pretrained:
 def _found(source: str | Path | None) -> Iterator[tuple[Path, bool]]:
     """The folder that holds the model, and whether it is a temporary one."""
     if source is None or not str(source):
-        raise ConfigError("no model is bundled yet: give a path, or a Hub id such as org/name")
+        raise ConfigError(
+            "no model is bundled yet: give a path, or a Hub id such as org/name (in the shell by --model, or "
+            "once for all in the variable ELMO_MODEL)"
+        )
     path = Path(source)
     try:
         is_folder, is_file = path.is_dir(), path.is_file()
@@ -144,12 +147,17 @@ def _found(source: str | Path | None) -> Iterator[tuple[Path, bool]]:
         raise FormatError(
             f"{shown(path)}: expected a model's folder or archive, found a file of another kind"
         )
-    elif isinstance(source, str) and (repo := hub.split_id(source)):
+    elif isinstance(source, str) and (repo := hub.split_id(source)) and not _is_meant_as_path(path):
         yield hub.fetch(*repo), False
     else:
         raise FormatError(
             f"{shown(path)!s:.200}: expected a folder, an archive or a Hub id such as org/name, found none"
         )
+
+
+def _is_meant_as_path(path: Path) -> bool:
+    """Whether what could be a Hub id is rather a path with a typing error in it."""
+    return path.parent.is_dir() or is_wanted(path.name) or path.name.lower().endswith(archive.SUFFIXES)
 
 
 def _model_below(root: Path, source: Path) -> Path:

@@ -161,9 +161,9 @@ def new_folder(folder: Path) -> Iterator[Path]:
     try:
         yield temporary
         for path in (*temporary.rglob("*"), temporary):
-            _sync(path)
+            sync(path)
         temporary.rename(folder)
-        _sync(folder.parent)
+        sync(folder.parent)
     except OSError as error:
         raise OutputError(f"{shown(folder)}: cannot be written: {reason(error)}") from error
     finally:
@@ -242,7 +242,7 @@ def _finite_float(digits: str) -> float:
     return value
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Hand a file or folder to the disk, so that a power cut after the rename cannot lose it."""
     if path.is_dir() and os.name == "nt":
         return  # Windows opens no folders

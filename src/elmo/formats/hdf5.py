@@ -71,8 +71,12 @@ def read(folder: Path) -> Pretrained:
     hdf5 = [name for name in names if name.endswith(_SUFFIXES)]
     roots = {name: _root(folder, name) for name in hdf5}
     holders = [name for name in hdf5 if "RNN_0" in roots[name]]
-    if not holders and len(hdf5) == 1:
-        holders = hdf5  # its own fault says more than that nothing was found
+    if not holders:
+        # a file's own fault says more than that nothing was found: the likeliest weights are read for it
+        holders = [
+            name for name in hdf5 if "weights" in name.lower() and "softmax" not in name.lower()
+        ] or hdf5
+        holders = holders if len(holders) == 1 else []
     weights = _only_one(folder, holders, "HDF5 file with RNN_0")
     softmax = [name for name in hdf5 if "softmax" in name.lower() and name != weights]
     has_chars = "char_embed" in roots[weights]
@@ -137,7 +141,7 @@ def write(model: Pretrained, folder: Path) -> None:
     )
     with files.new_folder(folder) as temporary:
         _write_json(temporary / "options.json", options_to_json(options))
-        with new_hdf5(temporary / "weights.hdf5") as file:
+        with new_hdf5(temporary / "weights.hdf5") as (file, _):
             for name in bilm_layout.shapes(model.config):
                 file[name] = bilm_layout.from_parameters(name, parameters)
             for name, shape in bilm_layout.identities(model.config).items():
@@ -146,7 +150,7 @@ def write(model: Pretrained, folder: Path) -> None:
             text = "".join(f"{word}\n" for word in model.vocab.words)
             (temporary / "vocab.txt").write_bytes(text.encode("utf-8"))
         if model.softmax is not None:
-            with new_hdf5(temporary / "softmax_weights.h5") as file:
+            with new_hdf5(temporary / "softmax_weights.h5") as (file, _):
                 file["softmax/W"] = model.softmax.weight.numpy(force=True)
                 file["softmax/b"] = model.softmax.bias.numpy(force=True)
         if isinstance(model.metadata.get("meta"), Mapping):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from elmo.errors import FormatError
-from elmo.formats.files import reason, shown
+from elmo.formats.files import member, names, read_json, reason, shown
 from elmo.formats.wanted import PATTERNS
 
+CONFIG = "config.json"
 _ID = re.compile(r"([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(?:@([\w][\w./-]{0,200}))?", re.ASCII)
 
 
@@ -31,13 +33,17 @@ def fetch(repo_id: str, revision: str | None = None) -> Path:
     )
 
     what = repo_id if revision is None else f"{repo_id}@{revision}"
-    try:
-        folder = snapshot_download(
-            repo_id,
-            revision=revision,
-            allow_patterns=list(PATTERNS),
-            library_name="pyelmo",
+
+    def download(patterns: Sequence[str]) -> Path:
+        found = snapshot_download(
+            repo_id, revision=revision, allow_patterns=list(patterns), library_name="pyelmo"
         )
+        return Path(found)
+
+    try:
+        # Small files first: the name of some other kind of model must not fetch gigabytes of it.
+        _refuse_transformers(download([CONFIG]), what)
+        folder = download(PATTERNS)
     except HFValidationError as error:
         raise FormatError(f"{shown(what)}: expected a Hub id such as org/name: {reason(error)}") from error
     except GatedRepoError as error:
@@ -59,7 +65,17 @@ def fetch(repo_id: str, revision: str | None = None) -> Path:
     # whatever a server that breaks off or answers nonsense makes of the libraries underneath
     except (HTTPError, OSError, ValueError, RuntimeError, KeyError, AssertionError) as error:
         raise FormatError(f"{what}: the download from the Hub failed: {reason(error)}; try again") from error
-    return Path(folder)
+    return folder
+
+
+def _refuse_transformers(folder: Path, what: str) -> None:
+    if CONFIG in names(folder):
+        values = read_json(member(folder, CONFIG))
+        kind = values.get("model_type") if isinstance(values, dict) else None
+        if isinstance(kind, str):
+            raise FormatError(
+                f"{what}: expected an ELMo model, found one of type {kind!r:.40} (transformers)"
+            )
 
 
 def _cause(error: BaseException) -> str:

@@ -32,15 +32,7 @@ class Architecture:
 
     word_width: int = 100  # 0: reads no words
     char_width: int = 50  # 0: reads no characters
-    filters: tuple[tuple[int, int], ...] = (
-        (1, 32),
-        (2, 32),
-        (3, 64),
-        (4, 128),
-        (5, 256),
-        (6, 512),
-        (7, 1024),
-    )
+    filters: tuple[tuple[int, int], ...] = CharCnnConfig.filters  # as in the English models
     n_highway: int = 2
     activation: str = "relu"
     max_characters: int = 50

@@ -50,7 +50,7 @@ class Pretrained:
     softmax: SoftmaxWeights | None = None
     warm: WarmState | None = None
     mix: MixWeights | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)  # JSON values; nothing depends on them
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # JSON values; "tokenizer" names its text's
 
     def __post_init__(self) -> None:
         raise_all(self._mismatches(), subject=f"{self.format} model")

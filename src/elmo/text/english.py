@@ -115,7 +115,7 @@ def pattern() -> re.Pattern[str]:
         rf"{apostrophe}(?:\d0s|em|til|tis|twas|n['’]?){no_letter}",
         rf"{apostrophe}\d\d(?![\w'’])",
         # abbreviations
-        rf"(?:{letter}\.){{2,}}+(?:{letter}{no_letter})?+(?!\.\.)(?:[-‐‑]{part})*+",
+        rf"(?:{letter}\.){{2,30}}+(?:{letter}{no_letter})?+(?!\.\.)(?:[-‐‑]{part})*+",
         rf"{letter}\.{letter}{no_letter}(?!\.(?!\.))",
         r"Ph\.D\.?s?|[BM]\.?Sc\.",
         rf"(?:{'|'.join(sorted(TITLES | ABBREVIATIONS))})\.(?!\.\.)",

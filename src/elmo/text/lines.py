@@ -24,6 +24,7 @@ ErrorPolicy = Literal["strict", "replace", "skip", "surrogateescape"]
 ERROR_POLICIES = ("strict", "replace", "skip", "surrogateescape")
 Source = Path | Literal["-"]  # "-" is stdin
 
+_SAMPLE = 512  # bytes, by which a file without a mark is judged
 MAX_LINE_BYTES = 1 << 30  # a longer line is no sentence, and would only fill memory
 
 _MAGIC = {  # none of these can open a UTF-8 text, but for bzip2's, which is therefore told in full
@@ -39,6 +40,13 @@ _OTHER_ENCODINGS = {  # longest first: the mark of UTF-16 opens that of UTF-32
     codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
+}
+_NO_TEXT = {  # what people give by mistake
+    b"PK\x03\x04": "a zip archive or an Office document; save it as plain text in UTF-8",
+    b"%PDF-": "a PDF; extract its text first, with pdftotext for instance",
+    b"\x89HDF\r\n\x1a\n": "an HDF5 file, not text",
+    b"\x89PNG\r\n\x1a\n": "a picture, not text",
+    b"\xff\xd8\xff": "a picture, not text",
 }
 _READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)  # what damage and devices make of a read
 
@@ -212,18 +220,31 @@ def _decompressed(raw: io.BufferedReader, path: Source) -> Iterator[io.BufferedI
         raise DataError(
             f"{name}: expected {suffix} data, as its name says, found {start[:4].hex(' ') or 'nothing'}"
         )
-    if start.startswith(b"PK\x03\x04"):
-        raise DataError(f"{name}: this is a zip archive; unpack it and give its files")
+    for magic, what in _NO_TEXT.items():
+        if start.startswith(magic):
+            raise DataError(f"{name}: this is {what}")
     for mark, encoding in _OTHER_ENCODINGS.items():
         if start.startswith(mark):
             raise EncodingError(
                 f"{name}: this file is {encoding}; convert it first: iconv -f {encoding} -t UTF-8"
             )
     if kind is None:
+        _refuse_unmarked_utf16(raw.peek(_SAMPLE)[:_SAMPLE], name)
         yield raw
         return
     with _DECOMPRESSORS[kind](raw) as stream:
         yield stream
+
+
+def _refuse_unmarked_utf16(sample: bytes, name: str) -> None:
+    """A NUL may stand in a text, but where every other byte is one, the text is UTF-16 or no text."""
+    for which in (0, 1):
+        half = sample[which::2]
+        if len(half) >= 8 and half.count(0) > 0.75 * len(half):
+            raise EncodingError(
+                f"{name}: every other byte is NUL: this file seems to be UTF-16; convert it first: "
+                f"iconv -f UTF-16{'BE' if which == 0 else 'LE'} -t UTF-8"
+            )
 
 
 class _ZstdStream(io.RawIOBase):

@@ -158,7 +158,7 @@ def _spacy_blank(language: str) -> Language:
         raise MissingExtraError("a spaCy tokenizer", extra="spacy") from error
     try:
         return spacy.blank(language)
-    except ImportError as error:  # unknown codes too: spaCy looks for a module of that name
+    except (ImportError, AttributeError) as error:  # unknown codes: spaCy takes any for a module's name
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(
             f"tokenizer: spaCy cannot make a tokenizer for {language[:40]!r}: {reason}"

@@ -13,15 +13,18 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def new_hdf5(path: Path) -> Iterator[h5py.File]:
-    """A file in the oldest layout, which every HDF5 library since 2008 reads, and our own reader too."""
+def new_hdf5(path: Path, *, libver: str | tuple[str, str] = "earliest") -> Iterator[tuple[h5py.File, Shield]]:
+    """A file to fill and the shield it is written through.
+
+    By default in the oldest layout, which every HDF5 library since 2008 reads, and our own reader too.
+    """
     import h5py
 
     with path.open("xb+", buffering=0) as raw:
         shield = Shield(raw)
         try:
-            with h5py.File(shield, "w", libver="earliest") as file:
-                yield file
+            with h5py.File(shield, "w", libver=libver) as file:
+                yield file, shield
         finally:
             shield.raise_error()
 
