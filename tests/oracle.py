@@ -106,3 +106,52 @@ def mix(states: Array, w: Array, gamma: float, *, layer_norm: bool) -> Array:
         states = (states - mean) / np.sqrt(states.var(axis=-1, keepdims=True) + 1e-5)
     shares = np.exp(w) / np.exp(w).sum()
     return gamma * sum(share * state for share, state in zip(shares, states, strict=True))
+
+
+def softmax_loss(
+    states: Array, weight: Array, bias: Array, targets: list[int]
+) -> tuple[float, dict[str, Array]]:
+    """Mean of −log p(target), and its gradient: dL/dlogit_k = p_k − [k is the target]."""
+    gradient = {"states": np.zeros_like(states), "weight": np.zeros_like(weight), "bias": np.zeros_like(bias)}
+    loss = 0.0
+    for t, target in enumerate(targets):
+        logits = weight @ states[t] + bias
+        p = np.exp(logits - logits.max())
+        p /= p.sum()
+        loss -= np.log(p[target]) / len(targets)
+        p[target] -= 1.0
+        gradient["states"][t] = weight.T @ p / len(targets)
+        gradient["weight"] += np.outer(p, states[t]) / len(targets)
+        gradient["bias"] += p / len(targets)
+    return float(loss), gradient
+
+
+def expected_count(word: int, n_words: int, n_samples: int, n_tries: int) -> float:
+    """How often a log-uniform sampler is to be expected to give a word (TensorFlow's range_sampler)."""
+    p = (np.log(word + 2) - np.log(word + 1)) / np.log(n_words + 1)
+    return n_samples * p if n_tries == n_samples else 1.0 - (1.0 - p) ** n_tries
+
+
+def sampled_softmax_loss(
+    states: Array, weight: Array, bias: Array, targets: list[int], samples: list[int], n_tries: int
+) -> tuple[float, dict[str, Array]]:
+    """The same against samples, each logit less log(expected count), samples equal to the target left out."""
+    gradient = {"states": np.zeros_like(states), "weight": np.zeros_like(weight), "bias": np.zeros_like(bias)}
+    loss = 0.0
+    for t, target in enumerate(targets):
+        words = [target] + [word for word in samples if word != target]
+        logits = np.array(
+            [
+                weight[k] @ states[t] + bias[k] - np.log(expected_count(k, len(bias), len(samples), n_tries))
+                for k in words
+            ]
+        )
+        p = np.exp(logits - logits.max())
+        p /= p.sum()
+        loss -= np.log(p[0]) / len(targets)
+        p[0] -= 1.0
+        for k, slope in zip(words, p, strict=True):
+            gradient["states"][t] += slope * weight[k] / len(targets)
+            gradient["weight"][k] += slope * states[t] / len(targets)
+            gradient["bias"][k] += slope / len(targets)
+    return float(loss), gradient
