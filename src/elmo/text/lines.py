@@ -149,20 +149,34 @@ def read_lines(
 
 def _lines(path: Source, *, errors: ErrorPolicy, max_line_bytes: int, tally: Tally) -> Iterator[Line]:
     name = shown(path)
+    with open_text(path) as (_, stream):
+        for number in itertools.count(1):
+            line = stream.readline(max_line_bytes + 1)
+            if not line:
+                return
+            if len(line) > max_line_bytes:
+                raise endless_line(f"{name}:{number}", max_line_bytes)
+            tally.lines += 1
+            before = len(codecs.BOM_UTF8) if number == 1 and line.startswith(codecs.BOM_UTF8) else 0
+            place = f"{name}:{number}"
+            text = decode_line(line[before:], before=before, errors=errors, place=place, tally=tally)
+            if text is not None:
+                yield Line(text, number, name)
+
+
+def endless_line(place: str, max_line_bytes: int) -> DataError:
+    """The error for what is hardly a line of text."""
+    found = f"more than {max_line_bytes:,} bytes without an end"
+    return DataError(f"{place}: expected a line, found {found}; is it text?")
+
+
+@contextmanager
+def open_text(path: Source) -> Iterator[tuple[io.BufferedReader, io.BufferedIOBase]]:
+    """The file's bytes as they are stored, and those of its text; failing reads become a ``DataError``."""
+    name = shown(path)
     try:
         with _opened(path) as raw, _decompressed(raw, path) as stream:
-            for number in itertools.count(1):
-                line = stream.readline(max_line_bytes + 1)
-                if not line:
-                    return
-                if len(line) > max_line_bytes:
-                    found = f"more than {max_line_bytes:,} bytes without an end"
-                    raise DataError(f"{name}:{number}: expected a line, found {found}; is it text?")
-                tally.lines += 1
-                mark = codecs.BOM_UTF8 if number == 1 and line.startswith(codecs.BOM_UTF8) else b""
-                text = _decode(line, mark=mark, errors=errors, place=f"{name}:{number}", tally=tally)
-                if text is not None:
-                    yield Line(text, number, name)
+            yield raw, stream
     except PermissionError as error:
         raise DataError(f"{name}: no permission to read it") from error
     except _READ_ERRORS as error:
@@ -170,14 +184,14 @@ def _lines(path: Source, *, errors: ErrorPolicy, max_line_bytes: int, tally: Tal
         raise DataError(f"{name}: cannot be read: {reason[:200]}") from error
 
 
-def _decode(line: bytes, *, mark: bytes, errors: ErrorPolicy, place: str, tally: Tally) -> str | None:
-    """The text of a line; None when the policy leaves it out."""
-    body = line.removeprefix(mark).removesuffix(b"\n").removesuffix(b"\r")
+def decode_line(line: bytes, *, before: int = 0, errors: ErrorPolicy, place: str, tally: Tally) -> str | None:
+    """The text of a line; None when the policy leaves it out. ``before`` it stand bytes of the same line."""
+    body = line.removesuffix(b"\n").removesuffix(b"\r")
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError as error:
         if errors == "strict":
-            position = len(mark) + error.start + 1
+            position = before + error.start + 1
             raise EncodingError(
                 f"{place}: byte {position} of the line (0x{body[error.start]:02x}) is not UTF-8; "
                 "use --errors replace, skip or surrogateescape, or convert the file"

@@ -1,0 +1,1 @@
+"""Raw text in, a trained biLM out."""

@@ -1,0 +1,286 @@
+"""Text in, a corpus out: a folder of type ids, built once and read from disk ever after.
+
+What the text says is kept: a word is any token, lower-case ``<unk>`` like all others. Only the three special
+spellings have no type of their own: a literal ``<UNK>`` is the unknown word, and so is a literal ``<S>`` or
+``</S>``, which must not become a boundary.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from elmo.embed.atomic import cannot_write, locked
+from elmo.errors import ConfigError, DataError, OutputError
+from elmo.formats.files import shown, sync
+from elmo.text.lines import ERROR_POLICIES, ErrorPolicy, Source, expand
+from elmo.text.source import INPUT_FORMATS, InputFormat
+from elmo.text.tokens import Tokenizer
+from elmo.text.tokens import tokenizer as tokenizer_by_name
+from elmo.train.corpus_files import Selecting, write_files
+from elmo.train.corpus_folder import FILES, MANIFEST, Corpus, CorpusManifest, read_manifest
+from elmo.train.draft import BuildProgress, Draft, OnProgress, Reading, read_draft
+
+__all__ = ["BuildProgress", "Corpus", "build"]
+
+MAX_SENTENCE = 1000  # words
+_FEWEST = 2  # sentences
+_MANY_BYTES = 1 << 22  # text for which it pays to start processes
+_SCRATCH = ".draft"  # ends the names of files that are gone when the corpus is done
+_log = logging.getLogger(__name__)
+
+
+def build(
+    inputs: str | Path | Sequence[str | Path],
+    folder: str | Path,
+    *,
+    input_format: InputFormat = "text",
+    tokenizer: str | Tokenizer = "en",
+    split: bool | None = None,
+    heldout: float | int | None = None,
+    heldout_inputs: str | Path | Sequence[str | Path] = (),
+    deduplicate: bool = False,
+    keep_order: bool = False,
+    blank_lines_count: bool = False,
+    max_sentence: int = MAX_SENTENCE,
+    errors: ErrorPolicy = "strict",
+    seed: int = 0,
+    processes: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> Corpus:
+    """Turn files, globs, folders and stdin (``-``) into a corpus at ``folder``; reuse one that fits.
+
+    ``input_format``: raw ``text`` (``split`` cuts its lines into sentences, unless it is False), ``tokens``
+    parted by spaces with a sentence on each line, or ``conllu``. A sentence of more than ``max_sentence``
+    words, such as a whole text on one line, is cut.
+
+    Held out is a share of the sentences (``heldout=0.05``), a number of them (``heldout=500``), what other
+    files hold (``heldout_inputs``), or by default 1%: at least 5 sentences, if that leaves enough, and about
+    200,000 tokens at most. Which ones depends on the ``seed`` and the sentence's number alone. With
+    ``keep_order`` they are taken in runs, so that documents stay whole; the order of the text is kept on disk
+    in any case. ``deduplicate`` leaves out sentences that came before.
+
+    Blank lines are nothing, or with ``blank_lines_count`` sentences without words (as for WikiText).
+    ``processes`` tokenise raw text; their number changes the speed only.
+
+    A folder that was built from the same files (by path, size and time of change) with the same options is
+    opened as it is; another corpus there is replaced when the new one is whole.
+    """
+    folder = Path(folder)
+    files, heldout_files = _expanded(inputs), _expanded(heldout_inputs)
+    _check(
+        input_format=input_format,
+        split=split,
+        heldout=heldout,
+        has_heldout_files=bool(heldout_files),
+        deduplicate=deduplicate,
+        blank_lines_count=blank_lines_count,
+        max_sentence=max_sentence,
+        errors=errors,
+    )
+    is_text = input_format == "text"
+    reading = Reading(
+        input_format,
+        tokenizer_by_name(tokenizer) if isinstance(tokenizer, str) else tokenizer,
+        split=is_text and split is not False,
+        errors=errors,
+        blank_lines_count=blank_lines_count,
+        max_sentence=max_sentence,
+        processes=_processes(processes, [*files, *heldout_files]) if isinstance(tokenizer, str) else 1,
+    )
+    selecting = Selecting(heldout, deduplicate=deduplicate, keep_order=keep_order, seed=seed)
+    wanted = _Wanted(
+        _options(reading, selecting),
+        [_fingerprint(file, "train") for file in files]
+        + [_fingerprint(file, "heldout") for file in heldout_files],
+    )
+    if (found := wanted.at(folder)) is not None:
+        return found
+    with _replacing(folder) as temporary:
+        if (found := wanted.at(folder)) is not None:  # another process was faster
+            return found
+        draft = read_draft(files, heldout_files, reading=reading, folder=temporary, on_progress=on_progress)
+        _refuse_too_little(draft, files, bool(heldout_files))
+        sizes, sums = write_files(draft, selecting=selecting, folder=temporary, on_progress=on_progress)
+        del draft  # its files are mapped
+        for path in temporary.glob("*" + _SCRATCH):
+            path.unlink()
+        manifest = CorpusManifest(wanted.options, wanted.inputs, sizes, sums)
+        (temporary / MANIFEST).write_text(manifest.to_json(), encoding="ascii")
+    _log.info("built a corpus of %d words at %s", sizes.train_words, shown(folder))
+    return Corpus.open(folder, verify=False)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What a corpus must have been made of, and how."""
+
+    options: dict[str, Any]
+    inputs: list[dict[str, Any]]
+
+    def at(self, folder: Path) -> Corpus | None:
+        """The corpus at ``folder``, if it is such a one, and sound."""
+        if not (folder / MANIFEST).is_file():
+            return None
+        try:
+            found = read_manifest(folder)
+            if (found.options, found.inputs) != (self.options, self.inputs):
+                changed = "the text" if found.options == self.options else "an option"
+                _log.info("%s: %s has changed since it was built; building it again", shown(folder), changed)
+                return None
+            if any(one["path"] == "-" for one in self.inputs):
+                return None  # nobody knows whether stdin holds the same
+            corpus = Corpus.open(folder)
+        except DataError as error:
+            _log.warning("%s; building it again", error)
+            return None
+        _log.info("%s: built before from the same text, used as it is", shown(folder))
+        return corpus
+
+
+def _expanded(inputs: str | Path | Sequence[str | Path]) -> list[Source]:
+    paths = [inputs] if isinstance(inputs, str | Path) else inputs
+    return expand([str(path) for path in paths])
+
+
+def _check(
+    *,
+    input_format: str,
+    split: bool | None,
+    heldout: float | int | None,
+    has_heldout_files: bool,
+    deduplicate: bool,
+    blank_lines_count: bool,
+    max_sentence: int,
+    errors: str,
+) -> None:
+    """Refuse options that are out of range, or contradict each other."""
+    if input_format not in INPUT_FORMATS:
+        raise ConfigError(
+            f"input format: expected one of {', '.join(INPUT_FORMATS)}, found {str(input_format)[:40]!r}"
+        )
+    if errors not in ERROR_POLICIES:
+        raise ConfigError(f"errors: expected one of {', '.join(ERROR_POLICIES)}, found {str(errors)[:40]!r}")
+    if split and input_format != "text":
+        raise ConfigError(f"splitting into sentences goes with input format text, not with {input_format}")
+    is_share = isinstance(heldout, float) and 0 < heldout < 1
+    if heldout is not None and not is_share and (not isinstance(heldout, int) or heldout < 0):
+        raise ConfigError(
+            f"heldout: expected a share between 0 and 1, or a number of sentences, found {heldout}"
+        )
+    if max_sentence < 1:
+        raise ConfigError(f"max_sentence: expected at least 1 word, found {max_sentence}")
+    contradictions = {
+        "a held-out share and held-out files": heldout is not None and has_heldout_files,
+        "counting blank lines and leaving out duplicates": blank_lines_count and deduplicate,
+        "counting blank lines and CoNLL-U": blank_lines_count and input_format == "conllu",
+    }
+    for names, is_so in contradictions.items():
+        if is_so:
+            raise ConfigError(f"corpus: {names} do not go together; choose one")
+
+
+def _processes(wanted: int | None, files: list[Source]) -> int:
+    """As many as there are processors, unless there is little to do."""
+    if wanted is not None:
+        if wanted < 1:
+            raise ConfigError(f"processes: expected at least 1, found {wanted}")
+        return wanted
+    if "-" not in files and sum(file.stat().st_size for file in files if file != "-") < _MANY_BYTES:
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _options(reading: Reading, selecting: Selecting) -> dict[str, Any]:
+    """All that changes the bytes of a corpus, but for its text."""
+    options = {**asdict(selecting), **{field.name: getattr(reading, field.name) for field in fields(reading)}}
+    tokenize = options.pop("tokenize")
+    del options["processes"]
+    is_cut = reading.input_format == "text"
+    options["tokenizer"] = getattr(tokenize, "name", type(tokenize).__name__) if is_cut else None
+    return options
+
+
+def _fingerprint(file: Source, part: str) -> dict[str, Any]:
+    if file == "-":
+        return {"part": part, "path": "-"}
+    try:
+        found = file.stat()
+    except OSError as error:
+        raise DataError(f"{shown(file)}: cannot be read: {error.strerror}") from error
+    path = str(file.absolute()).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return {"part": part, "path": path, "size": found.st_size, "mtime_ns": found.st_mtime_ns}
+
+
+def _refuse_too_little(draft: Draft, files: list[Source], has_heldout_files: bool) -> None:
+    subject = shown(files[0]) if len(files) == 1 else f"{len(files)} files"
+    n_heldout = len(draft.ends) - draft.n_train
+    if draft.n_train == 0:
+        raise DataError(f"{subject}: expected text to train on, found no word in it")
+    if draft.n_train < _FEWEST:
+        raise DataError(
+            f"{subject}: expected at least {_FEWEST} sentences to train on, found {draft.n_train}; give more "
+            "text, or part it into lines"
+        )
+    if has_heldout_files and n_heldout == 0:
+        raise DataError("the held-out files: expected text, found no word in them")
+
+
+@contextmanager
+def _replacing(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which becomes ``folder`` on leaving, whole; what failed leaves nothing behind.
+
+    Only one process fills it at a time, so its name is always the same and a killed run leaves one at most.
+    """
+    temporary, old = (folder.with_name(f".{folder.name}.{kind}") for kind in ("part", "old"))
+    made = [parent for parent in folder.parents if not parent.exists()]  # innermost first
+    is_done = False
+    try:
+        _refuse_other_files(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked(folder.with_name(f".{folder.name}.lock"), subject=folder):
+            try:
+                for left in (temporary, old):
+                    shutil.rmtree(left, ignore_errors=True)
+                temporary.mkdir()
+                yield temporary
+                if (temporary / MANIFEST).is_file():
+                    _move(temporary, folder, old)
+                is_done = True
+            finally:
+                for left in (temporary, old):
+                    shutil.rmtree(left, ignore_errors=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    finally:
+        if not is_done:
+            for parent in made:
+                with suppress(OSError):
+                    parent.rmdir()
+
+
+def _refuse_other_files(folder: Path) -> None:
+    """Nothing may be lost in the place of a corpus but an older corpus."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise OutputError(f"{shown(folder)}: expected a folder for the corpus, found something else")
+    strange = sorted({path.name for path in folder.iterdir()} - {*FILES, MANIFEST}) if folder.exists() else []
+    if strange:
+        raise OutputError(
+            f"{shown(folder)}: expected a corpus or a new folder, found {shown(strange[0])}; name another"
+        )
+
+
+def _move(temporary: Path, folder: Path, old: Path) -> None:
+    with (temporary / MANIFEST).open("rb") as file:
+        os.fsync(file.fileno())
+    sync(temporary)
+    if folder.exists():
+        folder.rename(old)
+    temporary.rename(folder)
+    sync(folder.parent)

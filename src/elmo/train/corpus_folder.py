@@ -1,0 +1,222 @@
+"""A corpus folder in; its token streams, its types and their counts out, read where they lie on disk.
+
+::
+
+    manifest.json   how it was made, of what, and the size and SHA-256 of each file
+    types.txt       one word a line, in the order of ids
+    type_ends.u64   where each of those lines ends
+    counts.u64      how often each type occurs in the training part
+    train.u32       type ids; every sentence ends in </S>
+    heldout.u32     the same for the part that is set aside
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmo.errors import ConfigError, DataError, FormatError, raise_all
+from elmo.formats.checksums import sha256
+from elmo.formats.files import member, read_json, shown
+from elmo.text.vocab import Vocabulary
+from elmo.train.word_types import FIRST_WORD
+
+VERSION = 1
+MANIFEST = "manifest.json"
+FILES = ("types.txt", "type_ends.u64", "counts.u64", "train.u32", "heldout.u32")
+TYPES, TYPE_ENDS, COUNTS, TRAIN, HELDOUT = FILES
+_MANIFEST_LIMIT = 1 << 28  # bytes: about a million input files
+
+
+@dataclass(frozen=True)
+class CorpusSizes:
+    """What a corpus holds; words do not include ``</S>``."""
+
+    types: int
+    train_words: int
+    train_sentences: int
+    heldout_words: int
+    heldout_sentences: int
+    duplicates: int  # sentences left out
+    repaired_lines: int  # by the policy for bytes that are not UTF-8
+    skipped_lines: int
+
+    def bytes_of(self, name: str) -> int | None:
+        """How large a file must be; None when that cannot be told from here."""
+        sizes = {
+            TYPE_ENDS: 8 * self.types,
+            COUNTS: 8 * self.types,
+            TRAIN: 4 * (self.train_words + self.train_sentences),
+            HELDOUT: 4 * (self.heldout_words + self.heldout_sentences),
+        }
+        return sizes.get(name)
+
+
+@dataclass(frozen=True)
+class CorpusManifest:
+    """How a corpus was made, and of what."""
+
+    options: dict[str, Any]  # all that changes its bytes, but for the input
+    inputs: list[dict[str, Any]]  # path, size and time of change of each file; of stdin, the path "-" alone
+    sizes: CorpusSizes
+    files: dict[str, str]  # SHA-256 by name
+
+    def to_json(self) -> str:
+        """The manifest's text; its last entry is a SHA-256 of the others."""
+        values = {"kind": "elmo corpus", "version": VERSION, **asdict(self)}
+        return json.dumps({**values, "sha256": _digest(values)}, indent=1, ensure_ascii=True) + "\n"
+
+
+class Types(Sequence[str]):
+    """The spellings of all types by id, read from disk when they are asked for."""
+
+    def __init__(self, text: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
+        self._text = text
+        self._ends = ends
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, index: Any) -> Any:  # an int gives a str, a slice a list of them
+        if isinstance(index, slice):
+            return self.spellings(np.arange(len(self))[index])
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"type {index} of {len(self)}")
+        return self.spellings(np.array([index % len(self)]))[0]
+
+    def spellings(self, ids: NDArray[np.integer]) -> list[str]:
+        """The words with these ids."""
+        starts, lengths = self._places(ids)
+        text = gathered(self._text, starts, lengths).tobytes()
+        ends = np.cumsum(lengths).tolist()
+        try:
+            return [
+                text[start:end].decode("utf-8", "surrogatepass")  # lone surrogates, if that policy was chosen
+                for start, end in zip([0, *ends], ends, strict=False)
+            ]
+        except UnicodeDecodeError as error:
+            raise DataError(f"{TYPES}: expected UTF-8 words, found damage; build the corpus again") from error
+
+    def padded_bytes(
+        self, ids: NDArray[np.integer], width: int
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """The first ``width`` UTF-8 bytes of each word, (n, width) with zeros behind, and their number."""
+        starts, lengths = self._places(ids)
+        lengths = np.minimum(lengths, width)
+        padded = np.zeros((len(ids), width), dtype=np.uint8)
+        padded[np.arange(width) < lengths[:, None]] = gathered(self._text, starts, lengths)
+        return padded, lengths
+
+    def _places(self, ids: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        ids = np.asarray(ids, dtype=np.int64)
+        starts = np.where(ids > 0, self._ends[ids - 1], 0)
+        return starts, self._ends[ids] - 1 - starts
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A text as type ids: 0 ``<S>``, 1 ``</S>``, 2 ``<UNK>``, then words by falling count.
+
+    Counts are those of the training part; of equal counts the word that came first has the lower id. A
+    sentence is ``w1 … wn 1``. ``counts[0]`` and ``counts[1]`` are the number of sentences.
+    """
+
+    folder: Path
+    manifest: CorpusManifest
+    types: Types
+    counts: NDArray[np.int64]  # (type,)
+    train: NDArray[np.uint32]  # (token,)
+    heldout: NDArray[np.uint32]  # (token,)
+
+    @property
+    def n_tokens(self) -> int:
+        """Words of the training part; ``</S>`` is none."""
+        return self.manifest.sizes.train_words
+
+    @property
+    def n_sentences(self) -> int:
+        """Sentences of the training part."""
+        return self.manifest.sizes.train_sentences
+
+    @classmethod
+    def open(cls, folder: str | Path, *, verify: bool = True) -> Corpus:
+        """Open what ``build`` made; ``DataError`` for anything else.
+
+        ``verify`` reads every file once, to hold it against its SHA-256; sizes are checked in any case.
+        """
+        folder = Path(folder)
+        manifest = read_manifest(folder)
+        problems = []
+        for name in FILES:
+            try:
+                path = member(folder, name)
+                size, expected = path.stat().st_size, manifest.sizes.bytes_of(name)
+                if expected is not None and size != expected:
+                    problems.append(f"{name}: expected {expected} bytes, found {size}")
+                elif verify and sha256(path) != manifest.files[name]:
+                    problems.append(f"{name}: its SHA-256 is not the recorded one")
+            except FormatError as error:
+                problems.append(str(error))
+        subject = f"{shown(folder)}: this corpus is damaged; build it again"
+        raise_all(problems, subject=subject, kind=DataError)
+        types = Types(_mapped(folder / TYPES, "u1"), _mapped(folder / TYPE_ENDS, "<i8"))
+        arrays = {name: _mapped(folder / name, "<u4") for name in (TRAIN, HELDOUT)}
+        return cls(folder, manifest, types, _mapped(folder / COUNTS, "<i8"), arrays[TRAIN], arrays[HELDOUT])
+
+    def vocab(self, n_vocab: int | None = None) -> Vocabulary:
+        """The first ``n_vocab`` types, or all; fewer when there are not so many."""
+        if n_vocab is not None and n_vocab <= FIRST_WORD:
+            raise ConfigError(
+                f"vocabulary: expected a size above {FIRST_WORD} (the special words), found {n_vocab}"
+            )
+        return Vocabulary(tuple(self.types[:n_vocab]))
+
+
+def read_manifest(folder: Path) -> CorpusManifest:
+    """What ``CorpusManifest.to_json`` wrote; ``DataError`` for anything else."""
+    try:
+        values = read_json(member(folder, MANIFEST), _MANIFEST_LIMIT)
+    except FormatError as error:
+        raise DataError(f"{shown(folder)}: expected a corpus: {error}") from error
+    place = shown(folder / MANIFEST)
+    if not isinstance(values, dict) or values.get("kind") != "elmo corpus":
+        raise DataError(f"{place}: expected the manifest of a corpus, found something else")
+    if values.get("version") != VERSION:
+        found = str(values.get("version"))[:20]
+        raise DataError(f"{place}: expected version {VERSION}, found {found}; build the corpus again")
+    digest = values.pop("sha256", None)
+    if digest != _digest(values):
+        raise DataError(f"{place}: its SHA-256 is not the recorded one: damaged; build the corpus again")
+    try:
+        return CorpusManifest(
+            values["options"], values["inputs"], CorpusSizes(**values["sizes"]), values["files"]
+        )
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{place}: expected the keys of a corpus manifest, found others") from error
+
+
+def gathered(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> NDArray[np.uint8]:
+    """The stretches of ``data`` that begin at ``starts``, one after another."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return data[np.arange(total) + np.repeat(starts - (ends - lengths), lengths)]
+
+
+def _digest(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _mapped(path: Path, dtype: str) -> NDArray[Any]:
+    """The numbers of a file, read-only and only in memory where they are looked at."""
+    if path.stat().st_size == 0:
+        return np.zeros(0, dtype=dtype)
+    return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)

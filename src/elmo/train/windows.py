@@ -1,0 +1,212 @@
+"""A stream of type ids in, windows of a batch's rows out: inputs and targets of both directions.
+
+Every row reads a text of its own (``elmo.train.deal``), ``n_steps`` tokens in each window, and the model
+carries its state from window to window by row. A row never stops: it goes from the last sentence of its part
+of an epoch straight on to the first of the next one, as bilm-tf does, so that the state is not reset there
+either, no window is padded, and no token is ever left out.
+
+::
+
+    stream              w1    w2    w3    </S>
+    forward   inputs    <S>   w1    w2    w3        never </S>
+              targets   w1    w2    w3    </S>
+    backward  inputs    </S>  w3    w2    w1        never <S>
+              targets   w3    w2    w1    <S>
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmo.errors import ConfigError
+from elmo.train.deal import Deal, sentences_in
+from elmo.train.word_types import EOS
+
+BOS = 0
+_CHUNK_TOKENS = 1024  # of each row, made at once
+
+Ids = NDArray[np.int64]
+
+
+class Position(NamedTuple):
+    """A window of a run: its epoch, and its number in that epoch."""
+
+    epoch: int
+    window: int
+
+
+@dataclass(frozen=True)
+class Direction:
+    """What one direction reads and what it should say."""
+
+    inputs: Ids  # (batch, time)
+    targets: Ids  # (batch, time)
+
+
+@dataclass(frozen=True)
+class Window:
+    """One window of a batch; both directions read the same sentences of a row."""
+
+    forward: Direction
+    backward: Direction
+    position: Position
+    mask: NDArray[np.bool_] | None = None  # (batch, time): False where a row has ended; None: nowhere
+
+
+class Windows:
+    """The windows of all epochs, for all rows of the batch or for the ``rows`` of one process.
+
+    The order depends on ``seed`` and ``n_rows`` only. With a seed the text is shuffled by blocks of about
+    ``block_tokens`` (by default a thousandth of the text, 64 to 2048 tokens), anew for each epoch; without
+    one its order is kept, and each row reads a contiguous part of it.
+
+    An epoch has as many windows as the stream fills. Rows do not turn to the next epoch in the same window,
+    but within about a sentence of each other.
+    """
+
+    def __init__(
+        self,
+        stream: NDArray[np.uint32],
+        *,
+        n_rows: int,
+        n_steps: int,
+        seed: int | None,
+        rows: slice | None = None,
+        block_tokens: int | None = None,
+    ) -> None:
+        if n_steps < 1:
+            raise ConfigError(f"steps: expected at least 1, found {n_steps}")
+        self.n_rows = n_rows
+        self.n_steps = n_steps
+        self.deal = Deal(stream, n_rows=n_rows, seed=seed, block_tokens=block_tokens)
+        self.rows = range(n_rows)[rows or slice(None)]
+        if not self.rows:
+            raise ConfigError(f"rows: expected some of the batch's {n_rows}, found none in {rows}")
+        self._total = len(stream)
+        self._per_chunk = max(1, min(_CHUNK_TOKENS, len(stream) // n_rows) // n_steps)
+        self._chunk = -1
+        self._made: tuple[Ids, Ids, Ids, Ids] | None = None
+
+    def n_windows(self, epoch: int) -> int:
+        """How many windows begin in an epoch; epochs may differ by one."""
+        return self._first(epoch + 1) - self._first(epoch)
+
+    def after(self, position: Position) -> Position:
+        """The position of the next window."""
+        return self._position(self._number(position) + 1)
+
+    def at(self, position: Position) -> Window:
+        """The window at a position; quickest when positions come in order."""
+        number = self._number(position)
+        if number // self._per_chunk != self._chunk or self._made is None:
+            self._chunk = number // self._per_chunk
+            self._made = self._make(self._chunk * self._per_chunk * self.n_steps)
+        start = number % self._per_chunk * self.n_steps
+        arrays = [array[:, start : start + self.n_steps].copy() for array in self._made]
+        return Window(Direction(*arrays[:2]), Direction(*arrays[2:]), self._position(number))
+
+    def read(self, start: tuple[int, int] = (0, 0)) -> Iterator[Window]:
+        """The windows from a position on, without end."""
+        position = Position(*start)
+        while True:
+            window = self.at(position)
+            yield window
+            position = self.after(window.position)
+
+    def _first(self, epoch: int) -> int:
+        """The number of an epoch's first window, all epochs counted."""
+        return epoch * self._total // (self.n_rows * self.n_steps)
+
+    def _number(self, position: Position) -> int:
+        epoch, window = position
+        if epoch < 0 or window < 0:
+            raise ConfigError(f"position: expected numbers from 0, found epoch {epoch}, window {window}")
+        return self._first(epoch) + window
+
+    def _position(self, number: int) -> Position:
+        # the last epoch whose first window is not after it; an epoch of a tiny text may have no window
+        epoch = -(-(number + 1) * self.n_rows * self.n_steps // self._total) - 1
+        return Position(epoch, number - self._first(epoch))
+
+    def _make(self, start: int) -> tuple[Ids, Ids, Ids, Ids]:
+        """Inputs and targets of both directions for the tokens from ``start`` on of each row's text."""
+        n_tokens = self._per_chunk * self.n_steps
+        guess = start * self.n_rows // self._total
+        pieces: list[NDArray[np.uint32]] = []
+        offsets = []  # of each row's first token among the pieces
+        length = 0
+        for row in self.rows:
+            found, lead = self._sentences(row, start, start + n_tokens, guess)
+            offsets.append(length + lead)
+            length += sum(map(len, found))
+            pieces += found
+        both = both_directions(np.concatenate(pieces).astype(np.int64))
+        index = np.array(offsets)[:, None] + np.arange(n_tokens)
+        fi, ft, bi, bt = (array[index] for array in both)
+        return fi, ft, bi, bt
+
+    def _sentences(self, row: int, start: int, end: int, guess: int) -> tuple[list[NDArray[np.uint32]], int]:
+        """The whole sentences that hold a row's tokens ``start … end``; how far into them ``start`` is."""
+        deal = self.deal
+        epoch = deal.epoch_of(row, start, guess)
+        pieces: list[NDArray[np.uint32]] = []
+        lead = 0
+        while True:
+            part = deal.part(epoch, row)
+            first = max(0, int(np.searchsorted(part.before, start, side="right")) - 1)
+            for k in range(first, len(part.starts)):
+                low, high, before = int(part.starts[k]), int(part.ends[k]), int(part.before[k])
+                if before >= end:
+                    return pieces, lead
+                if before < start:
+                    begin = deal.sentence_start(low, low + start - before)
+                    lead = low + start - before - begin
+                    low, before = begin, before + begin - low
+                if before + high - low > end:
+                    high = deal.sentence_end(low + end - before - 1)
+                pieces.append(deal.stream[low:high])
+            if part.end >= end:
+                return pieces, lead
+            epoch += 1
+
+
+def both_directions(stream: Ids) -> tuple[Ids, Ids, Ids, Ids]:
+    """Forward inputs and targets, backward inputs and targets of whole sentences, (time,) each."""
+    ends = np.flatnonzero(stream == EOS)
+    lengths = np.diff(ends, prepend=-1)
+    mirrored = np.repeat(2 * ends + 1 - lengths, lengths) - np.arange(len(stream))  # within its sentence
+    forward_inputs = np.empty_like(stream)
+    forward_inputs[0], forward_inputs[1:] = BOS, stream[:-1]
+    forward_inputs[ends[:-1] + 1] = BOS
+    backward_inputs = stream[mirrored]
+    backward_targets = stream[mirrored - 1]
+    backward_targets[ends] = BOS
+    return forward_inputs, stream, backward_inputs, backward_targets
+
+
+def evaluation_windows(stream: NDArray[np.uint32], *, n_rows: int, n_steps: int) -> Iterator[Window]:
+    """The whole stream once, in order, nothing left out: each row has a contiguous part of it.
+
+    Rows that have ended are masked. There are fewer rows when the stream has fewer sentences.
+    """
+    n_rows = max(1, min(n_rows, sentences_in(stream, enough=n_rows)))
+    windows = Windows(stream, n_rows=n_rows, n_steps=n_steps, seed=None)
+    ends = np.array([windows.deal.part(0, row).end for row in range(n_rows)])
+    for number in range(-(-int(ends.max()) // n_steps)):
+        window = windows.at(Position(0, number))
+        mask = number * n_steps + np.arange(n_steps) < ends[:, None]
+        yield Window(
+            Direction(
+                np.where(mask, window.forward.inputs, BOS), np.where(mask, window.forward.targets, EOS)
+            ),
+            Direction(
+                np.where(mask, window.backward.inputs, EOS), np.where(mask, window.backward.targets, BOS)
+            ),
+            Position(0, number),
+            mask,
+        )

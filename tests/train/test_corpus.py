@@ -1,0 +1,525 @@
+"""Text into a corpus folder: which tokens, which ids, what is held out, reuse, damage and refusals."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import lzma
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elmo.errors import ConfigError, DataError, ElmoError, EncodingError, OutputError
+from elmo.text.blocks import read_blocks
+from elmo.text.lines import read_lines
+from elmo.text.source import read_sentences
+from elmo.text.tokens import Tokens, tokenizer
+from elmo.train import corpus_files, draft, word_types
+from elmo.train.corpus import BuildProgress, Corpus, build
+from elmo.train.tokenising import words_of as words_of_block
+from tests.shared import SHARED
+
+TEXT = "the cat sat\nthe dog sat down\n\na cat and a dog\nthe end\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def tokens_of(path: Path, folder: Path, **options: Any) -> Corpus:
+    return build(path, folder, **{"input_format": "tokens", "heldout": 0, **options})
+
+
+def words_of(corpus: Corpus, part: str = "train") -> list[list[str]]:
+    stream = getattr(corpus, part)
+    assert len(stream) == 0 or stream[-1] == 1
+    words = corpus.types.spellings(stream)
+    sentences: list[list[str]] = [[]]
+    for number, word in zip(stream, words, strict=True):
+        if number == 1:
+            sentences.append([])
+        else:
+            sentences[-1].append(word)
+    return sentences[:-1]
+
+
+def expected_types(sentences: list[list[str]]) -> tuple[list[str], list[int]]:
+    """By falling count, then by first appearance, as a dictionary has it."""
+    counts = Counter(itertools.chain(*sentences))
+    ranked = sorted(counts, key=lambda word: -counts[word])
+    return ["<S>", "</S>", "<UNK>", *ranked], [len(sentences)] * 2 + [0] + [counts[word] for word in ranked]
+
+
+def test_a_small_text_becomes_ids_by_falling_count(file: Path, tmp_path: Path) -> None:
+    corpus = tokens_of(file, tmp_path / "corpus")
+    sentences = [line.split() for line in TEXT.split("\n") if line]
+    assert words_of(corpus) == sentences
+    types, counts = expected_types(sentences)
+    assert (list(corpus.types), corpus.counts.tolist()) == (types, counts)
+    assert (corpus.n_tokens, corpus.n_sentences) == (14, 4)
+    assert len(corpus.train) == 18
+    assert corpus.vocab(6).words == ("<S>", "</S>", "<UNK>", "the", "cat", "sat")
+    assert len(corpus.vocab()) == len(corpus.vocab(1000)) == len(types)
+    assert not corpus.train.flags.writeable
+    with pytest.raises(ConfigError, match="expected a size above 3"):
+        corpus.vocab(3)
+
+
+def test_words_are_spelled_from_the_map(file: Path, tmp_path: Path) -> None:
+    file.write_text("猫 naïve a\n猫 x\n", encoding="utf-8")
+    types = tokens_of(file, tmp_path / "corpus").types
+    assert [types[k] for k in (-1, 3, 4)] == ["x", "猫", "naïve"]
+    padded, lengths = types.padded_bytes(np.array([4, 3, 5]), 4)
+    assert lengths.tolist() == [4, 3, 1]
+    assert padded.tolist() == [list("naïve".encode()[:4]), [*"猫".encode(), 0], [97, 0, 0, 0]]
+    with pytest.raises(IndexError):
+        types[7]
+
+
+def test_spellings_of_special_words_are_unknown_and_lower_case_ones_are_words(
+    file: Path, tmp_path: Path
+) -> None:
+    file.write_text("<S> a <unk> </S>\n<UNK> <s> </s>\n")
+    corpus = tokens_of(file, tmp_path / "corpus")
+    assert words_of(corpus) == [["<UNK>", "a", "<unk>", "<UNK>"], ["<UNK>", "<s>", "</s>"]]
+    assert corpus.counts[2] == 3
+    assert list(corpus.types).count("<S>") == list(corpus.types).count("<UNK>") == 1
+
+
+def test_blank_lines_are_nothing_or_sentences_on_request(file: Path, tmp_path: Path) -> None:
+    file.write_text("\n\na b\n \t\nc\n\n")
+    assert words_of(tokens_of(file, tmp_path / "one")) == [["a", "b"], ["c"]]
+    assert words_of(tokens_of(file, tmp_path / "two", blank_lines_count=True)) == [
+        [], [], ["a", "b"], [], ["c"], [],
+    ]  # fmt: skip
+
+
+SPACES = st.text(alphabet=" \t\r\n\n", min_size=1, max_size=4)
+WORDS = st.text(alphabet="ab\u3000\x85\u2028\xa0\x0bé猫\ufeff", min_size=1, max_size=3)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.tuples(SPACES, WORDS), min_size=4, max_size=60), st.integers(1, 20), st.booleans())
+def test_the_fast_path_reads_what_the_text_room_reads(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[tuple[str, str]], block: int, blank: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("fast")
+    path = folder / "text.txt"
+    path.write_bytes(b"a\nb" + "".join(itertools.chain(*parts)).encode())
+    expected = [
+        list(sentence.tokens.tokens)
+        for sentence in read_sentences([path], tokenizer=tokenizer("whitespace"), input_format="tokens")
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(draft, "BLOCK_BYTES", block)
+        corpus = tokens_of(path, folder / "corpus", blank_lines_count=blank)
+    assert words_of(corpus) == [words for words in expected if words or blank]
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.text(alphabet="ab \r\né\ufeff", max_size=40), st.integers(1, 8))
+def test_blocks_hold_the_lines_of_a_file(
+    tmp_path_factory: pytest.TempPathFactory, text: str, n_bytes: int
+) -> None:
+    path = tmp_path_factory.mktemp("blocks") / "text.txt"
+    path.write_bytes(text.encode())
+    data = b""
+    for block in read_blocks(path, n_bytes=n_bytes, cut_after=4):
+        assert block.line == data.count(b"\n") + 1
+        data += block.data
+        assert block.is_open != data.endswith(b"\n")
+    lines = data.decode().split("\n")[:-1]
+    assert [line.removesuffix("\r") for line in lines] == [line.text for line in read_lines(path)]
+
+
+@pytest.mark.parametrize("errors", ["replace", "skip", "surrogateescape"])
+def test_policies_for_other_bytes_are_those_of_the_text_room(file: Path, tmp_path: Path, errors: Any) -> None:
+    file.write_bytes(b"a b\nc \xff d\ne\n" * 3)
+    corpus = tokens_of(file, tmp_path / "corpus", errors=errors)
+    expected = [
+        list(sentence.tokens.tokens)
+        for sentence in read_sentences(
+            [file], tokenizer=tokenizer("en"), input_format="tokens", errors=errors
+        )
+    ]
+    assert words_of(corpus) == expected
+    sizes = corpus.manifest.sizes
+    assert (sizes.skipped_lines, sizes.repaired_lines) == ((3, 0) if errors == "skip" else (0, 3))
+
+
+def test_bytes_that_are_not_utf_8_are_named_by_line_and_byte(file: Path, tmp_path: Path) -> None:
+    file.write_bytes(b"a b\n" * 1000 + b"ab \xff\n")
+    with pytest.raises(EncodingError, match=r"text\.txt:1001: byte 4 of the line \(0xff\) is not UTF-8"):
+        tokens_of(file, tmp_path / "corpus")
+    file.write_bytes(b"ab " * 2_000_000 + b"\xff")  # one line, which comes in pieces
+    with pytest.raises(EncodingError, match=r"text\.txt:1: byte 6000001 of the line"):
+        tokens_of(file, tmp_path / "corpus")
+    assert names(tmp_path) == ["text.txt"]
+
+
+def test_a_text_on_one_line_is_cut_into_sentences(file: Path, tmp_path: Path) -> None:
+    words = [f"w{k % 977}" for k in range(1_100_000)]
+    file.write_text("x y\n" + " ".join(words) + "\nz")
+    corpus = tokens_of(file, tmp_path / "corpus", max_sentence=1000)
+    sentences = words_of(corpus)
+    assert [len(sentence) for sentence in sentences] == [2, *[1000] * 1100, 1]
+    assert list(itertools.chain(*sentences[1:-1])) == words
+
+
+def test_raw_text_is_split_and_tokenised(file: Path, tmp_path: Path) -> None:
+    file.write_text("I don't. You do.\r\n\nA third one.\n")
+    corpus = build(file, tmp_path / "one", heldout=0)
+    assert words_of(corpus) == [["I", "do", "n't", "."], ["You", "do", "."], ["A", "third", "one", "."]]
+    assert len(words_of(build(file, tmp_path / "two", heldout=0, split=False))) == 2
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_a_line_that_comes_in_pieces_stays_one_line(split: bool) -> None:
+    options: Any = {"tokenize": tokenizer("en"), "split": split}
+    pieces = words_of_block(b"a b\nc d ", is_open=True, **options) + words_of_block(
+        b"\n", is_open=False, **options
+    )
+    pieces += words_of_block(b"e ", is_open=True, **options) + words_of_block(
+        b"f\n\n", is_open=False, **options
+    )
+    assert pieces.split(b"\t") == b"a b \n c d \n e f \n \n ".split(b" ")
+
+
+def test_conllu_gives_its_words_with_their_spaces(file: Path, tmp_path: Path) -> None:
+    forms = ["1 000", "cats", "."]
+    block = "".join(f"{k}\t{form}" + "\t_" * 8 + "\n" for k, form in enumerate(forms, start=1)) + "\n"
+    file.write_text(block * 3)
+    assert words_of(build(file, tmp_path / "c", input_format="conllu", heldout=0)) == [forms] * 3
+
+
+def test_processes_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draft, "_TEXT_BLOCK", 1 << 13)
+    paths = []
+    for k in range(3):
+        paths.append(tmp_path / f"{k}.txt")
+        paths[-1].write_text("".join(f"Line {k} of {j}, isn't it? Yes é猫.\n" for j in range(1000)))
+    one, three = (build(paths, tmp_path / str(n), processes=n) for n in (1, 3))
+    assert one.manifest.files == three.manifest.files
+    assert one.n_sentences > 5000
+
+
+def test_a_tokeniser_of_the_callers_own_may_be_used(file: Path, tmp_path: Path) -> None:
+    class Halves:
+        name = "halves"
+
+        def __call__(self, text: str) -> Tokens:
+            return Tokens.given(
+                [text[: len(text) // 2].strip() or "-", text[len(text) // 2 :].strip() or "-"]
+            )
+
+    corpus = build(file, tmp_path / "corpus", tokenizer=Halves(), split=False, heldout=0)
+    assert words_of(corpus)[0] == ["the c", "at sat"]
+
+    class Tabs(Halves):
+        def __call__(self, text: str) -> Tokens:
+            return Tokens.given(["a\tb"])
+
+    with pytest.raises(DataError, match="tokenizer halves: expected tokens without tab"):
+        build(file, tmp_path / "other", tokenizer=Tabs(), heldout=0)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=8), min_size=12, max_size=80),
+    st.integers(6, 30),
+    st.booleans(),
+)
+def test_types_that_do_not_fit_in_memory_give_the_same_corpus(
+    tmp_path_factory: pytest.TempPathFactory, numbers: list[list[int]], limit: int, deduplicate: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("segments")
+    path = folder / "text.txt"
+    path.write_text("".join(" ".join(f"w{k}" for k in line) + "\n" for line in numbers))
+    whole = tokens_of(
+        path, folder / "whole", heldout=3, deduplicate=deduplicate and len(set(map(tuple, numbers))) > 3
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(draft, "BLOCK_BYTES", 40)
+        patch.setattr(corpus_files, "_CHUNK", 16)
+        patch.setattr(
+            draft, "TypeNumbering", lambda where: word_types.TypeNumbering(where, max_in_memory=limit)
+        )
+        pieces = tokens_of(
+            path, folder / "pieces", heldout=3, deduplicate=whole.manifest.options["deduplicate"]
+        )
+    assert pieces.manifest.files == whole.manifest.files
+    sentences = words_of(whole)
+    types, counts = expected_types(sentences)
+    assert sorted(whole.counts[3:].tolist()) == sorted([0] * (len(whole.types) - len(types)) + counts[3:])
+    assert whole.counts[: len(counts)].tolist() == counts
+    assert sum(map(len, sentences)) == whole.n_tokens
+
+
+def many(path: Path, n: int) -> list[str]:
+    lines = [f"sentence number {k} of {n}" for k in range(n)]
+    path.write_text("\n".join(lines) + "\n")
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("n", "heldout", "n_heldout"),
+    [(10, None, 2), (50, None, 5), (3000, None, 30), (400, 0.1, 40), (400, 7, 7), (400, 0, 0)],
+)
+def test_sentences_are_held_out_and_none_is_lost(
+    file: Path, tmp_path: Path, n: int, heldout: Any, n_heldout: int
+) -> None:
+    lines = many(file, n)
+    corpus = tokens_of(file, tmp_path / "corpus", heldout=heldout)
+    held, kept = ([" ".join(words) for words in words_of(corpus, part)] for part in ("heldout", "train"))
+    assert len(held) == n_heldout == corpus.manifest.sizes.heldout_sentences
+    assert [line for line in lines if line in set(held)] == held  # in the order of the text
+    assert [line for line in lines if line not in set(held)] == kept
+    assert corpus.counts[1] == len(kept)
+    assert corpus.counts[3:].sum() == corpus.n_tokens  # what is held out is not counted
+
+
+def test_another_seed_holds_out_others_and_order_is_kept_in_runs(file: Path, tmp_path: Path) -> None:
+    many(file, 2000)
+    held = {
+        (seed, keep): [
+            int(words[2])
+            for words in words_of(
+                tokens_of(file, tmp_path / f"{seed}{keep}", heldout=128, seed=seed, keep_order=keep),
+                "heldout",
+            )
+        ]
+        for seed in (0, 1)
+        for keep in (False, True)
+    }
+    assert len({tuple(numbers) for numbers in held.values()}) == 4
+    for (_, keep), numbers in held.items():
+        n_runs = 1 + sum(b != a + 1 for a, b in itertools.pairwise(numbers))
+        assert n_runs <= 3 if keep else n_runs > 100
+
+
+def test_what_is_held_out_by_default_stays_small(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus_files, "_DEFAULT_TOKENS", 2000)
+    file.write_text(("word " * 90 + "\n") * 4000)
+    corpus = tokens_of(file, tmp_path / "corpus", heldout=None)
+    assert 1900 < len(corpus.heldout) <= 2000
+
+
+def test_other_files_may_be_held_out(file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "dev.txt"
+    other.write_text("the zebra sat\n")
+    corpus = tokens_of(file, tmp_path / "corpus", heldout=None, heldout_inputs=other)
+    assert words_of(corpus, "heldout") == [["the", "zebra", "sat"]]
+    assert len(words_of(corpus)) == 4
+    assert corpus.types[-1] == "zebra"
+    assert corpus.counts[-1] == 0
+    with pytest.raises(ConfigError, match="a held-out share and held-out files do not go together"):
+        tokens_of(file, tmp_path / "corpus", heldout=0.1, heldout_inputs=other)
+    other.write_text("\n\n")
+    with pytest.raises(DataError, match="the held-out files: expected text"):
+        tokens_of(file, tmp_path / "other", heldout=None, heldout_inputs=other)
+
+
+def test_duplicates_are_left_out_on_request(file: Path, tmp_path: Path) -> None:
+    file.write_text("a b\nb a\na b\nc\na b \nb a a\nc\n")
+    corpus = tokens_of(file, tmp_path / "corpus", deduplicate=True)
+    assert words_of(corpus) == [["a", "b"], ["b", "a"], ["c"], ["b", "a", "a"]]
+    assert corpus.manifest.sizes.duplicates == 3
+    assert corpus.counts[3:].tolist() == [4, 3, 1]
+
+
+def test_an_unchanged_text_is_not_read_again(
+    file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="elmo")
+    folder = tmp_path / "corpus"
+    first = tokens_of(file, folder)
+    stamp = (folder / "train.u32").stat().st_mtime_ns
+    assert tokens_of(file, folder).manifest == first.manifest
+    assert "built before from the same text" in caplog.text
+    assert (folder / "train.u32").stat().st_mtime_ns == stamp
+    assert tokens_of(file, folder, max_sentence=2).n_sentences > first.n_sentences
+    assert "an option has changed" in caplog.text
+    file.write_text(TEXT * 2)
+    assert tokens_of(file, folder, max_sentence=2).n_tokens == 2 * first.n_tokens
+    assert "the text has changed" in caplog.text
+    assert names(tmp_path) == ["corpus", "text.txt"]
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "types.txt", "type_ends.u64", "counts.u64", "train.u32"])
+def test_damage_is_refused_and_built_anew(file: Path, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "corpus"
+    sound = tokens_of(file, folder).manifest
+    data = (folder / name).read_bytes()
+    for at in range(0, len(data), 7):
+        (folder / name).write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        with pytest.raises(DataError, match="corpus"):
+            Corpus.open(folder)
+    for length in (0, len(data) // 2, len(data) - 2):
+        (folder / name).write_bytes(data[:length])
+        with pytest.raises(DataError, match="corpus"):
+            Corpus.open(folder, verify=name == "types.txt")
+    (folder / name).unlink()
+    with pytest.raises(DataError, match="corpus"):
+        Corpus.open(folder)
+    assert tokens_of(file, folder).manifest == sound
+    assert (folder / name).read_bytes() == data
+
+
+def test_another_folder_is_no_corpus_and_is_left_alone(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="expected a corpus"):
+        Corpus.open(tmp_path)
+    with pytest.raises(DataError, match="expected a corpus"):
+        Corpus.open(tmp_path / "absent")
+    with pytest.raises(OutputError, match=r"expected a corpus or a new folder, found text\.txt"):
+        tokens_of(file, tmp_path)
+    (tmp_path / "manifest.json").write_text(json.dumps({"kind": "other"}))
+    with pytest.raises(DataError, match="expected the manifest of a corpus"):
+        Corpus.open(tmp_path)
+    with pytest.raises(OutputError, match="expected a folder for the corpus"):
+        tokens_of(file, file)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "expected text to train on, found no word in it"),
+        (b"\n \n\t\n", "expected text to train on, found no word in it"),
+        (b"one sentence only\n", "expected at least 2 sentences to train on, found 1"),
+        (b"\x00\x01\x02\n" * 99, "expected text, found a NUL at byte 1: it is a binary file"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00", "byte 1 of the line .0x89. is not UTF-8"),
+        ("héllo\nyou".encode("utf-16"), "this file is UTF-16"),
+        (b"PK\x03\x04" + bytes(40), "this is a zip archive"),
+        (lzma.compress(b"a b\n" * 99)[:-9], "cannot be read"),
+    ],
+)
+@pytest.mark.parametrize("input_format", ["text", "tokens"])
+def test_bad_text_is_refused_in_one_line_and_leaves_nothing(
+    file: Path, tmp_path: Path, data: bytes, message: str, input_format: Any
+) -> None:
+    file.write_bytes(data)
+    with pytest.raises(DataError, match=message) as caught:
+        build(file, tmp_path / "new" / "corpus", input_format=input_format)
+    assert "\n" not in str(caught.value)
+    assert names(tmp_path) == ["text.txt"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"input_format": "xml"}, "input format: expected one of text, tokens, conllu, found 'xml'"),
+        ({"split": True}, "splitting into sentences goes with input format text"),
+        ({"errors": "ignore"}, "errors: expected one of strict"),
+        ({"heldout": 1.5}, "heldout: expected a share between 0 and 1"),
+        ({"heldout": -1}, "heldout: expected a share between 0 and 1"),
+        ({"heldout": 4}, "the text holds 4 sentences, too few to train on and to hold out 4"),
+        ({"max_sentence": 0}, "max_sentence: expected at least 1 word, found 0"),
+        ({"processes": 0}, "processes: expected at least 1, found 0"),
+        ({"blank_lines_count": True, "deduplicate": True}, "do not go together"),
+        ({"tokenizer": "klingon"}, "tokenizer: expected one of"),
+        ({"heldout_inputs": "absent.txt", "heldout": None}, r"absent\.txt: no such file"),
+    ],
+)
+def test_bad_options_are_refused_and_leave_nothing(
+    file: Path, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ElmoError, match=message):
+        tokens_of(file, tmp_path / "corpus", **options)
+    assert names(tmp_path) == ["text.txt"]
+
+
+def test_a_place_that_cannot_be_written_is_refused_in_one_line(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="cannot be written") as caught:
+        tokens_of(file, file / "corpus")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(OutputError, match="cannot be written"):
+        tokens_of(file, Path("/proc/corpus"))
+
+
+def test_a_full_disk_leaves_the_old_corpus(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "corpus"
+    old = tokens_of(file, folder).manifest
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(corpus_files._HashedFile, "write", full)
+    with pytest.raises(OutputError, match="No space left on device"):
+        tokens_of(file, folder, max_sentence=2)
+    assert Corpus.open(folder).manifest == old
+    assert names(tmp_path) == ["corpus", "text.txt"]
+
+
+def test_what_a_killed_run_left_is_cleared_away(file: Path, tmp_path: Path) -> None:
+    for name in (".corpus.part", ".corpus.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.u32").write_bytes(b"half")
+    tokens_of(file, tmp_path / "corpus")
+    assert names(tmp_path) == ["corpus", "text.txt"]
+
+
+def test_progress_counts_bytes_and_tokens(file: Path, tmp_path: Path) -> None:
+    file.write_text(TEXT * 100_000)
+    seen: list[BuildProgress] = []
+    corpus = tokens_of(file, tmp_path / "corpus", on_progress=seen.append)
+    reads = [one for one in seen if one.step == "read"]
+    assert [one.done for one in reads] == sorted(one.done for one in reads)
+    assert reads[-1].done == reads[-1].total == file.stat().st_size
+    assert reads[-1].n_tokens == seen[-1].done == seen[-1].total == len(corpus.train)
+    assert len(reads) > 3
+
+
+def test_stdin_is_read_anew_each_time(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in (TEXT, TEXT * 3):
+        file.write_text(text)
+        with file.open(encoding="utf-8") as stdin:
+            monkeypatch.setattr("sys.stdin", stdin)
+            assert tokens_of(Path("-"), tmp_path / "corpus").n_sentences == 4 * (len(text) // len(TEXT))
+
+
+WIKITEXT = SHARED / "data" / "lm-wikitext2"
+
+
+@pytest.mark.skipif(not WIKITEXT.is_dir(), reason=f"no corpus at {WIKITEXT}")
+def test_wikitext_2_has_the_published_numbers_of_predictions(tmp_path: Path) -> None:
+    corpus = build(
+        WIKITEXT / "train.txt.xz",
+        tmp_path / "corpus",
+        heldout_inputs=WIKITEXT / "valid.txt.xz",
+        input_format="tokens",
+        blank_lines_count=True,
+    )
+    assert (len(corpus.train), len(corpus.heldout)) == (2_088_628, 217_646)
+    # 33,278 published ones, of which one is our </S>, and the <S> and <UNK> that this text does not have
+    assert len(corpus.types) == 33_278 + 2
+
+
+CHINESE = SHARED / "data" / "lm-zh" / "dev.txt.xz"
+
+
+@pytest.mark.skipif(not CHINESE.is_file(), reason=f"no text at {CHINESE}")
+def test_raw_chinese_is_parted_into_sentences_and_words(tmp_path: Path) -> None:
+    pytest.importorskip("jieba")
+    lines = [line.text for line in itertools.islice(read_lines(CHINESE), 60)]
+    path = tmp_path / "zh.txt"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    corpus = build(path, tmp_path / "corpus", tokenizer="zh", heldout=0)
+    assert "".join(itertools.chain(*words_of(corpus))) == "".join("".join(lines).split())
+    assert corpus.n_sentences > 1.5 * len(lines)
+    assert corpus.n_tokens / corpus.n_sentences < 100
