@@ -22,6 +22,7 @@ from elmo.errors import (
     SentenceTooLongError,
     ShapeError,
     StateError,
+    TrainingError,
 )
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ __all__ = [
     "SentenceTooLongError",
     "ShapeError",
     "StateError",
+    "TrainingError",
     "convert",
     "read_embeddings",
     "similarity",

@@ -12,6 +12,7 @@
     ├── ShapeError          tensors that do not fit together
     ├── StateError          a start state that the model does not have, or that is not its own
     ├── OutputError         a result that cannot be written, or a begun job that does not match
+    ├── TrainingError       a run whose loss is no number any more
     └── MissingExtraError   an optional library is not installed
 
 A message names the thing, what was expected, what was found and, where there is one, the next step,
@@ -61,6 +62,10 @@ class StateError(ElmoError):
 
 class OutputError(ElmoError):
     """A result that cannot be written, or a begun job that does not match."""
+
+
+class TrainingError(ElmoError):
+    """A run whose loss is no number any more; its last checkpoint stands."""
 
 
 class MissingExtraError(ElmoError):

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
+from elmo.errors import ConfigError, DataError, TrainingError
+from elmo.train.corpus import build
+from elmo.train.corpus_folder import Corpus
+from elmo.train.loop import Report, Trainer, TrainOptions
+from elmo.train.schedule import Optimisation
+
+CONFIG = BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4), (3, 8))), None, LstmConfig(2, 12, 8))
+OPTIONS = TrainOptions(
+    n_windows=24,
+    n_vocab=60,
+    n_rows=4,
+    n_steps=6,
+    n_samples=20,
+    log_every=3,
+    evaluate_every=8,
+    checkpoint_every=5,
+    optimisation=Optimisation(optimiser="adamw", learning_rate=0.01, warm_up_steps=4, decay="cosine"),
+)
+
+
+def make_corpus(folder: Path) -> Corpus:
+    chance = random.Random(0)
+    words = [f"w{i}" for i in range(80)]
+    text = folder / "text.txt"
+    lines = [" ".join(chance.choices(words, k=chance.randint(2, 9))) for _ in range(120)]
+    text.write_text("".join(line + "\n" for line in lines))
+    return build(text, folder / "corpus", input_format="tokens", heldout=10)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return make_corpus(tmp_path_factory.mktemp("loop"))
+
+
+def outcome(trainer: Trainer) -> tuple[bytes, bytes]:
+    """The bytes of the finished weights and of the log."""
+    last = trainer.checkpoints.folder / f"step-{OPTIONS.n_windows:09d}"
+    return (last / "weights.safetensors").read_bytes(), trainer.log.read_bytes()
+
+
+def test_a_run_learns_logs_and_keeps_its_best(corpus: Corpus, tmp_path: Path) -> None:
+    options = replace(OPTIONS, n_windows=120, evaluate_every=40, checkpoint_every=40)
+    reports: list[Report] = []
+    trainer = Trainer(corpus, CONFIG, options, tmp_path / "run")
+    trainer.run(reports.append)
+    losses = [report.loss for report in reports if report.loss is not None]
+    assert losses[-1] < losses[0]
+    logged = [json.loads(line) for line in trainer.log.read_text().splitlines()]
+    assert [line["step"] for line in logged] == [report.step for report in reports]
+    heldout = [
+        math.sqrt(line["heldout_forward"] * line["heldout_backward"])
+        for line in logged
+        if "heldout_forward" in line
+    ]
+    assert trainer.best == min(heldout)
+    assert trainer.checkpoints.best() == 40 * (1 + heldout.index(min(heldout)))
+    assert trainer.checkpoints.steps()[-1] == 120
+
+
+def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bytes(corpus: Corpus, tmp_path: Path) -> None:
+    whole = Trainer(corpus, CONFIG, OPTIONS, tmp_path / "whole")
+    whole.run()
+
+    class StoppedError(Exception):
+        pass
+
+    for stop_at in (3, 9, 16, 24):
+
+        def stop(report: Report, stop_at: int = stop_at) -> None:
+            if report.step >= stop_at:
+                raise StoppedError
+
+        with pytest.raises(StoppedError):
+            Trainer(corpus, CONFIG, OPTIONS, tmp_path / "parts").run(stop)
+        torch.manual_seed(99)  # what went on in between does not matter
+    resumed = Trainer(corpus, CONFIG, OPTIONS, tmp_path / "parts")
+    resumed.run()
+    assert outcome(resumed) == outcome(whole)
+
+
+TRAINING = """
+import sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from elmo.train.corpus_folder import Corpus
+from elmo.train.loop import Trainer
+from tests.train.test_loop import CONFIG, OPTIONS
+print("ready", flush=True)
+Trainer(Corpus.open(sys.argv[1]), CONFIG, OPTIONS, Path(sys.argv[2])).run()
+"""
+
+
+def test_a_run_killed_at_random_instants_ends_with_the_same_bytes(corpus: Corpus, tmp_path: Path) -> None:
+    whole = Trainer(corpus, CONFIG, OPTIONS, tmp_path / "whole")
+    whole.run()
+    chance = random.Random(1)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    code = None
+    for _ in range(5):
+        command = [sys.executable, "-c", TRAINING, str(corpus.folder), str(tmp_path / "killed")]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
+        assert process.stdout
+        assert process.stdout.readline() == b"ready\n"
+        time.sleep(chance.uniform(0.02, 0.4))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        code = process.returncode
+    assert code in (0, -signal.SIGKILL)
+    resumed = Trainer(corpus, CONFIG, OPTIONS, tmp_path / "killed")
+    resumed.run()
+    assert outcome(resumed) == outcome(whole)
+
+
+def test_a_loss_that_is_no_number_stops_the_run_with_the_last_checkpoint_standing(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    trainer = Trainer(corpus, CONFIG, OPTIONS, tmp_path / "run")
+
+    def spoil(report: Report) -> None:
+        if report.step == 9:
+            with torch.no_grad():
+                trainer.objective.softmax.bias.fill_(math.nan)
+
+    with pytest.raises(TrainingError, match="the loss became nan at step 9"):
+        trainer.run(spoil)
+    found = trainer.checkpoints.latest()
+    assert found is not None
+    assert found[0] == 8  # the best so far
+    assert all(tensor.isfinite().all() for tensor in found[1].tensors["weights"].values())
+
+
+def test_another_corpus_config_or_option_is_not_mixed_into_a_run(corpus: Corpus, tmp_path: Path) -> None:
+    Trainer(corpus, CONFIG, OPTIONS, tmp_path / "run").run()
+    with pytest.raises(ConfigError, match="was begun with another options"):
+        Trainer(corpus, CONFIG, replace(OPTIONS, dropout=0.2), tmp_path / "run").run()
+    other = replace(CONFIG, lstm=replace(CONFIG.lstm, has_skip=False))
+    with pytest.raises(ConfigError, match="was begun with another config"):
+        Trainer(corpus, other, OPTIONS, tmp_path / "run").run()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"learning_rate": -1.0}, "learning_rate must be a positive number"),
+        ({"optimiser": "sgdd"}, "optimiser must be"),
+        ({"weight_decay": 0.1}, "weight_decay goes with adamw only"),
+        ({"decay": "steps"}, "decay must be"),
+    ],
+)
+def test_optimisations_that_make_no_sense_are_refused(changes: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Optimisation(**changes)
+
+
+def test_the_rate_rises_and_falls_as_asked() -> None:
+    plan = Optimisation(learning_rate=1.0, warm_up_steps=4, decay="linear")
+    assert [plan.rate(step, 12) for step in (0, 3, 4, 8, 12)] == [0.25, 1.0, 1.0, 0.5, 0.0]
+    assert Optimisation(learning_rate=0.3).rate(1000, 10) == 0.3
+
+
+def test_more_rows_than_sentences_are_refused(corpus: Corpus, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="rows"):
+        Trainer(corpus, CONFIG, replace(OPTIONS, n_rows=5000), tmp_path / "run").run()
