@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from elmo.model.bilm import BiLm
     from elmo.model.layers import Layers
     from elmo.model.mix import LayerMix, LayerMixes
+    from elmo.train.recipe import train_bilm
 
 __version__ = "0.1.0"
 
@@ -62,6 +63,7 @@ __all__ = [
     "convert",
     "read_embeddings",
     "similarity",
+    "train_bilm",
 ]
 
 # Imported when first asked for: torch alone takes over a second, and `import elmo` must not.
@@ -77,6 +79,7 @@ _ROOMS = {
     "convert": "elmo.formats.convert",
     "read_embeddings": "elmo.embed.reading",
     "similarity": "elmo.embed.encoding",
+    "train_bilm": "elmo.train.recipe",
 }
 
 

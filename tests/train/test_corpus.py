@@ -401,7 +401,7 @@ def test_another_folder_is_no_corpus_and_is_left_alone(file: Path, tmp_path: Pat
         (b"\n \n\t\n", "expected text to train on, found no word in it"),
         (b"one sentence only\n", "expected at least 2 sentences to train on, found 1"),
         (b"\x00\x01\x02\n" * 99, "expected text, found a NUL at byte 1: it is a binary file"),
-        (b"\x89PNG\r\n\x1a\n\x00\x00", "byte 1 of the line .0x89. is not UTF-8"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00", "this is a picture, not text"),
         ("héllo\nyou".encode("utf-16"), "this file is UTF-16"),
         (b"PK\x03\x04" + bytes(40), "this is a zip archive"),
         (lzma.compress(b"a b\n" * 99)[:-9], "cannot be read"),

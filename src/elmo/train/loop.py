@@ -71,7 +71,7 @@ class Trainer:
 
     def __init__(self, corpus: Corpus, config: BiLmConfig, options: TrainOptions, folder: Path) -> None:
         self.corpus, self.config, self.options, self.folder = corpus, config, options, folder
-        n_vocab = min(options.n_vocab, len(corpus.types))
+        self.n_vocab = n_vocab = min(options.n_vocab, len(corpus.types))
         torch.manual_seed(options.seed)
         softmax = Softmax(n_words=n_vocab, width=config.lstm.state_width)
         self.objective = BiLmObjective(BiLm.from_config(config), softmax, dropout=options.dropout)
