@@ -10,7 +10,8 @@ import pytest
 
 from tests.cli.conftest import Run
 
-COMMANDS = ("embed", "compare", "info", "convert", "warm")
+COMMANDS = ("embed", "compare", "info", "convert", "warm", "train")
+GROUPS = {"Embed:": COMMANDS[:-1], "Train:": COMMANDS[-1:]}
 
 
 def examples(help_text: str) -> list[str]:
@@ -50,10 +51,10 @@ def test_every_example_of_the_help_runs(
 
 def test_the_help_lists_every_command_in_its_group(run: Run) -> None:
     lines = run("--help").out.splitlines()
-    group = lines[lines.index("Embed:") + 1 :]
-    assert [line.split()[0] for line in group if line.startswith("  ") and line[2] != " "][
-        : len(COMMANDS)
-    ] == [*COMMANDS]
+    for group, commands in GROUPS.items():
+        below = lines[lines.index(group) + 1 :]
+        listed = [line.split()[0] for line in below if line.startswith("  ") and line[2] != " "]
+        assert tuple(listed[: len(commands)]) == commands
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from elmo import __version__
-from elmo.cli import compare, convert, embed, info, warm
+from elmo.cli import compare, convert, embed, info, train, warm
 from elmo.cli.options import examples
 
 
@@ -39,14 +39,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 
-for name, module in (
-    ("embed", embed),
-    ("compare", compare),
-    ("info", info),
-    ("convert", convert),
-    ("warm", warm),
+for panel, name, module in (
+    ("Embed", "embed", embed),
+    ("Embed", "compare", compare),
+    ("Embed", "info", info),
+    ("Embed", "convert", convert),
+    ("Embed", "warm", warm),
+    ("Train", "train", train),
 ):
-    app.command(name, rich_help_panel="Embed", epilog=module.EXAMPLES)(module.command)
+    app.command(name, rich_help_panel=panel, epilog=module.EXAMPLES)(module.command)
 
 
 def _version(is_asked: bool) -> None:

@@ -60,6 +60,8 @@ class Report:
     """What a run says now and then, and writes to its log."""
 
     step: int
+    n_windows: int  # of the whole run
+    n_tokens: int  # of a window
     epoch: int
     loss: float | None = None  # mean of both directions since the last report, in nats
     heldout_forward: float | None = None  # perplexities
@@ -100,19 +102,13 @@ class Trainer:
             self._train_one_window()
             is_last = self.step == options.n_windows
             if self.step % options.log_every == 0 or is_last:
-                self._report(Report(self.step, self.position.epoch, loss=self._mean_loss()), on_report)
+                self._report(on_report, loss=self._mean_loss())
             is_best = False
             if self.step % options.evaluate_every == 0 or is_last:
                 found = perplexity(self.objective, self.ids, self.corpus.heldout)
                 is_best = found.geometric_mean < self.best
                 self.best = min(self.best, found.geometric_mean)
-                report = Report(
-                    self.step,
-                    self.position.epoch,
-                    heldout_forward=found.forward,
-                    heldout_backward=found.backward,
-                )
-                self._report(report, on_report)
+                self._report(on_report, heldout_forward=found.forward, heldout_backward=found.backward)
             if self.step % options.checkpoint_every == 0 or is_last or is_best:
                 self.checkpoints.save(self._snapshot(), step=self.step, is_best=is_best)
 
@@ -143,7 +139,10 @@ class Trainer:
         self.loss_sum, self.loss_count = 0.0, 0
         return mean
 
-    def _report(self, report: Report, on_report: Callable[[Report], None] | None) -> None:
+    def _report(self, on_report: Callable[[Report], None] | None, **found: float) -> None:
+        options = self.options
+        n_tokens = options.n_rows * options.n_steps
+        report = Report(self.step, options.n_windows, n_tokens, self.position.epoch, **found)
         with self.log.open("a", encoding="ascii") as file:
             file.write(json.dumps({k: v for k, v in asdict(report).items() if v is not None}) + "\n")
         if on_report is not None:

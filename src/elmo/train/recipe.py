@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,8 +23,6 @@ from elmo.text.batch import TokenIndexer
 from elmo.train.corpus import Corpus, build
 from elmo.train.loop import Report, Trainer, TrainOptions
 from elmo.train.word_types import EOS
-
-_log = logging.getLogger(__name__)
 
 _FILTERS = CharCnnConfig.filters
 PRESETS: dict[str, BiLmConfig] = {
@@ -69,7 +66,6 @@ def train_bilm(
     trainer = Trainer(corpus, config, _fitted(corpus, epochs, options), work)
     trainer.run(on_report)
     native.write(finished(trainer, tokenizer=tokenizer), out)
-    _log.info("%s: written", out)
     return out
 
 
@@ -115,14 +111,9 @@ def _fitted(corpus: Corpus, epochs: float, options: dict[str, Any]) -> TrainOpti
     per_epoch = len(corpus.train) / (n_rows * unfitted.n_steps)
     n_windows = options.get("n_windows", max(1, math.ceil(epochs * per_epoch)))
     every = max(1, min(1000, n_windows // 10))
-    chosen = {
-        "evaluate_every": every,
-        "checkpoint_every": every,
-        "log_every": max(1, min(50, every)),
-        **options,
-    }
-    names = ("evaluate_every", "checkpoint_every", "log_every")
-    return replace(unfitted, n_rows=n_rows, n_windows=n_windows, **{name: chosen[name] for name in names})
+    intervals = {"evaluate_every": every, "checkpoint_every": every, "log_every": max(1, min(50, every))}
+    intervals = {name: options.get(name, value) for name, value in intervals.items()}
+    return replace(unfitted, n_rows=n_rows, n_windows=n_windows, **intervals)
 
 
 def _sentences(corpus: Corpus) -> list[list[str]]:
