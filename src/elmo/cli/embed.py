@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from elmo.cli.options import Device, Errors, Layers, Model, Start, Tokenizer, examples, layer_choice
+from elmo.cli.options import Device, Errors, Inputs, Layers, Model, Start, Tokenizer, examples, layer_choice
 from elmo.cli.report import logger, one_line
 
 if TYPE_CHECKING:
@@ -26,14 +26,7 @@ _COMPRESSED = (b"\x1f\x8b", b"\xfd7", b"BZh", b"\x28\xb5")
 
 def command(
     context: typer.Context,
-    inputs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="INPUT",
-            help="Files, globs or folders, compressed or not; - is stdin.",
-            show_default=False,
-        ),
-    ],
+    inputs: Inputs,
     *,
     model: Model = None,
     out: Annotated[

@@ -29,6 +29,14 @@ def layer_choice(value: str) -> LayerChoice | int:
     return int(value) if value.isdigit() else cast("LayerChoice", value)
 
 
+Inputs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="INPUT",
+        help="Files, globs or folders, compressed or not; - is stdin.",
+        show_default=False,
+    ),
+]
 Model = Annotated[
     str | None,
     typer.Option("--model", "-m", envvar="ELMO_MODEL", metavar="MODEL", help=MODEL_HELP, show_default=False),

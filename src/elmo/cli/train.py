@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from elmo.cli.options import Errors, examples
+from elmo.cli.options import Errors, Inputs, examples
 from elmo.cli.report import logger
 
 if TYPE_CHECKING:
@@ -22,14 +22,7 @@ EXAMPLES = examples(
 
 def command(
     context: typer.Context,
-    inputs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="INPUT",
-            help="Files, globs or folders, compressed or not; - is stdin.",
-            show_default=False,
-        ),
-    ],
+    inputs: Inputs,
     *,
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="A new folder for the model.", show_default=False)
