@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import Run, assert_refused
 
-QUICK = ("--size", "tiny", "--epochs", "1", "--samples", "0")
+QUICK = ("--preset", "tiny", "--epochs", "1", "--samples", "0")
 
 
 @pytest.fixture
@@ -54,5 +54,5 @@ def test_what_cannot_be_trained_is_one_line(
     run: Run, here: Path, text: Path, arguments: list[str], part: str
 ) -> None:
     (here / "empty.txt").write_text("")
-    assert_refused(run("train", *arguments, "--size", "tiny"), part)
+    assert_refused(run("train", *arguments, "--preset", "tiny"), part)
     assert not (here / "m").exists()

@@ -30,7 +30,7 @@ def text(path: Path) -> Path:
 def test_raw_text_becomes_a_model_that_loads_and_has_learned(tmp_path: Path) -> None:
     reports: list[Report] = []
     out = train_bilm(
-        text(tmp_path / "text.txt"), tmp_path / "model", size=TINY, epochs=6, n_samples=None,
+        text(tmp_path / "text.txt"), tmp_path / "model", preset=TINY, epochs=6, n_samples=None,
         optimisation=FAST, on_report=reports.append,
     )  # fmt: skip
     heldout = [report.heldout_forward for report in reports if report.heldout_forward is not None]
@@ -48,7 +48,7 @@ def test_raw_text_becomes_a_model_that_loads_and_has_learned(tmp_path: Path) -> 
 
 def test_the_same_call_again_goes_on_and_gives_the_same_bytes(tmp_path: Path) -> None:
     source = text(tmp_path / "text.txt")
-    settings = {"size": TINY, "epochs": 2, "n_samples": 12, "optimisation": FAST}
+    settings = {"preset": TINY, "epochs": 2, "n_samples": 12, "optimisation": FAST}
     train_bilm(source, tmp_path / "whole", **settings)
 
     class StoppedError(Exception):
@@ -69,7 +69,7 @@ def test_chinese_trains_as_it_is(tmp_path: Path) -> None:
     pytest.importorskip("jieba")
     source = tmp_path / "zh.txt"
     source.write_text("苹果公司发布了新手机。我每天吃一个苹果。河岸上有一只狗！\n" * 40, encoding="utf-8")
-    out = train_bilm(source, tmp_path / "zh", size=TINY, epochs=1, n_samples=None, tokenizer="zh")
+    out = train_bilm(source, tmp_path / "zh", preset=TINY, epochs=1, n_samples=None, tokenizer="zh")
     elmo = Elmo.from_pretrained(out)  # remembers its tokeniser
     assert elmo.encode("我吃苹果。").tokens == ("我", "吃", "苹果", "。")
     assert np.isfinite(elmo.encode("我吃苹果。").vectors).all()
@@ -89,16 +89,16 @@ def test_bad_calls_are_refused_before_anything_is_written(tmp_path: Path) -> Non
     (tmp_path / "there" / "file").write_text("mine")
     (tmp_path / "empty.txt").write_text("")
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(ConfigError, match="size must be one of tiny, mini, small"):
-        train_bilm(source, tmp_path / "m", size="huge")
+    with pytest.raises(ConfigError, match="preset must be one of tiny, mini, small"):
+        train_bilm(source, tmp_path / "m", preset="huge")
     with pytest.raises(ConfigError, match="epochs must be a positive number"):
         train_bilm(source, tmp_path / "m", epochs=0)
     with pytest.raises(OutputError, match="exists already"):
         train_bilm(source, tmp_path / "there")
     with pytest.raises(DataError):
-        train_bilm(tmp_path / "empty.txt", tmp_path / "m", size=TINY)
+        train_bilm(tmp_path / "empty.txt", tmp_path / "m", preset=TINY)
     with pytest.raises(DataError):
-        train_bilm(tmp_path / "none.txt", tmp_path / "m", size=TINY)
+        train_bilm(tmp_path / "none.txt", tmp_path / "m", preset=TINY)
     left = [path for path in sorted(tmp_path.iterdir()) if path not in before]
     assert [path.name for path in left] in ([], ["m.training"])
     assert not any(path.is_file() for path in tmp_path.glob("m.training/**/*"))

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from elmo.train.loop import Report
 
 EXAMPLES = examples(
-    "elmo train corpus.txt --out trained --size tiny --epochs 1",
-    "elmo train corpus.txt --out b --size tiny --format tokens --optimiser adamw",
+    "elmo train corpus.txt --out trained --preset tiny --epochs 1",
+    "elmo train corpus.txt --out b --preset tiny --format tokens --optimiser adamw",
 )
 
 
@@ -27,7 +27,7 @@ def command(
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="A new folder for the model.", show_default=False)
     ],
-    size: Annotated[
+    preset: Annotated[
         Literal["tiny", "mini", "small", "medium", "original"],
         typer.Option(help="The last three are the published sizes."),
     ] = "small",
@@ -85,7 +85,7 @@ def command(
     train_bilm(
         inputs,
         out,
-        size=size,
+        preset=preset,
         epochs=epochs,
         tokenizer=tokenizer,
         corpus_options={

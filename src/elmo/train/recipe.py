@@ -40,7 +40,7 @@ def train_bilm(
     inputs: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
-    size: str | BiLmConfig = "small",
+    preset: str | BiLmConfig = "small",
     epochs: float = 10,
     tokenizer: str = "en",
     corpus_options: dict[str, Any] | None = None,
@@ -54,13 +54,13 @@ def train_bilm(
     written is the checkpoint that predicted the held-out text best.
     """
     out = Path(out)
-    if isinstance(size, str) and size not in PRESETS:
-        raise ConfigError(f"size must be one of {', '.join(PRESETS)} or a BiLmConfig, not {size!r:.40}")
+    if isinstance(preset, str) and preset not in PRESETS:
+        raise ConfigError(f"preset must be one of {', '.join(PRESETS)} or a BiLmConfig, not {preset!r:.40}")
     if not (math.isfinite(epochs) and epochs > 0):
         raise ConfigError(f"epochs must be a positive number, not {epochs!r:.40}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise OutputError(f"{shown(out)}: exists already; name a new folder, or remove it first")
-    config = PRESETS[size] if isinstance(size, str) else size
+    config = PRESETS[preset] if isinstance(preset, str) else preset
     work = out.with_name(f"{out.name}.training")
     corpus = build(inputs, work / "corpus", tokenizer=tokenizer, **(corpus_options or {}))
     trainer = Trainer(corpus, config, _fitted(corpus, epochs, options), work)
