@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = examples(
     "elmo train corpus.txt --out trained --preset tiny --epochs 1",
-    "elmo train corpus.txt --out b --preset tiny --format tokens --optimiser adamw",
+    "elmo train corpus.txt --out other --preset tiny --optimiser adamw",
 )
 
 
