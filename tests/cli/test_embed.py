@@ -149,11 +149,12 @@ def test_progress_on_a_terminal_is_a_bar_that_leaves_nothing_behind(monkeypatch:
         with progress.shown(Report(), n_sentences=40, is_stdout_free=True) as show:
             assert show
             show(Progress(stage="embedding", sentences=20, tokens=500, shards=0, kept=0))
-    seen = ""
+    read = b""
     with suppress(OSError):  # raised when all has been read, since the other end is closed
         while chunk := os.read(ours, 1 << 16):
-            seen += chunk.decode()
+            read += chunk
     os.close(ours)
+    seen = read.decode()
     assert "20 sentences" in seen
     assert "tokens/s" in seen
     assert seen.rstrip().endswith("\x1b[2K")  # the line is wiped
