@@ -107,7 +107,7 @@ def test_killed_at_any_instant_an_old_or_a_new_checkpoint_loads(tmp_path: Path) 
         )
         assert process.stdout
         assert process.stdout.readline() == b"ready\n"
-        time.sleep(chance.uniform(0, 0.2))
+        time.sleep(chance.uniform(0.01, 0.3))
         process.send_signal(signal.SIGKILL)
         process.communicate()
         found = Checkpoints(tmp_path).latest()
