@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from elmo.errors import FormatError
+from elmo.errors import FormatError, OutputError
 from elmo.train.checkpoint import Checkpoints, Snapshot
+from tests.embed.test_job import small_files
 
 
 def snapshot(step: int) -> Snapshot:
@@ -116,3 +117,14 @@ def test_killed_at_any_instant_an_old_or_a_new_checkpoint_loads(tmp_path: Path) 
             assert_same(found[1], snapshot(found[0]))
             reached = found[0]
     assert reached > 0
+
+
+def test_a_full_disk_is_one_line_and_the_checkpoint_before_stands(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(snapshot(1), step=1)
+    with small_files(100), pytest.raises(OutputError, match=r"step-000000002: cannot be written"):
+        checkpoints.save(snapshot(2), step=2)
+    found = checkpoints.latest()
+    assert found is not None
+    assert found[0] == 1
+    assert checkpoints.steps() == [1]

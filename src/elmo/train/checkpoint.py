@@ -47,13 +47,19 @@ class Checkpoints:
 
     def save(self, snapshot: Snapshot, *, step: int, is_best: bool = False) -> Path:
         """Write a checkpoint, whole or not at all, and let the ones that are too old go."""
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         place = self.folder / f"step-{step:09d}"
         with files.new_folder(place) as new:
             for name, tensors in snapshot.tensors.items():
                 detached = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-                save_file(detached, new / f"{name}{_SUFFIX}")
+                try:
+                    save_file(detached, new / f"{name}{_SUFFIX}")
+                except SafetensorError as error:  # what the library makes of a full disk
+                    raise OutputError(
+                        f"{files.shown(place)}: cannot be written: {files.reason(error)}"
+                    ) from error
             text = json.dumps(dict(snapshot.progress), indent=1, sort_keys=True)
             (new / _PROGRESS).write_text(text + "\n", encoding="utf-8")
             names = sorted(path.name for path in new.iterdir())
