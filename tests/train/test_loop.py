@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
-from elmo.errors import ConfigError, DataError, TrainingError
+from elmo.errors import ConfigError, DataError, OutputError, TrainingError
 from elmo.train.corpus import build
 from elmo.train.corpus_folder import Corpus
 from elmo.train.loop import Report, Trainer, TrainOptions
@@ -179,3 +179,11 @@ def test_the_rate_rises_and_falls_as_asked() -> None:
 def test_more_rows_than_sentences_are_refused(corpus: Corpus, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="rows"):
         Trainer(corpus, CONFIG, replace(OPTIONS, n_rows=5000), tmp_path / "run").run()
+
+
+def test_two_runs_in_one_folder_do_not_mix(corpus: Corpus, tmp_path: Path) -> None:
+    def begin_another(report: Report) -> None:
+        with pytest.raises(OutputError, match="another process is writing this output"):
+            Trainer(corpus, CONFIG, OPTIONS, tmp_path / "run").run()
+
+    Trainer(corpus, CONFIG, OPTIONS, tmp_path / "run").run(begin_another)

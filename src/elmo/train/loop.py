@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from elmo.config import BiLmConfig
+from elmo.embed.atomic import locked
 from elmo.errors import ConfigError, OutputError, TrainingError
 from elmo.model.bilm import BiLm, BiLmState
 from elmo.model.softmax import Softmax
@@ -95,7 +96,15 @@ class Trainer:
 
     def run(self, on_report: Callable[[Report], None] | None = None) -> None:
         """Train to the last window, from the newest checkpoint if there is one."""
-        self._begin()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"{self.folder}: cannot be made: {error.strerror}") from error
+        with locked(self.folder / ".lock", subject=self.folder):  # two runs would mix their checkpoints
+            self._begin()
+            self._train(on_report)
+
+    def _train(self, on_report: Callable[[Report], None] | None) -> None:
         options = self.options
         self.objective.train()
         while self.step < options.n_windows:
@@ -152,10 +161,6 @@ class Trainer:
 
     def _begin(self) -> None:
         """Take up the newest checkpoint; what was logged after it is logged again."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"{self.folder}: cannot be made: {error.strerror}") from error
         self.checkpoints.remove_strays()
         found = self.checkpoints.latest()
         if found is None:
