@@ -54,6 +54,11 @@ class Softmax(nn.Module):
             self.weight = nn.Parameter(torch.empty(n_words, width))
             nn.init.normal_(self.weight, std=width**-0.5)  # bilm-tf's choice
 
+    @property
+    def tied_table(self) -> nn.Embedding | None:
+        """The table whose rows are the weights."""
+        return self._tied_to[0]
+
     def rows(self) -> Tensor:
         """The weights of all words, (words, width), its own or those it is tied to."""
         (table,) = self._tied_to
@@ -120,6 +125,7 @@ class AdaptiveSoftmax(nn.Module):
                 f"leave nothing of width {width}"
             )
         self.width = width
+        self.tied_table = None
         self.parts = nn.AdaptiveLogSoftmaxWithLoss(
             width, n_words, list(cutoffs), div_value=narrowing, head_bias=True
         )
@@ -203,16 +209,15 @@ class _SumLogSumExp(torch.autograd.Function):
                 d_bias.addmv_(odds.t(), sums[:, 0].reciprocal())
             if extra is not None and d_extra is not None:
                 d_extra[part] = (extra[part] - highest[:, 0]).exp() / sums[:, 0]
-        ctx.save_for_backward(*(x for x in (d_states, d_columns, d_bias, d_extra) if x is not None))
+        ctx.found = (d_states, d_columns, d_bias, d_extra)  # nobody else has them: not for save_for_backward
         return total.to(states.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         (scale,) = slopes
-        saved = iter(ctx.saved_tensors)
-        wanted = ctx.needs_input_grad[:4]
-        states, columns, bias, extra = (scale * next(saved) if wants else None for wants in wanted)
+        found, ctx.found = ctx.found, None  # scaled in place, so only once
+        states, columns, bias, extra = (None if x is None else x.mul_(scale) for x in found)
         return states, None if columns is None else columns.t(), bias, extra, None, None
 
 

@@ -11,51 +11,80 @@ from numpy.typing import NDArray
 
 from elmo.errors import DataError
 from elmo.train.objective import BiLmObjective
+from elmo.train.ranks import Ranks
 from elmo.train.type_ids import TypeIds
 from elmo.train.windows import evaluation_windows
 
 
 @dataclass(frozen=True)
 class Perplexity:
-    """Of each direction; ``</S>`` counts as a word of the forward direction, ``<S>`` of the backward one."""
+    """Of each direction; ``</S>`` counts as a word of the forward direction, ``<S>`` of the backward one.
 
-    forward: float
-    backward: float
+    None: a direction that is not trained.
+    """
+
+    forward: float | None
+    backward: float | None
     n_predictions: int  # of each direction
 
     @property
     def geometric_mean(self) -> float:
-        """Exp of the mean loss of both directions: what bilm-tf reports."""
-        return math.sqrt(self.forward * self.backward)
+        """Exp of the mean loss of the directions: what bilm-tf reports."""
+        return math.exp(sum(math.log(x) for x in self._found) / len(self._found))
 
     @property
     def arithmetic_mean(self) -> float:
-        """The mean of the two perplexities."""
-        return (self.forward + self.backward) / 2
+        """The mean of the perplexities."""
+        return sum(self._found) / len(self._found)
+
+    @property
+    def _found(self) -> list[float]:
+        return [x for x in (self.forward, self.backward) if x is not None]
 
 
 @torch.no_grad()
 def perplexity(
-    objective: BiLmObjective, ids: TypeIds, stream: NDArray[np.uint32], *, n_rows: int = 32, n_steps: int = 32
+    objective: BiLmObjective,
+    ids: TypeIds,
+    stream: NDArray[np.uint32],
+    *,
+    n_rows: int = 32,
+    n_steps: int = 32,
+    ranks: Ranks | None = None,
 ) -> Perplexity:
-    """Read the whole stream once, the state carried on from sentence to sentence, nothing left out."""
+    """Read the whole stream once, the state carried on from sentence to sentence, nothing left out.
+
+    The text is cut into ``n_rows`` parts that are read side by side; several processes share them.
+    """
     if not len(stream):
         raise DataError("perplexity: expected text to predict, found none")
+    ranks = ranks or Ranks()
     was_training = objective.training
     objective.eval()
     try:
-        total_forward = total_backward = 0.0
-        n_predictions = 0
+        device = next(objective.parameters()).device
+        totals = torch.zeros(3, dtype=torch.float64, device=device)  # losses of both directions, predictions
         state = None
-        for window in evaluation_windows(stream, n_rows=n_rows, n_steps=n_steps):
-            rows = len(window.forward.inputs)
-            losses = objective.token_losses(window, ids, state or objective.bilm.zero_state(rows))
+        for every in evaluation_windows(stream, n_rows=n_rows, n_steps=n_steps):
+            rows = ranks.rows(len(every.forward.inputs))
+            if rows.start == rows.stop:  # there are more processes than rows
+                break
+            window = every.at_rows(rows)
+            losses = objective.token_losses(
+                window, ids, state or objective.bilm.zero_state(rows.stop - rows.start)
+            )
             state = losses.state
             is_true = torch.from_numpy(window.mask)
-            total_forward += float(losses.forward[is_true].double().sum())
-            total_backward += float(losses.backward[is_true].double().sum())
-            n_predictions += int(is_true.sum())
+            for number, each in enumerate((losses.forward, losses.backward)):
+                if each is not None:
+                    totals[number] += each.cpu()[is_true].double().sum()
+            totals[2] += int(is_true.sum())
+        ranks.add_up([totals])
     finally:
         objective.train(was_training)
-    means = total_forward / n_predictions, total_backward / n_predictions
-    return Perplexity(math.exp(means[0]), math.exp(means[1]), n_predictions)
+    sums, n_predictions = totals[:2].tolist(), int(totals[2])
+    forward, backward = (
+        math.exp(total / n_predictions) if number in objective.directions else None
+        for number, total in enumerate(sums)
+    )
+    return Perplexity(forward, backward, n_predictions)

@@ -20,13 +20,19 @@ from elmo.model.lstm import LstmState, ProjectedLstm
 
 
 def read_layer(
-    lstm: ProjectedLstm, inputs: Tensor, state: LstmState, *, has_bf16_products: bool = False
+    lstm: ProjectedLstm,
+    inputs: Tensor,
+    state: LstmState,
+    *,
+    state_weight: Tensor | None = None,
+    has_bf16_products: bool = False,
 ) -> tuple[Tensor, LstmState]:
     """Read ``inputs`` (batch, time, width), all of them true tokens.
 
-    Returns the states (batch, time, width) and each row's last state. With ``has_bf16_products`` the
-    factors of matrix products are rounded to bfloat16, and the products as well; sums over time, states and
-    gradients of weights stay as they are. The results are laid out with time first: the next layer's fastest.
+    Returns the states (batch, time, width) and each row's last state. ``state_weight`` stands in for the
+    layer's own, for instance with some of its numbers dropped. With ``has_bf16_products`` the factors of
+    matrix products are rounded to bfloat16, and the products as well; sums over time, states and gradients of
+    weights stay as they are. The results are laid out with time first: the next layer's fastest.
     """
     batch, time, width = inputs.shape
     expected = ((batch, lstm.state_weight.size(1)), (batch, lstm.bias.size(0) // 4))
@@ -47,7 +53,7 @@ def read_layer(
         state.hidden,
         state.cell,
         lstm.input_weight,
-        lstm.state_weight,
+        lstm.state_weight if state_weight is None else state_weight,
         lstm.bias,
         lstm.projection,
         rules,
@@ -169,7 +175,7 @@ class _Layer(torch.autograd.Function):
             d_inputs = (factors @ rules.factor(input_weight)).to(inputs.dtype).view_as(inputs)
         if any(wants_weights):
             read = torch.cat([inputs, hiddens[:-1]], dim=2).view(time * batch, -1)
-            both = (rules.factor(read).t() @ factors).t().to(inputs.dtype)  # (4 · cell, input + state)
+            both = (factors.t() @ rules.factor(read)).to(inputs.dtype)  # (4 · cell, input + state)
             d_input_weight, d_state_weight = both.split((inputs.size(2), hiddens.size(2)), dim=1)
             d_bias = by_token.sum(dim=0)
         if wants_projection:

@@ -6,26 +6,34 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from elmo.config import BiLmConfig
 from elmo.embed.atomic import locked
-from elmo.errors import ConfigError, OutputError, TrainingError
+from elmo.errors import ConfigError, OutputError, TrainingError, raise_all
 from elmo.model.bilm import BiLm, BiLmState
-from elmo.model.softmax import Softmax
-from elmo.model.word_sampler import LogUniformSampler
+from elmo.model.softmax import AdaptiveSoftmax, Softmax
+from elmo.model.word_sampler import LogUniformSampler, Samples
 from elmo.train.checkpoint import Checkpoints, Snapshot
 from elmo.train.corpus_folder import Corpus
+from elmo.train.dropout import Dropout
 from elmo.train.evaluate import perplexity
-from elmo.train.objective import BiLmObjective
+from elmo.train.gradients import Gradients
+from elmo.train.objective import BiLmObjective, Chance, Directions
+from elmo.train.randomness import generator_at
+from elmo.train.ranks import Ranks
 from elmo.train.schedule import Optimisation
 from elmo.train.type_ids import TypeIds
-from elmo.train.windows import Position, Windows
+from elmo.train.windows import Position, Window, Windows
+from elmo.train.word_types import EOS
 
 _log = logging.getLogger(__name__)
 
@@ -39,21 +47,46 @@ class TrainOptions:
     n_rows: int = 128
     n_steps: int = 20  # tokens of a row in one window: how far gradients reach back
     n_samples: int | None = 8192  # of the softmax; None: all words
-    dropout: float = 0.1
+    cutoffs: tuple[int, ...] = ()  # of an adaptive softmax, which then stands in for the others
+    is_tied: bool = False  # a model that reads words predicts them with the same vectors
+    directions: Directions = "both"
+    dropout: Dropout = field(default_factory=Dropout)
+    precision: Literal["float32", "bfloat16", "float64"] = "float32"  # bfloat16: of matrix products only
+    n_turns: int = 1  # rows are read in so many turns and their gradients added up, where memory is short
     loss_scale: float = 20.0  # bilm-tf multiplies the loss by the steps; it matters to Adagrad and the clip
     seed: int = 0
     keep_order: bool = False  # read the text in its own order instead of shuffled blocks
     log_every: int = 50
     evaluate_every: int = 1000
+    evaluate_tokens: int | None = 200_000  # of the held-out text; None: all
     checkpoint_every: int = 1000
+    device: str = "cpu"
     optimisation: Optimisation = field(default_factory=Optimisation)
 
     def __post_init__(self) -> None:
-        for name in ("n_windows", "n_rows", "n_steps", "log_every", "evaluate_every", "checkpoint_every"):
+        for name in (
+            "n_windows",
+            "n_rows",
+            "n_steps",
+            "n_turns",
+            "log_every",
+            "evaluate_every",
+            "checkpoint_every",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, found {getattr(self, name)!r:.40}")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout must lie in 0..1, found {self.dropout!r:.40}")
+        problems = []
+        if self.directions not in get_args(Directions):
+            problems.append(f"directions must be both, forward or backward, not {self.directions!r:.40}")
+        if self.precision not in ("float32", "bfloat16", "float64"):
+            problems.append(f"precision must be float32, bfloat16 or float64, not {self.precision!r:.40}")
+        if self.n_rows % self.n_turns:
+            problems.append(f"{self.n_rows} rows cannot be read in {self.n_turns} turns of equal size")
+        if self.cutoffs and self.n_samples is not None:
+            problems.append("an adaptive softmax is not sampled: n_samples must be None")
+        if self.cutoffs and self.is_tied:
+            problems.append("an adaptive softmax cannot be tied to word vectors")
+        raise_all(problems, subject="training", kind=ConfigError)
 
 
 @dataclass(frozen=True)
@@ -72,35 +105,54 @@ class Report:
 class Trainer:
     """A model in training: everything that changes from step to step, and what a checkpoint keeps of it."""
 
-    def __init__(self, corpus: Corpus, config: BiLmConfig, options: TrainOptions, folder: Path) -> None:
+    def __init__(
+        self,
+        corpus: Corpus,
+        config: BiLmConfig,
+        options: TrainOptions,
+        folder: Path,
+        *,
+        ranks: Ranks | None = None,
+    ) -> None:
         self.corpus, self.config, self.options, self.folder = corpus, config, options, folder
+        self.ranks = ranks = ranks or Ranks()
         self.n_vocab = n_vocab = min(options.n_vocab, len(corpus.types))
-        torch.manual_seed(options.seed)
-        softmax = Softmax(n_words=n_vocab, width=config.lstm.state_width)
-        self.objective = BiLmObjective(BiLm.from_config(config), softmax, dropout=options.dropout)
-        self.ids = TypeIds(corpus, config, n_vocab)
+        device = f"cuda:{ranks.local_rank}" if options.device == "cuda" else options.device
+        self.objective = new_objective(config, options, n_vocab).to(device)
+        self.gradients = Gradients(self.objective)
+        self.ids = TypeIds(corpus, config, n_vocab, device=device)
         seed = None if options.keep_order else options.seed
-        self.windows = Windows(corpus.train, n_rows=options.n_rows, n_steps=options.n_steps, seed=seed)
-        self.optimizer = options.optimisation.make(self.objective.parameters())
+        self.rows = ranks.rows(options.n_rows)
+        if options.n_rows < ranks.world * options.n_turns:
+            raise ConfigError(
+                f"{options.n_rows} rows are too few for {ranks.world} processes and {options.n_turns} turns"
+            )
+        self.windows = Windows(
+            corpus.train, n_rows=options.n_rows, n_steps=options.n_steps, seed=seed, rows=self.rows
+        )
+        trained = [weight for weight in self.objective.parameters() if weight.grad is not None]
+        self.optimizer = options.optimisation.make(trained)
         self.sampler = None
         if options.n_samples is not None and options.n_samples < n_vocab:
             self.sampler = LogUniformSampler(n_vocab, options.n_samples)
-        self.generator = torch.Generator().manual_seed(options.seed)
         self.checkpoints = Checkpoints(folder / "checkpoints")
         self.log = folder / "log.jsonl"
         self.step = 0
         self.position = Position(0, 0)
-        self.state: BiLmState = self.objective.bilm.zero_state(options.n_rows)
+        self.state: BiLmState = self.objective.bilm.zero_state(self.rows.stop - self.rows.start)
         self.best = math.inf  # held-out perplexity
         self.loss_sum, self.loss_count = 0.0, 0  # since the last report
 
     def run(self, on_report: Callable[[Report], None] | None = None) -> None:
         """Train to the last window, from the newest checkpoint if there is one."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"{self.folder}: cannot be made: {error.strerror}") from error
-        with locked(self.folder / ".lock", subject=self.folder):  # two runs would mix their checkpoints
+        with ExitStack() as stack:
+            if self.ranks.is_first:
+                try:
+                    self.folder.mkdir(parents=True, exist_ok=True)
+                except OSError as error:
+                    raise OutputError(f"{self.folder}: cannot be made: {error.strerror}") from error
+                # two runs would mix their checkpoints
+                stack.enter_context(locked(self.folder / ".lock", subject=self.folder))
             self._begin()
             self._train(on_report)
 
@@ -114,42 +166,88 @@ class Trainer:
                 self._report(on_report, loss=self._mean_loss())
             is_best = False
             if self.step % options.evaluate_every == 0 or is_last:
-                found = perplexity(self.objective, self.ids, self.corpus.heldout)
+                found = perplexity(self.objective, self.ids, self._heldout(), ranks=self.ranks)
                 is_best = found.geometric_mean < self.best
                 self.best = min(self.best, found.geometric_mean)
                 self._report(on_report, heldout_forward=found.forward, heldout_backward=found.backward)
             if self.step % options.checkpoint_every == 0 or is_last or is_best:
-                self.checkpoints.save(self._snapshot(), step=self.step, is_best=is_best)
+                snapshot = self._snapshot()
+                if self.ranks.is_first:
+                    self.checkpoints.save(snapshot, step=self.step, is_best=is_best)
 
     def _train_one_window(self) -> None:
         options, optimisation = self.options, self.options.optimisation
         window = self.windows.at(self.position)
-        losses = self.objective(window, self.ids, self.state, sampler=self.sampler, generator=self.generator)
-        loss = float(losses.mean.detach())
-        if not math.isfinite(loss):
+        loss = self._add_gradients(window)
+        weights = [weight for weight in self.objective.parameters() if weight.grad is not None]
+        self.ranks.add_up([loss, *(cast("Tensor", weight.grad) for weight in weights)])
+        found = float(loss)
+        if not math.isfinite(found):
             raise TrainingError(
-                f"the loss became {loss} at step {self.step}; the last checkpoint stands, go on from it with "
-                "a lower learning rate"
+                f"the loss became {found} at step {self.step}; the last checkpoint stands, go on from it "
+                "with a lower learning rate"
             )
-        self.optimizer.zero_grad()
-        (losses.mean * options.loss_scale).backward()
-        torch.nn.utils.clip_grad_norm_(self.objective.parameters(), optimisation.clip)
+        torch.nn.utils.clip_grad_norm_(weights, optimisation.clip)
         for group in self.optimizer.param_groups:
             group["lr"] = optimisation.rate(self.step, options.n_windows)
         self.optimizer.step()
-        self.state = losses.state
         self.position = self.windows.after(window.position)
         self.step += 1
-        self.loss_sum += loss
+        self.loss_sum += found
         self.loss_count += 1
+
+    def _add_gradients(self, window: Window) -> Tensor:
+        """Of the rows of this process: their share of the batch's loss. The state goes on."""
+        options = self.options
+        samples = self._samples()
+        n_mine = self.rows.stop - self.rows.start
+        loss = self.state.hidden.new_zeros(())
+        after: list[BiLmState] = []
+        self.gradients.clear()
+        for turn in range(options.n_turns):
+            rows = slice(n_mine * turn // options.n_turns, n_mine * (turn + 1) // options.n_turns)
+            share = (rows.stop - rows.start) / options.n_rows
+            losses = self.gradients.add_window(
+                window.at_rows(rows),
+                self.ids,
+                BiLmState(self.state.hidden[:, :, rows], self.state.cell[:, :, rows]),
+                samples=samples,
+                chance=Chance(options.seed, self.step, self.rows.start + rows.start),
+                scale=options.loss_scale * share,
+            )
+            loss += losses.mean * share
+            after.append(losses.state)
+        hidden, cell = (torch.cat([getattr(s, name) for s in after], dim=2) for name in ("hidden", "cell"))
+        self.state = BiLmState(hidden, cell)
+        return loss
+
+    def _samples(self) -> tuple[Samples, ...] | None:
+        """Words to predict against: others for each direction, the same for every row and process."""
+        if self.sampler is None:
+            return None
+        seed, step = self.options.seed, self.step
+        return tuple(
+            self.sampler.draw(generator_at("samples", seed=seed, step=step, place=(number,)))
+            for number in self.objective.directions
+        )
+
+    def _heldout(self) -> NDArray[np.uint32]:
+        """The held-out text, as much of it as is looked at during training, in whole sentences."""
+        stream, most = self.corpus.heldout, self.options.evaluate_tokens
+        if most is None or len(stream) <= most:
+            return stream
+        ends = np.flatnonzero(stream[:most] == EOS)
+        return stream[: int(ends[-1]) + 1] if len(ends) else stream
 
     def _mean_loss(self) -> float:
         mean = self.loss_sum / self.loss_count
         self.loss_sum, self.loss_count = 0.0, 0
         return mean
 
-    def _report(self, on_report: Callable[[Report], None] | None, **found: float) -> None:
+    def _report(self, on_report: Callable[[Report], None] | None, **found: float | None) -> None:
         options = self.options
+        if not self.ranks.is_first:
+            return
         n_tokens = options.n_rows * options.n_steps
         report = Report(self.step, options.n_windows, n_tokens, self.position.epoch, **found)
         with self.log.open("a", encoding="ascii") as file:
@@ -161,58 +259,94 @@ class Trainer:
 
     def _begin(self) -> None:
         """Take up the newest checkpoint; what was logged after it is logged again."""
-        self.checkpoints.remove_strays()
-        found = self.checkpoints.latest()
+        found = None
+        if self.ranks.is_first:
+            self.checkpoints.remove_strays()
+            found = self.checkpoints.latest()
+            if found is None:
+                self.log.write_bytes(b"")
+        found = self.ranks.from_first(found)
         if found is None:
-            self.log.write_bytes(b"")
             return
         _, snapshot = found
         self._restore(snapshot)
-        kept = int(snapshot.progress["log_bytes"])
-        with self.log.open("r+b") as file:
-            file.truncate(kept)
-        _log.info("%s: goes on after step %d", self.folder, self.step)
+        if self.ranks.is_first:
+            with self.log.open("r+b") as file:
+                file.truncate(int(snapshot.progress["log_bytes"]))
+            _log.info("%s: goes on after step %d", self.folder, self.step)
 
     def _snapshot(self) -> Snapshot:
+        hidden, cell = (
+            self.ranks.joined(rows, dim=2) for rows in (self.state.hidden, self.state.cell)
+        )  # all ranks' rows, so that any number of processes can go on
         return Snapshot(
             tensors={
                 "weights": self.objective.state_dict(),
                 "optimiser": _flat(self.optimizer.state_dict()["state"]),
-                "state": {"hidden": self.state.hidden, "cell": self.state.cell},
-                "random": {"torch": torch.get_rng_state(), "samples": self.generator.get_state()},
+                "state": {"hidden": hidden, "cell": cell},
             },
             progress={
-                "options": asdict(self.options),
-                "config": self.config.to_json(),
-                "corpus": dict(self.corpus.manifest.files),
+                **self._identity(),
                 "step": self.step,
                 "position": list(self.position),
                 "best": None if math.isinf(self.best) else self.best,
                 "loss": [self.loss_sum, self.loss_count],
-                "log_bytes": self.log.stat().st_size,
+                "log_bytes": self.log.stat().st_size if self.ranks.is_first else 0,
             },
         )
 
-    def _restore(self, snapshot: Snapshot) -> None:
-        progress = snapshot.progress
-        now = {
+    def _identity(self) -> dict[str, Any]:
+        """What must be the same for a run to go on."""
+        found = {
             "options": asdict(self.options),
-            "config": json.loads(json.dumps(self.config.to_json())),
+            "config": self.config.to_json(),
             "corpus": dict(self.corpus.manifest.files),
         }
-        for name, value in now.items():
+        return json.loads(json.dumps(found))  # as a checkpoint gives it back
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        progress = snapshot.progress
+        for name, value in self._identity().items():
             if progress.get(name) != value:
                 raise ConfigError(f"{self.folder}: was begun with another {name}; name another folder")
         self.objective.load_state_dict(dict(snapshot.tensors["weights"]))
         state = _nested(snapshot.tensors["optimiser"])
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
-        self.state = BiLmState(snapshot.tensors["state"]["hidden"], snapshot.tensors["state"]["cell"])
-        torch.set_rng_state(snapshot.tensors["random"]["torch"])
-        self.generator.set_state(snapshot.tensors["random"]["samples"])
+        kept = snapshot.tensors["state"]
+        hidden, cell = (kept[name][:, :, self.rows].to(self.state.hidden) for name in ("hidden", "cell"))
+        self.state = BiLmState(hidden, cell)
         self.step = progress["step"]
         self.position = Position(*progress["position"])
         self.best = math.inf if progress["best"] is None else progress["best"]
         self.loss_sum, self.loss_count = progress["loss"]
+
+
+def new_objective(config: BiLmConfig, options: TrainOptions, n_vocab: int) -> BiLmObjective:
+    """A model to train, with the weights that follow from the seed."""
+    torch.manual_seed(options.seed)
+    bilm = BiLm.from_config(config)
+    width = config.lstm.state_width
+    if options.cutoffs:
+        softmax: Softmax | AdaptiveSoftmax = AdaptiveSoftmax(
+            n_words=n_vocab, width=width, cutoffs=options.cutoffs
+        )
+    else:
+        table = bilm.token_layer.word_embed if options.is_tied else None
+        if options.is_tied and (table is None or config.chars is not None):
+            raise ConfigError("only a model that reads words, and no characters, can be tied to its softmax")
+        if table is not None:
+            torch.nn.init.normal_(table.weight, std=width**-0.5)  # as a softmax of its own would begin
+            table.weight.data[0] = 0
+        softmax = Softmax(n_words=n_vocab, width=width, tied_to=table, has_sparse_gradient=True)
+    objective = BiLmObjective(
+        bilm,
+        softmax,
+        dropout=options.dropout,
+        directions=options.directions,
+        has_bf16_products=options.precision == "bfloat16",
+        has_sparse_gradients=True,
+    )
+    return objective.double() if options.precision == "float64" else objective
 
 
 def _flat(state: Mapping[int, Mapping[str, Any]]) -> dict[str, Tensor]:

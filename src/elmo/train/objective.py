@@ -1,15 +1,17 @@
 """A window of text in, the loss of both language models out, and the state to carry to the next window.
 
 What ``BiLm`` computes, arranged for training: windows are full, so nothing is masked; each distinct word
-goes through the token layer once; the two directions share it and the softmax. Dropout is bilm-tf's: on what
-each LSTM layer reads (the skip connection passes on what was left) and on what the softmax reads.
+goes through the token layer once; the two directions share it and the softmax. Dropout acts on what each LSTM
+layer reads (the skip connection passes on what was left) and on what the softmax reads, as in bilm-tf.
+
+``BiLmObjective.forward`` is the whole of it, one direction after the other: what to read, and what to call in
+a loop of your own. ``train.gradients`` takes the same pieces side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -17,45 +19,75 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmo.model.bilm import BiLm, BiLmState
-from elmo.model.lstm import LstmState, ProjectedLstm
+from elmo.model.lstm import ProjectedLstm
 from elmo.model.softmax import AdaptiveSoftmax, Softmax
-from elmo.model.word_sampler import LogUniformSampler
+from elmo.model.word_sampler import Samples
+from elmo.train.dropout import Dropout
 from elmo.train.fast_char_cnn import read_words
 from elmo.train.fast_lstm import read_layer
+from elmo.train.randomness import generator_at
 from elmo.train.type_ids import TypeIds
-from elmo.train.windows import Window
+from elmo.train.windows import Direction, Window
+
+Directions = Literal["both", "forward", "backward"]
+_NUMBERS: dict[Directions, tuple[int, ...]] = {"both": (0, 1), "forward": (0,), "backward": (1,)}
+
+
+@dataclass(frozen=True)
+class Chance:
+    """Where a run is, for whoever draws random numbers there: see ``train.randomness``."""
+
+    seed: int
+    step: int
+    first_row: int = 0  # of the whole batch: each process and each piece of it leaves out other numbers
+
+    def masks(self, direction: int) -> torch.Generator:
+        """For the dropout of one direction."""
+        return generator_at("masks", seed=self.seed, step=self.step, place=(direction, self.first_row))
+
+    def words(self) -> torch.Generator:
+        """For the dropout of whole words, the same for all rows that are looked up together."""
+        return generator_at("words", seed=self.seed, step=self.step, place=(self.first_row,))
 
 
 @dataclass(frozen=True)
 class Losses:
-    """Cross-entropy of each direction in nats: a mean, or one for each token; and the state after them."""
+    """Cross-entropy of each direction in nats: a mean, or one for each token; and the state after them.
 
-    forward: Tensor
-    backward: Tensor
+    None: a direction that is not trained.
+    """
+
+    forward: Tensor | None
+    backward: Tensor | None
     state: BiLmState
 
     @property
     def mean(self) -> Tensor:
         """What is minimised: both directions count alike."""
-        return (self.forward.mean() + self.backward.mean()) / 2
+        found = [loss.mean() for loss in (self.forward, self.backward) if loss is not None]
+        return torch.stack(found).mean()
 
 
 class BiLmObjective(nn.Module):
-    """A biLM with the softmax that its two directions share."""
+    """A biLM with the softmax that its two directions share; or one direction of it."""
 
     def __init__(
         self,
         bilm: BiLm,
         softmax: Softmax | AdaptiveSoftmax,
         *,
-        dropout: float = 0.1,
+        dropout: Dropout | float = 0.1,
+        directions: Directions = "both",
         has_bf16_products: bool = False,
+        has_sparse_gradients: bool = False,
     ) -> None:
         super().__init__()
         self.bilm = bilm
         self.softmax = softmax
-        self.dropout = dropout
+        self.dropout = dropout if isinstance(dropout, Dropout) else Dropout(dropout)
+        self.directions = _NUMBERS[directions]
         self.has_bf16_products = has_bf16_products
+        self.has_sparse_gradients = has_sparse_gradients  # of word vectors: of the rows that were used
 
     def forward(
         self,
@@ -63,82 +95,135 @@ class BiLmObjective(nn.Module):
         ids: TypeIds,
         state: BiLmState,
         *,
-        sampler: LogUniformSampler | None = None,
-        generator: torch.Generator | None = None,
+        samples: tuple[Samples, ...] | None = None,
+        chance: Chance | None = None,
     ) -> Losses:
         """Mean losses of a window, which gradients flow back from.
 
-        With a ``sampler`` each direction draws samples of its own from ``generator``, as bilm-tf does.
+        With ``samples``, one for each direction, words are predicted against these only. In training mode
+        ``chance`` decides what is dropped.
         """
-        losses: list[Tensor] = []
-        after: list[BiLmState] = []
-        for states, targets, last in self._directions(window, ids, state):
-            if sampler is None:
-                losses.append(self.softmax(self._dropped(states), targets.flatten()))
-            else:
-                samples = sampler.draw(cast("torch.Generator", generator))
-                softmax = cast("Softmax", self.softmax)
-                losses.append(softmax.sampled(self._dropped(states), targets.flatten(), samples))
-            after.append(last)
-        return Losses(losses[0], losses[1], _joined(after))
+        vectors = self.token_vectors(window, ids, chance)
+        found: dict[int, tuple[Tensor, BiLmState]] = {}
+        for place, number in enumerate(self.directions):
+            targets = ids.targets(_direction(window, number).targets)
+            drawn = None if samples is None else samples[place]
+            found[number] = self.direction_loss(number, vectors[place], targets, state, drawn, chance)
+        return _losses({number: loss for number, (loss, _) in found.items()}, state, found)
 
     @torch.no_grad()
     def token_losses(self, window: Window, ids: TypeIds, state: BiLmState) -> Losses:
         """The loss of every token under the full softmax, (batch, time) for each direction."""
-        losses: list[Tensor] = []
-        after: list[BiLmState] = []
-        for states, targets, last in self._directions(window, ids, state):
-            losses.append(self.softmax.token_losses(states, targets.flatten()).view(targets.shape))
-            after.append(last)
-        return Losses(losses[0], losses[1], _joined(after))
+        vectors = self.token_vectors(window, ids, None)
+        losses: dict[int, Tensor] = {}
+        found: dict[int, tuple[Tensor, BiLmState]] = {}
+        for place, number in enumerate(self.directions):
+            targets = ids.targets(_direction(window, number).targets)
+            top, _ = found[number] = self._read(vectors[place], state, number, None)
+            of_tokens = self.softmax.token_losses(top.flatten(end_dim=1), targets.flatten())
+            losses[number] = of_tokens.view(targets.shape)
+        return _losses(losses, state, found)
 
-    def _directions(
-        self, window: Window, ids: TypeIds, state: BiLmState
-    ) -> Iterator[tuple[Tensor, Tensor, BiLmState]]:
-        """Top states (token, width), targets (batch, time) and last state of each direction."""
-        both = (window.forward, window.backward)
-        vectors = self._token_vectors(np.stack([direction.inputs for direction in both]), ids)
-        for number, direction in enumerate(both):
-            top, last = self._read(vectors[number], state, number)
-            yield top.flatten(end_dim=1), ids.targets(direction.targets), last
+    # --- the pieces -------------------------------------------------------------------------------------
 
-    def _token_vectors(self, inputs: np.ndarray, ids: TypeIds) -> Tensor:
-        """The vectors of type ids (direction, batch, time), each distinct type made once."""
+    def token_vectors(self, window: Window, ids: TypeIds, chance: Chance | None) -> Tensor:
+        """What the LSTMs read, (direction, batch, time, width), each distinct word made once."""
+        inputs = np.stack([_direction(window, number).inputs for number in self.directions])
         distinct, places = np.unique(inputs, return_inverse=True)
         char_ids, word_ids = ids.inputs(distinct)
         layer = self.bilm.token_layer
         parts: list[Tensor] = []
         if layer.word_embed is not None and word_ids is not None:
-            parts.append(layer.word_embed(word_ids))
+            rows = layer.word_embed.weight
+            parts.append(F.embedding(word_ids, rows, sparse=self.has_sparse_gradients))
         if layer.cnn is not None and char_ids is not None:
             parts.append(read_words(layer.cnn, char_ids))
         table = torch.cat(parts, dim=1)
         if layer.projection is not None:
             table = layer.projection(table)
-        return F.embedding(torch.from_numpy(places.reshape(inputs.shape)), table)
+        if self.training and self.dropout.words:
+            table = self.dropout.of_rows(table, _given(chance).words())
+        return F.embedding(ids.on_device(places.reshape(inputs.shape)), table)
 
-    def _read(self, inputs: Tensor, state: BiLmState, direction: int) -> tuple[Tensor, BiLmState]:
+    def direction_loss(  # noqa: PLR0917
+        self,
+        number: int,
+        vectors: Tensor,
+        targets: Tensor,
+        state: BiLmState,
+        samples: Samples | None,
+        chance: Chance | None,
+    ) -> tuple[Tensor, BiLmState]:
+        """The mean loss of one direction that reads ``vectors`` (batch, time, width), and its last state."""
+        generator = None
+        if self.training and not self.dropout.is_off:
+            generator = _given(chance).masks(number)
+        top, after = self._read(vectors, state, number, generator)
+        if generator is not None:
+            top = self.dropout.of_vectors(top, self.dropout.at_softmax, generator)
+        # Outputs lie with time first: tokens in that order cost no copy, and a mean does not mind.
+        states, wanted = top.transpose(0, 1).flatten(end_dim=1), targets.t().flatten()
+        if samples is None:
+            return self.softmax(states, wanted), after
+        return cast("Softmax", self.softmax).sampled(states, wanted, samples), after
+
+    def stack(self, number: int) -> nn.ModuleList:
+        """The LSTM layers of one direction."""
+        return (self.bilm.forward_stack, self.bilm.backward_stack)[number]
+
+    def _read(
+        self, inputs: Tensor, state: BiLmState, direction: int, generator: torch.Generator | None
+    ) -> tuple[Tensor, BiLmState]:
         """The top layer's output (batch, time, width), and the state (layer, batch, …) after it."""
-        stack = (self.bilm.forward_stack, self.bilm.backward_stack)[direction]
-        last: list[LstmState] = []
-        for index, lstm in enumerate(stack):
-            given = self._dropped(inputs)
+        last = []
+        for index, module in enumerate(self.stack(direction)):
+            lstm = cast("ProjectedLstm", module)
+            state_weight: Tensor = lstm.state_weight
+            if generator is not None:
+                inputs = self.dropout.of_vectors(inputs, self.dropout.at_layer(index), generator)
+                state_weight = self.dropout.of_weights(state_weight, generator)
             output, after = read_layer(
-                cast("ProjectedLstm", lstm),
-                given,
+                lstm,
+                inputs,
                 state.at(direction, index),
+                state_weight=state_weight,
                 has_bf16_products=self.has_bf16_products,
             )
-            inputs = output + given if self.bilm.has_skip and index > 0 else output
+            inputs = output + inputs if self.bilm.has_skip and index > 0 else output
             last.append(after)
         hidden, cell = (torch.stack([getattr(s, name) for s in last]) for name in ("hidden", "cell"))
         return inputs, BiLmState(hidden, cell)
 
-    def _dropped(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.dropout, self.training) if self.dropout else x
+
+def _direction(window: Window, number: int) -> Direction:
+    return (window.forward, window.backward)[number]
 
 
-def _joined(directions: list[BiLmState]) -> BiLmState:
-    """Both directions' states as one, cut off from the gradients: backpropagation ends with the window."""
-    hidden, cell = (torch.stack([getattr(s, name) for s in directions]) for name in ("hidden", "cell"))
+def _given(chance: Chance | None) -> Chance:
+    if chance is None:
+        raise TypeError("dropout needs chance=: where the run is")
+    return chance
+
+
+def _losses(
+    losses: dict[int, Tensor], before: BiLmState, found: dict[int, tuple[Tensor, BiLmState]]
+) -> Losses:
+    last = {number: after for number, (_, after) in found.items()}
+    return Losses(losses.get(0), losses.get(1), state_after(before, last))
+
+
+def state_after(before: BiLmState, directions: dict[int, BiLmState]) -> BiLmState:
+    """Each direction's last state (layer, batch, …); what was not read stays as it was before.
+
+    Cut off from the gradients: backpropagation ends with the window.
+    """
+    hidden, cell = (
+        torch.stack(
+            [
+                getattr(directions[number], name) if number in directions else getattr(before, name)[number]
+                for number in (0, 1)
+            ]
+        )
+        for name in ("hidden", "cell")
+    )
     return BiLmState(hidden.detach(), cell.detach())

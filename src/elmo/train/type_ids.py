@@ -20,21 +20,28 @@ _PAD = N_BYTE_CHARACTERS  # the padding character is the last id
 class TypeIds:
     """Looks the types of one corpus up for one model."""
 
-    def __init__(self, corpus: Corpus, config: BiLmConfig, n_vocab: int) -> None:
+    def __init__(
+        self, corpus: Corpus, config: BiLmConfig, n_vocab: int, *, device: str | torch.device = "cpu"
+    ) -> None:
         if config.alphabet == "unicode":
             raise ConfigError("a model with a Unicode alphabet cannot be trained here: use bytes")
         self._types = corpus.types
         self._n_vocab = n_vocab
+        self._device = torch.device(device)
         self._has_words = config.words is not None
         self._alphabet = ByteAlphabet(config.chars.max_characters) if config.chars else None
 
     def targets(self, ids: NDArray[np.int64]) -> Tensor:
         """The words to predict: those outside the vocabulary are unknown."""
-        return torch.from_numpy(np.where(ids < self._n_vocab, ids, UNKNOWN))
+        return self.on_device(np.where(ids < self._n_vocab, ids, UNKNOWN))
+
+    def on_device(self, numbers: NDArray[np.int64]) -> Tensor:
+        """An array as a tensor where the model is."""
+        return torch.from_numpy(numbers).to(self._device)
 
     def inputs(self, ids: NDArray[np.int64]) -> tuple[Tensor | None, Tensor | None]:
         """``char_ids`` (type, char) and ``word_ids`` (type,), those that the model reads."""
-        char_ids = torch.from_numpy(self._characters(ids)) if self._alphabet else None
+        char_ids = self.on_device(self._characters(ids)) if self._alphabet else None
         word_ids = self.targets(ids) + 1 if self._has_words else None
         return char_ids, word_ids
 

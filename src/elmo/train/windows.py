@@ -57,6 +57,13 @@ class Window:
     position: Position
     mask: NDArray[np.bool_] | None = None  # (batch, time): False where a row has ended; None: nowhere
 
+    def at_rows(self, rows: slice) -> Window:
+        """Some of its rows."""
+        forward, backward = (
+            Direction(each.inputs[rows], each.targets[rows]) for each in (self.forward, self.backward)
+        )
+        return Window(forward, backward, self.position, None if self.mask is None else self.mask[rows])
+
 
 class Windows:
     """The windows of all epochs, for all rows of the batch or for the ``rows`` of one process.
