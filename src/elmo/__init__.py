@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from elmo.model.bilm import BiLm
     from elmo.model.layers import Layers
     from elmo.model.mix import LayerMix, LayerMixes
-    from elmo.train.recipe import train_bilm
+    from elmo.predict.perplexity import perplexity
+    from elmo.train.curves import draw_curves
+    from elmo.train.run import resume_bilm, train_bilm
 
 __version__ = "0.1.0"
 
@@ -61,7 +63,10 @@ __all__ = [
     "StateError",
     "TrainingError",
     "convert",
+    "draw_curves",
+    "perplexity",
     "read_embeddings",
+    "resume_bilm",
     "similarity",
     "train_bilm",
 ]
@@ -77,9 +82,12 @@ _ROOMS = {
     "LayerMixes": "elmo.model.mix",
     "Layers": "elmo.model.layers",
     "convert": "elmo.formats.convert",
+    "draw_curves": "elmo.train.curves",
+    "perplexity": "elmo.predict.perplexity",
     "read_embeddings": "elmo.embed.reading",
+    "resume_bilm": "elmo.train.run",
     "similarity": "elmo.embed.encoding",
-    "train_bilm": "elmo.train.recipe",
+    "train_bilm": "elmo.train.run",
 }
 
 

@@ -2,137 +2,232 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from elmo.cli.options import Errors, Inputs, examples
+from elmo.cli.options import Device, Errors, examples
 from elmo.cli.report import logger
-
-if TYPE_CHECKING:
-    from elmo.train.loop import Report
+from elmo.cli.watching import watching
 
 EXAMPLES = examples(
     "elmo train corpus.txt --out trained --preset tiny --epochs 1",
     "elmo train corpus.txt --out other --preset tiny --optimiser adamw",
+    "elmo train corpus.txt --out tuned --from trained --epochs 1",
 )
+INPUTS_HELP = "Files, globs or folders, compressed or not; - is stdin."
+
+
+def _vocabulary(value: str) -> str:
+    if value.isascii() and value.isdigit() and not 4 <= int(value) <= 1 << 26:
+        raise typer.BadParameter(f"expected at least 4 words, found {value[:40]}")
+    return value
+
+
+def _cutoffs(value: str | None) -> str | None:
+    if value is not None and not all(part.isascii() and part.isdigit() for part in value.split(",")):
+        raise typer.BadParameter(f"expected numbers like 4000,20000, found {value[:40]!r}")
+    return value
+
+
+_text = partial(typer.Option, rich_help_panel="The text")
+_model = partial(typer.Option, rich_help_panel="The model")
+_learning = partial(typer.Option, rich_help_panel="How it learns")
+_run = partial(typer.Option, rich_help_panel="The run")
+
+Format = Literal["text", "tokens", "conllu"]
+Size = Literal["tiny", "mini", "small", "medium", "original"]
+TOKENIZERS = "auto|en|zh|whitespace|spacy:xx"
 
 
 def command(
     context: typer.Context,
-    inputs: Inputs,
+    inputs: Annotated[list[str] | None, typer.Argument(metavar="INPUT", help=INPUTS_HELP)] = None,
     *,
-    out: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="A new folder for the model.", show_default=False)
-    ],
-    preset: Annotated[
-        Literal["tiny", "mini", "small", "medium", "original"],
-        typer.Option(help="The last three are the published sizes."),
-    ] = "small",
-    epochs: Annotated[float, typer.Option(metavar="N", help="How often the text is read.")] = 10,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="A new folder for the model.")],
     input_format: Annotated[
-        Literal["text", "tokens", "conllu"],
-        typer.Option("--format", help="Raw text, tokens parted by spaces a sentence a line, or CoNLL-U."),
+        Format, _text("--format", help="Raw text, tokens parted by spaces a sentence a line, or CoNLL-U.")
     ] = "text",
-    tokenizer: Annotated[
-        str, typer.Option(metavar="en|zh|whitespace|spacy:xx", help="How raw text is cut into tokens.")
-    ] = "en",
+    tokenizer: Annotated[str, _text(metavar=TOKENIZERS, help="How raw text is cut into tokens.")] = "auto",
     errors: Errors = "strict",
     heldout: Annotated[
         float | None,
-        typer.Option(
-            metavar="N", help="A share of the sentences, or a number of them.", show_default="about 1%"
-        ),
+        _text(metavar="N", help="A share of the sentences, or a number.", show_default="about 1%"),
     ] = None,
-    deduplicate: Annotated[
-        bool, typer.Option("--deduplicate", help="Leave out sentences that came before.")
-    ] = False,
+    heldout_file: Annotated[list[str] | None, _text(metavar="INPUT", help="Hold out this text.")] = None,
+    deduplicate: Annotated[bool, _text("--deduplicate", help="Leave out repeated sentences.")] = False,
     keep_order: Annotated[
-        bool, typer.Option("--keep-order", help="Read the text in its order, not in shuffled blocks.")
+        bool, _text("--keep-order", help="Read the text in its order, not in shuffled blocks.")
+    ] = False,
+    blank_lines: Annotated[
+        bool, _text("--blank-lines", help="A blank line is a sentence without words.")
     ] = False,
     vocabulary: Annotated[
-        int, typer.Option(min=4, metavar="N", help="Words to predict, by falling count.")
-    ] = 50_000,
+        str,
+        _text(metavar="N|FILE", callback=_vocabulary, help="Words to predict: so many, or a file of them."),
+    ] = "50000",
+    preset: Annotated[
+        Size | None,
+        _model(help="The last three are the published sizes.", show_default="by the size of the text"),
+    ] = None,
+    reads: Annotated[
+        Literal["characters", "words", "both"], _model(help="What the model sees of a word.")
+    ] = "characters",
+    layers: Annotated[int | None, _model(min=1, metavar="N", help="LSTM layers.")] = None,
+    cells: Annotated[int | None, _model(min=1, metavar="N", help="LSTM cells of a layer.")] = None,
+    width: Annotated[int | None, _model(min=1, metavar="N", help="Of each direction's vectors.")] = None,
+    tied: Annotated[bool, _model("--tied", help="Predict words with the vectors that read them.")] = False,
+    direction: Annotated[
+        Literal["both", "forward", "backward"], _model(help="Train both language models or one.")
+    ] = "both",
+    start: Annotated[
+        str | None, _model("--from", metavar="MODEL", help="Go on from this model, of any format.")
+    ] = None,
+    new_vocabulary: Annotated[
+        bool, _model("--new-vocabulary", help="With --from: predict this text's words, not the model's.")
+    ] = False,
+    epochs: Annotated[
+        float | None, _learning(metavar="N", help="How often the text is read.", show_default="10")
+    ] = None,
+    hours: Annotated[
+        float | None, _learning(metavar="N", help="Plan size and schedule for so much time.")
+    ] = None,
     samples: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Words a prediction is held against; 0 is all.")
+        int, _learning(min=0, metavar="N", help="Words a prediction is held against; 0 is all.")
     ] = 8192,
+    adaptive: Annotated[
+        str | None,
+        _learning(metavar="N,N", callback=_cutoffs, help="An adaptive softmax: where its parts end."),
+    ] = None,
     optimiser: Annotated[
-        Literal["adagrad", "adamw"], typer.Option(help="Adagrad is what was published.")
+        Literal["adagrad", "adamw", "sgd"], _learning(help="Adagrad is what was published.")
     ] = "adagrad",
     learning_rate: Annotated[
-        float | None, typer.Option(metavar="X", show_default="0.2 for adagrad, 0.001 for adamw")
+        float | None, _learning(metavar="X", show_default="0.2 for adagrad, 0.001 for adamw")
     ] = None,
-    dropout: Annotated[float, typer.Option(metavar="X", help="On what each layer reads.")] = 0.1,
+    warm_up: Annotated[int, _learning(min=0, metavar="N", help="Steps for the rate to rise.")] = 0,
+    decay: Annotated[
+        Literal["none", "linear", "cosine"], _learning(help="How the rate falls to the end.")
+    ] = "none",
+    weight_decay: Annotated[float, _learning(metavar="X", help="Of adamw and sgd.")] = 0.0,
+    clip: Annotated[float, _learning(metavar="X", help="The gradients' largest norm.")] = 10.0,
+    loss_scale: Annotated[float, _learning(metavar="X", help="Times the loss; bilm-tf's is 20.")] = 20.0,
+    dropout: Annotated[float, _learning(metavar="X", help="On what each layer reads.")] = 0.1,
+    input_dropout: Annotated[float | None, _learning(metavar="X", help="On what the first reads.")] = None,
+    output_dropout: Annotated[float | None, _learning(metavar="X", help="Before the softmax.")] = None,
+    word_dropout: Annotated[float, _learning(metavar="X", help="Of whole words.")] = 0.0,
+    weight_drop: Annotated[float, _learning(metavar="X", help="Of state-to-state weights.")] = 0.0,
+    variational: Annotated[
+        bool, _learning("--variational", help="Drop the same numbers in a whole window.")
+    ] = False,
     rows: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Texts read side by side.", show_default="128, or fewer"),
+        _learning(min=1, metavar="N", help="Texts read side by side.", show_default="128, or fewer"),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="The same seed gives the same model.")] = 0,
+    steps: Annotated[int, _learning(min=1, metavar="N", help="Tokens of a window.")] = 20,
+    turns: Annotated[
+        int, _learning(min=1, metavar="N", help="Read the rows in so many turns, to save memory.")
+    ] = 1,
+    precision: Annotated[
+        Literal["float32", "bfloat16", "float64"], _learning(help="bfloat16 pays where a processor has it.")
+    ] = "float32",
+    seed: Annotated[int, _learning(metavar="N", help="The same seed gives the same model.")] = 0,
+    resume: Annotated[bool, _run("--resume", help="Go on with the run of --out as it was begun.")] = False,
+    evaluate_every: Annotated[
+        int | None, _run(min=1, metavar="N", help="Steps between two looks at the held-out text.")
+    ] = None,
+    checkpoint_every: Annotated[
+        int | None, _run(min=1, metavar="N", help="Steps between two checkpoints.")
+    ] = None,
+    tensorboard: Annotated[bool, _run("--tensorboard", help="Write its files, too.")] = False,
+    device: Device = "cpu",
+    threads: Annotated[int | None, _run(min=1, metavar="N", help="Processors to use.")] = None,
 ) -> None:
     """Train a model on raw text, in any language.
 
-    A run that was stopped goes on after its last checkpoint when the same command is given again. Corpus,
-    checkpoints and log.jsonl lie in FOLDER.training.
+    A run that was stopped goes on after its last checkpoint when the same command is given again, or with
+    --resume. Corpus, checkpoints, log.jsonl and curves.png lie in FOLDER.training.
     """
-    from elmo.train.recipe import train_bilm
-    from elmo.train.schedule import Optimisation
+    from elmo.train.dropout import Dropout
+    from elmo.train.presets import Shape
+    from elmo.train.run import resume_bilm, train_bilm
+    from elmo.train.schedule import USUAL_RATES, Optimisation
 
-    rate = learning_rate if learning_rate is not None else {"adagrad": 0.2, "adamw": 0.001}[optimiser]
-    given: dict[str, Any] = {} if rows is None else {"n_rows": rows}
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
     context.obj.after_interrupt = "; give the same command again to go on after the last checkpoint"
+    told = watching(context.obj, out, has_tensorboard=tensorboard)
+    if resume:
+        if inputs:
+            raise typer.BadParameter("--resume takes the text of the run that was begun: name no INPUT")
+        resume_bilm(out, **told)
+        logger.info("%s: written", out)
+        return
+    if not inputs:
+        raise typer.BadParameter("Missing argument 'INPUT...'.")
+    given: dict[str, Any] = {
+        "n_rows": rows,
+        "n_vocab": int(vocabulary) if vocabulary.isdigit() else None,
+        "evaluate_every": evaluate_every,
+        "checkpoint_every": checkpoint_every,
+    }
     train_bilm(
         inputs,
         out,
-        preset=preset,
+        preset=Shape(
+            preset,
+            reads=None if reads == "characters" else reads,
+            n_layers=layers,
+            cell_width=cells,
+            state_width=width,
+        ),
         epochs=epochs,
+        hours=hours,
         tokenizer=tokenizer,
+        start=start,
+        has_new_vocabulary=new_vocabulary,
         corpus_options={
             "input_format": input_format,
             "errors": errors,
-            "heldout": None if heldout is None else (heldout if heldout < 1 else int(heldout)),
+            "heldout": heldout,
+            "heldout_inputs": heldout_file or [],
             "deduplicate": deduplicate,
             "keep_order": keep_order,
+            "blank_lines_count": blank_lines,
+            **({} if vocabulary.isdigit() else {"vocabulary": vocabulary}),
         },
-        on_report=None if context.obj.is_quiet else _Told(),
-        n_vocab=vocabulary,
-        n_samples=samples or None,
-        dropout=dropout,
+        **told,
+        n_steps=steps,
+        n_samples=None if adaptive else samples or None,
+        cutoffs=tuple(int(part) for part in adaptive.split(",")) if adaptive else (),
+        is_tied=tied,
+        directions=direction,
+        dropout=Dropout(
+            dropout,
+            inputs=input_dropout,
+            outputs=output_dropout,
+            words=word_dropout,
+            weights=weight_drop,
+            is_variational=variational,
+        ),
+        loss_scale=loss_scale,
         keep_order=keep_order,
+        precision=precision,
+        n_turns=turns,
         seed=seed,
-        optimisation=Optimisation(optimiser=optimiser, learning_rate=rate),
-        **given,
+        device=device,
+        optimisation=Optimisation(
+            optimiser=optimiser,
+            learning_rate=USUAL_RATES[optimiser] if learning_rate is None else learning_rate,
+            warm_up_steps=warm_up,
+            decay=decay,
+            weight_decay=weight_decay,
+            clip=clip,
+        ),
+        **{name: value for name, value in given.items() if value is not None},
     )
     logger.info("%s: written", out)
-
-
-class _Told:
-    """A line for each report: loss or perplexity, speed, time left."""
-
-    def __init__(self) -> None:
-        self._begin: tuple[float, int] | None = None  # when, and at which step, this process began
-
-    def __call__(self, report: Report) -> None:
-        now = time.monotonic()
-        if self._begin is None:
-            self._begin = (now, report.step)
-        fields: dict[str, Any] = {"step": report.step, "steps": report.n_windows, "epoch": report.epoch}
-        if report.heldout_forward is not None:
-            fields |= {"heldout_forward": report.heldout_forward, "heldout_backward": report.heldout_backward}
-            told = f"held-out perplexity {report.heldout_forward:,.1f} / {report.heldout_backward:,.1f}"
-        else:
-            fields["loss"] = report.loss
-            told = f"loss {report.loss:.3f}"
-        steps, seconds = report.step - self._begin[1], now - self._begin[0]
-        if steps and seconds:
-            rate = steps * report.n_tokens / seconds
-            left = (report.n_windows - report.step) * seconds / steps
-            fields |= {"tokens_per_second": round(rate, 1), "seconds_left": round(left)}
-            told += f", {rate:,.0f} tokens/s, {_time(left)} left"
-        logger.info(f"step {report.step:,} of {report.n_windows:,}: {told}", extra=fields)
-
-
-def _time(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min {rest} s"

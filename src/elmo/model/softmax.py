@@ -90,15 +90,22 @@ class Softmax(nn.Module):
         """Of every word for every state: (token, width) to (token, words)."""
         return F.linear(states, self.rows(), self.bias).log_softmax(dim=1)
 
+    @torch.no_grad()
     def token_losses(self, states: Tensor, targets: Tensor) -> Tensor:
-        """−log p(target) of each token, (token,), never holding the logits of all tokens."""
+        """−log p(target) of each token, (token,), without gradients; never are all logits held."""
         _check(states, targets, self.rows().size(1))
-        rows = self.rows()
-        losses = [
-            F.cross_entropy(F.linear(states[part], rows, self.bias), targets[part], reduction="none")
-            for part in _chunks(len(states), len(rows))
-        ]
-        return torch.cat(losses) if losses else states.new_zeros(0)
+        columns = self.rows().t()
+        losses = torch.empty_like(states[:, 0])
+        n_words = columns.size(1)
+        space = states.new_empty(min(_chunk_size(n_words), len(states)), n_words)
+        for part in _chunks(len(states), n_words):
+            chunk = states[part]
+            logits = torch.addmm(self.bias, chunk, columns, out=space[: len(chunk)])  # (token, words)
+            true = logits.gather(1, targets[part, None])
+            highest = logits.amax(dim=1, keepdim=True)
+            sums = logits.sub_(highest).exp_().sum(dim=1)
+            losses[part] = sums.log() + (highest - true)[:, 0]
+        return losses
 
     def _rows_of(self, ids: Tensor) -> Tensor:
         (table,) = self._tied_to

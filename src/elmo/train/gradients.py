@@ -3,16 +3,22 @@
 Above the token layer the directions share no arithmetic, nor do the rows of a batch. So the work is cut into
 pieces, one for each thread that torch may use: a direction, and some rows of it. A piece takes its own
 gradients; they are added up in a fixed order, and then flow through the token layer, which reads each word
-once for all pieces. The results are those of ``BiLmObjective.forward`` and ``backward()``.
+once for all pieces, the words dealt out to the threads as well. The results are those of
+``BiLmObjective.forward`` and ``backward()``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
+from typing import TypeVar
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from elmo.model.bilm import BiLmState
@@ -22,6 +28,7 @@ from elmo.train.side_by_side import SideBySide
 from elmo.train.type_ids import TypeIds
 from elmo.train.windows import Window
 
+T = TypeVar("T")
 LEAST_ROWS = 8  # of a piece: narrower products waste more than a thread brings
 
 
@@ -76,7 +83,14 @@ class Gradients:
     ) -> Losses:
         """Add the gradients of ``scale`` times the mean loss; returns the losses."""
         objective, directions = self.objective, self.objective.directions
-        vectors = objective.token_vectors(window, ids, chance)  # (direction, batch, time, width)
+        distinct, places = objective.distinct_words(window)
+        tables = self._word_tables(distinct, ids)
+        table = torch.cat([each.detach() for each in tables]).requires_grad_()
+        n_tables = len(tables)
+        # each thread makes every n-th word, so that all get long and short ones; put in order again here
+        order = np.argsort(np.concatenate([np.arange(len(distinct))[k::n_tables] for k in range(n_tables)]))
+        ordered = objective.without_words(table[ids.on_device(order)], chance)
+        vectors = F.embedding(ids.on_device(places), ordered)  # (direction, batch, time, width)
         n_rows = vectors.size(1)
         parts = self._parts(n_rows)
 
@@ -105,11 +119,21 @@ class Gradients:
             torch.cat([each.d_vectors for (p, _), each in zip(pieces, found, strict=True) if p == place])
             for place in range(len(directions))
         ]
-        of_tokens = torch.autograd.grad(
-            vectors, self._token_weights, torch.stack(d_vectors), allow_unused=True
-        )
-        _add(self._token_weights, of_tokens)
+        (d_table,) = torch.autograd.grad(vectors, [table], torch.stack(d_vectors))
+        for of_tokens in self._run(
+            [
+                partial(torch.autograd.grad, each, self._token_weights, part, allow_unused=True)
+                for each, part in zip(tables, d_table.split([len(each) for each in tables]), strict=True)
+            ]
+        ):
+            _add(self._token_weights, of_tokens)
         return self._losses(pieces, found, state, n_rows)
+
+    def _word_tables(self, distinct: NDArray[np.int64], ids: TypeIds) -> list[Tensor]:
+        """The vectors of every n-th word from each of n threads."""
+        n_tables = 1 if self._side is None else self.n_threads
+        shares = [distinct[k::n_tables] for k in range(n_tables)]
+        return self._run([partial(self.objective.word_table, share, ids) for share in shares if len(share)])
 
     def _used_by(self, direction: int) -> list[Tensor]:
         """The weights between the token layer and the loss of one direction."""
@@ -129,7 +153,7 @@ class Gradients:
         ends = [n_rows * k // n_parts for k in range(n_parts + 1)]
         return [slice(begin, end) for begin, end in pairwise(ends)]
 
-    def _run(self, pieces: list[Callable[[], _Found]]) -> list[_Found]:
+    def _run(self, pieces: list[Callable[[], T]]) -> list[T]:
         if self._side is None or len(pieces) == 1:
             return [piece() for piece in pieces]
         return self._side.run(*pieces)

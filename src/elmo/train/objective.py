@@ -16,6 +16,7 @@ from typing import Literal, cast
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from elmo.model.bilm import BiLm, BiLmState
@@ -128,9 +129,19 @@ class BiLmObjective(nn.Module):
 
     def token_vectors(self, window: Window, ids: TypeIds, chance: Chance | None) -> Tensor:
         """What the LSTMs read, (direction, batch, time, width), each distinct word made once."""
+        distinct, places = self.distinct_words(window)
+        table = self.without_words(self.word_table(distinct, ids), chance)
+        return F.embedding(ids.on_device(places), table)
+
+    def distinct_words(self, window: Window) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The types that a window reads, and where each token's is among them, (direction, batch, time)."""
         inputs = np.stack([_direction(window, number).inputs for number in self.directions])
         distinct, places = np.unique(inputs, return_inverse=True)
-        char_ids, word_ids = ids.inputs(distinct)
+        return distinct, places.reshape(inputs.shape)
+
+    def word_table(self, types: NDArray[np.int64], ids: TypeIds) -> Tensor:
+        """The token layer's vectors of these types, (type, width)."""
+        char_ids, word_ids = ids.inputs(types)
         layer = self.bilm.token_layer
         parts: list[Tensor] = []
         if layer.word_embed is not None and word_ids is not None:
@@ -141,9 +152,13 @@ class BiLmObjective(nn.Module):
         table = torch.cat(parts, dim=1)
         if layer.projection is not None:
             table = layer.projection(table)
-        if self.training and self.dropout.words:
-            table = self.dropout.of_rows(table, _given(chance).words())
-        return F.embedding(ids.on_device(places.reshape(inputs.shape)), table)
+        return table
+
+    def without_words(self, table: Tensor, chance: Chance | None) -> Tensor:
+        """The table, in training without the words that are dropped."""
+        if not (self.training and self.dropout.words):
+            return table
+        return self.dropout.of_rows(table, _given(chance).words())
 
     def direction_loss(  # noqa: PLR0917
         self,

@@ -1,124 +1,104 @@
-"""Raw text in, a folder with a model that ``Elmo.from_pretrained`` loads out: the whole way in one call."""
+"""All that a training run is asked for, in one place: options in, JSON out, and back, to resume it."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-import numpy as np
+from elmo.config import BiLmConfig
+from elmo.embed.atomic import replacing
+from elmo.errors import ConfigError, FormatError
+from elmo.formats import files
+from elmo.train.dropout import Dropout
+from elmo.train.loop import TrainOptions
+from elmo.train.presets import Shape
+from elmo.train.schedule import Optimisation
 
-from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
-from elmo.embed.engine import Engine
-from elmo.embed.start import mean_state
-from elmo.errors import ConfigError, OutputError
-from elmo.formats import native
-from elmo.formats.files import shown
-from elmo.formats.pretrained import Pretrained, SoftmaxWeights
-from elmo.model.bilm import BiLm
-from elmo.text.alphabet import ByteAlphabet
-from elmo.text.batch import TokenIndexer
-from elmo.train.corpus import Corpus, build
-from elmo.train.loop import Report, Trainer, TrainOptions
-from elmo.train.word_types import EOS
-
-_FILTERS = CharCnnConfig.filters
-PRESETS: dict[str, BiLmConfig] = {
-    "tiny": BiLmConfig(CharCnnConfig(filters=_FILTERS[:3]), None, LstmConfig(cell_width=256, state_width=64)),
-    "mini": BiLmConfig(
-        CharCnnConfig(filters=_FILTERS[:5]), None, LstmConfig(cell_width=512, state_width=128)
-    ),
-    "small": BiLmConfig(CharCnnConfig(), None, LstmConfig(cell_width=1024, state_width=128)),
-    "medium": BiLmConfig(CharCnnConfig(), None, LstmConfig(cell_width=2048, state_width=256)),
-    "original": BiLmConfig(CharCnnConfig(n_highway=2), None, LstmConfig(cell_width=4096, state_width=512)),
-}
+NAME = "recipe.json"  # in the run's folder
+_PARTS = {"dropout": Dropout, "optimisation": Optimisation}
 
 
-def train_bilm(
-    inputs: str | Path | Sequence[str | Path],
-    out: str | Path,
-    *,
-    preset: str | BiLmConfig = "small",
-    epochs: float = 10,
-    tokenizer: str = "en",
-    corpus_options: dict[str, Any] | None = None,
-    on_report: Callable[[Report], None] | None = None,
-    **options: Any,
-) -> Path:
-    """Train a biLM on text and write it, with softmax, vocabulary and warm state, to the new folder ``out``.
+@dataclass(frozen=True)
+class Recipe:
+    """What to train on, what to train, and how; what is not said is chosen by the size of the corpus."""
 
-    Corpus, checkpoints and log are kept in ``OUT.training`` beside it: the same call again goes on after the
-    last checkpoint. ``corpus_options`` go to ``corpus.build``, ``options`` to ``TrainOptions``. What is
-    written is the checkpoint that predicted the held-out text best.
-    """
-    out = Path(out)
-    if isinstance(preset, str) and preset not in PRESETS:
-        raise ConfigError(f"preset must be one of {', '.join(PRESETS)} or a BiLmConfig, not {preset!r:.40}")
-    if not (math.isfinite(epochs) and epochs > 0):
-        raise ConfigError(f"epochs must be a positive number, not {epochs!r:.40}")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise OutputError(f"{shown(out)}: exists already; name a new folder, or remove it first")
-    config = PRESETS[preset] if isinstance(preset, str) else preset
-    work = out.with_name(f"{out.name}.training")
-    corpus = build(inputs, work / "corpus", tokenizer=tokenizer, **(corpus_options or {}))
-    trainer = Trainer(corpus, config, _fitted(corpus, epochs, options), work)
-    trainer.run(on_report)
-    native.write(finished(trainer, tokenizer=tokenizer), out)
-    return out
+    inputs: tuple[str, ...]
+    tokenizer: str = "auto"
+    corpus_options: Mapping[str, Any] = field(default_factory=dict)  # of ``corpus.build``
+    shape: Shape = field(default_factory=Shape)
+    epochs: float | None = None  # how often the text is read; None: 10, or what the hours allow
+    hours: float | None = None  # to spend: decides the size, unless it is given, and how much is read
+    start: str | None = None  # a model to go on from, in any format
+    has_new_vocabulary: bool = False  # with ``start``: predict the words of this text, not those of the model
+    options: Mapping[str, Any] = field(default_factory=dict)  # of ``TrainOptions``
 
+    def __post_init__(self) -> None:
+        for name in ("epochs", "hours"):
+            value = getattr(self, name)
+            if value is not None and not (
+                isinstance(value, int | float) and math.isfinite(value) and value > 0
+            ):
+                raise ConfigError(f"{name} must be a positive number, not {value!r:.40}")
+        if self.epochs is not None and self.hours is not None:
+            raise ConfigError("epochs and hours both say how long to train: give one of them")
+        if self.start is not None and self.shape != Shape():
+            raise ConfigError("a run that starts from a model has its shape: give no other")
+        if self.start is None and self.has_new_vocabulary:
+            raise ConfigError("a new vocabulary goes with a model to start from")
+        if self.start is not None and not self.has_new_vocabulary and "vocabulary" in self.corpus_options:
+            raise ConfigError("a model to start from brings its vocabulary: ask for a new one, or give none")
+        TrainOptions(**{"n_windows": 1, **self.options})  # says what is wrong before hours of tokenising
 
-def finished(trainer: Trainer, *, tokenizer: str) -> Pretrained:
-    """The best checkpoint of a run as a model, with a warm state from the held-out text."""
-    step = trainer.checkpoints.best()
-    weights = trainer.checkpoints.load(trainer.step if step is None else step).tensors["weights"]
-    bilm_weights = {
-        name.removeprefix("bilm."): value for name, value in weights.items() if name.startswith("bilm.")
-    }
-    bilm = BiLm.from_config(trainer.config).eval().requires_grad_(False)
-    bilm.load_state_dict(bilm_weights)
-    vocab = trainer.corpus.vocab(trainer.n_vocab)
-    chars = trainer.config.chars
-    indexer = TokenIndexer(
-        ByteAlphabet(chars.max_characters) if chars else None, vocab if trainer.config.words else None
-    )
-    return Pretrained(
-        config=trainer.config,
-        weights=bilm_weights,
-        format=native.NAME,
-        vocab=vocab,
-        softmax=SoftmaxWeights(weights["softmax.weight"], weights["softmax.bias"]),
-        warm=mean_state(Engine(bilm, indexer), _sentences(trainer.corpus)),
-        metadata={
-            "tokenizer": tokenizer,
-            "training": {
-                "tokens": trainer.corpus.n_tokens,
-                "steps": trainer.step,
-                "best_step": step,
-                "heldout_perplexity": trainer.best,
-            },
-        },
-    )
+    @classmethod
+    def of(cls, inputs: str | Path | Sequence[str | Path], **choices: Any) -> Self:
+        """With the inputs as files may be named."""
+        listed = [inputs] if isinstance(inputs, str | Path) else inputs
+        return cls(tuple(str(path) for path in listed), **choices)
 
+    def write(self, folder: Path) -> None:
+        """Keep it with the run."""
+        with replacing(folder / NAME) as temporary:
+            temporary.write_text(json.dumps(_plain(self), indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
-def _fitted(corpus: Corpus, epochs: float, options: dict[str, Any]) -> TrainOptions:
-    """The options, with what was not given chosen by the size of the corpus."""
-    unfitted = TrainOptions(**{"n_windows": 1, **options})
-    # Streams of a batch should be longer than a few windows, or the state carried on is worth nothing.
-    longest = max(1, min(corpus.n_sentences, len(corpus.train) // (10 * unfitted.n_steps)))
-    n_rows = options.get("n_rows", min(unfitted.n_rows, longest))
-    per_epoch = len(corpus.train) / (n_rows * unfitted.n_steps)
-    n_windows = options.get("n_windows", max(1, math.ceil(epochs * per_epoch)))
-    every = max(1, min(1000, n_windows // 10))
-    intervals = {"evaluate_every": every, "checkpoint_every": every, "log_every": max(1, min(50, every))}
-    intervals = {name: options.get(name, value) for name, value in intervals.items()}
-    return replace(unfitted, n_rows=n_rows, n_windows=n_windows, **intervals)
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """What ``write`` kept."""
+        path = folder / NAME
+        values = files.read_json(path)
+        try:
+            shape = dict(values["shape"])
+            if isinstance(shape.get("preset"), dict):
+                shape["preset"] = BiLmConfig.from_json(shape["preset"])
+            options = {
+                name: _PARTS[name](**value) if name in _PARTS else value
+                for name, value in values["options"].items()
+            }
+            if "cutoffs" in options:
+                options["cutoffs"] = tuple(options["cutoffs"])
+            return cls(
+                **{
+                    **values,
+                    "inputs": tuple(values["inputs"]),
+                    "shape": Shape(**shape),
+                    "options": options,
+                }
+            )
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
+            raise FormatError(f"{files.shown(path)}: is not the recipe of a run: {error}") from error
 
 
-def _sentences(corpus: Corpus) -> list[list[str]]:
-    """The held-out sentences as words, the first few thousand of them."""
-    stream = np.asarray(corpus.heldout[: 1 << 18], dtype=np.int64)
-    ends = np.flatnonzero(stream == EOS)
-    pieces = np.split(stream, ends + 1)[: len(ends)]
-    return [corpus.types.spellings(piece[:-1]) for piece in pieces]
+def _plain(value: Any) -> Any:
+    """As JSON values."""
+    if isinstance(value, BiLmConfig):
+        return value.to_json()
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, Path) else value

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elmo import ConfigError, DataError, Elmo, OutputError, similarity, train_bilm
+from elmo import ConfigError, DataError, Elmo, OutputError, resume_bilm, similarity, train_bilm
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
+from elmo.train.dropout import Dropout
 from elmo.train.loop import Report
-from elmo.train.recipe import PRESETS
+from elmo.train.presets import PRESETS, Shape
 from elmo.train.schedule import Optimisation
 
 TINY = BiLmConfig(CharCnnConfig(char_width=4, filters=((1, 8), (2, 16))), None, LstmConfig(2, 32, 16))
@@ -102,3 +103,75 @@ def test_bad_calls_are_refused_before_anything_is_written(tmp_path: Path) -> Non
     left = [path for path in sorted(tmp_path.iterdir()) if path not in before]
     assert [path.name for path in left] in ([], ["m.training"])
     assert not any(path.is_file() for path in tmp_path.glob("m.training/**/*"))
+
+
+def test_a_run_is_resumed_without_its_text_and_options(tmp_path: Path) -> None:
+    source = text(tmp_path / "text.txt")
+    settings = {
+        "preset": Shape(TINY, state_width=12), "epochs": 2, "n_samples": 12, "optimisation": FAST,
+        "dropout": Dropout(0.2, weights=0.1), "seed": 4,
+    }  # fmt: skip
+    train_bilm(source, tmp_path / "whole", **settings)
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(report: Report) -> None:
+        if report.step > 10:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        train_bilm(source, tmp_path / "parts", **settings, on_report=stop)
+    source.unlink()
+    resume_bilm(tmp_path / "parts")
+    for name in ("model.safetensors", "softmax.safetensors", "warm.safetensors", "vocab.txt"):
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    with pytest.raises(DataError, match="no run to resume"):
+        resume_bilm(tmp_path / "never")
+
+
+def test_one_direction_of_tied_words_becomes_a_model_whose_other_half_is_zero(tmp_path: Path) -> None:
+    out = train_bilm(
+        text(tmp_path / "text.txt"), tmp_path / "model", preset=Shape(TINY, reads="words"), epochs=1,
+        n_samples=None, is_tied=True, directions="forward", optimisation=FAST,
+    )  # fmt: skip
+    elmo = Elmo.from_pretrained(out)
+    top = elmo.encode("The cat sees a dog.", layers="top").vectors
+    assert np.abs(top[:, :16]).max() > 0.01
+    assert np.abs(top[:, 16:]).max() == 0
+    softmax, table = elmo.softmax, elmo.pretrained.weights["token_layer.word_embed.weight"]
+    assert softmax is not None
+    np.testing.assert_array_equal(softmax.weight, table[1:])
+
+
+def test_an_adaptive_softmax_trains_but_is_not_part_of_the_model(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = train_bilm(
+        text(tmp_path / "text.txt"), tmp_path / "model", preset=TINY, epochs=1, n_samples=None, cutoffs=(5,),
+        optimisation=FAST,
+    )  # fmt: skip
+    assert Elmo.from_pretrained(out).softmax is None
+    assert "cannot predict words" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"epochs": 1, "hours": 1}, "epochs and hours both say how long"),
+        ({"hours": -1}, "hours must be a positive number"),
+        ({"has_new_vocabulary": True}, "a new vocabulary goes with a model to start from"),
+        ({"start": "x", "preset": "tiny"}, "starts from a model has its shape"),
+        ({"cutoffs": (5,)}, "an adaptive softmax is not sampled"),
+        ({"cutoffs": (5,), "n_samples": None, "is_tied": True}, "cannot be tied"),
+        ({"n_rows": 10, "n_turns": 3}, "cannot be read in 3 turns"),
+        ({"directions": "up"}, "directions must be both, forward or backward"),
+        ({"precision": "half"}, "precision must be"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused_before_anything_is_written(
+    tmp_path: Path, choices: dict, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train_bilm(text(tmp_path / "text.txt"), tmp_path / "model", **choices)
+    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]

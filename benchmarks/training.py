@@ -1,0 +1,146 @@
+"""How fast does a biLM train, beside bilm-tf's own graph? In one interleaved run, on natural text.
+
+usage: training.py TEXT --peer PYTHON SCRIPT [--rounds N] [--windows N] [--threads N]
+
+TEXT is raw English, some megabytes of it. PYTHON and SCRIPT run bilm-tf's training graph: ``PYTHON SCRIPT
+mini`` prints its tokens per second. Without --peer only our own figures are printed.
+
+Batch 128, 20 steps, 50,000 words (or all that TEXT has), Adagrad, dropout 0.1; sizes mini (CNN 512, cell 512,
+projection 128) and small (CNN 2048, cell 1024, projection 128). Systems take turns, round by round, each in a
+process of its own; a figure is the median over rounds of ours / peer's in the same round. What is measured is
+``Trainer.run``: windows cut from the corpus on disk, steps, log and checkpoints. ``overhead`` is how much
+longer that takes than the steps alone, on one window that is in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SETTINGS = {
+    "fp32": {},
+    "fp32, 2048 samples": {"n_samples": 2048},
+    "bf16": {"precision": "bfloat16"},
+}
+
+
+def main() -> None:
+    """Print a table of tokens per second and ratios."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("text", type=Path)
+    parser.add_argument("--peer", nargs=2, metavar=("PYTHON", "SCRIPT"))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--windows", type=int, default=12)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--sizes", nargs="+", default=["mini", "small"])
+    parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
+    parser.add_argument("--measure", nargs=3, metavar=("FOLDER", "SIZE", "SETTING"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        folder, size, setting = options.measure
+        print(json.dumps(measure(Path(folder), size, setting, options.windows, options.threads)))
+        return
+    with tempfile.TemporaryDirectory(prefix="elmo-") as place:
+        folder = Path(place) / "corpus"
+        from elmo.train.corpus import build
+
+        corpus = build(options.text, folder, tokenizer="en")
+        print(f"{corpus.n_tokens:,} tokens, {len(corpus.types):,} types; {options.threads} threads")
+        for size in options.sizes:
+            compare(size, folder, options)
+
+
+def compare(size: str, folder: Path, options: argparse.Namespace) -> None:
+    """One line a setting."""
+    ours: dict[str, list[dict[str, float]]] = {setting: [] for setting in options.settings}
+    peers: list[float] = []
+    for number in range(options.rounds):
+        for setting, found in ours.items():
+            found.append(in_own_process(folder, size, setting, options))
+        if options.peer:
+            said = subprocess.run([*options.peer, size], capture_output=True, text=True, check=True).stdout
+            peers.append(float(re.findall(r"([\d.]+) tokens/s", said)[-1]))
+        print(f"{size}, round {number + 1} of {options.rounds}", file=sys.stderr)
+    if peers:
+        print(f"{size:6} {'bilm-tf graph':20} {statistics.median(peers):8,.0f} tokens/s")
+    for setting, rounds in ours.items():
+        rate = statistics.median(each["rate"] for each in rounds)
+        overhead = statistics.median(each["overhead"] for each in rounds)
+        ratio = ""
+        if peers:
+            ratios = [each["rate"] / peer for each, peer in zip(rounds, peers, strict=True)]
+            ratio = f", {statistics.median(ratios):.2f} x ({min(ratios):.2f}–{max(ratios):.2f})"
+        print(f"{size:6} {setting:20} {rate:8,.0f} tokens/s{ratio}, overhead {overhead:.1%}", flush=True)
+
+
+def in_own_process(folder: Path, size: str, setting: str, options: argparse.Namespace) -> dict[str, float]:
+    """What ``measure`` finds, in a process of its own."""
+    command = [sys.executable, __file__, str(options.text), "--measure", str(folder), size, setting]
+    command += ["--windows", str(options.windows), "--threads", str(options.threads)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout)
+
+
+def measure(folder: Path, size: str, setting: str, n_windows: int, n_threads: int) -> dict[str, float]:
+    """Tokens per second of ``Trainer.run``, and how much longer it takes than the steps alone."""
+    import torch
+
+    from elmo.train.corpus_folder import Corpus
+    from elmo.train.loop import Report, Trainer, TrainOptions
+    from elmo.train.presets import PRESETS
+
+    torch.set_num_threads(n_threads)
+    warm = 3
+    # As often as in a long run: a log line for 50 windows, a checkpoint for 1,000. So few are measured here
+    # that one of each would weigh too much; the checkpoint is timed by itself and counted by its share.
+    train = TrainOptions(
+        n_windows=warm + n_windows,
+        log_every=1,
+        evaluate_every=10**9,
+        checkpoint_every=10**9,
+        **SETTINGS[setting],
+    )
+    with tempfile.TemporaryDirectory(prefix="elmo-") as place:
+        trainer = Trainer(Corpus.open(folder), PRESETS[size], train, Path(place))
+        times: list[float] = []
+
+        class DoneError(Exception):
+            pass
+
+        def tick(report: Report) -> None:
+            times.append(time.perf_counter())
+            if report.step == train.n_windows - 1:  # the last window is followed by an evaluation
+                raise DoneError
+
+        with contextlib.suppress(DoneError):
+            trainer.run(tick)
+        steps = [after - before for before, after in zip(times[warm:-1], times[warm + 1 :], strict=True)]
+        whole = statistics.median(steps)
+        window = trainer.windows.at(trainer.position)
+        trainer.windows.at = lambda _position: window  # the steps alone: no text is read
+        alone = []
+        for _ in range(n_windows):
+            begin = time.perf_counter()
+            trainer.objective.train()
+            trainer._train_one_window()
+            alone.append(time.perf_counter() - begin)
+        begin = time.perf_counter()
+        trainer.checkpoints.save(trainer._snapshot(), step=trainer.step)
+        checkpoint = (time.perf_counter() - begin) / 1000  # of each window
+    tokens = train.n_rows * train.n_steps
+    overhead = (whole + checkpoint) / statistics.median(alone) - 1
+    return {"rate": tokens / (whole + checkpoint), "overhead": overhead}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Raw text in, a folder with a model that ``Elmo.from_pretrained`` loads out: the whole way in one call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from elmo.config import BiLmConfig
+from elmo.errors import DataError, OutputError
+from elmo.formats import native
+from elmo.formats.files import shown
+from elmo.train.corpus import build
+from elmo.train.corpus_folder import MANIFEST, Corpus
+from elmo.train.curves import leave_curves
+from elmo.train.draft import OnProgress
+from elmo.train.export import finished
+from elmo.train.loop import Report, Trainer, TrainOptions
+from elmo.train.presets import Shape
+from elmo.train.ranks import Ranks, ranks_from
+from elmo.train.recipe import NAME, Recipe
+
+EPOCHS = 10.0  # what bilm-tf's authors trained for
+
+OnReport = Callable[[Report], None]
+
+
+def train_bilm(
+    inputs: str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    preset: str | BiLmConfig | Shape | None = None,
+    epochs: float | None = None,
+    hours: float | None = None,
+    tokenizer: str = "auto",
+    start: str | Path | None = None,
+    has_new_vocabulary: bool = False,
+    corpus_options: Mapping[str, Any] | None = None,
+    on_report: OnReport | None = None,
+    on_progress: OnProgress | None = None,
+    **options: Any,
+) -> Path:
+    """Train a biLM on text and write it, with softmax, vocabulary and warm state, to the new folder ``out``.
+
+    ``preset`` is a name of ``PRESETS``, a ``BiLmConfig``, a ``Shape``, or None for a size that suits the
+    text; ``epochs`` or ``hours`` say how long; ``start`` is a model to go on from, with its own vocabulary or
+    that of the text (``has_new_vocabulary``). ``corpus_options`` go to ``corpus.build``, ``options`` to
+    ``TrainOptions``. Corpus, checkpoints, log and curves are kept in ``OUT.training`` beside it: the same
+    call again, or ``resume_bilm(out)``, goes on after the last checkpoint. What is written is the checkpoint
+    that predicted the held-out text best.
+
+    Under ``torchrun`` every process makes the same call, and they share the work.
+    """
+    recipe = Recipe.of(
+        inputs,
+        tokenizer=tokenizer,
+        corpus_options=corpus_options or {},
+        shape=preset if isinstance(preset, Shape) else Shape(preset),
+        epochs=epochs,
+        hours=hours,
+        start=None if start is None else str(start),
+        has_new_vocabulary=has_new_vocabulary,
+        options=options,
+    )
+    return _carry_out(recipe, Path(out), is_resumed=False, on_report=on_report, on_progress=on_progress)
+
+
+def resume_bilm(
+    out: str | Path, *, on_report: OnReport | None = None, on_progress: OnProgress | None = None
+) -> Path:
+    """Go on with the run that was to write ``out``, as it was asked for."""
+    out = Path(out)
+    work = _work(out)
+    if not (work / NAME).is_file():
+        raise DataError(f"{shown(out)}: no run to resume: expected {shown(work / NAME)}")
+    recipe = Recipe.read(work)
+    return _carry_out(recipe, out, is_resumed=True, on_report=on_report, on_progress=on_progress)
+
+
+def _carry_out(
+    recipe: Recipe, out: Path, *, is_resumed: bool, on_report: OnReport | None, on_progress: OnProgress | None
+) -> Path:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise OutputError(f"{shown(out)}: exists already; name a new folder, or remove it first")
+    work = _work(out)
+    with ranks_from(device=str(recipe.options.get("device", "cpu"))) as ranks:
+        corpus = _corpus(recipe, work, ranks, is_resumed=is_resumed, on_progress=on_progress)
+        fitted = _fitted(corpus, recipe)
+        config = recipe.shape.config(n_tokens=corpus.n_tokens, n_vocab=min(fitted.n_vocab, len(corpus.types)))
+        trainer = Trainer(corpus, config, fitted, work, ranks=ranks)
+        trainer.run(on_report)
+        if ranks.is_first:
+            native.write(finished(trainer, tokenizer=corpus.tokenizer), out)
+            leave_curves(work)
+    return out
+
+
+def _work(out: Path) -> Path:
+    """Where a run keeps what it needs to go on."""
+    return out.with_name(f"{out.name}.training")
+
+
+def _corpus(
+    recipe: Recipe, work: Path, ranks: Ranks, *, is_resumed: bool, on_progress: OnProgress | None
+) -> Corpus:
+    folder = work / "corpus"
+    with ranks.first_one_first():
+        if (
+            is_resumed and (folder / MANIFEST).is_file()
+        ):  # what it was built from may be gone: stdin always is
+            return Corpus.open(folder)
+        options = dict(recipe.corpus_options)
+        if ranks.is_first:
+            options["on_progress"] = on_progress
+        corpus = build(list(recipe.inputs), folder, tokenizer=recipe.tokenizer, **options)
+        if ranks.is_first:
+            recipe.write(work)
+        return corpus
+
+
+def _fitted(corpus: Corpus, recipe: Recipe) -> TrainOptions:
+    """The options, with what was not given chosen by the size of the corpus."""
+    options = dict(recipe.options)
+    if corpus.n_given is not None:
+        options["n_vocab"] = corpus.n_given
+    unfitted = TrainOptions(**{"n_windows": 1, **options})
+    # Streams of a batch should be longer than a few windows, or the state carried on is worth nothing.
+    longest = max(1, min(corpus.n_sentences, len(corpus.train) // (10 * unfitted.n_steps)))
+    n_rows = options.get("n_rows", min(unfitted.n_rows, longest))
+    per_epoch = len(corpus.train) / (n_rows * unfitted.n_steps)
+    epochs = EPOCHS if recipe.epochs is None else recipe.epochs
+    n_windows = options.get("n_windows", max(1, math.ceil(epochs * per_epoch)))
+    every = max(1, min(1000, n_windows // 10))
+    intervals = {"evaluate_every": every, "checkpoint_every": every, "log_every": max(1, min(50, every))}
+    intervals = {name: options.get(name, value) for name, value in intervals.items()}
+    return replace(unfitted, n_rows=n_rows, n_windows=n_windows, **intervals)
