@@ -157,3 +157,26 @@ def test_variational_dropout_takes_the_same_numbers_from_all_tokens_of_a_row() -
     assert set(rows.unique().tolist()) == {0.0, 2.0}
     words = Dropout(0.0, words=0.5).of_rows(torch.ones(40, 6), chance)
     assert set(words.sum(dim=1).tolist()) == {0.0, 12.0}
+
+
+@pytest.mark.parametrize("softmax", ["full", "sampled"])
+def test_products_in_bfloat16_give_nearly_the_same_gradients(corpus: Corpus, softmax: str) -> None:
+    found = []
+    for is_bf16 in (False, True):
+        torch.manual_seed(0)
+        made = Softmax(n_words=N_VOCAB, width=4, has_sparse_gradient=True, has_bf16_products=is_bf16)
+        model = BiLmObjective(BiLm.from_config(CHARS), made, dropout=NOTHING, has_bf16_products=is_bf16)
+        window, state, samples = reading(corpus, model, softmax)
+        gradients = Gradients(model, n_threads=2)
+        ids = TypeIds(corpus, CHARS, N_VOCAB)
+        losses = gradients.add_window(window, ids, state, samples=samples, chance=Chance(0, 0))
+        gradients.close()
+        found.append((losses.mean, [weight.grad for weight in model.parameters()]))
+    (exact, exact_gradients), (rounded, rounded_gradients) = found
+    assert rounded != exact
+    torch.testing.assert_close(rounded, exact, rtol=0.02, atol=0)
+    for a, b in zip(exact_gradients, rounded_gradients, strict=True):
+        assert a is not None
+        assert b is not None
+        assert b.dtype == torch.float32
+        assert float((a - b).norm()) <= 0.05 * float(a.norm()) + 1e-6

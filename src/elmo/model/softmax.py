@@ -27,7 +27,8 @@ class Softmax(nn.Module):
 
     ``tied_to`` is a table of word vectors, row 0 for padding, whose other rows then serve as weights too.
     The table keeps them: this module has a bias only. With ``has_sparse_gradient`` the sampled loss
-    gives ``weight`` a gradient of the rows it used, which optimisers have to know how to take.
+    gives ``weight`` a gradient of the rows it used, which optimisers have to know how to take. With
+    ``has_bf16_products`` the mean losses round the factors of their matrix products to bfloat16.
     """
 
     weight: nn.Parameter | None  # (words, width)
@@ -39,6 +40,7 @@ class Softmax(nn.Module):
         width: int,
         tied_to: nn.Embedding | None = None,
         has_sparse_gradient: bool = False,
+        has_bf16_products: bool = False,
     ) -> None:
         super().__init__()
         if tied_to is not None and tuple(tied_to.weight.shape) != (n_words + 1, width):
@@ -50,6 +52,7 @@ class Softmax(nn.Module):
         self.register_parameter("weight", None)
         self.bias = nn.Parameter(torch.zeros(n_words))  # (words,)
         self.has_sparse_gradient = has_sparse_gradient
+        self.has_bf16_products = has_bf16_products
         if tied_to is None:
             self.weight = nn.Parameter(torch.empty(n_words, width))
             nn.init.normal_(self.weight, std=width**-0.5)  # bilm-tf's choice
@@ -69,7 +72,8 @@ class Softmax(nn.Module):
         _check(states, targets, self.rows().size(1))
         rows = self.rows()
         true = (states * F.embedding(targets, rows)).sum(dim=1) + self.bias[targets]  # (token,)
-        return (_sum_log_sum_exp(states, rows, self.bias) - true.sum()) / len(targets)
+        total = _sum_log_sum_exp(states, rows, self.bias, is_bf16=self.has_bf16_products)
+        return (total - true.sum()) / len(targets)
 
     def sampled(self, states: Tensor, targets: Tensor, samples: Samples) -> Tensor:
         """Mean cross-entropy of each target against the sampled words only (Jean et al. 2015).
@@ -83,7 +87,14 @@ class Softmax(nn.Module):
         rows = self._rows_of(ids)  # (sample + token, width)
         bias = self.bias[ids] - samples.log_expected(ids).to(states)
         true = (states * rows[n:]).sum(dim=1) + bias[n:]  # (token,)
-        total = _sum_log_sum_exp(states, rows[:n], bias[:n], extra=true, left_out=samples.hits(targets))
+        total = _sum_log_sum_exp(
+            states,
+            rows[:n],
+            bias[:n],
+            extra=true,
+            left_out=samples.hits(targets),
+            is_bf16=self.has_bf16_products,
+        )
         return (total - true.sum()) / len(targets)
 
     def log_probabilities(self, states: Tensor) -> Tensor:
@@ -158,13 +169,14 @@ def _sum_log_sum_exp(
     *,
     extra: Tensor | None = None,
     left_out: tuple[Tensor, Tensor] | None = None,
+    is_bf16: bool = False,
 ) -> Tensor:
     """Σ_t log(Σ_k exp(s_t · w_k + b_k) + exp(extra_t)), logits at pairs (token, place) left out."""
     token, place = left_out or (None, None)
     parts = (states, rows, bias, extra)
     if not torch.is_grad_enabled():  # an autograd function sees only who could want a gradient
         parts = tuple(None if x is None else x.detach() for x in parts)
-    return _SumLogSumExp.apply(*parts, token, place)  # pyright: ignore
+    return _SumLogSumExp.apply(*parts, token, place, is_bf16)  # pyright: ignore
 
 
 class _SumLogSumExp(torch.autograd.Function):
@@ -183,6 +195,7 @@ class _SumLogSumExp(torch.autograd.Function):
         extra: Tensor | None,
         token: Tensor | None,
         place: Tensor | None,
+        is_bf16: bool,
     ) -> Tensor:
         wants_states, wants_rows, wants_bias, wants_extra = ctx.needs_input_grad[:4]
         d_states = torch.empty_like(states) if wants_states else None
@@ -191,11 +204,17 @@ class _SumLogSumExp(torch.autograd.Function):
         d_columns = torch.zeros_like(columns) if wants_rows else None
         d_bias = torch.zeros_like(bias) if wants_bias else None
         d_extra = torch.empty_like(extra) if extra is not None and wants_extra else None
+        rounded = torch.bfloat16 if is_bf16 else states.dtype  # in which numbers enter a product
+        row_factors, column_factors = rows.to(rounded), columns.to(rounded)
         total = states.new_zeros((), dtype=torch.float64)  # of thousands of terms: float32 would lose digits
         space = states.new_empty(min(_chunk_size(len(rows)), max(len(states), 1)), len(rows))
         for part in _chunks(len(states), len(rows)):
             chunk = states[part]
-            logits = torch.addmm(bias, chunk, columns, out=space[: len(chunk)])  # (token, words)
+            logits = space[: len(chunk)]  # (token, words)
+            if is_bf16:
+                torch.add(chunk.to(rounded) @ column_factors, bias, out=logits)
+            else:
+                torch.addmm(bias, chunk, columns, out=logits)
             if token is not None and place is not None:
                 first, last = torch.searchsorted(token, torch.tensor([part.start, part.stop])).tolist()
                 logits[token[first:last] - part.start, place[first:last]] = -torch.inf
@@ -208,10 +227,17 @@ class _SumLogSumExp(torch.autograd.Function):
                 sums += (extra[part, None] - highest).exp()
             total += (sums.log() + highest).sum()
             # Probabilities are odds / sums; dividing the narrow factor of a product spares a pass over odds.
-            if d_states is not None:
-                torch.mm(odds, rows, out=d_states[part]).div_(sums)
-            if d_columns is not None:
-                d_columns.addmm_((chunk / sums).t(), odds)
+            if is_bf16:
+                odd_factors = odds.to(rounded)
+                if d_states is not None:
+                    d_states[part] = (odd_factors @ row_factors) / sums
+                if d_columns is not None:
+                    d_columns += (chunk / sums).to(rounded).t() @ odd_factors
+            else:
+                if d_states is not None:
+                    torch.mm(odds, rows, out=d_states[part]).div_(sums)
+                if d_columns is not None:
+                    d_columns.addmm_((chunk / sums).t(), odds)
             if d_bias is not None:
                 d_bias.addmv_(odds.t(), sums[:, 0].reciprocal())
             if extra is not None and d_extra is not None:
@@ -225,7 +251,7 @@ class _SumLogSumExp(torch.autograd.Function):
         (scale,) = slopes
         found, ctx.found = ctx.found, None  # scaled in place, so only once
         states, columns, bias, extra = (None if x is None else x.mul_(scale) for x in found)
-        return states, None if columns is None else columns.t(), bias, extra, None, None
+        return states, None if columns is None else columns.t(), bias, extra, None, None, None
 
 
 def _chunk_size(n_words: int) -> int:

@@ -20,8 +20,11 @@ from elmo.model.char_cnn import CharCnn
 GROUP = 64  # words that are convolved together: few enough for a processor's cache
 
 
-def read_words(cnn: CharCnn, char_ids: Tensor) -> Tensor:
-    """Map ``char_ids`` (word, char) to (word, width)."""
+def read_words(cnn: CharCnn, char_ids: Tensor, *, has_bf16_products: bool = False) -> Tensor:
+    """Map ``char_ids`` (word, char) to (word, width).
+
+    With ``has_bf16_products`` the highway layers, the better part of the work, multiply in bfloat16.
+    """
     weights = [
         cast("Tensor", convolution.weight) for convolution in cnn.convolutions
     ]  # (filter, width, char)
@@ -50,8 +53,9 @@ def read_words(cnn: CharCnn, char_ids: Tensor) -> Tensor:
         return bias.new_zeros(0, len(bias))
     x = torch.cat(pooled)[order.argsort()]
     x = cnn.activation(x + bias)  # the same bias everywhere does not change which window is highest
-    for highway in cnn.highways:
-        x = highway(x)
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=has_bf16_products):
+        for highway in cnn.highways:
+            x = highway(x)
     return x
 
 

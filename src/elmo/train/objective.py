@@ -148,7 +148,7 @@ class BiLmObjective(nn.Module):
             rows = layer.word_embed.weight
             parts.append(F.embedding(word_ids, rows, sparse=self.has_sparse_gradients))
         if layer.cnn is not None and char_ids is not None:
-            parts.append(read_words(layer.cnn, char_ids))
+            parts.append(read_words(layer.cnn, char_ids, has_bf16_products=self.has_bf16_products))
         table = torch.cat(parts, dim=1)
         if layer.projection is not None:
             table = layer.projection(table)
