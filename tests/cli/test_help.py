@@ -9,9 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
+from tests.train.logs import write_log
 
-COMMANDS = ("embed", "compare", "info", "convert", "warm", "train")
-GROUPS = {"Embed:": COMMANDS[:-1], "Train:": COMMANDS[-1:]}
+GROUPS = {
+    "Embed:": ("embed", "compare", "info", "convert", "warm"),
+    "Train:": ("train", "perplexity", "curves"),
+}
+COMMANDS = tuple(command for commands in GROUPS.values() for command in commands)
 
 
 def examples(help_text: str) -> list[str]:
@@ -29,13 +33,17 @@ def test_every_example_of_the_help_runs(
     assert (shown.code, shown.err) == (0, "")
     lines = examples(shown.out)
     assert len(lines) >= 2
+    if command == "curves":  # its examples name runs
+        for name in ("first", "second"):
+            write_log(here / f"{name}.training")
     for line in lines:
         words = shlex.split(line)
         assert words[0] == "elmo", line
         assert len(line) <= 78, line  # a longer one would be broken off in a terminal
         if "zh" in words and importlib.util.find_spec("jieba") is None:
             continue
-        if "--picture" in words and importlib.util.find_spec("matplotlib") is None:
+        is_drawn = "--picture" in words or command == "curves"
+        if is_drawn and importlib.util.find_spec("matplotlib") is None:
             continue
         stdin = None
         if "<" in words:

@@ -12,7 +12,8 @@ from elmo import OutputError
 from elmo.embed.compare import Comparison, Use
 
 pytest.importorskip("matplotlib")
-from elmo.embed.picture import _fonts, _line, draw
+from elmo.embed.figure import fonts_for
+from elmo.embed.picture import _line, draw
 
 
 def comparison(*texts: str, word: str = "bank", layers: int = 3) -> Comparison:
@@ -89,7 +90,7 @@ def test_characters_without_a_font_give_numbers_and_one_line_of_advice(
 def test_chinese_is_drawn_where_a_font_is_installed_and_else_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fonts, missing = _fonts("苹果 bank")
+    fonts, missing = fonts_for("苹果 bank")
     assert fonts[0] == "DejaVu Sans"
     with caplog.at_level(logging.WARNING, logger="elmo.embed.picture"):
         draw(comparison("我吃苹果", "苹果公司", word="苹果"), tmp_path / "x.png")

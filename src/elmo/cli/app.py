@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from elmo import __version__
-from elmo.cli import compare, convert, embed, info, train, warm
+from elmo.cli import compare, convert, curves, embed, info, perplexity, train, warm
 from elmo.cli.options import examples
 
 
@@ -46,6 +46,8 @@ for panel, name, module in (
     ("Embed", "convert", convert),
     ("Embed", "warm", warm),
     ("Train", "train", train),
+    ("Train", "perplexity", perplexity),
+    ("Train", "curves", curves),
 ):
     app.command(name, rich_help_panel=panel, epilog=module.EXAMPLES)(module.command)
 

@@ -54,7 +54,7 @@ def command(
     from elmo.embed.elmo import Elmo
 
     if picture:
-        from elmo.embed.picture import check
+        from elmo.embed.figure import check
 
         check(picture)
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)

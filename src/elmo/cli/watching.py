@@ -20,7 +20,7 @@ def watching(reporter: Reporter, out: Path, *, has_tensorboard: bool) -> dict[st
     if has_tensorboard:
         from elmo.train.tensorboard import TensorBoard
 
-        told.append(TensorBoard(out.with_name(f"{out.name}.training")))
+        told.append(TensorBoard(out.with_name(f"{out.name}.training") / "tensorboard"))
 
     def tell(report: Report) -> None:
         for each in told:

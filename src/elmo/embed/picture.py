@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from unicodedata import east_asian_width
+from typing import TYPE_CHECKING
 
-from elmo.embed.atomic import replacing
 from elmo.embed.compare import Comparison, Use
-from elmo.errors import MissingExtraError, OutputError
-from elmo.formats.files import shown
+from elmo.embed.figure import INSTALL_FONTS, check, fonts_for, plain, save, shortened, text_width
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 logger = logging.getLogger(__name__)
 
-SUFFIXES = (".png", ".pdf", ".svg")
-# Fonts with Chinese, Japanese and Korean characters, as Linux, macOS and Windows have them.
-CJK_FONTS = (
-    "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK TC", "Noto Sans CJK KR", "Noto Sans SC",
-    "Source Han Sans SC", "Source Han Sans CN", "WenQuanYi Zen Hei", "WenQuanYi Micro Hei",
-    "Droid Sans Fallback", "PingFang SC", "PingFang HK", "Hiragino Sans GB", "Heiti SC", "Heiti TC",
-    "STHeiti", "Arial Unicode MS", "Microsoft YaHei", "SimHei", "SimSun", "Malgun Gothic", "Yu Gothic",
-    "MS Gothic", "AR PL UMing CN", "Unifont",
-)  # fmt: skip
-LATIN_FONT = "DejaVu Sans"  # comes with matplotlib
 LINE_WIDTH = 92  # of a sentence below the maps, in Latin letters
 
 
@@ -36,26 +22,7 @@ def draw(comparison: Comparison, path: str | Path) -> None:
     """Write the picture; the suffix of ``path`` says whether as PNG, PDF or SVG."""
     target = Path(path)
     check(target)
-    figure = _figure(comparison)
-    from matplotlib import rc_context
-
-    # no date, no random names inside: the same comparison gives the same bytes
-    no_date: dict[str, Any] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
-    form = target.suffix.lower()
-    with replacing(target) as part, rc_context({"svg.hashsalt": "elmo"}):
-        figure.savefig(part, format=form[1:], dpi=150, metadata=no_date[form])
-
-
-def check(path: Path) -> None:
-    """Refuse what cannot be drawn, before any vector is computed."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("a picture", extra="plots") from error
-    if path.suffix.lower() not in SUFFIXES:
-        raise OutputError(f"{shown(path)}: expected a name that ends in {', '.join(SUFFIXES)}")
-    if not path.parent.is_dir():
-        raise OutputError(f"{shown(path)}: there is no folder {shown(path.parent)}")
+    save(_figure(comparison), target)
 
 
 def _figure(comparison: Comparison) -> Figure:
@@ -63,12 +30,12 @@ def _figure(comparison: Comparison) -> Figure:
 
     labels = [f"S{k}" for k in range(1, len(comparison.uses) + 1)]
     lines = [f"{label}  {_line(use)}" for label, use in zip(labels, comparison.uses, strict=True)]
-    title = f"“{_shortened(_plain(comparison.word), 60)}” in {len(labels)} sentences: cosine similarity"
-    fonts, missing = _fonts("".join([*lines, title]))
+    title = f"“{shortened(plain(comparison.word), 60)}” in {len(labels)} sentences: cosine similarity"
+    fonts, missing = fonts_for("".join([*lines, title]))
     if missing:
         logger.warning(
             "no installed font can draw %s: the sentences are shown as numbers only; "
-            "install one (apt install fonts-noto-cjk, or fonts-wqy-zenhei) and draw again", missing[:20],
+            "%s", missing[:20], INSTALL_FONTS,
         )  # fmt: skip
         lines = []
         title = f"one word in {len(labels)} sentences: cosine similarity"
@@ -134,52 +101,11 @@ def _size(panel: float, n: int, largest: float) -> float:
     return min(largest, 72 * panel / n / 3)
 
 
-def _fonts(text: str) -> tuple[list[str], str]:
-    """Fonts that together can draw ``text``, and the characters that none of them has."""
-    from matplotlib.font_manager import fontManager, get_font
-
-    wanted = {c for c in text if not c.isspace()}
-    installed = {entry.name: entry.fname for entry in fontManager.ttflist}
-    chosen: list[str] = []
-    for name in (LATIN_FONT, *CJK_FONTS):
-        if not wanted:
-            break
-        if name in installed:
-            has = {c for c in wanted if ord(c) in get_font(installed[name]).get_charmap()}
-            if has or name == LATIN_FONT:
-                chosen.append(name)
-                wanted -= has
-    return chosen, "".join(sorted(wanted))
-
-
 def _line(use: Use) -> str:
     """The sentence with its word in brackets, shortened on both sides of it."""
     begin, end = use.span
-    before, word, after = (_plain(part) for part in (use.text[:begin], use.text[begin:end], use.text[end:]))
-    word = _shortened(word, LINE_WIDTH // 2)
-    room = LINE_WIDTH - _width(word) - 2
-    left = _shortened(before[::-1], max(room // 2, room - _width(after)))[::-1]
-    return f"{left}[{word}]{_shortened(after, room - _width(left))}"
-
-
-def _shortened(text: str, width: int) -> str:
-    if _width(text) <= width:
-        return text
-    kept, used = [], 1
-    for c in text:
-        used += _width(c)
-        if used > width:
-            break
-        kept.append(c)
-    return "".join(kept) + "…"
-
-
-def _width(text: Iterable[str]) -> int:
-    """How wide a text is in Latin letters: Chinese characters count twice."""
-    return sum(2 if east_asian_width(c) in "WF" else 1 for c in text)
-
-
-def _plain(text: str) -> str:
-    """The text in one line, what cannot be printed escaped."""
-    text = " ".join(text.split(" ")).replace("\t", " ")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    before, word, after = (plain(part) for part in (use.text[:begin], use.text[begin:end], use.text[end:]))
+    word = shortened(word, LINE_WIDTH // 2)
+    room = LINE_WIDTH - text_width(word) - 2
+    left = shortened(before[::-1], max(room // 2, room - text_width(after)))[::-1]
+    return f"{left}[{word}]{shortened(after, room - text_width(left))}"

@@ -21,6 +21,7 @@ from elmo.train.loop import Report, Trainer, TrainOptions
 from elmo.train.presets import Shape
 from elmo.train.ranks import Ranks, ranks_from
 from elmo.train.recipe import NAME, Recipe
+from elmo.train.stopwatch import Stopwatch
 
 EPOCHS = 10.0  # what bilm-tf's authors trained for
 
@@ -90,11 +91,20 @@ def _carry_out(
         fitted = _fitted(corpus, recipe)
         config = recipe.shape.config(n_tokens=corpus.n_tokens, n_vocab=min(fitted.n_vocab, len(corpus.types)))
         trainer = Trainer(corpus, config, fitted, work, ranks=ranks)
-        trainer.run(on_report)
+        trainer.run(_both(Stopwatch(work), on_report) if ranks.is_first else None)
         if ranks.is_first:
             native.write(finished(trainer, tokenizer=corpus.tokenizer), out)
             leave_curves(work)
     return out
+
+
+def _both(first: OnReport, second: OnReport | None) -> OnReport:
+    def tell(report: Report) -> None:
+        first(report)
+        if second is not None:
+            second(report)
+
+    return tell
 
 
 def _work(out: Path) -> Path:
