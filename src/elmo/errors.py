@@ -12,7 +12,7 @@
     ├── ShapeError          tensors that do not fit together
     ├── StateError          a start state that the model does not have, or that is not its own
     ├── OutputError         a result that cannot be written, or a begun job that does not match
-    ├── TrainingError       a run whose loss is no number any more
+    ├── TrainingError       a run that cannot go on: its loss is no number, or a process of it ended
     └── MissingExtraError   an optional library is not installed
 
 A message names the thing, what was expected, what was found and, where there is one, the next step,
@@ -65,7 +65,7 @@ class OutputError(ElmoError):
 
 
 class TrainingError(ElmoError):
-    """A run whose loss is no number any more; its last checkpoint stands."""
+    """A run that cannot go on: its loss is no number any more, or a process of it ended."""
 
 
 class MissingExtraError(ElmoError):

@@ -17,12 +17,13 @@ EXAMPLES = examples(
     "elmo train corpus.txt --out other --preset tiny --optimiser adamw",
     "elmo train corpus.txt --out tuned --from trained --epochs 1",
 )
+MOST_WORDS = 1 << 20  # that a model folder holds
 INPUTS_HELP = "Files, globs or folders, compressed or not; - is stdin."
 
 
 def _vocabulary(value: str) -> str:
-    if value.isascii() and value.isdigit() and not 4 <= int(value) <= 1 << 26:
-        raise typer.BadParameter(f"expected at least 4 words, found {value[:40]}")
+    if value.isascii() and value.isdigit() and not 4 <= int(value) <= MOST_WORDS:
+        raise typer.BadParameter(f"expected 4 to {MOST_WORDS:,} words, or a file, found {value[:40]}")
     return value
 
 
@@ -169,12 +170,35 @@ def command(
         return
     if not inputs:
         raise typer.BadParameter("Missing argument 'INPUT...'.")
-    given: dict[str, Any] = {
+    # Only what was asked for: the rest follows from the text, the model and the time.
+    options: dict[str, Any] = {
         "n_rows": rows,
-        "n_vocab": int(vocabulary) if vocabulary.isdigit() else None,
+        "n_vocab": int(vocabulary) if vocabulary.isdigit() and _is_asked(context, "vocabulary") else None,
         "evaluate_every": evaluate_every,
         "checkpoint_every": checkpoint_every,
     }
+    if tied:
+        options["is_tied"] = True
+    if _is_asked(context, "dropout", "input_dropout", "output_dropout", "word_dropout", "weight_drop"):
+        options["dropout"] = Dropout(
+            dropout,
+            inputs=input_dropout,
+            outputs=output_dropout,
+            words=word_dropout,
+            weights=weight_drop,
+            is_variational=variational,
+        )
+    elif variational:
+        options["dropout"] = Dropout(is_variational=True)
+    if _is_asked(context, "optimiser", "learning_rate", "warm_up", "decay", "weight_decay", "clip"):
+        options["optimisation"] = Optimisation(
+            optimiser=optimiser,
+            learning_rate=USUAL_RATES[optimiser] if learning_rate is None else learning_rate,
+            warm_up_steps=warm_up,
+            decay=decay,
+            weight_decay=weight_decay,
+            clip=clip,
+        )
     train_bilm(
         inputs,
         out,
@@ -204,30 +228,19 @@ def command(
         n_steps=steps,
         n_samples=None if adaptive else samples or None,
         cutoffs=tuple(int(part) for part in adaptive.split(",")) if adaptive else (),
-        is_tied=tied,
         directions=direction,
-        dropout=Dropout(
-            dropout,
-            inputs=input_dropout,
-            outputs=output_dropout,
-            words=word_dropout,
-            weights=weight_drop,
-            is_variational=variational,
-        ),
         loss_scale=loss_scale,
         keep_order=keep_order,
         precision=precision,
         n_turns=turns,
         seed=seed,
         device=device,
-        optimisation=Optimisation(
-            optimiser=optimiser,
-            learning_rate=USUAL_RATES[optimiser] if learning_rate is None else learning_rate,
-            warm_up_steps=warm_up,
-            decay=decay,
-            weight_decay=weight_decay,
-            clip=clip,
-        ),
-        **{name: value for name, value in given.items() if value is not None},
+        **{name: value for name, value in options.items() if value is not None},
     )
     logger.info("%s: written", out)
+
+
+def _is_asked(context: typer.Context, *names: str) -> bool:
+    """Whether the command line says something about one of these options."""
+    sources = [context.get_parameter_source(name) for name in names]
+    return any(source is not None and source.name != "DEFAULT" for source in sources)

@@ -21,7 +21,7 @@ HAN = (
     "\u2e80-\u2fdf\u3005\u3007\u3021-\u3029\u3038-\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\U00020000-\U0003fffd"
 )
-_KANA = "\u3041-\u3096\u3099-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001b000-\U0001b16f"
+KANA = "\u3041-\u3096\u3099-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001b000-\U0001b16f"
 _PICTOGRAPH = (
     "[\u00a9\u00ae\u203c\u2049\u2122\u2139\u2190-\u21ff\u2300-\u23ff\u25a0-\u27bf\u2900-\u297f\u2b00-\u2bff"
     "\u3030\u303d\u3297\u3299\U0001f000-\U0001fbff]"
@@ -70,16 +70,16 @@ def extenders() -> str:
 def pattern() -> re.Pattern[str]:
     """The expression whose matches, one after another, are the tokens of a text."""
     extend = f"[{extenders()}]"
-    no_letter = rf"(?![^\W_{HAN}{_KANA}])"
+    no_letter = rf"(?![^\W_{HAN}{KANA}])"
     apostrophe = "['’]"
     clitic = rf"(?:[sSmMdD]|ll|LL|re|RE|ve|VE){no_letter}"
     negation = rf"[nN]{apostrophe}[tT]{no_letter}"
 
     number = r"\d++(?:[.,:/]\d++)*+"
-    part = rf"(?:{number}|[^\W\d_{HAN}{_KANA}]++|{extend}++)++"
+    part = rf"(?:{number}|[^\W\d_{HAN}{KANA}]++|{extend}++)++"
     word = rf"{part}(?:(?:[-‐‑&·׳״]|_++|{apostrophe}(?!{clitic})){part})*+"
 
-    solid = rf"[^\s<>\"'`(){{}}\[\]|\\^*.,;:!?…、。，；：！？（）「」『』《》【】“”‘’{HAN}{_KANA}]"
+    solid = rf"[^\s<>\"'`(){{}}\[\]|\\^*.,;:!?…、。，；：！？（）「」『』《》【】“”‘’{HAN}{KANA}]"
     rest_of_url = rf"(?:\([^\s()]{{0,200}}\)|[.,:;!?'*(]{{0,8}}+{solid}++)++"
     label = r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}+\."
     letter = "[A-Za-zÀ-ÖØ-öø-ɏЀ-ӿ]"
@@ -129,7 +129,7 @@ def pattern() -> re.Pattern[str]:
         r"(?<![\w.])\.\d++(?![.\d])",
         # words and numbers; kana
         word,
-        f"[{_KANA}]++",
+        f"[{KANA}]++",
         # the rest: runs of one sign ("...", "--", "''"), mixed "?!", single characters
         r"[!?！？]++",
         r"(?P<sign>[^\w\s\"()\[\]{}“”‘’«»「」『』（）《》【】]|_)(?P=sign)++",

@@ -1,8 +1,9 @@
 """A training run's whole state in, a folder that outlives any crash out; and back, to the bit.
 
-``checkpoints/step-000001200/`` holds safetensors files, ``progress.json`` and ``SHA256SUMS``. It is written
-beside its place, handed to the disk, and renamed; older ones go only when it stands. So whatever happens,
-the newest folder whose checksums hold is a state to go on from.
+``checkpoints/step-000001200/`` holds safetensors files, ``progress.json``, ``best.json`` and ``SHA256SUMS``.
+It is written beside its place, handed to the disk, and renamed; older ones go only when it stands. So
+whatever happens, the newest folder whose checksums hold is a state to go on from. It also tells which
+checkpoint was the best until then: no crash can come between the two.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elmo.embed.atomic import replacing, temporary_name
+from elmo.embed.atomic import temporary_name
 from elmo.errors import FormatError, OutputError
 from elmo.formats import checksums, files
 
@@ -50,25 +51,24 @@ class Checkpoints:
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
-        place = self.folder / f"step-{step:09d}"
+        place = self._place(step)
+        self._make_way(step)
+        best = step if is_best else self._best_at([before for before in self.steps() if before < step])
         with files.new_folder(place) as new:
             for name, tensors in snapshot.tensors.items():
-                detached = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
                 try:
-                    save_file(detached, new / f"{name}{_SUFFIX}")
+                    save_file(_apart(tensors), new / f"{name}{_SUFFIX}")
                 except SafetensorError as error:  # what the library makes of a full disk
                     raise OutputError(
                         f"{files.shown(place)}: cannot be written: {files.reason(error)}"
                     ) from error
-            text = json.dumps(dict(snapshot.progress), indent=1, sort_keys=True)
-            (new / _PROGRESS).write_text(text + "\n", encoding="utf-8")
+            for name, values in ((_PROGRESS, dict(snapshot.progress)), (_BEST, {"step": best})):
+                text = json.dumps(values, indent=1, sort_keys=True) + "\n"
+                (new / name).write_text(text, encoding="utf-8")
             names = sorted(path.name for path in new.iterdir())
             sums = {name: checksums.sha256(new / name) for name in names}
             (new / checksums.NAME).write_text(checksums.to_text(sums, names), encoding="ascii")
-        if is_best:
-            with replacing(self.folder / _BEST) as temporary:
-                temporary.write_text(json.dumps({"step": step}) + "\n", encoding="ascii")
-        self._forget_old()
+        self._forget_old(step, best)
         return place
 
     def latest(self) -> tuple[int, Snapshot] | None:
@@ -82,12 +82,7 @@ class Checkpoints:
 
     def best(self) -> int | None:
         """The step of the best checkpoint so far."""
-        path = self.folder / _BEST
-        if not path.is_file():
-            return None
-        found = files.read_json(path)
-        step = found.get("step") if isinstance(found, dict) else None
-        return step if isinstance(step, int) and step in self.steps() else None
+        return self._best_at(self.steps())
 
     def steps(self) -> list[int]:
         """The steps of all checkpoints, rising."""
@@ -99,21 +94,13 @@ class Checkpoints:
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        place = self.folder / f"step-{step:09d}"
-        names = sorted(name for name in files.names(place) if name != checksums.NAME)
-        sums = checksums.read(place, names)
-        missing = [name for name in {_PROGRESS, *names} if name not in sums]
-        if missing:
-            raise FormatError(
-                f"{files.shown(place)}: expected {missing[0]} among its {checksums.NAME}, found none"
-            )
+        place = self._place(step)
+        sums = _sums(place)
         for name, expected in sums.items():
             checksums.verify(files.member(place, name), expected)
         try:
             tensors = {
-                name.removesuffix(_SUFFIX): load_file(place / name)
-                for name in names
-                if name.endswith(_SUFFIX)
+                name.removesuffix(_SUFFIX): load_file(place / name) for name in sums if name.endswith(_SUFFIX)
             }
         except SafetensorError as error:
             raise FormatError(f"{files.shown(place)}: {error}") from error
@@ -123,19 +110,70 @@ class Checkpoints:
         """Remove what a killed run left half-written or half-removed."""
         for name in files.names(self.folder):
             if name.startswith(".") and name.endswith(".part"):
-                path = self.folder / name
-                shutil.rmtree(path, ignore_errors=True)
-                path.unlink(missing_ok=True)
+                shutil.rmtree(self.folder / name, ignore_errors=True)
 
-    def _forget_old(self) -> None:
-        best = self.best()
-        for step in self.steps()[: -self.keep]:
-            if step != best:
-                # Renamed first: a folder that lost only some of its files must not look like a checkpoint.
-                place = self.folder / f"step-{step:09d}"
-                gone = place.with_name(temporary_name(place.name))
-                try:
-                    place.rename(gone)
-                except OSError as error:
-                    raise OutputError(f"{files.shown(place)}: cannot be removed: {error.strerror}") from error
-                shutil.rmtree(gone, ignore_errors=True)
+    def _place(self, step: int) -> Path:
+        return self.folder / f"step-{step:09d}"
+
+    def _best_at(self, steps: Sequence[int]) -> int | None:
+        """What the newest of these checkpoints that can be read tells of the best one."""
+        for step in reversed(steps):
+            place = self._place(step)
+            try:
+                sums = _sums(place)
+                checksums.verify(files.member(place, _BEST), sums.get(_BEST, ""))
+                best = files.read_json(place / _BEST)["step"]
+            except FormatError:
+                continue
+            return best if best in steps else None
+        return None
+
+    def _make_way(self, step: int) -> None:
+        """Remove a damaged checkpoint that stands where the run, gone back for its sake, has come again."""
+        if step not in self.steps():
+            return
+        try:
+            self.load(step)
+        except FormatError:
+            self._remove(step)
+
+    def _forget_old(self, step: int, best: int | None) -> None:
+        # A newer one is damaged, and stays until the run comes there again: somebody may want to look at it.
+        for old in [old for old in self.steps() if old <= step][: -self.keep]:
+            if old != best:
+                self._remove(old)
+
+    def _remove(self, step: int) -> None:
+        # Renamed first: a folder that lost only some of its files must not look like a checkpoint.
+        place = self._place(step)
+        gone = place.with_name(temporary_name(place.name))
+        try:
+            place.rename(gone)
+        except OSError as error:
+            raise OutputError(f"{files.shown(place)}: cannot be removed: {error.strerror}") from error
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors that can be written: safetensors refuses those that share memory, such as tied weights."""
+    apart: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        value = tensor.detach().cpu().contiguous()
+        if value.untyped_storage().data_ptr() in seen:
+            value = value.clone()
+        seen.add(value.untyped_storage().data_ptr())
+        apart[name] = value
+    return apart
+
+
+def _sums(place: Path) -> dict[str, str]:
+    """SHA-256 by name of every file of a checkpoint; ``FormatError`` when one is not listed."""
+    names = sorted(name for name in files.names(place) if name != checksums.NAME)
+    sums = checksums.read(place, names)
+    missing = [name for name in (_PROGRESS, *names) if name not in sums]
+    if missing:
+        raise FormatError(
+            f"{files.shown(place)}: expected {missing[0]} among its {checksums.NAME}, found none"
+        )
+    return sums

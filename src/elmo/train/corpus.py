@@ -20,12 +20,14 @@ from elmo.embed.atomic import cannot_write, locked
 from elmo.errors import ConfigError, DataError, OutputError
 from elmo.formats.files import shown, sync
 from elmo.text.lines import ERROR_POLICIES, ErrorPolicy, Source, expand
+from elmo.text.lines import shown as shown_source
 from elmo.text.source import INPUT_FORMATS, InputFormat
 from elmo.text.tokens import Tokenizer
 from elmo.text.tokens import tokenizer as tokenizer_by_name
 from elmo.train.corpus_files import Selecting, write_files
 from elmo.train.corpus_folder import FILES, MANIFEST, Corpus, CorpusManifest, read_manifest
 from elmo.train.draft import BuildProgress, Draft, OnProgress, Reading, read_draft
+from elmo.train.given_vocabulary import GivenVocabulary, digest, given_words
 
 __all__ = ["BuildProgress", "Corpus", "build"]
 
@@ -41,7 +43,7 @@ def build(
     folder: str | Path,
     *,
     input_format: InputFormat = "text",
-    tokenizer: str | Tokenizer = "en",
+    tokenizer: str | Tokenizer = "auto",
     split: bool | None = None,
     heldout: float | int | None = None,
     heldout_inputs: str | Path | Sequence[str | Path] = (),
@@ -50,6 +52,7 @@ def build(
     blank_lines_count: bool = False,
     max_sentence: int = MAX_SENTENCE,
     errors: ErrorPolicy = "strict",
+    vocabulary: GivenVocabulary | None = None,
     seed: int = 0,
     processes: int | None = None,
     on_progress: OnProgress | None = None,
@@ -58,7 +61,8 @@ def build(
 
     ``input_format``: raw ``text`` (``split`` cuts its lines into sentences, unless it is False), ``tokens``
     parted by spaces with a sentence on each line, or ``conllu``. A sentence of more than ``max_sentence``
-    words, such as a whole text on one line, is cut.
+    words, such as a whole text on one line, is cut. The tokeniser for raw text is chosen by its beginning
+    (``auto``: ``zh`` for Chinese, ``en`` for all others), or by name.
 
     Held out is a share of the sentences (``heldout=0.05``), a number of them (``heldout=500``), what other
     files hold (``heldout_inputs``), or by default 1%: at least 5 sentences, if that leaves enough, and about
@@ -67,13 +71,17 @@ def build(
     in any case. ``deduplicate`` leaves out sentences that came before.
 
     Blank lines are nothing, or with ``blank_lines_count`` sentences without words (as for WikiText).
-    ``processes`` tokenise raw text; their number changes the speed only.
+    A ``vocabulary`` (a file with one word a line, a ``Vocabulary`` or a list; ``<S>``, ``</S>`` and ``<UNK>``
+    must be in it) has its words come first, in its order. ``processes`` tokenise raw text; their number
+    changes the speed only.
 
     A folder that was built from the same files (by path, size and time of change) with the same options is
     opened as it is; another corpus there is replaced when the new one is whole.
     """
     folder = Path(folder)
-    files, heldout_files = _expanded(inputs), _expanded(heldout_inputs)
+    if isinstance(heldout, float) and heldout.is_integer() and heldout >= 1:
+        heldout = int(heldout)  # a command line knows no integers
+    files, heldout_files = _expanded(inputs, folder), _expanded(heldout_inputs, folder)
     _check(
         input_format=input_format,
         split=split,
@@ -87,31 +95,35 @@ def build(
     is_text = input_format == "text"
     reading = Reading(
         input_format,
-        tokenizer_by_name(tokenizer) if isinstance(tokenizer, str) else tokenizer,
+        _tokenizer(tokenizer),
         split=is_text and split is not False,
         errors=errors,
         blank_lines_count=blank_lines_count,
         max_sentence=max_sentence,
         processes=_processes(processes, [*files, *heldout_files]) if isinstance(tokenizer, str) else 1,
     )
+    given = None if vocabulary is None else given_words(vocabulary)
     selecting = Selecting(heldout, deduplicate=deduplicate, keep_order=keep_order, seed=seed)
     wanted = _Wanted(
-        _options(reading, selecting),
+        _options(reading, selecting, given),
         [_fingerprint(file, "train") for file in files]
         + [_fingerprint(file, "heldout") for file in heldout_files],
     )
     if (found := wanted.at(folder)) is not None:
         return found
     with _replacing(folder) as temporary:
-        if (found := wanted.at(folder)) is not None:  # another process was faster
+        if (found := wanted.at(folder, is_told=True)) is not None:  # another process was faster
             return found
-        draft = read_draft(files, heldout_files, reading=reading, folder=temporary, on_progress=on_progress)
+        draft = read_draft(
+            files, heldout_files, reading=reading, folder=temporary, given=given, on_progress=on_progress
+        )
         _refuse_too_little(draft, files, bool(heldout_files))
         sizes, sums = write_files(draft, selecting=selecting, folder=temporary, on_progress=on_progress)
+        chosen = draft.tokenizer
         del draft  # its files are mapped
         for path in temporary.glob("*" + _SCRATCH):
             path.unlink()
-        manifest = CorpusManifest(wanted.options, wanted.inputs, sizes, sums)
+        manifest = CorpusManifest(wanted.options, wanted.inputs, sizes, sums, chosen)
         (temporary / MANIFEST).write_text(manifest.to_json(), encoding="ascii")
     _log.info("built a corpus of %d words at %s", sizes.train_words, shown(folder))
     return Corpus.open(folder, verify=False)
@@ -124,29 +136,46 @@ class _Wanted:
     options: dict[str, Any]
     inputs: list[dict[str, Any]]
 
-    def at(self, folder: Path) -> Corpus | None:
-        """The corpus at ``folder``, if it is such a one, and sound."""
+    def at(self, folder: Path, *, is_told: bool = False) -> Corpus | None:
+        """The corpus at ``folder``, if it is such a one, and sound; why not is told once."""
         if not (folder / MANIFEST).is_file():
             return None
         try:
             found = read_manifest(folder)
             if (found.options, found.inputs) != (self.options, self.inputs):
-                changed = "the text" if found.options == self.options else "an option"
-                _log.info("%s: %s has changed since it was built; building it again", shown(folder), changed)
+                if not is_told:
+                    what = "the text" if found.options == self.options else "an option"
+                    _log.info("%s: %s has changed since it was built; building it again", shown(folder), what)
                 return None
             if any(one["path"] == "-" for one in self.inputs):
                 return None  # nobody knows whether stdin holds the same
             corpus = Corpus.open(folder)
         except DataError as error:
-            _log.warning("%s; building it again", error)
+            if not is_told:
+                _log.warning("%s; building it again", error)
             return None
         _log.info("%s: built before from the same text, used as it is", shown(folder))
         return corpus
 
 
-def _expanded(inputs: str | Path | Sequence[str | Path]) -> list[Source]:
+def _expanded(inputs: str | Path | Sequence[str | Path], folder: Path) -> list[Source]:
+    """All files of the input; the corpus must not lie among them, or it would be read the next time."""
     paths = [inputs] if isinstance(inputs, str | Path) else inputs
-    return expand([str(path) for path in paths])
+    files = expand([str(path) for path in paths])
+    place = folder.resolve()
+    for path in map(Path, paths):
+        if path.resolve() in (place, *place.parents) and path.is_dir():
+            raise OutputError(
+                f"{shown(folder)}: expected a place outside of the input, found it within {shown(path)}; "
+                "name another place, or name the files of the text"
+            )
+    for file in files:
+        if file != "-" and place in file.resolve().parents:
+            raise OutputError(
+                f"{shown(folder)}: expected a corpus or a new folder, found {shown(file.name)} of the input; "
+                "name another"
+            )
+    return files
 
 
 def _check(
@@ -186,6 +215,12 @@ def _check(
             raise ConfigError(f"corpus: {names} do not go together; choose one")
 
 
+def _tokenizer(wanted: str | Tokenizer) -> Tokenizer | None:
+    if isinstance(wanted, str):
+        return None if wanted == "auto" else tokenizer_by_name(wanted)
+    return wanted
+
+
 def _processes(wanted: int | None, files: list[Source]) -> int:
     """As many as there are processors, unless there is little to do."""
     if wanted is not None:
@@ -197,13 +232,16 @@ def _processes(wanted: int | None, files: list[Source]) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _options(reading: Reading, selecting: Selecting) -> dict[str, Any]:
+def _options(reading: Reading, selecting: Selecting, given: list[bytes] | None) -> dict[str, Any]:
     """All that changes the bytes of a corpus, but for its text."""
     options = {**asdict(selecting), **{field.name: getattr(reading, field.name) for field in fields(reading)}}
     tokenize = options.pop("tokenize")
     del options["processes"]
     is_cut = reading.input_format == "text"
-    options["tokenizer"] = getattr(tokenize, "name", type(tokenize).__name__) if is_cut else None
+    name = "auto" if tokenize is None else getattr(tokenize, "name", type(tokenize).__name__)
+    options["tokenizer"] = name if is_cut else None
+    if given is not None:
+        options["vocabulary"] = digest(given)
     return options
 
 
@@ -219,7 +257,7 @@ def _fingerprint(file: Source, part: str) -> dict[str, Any]:
 
 
 def _refuse_too_little(draft: Draft, files: list[Source], has_heldout_files: bool) -> None:
-    subject = shown(files[0]) if len(files) == 1 else f"{len(files)} files"
+    subject = shown_source(files[0]) if len(files) == 1 else f"{len(files)} files"
     n_heldout = len(draft.ends) - draft.n_train
     if draft.n_train == 0:
         raise DataError(f"{subject}: expected text to train on, found no word in it")

@@ -50,12 +50,7 @@ def write_files(
     for tokens, part in _chunks(draft, parts):
         np.add.at(counts, tokens[part == _TRAIN], 1)  # bincount would go over all types each time
     counts[0] = counts[EOS]  # each sentence is read from both of its ends
-    order = np.concatenate(
-        [
-            np.arange(FIRST_WORD),
-            FIRST_WORD + np.lexsort((draft.types.ages[FIRST_WORD:], -counts[FIRST_WORD:])),
-        ]
-    )
+    order = _order(draft, counts)
     ids = np.empty(len(order), dtype="<u4")  # by type number of the draft
     ids[order] = np.arange(len(order), dtype=np.uint32)
     with ExitStack() as stack:
@@ -80,8 +75,17 @@ def write_files(
         duplicates=int(n_sentences[_DROPPED]),
         repaired_lines=draft.tally.repaired,
         skipped_lines=draft.tally.skipped,
+        given_types=draft.n_given,
     )
     return sizes, {name: file.digest.hexdigest() for name, file in files.items()}
+
+
+def _order(draft: Draft, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Types of the draft by falling count, of equal ones the oldest first; those given before all others."""
+    ages, ranks = draft.types.ages[FIRST_WORD:], -counts[FIRST_WORD:]
+    if draft.n_given is not None:
+        ranks[ages < draft.n_given] = np.iinfo(np.int64).min  # they are the oldest, in their order
+    return np.concatenate([np.arange(FIRST_WORD), FIRST_WORD + np.lexsort((ages, ranks))])
 
 
 class _HashedFile:

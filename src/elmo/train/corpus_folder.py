@@ -47,6 +47,7 @@ class CorpusSizes:
     duplicates: int  # sentences left out
     repaired_lines: int  # by the policy for bytes that are not UTF-8
     skipped_lines: int
+    given_types: int | None = None  # of the vocabulary that the user gave
 
     def bytes_of(self, name: str) -> int | None:
         """How large a file must be; None when that cannot be told from here."""
@@ -67,6 +68,7 @@ class CorpusManifest:
     inputs: list[dict[str, Any]]  # path, size and time of change of each file; of stdin, the path "-" alone
     sizes: CorpusSizes
     files: dict[str, str]  # SHA-256 by name
+    tokenizer: str | None = None  # for raw text of this kind; it cut this one, if it was raw
 
     def to_json(self) -> str:
         """The manifest's text; its last entry is a SHA-256 of the others."""
@@ -124,6 +126,7 @@ class Types(Sequence[str]):
 class Corpus:
     """A text as type ids: 0 ``<S>``, 1 ``</S>``, 2 ``<UNK>``, then words by falling count.
 
+    Words of a vocabulary that was given come before all others, in its order, even those the text lacks.
     Counts are those of the training part; of equal counts the word that came first has the lower id. A
     sentence is ``w1 … wn 1``. ``counts[0]`` and ``counts[1]`` are the number of sentences.
     """
@@ -144,6 +147,16 @@ class Corpus:
     def n_sentences(self) -> int:
         """Sentences of the training part."""
         return self.manifest.sizes.train_sentences
+
+    @property
+    def n_given(self) -> int | None:
+        """How many types, the first ones, are those of the vocabulary that was given; None: none was."""
+        return self.manifest.sizes.given_types
+
+    @property
+    def tokenizer(self) -> str:
+        """The name of the tokeniser that cut the text, or would suit it had it not come as tokens."""
+        return self.manifest.tokenizer or self.manifest.options.get("tokenizer") or "en"
 
     @classmethod
     def open(cls, folder: str | Path, *, verify: bool = True) -> Corpus:
@@ -171,7 +184,8 @@ class Corpus:
         return cls(folder, manifest, types, _mapped(folder / COUNTS, "<i8"), arrays[TRAIN], arrays[HELDOUT])
 
     def vocab(self, n_vocab: int | None = None) -> Vocabulary:
-        """The first ``n_vocab`` types, or all; fewer when there are not so many."""
+        """The first ``n_vocab`` types, fewer when there are not so many; else those given, else all."""
+        n_vocab = self.n_given if n_vocab is None else n_vocab
         if n_vocab is not None and n_vocab <= FIRST_WORD:
             raise ConfigError(
                 f"vocabulary: expected a size above {FIRST_WORD} (the special words), found {n_vocab}"
@@ -196,7 +210,11 @@ def read_manifest(folder: Path) -> CorpusManifest:
         raise DataError(f"{place}: its SHA-256 is not the recorded one: damaged; build the corpus again")
     try:
         return CorpusManifest(
-            values["options"], values["inputs"], CorpusSizes(**values["sizes"]), values["files"]
+            values["options"],
+            values["inputs"],
+            CorpusSizes(**values["sizes"]),
+            values["files"],
+            values.get("tokenizer"),
         )
     except (KeyError, TypeError) as error:
         raise DataError(f"{place}: expected the keys of a corpus manifest, found others") from error

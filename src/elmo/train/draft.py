@@ -6,6 +6,8 @@ is arithmetic on the draft.
 
 from __future__ import annotations
 
+import itertools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,19 +16,25 @@ from typing import BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.errors import DataError
+from elmo.errors import DataError, EncodingError, MissingExtraError
 from elmo.text.blocks import BLOCK_BYTES, Block, read_blocks
+from elmo.text.choose import Choice, choose_tokenizer
 from elmo.text.conllu import read_conllu
-from elmo.text.lines import ErrorPolicy, Source, Tally, read_lines
+from elmo.text.lines import ErrorPolicy, Source, Tally, open_text, read_lines, shown
 from elmo.text.source import InputFormat
 from elmo.text.tokens import Tokenizer
+from elmo.text.tokens import tokenizer as tokenizer_by_name
 from elmo.train.tokenising import END, tokenised
-from elmo.train.word_types import EOS, NOTHING, MergedTypes, TypeNumbering
+from elmo.train.word_types import EOS, FIRST_WORD, NOTHING, MergedTypes, TypeNumbering
 
 _TEXT_BLOCK = 1 << 18  # bytes of raw text that a process tokenises at a time
 _CONLLU_WORDS = 1 << 16
 _LOOKED_AT = 1 << 13  # bytes at a file's start that tell text from other data
+_CHOSEN_BY = 1 << 16  # bytes of text that tell which tokeniser suits it
+_FIRST_BLOCKS = 16  # of which one must hold a letter, for a tokeniser to be chosen by it
+_OTHERWISE = Choice("en", "its beginning holds no letter")
 _AS_SPACE = bytes.maketrans(b"\t\r", b"  ")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ class Reading:
     """How text becomes sentences of words."""
 
     input_format: InputFormat
-    tokenize: Tokenizer
+    tokenize: Tokenizer | None  # None: one is chosen by the text
     split: bool
     errors: ErrorPolicy
     blank_lines_count: bool
@@ -63,7 +71,9 @@ class Draft:
     tokens: NDArray[np.uint32]  # (token,): numbers of words; EOS ends each sentence
     ends: NDArray[np.int64]  # (sentence,): the token after it
     n_train: int  # sentences; those after them are the separate held-out part
+    n_given: int | None  # types that the user's vocabulary holds, special ones too; the oldest
     types: MergedTypes
+    tokenizer: str  # which cut the raw text, or would suit a text that came as tokens
     tally: Tally
 
 
@@ -96,8 +106,9 @@ class SentenceWriter:
             numbers = np.insert(numbers, self._cuts(ends, lengths), EOS)
             ends = np.flatnonzero(numbers == EOS)
         self._begun = len(numbers) - 1 - int(ends[-1]) if len(ends) else self._begun + len(numbers)
-        (self.n_tokens + ends + 1).astype("<i8").tofile(self.ends)
-        numbers.astype("<u4").tofile(self.tokens)
+        # not by tofile, which lets an error of its last bytes pass, such as a full disk
+        self.ends.write((self.n_tokens + ends + 1).astype("<i8").data)
+        self.tokens.write(numbers.astype("<u4").data)
         self.n_tokens += len(numbers)
         self.n_sentences += len(ends)
 
@@ -119,20 +130,23 @@ def read_draft(
     *,
     reading: Reading,
     folder: Path,
+    given: Sequence[bytes] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Draft:
-    """Read all files into a draft in ``folder``."""
+    """Read all files into a draft in ``folder``; words that are ``given`` are types before any other."""
     both: list[Source] = [*files, *heldout_files]
     sizes = [0 if file == "-" else file.stat().st_size for file in both]
     before = [sum(sizes[:k]) for k in range(len(both))]
     total = None if "-" in both else sum(sizes)
     tally = Tally()
     numbering = TypeNumbering(folder)
+    numbering.numbers(list(given or ()))
+    tokenizer, pieces = _words_of(both, reading, tally)
     paths = [folder / name for name in ("tokens.draft", "ends.draft")]
     with paths[0].open("wb") as tokens, paths[1].open("wb") as ends:
         writer = SentenceWriter(tokens, ends, reading.blank_lines_count, reading.max_sentence)
         n_train = None
-        for k, position, words in _words_of(both, reading, tally):
+        for k, position, words in pieces:
             if k >= len(files) and n_train is None:
                 n_train = writer.n_sentences
             writer.add(numbering.numbers(words))
@@ -144,7 +158,9 @@ def read_draft(
         tokens=_mapped(paths[0], "<u4", writer.n_tokens),
         ends=_mapped(paths[1], "<i8", writer.n_sentences),
         n_train=writer.n_sentences if n_train is None else n_train,
+        n_given=None if given is None else len(given) + FIRST_WORD,
         types=numbering.merged(),
+        tokenizer=tokenizer,
         tally=tally,
     )
 
@@ -153,27 +169,65 @@ def _mapped(path: Path, dtype: str, n: int) -> NDArray:
     return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray) if n else np.zeros(0, dtype=dtype)
 
 
-def _words_of(files: list[Source], reading: Reading, tally: Tally) -> Iterator[tuple[int, int, list[bytes]]]:
-    """The words of all files block by block: which file, its bytes read so far, words."""
-    errors = reading.errors
-    if reading.input_format == "tokens":
-        for k, block in _blocks_of(files, BLOCK_BYTES, errors, tally):
-            yield k, block.position, _split_at_space(block.data)
-    elif reading.input_format == "text":
-        blocks = _blocks_of(files, _TEXT_BLOCK, errors, tally)
-        for (k, block), words in tokenised(
-            blocks, tokenize=reading.tokenize, split=reading.split, processes=reading.processes
-        ):
-            yield k, block.position, words.split(b"\t")
-    else:
-        for k, file in enumerate(files):
-            words = []
-            for sentence in read_conllu(read_lines(file, errors=errors, tally=tally)):
-                words += [word.encode("utf-8", "surrogatepass") for word in (*sentence.tokens.tokens, END)]
-                if len(words) > _CONLLU_WORDS:
-                    yield k, 0, words  # how much of the file that is cannot be told
-                    words = []
-            yield k, 0, words
+_Pieces = Iterator[tuple[int, int, list[bytes]]]  # which file, its bytes read so far, words
+
+
+def _words_of(files: list[Source], reading: Reading, tally: Tally) -> tuple[str, _Pieces]:
+    """The words of all files piece by piece, and before them the tokeniser's name."""
+    if reading.input_format == "conllu":
+        pieces = _of_conllu(files, reading.errors, tally)
+        words = next(pieces, None)
+        start = [] if words is None else [words]
+        choice = choose_tokenizer(_text(b" ".join(start[0][2]))) if start else None
+        return (choice or _OTHERWISE).tokenizer, itertools.chain(start, pieces)
+    is_text = reading.input_format == "text"
+    blocks = _blocks_of(files, _TEXT_BLOCK if is_text else BLOCK_BYTES, reading.errors, tally)
+    if is_text and reading.tokenize is not None:
+        return reading.tokenize.name, _tokenised(blocks, reading.tokenize, reading)
+    choice, blocks = _chosen(blocks)
+    if not is_text:
+        return choice.tokenizer, ((k, block.position, _split_at_space(block.data)) for k, block in blocks)
+    log = _log.warning if choice.is_makeshift else _log.info
+    log("tokenizer %s is used: %s", choice.tokenizer, choice.reason)
+    try:
+        tokenize = tokenizer_by_name(choice.tokenizer)
+    except MissingExtraError as error:
+        raise MissingExtraError(
+            f"{choice.reason}, and the tokenizer {choice.tokenizer}", extra=choice.tokenizer
+        ) from error
+    return choice.tokenizer, _tokenised(blocks, tokenize, reading)
+
+
+def _tokenised(blocks: Iterator[tuple[int, Block]], tokenize: Tokenizer, reading: Reading) -> _Pieces:
+    for (k, block), words in tokenised(
+        blocks, tokenize=tokenize, split=reading.split, processes=reading.processes
+    ):
+        yield k, block.position, words.split(b"\t")
+
+
+def _of_conllu(files: list[Source], errors: ErrorPolicy, tally: Tally) -> _Pieces:
+    for k, file in enumerate(files):
+        words = []
+        for sentence in read_conllu(read_lines(file, errors=errors, tally=tally)):
+            words += [word.encode("utf-8", "surrogatepass") for word in (*sentence.tokens.tokens, END)]
+            if len(words) > _CONLLU_WORDS:
+                yield k, 0, words  # how much of the file that is cannot be told
+                words = []
+        yield k, 0, words
+
+
+def _chosen(blocks: Iterator[tuple[int, Block]]) -> tuple[Choice, Iterator[tuple[int, Block]]]:
+    """The tokeniser for the first text among the blocks, and all of the blocks again."""
+    looked_at = []
+    for of_file, block in itertools.islice(blocks, _FIRST_BLOCKS):
+        looked_at.append((of_file, block))
+        if (choice := choose_tokenizer(_text(block.data))) is not None:
+            return choice, itertools.chain(looked_at, blocks)
+    return _OTHERWISE, itertools.chain(looked_at, blocks)
+
+
+def _text(data: bytes) -> str:
+    return data[:_CHOSEN_BY].decode("utf-8", "ignore")
 
 
 def _blocks_of(
@@ -181,16 +235,27 @@ def _blocks_of(
 ) -> Iterator[tuple[int, Block]]:
     """The blocks of all files; a NUL at the start of one tells that it is no text."""
     for k, file in enumerate(files):
-        is_first = True
-        for block in read_blocks(file, errors=errors, n_bytes=n_bytes, tally=tally):
-            at = block.data.find(b"\0", 0, _LOOKED_AT) if is_first else -1
-            if at >= 0:
-                raise DataError(
-                    f"{block.path}: expected text, found a NUL at byte {at + 1}: it is a binary file, or in "
-                    "another encoding than UTF-8"
-                )
-            is_first = False
-            yield k, block
+        n_seen = 0
+        try:
+            for block in read_blocks(file, errors=errors, n_bytes=n_bytes, tally=tally):
+                if n_seen < _LOOKED_AT:
+                    _refuse_binary(block.data, file, n_seen)
+                n_seen += len(block.data)
+                yield k, block
+        except EncodingError:
+            if n_seen < _LOOKED_AT and file != "-":
+                with open_text(file) as (_, stream):  # what no policy for single bytes will help
+                    _refuse_binary(stream.read(_LOOKED_AT), file, 0)
+            raise
+
+
+def _refuse_binary(data: bytes, file: Source, n_before: int) -> None:
+    at = data.find(b"\0", 0, _LOOKED_AT - n_before)
+    if at >= 0:
+        raise DataError(
+            f"{shown(file)}: expected text, found a NUL at byte {n_before + at + 1}: it is a binary file, or "
+            "in another encoding than UTF-8"
+        )
 
 
 def _split_at_space(data: bytes) -> list[bytes]:

@@ -7,9 +7,9 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,75 +18,24 @@ from torch import Tensor
 
 from elmo.config import BiLmConfig
 from elmo.embed.atomic import locked
-from elmo.errors import ConfigError, OutputError, TrainingError, raise_all
+from elmo.errors import ConfigError, OutputError, TrainingError
 from elmo.model.bilm import BiLm, BiLmState
 from elmo.model.softmax import AdaptiveSoftmax, Softmax
 from elmo.model.word_sampler import LogUniformSampler, Samples
 from elmo.train.checkpoint import Checkpoints, Snapshot
 from elmo.train.corpus_folder import Corpus
-from elmo.train.dropout import Dropout
 from elmo.train.evaluate import perplexity
 from elmo.train.gradients import Gradients
-from elmo.train.objective import BiLmObjective, Chance, Directions
+from elmo.train.objective import BiLmObjective, Chance
+from elmo.train.options import TrainOptions
 from elmo.train.randomness import generator_at
 from elmo.train.ranks import Ranks
-from elmo.train.schedule import Optimisation
+from elmo.train.start_from import StartingPoint
 from elmo.train.type_ids import TypeIds
 from elmo.train.windows import Position, Window, Windows
 from elmo.train.word_types import EOS
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class TrainOptions:
-    """One run; the defaults are bilm-tf's published ones."""
-
-    n_windows: int  # steps of the optimiser, one a window
-    n_vocab: int = 50_000
-    n_rows: int = 128
-    n_steps: int = 20  # tokens of a row in one window: how far gradients reach back
-    n_samples: int | None = 8192  # of the softmax; None: all words
-    cutoffs: tuple[int, ...] = ()  # of an adaptive softmax, which then stands in for the others
-    is_tied: bool = False  # a model that reads words predicts them with the same vectors
-    directions: Directions = "both"
-    dropout: Dropout = field(default_factory=Dropout)
-    precision: Literal["float32", "bfloat16", "float64"] = "float32"  # bfloat16: of matrix products only
-    n_turns: int = 1  # rows are read in so many turns and their gradients added up, where memory is short
-    loss_scale: float = 20.0  # bilm-tf multiplies the loss by the steps; it matters to Adagrad and the clip
-    seed: int = 0
-    keep_order: bool = False  # read the text in its own order instead of shuffled blocks
-    log_every: int = 50
-    evaluate_every: int = 1000
-    evaluate_tokens: int | None = 200_000  # of the held-out text; None: all
-    checkpoint_every: int = 1000
-    device: str = "cpu"
-    optimisation: Optimisation = field(default_factory=Optimisation)
-
-    def __post_init__(self) -> None:
-        for name in (
-            "n_windows",
-            "n_rows",
-            "n_steps",
-            "n_turns",
-            "log_every",
-            "evaluate_every",
-            "checkpoint_every",
-        ):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, found {getattr(self, name)!r:.40}")
-        problems = []
-        if self.directions not in get_args(Directions):
-            problems.append(f"directions must be both, forward or backward, not {self.directions!r:.40}")
-        if self.precision not in ("float32", "bfloat16", "float64"):
-            problems.append(f"precision must be float32, bfloat16 or float64, not {self.precision!r:.40}")
-        if self.n_rows % self.n_turns:
-            problems.append(f"{self.n_rows} rows cannot be read in {self.n_turns} turns of equal size")
-        if self.cutoffs and self.n_samples is not None:
-            problems.append("an adaptive softmax is not sampled: n_samples must be None")
-        if self.cutoffs and self.is_tied:
-            problems.append("an adaptive softmax cannot be tied to word vectors")
-        raise_all(problems, subject="training", kind=ConfigError)
 
 
 @dataclass(frozen=True)
@@ -98,6 +47,8 @@ class Report:
     n_tokens: int  # of a window
     epoch: int
     loss: float | None = None  # mean of both directions since the last report, in nats
+    learning_rate: float | None = None  # of this step
+    gradient_norm: float | None = None  # of this step, before it was clipped
     heldout_forward: float | None = None  # perplexities
     heldout_backward: float | None = None
 
@@ -113,19 +64,24 @@ class Trainer:
         folder: Path,
         *,
         ranks: Ranks | None = None,
+        start: StartingPoint | None = None,
     ) -> None:
         self.corpus, self.config, self.options, self.folder = corpus, config, options, folder
         self.ranks = ranks = ranks or Ranks()
         self.n_vocab = n_vocab = min(options.n_vocab, len(corpus.types))
         device = f"cuda:{ranks.local_rank}" if options.device == "cuda" else options.device
+        self.start = start  # None: random weights
         self.objective = new_objective(config, options, n_vocab).to(device)
+        if start is not None:
+            start.put_into(self.objective, config, n_vocab)  # a checkpoint will take its place
         self.gradients = Gradients(self.objective)
         self.ids = TypeIds(corpus, config, n_vocab, device=device)
         seed = None if options.keep_order else options.seed
         self.rows = ranks.rows(options.n_rows)
         if options.n_rows < ranks.world * options.n_turns:
             raise ConfigError(
-                f"{options.n_rows} rows are too few for {ranks.world} processes and {options.n_turns} turns"
+                f"{options.n_rows} rows are too few for {ranks.world} processes and {options.n_turns} turns; "
+                "give more rows, or start fewer processes"
             )
         self.windows = Windows(
             corpus.train, n_rows=options.n_rows, n_steps=options.n_steps, seed=seed, rows=self.rows
@@ -142,6 +98,7 @@ class Trainer:
         self.state: BiLmState = self.objective.bilm.zero_state(self.rows.stop - self.rows.start)
         self.best = math.inf  # held-out perplexity
         self.loss_sum, self.loss_count = 0.0, 0  # since the last report
+        self.gradient_norm = 0.0  # of the last step
 
     def run(self, on_report: Callable[[Report], None] | None = None) -> None:
         """Train to the last window, from the newest checkpoint if there is one."""
@@ -163,11 +120,16 @@ class Trainer:
             self._train_one_window()
             is_last = self.step == options.n_windows
             if self.step % options.log_every == 0 or is_last:
-                self._report(on_report, loss=self._mean_loss())
+                self._report(
+                    on_report,
+                    loss=self._mean_loss(),
+                    learning_rate=self.optimizer.param_groups[0]["lr"],
+                    gradient_norm=self.gradient_norm,
+                )
             is_best = False
             if self.step % options.evaluate_every == 0 or is_last:
                 found = perplexity(self.objective, self.ids, self._heldout(), ranks=self.ranks)
-                is_best = found.geometric_mean < self.best
+                is_best = self.ranks.from_first(found.geometric_mean < self.best)  # all do as the first one
                 self.best = min(self.best, found.geometric_mean)
                 self._report(on_report, heldout_forward=found.forward, heldout_backward=found.backward)
             if self.step % options.checkpoint_every == 0 or is_last or is_best:
@@ -187,7 +149,7 @@ class Trainer:
                 f"the loss became {found} at step {self.step}; the last checkpoint stands, go on from it "
                 "with a lower learning rate"
             )
-        torch.nn.utils.clip_grad_norm_(weights, optimisation.clip)
+        self.gradient_norm = float(torch.nn.utils.clip_grad_norm_(weights, optimisation.clip))
         for group in self.optimizer.param_groups:
             group["lr"] = optimisation.rate(self.step, options.n_windows)
         self.optimizer.step()
@@ -259,6 +221,7 @@ class Trainer:
 
     def _begin(self) -> None:
         """Take up the newest checkpoint; what was logged after it is logged again."""
+        self.ranks.agree(self._identity())
         found = None
         if self.ranks.is_first:
             self.checkpoints.remove_strays()
@@ -267,6 +230,8 @@ class Trainer:
                 self.log.write_bytes(b"")
         found = self.ranks.from_first(found)
         if found is None:
+            # the same seed need not give the same weights on machines of another kind
+            self.objective.load_state_dict(self.ranks.from_first(self.objective.state_dict()))
             return
         _, snapshot = found
         self._restore(snapshot)
@@ -301,6 +266,7 @@ class Trainer:
             "options": asdict(self.options),
             "config": self.config.to_json(),
             "corpus": dict(self.corpus.manifest.files),
+            "start": None if self.start is None else self.start.identity,
         }
         return json.loads(json.dumps(found))  # as a checkpoint gives it back
 
@@ -337,7 +303,13 @@ def new_objective(config: BiLmConfig, options: TrainOptions, n_vocab: int) -> Bi
         if table is not None:
             torch.nn.init.normal_(table.weight, std=width**-0.5)  # as a softmax of its own would begin
             table.weight.data[0] = 0
-        softmax = Softmax(n_words=n_vocab, width=width, tied_to=table, has_sparse_gradient=True)
+        softmax = Softmax(
+            n_words=n_vocab,
+            width=width,
+            tied_to=table,
+            has_sparse_gradient=True,
+            has_bf16_products=options.precision == "bfloat16",
+        )
     objective = BiLmObjective(
         bilm,
         softmax,

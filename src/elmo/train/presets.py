@@ -44,6 +44,13 @@ class Shape:
             problems.append(f"reads must be one of {', '.join(get_args(Reads))}, not {self.reads!r:.40}")
         raise_all(problems, subject="shape", kind=ConfigError)
 
+    @property
+    def reads_words_only(self) -> bool:
+        """Whether no characters are read."""
+        if self.reads is not None:
+            return self.reads == "words"
+        return isinstance(self.preset, BiLmConfig) and self.preset.chars is None
+
     def config(self, *, n_tokens: int, n_vocab: int) -> BiLmConfig:
         """The model's shape for a corpus of so many tokens and words to predict."""
         preset = preset_for(n_tokens) if self.preset is None else self.preset

@@ -3,22 +3,37 @@
 ``torchrun`` starts the processes and tells each its rank. Every rank holds the whole model and reads its own
 rows of the batch; gradients are added up over all of them, so that every step is the step of the whole batch.
 Rank 0 alone writes. With one process there is nothing to agree on, and everything here does nothing.
+
+When a process dies, the others notice as they next wait for it, and end with a ``TrainingError``; torchrun
+starts all of them again, and they go on after the last checkpoint.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import json
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-PATIENCE = timedelta(minutes=30)  # with a rank that says nothing; one that has died is noticed at once
+from elmo.errors import ConfigError, DataError, TrainingError
+from elmo.formats.files import shown
+from elmo.train.corpus_folder import Corpus
+from elmo.train.meeting import unused_part
+
+# With a rank that is alive and says nothing; one that has died is noticed at once.
+PATIENCE = timedelta(minutes=30)
+LONG_PATIENCE = timedelta(days=7)  # while rank 0 builds a corpus, say
 
 
 @dataclass(frozen=True)
@@ -28,6 +43,7 @@ class Ranks:
     rank: int = 0
     world: int = 1
     local_rank: int = 0  # on this machine
+    waiting: dist.ProcessGroup | None = None  # all of them, for what may take long, on the processor
 
     @property
     def is_first(self) -> bool:
@@ -42,7 +58,8 @@ class Ranks:
         """Each tensor, in place, becomes its sum over all ranks; all of one dtype, in one message."""
         if self.world > 1:
             flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-            dist.all_reduce(flat)
+            with self._speaking():
+                dist.all_reduce(flat)
             for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
                 tensor.copy_(part.view_as(tensor))
 
@@ -54,35 +71,73 @@ class Ranks:
         mine = tensor.movedim(dim, 0).contiguous()
         counts = torch.zeros(self.world, dtype=torch.int64, device=tensor.device)
         counts[self.rank] = len(mine)
-        dist.all_reduce(counts)
-        padded = mine.new_zeros(int(counts.max()), *mine.shape[1:])
-        padded[: len(mine)] = mine
-        parts = [torch.empty_like(padded) for _ in range(self.world)]
-        dist.all_gather(parts, padded)
+        with self._speaking():
+            dist.all_reduce(counts)
+            padded = mine.new_zeros(int(counts.max()), *mine.shape[1:])
+            padded[: len(mine)] = mine
+            parts = [torch.empty_like(padded) for _ in range(self.world)]
+            dist.all_gather(parts, padded)
         cut = [part[:count] for part, count in zip(parts, counts.tolist(), strict=True)]
         return torch.cat(cut).movedim(0, dim)
 
     def from_first(self, value: Any) -> Any:
-        """What rank 0 has, on every rank."""
+        """What rank 0 has, on every rank; the others wait for it, as long as it takes."""
         if self.world == 1:
             return value
         box = [value if self.is_first else None]
-        dist.broadcast_object_list(box, src=0)
+        with self._speaking():
+            dist.broadcast_object_list(box, src=0, group=self.waiting)
         return box[0]
+
+    def agree(self, values: Mapping[str, Any]) -> None:
+        """Refuse a run whose processes do not have the same values; ``ConfigError`` on all of them."""
+        if self.world == 1:
+            return
+        mine = {name: _digest(value) for name, value in values.items()}
+        found: list[dict[str, str]] = [{} for _ in range(self.world)]
+        with self._speaking():
+            dist.all_gather_object(found, mine, group=self.waiting)
+        for rank, name in itertools.product(range(1, self.world), found[0]):
+            if found[rank].get(name) != found[0][name]:
+                raise ConfigError(
+                    f"process {rank} of {self.world} differs from process 0 in its {name}; give all of them "
+                    "the same command, with folders that all machines see"
+                )
 
     @contextmanager
     def first_one_first(self) -> Iterator[None]:
         """Let rank 0 do something while the others wait for it, as long as it takes, and then do the same."""
-        if self.world == 1:
-            yield
-            return
-        store = dist.distributed_c10d._get_default_store()
+        if not self.is_first:
+            self.from_first(None)
+        yield
         if self.is_first:
+            self.from_first(None)
+
+    def corpus(self, folder: Path, build: Callable[[], Corpus]) -> Corpus:
+        """What rank 0 builds at ``folder``; the others open it there when it is done."""
+        with self.first_one_first():
+            if self.is_first:
+                return build()
+            try:
+                return Corpus.open(folder, verify=False)  # that it is the same one, ``agree`` finds out
+            except DataError as error:
+                raise DataError(
+                    f"process {self.rank} of {self.world} cannot read the corpus that process 0 built: "
+                    f"{error}; all machines must see {shown(folder)}: put it on a disk that they share"
+                ) from error
+
+    @contextmanager
+    def _speaking(self) -> Iterator[None]:
+        """The many errors of a broken connection as one of ours."""
+        try:
             yield
-            store.set("elmo/first", "done")
-        else:
-            store.wait(["elmo/first"], timedelta(days=30))  # torchrun ends us when rank 0 ends badly
-            yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise TrainingError(
+                f"process {self.rank} of {self.world} lost the others, one of which has ended or cannot be "
+                f"reached ({_line(error)}); the last checkpoint stands"
+            ) from error
 
 
 @contextmanager
@@ -92,12 +147,47 @@ def ranks_from(environment: Mapping[str, str] = os.environ, *, device: str = "cp
     if world == 1 or "RANK" not in environment:
         yield Ranks()
         return
-    found = Ranks(int(environment["RANK"]), world, int(environment.get("LOCAL_RANK", "0")))
+    rank, local_rank = int(environment["RANK"]), int(environment.get("LOCAL_RANK", "0"))
     is_cuda = torch.device(device).type == "cuda"
+    if not dist.is_available() or not dist.is_gloo_available():
+        raise ConfigError("this build of torch cannot train in several processes: it has no gloo")
+    if is_cuda and local_rank >= torch.cuda.device_count():
+        raise ConfigError(
+            f"process {local_rank} of this machine has no GPU: expected one for each, found "
+            f"{torch.cuda.device_count()}; start fewer (torchrun --nproc-per-node)"
+        )
     if is_cuda:
-        torch.cuda.set_device(found.local_rank)
-    dist.init_process_group("nccl" if is_cuda else "gloo", timeout=PATIENCE)
+        torch.cuda.set_device(local_rank)
+    from torch.distributed.rendezvous import rendezvous  # not in all builds
+
     try:
-        yield found
-    finally:
-        dist.destroy_process_group()
+        store, _, _ = next(rendezvous("env://", rank, world, timeout=PATIENCE))
+        dist.init_process_group(
+            "nccl" if is_cuda else "gloo",
+            store=unused_part(store, rank=rank, world=world, patience=PATIENCE),
+            rank=rank,
+            world_size=world,
+            timeout=PATIENCE,
+        )
+        waiting = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=LONG_PATIENCE))
+    except (RuntimeError, ValueError, TimeoutError) as error:
+        raise TrainingError(
+            f"process {rank} of {world} cannot reach the others ({_line(error)}); was it begun by torchrun?"
+        ) from error
+    try:
+        yield Ranks(rank, world, local_rank, waiting)
+    except BaseException:
+        if not is_cuda:  # nccl would wait here for work that the others, or this one, will never do
+            dist.destroy_process_group()
+        raise
+    dist.destroy_process_group()
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _line(error: BaseException) -> str:
+    """The first sentence of a library's error, without the places in the library's source."""
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    return re.sub(r"\[\S+\.(?:cc|cpp|h):\d+\] ", "", line).split(". ")[0][:160]

@@ -14,7 +14,7 @@ from elmo.embed.atomic import replacing
 from elmo.errors import ConfigError, FormatError
 from elmo.formats import files
 from elmo.train.dropout import Dropout
-from elmo.train.loop import TrainOptions
+from elmo.train.options import TrainOptions
 from elmo.train.presets import Shape
 from elmo.train.schedule import Optimisation
 
@@ -51,7 +51,10 @@ class Recipe:
             raise ConfigError("a new vocabulary goes with a model to start from")
         if self.start is not None and not self.has_new_vocabulary and "vocabulary" in self.corpus_options:
             raise ConfigError("a model to start from brings its vocabulary: ask for a new one, or give none")
-        TrainOptions(**{"n_windows": 1, **self.options})  # says what is wrong before hours of tokenising
+        # What is wrong is said before hours of tokenising.
+        options = TrainOptions(**{"n_windows": 1, **self.options})
+        if options.is_tied and self.start is None and not self.shape.reads_words_only:
+            raise ConfigError("only a model that reads words, and no characters, can be tied to its softmax")
 
     @classmethod
     def of(cls, inputs: str | Path | Sequence[str | Path], **choices: Any) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,19 +12,33 @@ from typing import Any
 from elmo.config import BiLmConfig
 from elmo.errors import DataError, OutputError
 from elmo.formats import native
+from elmo.formats.detect import load
 from elmo.formats.files import shown
+from elmo.formats.pretrained import Pretrained
 from elmo.train.corpus import build
 from elmo.train.corpus_folder import MANIFEST, Corpus
 from elmo.train.curves import leave_curves
 from elmo.train.draft import OnProgress
 from elmo.train.export import finished
-from elmo.train.loop import Report, Trainer, TrainOptions
+from elmo.train.loop import Report, Trainer
+from elmo.train.options import TrainOptions
+from elmo.train.plan import kept_plan, sizes_of
 from elmo.train.presets import Shape
 from elmo.train.ranks import Ranks, ranks_from
 from elmo.train.recipe import NAME, Recipe
+from elmo.train.start_from import (
+    StartingPoint,
+    is_tied_in,
+    refuse_what_cannot_be_trained,
+    start_from,
+    vocabulary_of,
+)
 from elmo.train.stopwatch import Stopwatch
 
 EPOCHS = 10.0  # what bilm-tf's authors trained for
+EVALUATED_TOKENS = 1 << 16  # of a held-out part that nobody named: enough to compare
+
+_log = logging.getLogger(__name__)
 
 OnReport = Callable[[Report], None]
 
@@ -86,16 +101,55 @@ def _carry_out(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise OutputError(f"{shown(out)}: exists already; name a new folder, or remove it first")
     work = _work(out)
+    model = None
+    if recipe.start is not None:
+        model = load(recipe.start)
+        refuse_what_cannot_be_trained(model)
     with ranks_from(device=str(recipe.options.get("device", "cpu"))) as ranks:
-        corpus = _corpus(recipe, work, ranks, is_resumed=is_resumed, on_progress=on_progress)
-        fitted = _fitted(corpus, recipe)
-        config = recipe.shape.config(n_tokens=corpus.n_tokens, n_vocab=min(fitted.n_vocab, len(corpus.types)))
-        trainer = Trainer(corpus, config, fitted, work, ranks=ranks)
+        corpus = _corpus(recipe, model, work, ranks, is_resumed=is_resumed, on_progress=on_progress)
+        options = _fitted(corpus, recipe)
+        start = None
+        if model is not None:
+            options = replace(options, is_tied=recipe.options.get("is_tied", is_tied_in(model)))
+            start = start_from(
+                model,
+                corpus,
+                n_vocab=options.n_vocab,
+                is_tied=options.is_tied,
+                is_adaptive=bool(options.cutoffs),
+            )
+        config, options = _planned(recipe, corpus, options, start, work, ranks)
+        trainer = Trainer(corpus, config, options, work, ranks=ranks, start=start)
         trainer.run(_both(Stopwatch(work), on_report) if ranks.is_first else None)
         if ranks.is_first:
             native.write(finished(trainer, tokenizer=corpus.tokenizer), out)
             leave_curves(work)
     return out
+
+
+def _planned(  # noqa: PLR0917
+    recipe: Recipe,
+    corpus: Corpus,
+    options: TrainOptions,
+    start: StartingPoint | None,
+    work: Path,
+    ranks: Ranks,
+) -> tuple[BiLmConfig, TrainOptions]:
+    """The model's shape; and where hours are given, what they are spent on."""
+    n_vocab = min(options.n_vocab, len(corpus.types))
+    if recipe.hours is None:
+        shape = recipe.shape.config(n_tokens=corpus.n_tokens, n_vocab=n_vocab)
+        return (shape if start is None else start.config), options
+    if start is None:
+        sizes = sizes_of(recipe.shape, n_tokens=corpus.n_tokens, n_vocab=n_vocab)
+    else:
+        sizes = {"of the model": start.config}
+    found = kept_plan(
+        work, corpus, recipe.hours, sizes=sizes, options=options, given=recipe.options, ranks=ranks
+    )
+    if ranks.is_first:
+        _log.info("%s", found.line)
+    return found.config, found.options
 
 
 def _both(first: OnReport, second: OnReport | None) -> OnReport:
@@ -113,15 +167,21 @@ def _work(out: Path) -> Path:
 
 
 def _corpus(
-    recipe: Recipe, work: Path, ranks: Ranks, *, is_resumed: bool, on_progress: OnProgress | None
+    recipe: Recipe,
+    model: Pretrained | None,
+    work: Path,
+    ranks: Ranks,
+    *,
+    is_resumed: bool,
+    on_progress: OnProgress | None,
 ) -> Corpus:
     folder = work / "corpus"
+    options = dict(recipe.corpus_options)
+    if model is not None and not recipe.has_new_vocabulary:
+        options["vocabulary"] = vocabulary_of(model)
     with ranks.first_one_first():
-        if (
-            is_resumed and (folder / MANIFEST).is_file()
-        ):  # what it was built from may be gone: stdin always is
+        if is_resumed and (folder / MANIFEST).is_file():  # the text may be gone: stdin always is
             return Corpus.open(folder)
-        options = dict(recipe.corpus_options)
         if ranks.is_first:
             options["on_progress"] = on_progress
         corpus = build(list(recipe.inputs), folder, tokenizer=recipe.tokenizer, **options)
@@ -144,5 +204,7 @@ def _fitted(corpus: Corpus, recipe: Recipe) -> TrainOptions:
     n_windows = options.get("n_windows", max(1, math.ceil(epochs * per_epoch)))
     every = max(1, min(1000, n_windows // 10))
     intervals = {"evaluate_every": every, "checkpoint_every": every, "log_every": max(1, min(50, every))}
-    intervals = {name: options.get(name, value) for name, value in intervals.items()}
-    return replace(unfitted, n_rows=n_rows, n_windows=n_windows, **intervals)
+    chosen = {name: options.get(name, value) for name, value in intervals.items()}
+    if "evaluate_tokens" not in options and not recipe.corpus_options.get("heldout_inputs"):
+        chosen["evaluate_tokens"] = EVALUATED_TOKENS
+    return replace(unfitted, n_rows=n_rows, n_windows=n_windows, **chosen)

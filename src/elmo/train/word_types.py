@@ -105,7 +105,7 @@ class TypeNumbering:
         with ExitStack() as stack:
             spellings, ends, ages = (stack.enter_context(path.open("wb")) for path in paths)
             self._write_words([name.encode() for name in SPECIAL], spellings, ends)
-            np.arange(FIRST_WORD).astype("<i8").tofile(ages)
+            ages.write(np.arange(FIRST_WORD).astype("<i8").data)  # not tofile: it hides that a disk is full
             for share in range(_N_SHARES):
                 merged = _Numbers({}, n_types)
                 for segment, table in zip(self._segments, tables, strict=True):
@@ -113,7 +113,7 @@ class TypeNumbering:
                     known = len(merged) + n_types
                     types = np.fromiter(map(merged.__getitem__, words), dtype=np.uint32, count=len(words))
                     table[numbers] = types
-                    (segment.first + numbers[types >= known].astype("<i8")).tofile(ages)
+                    ages.write((segment.first + numbers[types >= known].astype("<i8")).data)
                 self._write_words(list(merged), spellings, ends)
                 n_types += len(merged)
         return MergedTypes(
@@ -127,7 +127,7 @@ class TypeNumbering:
 
     def _write_words(self, words: list[bytes], spellings: BinaryIO, ends: BinaryIO) -> None:
         lengths = np.fromiter(map(len, words), dtype=np.int64, count=len(words)) + 1
-        (spellings.tell() + np.cumsum(lengths)).astype("<i8").tofile(ends)
+        ends.write((spellings.tell() + np.cumsum(lengths)).astype("<i8").data)
         spellings.write(b"".join(word + b"\n" for word in words))
 
     def _close_segment(self, token: int) -> None:
@@ -136,7 +136,7 @@ class TypeNumbering:
         shares = np.fromiter(map(zlib.crc32, words), dtype=np.uint32, count=len(words)) % _N_SHARES
         order = np.argsort(shares, kind="stable")
         paths = [self._folder / f"type_{kind}-{len(self._segments)}.draft" for kind in ("words", "numbers")]
-        (order + FIRST_WORD).astype("<u4").tofile(paths[1])
+        paths[1].write_bytes((order + FIRST_WORD).astype("<u4").data)
         word_ends = np.cumsum(np.bincount(shares, minlength=_N_SHARES))
         byte_ends = []
         with paths[0].open("wb") as file:

@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
+from elmo.errors import ConfigError
+from elmo.formats import hdf5, native
+from elmo.formats.detect import load
+from elmo.formats.pretrained import Pretrained
+from elmo.predict.perplexity import perplexity as perplexity_of_model
+from elmo.text.vocab import Vocabulary
+from elmo.train.corpus import build
+from elmo.train.corpus_folder import Corpus
+from elmo.train.evaluate import Perplexity, perplexity
+from elmo.train.export import finished
+from elmo.train.loop import Report, Trainer, TrainOptions
+from elmo.train.schedule import Optimisation
+from elmo.train.start_from import is_tied_in, start_from, vocabulary_of
+from tests.formats.tiny import assert_same_tensor, tiny_model
+
+WORDS = ("the", "<UNK>", "river", "bank", "café", "<S>", "河岸", "has", "</S>", "money", "never-seen")
+OPTIONS = TrainOptions(
+    n_windows=12,
+    n_rows=2,
+    n_steps=6,
+    n_samples=None,
+    log_every=4,
+    evaluate_every=6,
+    checkpoint_every=6,
+    optimisation=Optimisation("adamw", 0.01),
+)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    chance = random.Random(0)
+    words = ["the", "river", "bank", "café", "河岸", "has", "money", *(f"new{i}" for i in range(12))]
+    lines = [" ".join(chance.choices(words, k=chance.randint(1, 9))) for _ in range(60)]
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def make_corpus(text: Path, folder: Path, **options: Any) -> Corpus:
+    return build(text, folder / "corpus", input_format="tokens", heldout=12, **options)
+
+
+def at_step_0(model: Pretrained, corpus: Corpus, folder: Path, **changes: Any) -> tuple[Trainer, Perplexity]:
+    """A run that starts from the model, and how well it predicts the held-out text before it trains."""
+    start = start_from(model, corpus)
+    options = replace(OPTIONS, n_vocab=start.n_vocab, **changes)
+    trainer = Trainer(corpus, start.config, options, folder / "run", start=start)
+    return trainer, perplexity(trainer.objective, trainer.ids, corpus.heldout, n_rows=1)
+
+
+def heldout_sentences(corpus: Corpus) -> list[list[str]]:
+    words = corpus.types.spellings(corpus.heldout)
+    ends = [i for i, word in enumerate(words) if word == "</S>"]
+    return [words[a:b] for a, b in zip([0, *(i + 1 for i in ends)], ends, strict=False)]
+
+
+@pytest.mark.parametrize("token", ["chars", "words"])
+@pytest.mark.parametrize("form", [native, hdf5], ids=["native", "hdf5"])
+def test_a_run_that_keeps_the_vocabulary_begins_with_the_models_own_perplexity(
+    text: Path, tmp_path: Path, form: Any, token: Any
+) -> None:
+    """Whatever the order of its vocabulary; measured by the other implementation, from the model's files."""
+    form.write(tiny_model(token, softmax=True, words=WORDS), tmp_path / "model")
+    model = load(tmp_path / "model")
+    corpus = make_corpus(text, tmp_path, vocabulary=vocabulary_of(model))
+    _, found = at_step_0(model, corpus, tmp_path)
+    expected = perplexity_of_model(model, heldout_sentences(corpus), start="carry", n_rows=1)["carry"]
+    assert found.forward == pytest.approx(expected.forward, rel=1e-5)
+    assert found.backward == pytest.approx(expected.backward, rel=1e-5)
+    assert corpus.n_given == len(WORDS)
+
+
+def test_a_model_goes_on_exactly_where_its_training_ended(text: Path, tmp_path: Path) -> None:
+    corpus = make_corpus(text, tmp_path)
+    config = BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4), (3, 8))), None, LstmConfig(2, 12, 8))
+    first = Trainer(corpus, config, OPTIONS, tmp_path / "first")
+    first.run()
+    native.write(finished(first, tokenizer="whitespace"), tmp_path / "model")
+    kept = first.checkpoints.load(first.checkpoints.best() or 0).tensors["weights"]
+    second, found = at_step_0(load(tmp_path / "model"), corpus, tmp_path)
+    for name, weight in second.objective.state_dict().items():
+        assert_same_tensor(weight, kept[name])
+    first.objective.load_state_dict(dict(kept))
+    assert found == perplexity(first.objective, first.ids, corpus.heldout, n_rows=1)
+
+
+def test_with_a_new_vocabulary_known_words_keep_their_rows_to_the_bit(text: Path, tmp_path: Path) -> None:
+    model = tiny_model("words", softmax=True, words=WORDS)
+    corpus = make_corpus(text, tmp_path)
+    start = start_from(model, corpus)
+    assert start.n_known == 7
+    assert start.config.words is not None
+    assert start.config.words.n_words == start.n_vocab == len(corpus.types)
+    assert model.softmax is not None
+    table = model.weights["token_layer.word_embed.weight"]
+    new_table = start.weights["bilm.token_layer.word_embed.weight"]
+    for i, word in enumerate(corpus.types):
+        if word in WORDS:
+            row = WORDS.index(word)
+            assert_same_tensor(start.weights["softmax.weight"][i], model.softmax.weight[row])
+            assert_same_tensor(start.weights["softmax.bias"][i], model.softmax.bias[row])
+            assert_same_tensor(new_table[i + 1], table[row + 1])
+        else:  # read as before: as the unknown word
+            assert_same_tensor(new_table[i + 1], table[WORDS.index("<UNK>") + 1])
+    assert not new_table[0].any()
+    assert_same_tensor(start.weights["bilm.forward_stack.0.bias"], model.weights["forward_stack.0.bias"])
+
+
+def test_new_words_begin_at_the_mean_of_known_ones_that_are_as_frequent(tmp_path: Path) -> None:
+    frequent, rare = ([f"{kind}{i}" for i in range(10)] for kind in "fr")
+    text = tmp_path / "text.txt"
+    lines = [*(" ".join([*frequent, "often"]) for _ in range(40)), " ".join([*rare, "once"]), "f1 f2"]
+    text.write_text("".join(line + "\n" for line in lines))
+    corpus = build(text, tmp_path / "corpus", input_format="tokens", heldout=0)
+    words = ("<S>", "</S>", "<UNK>", *frequent, *rare)
+    model = tiny_model(softmax=True, words=words)
+    start = start_from(model, corpus)
+    assert model.softmax is not None
+    for name, peers in (("often", frequent), ("once", rare)):
+        rows = [words.index(word) for word in peers]
+        place = list(corpus.types).index(name)
+        torch.testing.assert_close(start.weights["softmax.weight"][place], model.softmax.weight[rows].mean(0))
+        torch.testing.assert_close(start.weights["softmax.bias"][place], model.softmax.bias[rows].mean())
+
+
+def test_a_model_without_a_softmax_begins_with_a_random_one_and_says_so(
+    text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hdf5.write(tiny_model(), tmp_path / "model")
+    model, corpus = load(tmp_path / "model"), make_corpus(text, tmp_path)
+    trainer, _ = at_step_0(model, corpus, tmp_path)
+    assert "the softmax begins at random: this bilm-tf HDF5 model has none" in caplog.text
+    fresh = Trainer(corpus, trainer.config, trainer.options, tmp_path / "other")
+    for name, weight in trainer.objective.state_dict().items():
+        is_fresh = name.startswith("softmax.")
+        expected = (
+            fresh.objective.state_dict()[name] if is_fresh else model.weights[name.removeprefix("bilm.")]
+        )
+        assert_same_tensor(weight, expected)
+    with pytest.raises(ConfigError, match="has no vocabulary to keep; ask for a new one"):
+        vocabulary_of(model)
+
+
+def test_an_adaptive_softmax_begins_at_random(
+    text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    corpus = make_corpus(text, tmp_path)
+    start = start_from(tiny_model(softmax=True, words=WORDS), corpus, is_adaptive=True)
+    assert "an adaptive softmax has other weights" in caplog.text
+    options = replace(OPTIONS, n_vocab=start.n_vocab, cutoffs=(8,))
+    Trainer(corpus, start.config, options, tmp_path / "run", start=start)
+
+
+def test_a_text_of_which_the_model_knows_no_word_is_told(
+    text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tiny_model(softmax=True, words=("<S>", "</S>", "<UNK>", "другое"))
+    assert start_from(model, make_corpus(text, tmp_path)).n_known == 0
+    assert "the model knows no word of this text" in caplog.text
+
+
+def test_a_unicode_alphabet_is_refused(text: Path, tmp_path: Path) -> None:
+    model = tiny_model(alphabet="unicode", name="ELMoForManyLangs")
+    with pytest.raises(ConfigError, match="this ELMoForManyLangs model reads characters by a dictionary"):
+        start_from(model, make_corpus(text, tmp_path))
+
+
+def test_a_direction_of_zeros_begins_at_random_so_that_it_can_learn(
+    text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tiny_model(softmax=True, words=WORDS)
+    for name, weight in model.weights.items():
+        if name.startswith("backward_stack."):
+            weight.zero_()
+    trainer, before = at_step_0(model, make_corpus(text, tmp_path), tmp_path, n_windows=30, evaluate_every=30)
+    assert "the backward direction begins at random" in caplog.text
+    trainer.run()
+    after = perplexity(trainer.objective, trainer.ids, trainer.corpus.heldout, n_rows=1)
+    assert before.backward is not None
+    assert after.backward is not None
+    assert after.backward < 0.8 * before.backward
+
+
+def test_tied_words_stay_tied(text: Path, tmp_path: Path) -> None:
+    model = tiny_model("words", softmax=True, words=WORDS)
+    assert not is_tied_in(model)
+    corpus = make_corpus(text, tmp_path)
+    with pytest.raises(ConfigError, match="cannot be tied"):
+        start_from(model, corpus, is_tied=True)
+    assert model.softmax is not None
+    tied = replace(
+        model, softmax=replace(model.softmax, weight=model.weights["token_layer.word_embed.weight"][1:])
+    )
+    assert is_tied_in(tied)
+    start = start_from(tied, corpus, is_tied=True)
+    options = replace(OPTIONS, n_vocab=start.n_vocab, is_tied=True)
+    trainer = Trainer(corpus, start.config, options, tmp_path / "run", start=start)
+    softmax: Any = trainer.objective.softmax
+    for i, word in enumerate(corpus.types):
+        if word in WORDS:
+            assert_same_tensor(
+                softmax.rows()[i], model.weights["token_layer.word_embed.weight"][1:][WORDS.index(word)]
+            )
+
+
+def test_entries_that_no_text_can_hold_are_left_out_of_a_vocabulary(
+    caplog: pytest.LogCaptureFixture, text: Path, tmp_path: Path
+) -> None:
+    words = ("<bos>", "the", "", "a\nb", "bank", "<S>", "the", "<eos>", "\ud800", "<oov>")
+    model = tiny_model("words", softmax=True, words=words)
+    model = replace(model, vocab=Vocabulary(words, bos="<bos>", eos="<eos>", unknown="<oov>"))
+    found = vocabulary_of(model)
+    assert found.words == ("<S>", "</S>", "<UNK>", "bank", "the")
+    assert "5 entries of the model's vocabulary are left out" in caplog.text
+    start = start_from(model, make_corpus(text, tmp_path, vocabulary=found))
+    assert model.softmax is not None
+    rows = [words.index("<bos>"), words.index("<eos>"), words.index("<oov>"), words.index("bank"), 6]
+    assert_same_tensor(start.weights["softmax.weight"], model.softmax.weight[rows])
+
+
+def test_a_run_goes_on_with_the_same_bytes_and_only_from_its_own_model(text: Path, tmp_path: Path) -> None:
+    model, corpus = tiny_model(softmax=True, words=WORDS), make_corpus(text, tmp_path)
+    start = start_from(model, corpus)
+    options = replace(OPTIONS, n_vocab=start.n_vocab)
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(report: Report) -> None:
+        if report.step >= 8:
+            raise StoppedError
+
+    runs = [Trainer(corpus, start.config, options, tmp_path / name, start=start) for name in ("whole", "cut")]
+    runs[0].run()
+    with pytest.raises(StoppedError):
+        runs[1].run(stop)
+    resumed = Trainer(corpus, start.config, options, tmp_path / "cut", start=start)
+    resumed.run()
+    for name, weight in runs[0].objective.state_dict().items():
+        assert_same_tensor(resumed.objective.state_dict()[name], weight)
+    assert runs[0].log.read_bytes() == resumed.log.read_bytes()
+
+    assert model.softmax is not None
+    other = replace(model, softmax=replace(model.softmax, bias=model.softmax.bias + 1))
+    for another in (start_from(other, corpus), None):
+        with pytest.raises(ConfigError, match="was begun with another start"):
+            Trainer(corpus, start.config, options, tmp_path / "cut", start=another).run()
+
+
+def test_a_run_of_another_size_is_refused(text: Path, tmp_path: Path) -> None:
+    model, corpus = tiny_model(softmax=True, words=WORDS), make_corpus(text, tmp_path)
+    start = start_from(model, corpus)
+    with pytest.raises(ConfigError, match="found one that predicts 9"):
+        Trainer(corpus, start.config, replace(OPTIONS, n_vocab=9), tmp_path / "run", start=start)
+    other = replace(start.config, lstm=replace(start.config.lstm, has_skip=False))
+    with pytest.raises(ConfigError, match="found one of another shape"):
+        Trainer(corpus, other, replace(OPTIONS, n_vocab=start.n_vocab), tmp_path / "run", start=start)
+
+
+def test_fine_tuning_learns_a_new_domain_sooner_than_a_fresh_model(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sentences of one grammar; the new domain has other nouns."""
+    caplog.set_level(logging.INFO)
+    options = replace(
+        OPTIONS, n_windows=150, n_rows=8, n_steps=10, evaluate_every=150, checkpoint_every=150, log_every=50
+    )
+    general = _domain(tmp_path / "general", nouns=[f"noun{i}" for i in range(20)], seed=1)
+    config = BiLmConfig(CharCnnConfig(char_width=4, filters=((1, 8), (3, 16))), None, LstmConfig(2, 32, 16))
+    first = Trainer(general, config, options, tmp_path / "first")
+    first.run()
+    model = finished(first, tokenizer="whitespace")
+
+    special = _domain(tmp_path / "special", nouns=[f"term{i}" for i in range(20)], seed=2)
+    start = start_from(model, special)
+    assert f"starting from a model that knows 20 of {len(special.types) - 3} words" in caplog.text
+    brief = replace(options, n_windows=12, n_vocab=start.n_vocab, evaluate_every=12, checkpoint_every=12)
+    tuned = Trainer(special, config, brief, tmp_path / "tuned", start=start)
+    before = perplexity(tuned.objective, tuned.ids, special.heldout)
+    tuned.run()
+    fresh = Trainer(special, config, brief, tmp_path / "fresh")
+    fresh.run()
+    assert tuned.best < 0.8 * before.geometric_mean
+    assert tuned.best < 0.8 * fresh.best
+
+
+def _domain(folder: Path, *, nouns: list[str], seed: int) -> Corpus:
+    chance = np.random.default_rng(seed)
+    verbs, places = [f"verb{i}" for i in range(10)], [f"place{i}" for i in range(8)]
+    lines = []
+    for _ in range(400):
+        one, two = chance.choice(nouns, size=2)
+        lines.append(f"the {one} {chance.choice(verbs)} a {two} {chance.choice(places)}")
+    folder.mkdir()
+    (folder / "text.txt").write_text("".join(line + "\n" for line in lines))
+    return build(folder / "text.txt", folder / "corpus", input_format="tokens", heldout=40)
