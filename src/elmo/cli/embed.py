@@ -97,7 +97,7 @@ def command(
         return
     if out is not None:
         context.obj.after_interrupt = "; give the same command again to go on from here"
-    n_sentences = None if context.obj.is_quiet else _n_sentences(job)
+    n_sentences = None if context.obj.is_quiet else lines_to_come(job)
     with shown(context.obj, n_sentences=n_sentences, is_stdout_free=out is not None) as show:
         summary = run(job, elmo, on_progress=show)
     _tell(job, summary)
@@ -155,8 +155,8 @@ def _tell(job: EmbedJob, summary: Summary) -> None:
         )
 
 
-def _n_sentences(job: EmbedJob) -> int | None:
-    """How many there are, where counting line ends tells; else None."""
+def lines_to_come(job: EmbedJob) -> int | None:
+    """How many sentences there are, where counting line ends tells; else None."""
     from elmo.text.source import expand
 
     if job.split or job.input_format == "conllu":

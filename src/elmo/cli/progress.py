@@ -93,7 +93,7 @@ def _bar(n_sentences: int | None) -> Iterator[Show]:
     )
     rate = _Rate()
     with bar:
-        task = bar.add_task("", total=n_sentences, stage="embedding", done="")
+        task = bar.add_task("", total=n_sentences, stage="", done="")
 
         def show(progress: Progress) -> None:
             done = f"{progress.sentences:,} sentences, {rate(progress):,.0f} tokens/s"

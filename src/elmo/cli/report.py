@@ -52,6 +52,17 @@ class Report:
                 room.setLevel(levels[0])
                 logger.setLevel(levels[1])
 
+    @contextlib.contextmanager
+    def showing(self, room: str) -> Iterator[None]:
+        """Show what a room has to tell in passing, too, as far as the user wants to hear anything."""
+        told = logging.getLogger(room)
+        if not (self.is_quiet or self.is_verbose):
+            told.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            told.setLevel(logging.NOTSET)
+
     def be_verbose(self) -> None:
         """Show all that is logged, by other libraries and Python's warnings too."""
         self.is_verbose = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -161,15 +162,18 @@ def command(
 
         torch.set_num_threads(threads)
     context.obj.after_interrupt = "; give the same command again to go on after the last checkpoint"
+    if os.environ.get("RANK", "0") != "0":
+        context.obj.be_quiet()  # of many processes that torchrun began, the first one speaks
+    if not resume and not inputs:
+        raise typer.BadParameter("Missing argument 'INPUT...'.")
+    if resume and inputs:
+        raise typer.BadParameter("--resume takes the text of the run that was begun: name no INPUT")
     told = watching(context.obj, out, has_tensorboard=tensorboard)
     if resume:
-        if inputs:
-            raise typer.BadParameter("--resume takes the text of the run that was begun: name no INPUT")
-        resume_bilm(out, **told)
+        with context.obj.showing("elmo.train"):
+            resume_bilm(out, **told)
         logger.info("%s: written", out)
         return
-    if not inputs:
-        raise typer.BadParameter("Missing argument 'INPUT...'.")
     # Only what was asked for: the rest follows from the text, the model and the time.
     options: dict[str, Any] = {
         "n_rows": rows,
@@ -199,44 +203,45 @@ def command(
             weight_decay=weight_decay,
             clip=clip,
         )
-    train_bilm(
-        inputs,
-        out,
-        preset=Shape(
-            preset,
-            reads=None if reads == "characters" else reads,
-            n_layers=layers,
-            cell_width=cells,
-            state_width=width,
-        ),
-        epochs=epochs,
-        hours=hours,
-        tokenizer=tokenizer,
-        start=start,
-        has_new_vocabulary=new_vocabulary,
-        corpus_options={
-            "input_format": input_format,
-            "errors": errors,
-            "heldout": heldout,
-            "heldout_inputs": heldout_file or [],
-            "deduplicate": deduplicate,
-            "keep_order": keep_order,
-            "blank_lines_count": blank_lines,
-            **({} if vocabulary.isdigit() else {"vocabulary": vocabulary}),
-        },
-        **told,
-        n_steps=steps,
-        n_samples=None if adaptive else samples or None,
-        cutoffs=tuple(int(part) for part in adaptive.split(",")) if adaptive else (),
-        directions=direction,
-        loss_scale=loss_scale,
-        keep_order=keep_order,
-        precision=precision,
-        n_turns=turns,
-        seed=seed,
-        device=device,
-        **{name: value for name, value in options.items() if value is not None},
-    )
+    with context.obj.showing("elmo.train"):
+        train_bilm(
+            inputs or [],
+            out,
+            preset=Shape(
+                preset,
+                reads=None if reads == "characters" else reads,
+                n_layers=layers,
+                cell_width=cells,
+                state_width=width,
+            ),
+            epochs=epochs,
+            hours=hours,
+            tokenizer=tokenizer,
+            start=start,
+            has_new_vocabulary=new_vocabulary,
+            corpus_options={
+                "input_format": input_format,
+                "errors": errors,
+                "heldout": heldout,
+                "heldout_inputs": heldout_file or [],
+                "deduplicate": deduplicate,
+                "keep_order": keep_order,
+                "blank_lines_count": blank_lines,
+                **({} if vocabulary.isdigit() else {"vocabulary": vocabulary}),
+            },
+            **told,
+            n_steps=steps,
+            n_samples=None if adaptive else samples or None,
+            cutoffs=tuple(int(part) for part in adaptive.split(",")) if adaptive else (),
+            directions=direction,
+            loss_scale=loss_scale,
+            keep_order=keep_order,
+            precision=precision,
+            n_turns=turns,
+            seed=seed,
+            device=device,
+            **{name: value for name, value in options.items() if value is not None},
+        )
     logger.info("%s: written", out)
 
 

@@ -72,6 +72,11 @@ class Engine:
             vectors, places = self._token_vectors([tokens])
             return vectors[places[0][1:-1]]
 
+    def boundary_vectors(self) -> Tensor:
+        """The vectors of the tokens that open and close a sentence, (2, width)."""
+        with torch.inference_mode():
+            return self._token_layer(self.indexer.boundaries())
+
     def _token_vectors(self, sentences: Sequence[Sequence[str]]) -> tuple[Tensor, list[Tensor]]:
         """A table with each distinct token's vector, and each sentence's rows in it, boundaries included."""
         index: dict[str, int] = {}
@@ -145,14 +150,14 @@ class Engine:
         """One direction of a tile: each layer's number, last state and output (time, row, width)."""
         for index, lstm in enumerate(stack):
             state = LstmState(start.hidden[direction, index, tile], start.cell[direction, index, tile])
-            output, state = _read_layer(cast("ProjectedLstm", lstm), inputs, lengths, state)
+            output, state = read_layer(cast("ProjectedLstm", lstm), inputs, lengths, state)
             if self.bilm.has_skip and index > 0:
                 output += inputs
             yield index, state, output
             inputs = output
 
 
-def _read_layer(
+def read_layer(
     lstm: ProjectedLstm, inputs: Tensor, lengths: list[int], start: LstmState
 ) -> tuple[Tensor, LstmState]:
     """What ``ProjectedLstm.forward`` computes, for rows of falling length, in products of fixed shape."""
@@ -169,10 +174,8 @@ def _read_layer(
             state = lstm.step(gates[t - begin], state)
             n_true = _count_longer(lengths, t)
             outputs[t, :n_true] = state.hidden[:n_true]
-            for k in range(n_true - 1, -1, -1):  # rows that end here, at the tail of the true ones
-                if lengths[k] > t + 1:
-                    break
-                last.hidden[k], last.cell[k] = state.hidden[k], state.cell[k]
+            ending = slice(_count_longer(lengths, t + 1), n_true)  # at the tail of the true ones
+            last.hidden[ending], last.cell[ending] = state.hidden[ending], state.cell[ending]
     return outputs, last
 
 

@@ -76,7 +76,7 @@ class Plan:
 class Progress:
     """How far a job came."""
 
-    stage: Literal["embedding", "assembling"]
+    stage: Literal["embedding", "assembling", "predicting"]
     sentences: int  # done so far, those of earlier runs included
     tokens: int
     shards: int  # whole so far

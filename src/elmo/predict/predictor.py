@@ -1,0 +1,173 @@
+"""Words of a text in the order in which a direction reads them in, log p of the next word each time out.
+
+As in training: the forward direction reads ``<S> w1 … wn`` and predicts ``w1 … wn </S>``, the backward one
+reads ``</S> wn … w1`` and predicts ``wn … w1 <S>``. What predicts is the top layer's output, skip connection
+included. As in ``embed.engine`` every matrix product has one shape, whatever is read side by side, so that
+no sentence's numbers depend on another's, to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from elmo.embed.elmo import Elmo
+from elmo.embed.engine import ROWS, Engine, read_layer
+from elmo.errors import ConfigError
+from elmo.formats.pretrained import SoftmaxWeights
+from elmo.model.bilm import BiLmState
+from elmo.model.lstm import LstmState, ProjectedLstm
+from elmo.text.vocab import Vocabulary
+
+BOS, EOS, FIRST_WORD = 0, 1, 2  # numbers of ``Words``
+WINDOW = 128  # words of a row whose states exist at a time; a multiple of the engine's steps
+CHUNK_TOKENS = 128  # whose logits exist at a time
+CHUNK_LOGITS = 1 << 24  # and at most about this many, whatever the vocabulary
+
+Numbers = NDArray[np.int64]
+LogProbabilities = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Words:
+    """The distinct words of a stretch of text, numbered; 0 and 1 are the boundaries ``<S>`` and ``</S>``."""
+
+    vectors: Tensor  # (word, width): what the LSTMs read
+    targets: Tensor  # (word,): rows of the softmax
+    is_unknown: NDArray[np.bool_]  # (word,): predicted as <UNK>
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one row reads and what it should say, as numbers of ``Words``; (time,) each."""
+
+    inputs: Numbers
+    targets: Numbers
+
+
+class Predictor:
+    """A model with its softmax and vocabulary."""
+
+    def __init__(self, elmo: Elmo) -> None:
+        self.elmo = elmo
+        self.bilm = elmo.bilm
+        self.vocab, softmax = _output_layer(elmo)
+        self._engine = Engine(elmo.bilm, elmo.indexer)
+        like = next(elmo.bilm.parameters())
+        # half precision is for reading; thousands of probabilities do not add up to 1 in it
+        dtype = like.dtype if like.dtype == torch.float64 else torch.float32
+        self._weight = softmax.weight.to(like.device, dtype)  # (words, width)
+        self._bias = softmax.bias.to(like.device, dtype)  # (words,)
+        size = CHUNK_LOGITS // len(self._bias) // ROWS * ROWS
+        self._chunk = max(ROWS, min(CHUNK_TOKENS, size))
+        self._boundary_ids = self.vocab.bos_id, self.vocab.eos_id  # FormatError when there are none
+        unknown = self.vocab.unknown
+        self._unknown_id = self.vocab.id(unknown) if unknown in self.vocab else None
+
+    def words(self, spellings: Sequence[str]) -> Words:
+        """Distinct words, looked up; the first gets number 2."""
+        alphabet = self.elmo.indexer.alphabet
+        parts = [alphabet.read_part(word) if alphabet else word for word in spellings]
+        ids = np.array([*self._boundary_ids, *self.vocab.ids(parts)], dtype=np.int64)
+        vectors = torch.cat([self._engine.boundary_vectors(), self._engine.token_vectors(spellings)])
+        is_unknown = ids == self._unknown_id if self._unknown_id is not None else np.zeros(len(ids), bool)
+        is_unknown[:FIRST_WORD] = False
+        return Words(vectors, torch.from_numpy(ids).to(vectors.device), is_unknown)
+
+    @torch.inference_mode()
+    def read(
+        self,
+        words: Words,
+        rows: Sequence[Row],
+        start: BiLmState,
+        *,
+        direction: int,
+        on_read: Callable[[int], None] | None = None,
+    ) -> tuple[list[LogProbabilities], LstmState]:
+        """For every row log p of every target (time,), and the state (layer, row, width) after it.
+
+        ``start`` has a row per row, or one for all of them. Direction 0 is forward, 1 backward. ``on_read``
+        is told now and then how many more predictions were made.
+        """
+        hidden, cell = (
+            part[direction].expand(-1, len(rows), -1).clone() for part in (start.hidden, start.cell)
+        )
+        found: list[list[LogProbabilities]] = [[] for _ in rows]
+        by_length = sorted(range(len(rows)), key=lambda k: -len(rows[k].inputs))
+        for begin in range(0, len(rows), ROWS):
+            tile = by_length[begin : begin + ROWS]
+            for at in range(0, len(rows[tile[0]].inputs), WINDOW):
+                alive = [k for k in tile if len(rows[k].inputs) > at]  # those that end first stand last
+                inputs, targets = (
+                    [getattr(rows[k], name)[at : at + WINDOW] for k in alive]
+                    for name in ("inputs", "targets")
+                )
+                state = LstmState(hidden[:, alive], cell[:, alive])
+                tops, after = self._window(words, inputs, state, direction)
+                hidden[:, alive], cell[:, alive] = after.hidden, after.cell
+                scored = self._log_probabilities(words, tops, np.concatenate(targets))
+                ends = np.cumsum([len(part) for part in inputs])[:-1]
+                for k, part in zip(alive, np.split(scored, ends), strict=True):
+                    found[k].append(part)
+                if on_read is not None:
+                    on_read(len(scored))
+        return [np.concatenate(parts) for parts in found], LstmState(hidden, cell)
+
+    def _window(
+        self, words: Words, inputs: list[Numbers], state: LstmState, direction: int
+    ) -> tuple[Tensor, LstmState]:
+        """The top outputs (token, width) of rows of falling length, row after row; and their last state."""
+        lengths = [len(part) for part in inputs]
+        is_true = np.arange(lengths[0]) < np.array(lengths)[:, None]  # (row, time)
+        numbers = np.zeros(is_true.shape, dtype=np.int64)
+        numbers[is_true] = np.concatenate(inputs)
+        read = words.vectors[torch.from_numpy(numbers.T.copy())]  # (time, row, width)
+        stack = (self.bilm.forward_stack, self.bilm.backward_stack)[direction]
+        last: list[LstmState] = []
+        for index, lstm in enumerate(stack):
+            before = LstmState(state.hidden[index], state.cell[index])
+            output, after = read_layer(cast("ProjectedLstm", lstm), read, lengths, before)
+            read = output + read if self.bilm.has_skip and index > 0 else output
+            last.append(after)
+        hidden, cell = (torch.stack([getattr(s, name) for s in last]) for name in ("hidden", "cell"))
+        true = torch.from_numpy(is_true).to(read.device)
+        return read.transpose(0, 1)[true], LstmState(hidden, cell)
+
+    def _log_probabilities(self, words: Words, states: Tensor, targets: Numbers) -> LogProbabilities:
+        """For each state (token, width) log p(target) under the full softmax, a chunk of logits at a time."""
+        ids = words.targets[torch.from_numpy(targets)]
+        parts: list[Tensor] = []
+        for part in _parts(len(states), self._chunk):
+            size = part.stop - part.start
+            padded = F.pad(states[part].to(self._weight), (0, 0, 0, self._chunk - size))
+            logits = F.linear(padded, self._weight, self._bias)[:size]  # (token, words)
+            true = logits.gather(1, ids[part, None])
+            highest = logits.amax(dim=1, keepdim=True)
+            parts.append((true - highest - logits.sub_(highest).exp_().sum(dim=1, keepdim=True).log())[:, 0])
+        return torch.cat(parts).cpu().numpy()
+
+
+def _parts(n: int, size: int) -> Iterator[slice]:
+    for begin in range(0, n, size):
+        yield slice(begin, min(begin + size, n))
+
+
+def _output_layer(elmo: Elmo) -> tuple[Vocabulary, SoftmaxWeights]:
+    if elmo.softmax is None:
+        raise ConfigError(
+            f"this {elmo.pretrained.format} model has no softmax, so it predicts no words; some publishers "
+            "give the softmax in a file of its own, which has to lie beside the model's others"
+        )
+    if elmo.vocab is None:
+        raise ConfigError(
+            f"this {elmo.pretrained.format} model has a softmax, but no vocabulary that names its "
+            f"{len(elmo.softmax.bias)} words; put the publisher's vocabulary file beside the model's others"
+        )
+    return elmo.vocab, elmo.softmax

@@ -1,0 +1,281 @@
+"""A model and text in, the log-probability of every word of it out, sentence by sentence, both directions.
+
+Text is read a block at a time, so it may be larger than memory. What a sentence starts from is chosen:
+
+``zero``   nothing: every sentence by itself
+``warm``   the state that is stored with the model: every sentence by itself
+``carry``  what the sentence before it left behind, as in training
+
+For ``carry`` a block is cut into contiguous rows of about equal length, read side by side; a row's first
+sentence starts from what the same row of the block before it left (in the first block, from nothing). There
+are ``n_rows``, by default up to 32, as long as each has about a thousand tokens; with ``n_rows=1`` every
+sentence starts from the one before it. The closing boundary is predicted, never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmo.embed.elmo import Elmo
+from elmo.embed.start import Carry
+from elmo.errors import ConfigError, StateError
+from elmo.formats.pretrained import Pretrained
+from elmo.model.bilm import BiLmState
+from elmo.predict.predictor import BOS, EOS, FIRST_WORD, LogProbabilities, Numbers, Predictor, Row, Words
+from elmo.predict.texts import Text, sentences_of
+from elmo.text.source import Sentence
+
+Start = Literal["zero", "warm", "carry"]
+Directions = Literal["both", "forward", "backward"]
+N_ROWS = 32  # as many as the LSTMs read at once, unless asked otherwise
+ROW_TOKENS = 1024  # of a row at least, that little is lost where it begins
+
+BLOCK_TOKENS = 1 << 18  # with their sentence ends; held-out texts are smaller, and then one block
+BLOCK_CHARACTERS = 1 << 26
+BLOCK_WORDS = 1 << 16  # distinct ones, whose vectors are held
+
+OnProgress = Callable[[int, int], None]  # sentences and tokens done
+
+
+@dataclass(frozen=True)
+class SentenceScores:
+    """log p in nats of all that each direction had to say, in the order of the text.
+
+    None: a direction that was not asked for.
+    """
+
+    sentence: Sentence
+    start: Start
+    forward: LogProbabilities | None  # (token + 1,): of each token and, last, of </S>
+    backward: LogProbabilities | None  # (token + 1,): of <S>, first, and of each token
+    is_unknown: NDArray[np.bool_]  # (token,): predicted as <UNK>
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The words, boundaries left out."""
+        return self.sentence.tokens.tokens
+
+
+def scores(
+    model: Elmo | Pretrained | str | Path,
+    text: Text,
+    *,
+    start: Start = "zero",
+    directions: Directions | None = None,
+    blank_lines_count: bool = False,
+    n_rows: int | None = None,
+    **reading: Any,
+) -> Iterator[SentenceScores]:
+    """Each sentence of ``text`` with its scores, in order; ``reading`` is for ``texts.sentences_of``.
+
+    With ``start`` zero or warm, the scores of a sentence depend on that sentence alone. ``directions``: by
+    default those that the model was trained in.
+    """
+    elmo = loaded(model, reading)
+    sentences = sentences_of(text, **reading)
+    scorer = Scorer(elmo, starts=[start], n_rows=n_rows, directions=directions)
+    found = scorer.scored(sentences, blank_lines_count=blank_lines_count)
+    return (each for (each,) in found)
+
+
+def loaded(model: Elmo | Pretrained | str | Path, reading: dict[str, Any]) -> Elmo:
+    """The model, ready to read; its tokeniser goes into ``reading``, unless there is one already."""
+    chosen = reading.get("tokenizer")
+    if isinstance(model, Pretrained):
+        model = Elmo(model, tokenizer=chosen)
+    elif not isinstance(model, Elmo):
+        model = Elmo.from_pretrained(model, tokenizer=chosen)
+    if chosen is None:
+        reading["tokenizer"] = model.tokenizer
+    return model
+
+
+def starts_of(elmo: Elmo) -> list[Start]:
+    """What sentences can start from: a warm state not every model has."""
+    return ["zero", "warm", "carry"] if elmo.pretrained.warm is not None else ["zero", "carry"]
+
+
+def directions_of(elmo: Elmo) -> Directions:
+    """The directions that a model was trained in: both, unless it says otherwise."""
+    training = elmo.pretrained.metadata.get("training")
+    told = training.get("directions") if isinstance(training, dict) else None
+    return told if told in ("forward", "backward") else "both"
+
+
+class Scorer:
+    """Scores sentences from one or several starts, all in one reading of the text."""
+
+    def __init__(
+        self,
+        elmo: Elmo,
+        *,
+        starts: Sequence[Start],
+        n_rows: int | None = None,
+        directions: Directions | None = None,
+    ) -> None:
+        if n_rows is not None and n_rows < 1:
+            raise ConfigError(f"n_rows must be at least 1, found {n_rows}")
+        directions = directions or directions_of(elmo)
+        if directions not in get_args(Directions):
+            raise ConfigError(f"directions must be both, forward or backward, not {directions!r:.40}")
+        for start in starts:
+            if start not in get_args(Start):
+                raise ConfigError(f"start must be zero, warm or carry, not {start!r:.40}")
+        self.starts = tuple(starts)
+        self.n_rows = n_rows
+        self.directions = {"both": (0, 1), "forward": (0,), "backward": (1,)}[directions]
+        self._predictor = Predictor(elmo)
+        self._zero = elmo.bilm.zero_state(1)
+        self._warm = _warm_state(elmo, self._zero) if "warm" in starts else None
+
+    def scored(
+        self,
+        sentences: Iterable[Sentence],
+        *,
+        blank_lines_count: bool = False,
+        on_progress: OnProgress | None = None,
+    ) -> Iterator[tuple[SentenceScores, ...]]:
+        """Each sentence with its scores from every start; sentences without words only where they count."""
+        carry = Carry()
+        n_sentences = n_tokens = 0
+        for block in _blocks(sentences, blank_lines_count=blank_lines_count):
+            words = self._predictor.words(block.spellings)
+            told = None
+            if on_progress is not None:
+                n_readings = len(self.starts) * len(self.directions)
+                told = _Told(on_progress, block, n_readings, n_sentences, n_tokens)
+            by_start = [self._block(block, words, start, carry, told) for start in self.starts]
+            n_sentences, n_tokens = n_sentences + block.n_lines, n_tokens + block.n_tokens
+            for place, (sentence, numbers) in enumerate(zip(block.sentences, block.numbers, strict=True)):
+                is_unknown = words.is_unknown[numbers]
+                yield tuple(
+                    SentenceScores(sentence, start, forward[place], backward[place], is_unknown)
+                    for start, (forward, backward) in zip(self.starts, by_start, strict=True)
+                )
+            del block, words, told, by_start  # before the next is read: one at a time is in memory
+
+    def _block(
+        self, block: _Block, words: Words, start: Start, carry: Carry, told: _Told | None
+    ) -> list[list[LogProbabilities] | list[None]]:
+        """For each sentence log p, forward and backward, in the order of the text."""
+        if start == "carry":
+            parts = _rows(block.numbers, self.n_rows)
+            state = carry.rows(len(parts), self._zero)
+        else:
+            parts = [[numbers] for numbers in block.numbers]
+            state = self._zero if self._warm is None or start == "zero" else self._warm
+        found: list[list[LogProbabilities] | list[None]] = [[None] * len(block.numbers) for _ in range(2)]
+        hidden, cell = state.hidden.clone(), state.cell.clone()
+        for direction in self.directions:
+            rows = [_row(part, direction) for part in parts]
+            scored, after = self._predictor.read(words, rows, state, direction=direction, on_read=told)
+            found[direction] = [
+                piece if direction == 0 else piece[::-1]
+                for part, log_p in zip(parts, scored, strict=True)
+                for piece in np.split(log_p, np.cumsum([len(numbers) + 1 for numbers in part])[:-1])
+            ]
+            if start == "carry":
+                hidden[direction], cell[direction] = after.hidden, after.cell
+        if start == "carry":
+            carry.update(BiLmState(hidden, cell))
+        return found
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A stretch of text with its words numbered, from 2 on."""
+
+    sentences: list[Sentence]
+    numbers: list[Numbers]  # of each sentence's words
+    spellings: list[str]  # of the distinct words, in the order of their numbers
+    n_tokens: int
+    n_lines: int  # blank ones counted, whether they are sentences or not
+
+
+class _Told:
+    """Predictions of a block in, sentences and tokens of the text out: a share of the block's."""
+
+    def __init__(
+        self, on_progress: OnProgress, block: _Block, n_readings: int, n_sentences: int, n_tokens: int
+    ) -> None:
+        self._on_progress = on_progress
+        self._block = block
+        self._before = n_sentences, n_tokens  # those of earlier blocks
+        self._all = n_readings * (block.n_tokens + len(block.sentences))
+        self._done = 0
+
+    def __call__(self, n_predictions: int) -> None:
+        self._done += n_predictions
+        here = self._block.n_lines, self._block.n_tokens
+        sentences, tokens = (
+            before + n * self._done // self._all for before, n in zip(self._before, here, strict=True)
+        )
+        self._on_progress(sentences, tokens)
+
+
+def _blocks(sentences: Iterable[Sentence], *, blank_lines_count: bool) -> Iterator[_Block]:
+    """The text in blocks; where one ends depends on the text alone."""
+    index: dict[str, int] = {}
+    held: list[Sentence] = []
+    numbers: list[Numbers] = []
+    n_tokens = n_characters = n_lines = 0
+    for sentence in sentences:
+        n_lines += 1
+        tokens = sentence.tokens.tokens
+        if not tokens and not blank_lines_count:
+            continue
+        held.append(sentence)
+        numbers.append(
+            np.array([index.setdefault(token, len(index)) for token in tokens], dtype=np.int64) + FIRST_WORD
+        )
+        n_tokens += len(tokens)
+        n_characters += sum(map(len, tokens))
+        is_long = n_tokens + len(held) >= BLOCK_TOKENS or n_characters >= BLOCK_CHARACTERS
+        if is_long or len(index) >= BLOCK_WORDS:
+            yield _Block(held, numbers, list(index), n_tokens, n_lines)
+            index, held, numbers = {}, [], []
+            n_tokens = n_characters = n_lines = 0
+    if held:
+        yield _Block(held, numbers, list(index), n_tokens, n_lines)
+
+
+def _rows(sentences: list[Numbers], n_rows: int | None) -> list[list[Numbers]]:
+    """The sentences in contiguous rows: each ends with the first sentence that reaches its share.
+
+    Every row has a sentence at least. Training cuts its held-out text in the same way.
+    """
+    ends = np.cumsum([len(sentence) + 1 for sentence in sentences])
+    if n_rows is None:
+        n_rows = max(1, min(N_ROWS, int(ends[-1]) // ROW_TOKENS))
+    n_rows = min(n_rows, len(sentences))
+    cuts = [0]
+    for row in range(1, n_rows):
+        reached = int(np.searchsorted(ends, int(ends[-1]) * row // n_rows)) + 1
+        cuts.append(min(max(reached, cuts[-1] + 1), len(sentences) - n_rows + row))
+    cuts.append(len(sentences))
+    return [sentences[cuts[row] : cuts[row + 1]] for row in range(n_rows)]
+
+
+def _row(sentences: list[Numbers], direction: int) -> Row:
+    """What a direction reads, one sentence after the other, and what it should say."""
+    first, last = (BOS, EOS) if direction == 0 else (EOS, BOS)
+    inputs: list[Any] = []
+    targets: list[Any] = []
+    for sentence in sentences:
+        ordered = sentence if direction == 0 else sentence[::-1]
+        inputs += [[first], ordered]
+        targets += [ordered, [last]]
+    return Row(*(np.concatenate(parts, dtype=np.int64) for parts in (inputs, targets)))
+
+
+def _warm_state(elmo: Elmo, zero: BiLmState) -> BiLmState:
+    warm = elmo.pretrained.warm
+    if warm is None:
+        raise StateError("this model has no warm state; make one with: elmo warm MODEL TEXT")
+    return BiLmState(warm.hidden[:, :, None].to(zero.hidden), warm.cell[:, :, None].to(zero.cell))

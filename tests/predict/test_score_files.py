@@ -1,0 +1,122 @@
+"""Files of scores: every number, whatever the words are, and all of it or nothing."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elmo.errors import DataError, OutputError
+from elmo.formats.pretrained import Pretrained
+from elmo.predict.perplexity import perplexity
+from elmo.predict.scores import SentenceScores, scores
+from tests.formats.tiny import tiny_model
+
+TEXT = [["the", "dog"], ["a\tb", "c\\d", "\n", "\ud800", "", "河岸"], ["</S>"]]
+ESCAPED = [["the", "dog"], ["a\\tb", "c\\\\d", "\\n", "\\ud800", "", "河岸"], ["</S>"]]
+
+
+@pytest.fixture(scope="module")
+def model() -> Pretrained:
+    return tiny_model(softmax=True)
+
+
+@pytest.fixture(scope="module")
+def known(model: Pretrained) -> list[SentenceScores]:
+    return list(scores(model, TEXT, start="carry"))
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="\n") as file:
+        return list(csv.DictReader(file, dialect="excel-tab", quoting=csv.QUOTE_NONE))
+
+
+def write(model: Pretrained, path: Path, **options: Any) -> None:
+    perplexity(model, TEXT, out=path, **options)
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+def test_a_line_for_each_sentence(model: Pretrained, known: list[SentenceScores], tmp_path: Path) -> None:
+    write(model, tmp_path / "scores.tsv", start="carry")
+    found = rows(tmp_path / "scores.tsv")
+    assert [row["text"] for row in found] == [" ".join(tokens) for tokens in ESCAPED]
+    assert [row["sentence"] for row in found] == ["1", "2", "3"]
+    assert [(row["tokens"], row["unknown"]) for row in found] == [("2", "1"), ("6", "5"), ("1", "1")]
+    write(model, tmp_path / "scores.tsv", start="carry")  # again, in its place
+    write_json = tmp_path / "json" / "scores.jsonl"  # in a new folder
+    write(model, write_json, start="carry")
+    lines = [json.loads(line) for line in write_json.read_text().splitlines()]
+    assert [line["text"] for line in lines] == [" ".join(tokens) for tokens in TEXT]
+    for row, line, each in zip(found, lines, known, strict=True):
+        for name in ("forward", "backward"):
+            expected = float(np.sum(getattr(each, name), dtype=np.float64))
+            assert math.isclose(float(row[name]), expected, rel_tol=1e-8)
+            assert float(row[name]) == line[name]
+
+
+def test_a_line_for_each_token(model: Pretrained, known: list[SentenceScores], tmp_path: Path) -> None:
+    write(model, tmp_path / "scores.tsv", start="carry", by="token")
+    found = rows(tmp_path / "scores.tsv")
+    assert [row["token"] for row in found] == [
+        token for tokens in ESCAPED for token in ("<S>", *tokens, "</S>")
+    ]
+    ahead = np.array([row["forward"] for row in found if row["forward"]], dtype=np.float32)
+    behind = np.array([row["backward"] for row in found if row["backward"]], dtype=np.float32)
+    np.testing.assert_array_equal(ahead, np.concatenate([each.forward for each in known]))  # pyright: ignore
+    np.testing.assert_array_equal(behind, np.concatenate([each.backward for each in known]))  # pyright: ignore
+    for row in found:
+        is_first, is_last = row["position"] == "0", not row["backward"]
+        assert (row["forward"] == "") == is_first
+        assert is_last == (row["token"] == "</S>" and row["unknown"] == "0")
+
+
+def test_a_line_of_lists_for_each_sentence(
+    model: Pretrained, known: list[SentenceScores], tmp_path: Path
+) -> None:
+    write(model, tmp_path / "scores.jsonl", start="carry", by="token", directions="forward")
+    lines = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
+    assert [line["tokens"] for line in lines] == TEXT
+    for line, each in zip(lines, known, strict=True):
+        np.testing.assert_array_equal(np.array(line["forward"], dtype=np.float32), each.forward)
+        assert line["backward"] is None
+        assert line["unknown"] == each.is_unknown.tolist()
+
+
+def test_starts_follow_each_other_sentence_by_sentence(model: Pretrained, tmp_path: Path) -> None:
+    write(model, tmp_path / "scores.tsv", start="all")
+    found = [(row["sentence"], row["start"]) for row in rows(tmp_path / "scores.tsv")]
+    assert found == [(str(k), start) for k in (1, 2, 3) for start in ("zero", "carry")]
+
+
+def test_where_a_sentence_stood_is_told(model: Pretrained, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the bank\n\nthe river\n", encoding="utf-8")
+    perplexity(model, tmp_path / "text.txt", start="zero", out=tmp_path / "scores.tsv")
+    found = [(row["path"], row["line"]) for row in rows(tmp_path / "scores.tsv")]
+    assert found == [(str(tmp_path / "text.txt"), "1"), (str(tmp_path / "text.txt"), "3")]
+
+
+def test_after_an_error_there_is_the_old_file_or_none(model: Pretrained, tmp_path: Path) -> None:
+    def text() -> Any:
+        yield ["the"]
+        raise DataError("no more")
+
+    path = tmp_path / "scores.tsv"
+    for before in (None, b"old"):
+        if before is not None:
+            path.write_bytes(before)
+        with pytest.raises(DataError, match="no more"):
+            perplexity(model, text(), out=path)
+        assert [one.read_bytes() for one in tmp_path.iterdir()] == ([] if before is None else [before])
+
+
+def test_the_input_is_never_written_over(model: Pretrained, tmp_path: Path) -> None:
+    (tmp_path / "text.tsv").write_text("the bank\n")
+    for text in (tmp_path / "text.tsv", [tmp_path], tmp_path / "*.tsv"):
+        with pytest.raises(OutputError, match="among the input"):
+            perplexity(model, text, out=tmp_path / "text.tsv")
+    assert (tmp_path / "text.tsv").read_text() == "the bank\n"
