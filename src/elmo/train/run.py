@@ -26,6 +26,7 @@ from elmo.train.plan import kept_plan, sizes_of
 from elmo.train.presets import Shape
 from elmo.train.ranks import Ranks, ranks_from
 from elmo.train.recipe import NAME, Recipe
+from elmo.train.schedule import USUAL_RATES, Optimisation
 from elmo.train.start_from import (
     StartingPoint,
     is_tied_in,
@@ -38,6 +39,8 @@ from elmo.train.stopwatch import Stopwatch
 EPOCHS = 10.0  # what bilm-tf's authors trained for
 EVALUATED_TOKENS = 1 << 16  # of a held-out part that nobody named: enough to compare
 
+# For a model that has learned already: Adagrad's first steps would shake it.
+GENTLE = Optimisation("adamw", USUAL_RATES["adamw"], warm_up_steps=100)
 _log = logging.getLogger(__name__)
 
 OnReport = Callable[[Report], None]
@@ -105,6 +108,9 @@ def _carry_out(
     if recipe.start is not None:
         model = load(recipe.start)
         refuse_what_cannot_be_trained(model)
+        if model.vocab is None and not recipe.has_new_vocabulary:
+            _log.info("the model has no vocabulary: words of the text are predicted")
+            recipe = replace(recipe, has_new_vocabulary=True)
     with ranks_from(device=str(recipe.options.get("device", "cpu"))) as ranks:
         corpus = _corpus(recipe, model, work, ranks, is_resumed=is_resumed, on_progress=on_progress)
         options = _fitted(corpus, recipe)
@@ -121,9 +127,10 @@ def _carry_out(
         config, options = _planned(recipe, corpus, options, start, work, ranks)
         trainer = Trainer(corpus, config, options, work, ranks=ranks, start=start)
         trainer.run(_both(Stopwatch(work), on_report) if ranks.is_first else None)
-        if ranks.is_first:
-            native.write(finished(trainer, tokenizer=corpus.tokenizer), out)
-            leave_curves(work)
+        with ranks.first_one_first():  # the others stay: should it fail, torchrun starts all of them again
+            if ranks.is_first:
+                native.write(finished(trainer, tokenizer=corpus.tokenizer), out)
+                leave_curves(work)
     return out
 
 
@@ -179,15 +186,16 @@ def _corpus(
     options = dict(recipe.corpus_options)
     if model is not None and not recipe.has_new_vocabulary:
         options["vocabulary"] = vocabulary_of(model)
-    with ranks.first_one_first():
+
+    def opened_or_built() -> Corpus:
         if is_resumed and (folder / MANIFEST).is_file():  # the text may be gone: stdin always is
             return Corpus.open(folder)
-        if ranks.is_first:
-            options["on_progress"] = on_progress
-        corpus = build(list(recipe.inputs), folder, tokenizer=recipe.tokenizer, **options)
-        if ranks.is_first:
-            recipe.write(work)
+        tokenizer = recipe.tokenizer
+        corpus = build(list(recipe.inputs), folder, tokenizer=tokenizer, on_progress=on_progress, **options)
+        recipe.write(work)
         return corpus
+
+    return ranks.corpus(folder, opened_or_built)
 
 
 def _fitted(corpus: Corpus, recipe: Recipe) -> TrainOptions:
@@ -195,6 +203,8 @@ def _fitted(corpus: Corpus, recipe: Recipe) -> TrainOptions:
     options = dict(recipe.options)
     if corpus.n_given is not None:
         options["n_vocab"] = corpus.n_given
+    if recipe.start is not None:
+        options = {"optimisation": GENTLE, **options}
     unfitted = TrainOptions(**{"n_windows": 1, **options})
     # Streams of a batch should be longer than a few windows, or the state carried on is worth nothing.
     longest = max(1, min(corpus.n_sentences, len(corpus.train) // (10 * unfitted.n_steps)))
