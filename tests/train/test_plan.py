@@ -99,6 +99,12 @@ def test_a_small_text_is_not_read_for_ever_and_is_read_with_more_dropout(corpus:
     assert "dropout 0.5: the text is read 40 times" in found.reasons
 
 
+def test_a_budget_that_is_too_short_is_told(large: Corpus, caplog: pytest.LogCaptureFixture) -> None:
+    found = plan(large, 0.0005, sizes=PRESETS, options=replace(OPTIONS, n_rows=128), measure=Laptop())
+    n_steps = found.options.n_windows
+    assert f"{n_steps} steps are too few to learn much: give it more time" in caplog.text
+
+
 def test_a_large_text_is_read_with_the_published_dropout(large: Corpus) -> None:
     found = plan(large, 1, sizes=PRESETS, options=OPTIONS, measure=Laptop())
     assert found.options.dropout == Dropout(0.1)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -175,3 +176,31 @@ def test_options_that_contradict_each_other_are_refused_before_anything_is_writt
     with pytest.raises(ConfigError, match=message):
         train_bilm(text(tmp_path / "text.txt"), tmp_path / "model", **choices)
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+
+
+def test_a_run_goes_on_from_a_model_with_its_words_or_those_of_the_text(tmp_path: Path) -> None:
+    source = text(tmp_path / "text.txt")
+    first = train_bilm(source, tmp_path / "first", preset=TINY, epochs=3, n_samples=None, optimisation=FAST)
+    other = tmp_path / "other.txt"
+    other.write_text("Our cat crosses a strange new bridge.\nThe dog sees it.\n" * 60, encoding="utf-8")
+    known = Elmo.from_pretrained(first).vocab
+    assert known is not None
+    kept = Elmo.from_pretrained(train_bilm(other, tmp_path / "kept", start=first, epochs=1, n_samples=None))
+    assert kept.vocab is not None
+    assert kept.vocab.words == known.words
+    renewed = Elmo.from_pretrained(
+        train_bilm(other, tmp_path / "new", start=first, has_new_vocabulary=True, epochs=1, n_samples=None)
+    )
+    assert renewed.vocab is not None
+    assert "bridge" in renewed.vocab.words
+    assert "river" not in renewed.vocab.words
+
+
+def test_hours_decide_size_and_schedule_and_are_kept_for_a_resumed_run(tmp_path: Path) -> None:
+    reports: list[Report] = []
+    source = text(tmp_path / "text.txt")
+    train_bilm(source, tmp_path / "model", preset=TINY, hours=0.0005, on_report=reports.append)
+    plan = json.loads((tmp_path / "model.training" / "plan.json").read_text())["plan"]
+    assert plan["options"]["n_windows"] == reports[-1].n_windows
+    assert plan["options"]["optimisation"]["optimiser"] == "adamw"
+    assert reports[-1].step == reports[-1].n_windows

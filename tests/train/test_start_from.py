@@ -111,7 +111,8 @@ def test_with_a_new_vocabulary_known_words_keep_their_rows_to_the_bit(text: Path
         if word in WORDS:
             row = WORDS.index(word)
             assert_same_tensor(start.weights["softmax.weight"][i], model.softmax.weight[row])
-            assert_same_tensor(start.weights["softmax.bias"][i], model.softmax.bias[row])
+            if word != "<UNK>":  # it shares what it had
+                assert_same_tensor(start.weights["softmax.bias"][i], model.softmax.bias[row])
             assert_same_tensor(new_table[i + 1], table[row + 1])
         else:  # read as before: as the unknown word
             assert_same_tensor(new_table[i + 1], table[WORDS.index("<UNK>") + 1])
@@ -119,14 +120,50 @@ def test_with_a_new_vocabulary_known_words_keep_their_rows_to_the_bit(text: Path
     assert_same_tensor(start.weights["bilm.forward_stack.0.bias"], model.weights["forward_stack.0.bias"])
 
 
-def test_new_words_begin_at_the_mean_of_known_ones_that_are_as_frequent(tmp_path: Path) -> None:
+def with_bias_of_unknown(model: Pretrained, bias: float) -> Pretrained:
+    """A model that has met unknown words often, or never."""
+    assert model.softmax is not None
+    assert model.vocab is not None
+    model.softmax.bias[model.vocab.id("<UNK>")] = bias
+    return model
+
+
+def test_new_words_share_the_probability_of_the_unknown_word_and_take_none_from_others(
+    text: Path, tmp_path: Path
+) -> None:
+    model = with_bias_of_unknown(tiny_model(softmax=True, words=WORDS), 2.0)
+    assert model.softmax is not None
+    corpus = make_corpus(text, tmp_path)
+    start = start_from(model, corpus)
+    states = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    before = torch.log_softmax(states @ model.softmax.weight.T + model.softmax.bias, dim=1)
+    after = torch.log_softmax(
+        states @ start.weights["softmax.weight"].T + start.weights["softmax.bias"], dim=1
+    )
+    types = list(corpus.types)
+    new = [i for i, word in enumerate(types) if word not in WORDS]
+    # the model's one word that is not in the text is gone, and what it had is everybody's
+    gone = before[:, WORDS.index("never-seen")].exp()
+    for i, word in enumerate(types):
+        if word in WORDS and word != "<UNK>":
+            torch.testing.assert_close(after[:, i], before[:, WORDS.index(word)] - (1 - gone).log())
+    unknown = before[:, WORDS.index("<UNK>")] - (1 - gone).log()
+    torch.testing.assert_close(after[:, [*new, types.index("<UNK>")]].logsumexp(dim=1), unknown)
+    first, second = new[0], new[-1]
+    ratio = float(corpus.counts[first] / corpus.counts[second])
+    assert float((after[0, first] - after[0, second]).exp()) == pytest.approx(ratio, rel=1e-4)
+
+
+def test_where_unknown_words_were_never_met_new_ones_begin_like_those_that_are_as_frequent(
+    tmp_path: Path,
+) -> None:
     frequent, rare = ([f"{kind}{i}" for i in range(10)] for kind in "fr")
     text = tmp_path / "text.txt"
     lines = [*(" ".join([*frequent, "often"]) for _ in range(40)), " ".join([*rare, "once"]), "f1 f2"]
     text.write_text("".join(line + "\n" for line in lines))
     corpus = build(text, tmp_path / "corpus", input_format="tokens", heldout=0)
     words = ("<S>", "</S>", "<UNK>", *frequent, *rare)
-    model = tiny_model(softmax=True, words=words)
+    model = with_bias_of_unknown(tiny_model(softmax=True, words=words), -9.0)
     start = start_from(model, corpus)
     assert model.softmax is not None
     for name, peers in (("often", frequent), ("once", rare)):

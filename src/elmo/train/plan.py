@@ -40,6 +40,7 @@ from elmo.train.schedule import Optimisation
 NAME = "plan.json"  # in the run's folder
 _FEWEST_EVALUATIONS, _MOST_EVALUATIONS = 5, 25
 _CHECKPOINT_SECONDS = 600
+_FEWEST_STEPS = 100
 _log = logging.getLogger(__name__)
 
 
@@ -155,11 +156,11 @@ def plan(
     n_windows = max(1, int(chosen.n_tokens(name) // chosen.window_tokens))
     n_tokens = n_windows * chosen.window_tokens
     epochs = n_tokens / len(corpus.train)
-    reasons = chosen.reasons()
+    sizes_told, reasons = chosen.reasons(), list[str]()
     if epochs > 0.99 * MOST_EPOCHS:
         reasons.append(f"the text is small: {MOST_EPOCHS} epochs are all that is worth it")
-    if n_windows < 100:
-        reasons.append(f"{n_windows} steps are too few to learn much: give it more time")
+    if n_windows < _FEWEST_STEPS:
+        _log.warning("%d steps are too few to learn much: give it more time", n_windows)
     usual = {
         "n_windows": n_windows,
         "optimisation": _optimisation(config, n_windows),
@@ -170,10 +171,10 @@ def plan(
     fitted = replace(options, **changes)
     if "dropout" in changes and fitted.dropout.layers > Dropout().layers:
         reasons.append(f"dropout {fitted.dropout.layers:g}: the text is read {epochs:.0f} times")
-    found = Plan(hours, name, config, fitted, n_tokens, epochs, speed.train, tuple(reasons))
-    for reason in reasons:
-        _log.debug("%s", reason)
-    return found
+    for told, level in ((sizes_told, logging.DEBUG), (reasons, logging.INFO)):
+        for reason in told:
+            _log.log(level, "%s", reason)
+    return Plan(hours, name, config, fitted, n_tokens, epochs, speed.train, reasons=(*sizes_told, *reasons))
 
 
 def _optimisation(config: BiLmConfig, n_windows: int) -> Optimisation:

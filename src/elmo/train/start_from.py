@@ -2,11 +2,14 @@
 
 The model keeps its shape and all weights below the softmax. Its vocabulary is kept when the corpus was built
 with it (``vocabulary_of``), or the words are those of the new text; either way rows find their words by
-spelling, and known words keep theirs to the bit. A word that the model did not know begins where the known
-words stand that are about as frequent in the new text: at the mean of their rows and biases. That is no worse
-than a model that never heard of it can know, and it cannot drown the known words, as random rows do whose
-scores may be anything (Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language Models"). As
-input, where the model reads words, it begins as what it was until now: ``<UNK>``.
+spelling, and known words keep theirs to the bit.
+
+A word that the model did not know was ``<UNK>`` to it until now, so it begins as that, where the model reads
+words, and where it predicts them: all new words and ``<UNK>`` share its probability by their counts, and that
+of every known word stays as it was. A model that never met an unknown word gives it none to share: there a
+new word begins at the mean of the known ones that are about as frequent in the new text. Random rows would
+take probability from known words, in whatever context (Hewitt 2021, "Initializing New Word Embeddings for
+Pretrained Language Models").
 """
 
 from __future__ import annotations
@@ -86,12 +89,12 @@ def start_from(
     if config.words is not None:
         config = replace(config, words=replace(config.words, n_words=n_vocab))
         table = weights[f"bilm.{_TABLE}"][1:]
-        moved = rows.like_peers(table) if is_tied else rows.like_unknown(table)
+        is_shared = not is_tied or model.softmax is None or rows.can_share(model.softmax.bias)
+        moved = rows.like_unknown(table) if is_shared else rows.like_peers(table)
         weights[f"bilm.{_TABLE}"] = torch.cat([table.new_zeros(1, table.size(1)), moved])  # row 0 is padding
     if model.softmax is not None and has_softmax:
-        if not is_tied:
-            weights["softmax.weight"] = rows.like_peers(model.softmax.weight.to(torch.float32))
-        weights["softmax.bias"] = rows.like_peers(model.softmax.bias.to(torch.float32))
+        weight, bias = rows.of_softmax(model.softmax.weight.to(torch.float32), model.softmax.bias.float())
+        weights |= {"softmax.bias": bias} if is_tied else {"softmax.weight": weight, "softmax.bias": bias}
     _tell(model, rows, is_adaptive=is_adaptive)
     return StartingPoint(config, n_vocab, weights, _identity(model), rows.n_known if has_softmax else 0)
 
@@ -139,7 +142,26 @@ class _Rows:
         self.is_new = self.places < 0
         self.n_words = len(places) - FIRST_WORD
         self.n_known = int((places[FIRST_WORD:] >= 0).sum())
-        self._group = torch.from_numpy(np.log2(counts + 1.0).astype(np.int64))  # words of like frequency
+        self._counts = torch.from_numpy(counts).clamp(min=1)
+        self._group = self._counts.log2().long()  # words of like frequency
+
+    def of_softmax(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights (word, width) and biases (word,) of the new vocabulary."""
+        if not self.can_share(bias):
+            return self.like_peers(weight), self.like_peers(bias)
+        found = self.like_unknown(bias)
+        if self.is_new.any():
+            shares = self.is_new.clone()
+            shares[UNKNOWN] = True
+            counts = self._counts[shares].double()
+            found[shares] += (counts / counts.sum()).log().to(found)
+        return self.like_unknown(weight), found
+
+    def can_share(self, bias: Tensor) -> bool:
+        """Whether the unknown word has a probability to share: more than many known words, by its bias."""
+        known = bias[self.places[FIRST_WORD:][~self.is_new[FIRST_WORD:]]]
+        unknown = int(self.places[UNKNOWN])
+        return unknown >= 0 and (not len(known) or bool(bias[unknown] >= known.median()))
 
     def like_peers(self, table: Tensor) -> Tensor:
         """A new table (word, …): known words as they were, new ones as the mean of those as frequent."""
@@ -158,7 +180,7 @@ class _Rows:
         return found
 
     def like_unknown(self, table: Tensor) -> Tensor:
-        """A new table (word, width): known words as they were, new ones as the unknown word was."""
+        """A new table (word, …): known words as they were, new ones as the unknown word was."""
         if self.is_new[UNKNOWN]:
             return self.like_peers(table)
         return table[torch.where(self.is_new, self.places[UNKNOWN], self.places)]
