@@ -9,7 +9,9 @@ Batch 128, 20 steps, 50,000 words (or all that TEXT has), Adagrad, dropout 0.1; 
 projection 128) and small (CNN 2048, cell 1024, projection 128). Systems take turns, round by round, each in a
 process of its own; a figure is the median over rounds of ours / peer's in the same round. What is measured is
 ``Trainer.run``: windows cut from the corpus on disk, steps, log and checkpoints. ``overhead`` is how much
-longer that takes than the steps alone, on one window that is in memory.
+longer that takes than the steps alone, on one window that is in memory. ``limit`` is how fast the matrix
+products of a step alone could be: their multiplications, distinct words once and nothing padded, at the rate
+of one large product in float32.
 """
 
 from __future__ import annotations
@@ -24,6 +26,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from elmo.train.loop import Trainer
+    from elmo.train.windows import Window
 
 SETTINGS = {
     "fp32": {},
@@ -34,7 +41,7 @@ SETTINGS = {
 
 def main() -> None:
     """Print a table of tokens per second and ratios."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("text", type=Path)
     parser.add_argument("--peer", nargs=2, metavar=("PYTHON", "SCRIPT"))
     parser.add_argument("--rounds", type=int, default=5)
@@ -74,11 +81,16 @@ def compare(size: str, folder: Path, options: argparse.Namespace) -> None:
     for setting, rounds in ours.items():
         rate = statistics.median(each["rate"] for each in rounds)
         overhead = statistics.median(each["overhead"] for each in rounds)
+        limit = statistics.median(each["limit"] for each in rounds)
         ratio = ""
         if peers:
             ratios = [each["rate"] / peer for each, peer in zip(rounds, peers, strict=True)]
             ratio = f", {statistics.median(ratios):.2f} x ({min(ratios):.2f}–{max(ratios):.2f})"
-        print(f"{size:6} {setting:20} {rate:8,.0f} tokens/s{ratio}, overhead {overhead:.1%}", flush=True)
+        share = f"{rate / limit:.0%} of the limit {limit:,.0f}"
+        print(
+            f"{size:6} {setting:20} {rate:8,.0f} tokens/s{ratio}, {share}, overhead {overhead:.1%}",
+            flush=True,
+        )
 
 
 def in_own_process(folder: Path, size: str, setting: str, options: argparse.Namespace) -> dict[str, float]:
@@ -106,8 +118,8 @@ def measure(folder: Path, size: str, setting: str, n_windows: int, n_threads: in
     train = TrainOptions(
         n_windows=warm + n_windows,
         log_every=1,
-        evaluate_every=10**9,
-        checkpoint_every=10**9,
+        evaluate_every=10**8,
+        checkpoint_every=10**8,
         **SETTINGS[setting],
     )
     with tempfile.TemporaryDirectory(prefix="elmo-") as place:
@@ -127,7 +139,7 @@ def measure(folder: Path, size: str, setting: str, n_windows: int, n_threads: in
         steps = [after - before for before, after in zip(times[warm:-1], times[warm + 1 :], strict=True)]
         whole = statistics.median(steps)
         window = trainer.windows.at(trainer.position)
-        trainer.windows.at = lambda _position: window  # the steps alone: no text is read
+        trainer.windows.at = lambda position: window  # the steps alone: no text is read
         alone = []
         for _ in range(n_windows):
             begin = time.perf_counter()
@@ -139,7 +151,38 @@ def measure(folder: Path, size: str, setting: str, n_windows: int, n_threads: in
         checkpoint = (time.perf_counter() - begin) / 1000  # of each window
     tokens = train.n_rows * train.n_steps
     overhead = (whole + checkpoint) / statistics.median(alone) - 1
-    return {"rate": tokens / (whole + checkpoint), "overhead": overhead}
+    limit = tokens * product_rate() / multiplications(trainer, window)
+    return {"rate": tokens / (whole + checkpoint), "overhead": overhead, "limit": limit}
+
+
+def multiplications(trainer: Trainer, window: Window) -> float:
+    """Of one step: forward once, backward twice as many."""
+    lstm, chars = trainer.config.lstm, trainer.config.chars
+    distinct, places = trainer.objective.distinct_words(window)
+    _, lengths = trainer.corpus.types.padded_bytes(distinct, 48)
+    layer = 9 * lstm.cell_width * lstm.state_width  # eight of the gates, one of the projection
+    n_compared = trainer.sampler.n_samples if trainer.sampler else trainer.n_vocab
+    of_tokens = places.size * (lstm.n_layers * layer + n_compared * lstm.state_width)
+    of_words = 0.0
+    if chars is not None:
+        filters = sum(width * count for width, count in chars.filters) * chars.char_width
+        above = 2 * chars.n_highway * chars.n_filters**2 + chars.n_filters * lstm.state_width
+        of_words = float((filters * (lengths + 3)).sum()) + above * len(distinct)
+    return 3 * (of_tokens + of_words)
+
+
+def product_rate() -> float:
+    """Multiplications per second of a large matrix product, in float32."""
+    import torch
+
+    left, right = torch.randn(2048, 1024), torch.randn(1024, 4096)
+    out = torch.empty(2048, 4096)
+    times = []
+    for _ in range(8):
+        begin = time.perf_counter()
+        torch.mm(left, right, out=out)
+        times.append(time.perf_counter() - begin)
+    return left.numel() * right.size(1) / statistics.median(times[2:])
 
 
 if __name__ == "__main__":
