@@ -235,6 +235,21 @@ def test_a_new_folder_appears_whole(tmp_path: Path) -> None:
     assert names(target.parent) == ["model"]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows locks no folders")
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_fills_is_not(tmp_path: Path) -> None:
+    left, other = tmp_path / ".model.0123abcd.part", tmp_path / ".model.notes.part"
+    for folder in (left, other):
+        folder.mkdir()
+        (folder / "half").touch()
+    with new_folder(tmp_path / "model") as living:
+        assert not left.exists()
+        with new_folder(tmp_path / "model") as faster:
+            assert living.is_dir()
+            (faster / "a").touch()
+        (tmp_path / "model" / "a").unlink()
+    assert names(tmp_path) == [other.name, "model"]
+
+
 def test_a_failure_leaves_no_folder_behind(tmp_path: Path) -> None:
     def fail() -> None:
         with new_folder(tmp_path / "model") as inside:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,12 +45,68 @@ def test_a_snapshot_comes_back_to_the_bit(tmp_path: Path) -> None:
     assert_same(found[1], snapshot(7))
 
 
+def test_weights_that_share_memory_come_back_each_by_itself(tmp_path: Path) -> None:
+    table = torch.arange(12.0).view(4, 3)
+    tied = {"words": table, "softmax": table, "rows": table[1:], "none": table[:0]}
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(Snapshot({"weights": tied}, {}), step=1)
+    assert_same(checkpoints.load(1), Snapshot({"weights": tied}, {}))
+
+
 def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
     for step in range(6):
         checkpoints.save(snapshot(step), step=step, is_best=step == 1)
     assert checkpoints.steps() == [1, 4, 5]
     assert checkpoints.best() == 1
+    assert_same(checkpoints.load(1), snapshot(1))
+    assert Checkpoints(tmp_path).best() == 1  # every later one tells of it
+    checkpoints.save(snapshot(6), step=6, is_best=True)
+    assert checkpoints.steps() == [5, 6]
+    assert checkpoints.best() == 6
+
+
+def test_which_one_is_the_best_is_told_by_the_checkpoint_itself(tmp_path: Path) -> None:
+    """A crash right after the renaming finds the new checkpoint and its rank, or neither."""
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(snapshot(1), step=1, is_best=True)
+    place = checkpoints.save(snapshot(2), step=2, is_best=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000001", "step-000000002"]
+    shutil.move(place, tmp_path / "elsewhere")
+    assert checkpoints.best() == 1
+
+
+def test_a_run_that_went_back_for_a_damaged_checkpoint_writes_it_anew(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for step in (1, 2, 3):
+        place = checkpoints.save(snapshot(step), step=step, is_best=True)
+    (place / "weights.safetensors").write_bytes(b"torn")
+    found = checkpoints.latest()
+    assert found is not None
+    assert found[0] == 2
+    checkpoints.save(snapshot(3), step=3)
+    found = checkpoints.latest()
+    assert found is not None
+    assert found[0] == 3
+    assert_same(found[1], snapshot(3))
+    assert checkpoints.best() == 2
+
+
+def test_a_whole_checkpoint_is_never_overwritten(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(snapshot(1), step=1)
+    with pytest.raises(OutputError, match="step-000000001: exists already"):
+        checkpoints.save(snapshot(2), step=1)
+    assert_same(checkpoints.load(1), snapshot(1))
+
+
+def test_strays_of_a_killed_run_go_and_checkpoints_stay(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    place = checkpoints.save(snapshot(1), step=1)
+    for name in (".step-000000002.12345678.part", ".step-000000000.part"):  # half-written, half-removed
+        shutil.copytree(place, tmp_path / name)
+    checkpoints.remove_strays()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
     assert_same(checkpoints.load(1), snapshot(1))
 
 
@@ -58,7 +115,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpoints = Checkpoints(tmp_path, keep=3)
-    names = ["weights.safetensors", "random.safetensors", "progress.json", "SHA256SUMS"]
+    names = ["weights.safetensors", "random.safetensors", "progress.json", "best.json", "SHA256SUMS"]
     for step in range(2):
         checkpoints.save(snapshot(step), step=step)
     for name in names:
@@ -82,41 +139,43 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     assert "going back to the checkpoint before it" in caplog.text
 
 
-SAVING = """
-import sys
-from pathlib import Path
-from elmo.train.checkpoint import Checkpoints
-from tests.train.test_checkpoint import snapshot
-checkpoints = Checkpoints(Path(sys.argv[1]), keep=2)
-checkpoints.remove_strays()
-found = checkpoints.latest()
-step = found[0] + 1 if found else 0
-print("ready", flush=True)
-while True:
-    checkpoints.save(snapshot(step), step=step, is_best=step % 5 == 0)
-    step += 1
-"""
+def save_for_ever(folder: Path) -> None:
+    checkpoints = Checkpoints(folder, keep=2)
+    checkpoints.remove_strays()
+    found = checkpoints.latest()
+    step = found[0] + 1 if found else 0
+    while True:
+        checkpoints.save(snapshot(step), step=step, is_best=step % 5 == 0)
+        step += 1
 
 
-def test_killed_at_any_instant_an_old_or_a_new_checkpoint_loads(tmp_path: Path) -> None:
+def kill_again_and_again(folder: Path) -> None:
+    """Runs in a process of its own, which has one thread and may be forked."""
     chance = random.Random(0)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    checkpoints = Checkpoints(folder)
     reached = -1
-    for _ in range(6):
-        process = subprocess.Popen(
-            [sys.executable, "-c", SAVING, str(tmp_path)], stdout=subprocess.PIPE, env=environment
-        )
-        assert process.stdout
-        assert process.stdout.readline() == b"ready\n"
-        time.sleep(chance.uniform(0.01, 0.3))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        found = Checkpoints(tmp_path).latest()
-        if found is not None:
-            assert found[0] >= reached
-            assert_same(found[1], snapshot(found[0]))
-            reached = found[0]
-    assert reached > 0
+    for _ in range(12):
+        child = os.fork()
+        if child == 0:
+            save_for_ever(folder)
+        while checkpoints.steps()[-1:] <= [reached]:
+            time.sleep(0.001)  # until it has come on, however slow the machine
+        time.sleep(chance.uniform(0, 0.05))
+        os.kill(child, signal.SIGKILL)
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        found = checkpoints.latest()
+        assert found is not None
+        assert found[0] == checkpoints.steps()[-1] > reached
+        assert_same(found[1], snapshot(found[0]))
+        assert checkpoints.best() == found[0] // 5 * 5
+        reached = found[0]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
+def test_killed_at_any_instant_an_old_or_a_new_checkpoint_loads_and_the_best_is_known(tmp_path: Path) -> None:
+    script = f"from {__name__} import *; kill_again_and_again(Path({str(tmp_path)!r}))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=300)
 
 
 def test_a_full_disk_is_one_line_and_the_checkpoint_before_stands(tmp_path: Path) -> None:

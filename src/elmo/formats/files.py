@@ -10,6 +10,7 @@ import io
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -148,16 +149,20 @@ def read_lines(path: Path, limit: int = LINES_LIMIT, *, max_lines: int = MAX_LIN
 def new_folder(folder: Path) -> Iterator[Path]:
     """A folder to fill, which becomes ``folder`` on leaving, whole or not at all.
 
-    ``OutputError`` when something stands there already, an empty folder apart.
+    ``OutputError`` when something stands there already, an empty folder apart. What a killed process left of
+    an earlier try is removed.
     """
     try:
         if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
             raise OutputError(f"{shown(folder)}: exists already; name a new folder, or remove it first")
         folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = folder.parent / f".{folder.name[:40]}.{secrets.token_hex(4)}.part"
+        begin = f".{folder.name[:40]}."
+        _remove_dead(folder.parent, begin)
+        temporary = folder.parent / f"{begin}{secrets.token_hex(4)}.part"
         temporary.mkdir()
     except (OSError, ValueError) as error:
         raise OutputError(f"{shown(folder)}: cannot be made: {reason(error)}") from error
+    lock = _locked(temporary)
     try:
         yield temporary
         for path in (*temporary.rglob("*"), temporary):
@@ -168,6 +173,36 @@ def new_folder(folder: Path) -> Iterator[Path]:
         raise OutputError(f"{shown(folder)}: cannot be written: {reason(error)}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)  # gone already when all went well
+        if lock is not None:
+            os.close(lock)
+
+
+def _remove_dead(parent: Path, begin: str) -> None:
+    """Remove what killed processes left of such folders; a living one holds a lock on its own."""
+    for name in names(parent):
+        if name.startswith(begin) and re.fullmatch(r"[0-9a-f]{8}\.part", name[len(begin) :]):
+            lock = _locked(parent / name)
+            if lock is not None:
+                shutil.rmtree(parent / name, ignore_errors=True)
+                os.close(lock)
+
+
+def _locked(folder: Path) -> int | None:
+    """A lock on a folder, which the system drops when its process ends; None when there can be none."""
+    if os.name == "nt":
+        return None  # Windows opens no folders
+    import fcntl
+
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # held by its owner, or a disk that knows no locks
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def _is_hollow(descriptor: int, size: int) -> bool:

@@ -1,0 +1,194 @@
+"""Many processes train as one does: a small turn of the benchmark, the parts, and the example files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from elmo.errors import ConfigError
+from elmo.train.loop import Trainer
+from elmo.train.ranks import Ranks, ranks_from
+from tests.train.test_loop import CONFIG, OPTIONS, make_corpus
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+needs_gloo = pytest.mark.skipif(
+    not (dist.is_available() and dist.is_gloo_available()), reason="this build of torch has no gloo"
+)
+needs_proc = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are found in /proc")
+
+
+def torchrun(*arguments: object, n_ranks: int = 2) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(n_ranks),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*command, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=environment,
+        check=False,
+    )
+
+
+# --- one process ------------------------------------------------------------------------------------------
+
+
+def test_one_process_has_nothing_to_agree_on() -> None:
+    with ranks_from({}) as ranks:
+        assert ranks == Ranks()
+        assert ranks.is_first
+        tensor = torch.ones(3)
+        ranks.add_up([tensor])
+        assert tensor.tolist() == [1, 1, 1]
+        assert ranks.joined(tensor, dim=0) is tensor
+        assert ranks.from_first("mine") == "mine"
+        ranks.agree({"options": 1})
+        with ranks.first_one_first():
+            pass
+
+
+@pytest.mark.parametrize("n_rows", [1, 4, 10, 128])
+@pytest.mark.parametrize("world", [1, 2, 3, 7])
+def test_every_row_is_read_by_one_process_and_no_process_has_two_more_than_another(
+    n_rows: int, world: int
+) -> None:
+    parts = [range(n_rows)[Ranks(rank, world).rows(n_rows)] for rank in range(world)]
+    assert [row for part in parts for row in part] == list(range(n_rows))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_fewer_rows_than_processes_are_refused(tmp_path: Path) -> None:
+    corpus = make_corpus(tmp_path)
+    few = replace(OPTIONS, n_rows=3)
+    with pytest.raises(ConfigError, match=r"3 rows are too few for 4 processes and 1 turns; give more rows"):
+        Trainer(corpus, CONFIG, few, tmp_path / "run", ranks=Ranks(3, 4))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_process_without_a_gpu_of_its_own_is_refused() -> None:
+    local_rank = str(torch.cuda.device_count())
+    environment = {"WORLD_SIZE": "9", "RANK": "8", "LOCAL_RANK": local_rank}
+    with (
+        pytest.raises(ConfigError, match=rf"process {local_rank} of this machine has no GPU"),
+        ranks_from(environment, device="cuda"),
+    ):
+        pass
+
+
+# --- several ----------------------------------------------------------------------------------------------
+
+TOGETHER = """
+import sys, torch
+from pathlib import Path
+from elmo.errors import ElmoError
+from elmo.train.ranks import ranks_from
+
+def refused(what):
+    try:
+        what()
+    except ElmoError as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+folder = Path(sys.argv[1])
+with ranks_from() as ranks:
+    said = open(folder / f"said.{ranks.rank}", "w")
+    sums = [torch.full((2, 2), 1.0 + ranks.rank), torch.tensor(10.0 * ranks.rank)]
+    ranks.add_up(sums)
+    print(sums[0].tolist(), float(sums[1]), file=said)
+    rows = ranks.rows(5)
+    whole = torch.arange(10.0).view(2, 5)
+    print(torch.equal(ranks.joined(whole[:, rows], dim=1), whole), file=said)
+    with ranks.first_one_first():
+        print((folder / "made").exists(), file=said)
+        (folder / "made").touch()
+    ranks.agree({"options": {"seed": 1}, "corpus": "same"})
+    print(refused(lambda: ranks.agree({"options": {"seed": ranks.rank}, "corpus": "same"})), file=said)
+    print(refused(lambda: ranks.corpus(folder / f"elsewhere-{ranks.rank}", lambda: None)), file=said)
+    if ranks.rank == 1:
+        said.close()
+        import os
+        os._exit(0)
+    print(refused(lambda: ranks.add_up([torch.zeros(3)])), file=said)
+    said.close()
+"""
+
+
+@needs_gloo
+def test_two_processes_add_up_wait_for_each_other_and_notice_what_differs_or_dies(tmp_path: Path) -> None:
+    script = tmp_path / "together.py"
+    script.write_text(TOGETHER)
+    torchrun(script, tmp_path)
+    first, second = ((tmp_path / f"said.{rank}").read_text().splitlines() for rank in (0, 1))
+    assert first[:2] == second[:2] == ["[[3.0, 3.0], [3.0, 3.0]] 10.0", "True"]
+    assert (first[2], second[2]) == ("False", "True")  # the first came first
+    assert first[3] == second[3]
+    assert first[3].startswith("ConfigError: process 1 of 2 differs from process 0 in its options;")
+    assert first[4] == "nothing"
+    assert second[4].startswith("DataError: process 1 of 2 cannot read the corpus that process 0 built: ")
+    assert second[4].endswith("elsewhere-1: put it on a disk that they share")
+    assert first[5].startswith("TrainingError: process 0 of 2 lost the others")
+
+
+@needs_gloo
+@needs_proc
+def test_two_processes_train_as_one_does_and_end_with_the_same_bytes_though_they_are_killed() -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "distributed.py"), "--ranks", "2", "--steps", "30"]
+    command += ["--softmax", "sampled", "--kills", "2", "--most", "1e-12"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "all as it should be"
+    assert lines[-3].startswith("2      2 ")
+    assert lines[-3].endswith("weights, optimiser, state, log")
+
+
+@needs_gloo
+def test_the_command_line_trains_in_two_processes_and_speaks_once(tmp_path: Path) -> None:
+    lines = [f"the {a} dog sees a {b} cat ." for a in ("big", "old", "red") for b in ("big", "old", "red")]
+    (tmp_path / "corpus.txt").write_text("\n".join(lines) + "\n")
+    options = ["--preset", "tiny", "--epochs", "1", "--rows", "2", "--samples", "0"]
+    done = torchrun("-m", "elmo", "train", tmp_path / "corpus.txt", "--out", tmp_path / "my-model", *options)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "my-model" / "model.safetensors").is_file()
+    assert done.stderr.count("my-model: written") == 1, done.stderr
+
+
+# --- example files -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.sh")), ids=lambda path: path.name)
+def test_an_example_script_is_sound_bash(path: Path) -> None:
+    if shutil.which("bash") is None:
+        pytest.skip("bash is not installed")
+    done = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_kubernetes_example_names_one_service_job_and_volume() -> None:
+    yaml = pytest.importorskip("yaml")
+    service, job = yaml.safe_load_all((EXAMPLES / "kubernetes.yaml").read_text(encoding="utf-8"))
+    assert (service["kind"], job["kind"]) == ("Service", "Job")
+    template = job["spec"]["template"]["spec"]
+    assert service["metadata"]["name"] == template["subdomain"]  # or pods cannot find each other by name
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    assert job["spec"]["parallelism"] == job["spec"]["completions"]
+    (container,) = template["containers"]
+    assert f"--nnodes {job['spec']['completions']} " in container["args"][0]
+    assert [mount["name"] for mount in container["volumeMounts"]] == [v["name"] for v in template["volumes"]]
