@@ -53,7 +53,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 def outcome(trainer: Trainer) -> tuple[bytes, bytes]:
     """The bytes of the finished weights and of the log."""
     last = trainer.checkpoints.folder / f"step-{OPTIONS.n_windows:09d}"
-    return (last / "weights.safetensors").read_bytes(), trainer.log.read_bytes()
+    return (last / "weights.safetensors").read_bytes(), trainer.log.path.read_bytes()
 
 
 def test_a_run_learns_logs_and_keeps_its_best(corpus: Corpus, tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_run_learns_logs_and_keeps_its_best(corpus: Corpus, tmp_path: Path) ->
     trainer.run(reports.append)
     losses = [report.loss for report in reports if report.loss is not None]
     assert losses[-1] < losses[0]
-    logged = [json.loads(line) for line in trainer.log.read_text().splitlines()]
+    logged = [json.loads(line) for line in trainer.log.path.read_text().splitlines()]
     assert [line["step"] for line in logged] == [report.step for report in reports]
     heldout = [
         math.sqrt(line["heldout_forward"] * line["heldout_backward"])

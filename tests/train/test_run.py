@@ -127,6 +127,7 @@ def test_a_run_is_resumed_without_its_text_and_options(tmp_path: Path) -> None:
     resume_bilm(tmp_path / "parts")
     for name in ("model.safetensors", "softmax.safetensors", "warm.safetensors", "vocab.txt"):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert resume_bilm(tmp_path / "parts") == tmp_path / "parts"  # nothing is left to do
     with pytest.raises(DataError, match="no run to resume"):
         resume_bilm(tmp_path / "never")
 

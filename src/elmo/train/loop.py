@@ -30,6 +30,7 @@ from elmo.train.objective import BiLmObjective, Chance
 from elmo.train.options import TrainOptions
 from elmo.train.randomness import generator_at
 from elmo.train.ranks import Ranks
+from elmo.train.run_log import RunLog
 from elmo.train.start_from import StartingPoint
 from elmo.train.type_ids import TypeIds
 from elmo.train.windows import Position, Window, Windows
@@ -92,7 +93,7 @@ class Trainer:
         if options.n_samples is not None and options.n_samples < n_vocab:
             self.sampler = LogUniformSampler(n_vocab, options.n_samples)
         self.checkpoints = Checkpoints(folder / "checkpoints")
-        self.log = folder / "log.jsonl"
+        self.log = RunLog(folder / "log.jsonl")
         self.step = 0
         self.position = Position(0, 0)
         self.state: BiLmState = self.objective.bilm.zero_state(self.rows.stop - self.rows.start)
@@ -212,8 +213,7 @@ class Trainer:
             return
         n_tokens = options.n_rows * options.n_steps
         report = Report(self.step, options.n_windows, n_tokens, self.position.epoch, **found)
-        with self.log.open("a", encoding="ascii") as file:
-            file.write(json.dumps({k: v for k, v in asdict(report).items() if v is not None}) + "\n")
+        self.log.add({name: value for name, value in asdict(report).items() if value is not None})
         if on_report is not None:
             on_report(report)
 
@@ -227,7 +227,7 @@ class Trainer:
             self.checkpoints.remove_strays()
             found = self.checkpoints.latest()
             if found is None:
-                self.log.write_bytes(b"")
+                self.log.cut(0)
         found = self.ranks.from_first(found)
         if found is None:
             # the same seed need not give the same weights on machines of another kind
@@ -236,8 +236,7 @@ class Trainer:
         _, snapshot = found
         self._restore(snapshot)
         if self.ranks.is_first:
-            with self.log.open("r+b") as file:
-                file.truncate(int(snapshot.progress["log_bytes"]))
+            self.log.cut(int(snapshot.progress["log_bytes"]))
             _log.info("%s: goes on after step %d", self.folder, self.step)
 
     def _snapshot(self) -> Snapshot:
@@ -256,7 +255,7 @@ class Trainer:
                 "position": list(self.position),
                 "best": None if math.isinf(self.best) else self.best,
                 "loss": [self.loss_sum, self.loss_count],
-                "log_bytes": self.log.stat().st_size if self.ranks.is_first else 0,
+                "log_bytes": self.log.kept_bytes() if self.ranks.is_first else 0,
             },
         )
 

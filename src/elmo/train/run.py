@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +102,10 @@ def resume_bilm(
 def _carry_out(
     recipe: Recipe, out: Path, *, is_resumed: bool, on_report: OnReport | None, on_progress: OnProgress | None
 ) -> Path:
+    is_again = is_resumed or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    if is_again and native.is_here(out):  # killed after the model was written, before the end
+        _log.info("%s: was written before; nothing is left to do", shown(out))
+        return out
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise OutputError(f"{shown(out)}: exists already; name a new folder, or remove it first")
     work = _work(out)
