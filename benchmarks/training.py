@@ -1,9 +1,10 @@
 """How fast does a biLM train, beside bilm-tf's own graph? In one interleaved run, on natural text.
 
-usage: training.py TEXT --peer PYTHON SCRIPT [--rounds N] [--windows N] [--threads N]
+usage: training.py [TEXT] --peer PYTHON SCRIPT [--rounds N] [--windows N] [--threads N]
 
-TEXT is raw English, some megabytes of it. PYTHON and SCRIPT run bilm-tf's training graph: ``PYTHON SCRIPT
-mini`` prints its tokens per second. Without --peer only our own figures are printed.
+TEXT is raw English, some megabytes of it; without it, words are made up, as often as Zipf's law says. PYTHON
+and SCRIPT run bilm-tf's training graph: ``PYTHON SCRIPT mini`` prints its tokens per second. Without --peer only
+our own figures are printed.
 
 Batch 128, 20 steps, 50,000 words (or all that TEXT has), Adagrad, dropout 0.1; sizes mini (CNN 512, cell 512,
 projection 128) and small (CNN 2048, cell 1024, projection 128). Systems take turns, round by round, each in a
@@ -42,7 +43,7 @@ SETTINGS = {
 def main() -> None:
     """Print a table of tokens per second and ratios."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("text", type=Path)
+    parser.add_argument("text", type=Path, nargs="?")
     parser.add_argument("--peer", nargs=2, metavar=("PYTHON", "SCRIPT"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--windows", type=int, default=12)
@@ -59,10 +60,24 @@ def main() -> None:
         folder = Path(place) / "corpus"
         from elmo.train.corpus import build
 
-        corpus = build(options.text, folder, tokenizer="en")
+        corpus = build(options.text or made_up(Path(place) / "text.txt"), folder, tokenizer="en")
         print(f"{corpus.n_tokens:,} tokens, {len(corpus.types):,} types; {options.threads} threads")
         for size in options.sizes:
             compare(size, folder, options)
+
+
+def made_up(path: Path) -> Path:
+    """Two million words in sentences of twenty; the k-th most frequent of 100,000 stands with chance 1/k."""
+    import numpy as np
+
+    chance = np.random.default_rng(0)
+    letters = np.array(list("etaoinshrdlucmfw"))
+    words = ["".join(chance.choice(letters, size=1 + chance.poisson(5))) for _ in range(100_000)]
+    odds = 1 / np.arange(1, len(words) + 1)
+    drawn = chance.choice(len(words), size=2_000_000, p=odds / odds.sum())
+    lines = (" ".join(words[k] for k in drawn[i : i + 20]) for i in range(0, len(drawn), 20))
+    path.write_text("\n".join(lines) + "\n")
+    return path
 
 
 def compare(size: str, folder: Path, options: argparse.Namespace) -> None:
@@ -95,7 +110,7 @@ def compare(size: str, folder: Path, options: argparse.Namespace) -> None:
 
 def in_own_process(folder: Path, size: str, setting: str, options: argparse.Namespace) -> dict[str, float]:
     """What ``measure`` finds, in a process of its own."""
-    command = [sys.executable, __file__, str(options.text), "--measure", str(folder), size, setting]
+    command = [sys.executable, __file__, "--measure", str(folder), size, setting]
     command += ["--windows", str(options.windows), "--threads", str(options.threads)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
