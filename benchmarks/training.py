@@ -3,8 +3,8 @@
 usage: training.py [TEXT] --peer PYTHON SCRIPT [--rounds N] [--windows N] [--threads N]
 
 TEXT is raw English, some megabytes of it; without it, words are made up, as often as Zipf's law says. PYTHON
-and SCRIPT run bilm-tf's training graph: ``PYTHON SCRIPT mini`` prints its tokens per second. Without --peer only
-our own figures are printed.
+and SCRIPT run bilm-tf's training graph: ``PYTHON SCRIPT mini`` prints its tokens per second. Without --peer
+only our own figures are printed.
 
 Batch 128, 20 steps, 50,000 words (or all that TEXT has), Adagrad, dropout 0.1; sizes mini (CNN 512, cell 512,
 projection 128) and small (CNN 2048, cell 1024, projection 128). Systems take turns, round by round, each in a
