@@ -25,7 +25,7 @@ def can_trace() -> bool:
 @pytest.fixture(scope="module")
 def struck() -> Counter[tuple[str, str]]:
     """How often each kind of harm was done at each place, in runs that all ended as they should."""
-    command = [sys.executable, str(SCRIPT), "--kills", "12", "--full-disks", "5"]
+    command = [sys.executable, str(SCRIPT), "--kills", "10", "--full-disks", "4"]
     command += [] if can_trace() else ["--no-strace"]
     if Path("/dev/shm").is_dir():  # a disk may have other work, and runs wait for it with every checkpoint
         command += ["--folder", "/dev/shm"]
@@ -41,7 +41,7 @@ def struck() -> Counter[tuple[str, str]]:
 
 
 def test_a_run_killed_at_random_instants_ends_with_the_same_bytes(struck: Counter[tuple[str, str]]) -> None:
-    assert struck["kill", "any"] >= 6
+    assert struck["kill", "any"] >= 5
 
 
 @pytest.mark.skipif(not can_trace(), reason="strace strikes single system calls, and cannot be used here")
@@ -51,4 +51,4 @@ def test_a_run_killed_at_its_system_calls_or_out_of_space_ends_with_the_same_byt
     assert struck["kill", "checkpoint"] >= 3
     assert struck["kill", "resumption"] >= 1
     assert struck["full disk", "checkpoint"] >= 2
-    assert sum(struck.values()) == 17
+    assert sum(struck.values()) == 14
