@@ -170,7 +170,7 @@ def command(
         raise typer.BadParameter("--resume takes the text of the run that was begun: name no INPUT")
     told = watching(context.obj, out, has_tensorboard=tensorboard)
     if resume:
-        with context.obj.showing("elmo.train"):
+        with context.obj.showing("elmo.train.run"):
             resume_bilm(out, **told)
         logger.info("%s: written", out)
         return
@@ -203,7 +203,7 @@ def command(
             weight_decay=weight_decay,
             clip=clip,
         )
-    with context.obj.showing("elmo.train"):
+    with context.obj.showing("elmo.train.run"):
         train_bilm(
             inputs or [],
             out,

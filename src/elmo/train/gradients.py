@@ -39,7 +39,7 @@ class _Found:
     loss: Tensor
     state: BiLmState  # (layer, batch, …)
     d_vectors: Tensor
-    d_weights: list[Tensor]
+    d_weights: list[Tensor | None]  # None: a part of an adaptive softmax that no target fell in
 
 
 class Gradients:
@@ -107,7 +107,9 @@ class Gradients:
                 replace(chance, first_row=chance.first_row + rows.start),
             )
             share = scale * (rows.stop - rows.start) / (n_rows * len(directions))
-            d_vectors, *d_weights = torch.autograd.grad(loss * share, [leaf, *self._used_by(number)])
+            d_vectors, *d_weights = torch.autograd.grad(
+                loss * share, [leaf, *self._used_by(number)], allow_unused=True
+            )
             detached = BiLmState(after.hidden.detach(), after.cell.detach())
             return _Found(loss.detach(), detached, d_vectors, d_weights)
 
