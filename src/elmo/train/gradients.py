@@ -39,7 +39,7 @@ class _Found:
     loss: Tensor
     state: BiLmState  # (layer, batch, …)
     d_vectors: Tensor
-    d_weights: list[Tensor | None]  # None: a part of an adaptive softmax that no target fell in
+    d_weights: Sequence[Tensor | None]  # None: a part of an adaptive softmax that no target fell in
 
 
 class Gradients:
