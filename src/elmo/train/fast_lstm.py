@@ -2,7 +2,7 @@
 
 What is saved: the products of all inputs are one matrix product, and so are the gradients of each weight
 after the loop over time; autograd sees one operation instead of some twenty for each token; every
-intermediate result has its place in a buffer from the start.
+intermediate result has its place in a buffer from the start, and the next window's are in the same memory.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from torch.autograd.function import once_differentiable
 
 from elmo.errors import ShapeError
 from elmo.model.lstm import LstmState, ProjectedLstm
+from elmo.train.products import add_product, set_product
+from elmo.train.scratch import FRESH, Scratch
 
 
 def read_layer(
@@ -26,13 +28,15 @@ def read_layer(
     *,
     state_weight: Tensor | None = None,
     has_bf16_products: bool = False,
+    scratch: Scratch = FRESH,
 ) -> tuple[Tensor, LstmState]:
     """Read ``inputs`` (batch, time, width), all of them true tokens.
 
     Returns the states (batch, time, width) and each row's last state. ``state_weight`` stands in for the
     layer's own, for instance with some of its numbers dropped. With ``has_bf16_products`` the factors of
     matrix products are rounded to bfloat16, and the products as well; sums over time, states and gradients of
-    weights stay as they are. The results are laid out with time first: the next layer's fastest.
+    weights stay as they are. The results are laid out with time first: the next layer's fastest. With
+    ``scratch``, gradients may be taken once only: what they need is given back then.
     """
     batch, time, width = inputs.shape
     expected = ((batch, lstm.state_weight.size(1)), (batch, lstm.bias.size(0) // 4))
@@ -47,6 +51,8 @@ def read_layer(
         state_clip=lstm.state_clip if lstm.projection is not None else None,
         forget_bias=lstm.forget_bias,
         is_bf16=has_bf16_products,
+        scratch=scratch,
+        is_kept=torch.is_grad_enabled(),
     )
     outputs, hidden, cell = _Layer.apply(
         inputs.transpose(0, 1),
@@ -67,6 +73,8 @@ class _Rules:
     state_clip: float | None
     forget_bias: float
     is_bf16: bool
+    scratch: Scratch
+    is_kept: bool  # for gradients, until they are taken
 
     def factor(self, x: Tensor) -> Tensor:
         """``x`` as it enters a matrix product."""
@@ -93,18 +101,26 @@ class _Layer(torch.autograd.Function):
         inputs = inputs.contiguous()
         # Products of few rows are a third faster when the right factor lies as it is read.
         recurrent = rules.factor(state_weight).t().contiguous()
-        gates = _input_gates(inputs, input_weight, bias, rules).view(time, batch, 4 * n_cells)
-        cells = inputs.new_empty(time + 1, batch, n_cells)  # what each step starts from, and the last leaves
-        tanh_cells = inputs.new_empty(time, batch, n_cells)
-        hiddens = inputs.new_empty(time + 1, batch, width)
+        gates = rules.scratch.take((time, batch, 4 * n_cells), inputs)
+        set_product(gates.view(-1, 4 * n_cells), _flat(rules.factor(inputs)), rules.factor(input_weight).t())
+        whole_bias = bias.clone()
+        whole_bias[n_cells : 2 * n_cells] += rules.forget_bias
+        tanh_cells = rules.scratch.take((time, batch, n_cells), inputs)
+        cells = rules.scratch.take(
+            (time + 1, batch, n_cells), inputs
+        )  # what each step starts from, and the last leaves
+        hiddens = inputs.new_empty(time + 1, batch, width)  # the outputs: not for others to write in
         # What is clipped is kept unclipped too: only that tells where a gradient ends.
-        free_cells = cells[1:] if rules.cell_clip is None else torch.empty_like(tanh_cells)
+        free_cells = (
+            cells[1:] if rules.cell_clip is None else rules.scratch.take((time, batch, n_cells), inputs)
+        )
         free_hiddens = hiddens[1:] if rules.state_clip is None else torch.empty_like(hiddens[1:])
-        merged = free_hiddens if projection is None else torch.empty_like(tanh_cells)
+        merged = free_hiddens if projection is None else rules.scratch.take((time, batch, n_cells), inputs)
         down = None if projection is None else rules.factor(projection).t().contiguous()
         cells[0], hiddens[0] = cell, hidden
         for t in range(time):
-            _add_product(gates[t], rules.factor(hiddens[t]), recurrent)
+            # the bias here and not with the inputs: there it would be one more pass over all gates
+            add_product(gates[t].add_(whole_bias), rules.factor(hiddens[t]), recurrent)
             i_f, j, o = gates[t].split((2 * n_cells, n_cells, n_cells), dim=1)
             i, f = i_f.sigmoid_().chunk(2, dim=1)
             j.tanh_()
@@ -115,16 +131,24 @@ class _Layer(torch.autograd.Function):
             torch.tanh(cells[t + 1], out=tanh_cells[t])
             torch.mul(o, tanh_cells[t], out=merged[t])
             if down is not None:
-                _set_product(free_hiddens[t], rules.factor(merged[t]), down)
+                set_product(free_hiddens[t], rules.factor(merged[t]), down)
             if rules.state_clip is not None:
                 torch.clamp(free_hiddens[t], -rules.state_clip, rules.state_clip, out=hiddens[t + 1])
         ctx.rules = rules
+        ctx.borrowed = [gates, tanh_cells, cells]
+        if rules.cell_clip is not None:
+            ctx.borrowed.append(free_cells)
+        if projection is not None:
+            ctx.borrowed.append(merged)
+        last = hiddens[-1].clone(), cells[-1].clone()
+        if not rules.is_kept:
+            rules.scratch.give(*ctx.borrowed)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(
             inputs, input_weight, state_weight, projection,
             gates, cells, free_cells, tanh_cells, merged, hiddens, free_hiddens,
         )  # fmt: skip
-        return hiddens[1:], hiddens[-1].clone(), cells[-1].clone()
+        return hiddens[1:], *last
 
     @staticmethod
     @once_differentiable
@@ -138,8 +162,9 @@ class _Layer(torch.autograd.Function):
         time, batch, n_cells = tanh_cells.shape
         recurrent = rules.factor(state_weight)
         up = None if projection is None else rules.factor(projection)
-        d_gates = torch.empty_like(gates)
+        d_gates = rules.scratch.take(gates.shape, gates)
         d_hiddens = torch.empty_like(free_hiddens)
+        d_bias = torch.zeros_like(gates[0, 0])
         # What flows back from the step after, then from this one.
         d_state: Tensor = torch.zeros_like(hiddens[0]) if d_hidden is None else d_hidden.clone()
         d_cells: Tensor = torch.zeros_like(cells[0]) if d_cell is None else d_cell.clone()
@@ -154,7 +179,7 @@ class _Layer(torch.autograd.Function):
             _stop_at_clip(d_state, free_hiddens[t], rules.state_clip)
             if up is not None:
                 d_hiddens[t] = d_state
-                _set_product(d_merged, rules.factor(d_state), up)
+                set_product(d_merged, rules.factor(d_state), up)
             torch.mul(d_merged, tanh_cells[t], out=d_o)
             _through_sigmoid(d_o, o)
             d_cells += _through_tanh(d_merged.mul_(o), tanh_cells[t])
@@ -164,22 +189,23 @@ class _Layer(torch.autograd.Function):
             _through_sigmoid(d_i_f, i_f)
             _through_tanh(torch.mul(d_cells, i, out=d_j), j)
             d_cells *= f
-            _set_product(d_state, rules.factor(d_gates[t]), recurrent)
+            d_bias += d_gates[t].sum(dim=0)
+            set_product(d_state, rules.factor(d_gates[t]), recurrent)
 
         # What remains are sums over all steps, one product each.
         wants_inputs, wants_hidden, wants_cell, *wants_weights, wants_projection, _ = ctx.needs_input_grad
         by_token = d_gates.view(time * batch, -1)
         factors = rules.factor(by_token)
-        d_inputs = d_input_weight = d_state_weight = d_bias = d_projection = None
+        d_inputs = d_input_weight = d_state_weight = d_projection = None
         if wants_inputs:
             d_inputs = (factors @ rules.factor(input_weight)).to(inputs.dtype).view_as(inputs)
         if any(wants_weights):
             read = torch.cat([inputs, hiddens[:-1]], dim=2).view(time * batch, -1)
             both = (factors.t() @ rules.factor(read)).to(inputs.dtype)  # (4 · cell, input + state)
             d_input_weight, d_state_weight = both.split((inputs.size(2), hiddens.size(2)), dim=1)
-            d_bias = by_token.sum(dim=0)
         if wants_projection:
             d_projection = _flat(rules.factor(d_hiddens)).t() @ _flat(rules.factor(merged))
+        rules.scratch.give(d_gates, *ctx.borrowed)
         return (
             d_inputs,
             d_state if wants_hidden else None,
@@ -192,33 +218,9 @@ class _Layer(torch.autograd.Function):
         )
 
 
-def _input_gates(inputs: Tensor, weight: Tensor, bias: Tensor, rules: _Rules) -> Tensor:
-    """W x + b of every token, the forget bias in b: (token, 4 · cell)."""
-    n_cells = bias.size(0) // 4
-    bias = bias.clone()
-    bias[n_cells : 2 * n_cells] += rules.forget_bias
-    if rules.is_bf16:
-        return bias + _flat(inputs).bfloat16() @ weight.bfloat16().t()
-    return torch.addmm(bias, _flat(inputs), weight.t())
-
-
 def _flat(x: Tensor) -> Tensor:
     """(time, batch, width) to (token, width)."""
     return x.reshape(-1, x.size(2))
-
-
-def _add_product(to: Tensor, left: Tensor, right: Tensor) -> None:
-    if left.dtype == to.dtype:
-        to.addmm_(left, right)
-    else:
-        to += left @ right
-
-
-def _set_product(to: Tensor, left: Tensor, right: Tensor) -> None:
-    if left.dtype == to.dtype:
-        torch.mm(left, right, out=to)
-    else:
-        to.copy_(left @ right)
 
 
 def _through_sigmoid(gradient: Tensor, y: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from torch import Tensor
 from elmo.model.bilm import BiLmState
 from elmo.model.word_sampler import Samples
 from elmo.train.objective import BiLmObjective, Chance, Losses, state_after
+from elmo.train.scratch import Scratch
 from elmo.train.side_by_side import SideBySide
 from elmo.train.type_ids import TypeIds
 from elmo.train.windows import Window
@@ -50,6 +51,7 @@ class Gradients:
 
     def __init__(self, objective: BiLmObjective, *, n_threads: int | None = None) -> None:
         self.objective = objective
+        objective.scratch = Scratch()
         self.n_threads = torch.get_num_threads() if n_threads is None else n_threads
         is_cpu = all(weight.device.type == "cpu" for weight in objective.parameters())
         self._side = SideBySide(self.n_threads) if is_cpu and self.n_threads > 1 else None

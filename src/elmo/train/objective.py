@@ -27,6 +27,7 @@ from elmo.train.dropout import Dropout
 from elmo.train.fast_char_cnn import read_words
 from elmo.train.fast_lstm import read_layer
 from elmo.train.randomness import generator_at
+from elmo.train.scratch import FRESH, Scratch
 from elmo.train.type_ids import TypeIds
 from elmo.train.windows import Direction, Window
 
@@ -89,6 +90,7 @@ class BiLmObjective(nn.Module):
         self.directions = _NUMBERS[directions]
         self.has_bf16_products = has_bf16_products
         self.has_sparse_gradients = has_sparse_gradients  # of word vectors: of the rows that were used
+        self.scratch: Scratch = FRESH  # ``train.gradients``, which takes gradients once only, has another
 
     def forward(
         self,
@@ -148,7 +150,11 @@ class BiLmObjective(nn.Module):
             rows = layer.word_embed.weight
             parts.append(F.embedding(word_ids, rows, sparse=self.has_sparse_gradients))
         if layer.cnn is not None and char_ids is not None:
-            parts.append(read_words(layer.cnn, char_ids, has_bf16_products=self.has_bf16_products))
+            parts.append(
+                read_words(
+                    layer.cnn, char_ids, has_bf16_products=self.has_bf16_products, scratch=self.scratch
+                )
+            )
         table = torch.cat(parts, dim=1)
         if layer.projection is not None:
             table = layer.projection(table)
@@ -203,6 +209,7 @@ class BiLmObjective(nn.Module):
                 state.at(direction, index),
                 state_weight=state_weight,
                 has_bf16_products=self.has_bf16_products,
+                scratch=self.scratch,
             )
             inputs = output + inputs if self.bilm.has_skip and index > 0 else output
             last.append(after)
