@@ -105,17 +105,14 @@ class _Layer(torch.autograd.Function):
         set_product(gates.view(-1, 4 * n_cells), _flat(rules.factor(inputs)), rules.factor(input_weight).t())
         whole_bias = bias.clone()
         whole_bias[n_cells : 2 * n_cells] += rules.forget_bias
-        tanh_cells = rules.scratch.take((time, batch, n_cells), inputs)
-        cells = rules.scratch.take(
-            (time + 1, batch, n_cells), inputs
-        )  # what each step starts from, and the last leaves
+        by_cell, take = (time, batch, n_cells), rules.scratch.take
+        tanh_cells = take(by_cell, inputs)
+        cells = take((time + 1, batch, n_cells), inputs)  # what each step starts from, and the last leaves
         hiddens = inputs.new_empty(time + 1, batch, width)  # the outputs: not for others to write in
         # What is clipped is kept unclipped too: only that tells where a gradient ends.
-        free_cells = (
-            cells[1:] if rules.cell_clip is None else rules.scratch.take((time, batch, n_cells), inputs)
-        )
+        free_cells = cells[1:] if rules.cell_clip is None else take(by_cell, inputs)
         free_hiddens = hiddens[1:] if rules.state_clip is None else torch.empty_like(hiddens[1:])
-        merged = free_hiddens if projection is None else rules.scratch.take((time, batch, n_cells), inputs)
+        merged = free_hiddens if projection is None else take(by_cell, inputs)
         down = None if projection is None else rules.factor(projection).t().contiguous()
         cells[0], hiddens[0] = cell, hidden
         for t in range(time):
