@@ -206,7 +206,9 @@ class _SumLogSumExp(torch.autograd.Function):
         d_extra = torch.empty_like(extra) if extra is not None and wants_extra else None
         rounded = torch.bfloat16 if is_bf16 else states.dtype  # in which numbers enter a product
         row_factors, column_factors = rows.to(rounded), columns.to(rounded)
-        total = states.new_zeros((), dtype=torch.float64)  # of thousands of terms: float32 would lose digits
+        # of thousands of terms: float32 would lose digits, but is all that mps has
+        exact = torch.float32 if states.device.type == "mps" else torch.float64
+        total = states.new_zeros((), dtype=exact)
         space = states.new_empty(min(_chunk_size(len(rows)), max(len(states), 1)), len(rows))
         for part in _chunks(len(states), len(rows)):
             chunk = states[part]
@@ -216,7 +218,8 @@ class _SumLogSumExp(torch.autograd.Function):
             else:
                 torch.addmm(bias, chunk, columns, out=logits)
             if token is not None and place is not None:
-                first, last = torch.searchsorted(token, torch.tensor([part.start, part.stop])).tolist()
+                edges = torch.tensor([part.start, part.stop], device=token.device)
+                first, last = torch.searchsorted(token, edges).tolist()
                 logits[token[first:last] - part.start, place[first:last]] = -torch.inf
             highest = logits.amax(dim=1, keepdim=True)  # (token, 1)
             if extra is not None:
