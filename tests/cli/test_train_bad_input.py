@@ -138,7 +138,7 @@ def test_what_is_no_vocabulary_is_one_line_and_leaves_nothing(
 
 
 OPTIONS = [  # none of these needs a corpus to be known for wrong, or the corpus itself is refused
-    ("--heldout 0", "heldout"),
+    ("--heldout 0", "heldout: a run needs held-out text to tell its best checkpoint by"),
     ("--heldout -1", "heldout"),
     ("--heldout nan", "heldout"),
     ("--heldout inf", "heldout"),
@@ -171,7 +171,13 @@ OPTIONS = [  # none of these needs a corpus to be known for wrong, or the corpus
     ("--clip nan", "clip"),
     ("--loss-scale 0", "loss_scale"),
     ("--warm-up 1 --weight-decay nan", "weight_decay"),
-    ("--rows 3 --turns 2", ""),
+    ("--optimiser adamw --weight-decay nan", "weight_decay must be zero or a positive number"),
+    ("--rows 3 --turns 4", "3 rows cannot be read in 4 turns"),
+    ("--samples 5 --adaptive 9", "--samples and --adaptive are two kinds of softmax"),
+    ("--from model --reads characters", "starts from a model has its shape"),
+    ("--from model --vocabulary 10", "brings its vocabulary: ask for a new one, or give none"),
+    ("--from model --tied", "cannot be tied"),
+    ("--vocabulary ²", "²: cannot be read: No such file"),
     ("--device tpu", "tpu"),
 ]
 

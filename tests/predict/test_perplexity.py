@@ -139,6 +139,7 @@ def test_published_formats_predict_the_same(model: Pretrained, tmp_path: Path) -
 def test_training_says_the_same_of_the_same_text(config: BiLmConfig, n_rows: int, tmp_path: Path) -> None:
     chance = np.random.default_rng(0)
     words = ["the", "bank", "of", "河岸", "café", "money", "a-very-long-word" * 9, "has", "rare", "rarer"]
+    words += ["<S>", "</S>", "<UNK>"]  # which are words in a text
     lines = [" ".join(chance.choice(words, size=chance.integers(1, 30))) for _ in range(60)]
     for name, part in (("train.txt", lines[:20]), ("heldout.txt", lines[20:])):
         (tmp_path / name).write_text("".join(line + "\n" for line in part), encoding="utf-8")

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-import logging
-import lzma
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmo.errors import ConfigError, DataError, ElmoError, EncodingError, OutputError
+from elmo.errors import ConfigError, DataError, EncodingError
 from elmo.text.blocks import read_blocks
 from elmo.text.lines import read_lines
 from elmo.text.source import read_sentences
@@ -89,14 +86,21 @@ def test_words_are_spelled_from_the_map(file: Path, tmp_path: Path) -> None:
         types[7]
 
 
-def test_spellings_of_special_words_are_unknown_and_lower_case_ones_are_words(
-    file: Path, tmp_path: Path
+@pytest.mark.parametrize("limit", [3, 1 << 20])
+def test_words_spelled_like_a_boundary_are_kept_and_count_as_unknown(
+    file: Path, tmp_path: Path, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file.write_text("<S> a <unk> </S>\n<UNK> <s> </s>\n")
+    monkeypatch.setattr(draft, "BLOCK_BYTES", 20)
+    monkeypatch.setattr(
+        draft, "TypeNumbering", lambda where: word_types.TypeNumbering(where, max_in_memory=limit)
+    )
+    file.write_text("<S> a <unk> </S> <S>\n<UNK> <s> </s>\n<S> <S>\n")
     corpus = tokens_of(file, tmp_path / "corpus")
-    assert words_of(corpus) == [["<UNK>", "a", "<unk>", "<UNK>"], ["<UNK>", "<s>", "</s>"]]
-    assert corpus.counts[2] == 3
-    assert list(corpus.types).count("<S>") == list(corpus.types).count("<UNK>") == 1
+    assert words_of(corpus) == [["<S>", "a", "<unk>", "</S>", "<S>"], ["<UNK>", "<s>", "</s>"], ["<S>"] * 2]
+    assert list(corpus.types) == ["<S>", "</S>", "<UNK>", "a", "<unk>", "<s>", "</s>"]
+    assert corpus.vocab().words == corpus.vocab(99).words == tuple(corpus.types)
+    assert corpus.counts.tolist() == [3, 3, 6, 1, 1, 1, 1]
+    assert corpus.train.tolist() == [7, 3, 4, 8, 7, 1, 2, 5, 6, 1, 7, 7, 1]
 
 
 def test_blank_lines_are_nothing_or_sentences_on_request(file: Path, tmp_path: Path) -> None:
@@ -342,138 +346,6 @@ def test_duplicates_are_left_out_on_request(file: Path, tmp_path: Path) -> None:
     assert corpus.counts[3:].tolist() == [4, 3, 1]
 
 
-def test_an_unchanged_text_is_not_read_again(
-    file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, logger="elmo")
-    folder = tmp_path / "corpus"
-    first = tokens_of(file, folder)
-    stamp = (folder / "train.u32").stat().st_mtime_ns
-    assert tokens_of(file, folder).manifest == first.manifest
-    assert "built before from the same text" in caplog.text
-    assert (folder / "train.u32").stat().st_mtime_ns == stamp
-    assert tokens_of(file, folder, max_sentence=2).n_sentences > first.n_sentences
-    assert "an option has changed" in caplog.text
-    file.write_text(TEXT * 2)
-    assert tokens_of(file, folder, max_sentence=2).n_tokens == 2 * first.n_tokens
-    assert "the text has changed" in caplog.text
-    assert names(tmp_path) == ["corpus", "text.txt"]
-
-
-@pytest.mark.parametrize("name", ["manifest.json", "types.txt", "type_ends.u64", "counts.u64", "train.u32"])
-def test_damage_is_refused_and_built_anew(file: Path, tmp_path: Path, name: str) -> None:
-    folder = tmp_path / "corpus"
-    sound = tokens_of(file, folder).manifest
-    data = (folder / name).read_bytes()
-    for at in range(0, len(data), 7):
-        (folder / name).write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
-        with pytest.raises(DataError, match="corpus"):
-            Corpus.open(folder)
-    for length in (0, len(data) // 2, len(data) - 2):
-        (folder / name).write_bytes(data[:length])
-        with pytest.raises(DataError, match="corpus"):
-            Corpus.open(folder, verify=name == "types.txt")
-    (folder / name).unlink()
-    with pytest.raises(DataError, match="corpus"):
-        Corpus.open(folder)
-    assert tokens_of(file, folder).manifest == sound
-    assert (folder / name).read_bytes() == data
-
-
-def test_another_folder_is_no_corpus_and_is_left_alone(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="expected a corpus"):
-        Corpus.open(tmp_path)
-    with pytest.raises(DataError, match="expected a corpus"):
-        Corpus.open(tmp_path / "absent")
-    with pytest.raises(OutputError, match=r"expected a corpus or a new folder, found text\.txt"):
-        tokens_of(file, tmp_path)
-    (tmp_path / "manifest.json").write_text(json.dumps({"kind": "other"}))
-    with pytest.raises(DataError, match="expected the manifest of a corpus"):
-        Corpus.open(tmp_path)
-    with pytest.raises(OutputError, match="expected a folder for the corpus"):
-        tokens_of(file, file)
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"", "expected text to train on, found no word in it"),
-        (b"\n \n\t\n", "expected text to train on, found no word in it"),
-        (b"one sentence only\n", "expected at least 2 sentences to train on, found 1"),
-        (b"\x00\x01\x02\n" * 99, "expected text, found a NUL at byte 1: it is a binary file"),
-        (b"\x89PNG\r\n\x1a\n\x00\x00", "this is a picture, not text"),
-        ("héllo\nyou".encode("utf-16"), "this file is UTF-16"),
-        (b"PK\x03\x04" + bytes(40), "this is a zip archive"),
-        (lzma.compress(b"a b\n" * 99)[:-9], "cannot be read"),
-    ],
-)
-@pytest.mark.parametrize("input_format", ["text", "tokens"])
-def test_bad_text_is_refused_in_one_line_and_leaves_nothing(
-    file: Path, tmp_path: Path, data: bytes, message: str, input_format: Any
-) -> None:
-    file.write_bytes(data)
-    with pytest.raises(DataError, match=message) as caught:
-        build(file, tmp_path / "new" / "corpus", input_format=input_format)
-    assert "\n" not in str(caught.value)
-    assert names(tmp_path) == ["text.txt"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"input_format": "xml"}, "input format: expected one of text, tokens, conllu, found 'xml'"),
-        ({"split": True}, "splitting into sentences goes with input format text"),
-        ({"errors": "ignore"}, "errors: expected one of strict"),
-        ({"heldout": 1.5}, "heldout: expected a share between 0 and 1"),
-        ({"heldout": -1}, "heldout: expected a share between 0 and 1"),
-        ({"heldout": 4}, "the text holds 4 sentences, too few to train on and to hold out 4"),
-        ({"max_sentence": 0}, "max_sentence: expected at least 1 word, found 0"),
-        ({"processes": 0}, "processes: expected at least 1, found 0"),
-        ({"blank_lines_count": True, "deduplicate": True}, "do not go together"),
-        ({"tokenizer": "klingon"}, "tokenizer: expected one of"),
-        ({"heldout_inputs": "absent.txt", "heldout": None}, r"absent\.txt: no such file"),
-    ],
-)
-def test_bad_options_are_refused_and_leave_nothing(
-    file: Path, tmp_path: Path, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ElmoError, match=message):
-        tokens_of(file, tmp_path / "corpus", **options)
-    assert names(tmp_path) == ["text.txt"]
-
-
-def test_a_place_that_cannot_be_written_is_refused_in_one_line(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="cannot be written") as caught:
-        tokens_of(file, file / "corpus")
-    assert "\n" not in str(caught.value)
-    with pytest.raises(OutputError, match="cannot be written"):
-        tokens_of(file, Path("/proc/corpus"))
-
-
-def test_a_full_disk_leaves_the_old_corpus(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "corpus"
-    old = tokens_of(file, folder).manifest
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(corpus_files._HashedFile, "write", full)
-    with pytest.raises(OutputError, match="No space left on device"):
-        tokens_of(file, folder, max_sentence=2)
-    assert Corpus.open(folder).manifest == old
-    assert names(tmp_path) == ["corpus", "text.txt"]
-
-
-def test_what_a_killed_run_left_is_cleared_away(file: Path, tmp_path: Path) -> None:
-    for name in (".corpus.part", ".corpus.old"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "train.u32").write_bytes(b"half")
-    tokens_of(file, tmp_path / "corpus")
-    assert names(tmp_path) == ["corpus", "text.txt"]
-
-
 def test_progress_counts_bytes_and_tokens(file: Path, tmp_path: Path) -> None:
     file.write_text(TEXT * 100_000)
     seen: list[BuildProgress] = []
@@ -483,14 +355,6 @@ def test_progress_counts_bytes_and_tokens(file: Path, tmp_path: Path) -> None:
     assert reads[-1].done == reads[-1].total == file.stat().st_size
     assert reads[-1].n_tokens == seen[-1].done == seen[-1].total == len(corpus.train)
     assert len(reads) > 3
-
-
-def test_stdin_is_read_anew_each_time(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for text in (TEXT, TEXT * 3):
-        file.write_text(text)
-        with file.open(encoding="utf-8") as stdin:
-            monkeypatch.setattr("sys.stdin", stdin)
-            assert tokens_of(Path("-"), tmp_path / "corpus").n_sentences == 4 * (len(text) // len(TEXT))
 
 
 WIKITEXT = SHARED / "data" / "lm-wikitext2"

@@ -97,6 +97,34 @@ def test_pieces_side_by_side_give_the_gradients_of_the_whole(
             torch.testing.assert_close(weight.grad, expected[name], rtol=0, atol=1e-12, msg=name)
 
 
+@pytest.mark.parametrize("rows", [slice(0, 16), slice(0, 32)], ids=["one piece", "the whole window"])
+def test_a_piece_without_rare_targets_leaves_that_part_of_an_adaptive_softmax_alone(
+    corpus: Corpus, rows: slice
+) -> None:
+    model, other = (make(WORDS, "adaptive", "both", NOTHING) for _ in range(2))
+    ids = TypeIds(corpus, WORDS, N_VOCAB)
+    window, state, _ = reading(corpus, model, "adaptive")
+    for direction in (window.forward, window.backward):
+        direction.targets[rows] %= 10  # what is rare begins there
+        assert (direction.targets >= 10).any() == (rows.stop < N_ROWS)
+    losses = model(window, ids, state)
+    losses.mean.backward()
+    gradients = Gradients(other, n_threads=4)  # two pieces of each direction
+    found = gradients.add_window(window, ids, state, samples=None, chance=Chance(0, 0))
+    gradients.close()
+    torch.testing.assert_close(found.mean, losses.mean, rtol=0, atol=1e-12)
+    for (name, weight), expected in zip(other.named_parameters(), model.parameters(), strict=True):
+        assert weight.grad is not None, name
+        if expected.grad is None:  # as it is where no target at all is rare
+            assert rows.stop == N_ROWS, name
+            assert not weight.grad.any(), name
+        else:
+            torch.testing.assert_close(weight.grad, expected.grad, rtol=0, atol=1e-12, msg=name)
+    of_rare = other.get_parameter("softmax.parts.tail.0.1.weight").grad
+    assert of_rare is not None
+    assert of_rare.any() == (rows.stop < N_ROWS)
+
+
 def test_rows_in_turns_give_the_gradients_of_the_whole(corpus: Corpus) -> None:
     found = []
     for turns in ([slice(0, 32)], [slice(0, 10), slice(10, 32)]):

@@ -2,12 +2,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,41 +92,6 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bytes(corpus: Corp
     assert outcome(resumed) == outcome(whole)
 
 
-TRAINING = """
-import sys
-from pathlib import Path
-import torch
-torch.set_num_threads(1)
-from elmo.train.corpus_folder import Corpus
-from elmo.train.dropout import Dropout
-from elmo.train.loop import Trainer
-from tests.train.test_loop import CONFIG, OPTIONS
-print("ready", flush=True)
-Trainer(Corpus.open(sys.argv[1]), CONFIG, OPTIONS, Path(sys.argv[2])).run()
-"""
-
-
-def test_a_run_killed_at_random_instants_ends_with_the_same_bytes(corpus: Corpus, tmp_path: Path) -> None:
-    whole = Trainer(corpus, CONFIG, OPTIONS, tmp_path / "whole")
-    whole.run()
-    chance = random.Random(1)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    code = None
-    for _ in range(5):
-        command = [sys.executable, "-c", TRAINING, str(corpus.folder), str(tmp_path / "killed")]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
-        assert process.stdout
-        assert process.stdout.readline() == b"ready\n"
-        time.sleep(chance.uniform(0.02, 0.4))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        code = process.returncode
-    assert code in (0, -signal.SIGKILL)
-    resumed = Trainer(corpus, CONFIG, OPTIONS, tmp_path / "killed")
-    resumed.run()
-    assert outcome(resumed) == outcome(whole)
-
-
 def test_a_loss_that_is_no_number_stops_the_run_with_the_last_checkpoint_standing(
     corpus: Corpus, tmp_path: Path
 ) -> None:
@@ -147,6 +108,55 @@ def test_a_loss_that_is_no_number_stops_the_run_with_the_last_checkpoint_standin
     assert found is not None
     assert found[0] == 8  # the best so far
     assert all(tensor.isfinite().all() for tensor in found[1].tensors["weights"].values())
+
+
+def test_gradients_that_are_no_numbers_stop_the_run_before_they_get_into_the_weights(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    trainer = Trainer(corpus, CONFIG, OPTIONS, tmp_path / "run")
+    before: dict[str, torch.Tensor] = {}
+
+    def spoil(report: Report) -> None:
+        if report.step == 9:
+            before.update({name: value.clone() for name, value in trainer.objective.state_dict().items()})
+            # the loss is finite, and its gradients are as large as is asked for
+            trainer.options = replace(OPTIONS, loss_scale=1e30)
+
+    with pytest.raises(TrainingError, match="the gradients' norm became inf at step 9") as caught:
+        trainer.run(spoil)
+    assert "\n" not in str(caught.value)
+    after = trainer.objective.state_dict()
+    assert before
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    found = trainer.checkpoints.latest()
+    assert found is not None
+    assert found[0] == 8
+
+
+def test_weights_that_are_no_numbers_do_not_become_a_checkpoint(corpus: Corpus, tmp_path: Path) -> None:
+    trainer = Trainer(corpus, CONFIG, OPTIONS, tmp_path / "run")
+
+    def spoil(report: Report) -> None:
+        if report.step == 24 and report.loss is not None:  # after the last step, before its checkpoint
+            with torch.no_grad():
+                trainer.objective.softmax.get_parameter("bias")[3] = math.inf
+
+    with pytest.raises(TrainingError, match="the weights became inf at step 24"):
+        trainer.run(spoil)
+    assert trainer.checkpoints.steps()[-1] == 20
+
+
+def test_a_trainer_that_is_closed_leaves_no_threads(corpus: Corpus, tmp_path: Path) -> None:
+    n_threads = torch.get_num_threads()
+    before = set(threading.enumerate())
+    torch.set_num_threads(2)
+    try:
+        with Trainer(corpus, CONFIG, replace(OPTIONS, n_windows=1), tmp_path / "run") as trainer:
+            trainer.run()
+            assert set(threading.enumerate()) > before
+    finally:
+        torch.set_num_threads(n_threads)
+    assert set(threading.enumerate()) == before
 
 
 def test_another_corpus_config_or_option_is_not_mixed_into_a_run(corpus: Corpus, tmp_path: Path) -> None:

@@ -128,6 +128,24 @@ def test_what_the_user_gave_is_not_planned(large: Corpus) -> None:
     assert found.n_windows > 1000
 
 
+def test_what_was_asked_of_a_part_is_changed_and_the_rest_of_it_planned(corpus: Corpus) -> None:
+    base = plan(corpus, 5, sizes=PRESETS, options=OPTIONS, measure=Laptop()).options
+    parts = {"optimisation": {"clip": 1.0}, "dropout": {"is_variational": True, "words": 0.1}}
+    found = plan(corpus, 5, sizes=PRESETS, options=OPTIONS, parts=parts, measure=Laptop()).options
+    assert found.optimisation == replace(base.optimisation, clip=1.0)
+    assert found.dropout == Dropout(0.5, words=0.1, is_variational=True)
+    parts = {"optimisation": {"optimiser": "sgd"}}
+    found = plan(corpus, 5, sizes=PRESETS, options=OPTIONS, parts=parts, measure=Laptop()).options
+    assert found.optimisation == replace(base.optimisation, optimiser="sgd", learning_rate=1.0)
+
+
+def test_the_rate_of_a_model_that_has_learned_already_stays_low(large: Corpus) -> None:
+    sizes = {"tiny": PRESETS["tiny"]}
+    found = plan(large, 1, sizes=sizes, options=OPTIONS, measure=Laptop()).options
+    gentle = plan(large, 1, sizes=sizes, options=OPTIONS, highest_rate=0.001, measure=Laptop()).options
+    assert (found.optimisation.learning_rate, gentle.optimisation.learning_rate) == (0.004, 0.001)
+
+
 def test_evaluation_takes_its_share_of_the_time_and_no_more(large: Corpus) -> None:
     class Slow(Laptop):
         def __call__(self, config: BiLmConfig, options: TrainOptions) -> Speed:

@@ -81,6 +81,18 @@ def test_fewer_rows_than_processes_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@needs_gloo
+def test_a_process_group_that_was_made_before_is_used_and_left_as_it_is() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        # what the caller made counts, whatever torchrun would have told
+        with ranks_from({"WORLD_SIZE": "4", "RANK": "2"}) as ranks:
+            assert ranks == Ranks()
+        assert dist.is_initialized()
+    finally:
+        dist.destroy_process_group()
+
+
 def test_a_process_without_a_gpu_of_its_own_is_refused() -> None:
     local_rank = str(torch.cuda.device_count())
     environment = {"WORLD_SIZE": "9", "RANK": "8", "LOCAL_RANK": local_rank}
@@ -97,6 +109,7 @@ TOGETHER = """
 import sys, torch
 from pathlib import Path
 from elmo.errors import ElmoError
+import torch.distributed as dist
 from elmo.train.ranks import ranks_from
 
 def refused(what):
@@ -107,8 +120,14 @@ def refused(what):
     return "nothing"
 
 folder = Path(sys.argv[1])
+dist.init_process_group("gloo")
+with ranks_from() as ranks:  # of the group that is there
+    told = ranks.from_first(f"{ranks.rank} of {ranks.world}")
+dist.barrier()  # it is there still
+dist.destroy_process_group()
 with ranks_from() as ranks:
     said = open(folder / f"said.{ranks.rank}", "w")
+    print(told, file=said)
     sums = [torch.full((2, 2), 1.0 + ranks.rank), torch.tensor(10.0 * ranks.rank)]
     ranks.add_up(sums)
     print(sums[0].tolist(), float(sums[1]), file=said)
@@ -135,7 +154,9 @@ def test_two_processes_add_up_wait_for_each_other_and_notice_what_differs_or_die
     script = tmp_path / "together.py"
     script.write_text(TOGETHER)
     torchrun(script, tmp_path)
-    first, second = ((tmp_path / f"said.{rank}").read_text().splitlines() for rank in (0, 1))
+    said = [(tmp_path / f"said.{rank}").read_text().splitlines() for rank in (0, 1)]
+    assert [lines.pop(0) for lines in said] == ["0 of 2"] * 2
+    first, second = said
     assert first[:2] == second[:2] == ["[[3.0, 3.0], [3.0, 3.0]] 10.0", "True"]
     assert (first[2], second[2]) == ("False", "True")  # the first came first
     assert first[3] == second[3]

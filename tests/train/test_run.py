@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 
 from elmo import ConfigError, DataError, Elmo, OutputError, resume_bilm, similarity, train_bilm
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
+from elmo.text.vocab import Vocabulary
 from elmo.train.dropout import Dropout
 from elmo.train.loop import Report
 from elmo.train.presets import PRESETS, Shape
+from elmo.train.recipe import GENTLE
 from elmo.train.schedule import Optimisation
 
 TINY = BiLmConfig(CharCnnConfig(char_width=4, filters=((1, 8), (2, 16))), None, LstmConfig(2, 32, 16))
@@ -166,7 +169,18 @@ def test_an_adaptive_softmax_trains_but_is_not_part_of_the_model(
         ({"start": "x", "preset": "tiny"}, "starts from a model has its shape"),
         ({"cutoffs": (5,)}, "an adaptive softmax is not sampled"),
         ({"cutoffs": (5,), "n_samples": None, "is_tied": True}, "cannot be tied"),
-        ({"n_rows": 10, "n_turns": 3}, "cannot be read in 3 turns"),
+        ({"n_rows": 10, "n_turns": 11}, "10 rows cannot be read in 11 turns"),
+        ({"epochs": 1, "n_windows": 5}, "epochs and n_windows both say how long"),
+        ({"hours": 1, "n_windows": 5}, "hours and n_windows both say how long"),
+        ({"threads": 0}, "threads must be at least 1"),
+        ({"optimisation": {"speed": 1}}, "optimisation: expected some of optimiser, .* found 'speed'"),
+        ({"corpus_options": {"heldout": 0}}, "a run needs held-out text"),
+        ({"corpus_options": {"vocabulary": Vocabulary(("<S>",))}}, "expected a file, .* found a Vocabulary"),
+        ({"corpus_options": {"vocabulary": "words"}, "n_vocab": 9}, "says how many words to predict"),
+        (
+            {"corpus_options": {"split": object()}},
+            r"corpus_options\.split: expected a value that JSON can keep",
+        ),
         ({"directions": "up"}, "directions must be both, forward or backward"),
         ({"precision": "half"}, "precision must be"),
     ],
@@ -195,6 +209,42 @@ def test_a_run_goes_on_from_a_model_with_its_words_or_those_of_the_text(tmp_path
     assert renewed.vocab is not None
     assert "bridge" in renewed.vocab.words
     assert "river" not in renewed.vocab.words
+
+
+def test_a_model_whose_words_are_tied_goes_on_with_an_adaptive_softmax(tmp_path: Path) -> None:
+    source = text(tmp_path / "text.txt")
+    words = Shape(TINY, reads="words")
+    tied = train_bilm(source, tmp_path / "tied", preset=words, epochs=1, n_samples=None, is_tied=True)
+    out = train_bilm(source, tmp_path / "new", start=tied, epochs=1, n_samples=None, cutoffs=(5,))
+    assert Elmo.from_pretrained(out).softmax is None
+
+
+def test_going_on_in_one_direction_says_that_the_other_is_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = text(tmp_path / "text.txt")
+    both = train_bilm(source, tmp_path / "both", preset=TINY, epochs=1, n_samples=None)
+    assert "only the" not in caplog.text
+    train_bilm(source, tmp_path / "one", start=both, epochs=1, n_samples=None, directions="backward")
+    assert "only the backward direction is trained: the new model has no forward one" in caplog.text
+
+
+@pytest.mark.parametrize("n_turns", [3, 100])
+def test_rows_that_follow_from_the_text_are_read_in_any_number_of_turns(tmp_path: Path, n_turns: int) -> None:
+    source = text(tmp_path / "text.txt")
+    train_bilm(source, tmp_path / "model", preset=TINY, epochs=0.5, n_samples=None, n_turns=n_turns)
+    (progress, *_) = (tmp_path / "model.training").glob("checkpoints/*/progress.json")
+    options = json.loads(progress.read_text())["options"]
+    assert options["n_turns"] == min(n_turns, options["n_rows"])
+
+
+def test_what_is_asked_of_a_part_changes_only_that(tmp_path: Path) -> None:
+    source = text(tmp_path / "text.txt")
+    first = train_bilm(source, tmp_path / "first", preset=TINY, epochs=0.5, n_samples=None)
+    train_bilm(source, tmp_path / "tuned", start=first, epochs=0.5, optimisation={"clip": 1.0})
+    (progress, *_) = (tmp_path / "tuned.training").glob("checkpoints/*/progress.json")
+    found = Optimisation(**json.loads(progress.read_text())["options"]["optimisation"])
+    assert found == replace(GENTLE, clip=1.0)
 
 
 def test_hours_decide_size_and_schedule_and_are_kept_for_a_resumed_run(tmp_path: Path) -> None:

@@ -288,7 +288,7 @@ def test_a_run_goes_on_with_the_same_bytes_and_only_from_its_own_model(text: Pat
     resumed.run()
     for name, weight in runs[0].objective.state_dict().items():
         assert_same_tensor(resumed.objective.state_dict()[name], weight)
-    assert runs[0].log.read_bytes() == resumed.log.read_bytes()
+    assert runs[0].log.path.read_bytes() == resumed.log.path.read_bytes()
 
     assert model.softmax is not None
     other = replace(model, softmax=replace(model.softmax, bias=model.softmax.bias + 1))

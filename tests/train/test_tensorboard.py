@@ -52,6 +52,16 @@ def test_a_report_can_be_read_before_the_run_ends(tmp_path: Path) -> None:
     board.close()
 
 
+def test_a_board_that_nobody_closed_lets_its_file_go(tmp_path: Path) -> None:
+    board = TensorBoard(tmp_path)
+    board(Entry(10, 640, loss=7.5))
+    writer = board._writer
+    assert writer is not None
+    assert writer.all_writers
+    del board
+    assert not writer.all_writers
+
+
 def test_what_was_reported_after_the_last_checkpoint_is_there_once(tmp_path: Path) -> None:
     first = TensorBoard(tmp_path)
     for step in (10, 20, 30, 40):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,14 +23,18 @@ MOST_WORDS = 1 << 20  # that a model folder holds
 INPUTS_HELP = "Files, globs or folders, compressed or not; - is stdin."
 
 
+def _is_number(value: str) -> bool:
+    return value.isascii() and value.isdigit()
+
+
 def _vocabulary(value: str) -> str:
-    if value.isascii() and value.isdigit() and not 4 <= int(value) <= MOST_WORDS:
+    if _is_number(value) and not 4 <= int(value) <= MOST_WORDS:
         raise typer.BadParameter(f"expected 4 to {MOST_WORDS:,} words, or a file, found {value[:40]}")
     return value
 
 
 def _cutoffs(value: str | None) -> str | None:
-    if value is not None and not all(part.isascii() and part.isdigit() for part in value.split(",")):
+    if value is not None and not all(map(_is_number, value.split(","))):
         raise typer.BadParameter(f"expected numbers like 4000,20000, found {value[:40]!r}")
     return value
 
@@ -107,7 +112,7 @@ def command(
         Literal["adagrad", "adamw", "sgd"], _learning(help="Adagrad is what was published.")
     ] = "adagrad",
     learning_rate: Annotated[
-        float | None, _learning(metavar="X", show_default="0.2 for adagrad, 0.001 for adamw")
+        float | None, _learning(metavar="X", show_default="0.2 for adagrad, 0.001 for adamw, 1 for sgd")
     ] = None,
     warm_up: Annotated[int, _learning(min=0, metavar="N", help="Steps for the rate to rise.")] = 0,
     decay: Annotated[
@@ -152,15 +157,10 @@ def command(
     A run that was stopped goes on after its last checkpoint when the same command is given again, or with
     --resume. Corpus, checkpoints, log.jsonl and curves.png lie in FOLDER.training.
     """
-    from elmo.train.dropout import Dropout
+    from elmo.errors import ConfigError
     from elmo.train.presets import Shape
     from elmo.train.run import resume_bilm, train_bilm
-    from elmo.train.schedule import USUAL_RATES, Optimisation
 
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
     context.obj.after_interrupt = "; give the same command again to go on after the last checkpoint"
     if os.environ.get("RANK", "0") != "0":
         context.obj.be_quiet()  # of many processes that torchrun began, the first one speaks
@@ -168,6 +168,10 @@ def command(
         raise typer.BadParameter("Missing argument 'INPUT...'.")
     if resume and inputs:
         raise typer.BadParameter("--resume takes the text of the run that was begun: name no INPUT")
+    if resume and (strange := _asked(context, but=("out", "resume", "tensorboard"))):
+        raise typer.BadParameter(f"--resume goes on as the run was begun: leave out {', '.join(strange)}")
+    if adaptive and _is_asked(context, "samples"):
+        raise ConfigError("--samples and --adaptive are two kinds of softmax: give one of them")
     told = watching(context.obj, out, has_tensorboard=tensorboard)
     if resume:
         with context.obj.showing("elmo.train.run"):
@@ -175,41 +179,39 @@ def command(
         logger.info("%s: written", out)
         return
     # Only what was asked for: the rest follows from the text, the model and the time.
+    is_counted = _is_number(vocabulary)
     options: dict[str, Any] = {
         "n_rows": rows,
-        "n_vocab": int(vocabulary) if vocabulary.isdigit() and _is_asked(context, "vocabulary") else None,
+        "n_vocab": int(vocabulary) if is_counted and _is_asked(context, "vocabulary") else None,
         "evaluate_every": evaluate_every,
         "checkpoint_every": checkpoint_every,
+        "is_tied": tied or None,
+        "dropout": _only_asked(
+            context,
+            dropout=("layers", dropout),
+            input_dropout=("inputs", input_dropout),
+            output_dropout=("outputs", output_dropout),
+            word_dropout=("words", word_dropout),
+            weight_drop=("weights", weight_drop),
+            variational=("is_variational", variational),
+        ),
+        "optimisation": _only_asked(
+            context,
+            optimiser=("optimiser", optimiser),
+            learning_rate=("learning_rate", learning_rate),
+            warm_up=("warm_up_steps", warm_up),
+            decay=("decay", decay),
+            weight_decay=("weight_decay", weight_decay),
+            clip=("clip", clip),
+        ),
     }
-    if tied:
-        options["is_tied"] = True
-    if _is_asked(context, "dropout", "input_dropout", "output_dropout", "word_dropout", "weight_drop"):
-        options["dropout"] = Dropout(
-            dropout,
-            inputs=input_dropout,
-            outputs=output_dropout,
-            words=word_dropout,
-            weights=weight_drop,
-            is_variational=variational,
-        )
-    elif variational:
-        options["dropout"] = Dropout(is_variational=True)
-    if _is_asked(context, "optimiser", "learning_rate", "warm_up", "decay", "weight_decay", "clip"):
-        options["optimisation"] = Optimisation(
-            optimiser=optimiser,
-            learning_rate=USUAL_RATES[optimiser] if learning_rate is None else learning_rate,
-            warm_up_steps=warm_up,
-            decay=decay,
-            weight_decay=weight_decay,
-            clip=clip,
-        )
     with context.obj.showing("elmo.train.run"):
         train_bilm(
             inputs or [],
             out,
             preset=Shape(
                 preset,
-                reads=None if reads == "characters" else reads,
+                reads=reads if _is_asked(context, "reads") else None,
                 n_layers=layers,
                 cell_width=cells,
                 state_width=width,
@@ -227,8 +229,9 @@ def command(
                 "deduplicate": deduplicate,
                 "keep_order": keep_order,
                 "blank_lines_count": blank_lines,
-                **({} if vocabulary.isdigit() else {"vocabulary": vocabulary}),
+                **({} if is_counted else {"vocabulary": vocabulary}),
             },
+            threads=threads,
             **told,
             n_steps=steps,
             n_samples=None if adaptive else samples or None,
@@ -249,3 +252,14 @@ def _is_asked(context: typer.Context, *names: str) -> bool:
     """Whether the command line says something about one of these options."""
     sources = [context.get_parameter_source(name) for name in names]
     return any(source is not None and source.name != "DEFAULT" for source in sources)
+
+
+def _only_asked(context: typer.Context, **values: tuple[str, Any]) -> dict[str, Any] | None:
+    """What the command line says, by the names of the library; None when it says nothing."""
+    return {name: value for option, (name, value) in values.items() if _is_asked(context, option)} or None
+
+
+def _asked(context: typer.Context, *, but: Collection[str]) -> list[str]:
+    """The options of the command line, as they are written there."""
+    parameters = [each for each in context.command.params if each.name and each.name not in but]
+    return [each.opts[0] for each in parameters if _is_asked(context, str(each.name))]

@@ -18,9 +18,10 @@ def watching(reporter: Reporter, out: Path, *, has_tensorboard: bool) -> dict[st
     """Who is told how far the run is."""
     told: list[Any] = [] if reporter.is_quiet else [_Told()]
     if has_tensorboard:
+        from elmo.train.run_folder import RunFolder
         from elmo.train.tensorboard import TensorBoard
 
-        told.append(TensorBoard(out.with_name(f"{out.name}.training") / "tensorboard"))
+        told.append(TensorBoard(RunFolder(out).path / "tensorboard"))
 
     def tell(report: Report) -> None:
         for each in told:

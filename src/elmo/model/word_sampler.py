@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -22,13 +22,18 @@ class Samples:
     )
     n_words: int
 
+    def to(self, device: torch.device | str) -> Samples:
+        """The same, where the words that they are compared with are."""
+        return replace(self, ids=self.ids.to(device))
+
     def log_expected(self, ids: Tensor) -> Tensor:
         """The logarithm of how often each word of ``ids`` was to be expected among the samples, in float64.
 
         For distinct samples that is 1 − (1 − P)^tries. Where no try was repeated, the samples are as good
         as independent and TensorFlow takes P · tries; so do we.
         """
-        probability = (1 / (ids.double() + 1)).log1p() / math.log(self.n_words + 1)
+        numbers = ids.float() if ids.device.type == "mps" else ids.double()  # Apple's GPUs have no float64
+        probability = (1 / (numbers + 1)).log1p() / math.log(self.n_words + 1)
         if self.n_tries == len(self.ids):
             return (probability * self.n_tries).log()
         return (-(self.n_tries * (-probability).log1p()).expm1()).log()

@@ -1,35 +1,33 @@
 """Text in, a corpus out: a folder of type ids, built once and read from disk ever after.
 
-What the text says is kept: a word is any token, lower-case ``<unk>`` like all others. Only the three special
-spellings have no type of their own: a literal ``<UNK>`` is the unknown word, and so is a literal ``<S>`` or
-``</S>``, which must not become a boundary.
+What the text says is kept: a word is any token, lower-case ``<unk>`` like all others. A literal ``<UNK>`` is
+the unknown word. A literal ``<S>`` or ``</S>`` is no boundary but a word, read by its characters and
+predicted as the unknown word, as ``Vocabulary.id`` has it.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from elmo.embed.atomic import cannot_write, locked
 from elmo.errors import ConfigError, DataError, OutputError
-from elmo.formats.files import shown, sync
+from elmo.formats.files import shown
 from elmo.text.lines import ERROR_POLICIES, ErrorPolicy, Source, expand
 from elmo.text.lines import shown as shown_source
 from elmo.text.source import INPUT_FORMATS, InputFormat
 from elmo.text.tokens import Tokenizer
 from elmo.text.tokens import tokenizer as tokenizer_by_name
 from elmo.train.corpus_files import Selecting, write_files
-from elmo.train.corpus_folder import FILES, MANIFEST, Corpus, CorpusManifest, read_manifest
+from elmo.train.corpus_folder import MANIFEST, Corpus, CorpusManifest, read_manifest
+from elmo.train.corpus_place import replacing, tidy
 from elmo.train.draft import BuildProgress, Draft, OnProgress, Reading, read_draft
 from elmo.train.given_vocabulary import GivenVocabulary, digest, given_words
 
-__all__ = ["BuildProgress", "Corpus", "build"]
+__all__ = ["BuildProgress", "Corpus", "build", "reopen"]
 
 MAX_SENTENCE = 1000  # words
 _FEWEST = 2  # sentences
@@ -109,9 +107,10 @@ def build(
         [_fingerprint(file, "train") for file in files]
         + [_fingerprint(file, "heldout") for file in heldout_files],
     )
+    tidy(folder)
     if (found := wanted.at(folder)) is not None:
         return found
-    with _replacing(folder) as temporary:
+    with replacing(folder) as temporary:
         if (found := wanted.at(folder, is_told=True)) is not None:  # another process was faster
             return found
         draft = read_draft(
@@ -127,6 +126,12 @@ def build(
         (temporary / MANIFEST).write_text(manifest.to_json(), encoding="ascii")
     _log.info("built a corpus of %d words at %s", sizes.train_words, shown(folder))
     return Corpus.open(folder, verify=False)
+
+
+def reopen(folder: str | Path) -> Corpus:
+    """The corpus at ``folder``, of whatever text it was built; what a killed build left beside it goes."""
+    tidy(Path(folder))
+    return Corpus.open(folder)
 
 
 @dataclass(frozen=True)
@@ -268,57 +273,3 @@ def _refuse_too_little(draft: Draft, files: list[Source], has_heldout_files: boo
         )
     if has_heldout_files and n_heldout == 0:
         raise DataError("the held-out files: expected text, found no word in them")
-
-
-@contextmanager
-def _replacing(folder: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes ``folder`` on leaving, whole; what failed leaves nothing behind.
-
-    Only one process fills it at a time, so its name is always the same and a killed run leaves one at most.
-    """
-    temporary, old = (folder.with_name(f".{folder.name}.{kind}") for kind in ("part", "old"))
-    made = [parent for parent in folder.parents if not parent.exists()]  # innermost first
-    is_done = False
-    try:
-        _refuse_other_files(folder)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with locked(folder.with_name(f".{folder.name}.lock"), subject=folder):
-            try:
-                for left in (temporary, old):
-                    shutil.rmtree(left, ignore_errors=True)
-                temporary.mkdir()
-                yield temporary
-                if (temporary / MANIFEST).is_file():
-                    _move(temporary, folder, old)
-                is_done = True
-            finally:
-                for left in (temporary, old):
-                    shutil.rmtree(left, ignore_errors=True)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
-    finally:
-        if not is_done:
-            for parent in made:
-                with suppress(OSError):
-                    parent.rmdir()
-
-
-def _refuse_other_files(folder: Path) -> None:
-    """Nothing may be lost in the place of a corpus but an older corpus."""
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise OutputError(f"{shown(folder)}: expected a folder for the corpus, found something else")
-    strange = sorted({path.name for path in folder.iterdir()} - {*FILES, MANIFEST}) if folder.exists() else []
-    if strange:
-        raise OutputError(
-            f"{shown(folder)}: expected a corpus or a new folder, found {shown(strange[0])}; name another"
-        )
-
-
-def _move(temporary: Path, folder: Path, old: Path) -> None:
-    with (temporary / MANIFEST).open("rb") as file:
-        os.fsync(file.fileno())
-    sync(temporary)
-    if folder.exists():
-        folder.rename(old)
-    temporary.rename(folder)
-    sync(folder.parent)

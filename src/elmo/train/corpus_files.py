@@ -21,7 +21,7 @@ from elmo.errors import DataError
 from elmo.train.corpus_folder import COUNTS, FILES, HELDOUT, TRAIN, TYPE_ENDS, TYPES, CorpusSizes, gathered
 from elmo.train.draft import BuildProgress, Draft, OnProgress
 from elmo.train.scatter import scattered
-from elmo.train.word_types import EOS, FIRST_WORD
+from elmo.train.word_types import EOS, FIRST_WORD, UNKNOWN
 
 _DROPPED, _TRAIN, _HELDOUT = 0, 1, 2
 _CHUNK = 1 << 21  # tokens, types or sentences that are looked at together
@@ -50,13 +50,16 @@ def write_files(
     for tokens, part in _chunks(draft, parts):
         np.add.at(counts, tokens[part == _TRAIN], 1)  # bincount would go over all types each time
     counts[0] = counts[EOS]  # each sentence is read from both of its ends
+    look_alikes = list(draft.types.look_alikes)
+    counts[UNKNOWN] += counts[look_alikes].sum()  # as which they are predicted
     order = _order(draft, counts)
+    n_types = len(order) - len(look_alikes)
     ids = np.empty(len(order), dtype="<u4")  # by type number of the draft
     ids[order] = np.arange(len(order), dtype=np.uint32)
     with ExitStack() as stack:
         files = {name: stack.enter_context(_hashed(folder / name)) for name in FILES}
         _write_types(draft, order, files[TYPES], files[TYPE_ENDS])
-        files[COUNTS].write(counts[order].astype("<i8"))
+        files[COUNTS].write(counts[order[:n_types]].astype("<i8"))
         n_done = 0
         for tokens, part in _chunks(draft, parts):
             for name, label in ((TRAIN, _TRAIN), (HELDOUT, _HELDOUT)):
@@ -67,7 +70,7 @@ def write_files(
                 on_progress(BuildProgress("write", n_done, size, size, len(draft.ends)))
     n_sentences = np.bincount(parts, minlength=3)
     sizes = CorpusSizes(
-        types=len(order),
+        types=n_types,
         train_words=files[TRAIN].n_bytes // 4 - int(n_sentences[_TRAIN]),
         train_sentences=int(n_sentences[_TRAIN]),
         heldout_words=files[HELDOUT].n_bytes // 4 - int(n_sentences[_HELDOUT]),
@@ -76,15 +79,20 @@ def write_files(
         repaired_lines=draft.tally.repaired,
         skipped_lines=draft.tally.skipped,
         given_types=draft.n_given,
+        look_alikes=len(look_alikes),
     )
     return sizes, {name: file.digest.hexdigest() for name, file in files.items()}
 
 
 def _order(draft: Draft, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Types of the draft by falling count, of equal ones the oldest first; those given before all others."""
+    """Types of the draft by falling count, of equal ones the oldest first; those given before all others.
+
+    Words that are spelled like a boundary come last, whatever their count: no vocabulary may hold them.
+    """
     ages, ranks = draft.types.ages[FIRST_WORD:], -counts[FIRST_WORD:]
     if draft.n_given is not None:
         ranks[ages < draft.n_given] = np.iinfo(np.int64).min  # they are the oldest, in their order
+    ranks[[number - FIRST_WORD for number in draft.types.look_alikes]] = 1
     return np.concatenate([np.arange(FIRST_WORD), FIRST_WORD + np.lexsort((ages, ranks))])
 
 

@@ -3,7 +3,7 @@
 ::
 
     manifest.json   how it was made, of what, and the size and SHA-256 of each file
-    types.txt       one word a line, in the order of ids
+    types.txt       one word a line, in the order of ids; then those of the text that look like a boundary
     type_ends.u64   where each of those lines ends
     counts.u64      how often each type occurs in the training part
     train.u32       type ids; every sentence ends in </S>
@@ -48,11 +48,12 @@ class CorpusSizes:
     repaired_lines: int  # by the policy for bytes that are not UTF-8
     skipped_lines: int
     given_types: int | None = None  # of the vocabulary that the user gave
+    look_alikes: int = 0  # spellings behind the types: words of the text that are spelled like a boundary
 
     def bytes_of(self, name: str) -> int | None:
         """How large a file must be; None when that cannot be told from here."""
         sizes = {
-            TYPE_ENDS: 8 * self.types,
+            TYPE_ENDS: 8 * (self.types + self.look_alikes),
             COUNTS: 8 * self.types,
             TRAIN: 4 * (self.train_words + self.train_sentences),
             HELDOUT: 4 * (self.heldout_words + self.heldout_sentences),
@@ -77,14 +78,19 @@ class CorpusManifest:
 
 
 class Types(Sequence[str]):
-    """The spellings of all types by id, read from disk when they are asked for."""
+    """The spellings of all types by id, read from disk when they are asked for.
 
-    def __init__(self, text: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
+    Of ids beyond the last type, ``spellings`` and ``padded_bytes`` tell what stood in the text: a word that
+    is spelled like a boundary, and that no vocabulary holds.
+    """
+
+    def __init__(self, text: NDArray[np.uint8], ends: NDArray[np.int64], n_types: int | None = None) -> None:
         self._text = text
         self._ends = ends
+        self._n_types = len(ends) if n_types is None else n_types
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return self._n_types
 
     def __getitem__(self, index: Any) -> Any:  # an int gives a str, a slice a list of them
         if isinstance(index, slice):
@@ -128,7 +134,8 @@ class Corpus:
 
     Words of a vocabulary that was given come before all others, in its order, even those the text lacks.
     Counts are those of the training part; of equal counts the word that came first has the lower id. A
-    sentence is ``w1 … wn 1``. ``counts[0]`` and ``counts[1]`` are the number of sentences.
+    sentence is ``w1 … wn 1``. ``counts[0]`` and ``counts[1]`` are the number of sentences. A word of the text
+    that is spelled like a boundary has an id beyond all types, and counts as unknown.
     """
 
     folder: Path
@@ -179,7 +186,8 @@ class Corpus:
                 problems.append(str(error))
         subject = f"{shown(folder)}: this corpus is damaged; build it again"
         raise_all(problems, subject=subject, kind=DataError)
-        types = Types(_mapped(folder / TYPES, "u1"), _mapped(folder / TYPE_ENDS, "<i8"))
+        texts, ends = _mapped(folder / TYPES, "u1"), _mapped(folder / TYPE_ENDS, "<i8")
+        types = Types(texts, ends, manifest.sizes.types)
         arrays = {name: _mapped(folder / name, "<u4") for name in (TRAIN, HELDOUT)}
         return cls(folder, manifest, types, _mapped(folder / COUNTS, "<i8"), arrays[TRAIN], arrays[HELDOUT])
 

@@ -30,7 +30,7 @@ class Perplexity:
     @property
     def geometric_mean(self) -> float:
         """Exp of the mean loss of the directions: what bilm-tf reports."""
-        return math.exp(sum(math.log(x) for x in self._found) / len(self._found))
+        return _exp(sum(math.log(x) for x in self._found) / len(self._found))
 
     @property
     def arithmetic_mean(self) -> float:
@@ -62,8 +62,8 @@ def perplexity(
     was_training = objective.training
     objective.eval()
     try:
-        device = next(objective.parameters()).device
-        totals = torch.zeros(3, dtype=torch.float64, device=device)  # losses of both directions, predictions
+        # losses of both directions, predictions; on the processor, for some GPUs have no float64
+        totals = torch.zeros(3, dtype=torch.float64)
         state = None
         for every in evaluation_windows(stream, n_rows=n_rows, n_steps=n_steps):
             rows = ranks.rows(len(every.forward.inputs))
@@ -79,12 +79,22 @@ def perplexity(
                 if each is not None:
                     totals[number] += each.cpu()[is_true].double().sum()
             totals[2] += int(is_true.sum())
-        ranks.add_up([totals])
+        if ranks.world > 1:
+            totals = totals.to(next(objective.parameters()).device)
+            ranks.add_up([totals])
     finally:
         objective.train(was_training)
     sums, n_predictions = totals[:2].tolist(), int(totals[2])
     forward, backward = (
-        math.exp(total / n_predictions) if number in objective.directions else None
+        _exp(total / n_predictions) if number in objective.directions else None
         for number, total in enumerate(sums)
     )
     return Perplexity(forward, backward, n_predictions)
+
+
+def _exp(loss: float) -> float:
+    """Its perplexity; infinite where no number is large enough."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from elmo.formats.pretrained import Pretrained, SoftmaxWeights
 from elmo.model.bilm import BiLm
 from elmo.text.alphabet import ByteAlphabet
 from elmo.text.batch import TokenIndexer
+from elmo.train.checkpoint import Checkpoints
 from elmo.train.corpus_folder import Corpus
 from elmo.train.loop import Trainer
 from elmo.train.word_types import EOS
@@ -30,15 +32,8 @@ def finished(trainer: Trainer, *, tokenizer: str) -> Pretrained:
     """
     step = trainer.checkpoints.best()
     kept = trainer.checkpoints.load(trainer.step if step is None else step).tensors["weights"]
-    weights = {name: value.float() for name, value in kept.items()}
-    bilm_weights = {
-        name.removeprefix("bilm."): value for name, value in weights.items() if name.startswith("bilm.")
-    }
     directions = trainer.options.directions
-    for stack in {"forward": ["backward_stack."], "backward": ["forward_stack."]}.get(directions, []):
-        bilm_weights |= {
-            name: torch.zeros_like(value) for name, value in bilm_weights.items() if name.startswith(stack)
-        }
+    bilm_weights = _below_the_softmax(kept, directions)
     bilm = BiLm.from_config(trainer.config).eval().requires_grad_(False)
     bilm.load_state_dict(bilm_weights)
     vocab = trainer.corpus.vocab(trainer.n_vocab)
@@ -51,7 +46,7 @@ def finished(trainer: Trainer, *, tokenizer: str) -> Pretrained:
         weights=bilm_weights,
         format=native.NAME,
         vocab=vocab,
-        softmax=_softmax(weights),
+        softmax=_softmax({name: value.float() for name, value in kept.items()}),
         warm=mean_state(Engine(bilm, indexer), _sentences(trainer.corpus)),
         metadata={
             "tokenizer": tokenizer,
@@ -64,6 +59,32 @@ def finished(trainer: Trainer, *, tokenizer: str) -> Pretrained:
             },
         },
     )
+
+
+def is_finished(model: Pretrained, checkpoints: Checkpoints) -> bool:
+    """Whether these are the checkpoints of a run that has ended, and the model is what it wrote."""
+    found = checkpoints.latest()
+    if found is None or found[0] != found[1].progress["options"]["n_windows"]:
+        return False
+    step, snapshot = found
+    best = checkpoints.best()
+    kept = snapshot if best in (None, step) else checkpoints.load(best)
+    expected = _below_the_softmax(kept.tensors["weights"], snapshot.progress["options"]["directions"])
+    return expected.keys() == model.weights.keys() and all(
+        torch.equal(weight, model.weights[name]) for name, weight in expected.items()
+    )
+
+
+def _below_the_softmax(weights: Mapping[str, Tensor], directions: str) -> dict[str, Tensor]:
+    """Those that give vectors, by the names of a model."""
+    found = {
+        name.removeprefix("bilm."): value.float()
+        for name, value in weights.items()
+        if name.startswith("bilm.")
+    }
+    for stack in {"forward": ["backward_stack."], "backward": ["forward_stack."]}.get(directions, []):
+        found |= {name: torch.zeros_like(value) for name, value in found.items() if name.startswith(stack)}
+    return found
 
 
 def _softmax(weights: dict[str, Tensor]) -> SoftmaxWeights | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -71,7 +71,7 @@ class Trainer:
         self.ranks = ranks = ranks or Ranks()
         self.n_vocab = n_vocab = min(options.n_vocab, len(corpus.types))
         device = f"cuda:{ranks.local_rank}" if options.device == "cuda" else options.device
-        self.start = start  # None: random weights
+        self.started_from = None if start is None else start.identity  # None: random weights
         self.objective = new_objective(config, options, n_vocab).to(device)
         if start is not None:
             start.put_into(self.objective, config, n_vocab)  # a checkpoint will take its place
@@ -101,6 +101,16 @@ class Trainer:
         self.loss_sum, self.loss_count = 0.0, 0  # since the last report
         self.gradient_norm = 0.0  # of the last step
 
+    def close(self) -> None:
+        """End the threads; what was trained can still be looked at."""
+        self.gradients.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def run(self, on_report: Callable[[Report], None] | None = None) -> None:
         """Train to the last window, from the newest checkpoint if there is one."""
         with ExitStack() as stack:
@@ -127,13 +137,16 @@ class Trainer:
                     learning_rate=self.optimizer.param_groups[0]["lr"],
                     gradient_norm=self.gradient_norm,
                 )
-            is_best = False
-            if self.step % options.evaluate_every == 0 or is_last:
+            is_best, is_evaluated = False, self.step % options.evaluate_every == 0 or is_last
+            is_kept = self.step % options.checkpoint_every == 0 or is_last
+            if is_evaluated or is_kept:
+                self._refuse_broken_weights()
+            if is_evaluated:
                 found = perplexity(self.objective, self.ids, self._heldout(), ranks=self.ranks)
                 is_best = self.ranks.from_first(found.geometric_mean < self.best)  # all do as the first one
                 self.best = min(self.best, found.geometric_mean)
                 self._report(on_report, heldout_forward=found.forward, heldout_backward=found.backward)
-            if self.step % options.checkpoint_every == 0 or is_last or is_best:
+            if is_kept or is_best:
                 snapshot = self._snapshot()
                 if self.ranks.is_first:
                     self.checkpoints.save(snapshot, step=self.step, is_best=is_best)
@@ -145,12 +158,9 @@ class Trainer:
         weights = [weight for weight in self.objective.parameters() if weight.grad is not None]
         self.ranks.add_up([loss, *(cast("Tensor", weight.grad) for weight in weights)])
         found = float(loss)
-        if not math.isfinite(found):
-            raise TrainingError(
-                f"the loss became {found} at step {self.step}; the last checkpoint stands, go on from it "
-                "with a lower learning rate"
-            )
+        self._refuse_broken("loss", found)
         self.gradient_norm = float(torch.nn.utils.clip_grad_norm_(weights, optimisation.clip))
+        self._refuse_broken("gradients' norm", self.gradient_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = optimisation.rate(self.step, options.n_windows)
         self.optimizer.step()
@@ -158,6 +168,19 @@ class Trainer:
         self.step += 1
         self.loss_sum += found
         self.loss_count += 1
+
+    def _refuse_broken(self, what: str, value: float) -> None:
+        """Stop before anything that is no number gets into weights, or into a checkpoint."""
+        if not math.isfinite(value):
+            raise TrainingError(
+                f"the {what} became {value} at step {self.step}; the last checkpoint stands, go on from it "
+                "with a lower learning rate"
+            )
+
+    def _refuse_broken_weights(self) -> None:
+        for weight in self.objective.parameters():
+            # a sum is no number, or infinite, as soon as one of its terms is, and takes no memory
+            self._refuse_broken("weights", float(weight.detach().sum()))
 
     def _add_gradients(self, window: Window) -> Tensor:
         """Of the rows of this process: their share of the batch's loss. The state goes on."""
@@ -188,9 +211,9 @@ class Trainer:
         """Words to predict against: others for each direction, the same for every row and process."""
         if self.sampler is None:
             return None
-        seed, step = self.options.seed, self.step
+        seed, step, device = self.options.seed, self.step, self.state.hidden.device
         return tuple(
-            self.sampler.draw(generator_at("samples", seed=seed, step=step, place=(number,)))
+            self.sampler.draw(generator_at("samples", seed=seed, step=step, place=(number,))).to(device)
             for number in self.objective.directions
         )
 
@@ -230,8 +253,10 @@ class Trainer:
                 self.log.cut(0)
         found = self.ranks.from_first(found)
         if found is None:
-            # the same seed need not give the same weights on machines of another kind
-            self.objective.load_state_dict(self.ranks.from_first(self.objective.state_dict()))
+            if self.ranks.world > 1:
+                # the same seed need not give the same weights on machines of another kind
+                weights = {name: value.cpu() for name, value in self.objective.state_dict().items()}
+                self.objective.load_state_dict(self.ranks.from_first(weights))
             return
         _, snapshot = found
         self._restore(snapshot)
@@ -265,7 +290,7 @@ class Trainer:
             "options": asdict(self.options),
             "config": self.config.to_json(),
             "corpus": dict(self.corpus.manifest.files),
-            "start": None if self.start is None else self.start.identity,
+            "start": self.started_from,
         }
         return json.loads(json.dumps(found))  # as a checkpoint gives it back
 

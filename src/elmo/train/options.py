@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 
@@ -13,7 +14,7 @@ from elmo.errors import ConfigError, raise_all
 from elmo.formats.files import MAX_LINES
 from elmo.train.dropout import Dropout
 from elmo.train.objective import Directions
-from elmo.train.schedule import Optimisation
+from elmo.train.schedule import USUAL_RATES, Optimisation
 
 Precision = Literal["float32", "bfloat16", "float64"]
 MOST = 10**9  # steps: what the name of a checkpoint has room for
@@ -63,8 +64,8 @@ class TrainOptions:
             problems.append(f"directions must be both, forward or backward, not {self.directions!r:.40}")
         if self.precision not in get_args(Precision):
             problems.append(f"precision must be float32, bfloat16 or float64, not {self.precision!r:.40}")
-        if not problems and self.n_rows % self.n_turns:
-            problems.append(f"{self.n_rows} rows cannot be read in {self.n_turns} turns of equal size")
+        if not problems and self.n_turns > self.n_rows:
+            problems.append(f"{self.n_rows} rows cannot be read in {self.n_turns} turns: each needs a row")
         problems += self._cutoff_problems() + _device_problems(self.device)
         raise_all(problems, subject="training", kind=ConfigError)
 
@@ -77,6 +78,23 @@ class TrainOptions:
         if self.cutoffs and self.is_tied:
             found.append("an adaptive softmax cannot be tied to word vectors")
         return found
+
+
+Part = TypeVar("Part", Dropout, Optimisation)
+
+
+def changed(base: Part, asked: Mapping[str, Any]) -> Part:
+    """``base`` with only what was asked for changed; another optimiser brings its usual rate."""
+    known = [each.name for each in fields(base)]
+    strange = [name for name in asked if name not in known]
+    if strange:
+        kind = type(base).__name__.lower()
+        raise ConfigError(f"{kind}: expected some of {', '.join(known)}, found {strange[0]!r:.40}")
+    if isinstance(base, Optimisation):
+        optimiser = asked.get("optimiser", base.optimiser)
+        if optimiser != base.optimiser:
+            asked = {"learning_rate": USUAL_RATES.get(optimiser, base.learning_rate), **asked}
+    return replace(base, **asked)
 
 
 def _device_problems(name: str) -> list[str]:

@@ -32,7 +32,7 @@ from elmo.train.choose_size import (
 )
 from elmo.train.corpus_folder import Corpus
 from elmo.train.dropout import Dropout
-from elmo.train.loop import TrainOptions
+from elmo.train.options import TrainOptions, changed
 from elmo.train.presets import PRESETS, Shape
 from elmo.train.ranks import Ranks
 from elmo.train.schedule import Optimisation
@@ -104,6 +104,8 @@ def kept_plan(
     sizes: Mapping[str, BiLmConfig],
     options: TrainOptions,
     given: Collection[str] = (),
+    parts: Mapping[str, Mapping[str, Any]] | None = None,
+    highest_rate: float | None = None,
     ranks: Ranks | None = None,
     measure: Measure | None = None,
 ) -> Plan:
@@ -116,11 +118,23 @@ def kept_plan(
         "given": sorted(given),
         "corpus": dict(corpus.manifest.files),
     }
+    asked |= {"parts": parts} if parts else {}
+    asked |= {"highest_rate": highest_rate} if highest_rate else {}
     asked = json.loads(json.dumps(asked))  # as a file gives it back
     found = ranks.from_first(_read(folder, asked) if ranks.is_first else None)
     if found is not None:
         return found
-    made = plan(corpus, hours, sizes=sizes, options=options, given=given, ranks=ranks, measure=measure)
+    made = plan(
+        corpus,
+        hours,
+        sizes=sizes,
+        options=options,
+        given=given,
+        parts=parts,
+        highest_rate=highest_rate,
+        ranks=ranks,
+        measure=measure,
+    )
     if ranks.is_first:
         folder.mkdir(parents=True, exist_ok=True)
         values = {"kind": "elmo plan", "asked": asked, "plan": made.to_json(), "line": made.line}
@@ -136,6 +150,8 @@ def plan(
     sizes: Mapping[str, BiLmConfig],
     options: TrainOptions,
     given: Collection[str] = (),
+    parts: Mapping[str, Mapping[str, Any]] | None = None,
+    highest_rate: float | None = None,
     ranks: Ranks | None = None,
     measure: Measure | None = None,
 ) -> Plan:
@@ -143,7 +159,9 @@ def plan(
 
     ``options`` are those of the run; of those whose names are not ``given`` the plan sets the number of
     windows, optimiser and schedule (AdamW, warm-up, a cosine down to the end), dropout (more of it, the more
-    often a small text is read by a large model), and when to evaluate and to keep checkpoints.
+    often a small text is read by a large model), and when to evaluate and to keep checkpoints. ``parts`` are
+    changes to two of these, ``optimisation`` and ``dropout``: ``{"optimisation": {"clip": 1.0}}``.
+    ``highest_rate`` bounds the learning rate that the plan chooses.
     """
     if not (math.isfinite(hours) and hours > 0):
         raise ConfigError(f"hours must be a positive number, not {hours!r:.40}")
@@ -161,15 +179,18 @@ def plan(
         reasons.append(f"the text is small: {MOST_EPOCHS} epochs are all that is worth it")
     if n_windows < _FEWEST_STEPS:
         _log.warning("%d steps are too few to learn much: give it more time", n_windows)
+    parts = parts or {}
+    optimisation = _optimisation(config, n_windows, highest_rate)
+    dropout = Dropout(_dropout(config, epochs, len(corpus.train)))
     usual = {
         "n_windows": n_windows,
-        "optimisation": _optimisation(config, n_windows),
-        "dropout": Dropout(_dropout(config, epochs, len(corpus.train))),
+        "optimisation": changed(optimisation, parts.get("optimisation", {})),
+        "dropout": changed(dropout, parts.get("dropout", {})),
         **_intervals(speed, n_windows, n_tokens, len(corpus.heldout), options),
     }
     changes = {option: value for option, value in usual.items() if option not in given}
     fitted = replace(options, **changes)
-    if "dropout" in changes and fitted.dropout.layers > Dropout().layers:
+    if "dropout" in changes and fitted.dropout.layers == dropout.layers > Dropout().layers:
         reasons.append(f"dropout {fitted.dropout.layers:g}: the text is read {epochs:.0f} times")
     for told, level in ((sizes_told, logging.DEBUG), (reasons, logging.INFO)):
         for reason in told:
@@ -177,10 +198,11 @@ def plan(
     return Plan(hours, name, config, fitted, n_tokens, epochs, speed.train, reasons=(*sizes_told, *reasons))
 
 
-def _optimisation(config: BiLmConfig, n_windows: int) -> Optimisation:
+def _optimisation(config: BiLmConfig, n_windows: int, highest_rate: float | None) -> Optimisation:
     """AdamW; a wider model wants a lower rate, and a longer run a longer warm-up."""
     rate = 0.001 * math.sqrt(4096 / config.lstm.cell_width)
     rate = round(min(max(rate, 0.0005), 0.004), 4)
+    rate = rate if highest_rate is None else min(rate, highest_rate)
     warm_up = min(2000, n_windows // 20)
     return Optimisation("adamw", rate, warm_up_steps=warm_up, decay="cosine", final_rate=0.01)
 

@@ -142,7 +142,14 @@ class Ranks:
 
 @contextmanager
 def ranks_from(environment: Mapping[str, str] = os.environ, *, device: str = "cpu") -> Iterator[Ranks]:
-    """The ranks that torchrun began, joined for the time of a ``with``; without torchrun, one."""
+    """The ranks that torchrun began, joined for the time of a ``with``; without torchrun, one.
+
+    Where the caller has made torch's process group already, its ranks are meant, and it stays as it is.
+    """
+    if dist.is_available() and dist.is_initialized():
+        with _ranks_of_caller(environment, device) as ranks:
+            yield ranks
+        return
     world = int(environment.get("WORLD_SIZE", "1"))
     if world == 1 or "RANK" not in environment:
         yield Ranks()
@@ -181,6 +188,28 @@ def ranks_from(environment: Mapping[str, str] = os.environ, *, device: str = "cp
             dist.destroy_process_group()
         raise
     dist.destroy_process_group()
+
+
+@contextmanager
+def _ranks_of_caller(environment: Mapping[str, str], device: str) -> Iterator[Ranks]:
+    """All of torch's default process group."""
+    rank, world, kind = dist.get_rank(), dist.get_world_size(), torch.device(device).type
+    chosen = torch.cuda.current_device() if kind == "cuda" else 0
+    local_rank = int(environment.get("LOCAL_RANK", chosen))
+    if world == 1:
+        yield Ranks(local_rank=local_rank)
+        return
+    backends = dict(part.split(":") for part in dist.get_backend_config().split(","))  # by kind of device
+    if kind not in backends:
+        raise ConfigError(
+            f"the process group that was made before cannot add up on {kind}, only on {', '.join(backends)}: "
+            "make it with both gloo and nccl, or leave it to us"
+        )
+    waiting = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=LONG_PATIENCE))
+    try:
+        yield Ranks(rank, world, local_rank, waiting)
+    finally:
+        dist.destroy_process_group(waiting)
 
 
 def _digest(value: Any) -> str:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from elmo.config import BiLmConfig
-from elmo.errors import DataError, OutputError
+from elmo.errors import DataError, ElmoError
 from elmo.formats import native
 from elmo.formats.detect import load
 from elmo.formats.files import shown
 from elmo.formats.pretrained import Pretrained
-from elmo.train.corpus import build
-from elmo.train.corpus_folder import MANIFEST, Corpus
-from elmo.train.curves import leave_curves
+from elmo.train import curves
+from elmo.train.corpus import build, reopen
+from elmo.train.corpus_folder import Corpus
 from elmo.train.draft import OnProgress
 from elmo.train.export import finished
 from elmo.train.loop import Report, Trainer
@@ -26,22 +29,20 @@ from elmo.train.options import TrainOptions
 from elmo.train.plan import kept_plan, sizes_of
 from elmo.train.presets import Shape
 from elmo.train.ranks import Ranks, ranks_from
-from elmo.train.recipe import NAME, Recipe
-from elmo.train.schedule import USUAL_RATES, Optimisation
+from elmo.train.recipe import GENTLE, NAME, Recipe
+from elmo.train.run_folder import RunFolder
 from elmo.train.start_from import (
     StartingPoint,
     is_tied_in,
     refuse_what_cannot_be_trained,
     start_from,
+    tell_what_is_lost,
     vocabulary_of,
 )
 from elmo.train.stopwatch import Stopwatch
 
 EPOCHS = 10.0  # what bilm-tf's authors trained for
 EVALUATED_TOKENS = 1 << 16  # of a held-out part that nobody named: enough to compare
-
-# For a model that has learned already: Adagrad's first steps would shake it.
-GENTLE = Optimisation("adamw", USUAL_RATES["adamw"], warm_up_steps=100)
 _log = logging.getLogger(__name__)
 
 OnReport = Callable[[Report], None]
@@ -58,6 +59,7 @@ def train_bilm(
     start: str | Path | None = None,
     has_new_vocabulary: bool = False,
     corpus_options: Mapping[str, Any] | None = None,
+    threads: int | None = None,
     on_report: OnReport | None = None,
     on_progress: OnProgress | None = None,
     **options: Any,
@@ -67,9 +69,12 @@ def train_bilm(
     ``preset`` is a name of ``PRESETS``, a ``BiLmConfig``, a ``Shape``, or None for a size that suits the
     text; ``epochs`` or ``hours`` say how long; ``start`` is a model to go on from, with its own vocabulary or
     that of the text (``has_new_vocabulary``). ``corpus_options`` go to ``corpus.build``, ``options`` to
-    ``TrainOptions``. Corpus, checkpoints, log and curves are kept in ``OUT.training`` beside it: the same
-    call again, or ``resume_bilm(out)``, goes on after the last checkpoint. What is written is the checkpoint
-    that predicted the held-out text best.
+    ``TrainOptions``; a dict as ``dropout`` or ``optimisation``, ``{"clip": 1.0}``, changes only these fields
+    of what is usual for such a run. ``threads`` is torch's own number, unless it is given.
+
+    Corpus, checkpoints, log and curves are kept in ``OUT.training`` beside it: the same call again, or
+    ``resume_bilm(out)``, goes on after the last checkpoint. What is written is the checkpoint that predicted
+    the held-out text best.
 
     Under ``torchrun`` every process makes the same call, and they share the work.
     """
@@ -80,9 +85,10 @@ def train_bilm(
         shape=preset if isinstance(preset, Shape) else Shape(preset),
         epochs=epochs,
         hours=hours,
-        start=None if start is None else str(start),
+        start=start,
         has_new_vocabulary=has_new_vocabulary,
         options=options,
+        threads=threads,
     )
     return _carry_out(recipe, Path(out), is_resumed=False, on_report=on_report, on_progress=on_progress)
 
@@ -91,52 +97,76 @@ def resume_bilm(
     out: str | Path, *, on_report: OnReport | None = None, on_progress: OnProgress | None = None
 ) -> Path:
     """Go on with the run that was to write ``out``, as it was asked for."""
-    out = Path(out)
-    work = _work(out)
-    if not (work / NAME).is_file():
-        raise DataError(f"{shown(out)}: no run to resume: expected {shown(work / NAME)}")
-    recipe = Recipe.read(work)
-    return _carry_out(recipe, out, is_resumed=True, on_report=on_report, on_progress=on_progress)
+    recipe = RunFolder(out).recipe()
+    if recipe is None:
+        raise DataError(f"{shown(out)}: no run to resume: expected {shown(RunFolder(out).path / NAME)}")
+    return _carry_out(recipe, Path(out), is_resumed=True, on_report=on_report, on_progress=on_progress)
 
 
 def _carry_out(
     recipe: Recipe, out: Path, *, is_resumed: bool, on_report: OnReport | None, on_progress: OnProgress | None
 ) -> Path:
-    is_again = is_resumed or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    if is_again and native.is_here(out):  # killed after the model was written, before the end
-        _log.info("%s: was written before; nothing is left to do", shown(out))
-        return out
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise OutputError(f"{shown(out)}: exists already; name a new folder, or remove it first")
-    work = _work(out)
-    model = None
-    if recipe.start is not None:
-        model = load(recipe.start)
-        refuse_what_cannot_be_trained(model)
-        if model.vocab is None and not recipe.has_new_vocabulary:
-            _log.info("the model has no vocabulary: words of the text are predicted")
-            recipe = replace(recipe, has_new_vocabulary=True)
-    with ranks_from(device=str(recipe.options.get("device", "cpu"))) as ranks:
-        corpus = _corpus(recipe, model, work, ranks, is_resumed=is_resumed, on_progress=on_progress)
+    place = RunFolder(out)
+    place.refuse_what_is_no_run()
+    device = str(recipe.options.get("device", "cpu"))
+    with _threads(recipe.threads), ranks_from(device=device) as ranks, ExitStack() as stack:
+        if _is_done(recipe, place, ranks, stack, is_resumed=is_resumed):
+            return out
+        model = _model(recipe)
+        corpus = _corpus(recipe, model, place, ranks, is_resumed=is_resumed, on_progress=on_progress)
         options = _fitted(corpus, recipe)
         start = None
         if model is not None:
-            options = replace(options, is_tied=recipe.options.get("is_tied", is_tied_in(model)))
+            # an adaptive softmax has no rows that words could be read by
+            is_tied = recipe.options.get("is_tied", is_tied_in(model) and not options.cutoffs)
+            options = replace(options, is_tied=is_tied)
             start = start_from(
-                model,
-                corpus,
-                n_vocab=options.n_vocab,
-                is_tied=options.is_tied,
-                is_adaptive=bool(options.cutoffs),
+                model, corpus, n_vocab=options.n_vocab, is_tied=is_tied, is_adaptive=bool(options.cutoffs)
             )
-        config, options = _planned(recipe, corpus, options, start, work, ranks)
-        trainer = Trainer(corpus, config, options, work, ranks=ranks, start=start)
-        trainer.run(_both(Stopwatch(work), on_report) if ranks.is_first else None)
-        with ranks.first_one_first():  # the others stay: should it fail, torchrun starts all of them again
-            if ranks.is_first:
-                native.write(finished(trainer, tokenizer=corpus.tokenizer), out)
-                leave_curves(work)
+        config, options = _planned(recipe, corpus, options, start, place.path, ranks)
+        with Trainer(corpus, config, options, place.path, ranks=ranks, start=start) as trainer:
+            model = start = None  # whose weights are the trainer's own now
+            trainer.run(_both(Stopwatch(place.path), on_report) if ranks.is_first else None)
+            # the others stay: should the first one fail, torchrun starts all of them again
+            with ranks.first_one_first():
+                if ranks.is_first:
+                    curves.leave_curves(place.path)
+                    # last: where it is, all is
+                    native.write(finished(trainer, tokenizer=corpus.tokenizer), out)
     return out
+
+
+def _is_done(recipe: Recipe, place: RunFolder, ranks: Ranks, stack: ExitStack, *, is_resumed: bool) -> bool:
+    """Whether nothing is left to do; the first process takes the folder, and what it refuses all refuse."""
+    found: bool | ElmoError = False
+    if ranks.is_first:
+        try:
+            stack.enter_context(place.held())
+            found = place.is_done(recipe)
+            if not found and not is_resumed:
+                place.refuse_another(recipe)
+        except ElmoError as error:
+            found = error
+    found = ranks.from_first(found)
+    if isinstance(found, ElmoError):
+        raise found
+    if found and ranks.is_first:
+        _log.info("%s: was written before; nothing is left to do", shown(place.out))
+        if not (place.path / curves.NAME).exists():
+            curves.leave_curves(place.path)
+    return found
+
+
+def _model(recipe: Recipe) -> Pretrained | None:
+    """The model to start from."""
+    if recipe.start is None:
+        return None
+    model = load(recipe.start)
+    refuse_what_cannot_be_trained(model, is_tied=bool(recipe.options.get("is_tied")))
+    tell_what_is_lost(model, recipe.train_options().directions)
+    if model.vocab is None and not recipe.has_new_vocabulary:
+        _log.info("the model has no vocabulary: words of the text are predicted")
+    return model
 
 
 def _planned(  # noqa: PLR0917
@@ -157,7 +187,15 @@ def _planned(  # noqa: PLR0917
     else:
         sizes = {"of the model": start.config}
     found = kept_plan(
-        work, corpus, recipe.hours, sizes=sizes, options=options, given=recipe.options, ranks=ranks
+        work,
+        corpus,
+        recipe.hours,
+        sizes=sizes,
+        options=options,
+        given=[name for name in recipe.options if name not in recipe.parts],
+        parts=recipe.parts,
+        highest_rate=None if start is None else GENTLE.learning_rate,
+        ranks=ranks,
     )
     if ranks.is_first:
         _log.info("%s", found.line)
@@ -173,44 +211,62 @@ def _both(first: OnReport, second: OnReport | None) -> OnReport:
     return tell
 
 
-def _work(out: Path) -> Path:
-    """Where a run keeps what it needs to go on."""
-    return out.with_name(f"{out.name}.training")
+@contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    """As many threads as the run was asked for, for as long as it takes."""
+    before = torch.get_num_threads()
+    try:
+        if number is not None:
+            torch.set_num_threads(number)
+        yield
+    finally:
+        if number is not None:
+            torch.set_num_threads(before)
 
 
 def _corpus(
     recipe: Recipe,
     model: Pretrained | None,
-    work: Path,
+    place: RunFolder,
     ranks: Ranks,
     *,
     is_resumed: bool,
     on_progress: OnProgress | None,
 ) -> Corpus:
-    folder = work / "corpus"
     options = dict(recipe.corpus_options)
-    if model is not None and not recipe.has_new_vocabulary:
+    if model is not None and model.vocab is not None and not recipe.has_new_vocabulary:
         options["vocabulary"] = vocabulary_of(model)
+    if recipe.threads is not None and recipe.threads < _n_processors():
+        options.setdefault("processes", recipe.threads)
 
     def opened_or_built() -> Corpus:
-        if is_resumed and (folder / MANIFEST).is_file():  # the text may be gone: stdin always is
-            return Corpus.open(folder)
-        tokenizer = recipe.tokenizer
-        corpus = build(list(recipe.inputs), folder, tokenizer=tokenizer, on_progress=on_progress, **options)
-        recipe.write(work)
-        return corpus
+        if (is_resumed or place.has_begun) and place.has_corpus:
+            try:
+                return reopen(place.corpus)  # the text may be gone: stdin always is
+            except DataError:
+                if "-" in recipe.inputs:
+                    raise
+        with place.keeping(recipe):
+            return build(
+                list(recipe.inputs),
+                place.corpus,
+                tokenizer=recipe.tokenizer,
+                on_progress=on_progress,
+                **options,
+            )
 
-    return ranks.corpus(folder, opened_or_built)
+    return ranks.corpus(place.corpus, opened_or_built)
+
+
+def _n_processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _fitted(corpus: Corpus, recipe: Recipe) -> TrainOptions:
     """The options, with what was not given chosen by the size of the corpus."""
-    options = dict(recipe.options)
+    options, unfitted = recipe.options, recipe.train_options()
     if corpus.n_given is not None:
-        options["n_vocab"] = corpus.n_given
-    if recipe.start is not None:
-        options = {"optimisation": GENTLE, **options}
-    unfitted = TrainOptions(**{"n_windows": 1, **options})
+        unfitted = replace(unfitted, n_vocab=corpus.n_given)
     # Streams of a batch should be longer than a few windows, or the state carried on is worth nothing.
     longest = max(1, min(corpus.n_sentences, len(corpus.train) // (10 * unfitted.n_steps)))
     n_rows = options.get("n_rows", min(unfitted.n_rows, longest))
@@ -222,4 +278,6 @@ def _fitted(corpus: Corpus, recipe: Recipe) -> TrainOptions:
     chosen = {name: options.get(name, value) for name, value in intervals.items()}
     if "evaluate_tokens" not in options and not recipe.corpus_options.get("heldout_inputs"):
         chosen["evaluate_tokens"] = EVALUATED_TOKENS
-    return replace(unfitted, n_rows=n_rows, n_windows=n_windows, **chosen)
+    # a small text has fewer rows than turns may have been asked for: then a turn is a row
+    n_turns = unfitted.n_turns if "n_rows" in options else min(unfitted.n_turns, n_rows)
+    return replace(unfitted, n_rows=n_rows, n_turns=n_turns, n_windows=n_windows, **chosen)

@@ -41,8 +41,9 @@ class Optimisation:
             if not (math.isfinite(value) and value > 0):
                 problems.append(f"{name} must be a positive number, not {value!r:.40}")
         for name in ("warm_up_steps", "weight_decay"):
-            if getattr(self, name) < 0:
-                problems.append(f"{name} must not be negative, found {getattr(self, name)!r:.40}")
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                problems.append(f"{name} must be zero or a positive number, not {value!r:.40}")
         if not 0 <= self.momentum < 1:
             problems.append(f"momentum must lie in 0..1, not {self.momentum!r:.40}")
         if not 0 <= self.final_rate <= 1:

@@ -76,9 +76,7 @@ def start_from(
     softmax (``is_adaptive``) begins at random, and so does that of a model that has none, or a direction
     that it was not trained in; the log tells.
     """
-    refuse_what_cannot_be_trained(model)
-    if is_tied and not is_tied_in(model) and model.softmax is not None:
-        raise ConfigError(f"this {model.format} model's softmax has weights of its own: it cannot be tied")
+    refuse_what_cannot_be_trained(model, is_tied=is_tied)
     n_vocab = min(n_vocab or corpus.n_given or USUAL_VOCABULARY, len(corpus.types))
     counts = np.array(corpus.counts[:n_vocab])
     counts[UNKNOWN] += int(corpus.counts[n_vocab:].sum())
@@ -99,13 +97,24 @@ def start_from(
     return StartingPoint(config, n_vocab, weights, _identity(model), rows.n_known if has_softmax else 0)
 
 
-def refuse_what_cannot_be_trained(model: Pretrained) -> None:
+def refuse_what_cannot_be_trained(model: Pretrained, *, is_tied: bool = False) -> None:
     """``ConfigError`` for a model that cannot go on here; to be asked before a corpus is built."""
+    if is_tied and not is_tied_in(model) and model.softmax is not None:
+        raise ConfigError(f"this {model.format} model's softmax has weights of its own: it cannot be tied")
     if model.config.alphabet == "unicode":
         raise ConfigError(
             f"this {model.format} model reads characters by a dictionary of its own, and cannot be trained "
             "here; start from a model that reads UTF-8 bytes or words"
         )
+
+
+def tell_what_is_lost(model: Pretrained, directions: str) -> None:
+    """A direction that the model has, and that a run of the other one will not write."""
+    for name, other in (("forward", "backward"), ("backward", "forward")):
+        if directions == name and any(
+            weight.any() for key, weight in model.weights.items() if key.startswith(f"{other}_stack.")
+        ):
+            _log.warning("only the %s direction is trained: the new model has no %s one", name, other)
 
 
 def is_tied_in(model: Pretrained) -> bool:

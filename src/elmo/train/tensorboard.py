@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -71,4 +72,6 @@ class TensorBoard:
     def _open(self, first_step: int) -> SummaryWriter:
         from torch.utils.tensorboard import SummaryWriter
 
-        return SummaryWriter(str(self._folder), purge_step=first_step)
+        writer = SummaryWriter(str(self._folder), purge_step=first_step)
+        weakref.finalize(self, writer.close)  # of a run that nobody closed, at the latest as Python ends
+        return writer

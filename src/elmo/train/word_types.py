@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 NOTHING, EOS, UNKNOWN, FIRST_WORD = 0, 1, 2, 3
 SPECIAL = ("<S>", "</S>", "<UNK>")
+LOOK_ALIKES = (b"<S>", b"</S>")  # in a text these are words
 MAX_IN_MEMORY = 1 << 20  # types of one segment; some 150 bytes each
 _N_SHARES = 64
 
@@ -35,9 +36,7 @@ class _Numbers(dict[bytes, int]):
 
 
 def _of_segment() -> _Numbers:
-    # A word that is spelled like a boundary is none, and has no place of its own among the types.
-    given = {b"": NOTHING, b"\n": EOS, **{name.encode(): UNKNOWN for name in SPECIAL}}
-    return _Numbers(given, FIRST_WORD)
+    return _Numbers({b"": NOTHING, b"\n": EOS, SPECIAL[UNKNOWN].encode(): UNKNOWN}, FIRST_WORD)
 
 
 @dataclass(frozen=True)
@@ -62,6 +61,7 @@ class MergedTypes:
     ages: NDArray[np.int64]  # (type,): rank of its first appearance, less being earlier
     tables: tuple[NDArray[np.uint32], ...]  # for each segment, its number -> type
     starts: NDArray[np.int64]  # (segment,): its first token
+    look_alikes: tuple[int, ...]  # types of words that are spelled like a boundary
 
     def of_tokens(self, draft: NDArray[np.uint32], start: int, end: int) -> NDArray[np.uint32]:
         """The types of the draft's tokens ``start … end``."""
@@ -102,6 +102,7 @@ class TypeNumbering:
         )
         paths = [self._folder / f"type_{name}.draft" for name in ("spellings", "ends", "ages")]
         n_types = FIRST_WORD
+        look_alikes: list[int] = []
         with ExitStack() as stack:
             spellings, ends, ages = (stack.enter_context(path.open("wb")) for path in paths)
             self._write_words([name.encode() for name in SPECIAL], spellings, ends)
@@ -115,6 +116,7 @@ class TypeNumbering:
                     table[numbers] = types
                     ages.write((segment.first + numbers[types >= known].astype("<i8")).data)
                 self._write_words(list(merged), spellings, ends)
+                look_alikes += [merged[word] for word in LOOK_ALIKES if word in merged]
                 n_types += len(merged)
         return MergedTypes(
             n_types=n_types,
@@ -123,6 +125,7 @@ class TypeNumbering:
             ages=np.memmap(paths[2], dtype="<i8", mode="r").view(np.ndarray),
             tables=tables,
             starts=np.array([segment.token for segment in self._segments]),
+            look_alikes=tuple(look_alikes),
         )
 
     def _write_words(self, words: list[bytes], spellings: BinaryIO, ends: BinaryIO) -> None:

@@ -1,0 +1,79 @@
+"""What ``elmo train`` makes of its options: only what was asked for is otherwise than usual."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Run, assert_refused
+
+SMALL = ("--preset", "tiny", "--cells", "12", "--width", "8")
+QUICK = ("--epochs", "0.5", "--samples", "0")
+
+
+@pytest.fixture(autouse=True)
+def text(here: Path) -> None:
+    lines = [f"The {noun} crosses the river near bank {k}." for k in range(20) for noun in ("cat", "dog")]
+    (here / "text.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def trained(run: Run, *arguments: str) -> dict[str, Any]:
+    """The options of a run as its checkpoints keep them."""
+    outcome = run("train", "text.txt", "--out", "m", *arguments)
+    assert outcome.code == 0, outcome.err
+    return json.loads(next(Path("m.training").glob("checkpoints/*/progress.json")).read_text())["options"]
+
+
+def test_an_option_beside_from_leaves_the_rest_gentle(run: Run) -> None:
+    options = trained(run, "--from", "model", *QUICK, "--clip", "1", "--word-dropout", "0.2")
+    found = options["optimisation"]
+    assert (found["optimiser"], found["learning_rate"], found["warm_up_steps"]) == ("adamw", 0.001, 100)
+    assert found["clip"] == 1
+    assert (options["dropout"]["words"], options["dropout"]["layers"]) == (0.2, 0.1)
+
+
+def test_an_option_beside_hours_leaves_the_rest_to_the_plan(run: Run) -> None:
+    options = trained(run, *SMALL, "--hours", "0.0003", "--clip", "1", "--warm-up", "3", "--variational")
+    found = options["optimisation"]
+    assert (found["optimiser"], found["decay"], found["learning_rate"]) == ("adamw", "cosine", 0.004)
+    assert (found["clip"], found["warm_up_steps"]) == (1, 3)
+    assert options["dropout"]["is_variational"]
+    planned = json.loads(Path("m.training/plan.json").read_text())
+    assert planned["asked"]["parts"]["dropout"] == {"is_variational": True}
+
+
+def test_hours_beside_from_keep_the_gentle_rate(run: Run) -> None:
+    found = trained(run, "--from", "model", "--hours", "0.0003", "--samples", "0")["optimisation"]
+    assert (found["optimiser"], found["decay"], found["learning_rate"]) == ("adamw", "cosine", 0.001)
+
+
+def test_another_optimiser_has_its_usual_rate(run: Run) -> None:
+    found = trained(run, *SMALL, *QUICK, "--optimiser", "sgd")["optimisation"]
+    assert (found["optimiser"], found["learning_rate"]) == ("sgd", 1.0)
+
+
+def test_threads_are_kept_with_the_run(run: Run) -> None:
+    trained(run, *SMALL, *QUICK, "--threads", "1")
+    assert json.loads(Path("m.training/recipe.json").read_text())["threads"] == 1
+
+
+def test_resume_names_the_options_that_it_cannot_heed(run: Run, here: Path) -> None:
+    trained(run, *SMALL, *QUICK)
+    options = ["--epochs", "3", "--from", "model", "--threads", "2", "--keep-order"]
+    outcome = run("train", "--resume", "--out", "m", *options)
+    message = "--resume goes on as the run was begun: leave out --keep-order, --from, --epochs, --threads"
+    assert_refused(outcome, message, code=2)
+    outcome = run("train", "--resume", "--out", "m", "--log-format", "json", "--verbose")
+    assert outcome.code == 0, outcome.err
+
+
+def test_the_same_command_again_is_content_and_another_is_one_line(run: Run, here: Path) -> None:
+    trained(run, *SMALL, *QUICK)
+    again = run("train", "text.txt", "--out", "m", *SMALL, *QUICK)
+    assert again.code == 0
+    assert "m: was written before; nothing is left to do" in again.err
+    other = run("train", "text.txt", "--out", "m", *SMALL, *QUICK, "--seed", "3")
+    assert_refused(other, "m: exists already; name a new folder")
