@@ -42,3 +42,23 @@ def test_threads_never_hold_the_same_memory_at_a_time() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(8)))
+
+
+def test_sizes_that_differ_a_little_share_memory_so_that_nothing_piles_up() -> None:
+    scratch, like = Scratch(), torch.zeros(1)
+    places = set()
+    for size in range(100_000, 110_000, 7):
+        taken = scratch.take((size,), like)
+        places.add(taken.data_ptr())
+        taken.fill_(1)
+        scratch.give(taken)
+    assert len(places) <= 2
+
+
+def test_every_number_of_a_tensor_is_its_own_at_any_size() -> None:
+    scratch, like = Scratch(), torch.zeros(1)
+    for size in (0, 1, 2, 3, 7, 8, 9, 1000):
+        taken = scratch.take((size, 3), like)
+        assert taken.shape == (size, 3)
+        assert taken.is_contiguous()
+        scratch.give(taken)

@@ -113,10 +113,12 @@ class _Highest(torch.autograd.Function):
         n_filters, char_width = len(filters), characters.size(1)
         activated = filters.new_empty(n_words, n_filters)
         windows_of: list[Tensor] = []
-        below_of: list[Tensor] = []  # how far each response lies below the highest
-        for group in groups:
+        # how far each response lies below the highest; of all groups together, for a group's size varies more
+        n_windows = sum(group.n_starts * len(group.words) for group in groups)
+        below = rules.scratch.take((n_windows, n_filters), filters)
+        below_of = below.split([group.n_starts * len(group.words) for group in groups])
+        for group, responses in zip(groups, below_of, strict=True):
             windows = _windows(characters, group, filters.size(1) // char_width)
-            responses = rules.scratch.take((len(windows), n_filters), filters)
             torch.mm(windows, filters.t(), out=responses)
             by_start = responses.view(group.n_starts, -1, n_filters)
             _leave_out(by_start, rules.fits)
@@ -125,12 +127,11 @@ class _Highest(torch.autograd.Function):
             # the same bias everywhere does not change which window is highest
             activated[group.words] = rules.activate_(highest.add_(bias))
             windows_of.append(windows)
-            below_of.append(responses)
         if rules.is_kept:
             ctx.save_for_backward(characters, filters, activated, *windows_of)
-            ctx.groups, ctx.below_of, ctx.rules = groups, below_of, rules
+            ctx.groups, ctx.below, ctx.rules = groups, below, rules
         else:
-            rules.scratch.give(*below_of)
+            rules.scratch.give(below)
         return activated
 
     @staticmethod
@@ -141,13 +142,14 @@ class _Highest(torch.autograd.Function):
         rules: _Rules = ctx.rules
         d_characters, d_filters = torch.zeros_like(characters), torch.zeros_like(filters)
         d_bias = torch.zeros_like(filters[:, 0])
-        for group, windows, below in zip(ctx.groups, windows_of, ctx.below_of, strict=True):
+        below_of = ctx.below.split([len(windows) for windows in windows_of])
+        for group, windows, below in zip(ctx.groups, windows_of, below_of, strict=True):
             gradient = rules.deactivate_(d_activated[group.words], activated[group.words])
             d_bias += gradient.sum(dim=0)
             _keep_highest(below.view(group.n_starts, -1, len(filters)), gradient)
             d_filters.addmm_(below.t(), windows)
             _add_windows(d_characters, group, below @ filters)
-        rules.scratch.give(*ctx.below_of)
+        rules.scratch.give(ctx.below)
         d_characters[0] = 0  # the mask's, which is not learned
         return d_characters, d_filters, d_bias, None, None, None
 

@@ -15,7 +15,8 @@ from torch import Tensor
 class Scratch:
     """Tensors of any content, kept between uses; threads may share one.
 
-    Whoever saves such a tensor for gradients and gives it back with them can take them once only.
+    Whoever saves such a tensor for gradients and gives it back with them can take them once only. Memory
+    comes in few sizes, so that what varies from window to window does not pile up.
     """
 
     def __init__(self) -> None:
@@ -25,16 +26,23 @@ class Scratch:
         """A tensor of this shape, with the type and device of ``like``; whatever was in it is still there."""
         size = math.prod(shape)
         try:
-            found = self._free[size, like.dtype, like.device].pop()
+            found = self._free[_rounded_up(size), like.dtype, like.device].pop()
         except (KeyError, IndexError):  # asked, not looked up before: another thread may take the last one
-            found = like.new_empty(size)
-        return found.view(shape)
+            found = like.new_empty(_rounded_up(size))
+        return found[:size].view(shape)
 
     def give(self, *tensors: Tensor) -> None:
         """Take tensors back that came from ``take``; nobody may use them from now on."""
         for tensor in tensors:
-            key = (tensor.numel(), tensor.dtype, tensor.device)
-            self._free.setdefault(key, []).append(tensor.detach().view(-1))
+            size = _rounded_up(tensor.numel())
+            whole = tensor.detach().as_strided((size,), (1,))
+            self._free.setdefault((size, tensor.dtype, tensor.device), []).append(whole)
+
+
+def _rounded_up(size: int) -> int:
+    """To a number of three binary digits and zeros behind them: a quarter more at most."""
+    unit = 1 << max(0, size.bit_length() - 3)
+    return -(-size // unit) * unit
 
 
 class Fresh(Scratch):
