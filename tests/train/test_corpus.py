@@ -21,23 +21,7 @@ from elmo.train import corpus_files, draft, word_types
 from elmo.train.corpus import BuildProgress, Corpus, build
 from elmo.train.tokenising import words_of as words_of_block
 from tests.shared import SHARED
-
-TEXT = "the cat sat\nthe dog sat down\n\na cat and a dog\nthe end\n"
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "text.txt"
-    path.write_text(TEXT, encoding="utf-8")
-    return path
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-def tokens_of(path: Path, folder: Path, **options: Any) -> Corpus:
-    return build(path, folder, **{"input_format": "tokens", "heldout": 0, **options})
+from tests.train.small_corpus import TEXT, names, tokens_of
 
 
 def words_of(corpus: Corpus, part: str = "train") -> list[list[str]]:

@@ -15,23 +15,7 @@ from elmo.errors import DataError, ElmoError, OutputError
 from elmo.train import corpus_files
 from elmo.train.corpus import Corpus, build, reopen
 from elmo.train.corpus_place import replacing
-
-TEXT = "the cat sat\nthe dog sat down\n\na cat and a dog\nthe end\n"
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "text.txt"
-    path.write_text(TEXT, encoding="utf-8")
-    return path
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-def tokens_of(path: Path, folder: Path, **options: Any) -> Corpus:
-    return build(path, folder, **{"input_format": "tokens", "heldout": 0, **options})
+from tests.train.small_corpus import TEXT, names, tokens_of
 
 
 def test_an_unchanged_text_is_not_read_again(
