@@ -199,3 +199,37 @@ def test_two_runs_in_one_folder_do_not_mix(corpus: Corpus, tmp_path: Path) -> No
             Trainer(corpus, CONFIG, OPTIONS, tmp_path / "run").run()
 
     Trainer(corpus, CONFIG, OPTIONS, tmp_path / "run").run(begin_another)
+
+
+def test_a_share_of_the_rows_starts_a_window_from_zero_and_the_rest_goes_on(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    trainer = Trainer(corpus, CONFIG, replace(OPTIONS, restarts=0.5), tmp_path / "run")
+    trainer.run()
+    n_zero = n_kept = 0
+    for trainer.step in range(50):
+        start = trainer._start_of_window()
+        for row in range(OPTIONS.n_rows):
+            parts = [(start.hidden[:, :, row], trainer.state.hidden[:, :, row])]
+            parts.append((start.cell[:, :, row], trainer.state.cell[:, :, row]))
+            if all(not found.any() for found, _ in parts):
+                n_zero += 1
+            elif all(torch.equal(found, before) for found, before in parts):
+                n_kept += 1
+    assert n_zero + n_kept == 50 * OPTIONS.n_rows
+    assert 70 < n_zero < 130
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_rows_that_never_or_always_start_from_zero(share: float, corpus: Corpus, tmp_path: Path) -> None:
+    trainer = Trainer(corpus, CONFIG, replace(OPTIONS, restarts=share), tmp_path / "run")
+    trainer.run()
+    assert trainer.state.cell.any()
+    start = trainer._start_of_window()
+    assert bool(start.hidden.any()) == bool(start.cell.any()) == (share == 0.0)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, math.nan])
+def test_restarts_that_are_no_share_are_refused(share: float) -> None:
+    with pytest.raises(ConfigError, match=r"restarts must lie in 0\.\.1"):
+        replace(OPTIONS, restarts=share)

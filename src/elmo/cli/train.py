@@ -121,6 +121,9 @@ def command(
     weight_decay: Annotated[float, _learning(metavar="X", help="Of adamw and sgd.")] = 0.0,
     clip: Annotated[float, _learning(metavar="X", help="The gradients' largest norm.")] = 10.0,
     loss_scale: Annotated[float, _learning(metavar="X", help="Times the loss; bilm-tf's is 20.")] = 20.0,
+    restarts: Annotated[
+        float, _learning(metavar="X", help="Share of windows read from a zero state; bilm-tf's is 0.")
+    ] = 0.01,
     dropout: Annotated[float, _learning(metavar="X", help="On what each layer reads.")] = 0.1,
     input_dropout: Annotated[float | None, _learning(metavar="X", help="On what the first reads.")] = None,
     output_dropout: Annotated[float | None, _learning(metavar="X", help="Before the softmax.")] = None,
@@ -238,6 +241,7 @@ def command(
             cutoffs=tuple(int(part) for part in adaptive.split(",")) if adaptive else (),
             directions=direction,
             loss_scale=loss_scale,
+            restarts=restarts,
             keep_order=keep_order,
             precision=precision,
             n_turns=turns,

@@ -187,7 +187,8 @@ class Trainer:
         options = self.options
         samples = self._samples()
         n_mine = self.rows.stop - self.rows.start
-        loss = self.state.hidden.new_zeros(())
+        state = self._start_of_window()
+        loss = state.hidden.new_zeros(())
         after: list[BiLmState] = []
         self.gradients.clear()
         for turn in range(options.n_turns):
@@ -196,7 +197,7 @@ class Trainer:
             losses = self.gradients.add_window(
                 window.at_rows(rows),
                 self.ids,
-                BiLmState(self.state.hidden[:, :, rows], self.state.cell[:, :, rows]),
+                BiLmState(state.hidden[:, :, rows], state.cell[:, :, rows]),
                 samples=samples,
                 chance=Chance(options.seed, self.step, self.rows.start + rows.start),
                 scale=options.loss_scale * share,
@@ -206,6 +207,16 @@ class Trainer:
         hidden, cell = (torch.cat([getattr(s, name) for s in after], dim=2) for name in ("hidden", "cell"))
         self.state = BiLmState(hidden, cell)
         return loss
+
+    def _start_of_window(self) -> BiLmState:
+        """Where each row stands; a few forget all that they have read."""
+        options = self.options
+        if not options.restarts:
+            return self.state
+        generator = generator_at("restarts", seed=options.seed, step=self.step)
+        drawn = torch.rand(options.n_rows, generator=generator)  # for all rows, whichever process has them
+        goes_on = (drawn[self.rows] >= options.restarts).to(self.state.hidden)[:, None]
+        return BiLmState(self.state.hidden * goes_on, self.state.cell * goes_on)
 
     def _samples(self) -> tuple[Samples, ...] | None:
         """Words to predict against: others for each direction, the same for every row and process."""

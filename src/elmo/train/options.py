@@ -23,7 +23,7 @@ _COUNTS = ("n_windows", "n_rows", "n_steps", "n_turns", "log_every", "evaluate_e
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """One run; the defaults are bilm-tf's published ones."""
+    """One run; the defaults are bilm-tf's published ones, but for ``restarts``."""
 
     n_windows: int  # steps of the optimiser, one a window
     n_vocab: int = 50_000
@@ -37,6 +37,9 @@ class TrainOptions:
     precision: Precision = "float32"  # bfloat16: of matrix products only
     n_turns: int = 1  # rows are read in so many turns and their gradients added up, where memory is short
     loss_scale: float = 20.0  # bilm-tf multiplies the loss by the steps; it matters to Adagrad and the clip
+    # Of all windows of a row so many start from zero, as a sentence does that is embedded. bilm-tf carries on
+    # for ever: what its models make of a state that they never saw again is chance.
+    restarts: float = 0.01
     seed: int = 0
     keep_order: bool = False  # read the text in its own order instead of shuffled blocks
     log_every: int = 50
@@ -60,6 +63,8 @@ class TrainOptions:
             problems.append(f"seed must lie in 0..2^63-1, found {self.seed!r:.40}")
         if not (math.isfinite(self.loss_scale) and self.loss_scale > 0):
             problems.append(f"loss_scale must be a positive number, not {self.loss_scale!r:.40}")
+        if not 0 <= self.restarts <= 1:
+            problems.append(f"restarts must lie in 0..1, not {self.restarts!r:.40}")
         if self.directions not in get_args(Directions):
             problems.append(f"directions must be both, forward or backward, not {self.directions!r:.40}")
         if self.precision not in get_args(Precision):

@@ -11,12 +11,11 @@ from typing import Literal
 import numpy as np
 import torch
 
-_PURPOSES = {"samples": 0, "words": 1, "masks": 2}
+Purpose = Literal["samples", "words", "masks", "restarts"]
+_PURPOSES: dict[Purpose, int] = {"samples": 0, "words": 1, "masks": 2, "restarts": 3}
 
 
-def generator_at(
-    purpose: Literal["samples", "words", "masks"], *, seed: int, step: int, place: tuple[int, ...] = ()
-) -> torch.Generator:
+def generator_at(purpose: Purpose, *, seed: int, step: int, place: tuple[int, ...] = ()) -> torch.Generator:
     """The generator of one purpose at one step; ``place`` tells directions and rows of the batch apart."""
     entropy = (seed, _PURPOSES[purpose], step, *place)
     mixed = np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]
