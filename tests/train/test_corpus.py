@@ -1,4 +1,4 @@
-"""Text into a corpus folder: which tokens, which ids, what is held out, reuse, damage and refusals."""
+"""Text into a corpus folder: which tokens, which ids, what is held out and what is refused."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def read_words(
     """Map ``char_ids`` (word, char) to (word, width).
 
     With ``has_bf16_products`` the highway layers, the better part of the work, multiply in bfloat16. With
-    ``scratch``, gradients may be taken once only: what they need is given back then.
+    ``scratch`` of one's own, gradients may be taken once only: what they need is given back then.
     """
     weights = [
         cast("Tensor", convolution.weight) for convolution in cnn.convolutions

@@ -17,7 +17,7 @@ from elmo.model.char_cnn import Highway
 from elmo.train.products import add_product, set_product
 from elmo.train.scratch import FRESH, Scratch
 
-ROWS = 32  # words between whose matrix products and the next nothing leaves a processor's cache
+ROWS = 32  # words whose gates are worked on together: few enough for a processor's cache
 
 
 def read_highway(
@@ -25,7 +25,7 @@ def read_highway(
 ) -> Tensor:
     """Map (word, width) to (word, width).
 
-    With ``scratch``, gradients may be taken once only: what they need is given back then.
+    With ``scratch`` of one's own, gradients may be taken once only: what they need is given back then.
     """
     gate, transform = highway.gate, highway.transform
     weights = (gate.weight, gate.bias, transform.weight, transform.bias)

@@ -36,7 +36,7 @@ def read_layer(
     layer's own, for instance with some of its numbers dropped. With ``has_bf16_products`` the factors of
     matrix products are rounded to bfloat16, and the products as well; sums over time, states and gradients of
     weights stay as they are. The results are laid out with time first: the next layer's fastest. With
-    ``scratch``, gradients may be taken once only: what they need is given back then.
+    ``scratch`` of one's own, gradients may be taken once only: what they need is given back then.
     """
     batch, time, width = inputs.shape
     expected = ((batch, lstm.state_weight.size(1)), (batch, lstm.bias.size(0) // 4))
