@@ -20,11 +20,11 @@ from torch import Tensor
 
 from elmo.model.char_cnn import CharCnn
 from elmo.model.lstm import LstmState, ProjectedLstm
+from elmo.model.side_by_side import SideBySide
 from elmo.model.softmax import Softmax
 from elmo.model.word_sampler import LogUniformSampler, Samples
 from elmo.train.fast_char_cnn import read_words
 from elmo.train.fast_lstm import read_layer
-from elmo.train.side_by_side import SideBySide
 
 BATCH, STEPS, STATE, N_WORDS, N_SAMPLES, N_DISTINCT = 128, 20, 128, 50_000, 8192, 900
 FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from elmo.config import BiLmConfig
 from elmo.errors import ShapeError
 from elmo.model.char_cnn import CharCnn
+from elmo.model.id_embedding import IdEmbedding
 from elmo.model.layers import Layers
 from elmo.model.lstm import LstmState, ProjectedLstm
 from elmo.model.token_layer import TokenLayer
@@ -63,7 +64,7 @@ class BiLm(nn.Module):
         cnn = word_embed = projection = None
         token_width = 0
         if words is not None:
-            word_embed = nn.Embedding(words.n_words + 1, words.word_width, padding_idx=0)
+            word_embed = IdEmbedding(words.n_words, words.word_width)
             token_width += words.word_width
         if chars is not None:
             cnn = CharCnn(

@@ -8,6 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from elmo.model.id_embedding import IdEmbedding
+
 
 class Highway(nn.Module):
     """y = g · relu(W_t x + b_t) + (1 − g) · x, with g = σ(W_g x + b_g) (Srivastava et al. 2015)."""
@@ -39,7 +41,7 @@ class CharCnn(nn.Module):
         super().__init__()
         # Row 0 is the mask. The padding *character* is another id and has a learned vector, which
         # takes part in the max: every token is convolved as if it had max_characters characters.
-        self.char_embed = nn.Embedding(n_characters + 1, char_width, padding_idx=0)
+        self.char_embed = IdEmbedding(n_characters, char_width)
         self.convolutions = nn.ModuleList(nn.Conv1d(char_width, count, width) for width, count in filters)
         n_filters = sum(count for _, count in filters)
         self.highways = nn.ModuleList(Highway(n_filters) for _ in range(n_highway))

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elmo.model.bilm import BiLmState
+from elmo.model.side_by_side import SideBySide
 from elmo.model.word_sampler import Samples
 from elmo.train.objective import BiLmObjective, Chance, Losses, state_after
 from elmo.train.scratch import Scratch
-from elmo.train.side_by_side import SideBySide
 from elmo.train.type_ids import TypeIds
 from elmo.train.windows import Window
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from elmo.train.side_by_side import SideBySide
+from elmo.model.side_by_side import SideBySide
 
 
 def test_results_come_in_the_order_of_the_pieces_from_threads_of_their_own() -> None:
