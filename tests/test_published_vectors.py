@@ -58,7 +58,7 @@ def test_token_embeddings_equal_the_published_ones() -> None:
     with h5py.File(folder / "elmo_token_embeddings.hdf5") as file:
         published = file["embedding"][...]
     found = elmo._engine.token_vectors(words).numpy()
-    edges = elmo._engine._token_layer(elmo.indexer.boundaries()).numpy()
+    edges = elmo._engine.boundary_vectors().numpy()
     for boundary, row in zip(("<S>", "</S>"), edges, strict=True):
         found[words.index(boundary)] = row
     assert found.shape == published.shape == (458, 16)

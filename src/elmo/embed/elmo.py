@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast, overload
 from elmo.embed.encoding import Encoding, Vectors
 from elmo.embed.groups import MAX_TOKENS
 from elmo.embed.progress import tracked
-from elmo.embed.result import LayerChoice, check_dtype, finisher, layer_taker
+from elmo.embed.result import DTYPES, LayerChoice, check_dtype, finisher, layer_taker
 from elmo.embed.start import Carry, Start, mean_state
 from elmo.errors import ConfigError, DataError, SentenceTooLongError, StateError
 from elmo.formats.pretrained import Pretrained, WarmState
@@ -22,13 +22,16 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from elmo.embed.kernels import Kernels
     from elmo.formats.containers.safetensors_file import Dtype
     from elmo.model.bilm import BiLmState
     from elmo.model.mix import LayerMix
 
 Sentence = str | Sequence[str] | Tokens
 DEVICES = ("cpu", "cuda", "mps", "xpu")
-DEFAULT_BATCH_SIZE = 256
+PRECISIONS = (*DTYPES, "int8")  # of the network; vectors have no int8
+CHUNK_TOKENS = 1 << 14  # that are read at once, but for one longer sentence
+CARRIED_ROWS = 256  # sentences of a batch when states are carried from row to row, as bilm-tf's batches did
 
 
 class EncodeOptions(TypedDict, total=False):
@@ -36,7 +39,7 @@ class EncodeOptions(TypedDict, total=False):
 
     layers: LayerChoice | int | LayerMix
     start: Start
-    batch_size: int
+    batch_size: int | None
     as_tensor: bool
     dtype: str | None
     device: str | torch.device | None
@@ -65,7 +68,7 @@ class Elmo:
         from elmo.embed.engine import Engine
         from elmo.model.bilm import BiLm
 
-        check_dtype(dtype)
+        check_dtype(dtype, PRECISIONS)
         if not isinstance(model, Pretrained):
             raise ConfigError(
                 f"expected a model that has been read, found {type(model).__name__}; use Elmo.from_pretrained"
@@ -147,20 +150,47 @@ class Elmo:
         """Where the network is."""
         return next(self.bilm.parameters()).device
 
+    @property
+    def precision(self) -> str:
+        """The type that the network is computed in: one of torch's, or int8."""
+        dtype = next(self.bilm.parameters()).dtype
+        return "int8" if self._engine.is_int8 else str(dtype).removeprefix("torch.")
+
+    @property
+    def kernels(self) -> Kernels:
+        """What products the network is computed with on this machine, and why."""
+        return self._engine.kernels
+
+    def engine(self) -> dict[str, str]:
+        """How this machine computes the network, and why so, in words."""
+        return self._engine.description()
+
     def to(self, device: str | torch.device | None = None, *, dtype: str | None = None) -> Self:
         """Move the network to a device, or compute in another precision."""
         import torch
 
-        check_dtype(dtype)
+        from elmo.embed.kernels import choose
+
+        check_dtype(dtype, PRECISIONS)
         if device is not None and str(device).partition(":")[0] not in DEVICES:
             raise ConfigError(f"device must be one of {', '.join(DEVICES)}, not {str(device)!r:.40}")
+        is_int8 = self._engine.is_int8 if dtype is None else dtype == "int8"
+        like = next(self.bilm.parameters())
+        if is_int8:  # refused before anything is moved
+            is_cpu = str(like.device if device is None else device).partition(":")[0] == "cpu"
+            choose(torch.empty(0, device="cpu" if is_cpu else "meta"), is_int8=True)
+        before = like.device, like.dtype, self._engine.is_int8
+        kept = "float32" if dtype == "int8" else dtype  # int8 is rounded from float32, and only in products
         try:
             self.bilm.to(
-                device=device, dtype=None if dtype is None else cast("torch.dtype", getattr(torch, dtype))
+                device=device, dtype=None if kept is None else cast("torch.dtype", getattr(torch, kept))
             )
         except (RuntimeError, AssertionError) as error:
             reason = str(error).splitlines()[0]
             raise ConfigError(f"cannot use device {device!s}: {reason}") from error
+        like = next(self.bilm.parameters())
+        if (like.device, like.dtype, is_int8) != before:
+            self._engine.forget(is_int8=is_int8)
         return self
 
     @overload
@@ -174,7 +204,7 @@ class Elmo:
         *,
         layers: LayerChoice | int | LayerMix = "average",
         start: Start = "zero",
-        batch_size: int = DEFAULT_BATCH_SIZE,
+        batch_size: int | None = None,
         as_tensor: bool = False,
         dtype: str | None = None,
         device: str | torch.device | None = None,
@@ -185,8 +215,9 @@ class Elmo:
 
         A string is tokenised, a list of strings inside the iterable is taken as tokens. ``layers`` is
         "average", "top", "all" (layer, time, width), "concat", a layer's number or a ``LayerMix``;
-        ``dtype`` is that of the vectors given back. The vectors of a sentence depend on that sentence
-        alone, whatever ``batch_size`` is, unless ``start`` is a ``Carry``.
+        ``dtype`` is that of the vectors given back. No sentence may have more than ``max_tokens``, and no
+        more are read at once; ``batch_size`` counts sentences instead. The vectors of a sentence depend on
+        that sentence alone, whatever either is, unless ``start`` is a ``Carry``.
         """
         is_one = isinstance(sentences, str | Tokens)
         items = [sentences] if is_one else _as_list(sentences)
@@ -198,7 +229,7 @@ class Elmo:
         finish = finisher(as_tensor=as_tensor, dtype=dtype)
         found: list[Encoding] = []
         for tokens, states in self._layers(
-            tokenised, start=start, batch_size=batch_size, show_progress=show_progress
+            tokenised, start=start, batch_size=batch_size, max_tokens=limit, show_progress=show_progress
         ):
             found.append(Encoding(tokens.tokens, finish(take(states)), tokens.text, tokens.offsets))
         return found[0] if is_one else found
@@ -241,6 +272,10 @@ class Elmo:
         self.pretrained = replace(self.pretrained, warm=warm)
         return warm
 
+    def clear_cache(self) -> None:
+        """Let go of the words' vectors that are remembered for the next call: 50,000 words at most."""
+        self._engine.forget_words()
+
     def batch(self, sentences: Iterable[Sentence]) -> CharBatch:
         """Padded ids of sentences with their boundaries, as ``bilm`` reads them."""
         return self.indexer.batch(
@@ -277,16 +312,20 @@ class Elmo:
         tokenised: Sequence[Tokens],
         *,
         start: Start,
-        batch_size: int = DEFAULT_BATCH_SIZE,
+        batch_size: int | None = None,
+        max_tokens: int = MAX_TOKENS,
         show_progress: bool = False,
     ) -> Iterator[tuple[Tokens, Tensor]]:
         """Each sentence with all its layers (layer, time, width), in order."""
-        if batch_size < 1:
+        if batch_size is not None and batch_size < 1:
             raise ConfigError(f"batch_size must be at least 1, found {batch_size}")
         fixed = None if isinstance(start, Carry) else self._fixed_start(start)
-        begins = range(0, len(tokenised), batch_size)
-        for begin in tracked(begins, "Embedding", is_shown=show_progress):
-            chunk = tokenised[begin : begin + batch_size]
+        if isinstance(start, Carry):
+            chunks = list(_chunks(tokenised, most=batch_size or CARRIED_ROWS, n_tokens=None))
+        else:
+            n_tokens = min(max_tokens, CHUNK_TOKENS) if batch_size is None else None
+            chunks = list(_chunks(tokenised, most=batch_size, n_tokens=n_tokens))
+        for chunk in tracked(chunks, "Embedding", is_shown=show_progress):
             state = fixed
             if isinstance(start, Carry):
                 state = start.rows(len(chunk), self.bilm.zero_state(1))
@@ -321,6 +360,22 @@ class Elmo:
             )
         found = repr(start) if isinstance(start, str) else type(start).__name__
         raise ConfigError(f"start must be 'zero', 'warm' or a Carry(), not {found[:40]}")
+
+
+def _chunks(
+    tokenised: Sequence[Tokens], *, most: int | None, n_tokens: int | None
+) -> Iterator[Sequence[Tokens]]:
+    """Sentences in their order, at most so many or of so many tokens together; one longer stands alone."""
+    first = found = 0
+    for place, tokens in enumerate(tokenised):
+        size = len(tokens) + 2  # and its boundaries
+        is_full = n_tokens is not None and found + size > n_tokens
+        if place > first and (is_full or place - first == most):
+            yield tokenised[first:place]
+            first, found = place, 0
+        found += size
+    if tokenised:
+        yield tokenised[first:]
 
 
 def _indexer(model: Pretrained) -> TokenIndexer:

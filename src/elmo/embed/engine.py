@@ -1,32 +1,42 @@
-"""Tokenised sentences in, all layers of each out: a biLM run so that no sentence depends on another.
+"""Tokenised sentences in, all layers of each out: a biLM run fast, and no sentence depends on another.
 
-Floating-point sums depend on the order in which a library adds them up, and libraries choose that order
-by the shape of the matrices. So every matrix product here has one shape, whatever the batch: a fixed
-number of words through the character CNN, a fixed number of rows through an LSTM step. A row's result
-then does not depend on its place among the rows, nor on what the other rows hold, and a sentence gets
-the same bits alone as among thousands. ``BiLm.forward`` is the readable reference for what is computed.
+Each distinct word goes through the token layer once; sentences are read in lanes, one after another, the two
+directions side by side. ``kernels`` has the products, in which a row's numbers do not depend on other
+rows, so a sentence gets the same bits alone as among thousands. ``BiLm.forward`` is the readable reference
+for what is computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
+from functools import partial
+from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from elmo.embed.kernels import Kernels, choose, plain
+from elmo.embed.lanes import Lanes
+from elmo.embed.lstm_rows import LstmRows, spare_rows
+from elmo.embed.products import InexactError, state_dtype
+from elmo.embed.token_rows import TokenRows
+from elmo.embed.token_vectors import CACHED_WORDS, TokenVectors
+from elmo.embed.weight_watch import WeightWatch
+from elmo.errors import ConfigError
 from elmo.model.bilm import BiLm, BiLmState
 from elmo.model.lstm import LstmState, ProjectedLstm
-from elmo.text.batch import TokenIds, TokenIndexer
+from elmo.model.side_by_side import SideBySide
+from elmo.text.batch import TokenIndexer
 
-# Rows of a product come in multiples of 32, the floats that torch's vector loops take at a time. Fewer
-# could leave a remainder to its scalar code, whose sigmoid differs from the vector code's in the last bit.
-ROWS = 32  # sentences in one LSTM step
-STEPS = 8  # time steps whose input products are taken at once
-WORDS = 32  # words in one pass of the token layer
-TILE_TOKENS = 1 << 15  # a tile of sentences holds at most about this many tokens
+TILE_TOKENS = 1 << 14  # that are read at once, but for one longer sentence: memory is theirs, not the text's
+DIRECTIONS = 2
+
+T = TypeVar("T")
+_Stacks = tuple[list[LstmRows], list[LstmRows]]  # forward, backward
 
 
 @dataclass(frozen=True)
@@ -37,12 +47,96 @@ class Contextualised:
     state: BiLmState  # one row per sentence
 
 
-class Engine:
-    """A frozen biLM, ready to read sentences."""
+@dataclass(frozen=True)
+class _Place:
+    """Where weights were prepared: a fork of the process does not have its threads."""
 
-    def __init__(self, bilm: BiLm, indexer: TokenIndexer) -> None:
+    process: int
+    thread: int
+    n_threads: int  # that torch may use
+
+    @classmethod
+    def here(cls) -> _Place:
+        """The thread that asks."""
+        return cls(os.getpid(), threading.get_ident(), torch.get_num_threads())
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """The weights as they are now, prepared for this machine."""
+
+    kernels: Kernels
+    tokens: TokenVectors
+    stacks: _Stacks | None  # None: not asked for yet
+    has_skip: bool
+    side: SideBySide | None  # None: one after the other
+    watch: WeightWatch
+    place: _Place
+
+    def is_current(self) -> bool:
+        """Whether it may be used here and now."""
+        here = _Place.here()
+        # Threads that begin later may count fewer: torch's default is that of whoever set it last.
+        is_same_count = here.thread != self.place.thread or here.n_threads == self.place.n_threads
+        return here.process == self.place.process and is_same_count and self.watch.is_unchanged()
+
+    def run_all(self, pieces: Sequence[Callable[[], T]]) -> list[T]:
+        """The results of independent pieces of work, in their order."""
+        if self.side is None:
+            return [piece() for piece in pieces]
+        return self.side.run(*(torch.inference_mode()(piece) for piece in pieces))
+
+
+class Engine:
+    """A frozen biLM, ready to read sentences; weights that change are noticed at the next call."""
+
+    def __init__(self, bilm: BiLm, indexer: TokenIndexer, *, is_int8: bool = False) -> None:
         self.bilm = bilm
         self.indexer = indexer
+        self._is_int8 = is_int8
+        self._lock = threading.Lock()
+        self._ready: _Ready | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies prepare their own weights: packed ones live in this process."""
+        return partial(type(self), is_int8=self._is_int8), (self.bilm, self.indexer)
+
+    @property
+    def kernels(self) -> Kernels:
+        """What this engine multiplies with, and why."""
+        return self._now(has_stacks=True).kernels
+
+    @property
+    def is_int8(self) -> bool:
+        """Whether products are of eight bits."""
+        return self._is_int8
+
+    def description(self) -> dict[str, str]:
+        """What is used on this machine, by the name of each part, and why."""
+        ready = self._now(has_stacks=True)
+        layers = [lstm for stack in cast("_Stacks", ready.stacks) for lstm in stack]
+        kernels = ready.kernels
+        compiled = layers[0].not_compiled
+        n_threads = torch.get_num_threads()
+        side = "side by side, each on half of them" if ready.side is not None else "one after the other"
+        return {
+            "products": f"{kernels.name}, {kernels.precision}: {kernels.reason}",
+            "loops": "compiled, by numba" if compiled is None else f"torch's own: {compiled}",
+            "threads": f"{n_threads}, the two directions {side}",
+            "words": f"the last {CACHED_WORDS:,} are remembered from call to call",
+        }
+
+    def forget(self, *, is_int8: bool | None = None) -> None:
+        """Let go of all that was prepared and remembered, for other products if asked."""
+        with self._lock:
+            self._ready = None
+            self._is_int8 = self._is_int8 if is_int8 is None else is_int8
+
+    def forget_words(self) -> None:
+        """Let go of the words remembered, and keep the weights as they are prepared."""
+        with self._lock:
+            if self._ready is not None:
+                self._ready.tokens.forget()
 
     @torch.inference_mode()
     def run(
@@ -55,158 +149,137 @@ class Engine:
 
         ``start`` has a row per sentence, or one row that every sentence starts from; None is all zero.
         """
+        ready = self._now(has_stacks=True)
         if start is None:
             start = self.bilm.zero_state(1)
-        n = len(sentences)
-        start = BiLmState(start.hidden.expand(-1, -1, n, -1), start.cell.expand(-1, -1, n, -1))
+        n, dtype = len(sentences), state_dtype(start.hidden)
+        start = BiLmState(*(part.to(dtype).expand(-1, -1, n, -1) for part in (start.hidden, start.cell)))
         last = BiLmState(start.hidden.clone(), start.cell.clone())
-        vectors, places = self._token_vectors(sentences)
+        vectors, numbers = self._table(sentences, ready)
         layers: list[Tensor | None] = [None] * n
-        for tile in _tiles([len(sentence) for sentence in sentences]):
-            self._run_tile(tile, [places[k] for k in tile], vectors, start=start, last=last, layers=layers)
+        for tile in _tiles([len(row) for row in numbers]):
+            found = _run_tile(ready, vectors, [numbers[k] for k in tile], _rows(start, tile))
+            last.hidden[:, :, tile], last.cell[:, :, tile] = found.state.hidden, found.state.cell
+            for k, states in zip(tile, found.layers, strict=True):
+                layers[k] = states
         return Contextualised(cast("list[Tensor]", layers), last)
 
+    @torch.inference_mode()
     def token_vectors(self, tokens: Sequence[str]) -> Tensor:
         """The context-free vector of each token, (token, width)."""
-        with torch.inference_mode():
-            vectors, places = self._token_vectors([tokens])
-            return vectors[places[0][1:-1]]
+        vectors, numbers = self._table([tokens], self._now())
+        return vectors[torch.from_numpy(numbers[0][1:-1]).to(vectors.device)]
 
+    @torch.inference_mode()
     def boundary_vectors(self) -> Tensor:
         """The vectors of the tokens that open and close a sentence, (2, width)."""
-        with torch.inference_mode():
-            return self._token_layer(self.indexer.boundaries())
+        return self._now().tokens.boundaries.clone()
 
-    def _token_vectors(self, sentences: Sequence[Sequence[str]]) -> tuple[Tensor, list[Tensor]]:
+    def _table(self, sentences: Sequence[Sequence[str]], ready: _Ready) -> tuple[Tensor, list[np.ndarray]]:
         """A table with each distinct token's vector, and each sentence's rows in it, boundaries included."""
         index: dict[str, int] = {}
-        rows = [[index.setdefault(token, len(index)) + 2 for token in sentence] for sentence in sentences]
-        edges, words = self.indexer.boundaries(), self.indexer.words(list(index))
         # Boundaries are rows of their own: a word spelled "<S>" is looked up as a word.
-        pieces = [self._token_layer(edges), self._token_layer(words)]
-        return torch.cat(pieces), [torch.tensor([0, *row, 1]) for row in rows]
+        rows = [
+            np.array([0, *(index.setdefault(token, len(index)) + 2 for token in sentence), 1])
+            for sentence in sentences
+        ]
+        return torch.cat([ready.tokens.boundaries, ready.tokens(list(index), ready.run_all)]), rows
 
-    def _token_layer(self, ids: TokenIds) -> Tensor:
-        device = next(self.bilm.parameters()).device
-        pieces: list[Tensor] = []
-        parts = [None if part is None else torch.from_numpy(part) for part in (ids.char_ids, ids.word_ids)]
-        n = len(next(part for part in parts if part is not None))
-        for begin in range(0, n, WORDS):
-            chunk = [None if part is None else part[begin : begin + WORDS] for part in parts]
-            size = min(WORDS, n - begin)
-            padded = [
-                None
-                if part is None
-                else F.pad(part, [0, 0] * (part.dim() - 1) + [0, WORDS - size]).to(device)
-                for part in chunk
-            ]
-            pieces.append(self.bilm.token_layer(*padded)[:size])
-        if not pieces:
-            return next(self.bilm.parameters()).new_zeros(0, self.bilm.zero_state(1).hidden.size(-1))
-        return torch.cat(pieces)
+    def _now(self, *, has_stacks: bool = False) -> _Ready:
+        """The weights prepared, again if they have changed."""
+        with self._lock:
+            ready, self._ready = self._ready, None
+            if ready is None or not ready.is_current() or (has_stacks and ready.stacks is None):
+                del ready  # before its successor takes memory
+                ready = self._prepared(has_stacks=has_stacks)
+            self._ready = ready
+            return ready
 
-    def _run_tile(
-        self,
-        tile: list[int],
-        places: list[Tensor],
-        vectors: Tensor,
-        *,
-        start: BiLmState,
-        last: BiLmState,
-        layers: list[Tensor | None],
-    ) -> None:
-        """Both directions of at most ROWS sentences; results go to ``layers`` and ``last`` at ``tile``."""
-        lengths = [len(place) for place in places]  # falling
-        tokens = torch.nn.utils.rnn.pad_sequence([vectors[place] for place in places])  # (time, row, width)
-        outputs: list[list[Tensor]] = []
-        for direction, stack in enumerate((self.bilm.forward_stack, self.bilm.backward_stack)):
-            inputs = tokens if direction == 0 else _mirrored(tokens, lengths)
-            read: list[Tensor] = []
-            for layer, state, output in self._read(
-                stack, inputs, lengths, start=start, tile=tile, direction=direction
-            ):
-                last.hidden[direction, layer, tile] = state.hidden
-                last.cell[direction, layer, tile] = state.cell
-                read.append(output if direction == 0 else _mirrored(output, lengths))
-            outputs.append(read)
-        for k, (row, length) in enumerate(zip(tile, lengths, strict=True)):
-            inner = slice(1, length - 1)
-            token = tokens[inner, k]
-            found = [torch.cat([token, token], dim=1)]
-            for ahead, behind in zip(*outputs, strict=True):
-                found.append(torch.cat([ahead[inner, k], behind[inner, k]], dim=1))
-            layers[row] = torch.stack(found)
+    @torch.inference_mode()
+    def _prepared(self, *, has_stacks: bool) -> _Ready:
+        like = next(self.bilm.parameters())
+        is_cpu = like.device.type == "cpu"
+        side = SideBySide(DIRECTIONS) if is_cpu and torch.get_num_threads() >= DIRECTIONS else None
+        watch = WeightWatch(self.bilm)  # first: a weight that changes meanwhile has changed
+        kernels = choose(like, is_int8=self._is_int8)
 
-    def _read(
-        self,
-        stack: nn.ModuleList,
-        inputs: Tensor,
-        lengths: list[int],
-        *,
-        start: BiLmState,
-        tile: list[int],
-        direction: int,
-    ) -> Iterator[tuple[int, LstmState, Tensor]]:
-        """One direction of a tile: each layer's number, last state and output (time, row, width)."""
-        for index, lstm in enumerate(stack):
-            state = LstmState(start.hidden[direction, index, tile], start.cell[direction, index, tile])
-            output, state = read_layer(cast("ProjectedLstm", lstm), inputs, lengths, state)
-            if self.bilm.has_skip and index > 0:
-                output += inputs
-            yield index, state, output
-            inputs = output
+        def prepare() -> tuple[TokenVectors, _Stacks | None]:
+            layer = TokenRows(self.bilm.token_layer, kernels)
+            tokens = TokenVectors(self.indexer, layer, kernels, device=like.device)
+            return tokens, self._stacks(kernels) if has_stacks else None
+
+        try:
+            # where it will be used: a product's bits may depend on the number of threads
+            tokens, stacks = prepare() if side is None else side.run(torch.inference_mode()(prepare))[0]
+        except InexactError as error:
+            if self._is_int8:
+                raise ConfigError(f"{error}; use float32") from error
+            kernels = plain(like, str(error))
+            tokens, stacks = prepare()
+        return _Ready(kernels, tokens, stacks, self.bilm.has_skip, side, watch, _Place.here())
+
+    def _stacks(self, kernels: Kernels) -> _Stacks:
+        forward, backward = (
+            [LstmRows(cast("ProjectedLstm", lstm), kernels) for lstm in stack]
+            for stack in (self.bilm.forward_stack, self.bilm.backward_stack)
+        )
+        return forward, backward
 
 
-def read_layer(
-    lstm: ProjectedLstm, inputs: Tensor, lengths: list[int], start: LstmState
-) -> tuple[Tensor, LstmState]:
-    """What ``ProjectedLstm.forward`` computes, for rows of falling length, in products of fixed shape."""
-    time, n_rows, width = inputs.shape
-    outputs = inputs.new_zeros(time, n_rows, start.hidden.size(1))
-    last = LstmState(start.hidden.clone(), start.cell.clone())
-    state = LstmState(_padded(start.hidden, ROWS), _padded(start.cell, ROWS))
-    block = inputs.new_zeros(STEPS, ROWS, width)
-    for begin in range(0, time, STEPS):
-        size = min(STEPS, time - begin)
-        block[:size, :n_rows] = inputs[begin : begin + size]
-        gates = F.linear(block.view(STEPS * ROWS, width), lstm.input_weight, lstm.bias).view(STEPS, ROWS, -1)
-        for t in range(begin, begin + size):
-            state = lstm.step(gates[t - begin], state)
-            n_true = _count_longer(lengths, t)
-            outputs[t, :n_true] = state.hidden[:n_true]
-            ending = slice(_count_longer(lengths, t + 1), n_true)  # at the tail of the true ones
-            last.hidden[ending], last.cell[ending] = state.hidden[ending], state.cell[ending]
-    return outputs, last
+def _run_tile(ready: _Ready, vectors: Tensor, numbers: list[np.ndarray], start: BiLmState) -> Contextualised:
+    """Both directions of sentences, given as rows of ``vectors``."""
+    lanes = Lanes.of([len(row) for row in numbers], max_lanes=ready.kernels.max_rows, device=vectors.device)
+    stacks = cast("_Stacks", ready.stacks)
+    n_lstm, width = len(stacks[0]), vectors.size(1)
+    n_rows = lanes.n_tokens + spare_rows(ready.kernels)
+    places = [lanes.places(is_mirrored=bool(direction)) for direction in range(DIRECTIONS)]
+    # what each direction reads, then each layer of it: (direction, layer, row, width)
+    states = vectors.new_empty(DIRECTIONS, 1 + n_lstm, n_rows, width)
+    states[:, :, lanes.n_tokens :] = 0
+    for direction in range(DIRECTIONS):
+        order = np.empty(lanes.n_tokens, dtype=np.int64)
+        order[np.concatenate(places[direction])] = np.concatenate(numbers)
+        source, read_first = torch.from_numpy(order).to(vectors.device), states[direction, 0, : len(order)]
+        torch.index_select(vectors, 0, source, out=read_first)
+
+    def read(direction: int) -> list[LstmState]:
+        last: list[LstmState] = []
+        for index, lstm in enumerate(stacks[direction]):
+            before, after = states[direction, index], states[direction, index + 1]
+            last.append(lstm.read(before, lanes, start.at(direction, index), outputs=after))
+            if ready.has_skip and index > 0:
+                after[: lanes.n_tokens] += before[: lanes.n_tokens]
+        return last
+
+    ends = ready.run_all([lambda direction=direction: read(direction) for direction in range(DIRECTIONS)])
+    state = BiLmState(
+        hidden=torch.stack([torch.stack([layer.hidden for layer in end]) for end in ends]),
+        cell=torch.stack([torch.stack([layer.cell for layer in end]) for end in ends]),
+    )
+    rows = states.view(-1, width)
+    layers: list[Tensor] = []
+    at = np.arange(1 + n_lstm)[:, None, None] * n_rows  # (layer, time, direction)
+    for ahead, behind in zip(*places, strict=True):
+        both = np.stack([ahead[1:-1], behind[1:-1] + (1 + n_lstm) * n_rows], axis=1)
+        index = torch.from_numpy((at + both).ravel()).to(vectors.device)
+        layers.append(rows.index_select(0, index).view(1 + n_lstm, len(both), DIRECTIONS * width))
+    return Contextualised(layers, state)
+
+
+def _rows(state: BiLmState, tile: list[int]) -> BiLmState:
+    """Those rows of a state."""
+    return BiLmState(state.hidden[:, :, tile], state.cell[:, :, tile])
 
 
 def _tiles(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Indices of sentences, longest first, in groups that waste little on padding."""
+    """Indices of sentences in groups that fit a budget of tokens; those of like length together."""
     tile: list[int] = []
+    n_tokens = 0
     for k in sorted(range(len(lengths)), key=lambda k: -lengths[k]):
-        longest = lengths[tile[0]] if tile else 0
-        if tile and (len(tile) == ROWS or (len(tile) + 1) * longest > TILE_TOKENS):
+        if tile and n_tokens + lengths[k] > TILE_TOKENS:
             yield tile
-            tile = []
+            tile, n_tokens = [], 0
         tile.append(k)
+        n_tokens += lengths[k]
     if tile:
         yield tile
-
-
-def _padded(rows: Tensor, n: int) -> Tensor:
-    return F.pad(rows, (0, 0, 0, n - len(rows)))
-
-
-def _count_longer(lengths: list[int], t: int) -> int:
-    """How many rows of falling length still have a token at step ``t``."""
-    n = len(lengths)
-    while n and lengths[n - 1] <= t:
-        n -= 1
-    return n
-
-
-def _mirrored(x: Tensor, lengths: list[int]) -> Tensor:
-    """Each row of x (time, row, width) read from its last true token to its first."""
-    y = torch.zeros_like(x)
-    for k, length in enumerate(lengths):
-        y[:length, k] = x[:length, k].flip(0)
-    return y

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
-def tracked(steps: Sequence[int], description: str, *, is_shown: bool) -> Iterable[int]:
+def tracked(steps: Sequence[T], description: str, *, is_shown: bool) -> Iterable[T]:
     """The steps, with a bar while they are taken if ``is_shown``."""
     if not is_shown:
         return steps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -57,10 +57,10 @@ def layer_taker(layers: LayerChoice | int | LayerMix, n_layers: int) -> Callable
     return named[layers]
 
 
-def check_dtype(dtype: str | None) -> None:
-    """Refuse a precision that is not one of ``DTYPES``."""
-    if dtype is not None and dtype not in DTYPES:
-        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r:.40}")
+def check_dtype(dtype: str | None, known: Sequence[str] = DTYPES) -> None:
+    """Refuse a precision that is not one of those."""
+    if dtype is not None and dtype not in known:
+        raise ConfigError(f"dtype must be one of {', '.join(known)}, not {dtype!r:.40}")
 
 
 def finisher(*, as_tensor: bool, dtype: str | None) -> Callable[[Tensor], Any]:

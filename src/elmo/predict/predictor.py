@@ -2,8 +2,8 @@
 
 As in training: the forward direction reads ``<S> w1 … wn`` and predicts ``w1 … wn </S>``, the backward one
 reads ``</S> wn … w1`` and predicts ``wn … w1 <S>``. What predicts is the top layer's output, skip connection
-included. As in ``embed.engine`` every matrix product has one shape, whatever is read side by side, so that
-no sentence's numbers depend on another's, to the last bit.
+included. As in ``embed.fixed_rows`` every matrix product has one shape, whatever is read side by side, so
+that no sentence's numbers depend on another's, to the last bit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elmo.embed.elmo import Elmo
-from elmo.embed.engine import ROWS, Engine, read_layer
+from elmo.embed.engine import Engine
+from elmo.embed.fixed_rows import ROWS, read_layer
 from elmo.errors import ConfigError
 from elmo.formats.pretrained import SoftmaxWeights
 from elmo.model.bilm import BiLmState
@@ -77,6 +78,7 @@ class Predictor:
         parts = [alphabet.read_part(word) if alphabet else word for word in spellings]
         ids = np.array([*self._boundary_ids, *self.vocab.ids(parts)], dtype=np.int64)
         vectors = torch.cat([self._engine.boundary_vectors(), self._engine.token_vectors(spellings)])
+        vectors = vectors.to(next(self.bilm.parameters()).dtype)
         is_unknown = ids == self._unknown_id if self._unknown_id is not None else np.zeros(len(ids), bool)
         is_unknown[:FIRST_WORD] = False
         return Words(vectors, torch.from_numpy(ids).to(vectors.device), is_unknown)
