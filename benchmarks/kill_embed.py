@@ -1,11 +1,14 @@
 """Kill embedding jobs at random instants, resume them, and compare every byte with an undisturbed run.
 
     python benchmarks/kill_embed.py --kills 50
+    python benchmarks/kill_embed.py --kills 10 --workers 2 --suffixes .parquet
 
 For each output format: a job with a tiny model is started, killed (SIGKILL) after a random time, started
 again, and so on until it ends by itself; then the next job begins, until that many kills have struck. After
 every kill, each file under a final name must already be whole; at the end, files and bytes must be equal.
 One process imports everything once and forks the jobs, so that the time is spent in the jobs themselves.
+With ``--workers``, jobs are shared by so many processes, and after a kill gone on with by one or by many, as
+chance wills; the workers of a killed job must end by themselves and so free its lock.
 """
 
 from __future__ import annotations
@@ -26,10 +29,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 import torch  # noqa: E402
 from tests.formats.tiny import tiny_model  # noqa: E402
 
+from elmo.embed.atomic import locked  # noqa: E402
 from elmo.embed.elmo import Elmo  # noqa: E402
 from elmo.embed.job import EmbedJob, run  # noqa: E402
+from elmo.embed.output_files import OutputFiles  # noqa: E402
 from elmo.embed.reading import read_embeddings  # noqa: E402
 from elmo.embed.writers import SUFFIXES, check_libraries  # noqa: E402
+from elmo.errors import OutputError  # noqa: E402
 
 LINES = [
     "The river bank .",
@@ -48,6 +54,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", help="where jobs write; a temporary folder, unless given")
     parser.add_argument("--suffixes", nargs="+", default=[s for s in SUFFIXES if s != ".h5"])
+    parser.add_argument("--workers", type=int, default=1, help="processes that share a job")
     options = parser.parse_args()
     torch.set_num_threads(1)
     elmo = Elmo(tiny_model(), tokenizer="whitespace")
@@ -60,7 +67,9 @@ def main() -> int:
         text.write_text("\n".join(LINES * 4) + "\n", encoding="utf-8")
         for suffix in options.suffixes:
             check_libraries(suffix)
-            problems += kill_format(suffix, folder, text, elmo, chance=chance, kills=options.kills)
+            problems += kill_format(
+                suffix, folder, text, elmo, chance=chance, kills=options.kills, workers=options.workers
+            )
     for problem in problems:
         print(problem, file=sys.stderr)
     print("every byte equal" if not problems else f"{len(problems)} problems")
@@ -68,26 +77,37 @@ def main() -> int:
 
 
 def kill_format(
-    suffix: str, folder: Path, text: Path, elmo: Elmo, *, chance: random.Random, kills: int
+    suffix: str, folder: Path, text: Path, elmo: Elmo, *, chance: random.Random, kills: int, workers: int
 ) -> list[str]:
     """What went wrong with one format."""
     began = time.monotonic()
     place = folder / "job"
 
-    def job() -> EmbedJob:
-        return EmbedJob((str(text),), place / f"vectors{suffix}", layers="all", shard_tokens=15, batch_size=2)
+    def job(workers: int = 1) -> EmbedJob:
+        out = place / f"vectors{suffix}"
+        return EmbedJob((str(text),), out, layers="all", shard_tokens=15, batch_size=2, workers=workers)
 
-    duration = work(job(), elmo)
+    durations = {1: work(job(), elmo) or 0.0}
     expected = contents(place)
     found = [encoding.tokens for encoding in read_embeddings(place / f"vectors{suffix}")]
     problems = (
         [] if found == [tuple(line.split()) for line in LINES * 4] else [f"{suffix}: lines lost or doubled"]
     )
+    if workers > 1:
+        shutil.rmtree(place)
+        durations[workers] = work(job(workers), elmo) or 0.0
+        if contents(place) != expected:
+            problems.append(f"{suffix}: {workers} workers wrote other bytes than one process")
     n_kills = n_jobs = n_midway = 0
     while n_kills < kills:
         shutil.rmtree(place)
         n_jobs += 1
-        while work(job(), elmo, kill_after=chance.uniform(0, duration)) is None:
+        patience = 1.0  # grows, so that a job ends however slow the machine has become meanwhile
+        while True:
+            n = chance.choice((1, workers))
+            if work(job(n), elmo, kill_after=patience * chance.uniform(0, durations[n])) is not None:
+                break
+            patience *= 1.2
             n_kills += 1
             now = contents(place) if place.exists() else {}
             n_midway += any("00000" in name for name in now)
@@ -116,10 +136,24 @@ def work(job: EmbedJob, elmo: Elmo, *, kill_after: float | None = None) -> float
         os.kill(child, signal.SIGKILL)  # not waited for yet, so the id is still the child's
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
+        wait_for_workers(OutputFiles(Path(job.out or "")).lock)
         return None
     if os.WEXITSTATUS(status) != 0:
         raise SystemExit(f"{job.out}: the job failed")
     return time.monotonic() - began
+
+
+def wait_for_workers(lock: Path) -> None:
+    """Until the lock that they share with their killed parent is free."""
+    deadline = time.monotonic() + 60
+    while lock.exists():
+        try:
+            with locked(lock, subject=lock):
+                return
+        except OutputError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

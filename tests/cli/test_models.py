@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from elmo import Elmo
+from elmo.embed.products import missing_int8, missing_packed
 from elmo.formats.detect import load
 from tests.cli.conftest import Run, assert_refused
 from tests.formats.tiny import assert_same_model, tiny_model
@@ -39,6 +41,29 @@ def test_info_as_json_agrees_with_the_table(run: Run) -> None:
     assert found["fingerprint"] == row(table, "checksum").split()[0]
     assert found["config"]["lstm"]["cell_width"] == 6
     assert found["has_softmax"] is True
+
+
+def test_info_tells_how_the_model_is_computed_here_and_why(run: Run) -> None:
+    outcome = run("info", "model", "--engine")
+    assert (outcome.code, outcome.err) == (0, "")
+    kernels = Elmo.from_pretrained("model").kernels
+    assert row(outcome.out, "products") == f"{kernels.name}, float32: {kernels.reason}"
+    assert row(outcome.out, "loops").startswith(("compiled", "torch's own: "))
+    assert row(outcome.out, "threads").startswith(str(torch.get_num_threads()))
+    found = json.loads(run("info", "model", "--engine", "--json").out)
+    assert list(found) == ["products", "loops", "threads", "words"]
+
+
+def test_int8_is_used_or_refused_in_a_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = missing_packed() or missing_int8()
+    arguments = ("embed", "corpus.txt", "--model", "model", "--precision", "int8")
+    if missing is None:
+        rough, exact = run(*arguments).out, run(*arguments[:-2]).out
+        assert rough.count("\n") == exact.count("\n")
+        assert rough != exact
+        assert "int8" in row(run("info", "model", "--engine", "--precision", "int8").out, "products")
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    assert_refused(run(*arguments), "no units for products of eight bits", "use float32")
 
 
 def test_info_reads_the_environment_and_archives(

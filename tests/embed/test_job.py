@@ -185,7 +185,7 @@ def test_an_hdf5_file_that_does_not_fit_keeps_its_parts(
 ) -> None:
     text.write_text("a b\n" * 30)
     job = replace(job, out=out.with_suffix(".hdf5"), shard_tokens=40)
-    begin(job, elmo, reports=17)  # with the first report of putting the parts together
+    begin(job, elmo, reports=18)  # with the first report of putting the parts together
     with small_files(limit), pytest.raises(OutputError, match=r"v\.hdf5: cannot be written: File too large$"):
         run(job, elmo)
     assert run(job, elmo).kept == 30

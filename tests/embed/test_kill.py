@@ -10,14 +10,26 @@ import pytest
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "kill_embed.py"
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="jobs are forked")
-def test_jobs_killed_at_fifty_random_instants_end_with_the_same_bytes() -> None:
-    command = [sys.executable, str(SCRIPT), "--kills", "10"]
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="jobs are forked")
+
+
+def rows_of(*arguments: str) -> list[list[str]]:
+    """The table of a run in which every byte was equal."""
+    command = [sys.executable, str(SCRIPT), *arguments]
     if Path("/dev/shm").is_dir():  # a disk may have other work, and jobs wait for it with every shard
         command += ["--folder", "/dev/shm"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    rows = [line.split() for line in done.stdout.splitlines()[1:-1]]
+    return [line.split() for line in done.stdout.splitlines()[1:-1]]
+
+
+def test_jobs_killed_at_fifty_random_instants_end_with_the_same_bytes() -> None:
+    rows = rows_of("--kills", "10")
     assert [row[0] for row in rows] == [".hdf5", ".jsonl", ".npz", ".parquet", ".safetensors"]
     assert sum(int(row[1]) for row in rows) >= 50
     assert sum(int(row[3]) for row in rows) >= 10  # not all struck before the first shard
+
+
+def test_jobs_that_workers_share_are_killed_and_end_with_the_same_bytes() -> None:
+    (row,) = rows_of("--kills", "4", "--workers", "2", "--suffixes", ".safetensors")
+    assert int(row[1]) >= 4

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from elmo.cli.options import Device, Errors, Inputs, Layers, Model, Start, Tokenizer, examples, layer_choice
+from elmo.cli.options import (
+    Errors,
+    Inputs,
+    Layers,
+    Model,
+    Precision,
+    Start,
+    Tokenizer,
+    examples,
+    layer_choice,
+)
 from elmo.cli.report import logger, one_line
 
 if TYPE_CHECKING:
@@ -19,6 +29,7 @@ EXAMPLES = examples(
     "elmo embed corpus.txt more/*.txt --model model --out vectors.h5",
     "elmo embed corpus.txt --model model --layers all --dtype float16 --out v.npz",
     "elmo embed corpus.txt --model model --split --out big.parquet --dry-run",
+    "elmo embed corpus.txt --model model --workers 2 --out vectors.safetensors",
 )
 _COUNTED_BYTES = 1 << 32  # counting the lines of more than that would hold up the work
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7", b"BZh", b"\x28\xb5")
@@ -46,13 +57,31 @@ def command(
     split: Annotated[bool, typer.Option("--split", help="Split lines of text into sentences.")] = False,
     errors: Errors = "strict",
     dtype: Annotated[
-        Literal["float32", "float16"], typer.Option(help="Precision of the vectors.")
+        Literal["float32", "float16"], typer.Option(help="Type of the vectors in the output.")
     ] = "float32",
+    precision: Precision = "float32",
     start: Start = "zero",
-    device: Device = "cpu",
+    device: Annotated[
+        str,
+        typer.Option(metavar="cpu|cuda|mps", help="Where to compute; for --workers also cuda:0,cuda:1,…"),
+    ] = "cpu",
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Processes that share a job with --out; changes the speed, not the vectors.",
+        ),
+    ] = 1,
     batch_size: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Sentences at a time; changes the speed, not the vectors.")
-    ] = 256,
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Sentences at a time; changes the speed, not the vectors.",
+            show_default="as many as 16,384 tokens hold",
+        ),
+    ] = None,
     shard_tokens: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Tokens of one shard.", show_default="about 64 MB of vectors"),
@@ -66,13 +95,15 @@ def command(
 ) -> None:
     """Embed text: a vector for every token.
 
-    A run with --out that was stopped goes on where it was when the same command is given again.
+    A run with --out that was stopped goes on where it was when the same command is given again, with
+    another number of workers, too.
     """
     from elmo.cli.progress import shown
     from elmo.embed.elmo import Elmo
     from elmo.embed.job import EmbedJob, plan, run
     from elmo.text.source import expand
 
+    devices = device.split(",")
     job = EmbedJob(
         inputs=tuple(inputs),
         out=out,
@@ -85,13 +116,15 @@ def command(
         batch_size=batch_size,
         shard_tokens=shard_tokens,
         restart=restart,
+        workers=workers,
+        devices=tuple(devices) if len(devices) > 1 else (),
     )
     files = expand(job.inputs)  # a typo is told before a large model is loaded
     if input_format != "conllu" and any(".conllu" in Path(file).suffixes for file in files):
         logger.warning("a name ends in .conllu, but is read as %s; use --format conllu", input_format)
     if input_format != "text" and tokenizer is not None:
         logger.warning("--tokenizer is for raw text; --format %s has its own tokens", input_format)
-    elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
+    elmo = Elmo.from_pretrained(model, device=devices[0], dtype=precision, tokenizer=tokenizer)
     if dry_run:
         _print_plan(plan(job, elmo))
         return

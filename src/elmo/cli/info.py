@@ -8,33 +8,56 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elmo.cli.options import MODEL_HELP, AsJson, examples
+from elmo.cli.options import MODEL_HELP, AsJson, Precision, examples
 from elmo.cli.report import one_line
 
 if TYPE_CHECKING:
     from elmo.config import BiLmConfig
     from elmo.formats.detect import ModelInfo
 
-EXAMPLES = examples("elmo info model", "elmo info model --json")
+EXAMPLES = examples(
+    "elmo info model",
+    "elmo info model --json",
+    "elmo info model --engine",
+    "elmo info model --engine --precision bfloat16",
+)
 
 
 def command(
     model: Annotated[
         str | None, typer.Argument(metavar="MODEL", envvar="ELMO_MODEL", help=MODEL_HELP, show_default=False)
     ] = None,
+    engine: Annotated[
+        bool, typer.Option("--engine", help="Show instead how this machine computes it, and why so.")
+    ] = False,
+    precision: Precision = "float32",
     as_json: AsJson = False,
 ) -> None:
-    """Show a model's format, sizes, vocabulary and checksum."""
+    """Show a model's format, sizes, vocabulary and checksum; or how it is computed here."""
     from elmo.formats.detect import describe
 
-    info = describe(model)
-    if as_json:
-        print(json.dumps(asdict(info), default=str))
-        return
-    rows = _rows(info)
+    if engine:
+        found = _engine(model, precision)
+        if as_json:
+            print(json.dumps(found))
+            return
+        rows = list(found.items())
+    else:
+        info = describe(model)
+        if as_json:
+            print(json.dumps(asdict(info), default=str))
+            return
+        rows = _rows(info)
     size = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(one_line(f"{name:{size}}  {value}").rstrip())
+
+
+def _engine(model: str | None, precision: str) -> dict[str, str]:
+    """The weights are loaded and prepared for it: some shapes decide, and are tried out."""
+    from elmo.embed.elmo import Elmo
+
+    return Elmo.from_pretrained(model, dtype=precision).engine()
 
 
 def _rows(info: ModelInfo) -> list[tuple[str, str]]:

@@ -59,6 +59,10 @@ Start = Annotated[
     Literal["zero", "warm"], typer.Option(help="What the LSTMs remember when a sentence begins.")
 ]
 Device = Annotated[str, typer.Option(metavar="cpu|cuda|mps", help="Where to compute.")]
+Precision = Annotated[
+    Literal["float32", "bfloat16", "int8"],
+    typer.Option(help="Of the network: rougher is faster where the processor has units for it."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Errors = Annotated[
     Literal["strict", "replace", "skip", "surrogateescape"],

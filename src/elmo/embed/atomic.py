@@ -44,15 +44,16 @@ def cannot_write(path: Path, error: BaseException) -> OutputError:
 
 
 @contextmanager
-def locked(path: Path, *, subject: Path) -> Iterator[None]:
+def locked(path: Path, *, subject: Path) -> Iterator[int]:
     """Hold a lock file; ``OutputError`` when another process holds it.
 
-    The system drops the lock when its process ends, however it ends. The file is removed on leaving; a
+    What it gives is the descriptor, by which children may share the lock. The system drops the lock when its
+    last holder ends, however it ends. The file is removed on leaving; a
     killed process leaves it behind, which hinders nobody.
     """
     descriptor = _lock(path, subject)
     try:
-        yield
+        yield descriptor
     finally:
         if os.name != "nt":
             path.unlink(missing_ok=True)  # before the lock is gone: nobody else can hold this file

@@ -2,7 +2,8 @@
 
 A job may be stopped at any instant, by Ctrl-C, ``kill -9`` or a full disk, and started again with the same
 arguments: it goes on after the last whole shard and ends with the same bytes (on the same machine, with as
-many threads). Memory is that of the model and one shard, whatever the size of the input; only HDF5, whose
+many threads). Memory is that of the model and of three groups of sentences, one being read, one computed and
+one written, whatever the size of the input; with workers, each has the model and one group. Only HDF5, whose
 ``sentence_to_index`` is one string, holds the distinct sentences' text when it is put together at the end.
 """
 
@@ -11,13 +12,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from elmo.config import BiLmConfig, n_parameters
 from elmo.embed.atomic import cannot_write, locked
-from elmo.embed.groups import check_length, groups
+from elmo.embed.groups import check_length, groups, pieces
 from elmo.embed.output_files import OutputFiles
 from elmo.embed.request import EmbedJob, Plan, Progress, Summary, encode
 from elmo.embed.shard import Layout
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
 
 _LIBRARIES = 300 << 20  # memory of Python and torch themselves, about
+_TOKEN_TEXT = 200  # memory of a token with its offsets, about
 
 __all__ = ["EmbedJob", "Plan", "Progress", "Summary", "plan", "run"]
 
@@ -50,8 +51,8 @@ def plan(job: EmbedJob, model: Elmo | BiLmConfig, *, tokenizer: Tokenizer | None
     for group in groups(job.sentences(tokenizer), max_tokens=limit):
         lengths = [len(sentence.tokens) for sentence in group.sentences]
         widest_shard = max(widest_shard, group.n_tokens)
-        for begin in range(0, len(lengths), job.batch_size):
-            widest_batch = max(widest_batch, sum(lengths[begin : begin + job.batch_size]))
+        for piece in pieces(group.sentences, batch_size=job.batch_size):
+            widest_batch = max(widest_batch, sum(len(sentence.tokens) for sentence in piece))
         n_shards += 1
         n_sentences += len(lengths)
         n_tokens += group.n_tokens
@@ -61,9 +62,13 @@ def plan(job: EmbedJob, model: Elmo | BiLmConfig, *, tokenizer: Tokenizer | None
     numbers = 12 * (layout.n_layers or 1) * layout.width if is_json else layout.token_bytes + 24
     per_sentence = 1000 if files is not None and files.is_assembled else 40  # HDF5: a dataset each
     # The network holds a batch's layers about three times over, a writer its shard twice.
-    all_layers = 4 * config.n_layers * config.width
-    memory = _LIBRARIES + 4 * n_parameters(config) + 3 * widest_batch * all_layers
-    memory += 2 * widest_shard * layout.token_bytes
+    loaded = _LIBRARIES + 4 * n_parameters(config)
+    computing = 3 * widest_batch * 4 * config.n_layers * config.width
+    writing, text = 2 * widest_shard * layout.token_bytes, widest_shard * _TOKEN_TEXT
+    if job.workers == 1:  # the next group is being computed while a shard is written, and a third is read
+        memory = loaded + computing + writing + widest_shard * layout.token_bytes + 3 * text
+    else:
+        memory = loaded + 2 * job.workers * text + job.workers * (loaded + computing + writing + text)
     written: tuple[Path, ...] = ()
     if files is not None:
         is_one = n_shards == 1 or files.is_assembled
@@ -102,10 +107,8 @@ def run(
     check_libraries(files.suffix)
     sentences = job.sentences(elmo.tokenizer, tally)
     files.make_folders()
-    with locked(files.lock, subject=job.out):
-        return ToFiles(job, elmo, files=files, layout=layout, limit=limit, report=report).run(
-            sentences, tally
-        )
+    with locked(files.lock, subject=job.out) as lock:
+        return ToFiles(job, elmo, files=files, lock=lock, limit=limit, report=report).run(sentences, tally)
 
 
 def _to_stream(
@@ -114,7 +117,7 @@ def _to_stream(
     """JSON lines on a stream; a reader who has seen enough ends the job quietly."""
     sentences, n_sentences, n_tokens, is_cut_short = job.sentences(elmo.tokenizer, tally), 0, 0, False
     try:
-        while batch := list(islice(sentences, job.batch_size)):
+        for batch in pieces(sentences, batch_size=job.batch_size):
             for sentence in batch:
                 check_length(sentence)
             for encoding in encode(batch, job, elmo):

@@ -12,7 +12,7 @@ import numpy as np
 from elmo.embed.encoding import Encoding
 from elmo.embed.shard import Layout
 from elmo.errors import ConfigError, OutputError
-from elmo.text.source import ErrorPolicy, InputFormat, Sentence, Tally, read_sentences
+from elmo.text.source import ErrorPolicy, InputFormat, Sentence, Tally, expand, read_sentences
 from elmo.text.tokens import Tokenizer
 
 if TYPE_CHECKING:
@@ -34,18 +34,35 @@ class EmbedJob:
     errors: ErrorPolicy = "strict"  # bytes that are no UTF-8
     dtype: Literal["float32", "float16"] = "float32"
     start: Literal["zero", "warm"] = "zero"
-    batch_size: int = 256  # changes the speed, never the vectors
+    batch_size: int | None = None  # changes the speed, never the vectors; None: by tokens, as encode does
     shard_tokens: int | None = None  # None: as many as make a shard of about 64 MB, within reason
     restart: bool = False  # begin anew, whatever is there
+    workers: int = 1  # processes that share the work; changes the speed, never the vectors
+    devices: tuple[str, ...] = ()  # dealt out to the workers; none: that of the model
 
     def __post_init__(self) -> None:
-        for name, value in (("batch_size", self.batch_size), ("shard_tokens", self.shard_tokens)):
+        for name in ("batch_size", "shard_tokens", "workers"):
+            value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, found {value}")
+        if self.workers > 1 and self.out is None:
+            raise ConfigError(
+                f"{self.workers} workers need a file to write: give an output (--out), or take one worker"
+            )
+        if len(self.devices) > self.workers:
+            raise ConfigError(
+                f"{len(self.devices)} devices need as many workers, found {self.workers}; give --workers"
+            )
+        if len({name.partition(":")[0] for name in self.devices}) > 1:
+            raise ConfigError(f"devices must be of one kind, found {', '.join(self.devices)[:80]}")
 
     def tokens_per_shard(self, layout: Layout) -> int:
         """At most so many, but for one longer sentence."""
         return self.shard_tokens or min(max(1, SHARD_BYTES // layout.token_bytes), SHARD_TOKENS)
+
+    def may_wait(self) -> bool:
+        """Whether its input is another program's output, which may come late or never."""
+        return any(path == "-" or not path.is_file() for path in expand(self.inputs))
 
     def sentences(self, tokenizer: Tokenizer, tally: Tally | None = None) -> Iterator[Sentence]:
         """The input, tokenised; it is looked up at once and read as it is used."""

@@ -1,23 +1,34 @@
-"""Sentences in; whole shards and their manifest out, from where an earlier run was stopped."""
+"""Sentences in; whole shards and their manifest out, from where an earlier run was stopped.
+
+Reading, computing and writing overlap: while the calling thread computes a group's vectors, one thread reads
+and tokenises the next group, and another writes the shard of the one before. These three groups are all that
+is held, however large the input. With workers, this process reads and keeps the manifest, and each worker
+computes and writes a shard at a time; held here is the text of twice as many groups as there are workers.
+"""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
 
 from elmo.embed.atomic import cannot_write, replacing
 from elmo.embed.groups import Group, groups
 from elmo.embed.manifest import Manifest, ShardRecord, read_manifest
 from elmo.embed.output_files import OutputFiles
+from elmo.embed.pipeline import Behind, read_ahead
 from elmo.embed.reading import read_shard
-from elmo.embed.request import EmbedJob, Progress, Summary, encode
-from elmo.embed.shard import Layout, Shard
-from elmo.embed.writers import WRITERS, write_hdf5
+from elmo.embed.request import EmbedJob, Progress, Summary
+from elmo.embed.shard_maker import ShardMaker, Vectors
+from elmo.embed.workers import Workers, model_folder
+from elmo.embed.writers import write_hdf5
 from elmo.errors import DataError, OutputError
 from elmo.formats.checksums import sha256
 from elmo.formats.files import shown
@@ -31,32 +42,26 @@ class ToFiles:
     """One run of a job that writes files, under its lock."""
 
     def __init__(
-        self, job: EmbedJob, elmo: Elmo, *, files: OutputFiles, layout: Layout, limit: int,
+        self, job: EmbedJob, elmo: Elmo, *, files: OutputFiles, lock: int, limit: int,
         report: Callable[[Progress], None],
     ) -> None:  # fmt: skip
-        self.job, self.elmo, self.files, self.layout, self.limit = job, elmo, files, layout, limit
-        self.report = report
+        self.job, self.elmo, self.files, self.lock, self.limit = job, elmo, files, lock, limit
+        self.report = report  # called from this thread only
+        self.maker = ShardMaker(job, elmo)
         self.manifest = Manifest(
             out=files.out.name, model=_model(elmo, job), options=_options(job, elmo, limit)
         )
         self.kept = 0
+        self.n_sentences = self.n_tokens = 0  # whose vectors are there, if not yet in a whole shard
 
     def run(self, sentences: Iterator[Sentence], tally: Tally) -> Summary:
         """Do what is left of the job."""
         self._begin()
-        was_complete, n_begun = self.manifest.is_complete, len(self.manifest.shards)
-        self.kept = sum(record.sentences for record in self.manifest.shards)
-        n_groups = 0
-        for group in groups(sentences, max_tokens=self.limit):
-            n_groups += 1
-            if group.index < n_begun:
-                self._check_unchanged(self.manifest.shards[group.index], group)
-            elif was_complete:
-                raise self._changed("has grown")
-            else:
-                self._add(group)
-        if n_groups < n_begun:
-            raise self._changed("has become shorter")
+        was_complete = self.manifest.is_complete
+        self.kept = self.n_sentences = sum(record.sentences for record in self.manifest.shards)
+        self.n_tokens = sum(record.tokens for record in self.manifest.shards)
+        with self._groups(sentences) as found:
+            self._add_all(self._left_to_do(found))
         if not was_complete:
             self._finish()
         shards = self.manifest.shards
@@ -77,6 +82,7 @@ class ToFiles:
     def _begin(self) -> None:
         """Find out what an earlier run left, keep what is whole, and remove the rest."""
         files, restart = self.files, self.job.restart
+        shutil.rmtree(model_folder(files.out), ignore_errors=True)  # of a killed run's workers
         self._refuse_if_input([files.out, *files.existing()])  # which --restart would remove
         is_new = not files.manifest.exists()
         if is_new and not restart and files.existing():
@@ -156,40 +162,95 @@ class ToFiles:
             "name another output, or use --restart to begin anew"
         )
 
-    def _add(self, group: Group) -> None:
-        """Embed a group and write its shard."""
-        files = self.files
-        shard = Shard.of(group.sentences, self._vectors(group), first=group.first)
-        path = files.shard(group.index, is_only=group.is_last and group.index == 0)
-        with replacing(path) as temporary:
-            path.parent.mkdir(exist_ok=True)
-            with temporary.open("xb") as file:
-                WRITERS[files.shard_suffix.lower()](shard, file)
-        record = ShardRecord(
-            file=path.name,
-            sha256=sha256(path),
-            first=group.first,
-            sentences=len(group.sentences),
-            tokens=group.n_tokens,
-            input=group.digest,
-        )
-        is_complete = group.is_last and not files.is_assembled
+    def _groups(self, sentences: Iterator[Sentence]) -> AbstractContextManager[Iterator[Group]]:
+        """The input in groups, read ahead.
+
+        Not so where workers compute anyway, and not where reading may wait: no thread can be stopped then.
+        """
+        gather = partial(groups, max_tokens=self.limit)
+        if self.job.workers > 1 or self.job.may_wait():
+            return nullcontext(gather(sentences))
+        return read_ahead(sentences, gather)
+
+    def _left_to_do(self, found: Iterable[Group]) -> Iterator[Group]:
+        """The groups without a whole shard; the others must be as they were."""
+        begun, was_complete, n_groups = self.manifest.shards, self.manifest.is_complete, 0
+        for group in found:
+            n_groups += 1
+            if group.index < len(begun):
+                self._check_unchanged(begun[group.index], group)
+            elif was_complete:
+                raise self._changed("has grown")
+            else:
+                yield group
+        if n_groups < len(begun):
+            raise self._changed("has become shorter")
+
+    def _add_all(self, left: Iterator[Group]) -> None:
+        """Make the shards of all groups, if there are any."""
+        n_before = len(self.manifest.shards)
+        if self.job.workers > 1:
+            self._add_by_workers(left)
+        else:
+            self._add_here(left)
+        if len(self.manifest.shards) > n_before:
+            self._report("embedding")
+
+    def _add_here(self, left: Iterator[Group]) -> None:
+        """Compute one shard while the one before is written; Ctrl-C waits for that one, and keeps it."""
+        with Behind() as behind:
+            for group in left:
+                vectors = self.maker.vectors(group, partial(self._report, "embedding"))
+                behind.do(partial(self._write, group, vectors))
+                self._count(len(group.sentences), group.n_tokens)
+                self._report("embedding")
+
+    def _add_by_workers(self, left: Iterator[Group]) -> None:
+        """Have workers make the shards; they are recorded in their order."""
+        first = next(left, None)
+        if first is None:
+            return
+        under_way: _UnderWay = deque()
+        try:
+            with Workers(self.job, self.elmo, lock=self.lock) as workers:
+                try:
+                    for group in chain([first], left):
+                        while under_way and (
+                            len(under_way) == 2 * self.job.workers or under_way[0].is_whole()
+                        ):
+                            self._take(under_way)
+                            self._report("embedding")
+                        under_way.append(_Shard(workers.submit(group), is_last=group.is_last))
+                    while under_way:
+                        self._take(under_way)
+                        self._report("embedding")
+                except BaseException as error:
+                    # Ctrl-C keeps what is whole by now; another error comes after the shards under way
+                    while under_way and (isinstance(error, Exception) or under_way[0].is_whole()):
+                        self._take(under_way)
+                    raise
+        except BaseException:
+            with suppress(OutputError):
+                self.files.remove_strays(self.files.shard_folder / one.file for one in self.manifest.shards)
+            raise
+
+    def _take(self, under_way: _UnderWay) -> None:
+        """Wait for the first of the shards under way, and record it."""
+        record = under_way[0].future.result()
+        is_last = under_way.popleft().is_last
+        self._record(record, is_last=is_last)
+        self._count(record.sentences, record.tokens)
+
+    def _write(self, group: Group, vectors: Vectors) -> None:
+        self._record(self.maker.write(group, vectors), is_last=group.is_last)
+
+    def _record(self, record: ShardRecord, *, is_last: bool) -> None:
+        """Say that a shard is whole; all before it are, too."""
+        is_complete = is_last and not self.files.is_assembled
         self.manifest = replace(
             self.manifest, shards=(*self.manifest.shards, record), is_complete=is_complete
         )
-        self.manifest.write(files.manifest)
-        self._report("embedding")
-
-    def _vectors(self, group: Group) -> np.ndarray[Any, Any]:
-        vectors, at = self.layout.empty(group.n_tokens), 0
-        size = self.job.batch_size
-        for begin in range(0, len(group.sentences), size):
-            batch = group.sentences[begin : begin + size]
-            for encoding in encode(batch, self.job, self.elmo):
-                vectors[..., at : at + len(encoding), :] = encoding.vectors
-                at += len(encoding)
-            self._report("embedding", sentences=begin + len(batch), tokens=at)
-        return vectors
+        self.manifest.write(self.files.manifest)
 
     def _finish(self) -> None:
         """Put the parts of an HDF5 file together, and say that the job is done."""
@@ -219,19 +280,37 @@ class ToFiles:
         self.manifest.write(files.manifest)
         files.remove_parts()
 
+    def _count(self, n_sentences: int, n_tokens: int) -> None:
+        self.n_sentences += n_sentences
+        self.n_tokens += n_tokens
+
     def _report(
-        self, stage: Literal["embedding", "assembling"], *, sentences: int = 0, tokens: int = 0
+        self, stage: Literal["embedding", "assembling"], n_sentences: int = 0, n_tokens: int = 0
     ) -> None:
-        shards = self.manifest.shards
+        """Tell how far the job came; a group at hand comes on top of what is counted."""
         self.report(
             Progress(
                 stage=stage,
-                sentences=sum(one.sentences for one in shards) + sentences,
-                tokens=sum(one.tokens for one in shards) + tokens,
-                shards=len(shards),
+                sentences=self.n_sentences + n_sentences,
+                tokens=self.n_tokens + n_tokens,
+                shards=len(self.manifest.shards),
                 kept=self.kept,
             )
         )
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """A shard that a worker makes."""
+
+    future: Future[ShardRecord]
+    is_last: bool
+
+    def is_whole(self) -> bool:
+        return self.future.done() and not self.future.cancelled() and self.future.exception() is None
+
+
+_UnderWay = deque[_Shard]  # in the order of their groups
 
 
 def _model(elmo: Elmo, job: EmbedJob) -> str:
@@ -254,6 +333,6 @@ def _options(job: EmbedJob, elmo: Elmo, limit: int) -> dict[str, Any]:
         "start": job.start,
         "dtype": job.dtype,
         "device": elmo.device.type,
-        "precision": str(next(elmo.bilm.parameters()).dtype).removeprefix("torch."),  # of the network
+        "precision": elmo.precision,
         "shard_tokens": limit,
     }

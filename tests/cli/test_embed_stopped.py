@@ -1,0 +1,108 @@
+"""``elmo embed`` in processes of its own, stopped by Ctrl-C and ``kill -9``: one line, and the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Outcome, Run, assert_refused
+from tests.embed.jobs import contents
+from tests.embed.processes import children, wait_until_gone
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends signals")
+
+Start = Callable[..., subprocess.Popen[str]]
+LINES = [f"the bank of river {k}\n" for k in range(60)]
+COMMAND = ("embed", "-", "--model", "model", "--shard-tokens", "20", "--tokenizer", "whitespace", "--quiet")
+SHARED = (*COMMAND, "--workers", "2", "--out", "out/v.npz")
+
+
+@pytest.fixture
+def expected(run: Run, here: Path) -> dict[str, bytes]:
+    """What a job that nobody stops writes."""
+    assert run(*COMMAND, "--out", "whole/v.npz", stdin="".join(LINES)).code == 0
+    return contents(here / "whole")
+
+
+def begun(start: Start, here: Path) -> subprocess.Popen[str]:
+    """A job in the midst of its work: two shards or more are recorded, and its input has not ended."""
+    process = start(*SHARED, stdin=subprocess.PIPE, start_new_session=True)
+    assert process.stdin
+    process.stdin.write("".join(LINES[:50]))
+    process.stdin.flush()
+    deadline = time.monotonic() + 120
+    manifest = here / "out" / "v.npz.manifest.json"
+    while not manifest.exists() or len(json.loads(manifest.read_text())["shards"]) < 2:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return process
+
+
+def assert_goes_on(run: Run, here: Path, expected: dict[str, bytes]) -> None:
+    """The same command ends with the same bytes, and had not to begin anew."""
+    whole = here / "out" / "v-00000.npz"
+    before = whole.stat().st_mtime_ns
+    again = run(*SHARED, stdin="".join(LINES))
+    assert (again.code, again.err) == (0, "")
+    assert contents(here / "out") == expected
+    assert whole.stat().st_mtime_ns == before
+
+
+def test_ctrl_c_ends_all_workers_and_the_same_command_goes_on(
+    run: Run, start: Start, here: Path, expected: dict[str, bytes]
+) -> None:
+    process = begun(start, here)
+    workers = children(process.pid)
+    assert len(workers) == 2
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+    out, err = process.communicate(timeout=120)
+    assert_refused(Outcome(process.returncode, out, err), "interrupted; give the same command", code=130)
+    wait_until_gone(workers)
+    assert not list(here.glob("out/.*"))
+    assert_goes_on(run, here, expected)
+
+
+def test_workers_of_a_killed_parent_end_and_the_same_command_goes_on(
+    run: Run, start: Start, here: Path, expected: dict[str, bytes]
+) -> None:
+    process = begun(start, here)
+    workers = children(process.pid)
+    assert len(workers) == 2
+    process.kill()
+    process.wait()
+    wait_until_gone(workers)
+    assert_goes_on(run, here, expected)
+
+
+def test_ctrl_c_is_heard_while_stdin_brings_nothing(start: Start, here: Path) -> None:
+    process = start("embed", "-", "--model", "model", "--out", "v.npz", "--quiet", stdin=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while not (here / "v.npz.manifest.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.2)  # it now waits for the first line
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert process.stderr
+    assert process.stderr.read().startswith("elmo: interrupted")
+
+
+def test_workers_without_a_file_are_refused(run: Run) -> None:
+    refused = run("embed", "corpus.txt", "--model", "model", "--workers", "2")
+    assert_refused(refused, "2 workers need a file to write", "--out")
+    refused = run("embed", "corpus.txt", "--model", "model", "--out", "v.npz", "--device", "cuda:0,cuda:1")
+    assert_refused(refused, "2 devices need as many workers, found 1", "--workers")
+
+
+def test_the_help_says_what_workers_and_batches_change(run: Run) -> None:
+    shown = " ".join(run("embed", "--help").out.split())
+    assert "--workers N" in shown
+    assert "Processes that share a job with --out; changes the speed, not the vectors" in shown
+    assert "as many as 16,384 tokens hold" in shown

@@ -1,0 +1,31 @@
+"""A process id in, its children and whether it lives out, as ``ps`` tells on Linux and macOS."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+
+def children(parent: int) -> list[int]:
+    """The living children of a process."""
+    return [pid for pid, (of, _) in _table().items() if of == parent]
+
+
+def wait_until_gone(pids: list[int], *, seconds: float = 60) -> None:
+    """Wait until none of them lives; a fault if one still does."""
+    deadline = time.monotonic() + seconds
+    while left := set(pids) & _table().keys():
+        assert time.monotonic() < deadline, f"still alive: {left}"
+        time.sleep(0.05)
+
+
+def _table() -> dict[int, tuple[int, str]]:
+    """Parent and state of every process; one that has ended and was not fetched yet is left out."""
+    with subprocess.Popen(["ps", "-A", "-o", "pid=,ppid=,stat="], stdout=subprocess.PIPE, text=True) as ps:
+        told, _ = ps.communicate()
+    rows = [line.split() for line in told.splitlines()]
+    return {
+        int(pid): (int(parent), state)
+        for pid, parent, state in rows
+        if not state.startswith("Z") and int(pid) != ps.pid
+    }
