@@ -13,7 +13,7 @@ from elmo.embed import compiled, lstm_rows
 from elmo.embed.elmo import Elmo
 from elmo.embed.kernels import Kernels, choose, plain
 from elmo.embed.lanes import Lanes
-from elmo.embed.lstm_rows import LstmRows, spare_rows
+from elmo.embed.lstm_rows import LstmRows
 from elmo.model.lstm import LstmState, ProjectedLstm
 from tests.formats.tiny import tiny_model
 
@@ -71,7 +71,7 @@ def read(
     rows: LstmRows, sentences: list[torch.Tensor], start: LstmState
 ) -> tuple[list[torch.Tensor], LstmState]:
     lanes = Lanes.of([len(one) for one in sentences], max_lanes=KERNELS.max_rows, device=torch.device("cpu"))
-    inputs = torch.zeros(lanes.n_tokens + spare_rows(KERNELS), sentences[0].size(1))
+    inputs = torch.zeros(lanes.n_rows(KERNELS), sentences[0].size(1))
     places = [torch.from_numpy(place) for place in lanes.places(is_mirrored=False)]
     for place, one in zip(places, sentences, strict=True):
         inputs[place] = one

@@ -149,7 +149,7 @@ def test_no_other_sentence_order_batch_memory_or_tile_changes_a_bit(
 def test_tiles_of_a_few_tokens_give_the_same_bits_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     sentences = random_sentences(30)
     expected = ELMO._engine.run(sentences)
-    monkeypatch.setattr(engine_room, "TILE_TOKENS", 50)
+    monkeypatch.setattr(engine_room, "PIECE_TOKENS", 50)
     found = ELMO._engine.run(sentences)
     assert all(torch.equal(one, other) for one, other in zip(found.layers, expected.layers, strict=True))
     assert torch.equal(found.state.cell, expected.state.cell)

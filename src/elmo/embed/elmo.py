@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast, overload
 
 from elmo.embed.encoding import Encoding, Vectors
 from elmo.embed.groups import MAX_TOKENS
+from elmo.embed.pieces import PIECE_TOKENS, pieces
 from elmo.embed.progress import tracked
 from elmo.embed.result import DTYPES, LayerChoice, check_dtype, finisher, layer_taker
 from elmo.embed.start import Carry, Start, mean_state
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 Sentence = str | Sequence[str] | Tokens
 DEVICES = ("cpu", "cuda", "mps", "xpu")
 PRECISIONS = (*DTYPES, "int8")  # of the network; vectors have no int8
-CHUNK_TOKENS = 1 << 14  # that are read at once, but for one longer sentence
 CARRIED_ROWS = 256  # sentences of a batch when states are carried from row to row, as bilm-tf's batches did
 
 
@@ -320,11 +320,9 @@ class Elmo:
         if batch_size is not None and batch_size < 1:
             raise ConfigError(f"batch_size must be at least 1, found {batch_size}")
         fixed = None if isinstance(start, Carry) else self._fixed_start(start)
-        if isinstance(start, Carry):
-            chunks = list(_chunks(tokenised, most=batch_size or CARRIED_ROWS, n_tokens=None))
-        else:
-            n_tokens = min(max_tokens, CHUNK_TOKENS) if batch_size is None else None
-            chunks = list(_chunks(tokenised, most=batch_size, n_tokens=n_tokens))
+        if batch_size is None and isinstance(start, Carry):
+            batch_size = CARRIED_ROWS
+        chunks = list(pieces(tokenised, batch_size=batch_size, max_tokens=min(max_tokens, PIECE_TOKENS)))
         for chunk in tracked(chunks, "Embedding", is_shown=show_progress):
             state = fixed
             if isinstance(start, Carry):
@@ -360,22 +358,6 @@ class Elmo:
             )
         found = repr(start) if isinstance(start, str) else type(start).__name__
         raise ConfigError(f"start must be 'zero', 'warm' or a Carry(), not {found[:40]}")
-
-
-def _chunks(
-    tokenised: Sequence[Tokens], *, most: int | None, n_tokens: int | None
-) -> Iterator[Sequence[Tokens]]:
-    """Sentences in their order, at most so many or of so many tokens together; one longer stands alone."""
-    first = found = 0
-    for place, tokens in enumerate(tokenised):
-        size = len(tokens) + 2  # and its boundaries
-        is_full = n_tokens is not None and found + size > n_tokens
-        if place > first and (is_full or place - first == most):
-            yield tokenised[first:place]
-            first, found = place, 0
-        found += size
-    if tokenised:
-        yield tokenised[first:]
 
 
 def _indexer(model: Pretrained) -> TokenIndexer:

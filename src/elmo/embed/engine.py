@@ -21,7 +21,8 @@ from torch import Tensor
 
 from elmo.embed.kernels import Kernels, choose, plain
 from elmo.embed.lanes import Lanes
-from elmo.embed.lstm_rows import LstmRows, spare_rows
+from elmo.embed.lstm_rows import LstmRows
+from elmo.embed.pieces import PIECE_TOKENS
 from elmo.embed.products import InexactError, state_dtype
 from elmo.embed.token_rows import TokenRows
 from elmo.embed.token_vectors import CACHED_WORDS, TokenVectors
@@ -32,7 +33,6 @@ from elmo.model.lstm import LstmState, ProjectedLstm
 from elmo.model.side_by_side import SideBySide
 from elmo.text.batch import TokenIndexer
 
-TILE_TOKENS = 1 << 14  # that are read at once, but for one longer sentence: memory is theirs, not the text's
 DIRECTIONS = 2
 
 T = TypeVar("T")
@@ -158,8 +158,13 @@ class Engine:
         vectors, numbers = self._table(sentences, ready)
         layers: list[Tensor | None] = [None] * n
         for tile in _tiles([len(row) for row in numbers]):
-            found = _run_tile(ready, vectors, [numbers[k] for k in tile], _rows(start, tile))
-            last.hidden[:, :, tile], last.cell[:, :, tile] = found.state.hidden, found.state.cell
+            # not by brackets, which wake torch's threads for the smallest piece: they would spin for
+            # milliseconds beside the two that read
+            where = torch.tensor(tile, device=vectors.device)
+            begun = BiLmState(start.hidden.index_select(2, where), start.cell.index_select(2, where))
+            found = _run_tile(ready, vectors, [numbers[k] for k in tile], begun)
+            last.hidden.index_copy_(2, where, found.state.hidden)
+            last.cell.index_copy_(2, where, found.state.cell)
             for k, states in zip(tile, found.layers, strict=True):
                 layers[k] = states
         return Contextualised(cast("list[Tensor]", layers), last)
@@ -231,7 +236,7 @@ def _run_tile(ready: _Ready, vectors: Tensor, numbers: list[np.ndarray], start: 
     lanes = Lanes.of([len(row) for row in numbers], max_lanes=ready.kernels.max_rows, device=vectors.device)
     stacks = cast("_Stacks", ready.stacks)
     n_lstm, width = len(stacks[0]), vectors.size(1)
-    n_rows = lanes.n_tokens + spare_rows(ready.kernels)
+    n_rows = lanes.n_rows(ready.kernels)
     places = [lanes.places(is_mirrored=bool(direction)) for direction in range(DIRECTIONS)]
     # what each direction reads, then each layer of it: (direction, layer, row, width)
     states = vectors.new_empty(DIRECTIONS, 1 + n_lstm, n_rows, width)
@@ -266,17 +271,12 @@ def _run_tile(ready: _Ready, vectors: Tensor, numbers: list[np.ndarray], start: 
     return Contextualised(layers, state)
 
 
-def _rows(state: BiLmState, tile: list[int]) -> BiLmState:
-    """Those rows of a state."""
-    return BiLmState(state.hidden[:, :, tile], state.cell[:, :, tile])
-
-
 def _tiles(lengths: Sequence[int]) -> Iterator[list[int]]:
     """Indices of sentences in groups that fit a budget of tokens; those of like length together."""
     tile: list[int] = []
     n_tokens = 0
     for k in sorted(range(len(lengths)), key=lambda k: -lengths[k]):
-        if tile and n_tokens + lengths[k] > TILE_TOKENS:
+        if tile and n_tokens + lengths[k] > PIECE_TOKENS:
             yield tile
             tile, n_tokens = [], 0
         tile.append(k)

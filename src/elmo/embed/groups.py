@@ -1,4 +1,4 @@
-"""A stream of sentences in, groups of a shard's size out; and pieces of what the network takes at a time.
+"""A stream of sentences in, groups of a shard's size out.
 
 Where a group ends depends on the sentences alone, never on when a job was stopped: that is what lets a job
 go on to the same bytes.
@@ -17,8 +17,6 @@ from elmo.text.source import Sentence
 MAX_TOKENS = 100_000  # of one sentence
 MAX_CHARACTERS = 1 << 26  # of one group's tokens: they are held in memory, however few they are
 MAX_SENTENCES = 1 << 18  # of one group: empty lines are sentences too
-PIECE_TOKENS = 1 << 14  # of one piece: as many as Elmo.encode takes at a time
-PIECE_SENTENCES = 1 << 12  # of one piece
 
 
 @dataclass(frozen=True)
@@ -51,25 +49,6 @@ def groups(sentences: Iterable[Sentence], *, max_tokens: int) -> Iterator[Group]
         n_characters += characters
         digest.update(_line(sentence))
     yield Group(index, first, tuple(held), n_tokens, is_last=True, digest=digest.hexdigest())
-
-
-def pieces(sentences: Iterable[Sentence], *, batch_size: int | None) -> Iterator[list[Sentence]]:
-    """What is embedded at a time: so many sentences or, by default, as many as ``PIECE_TOKENS`` hold."""
-    most = PIECE_SENTENCES if batch_size is None else batch_size
-    held: list[Sentence] = []
-    n_tokens = 0
-    for sentence in sentences:
-        size = len(sentence.tokens) + 2  # its boundaries are read as well
-        if held and batch_size is None and n_tokens + size > PIECE_TOKENS:
-            yield held
-            held, n_tokens = [], 0
-        held.append(sentence)
-        n_tokens += size
-        if len(held) == most:
-            yield held
-            held, n_tokens = [], 0
-    if held:
-        yield held
 
 
 def check_length(sentence: Sentence) -> None:

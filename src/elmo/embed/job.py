@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, TextIO
 
 from elmo.config import BiLmConfig, n_parameters
 from elmo.embed.atomic import cannot_write, locked
-from elmo.embed.groups import check_length, groups, pieces
+from elmo.embed.groups import check_length, groups
 from elmo.embed.output_files import OutputFiles
+from elmo.embed.pieces import pieces
 from elmo.embed.request import EmbedJob, Plan, Progress, Summary, encode
 from elmo.embed.shard import Layout
 from elmo.embed.to_files import ToFiles

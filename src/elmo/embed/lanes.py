@@ -120,6 +120,10 @@ class Lanes:
             last_row = max(end, last_row) if step > first else end
         yield range(first, len(self.counts)), kernels.block(last_row - self.begins[first])
 
+    def n_rows(self, kernels: Kernels) -> int:
+        """Rows that ``blocks`` reach into: those of all tokens, and some behind the last."""
+        return max(self.begins[steps.start] + n_rows for steps, n_rows in self.blocks(kernels))
+
     def _sentences(self, chosen: NDArray[np.int64]) -> Tensor:
         """One of each lane, in the order of lanes."""
         return self._tensor(chosen[np.argsort(self.lane[chosen])])

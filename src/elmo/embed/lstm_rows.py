@@ -55,7 +55,7 @@ class LstmRows:
         """Fill ``outputs`` (token, width) as ``lanes`` has them; each sentence's last state is returned.
 
         ``inputs`` (token, width) go on behind the last token with rows of any finite content, as many as the
-        products' fixed shapes may reach into: ``spare_rows``.
+        products' fixed shapes reach into: ``Lanes.n_rows``.
         """
         alone = self._for_one() if len(lanes.lengths) == 1 else None
         if alone is None:
@@ -141,11 +141,6 @@ class LstmRows:
                 except InexactError as error:
                     self.not_alone = str(error)
             return self._alone
-
-
-def spare_rows(kernels: Kernels) -> int:
-    """Rows behind the last token that ``LstmRows.read`` may look at."""
-    return kernels.max_block
 
 
 def _change_over(switch: Switch, now: LstmState, *, last: LstmState, start: LstmState) -> None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elmo.embed.atomic import replacing
-from elmo.embed.groups import Group, pieces
+from elmo.embed.groups import Group
 from elmo.embed.manifest import ShardRecord
 from elmo.embed.output_files import OutputFiles
+from elmo.embed.pieces import pieces
 from elmo.embed.request import EmbedJob, encode
 from elmo.embed.shard import Layout, Shard
 from elmo.embed.writers import WRITERS

@@ -66,7 +66,7 @@ class _CnnRows:
 
     def __call__(self, char_ids: Tensor) -> Tensor:
         """Features (token, filter) of (token, char), as many as the kernels take."""
-        lengths = _lengths(char_ids)
+        lengths = word_lengths(char_ids)
         falling, order = lengths.sort(descending=True, stable=True)
         highest = torch.empty(len(order), sum(self._counts), dtype=self._bias.dtype, device=order.device)
         highest[order] = self._highest(char_ids[order], falling.tolist())
@@ -106,7 +106,7 @@ class _CnnRows:
 
 
 def _highway_product(highway: Highway, kernels: Kernels) -> Product:
-    """The transform and the gate in one; the gate halved, see ``lstm_rows`` on sigmoids."""
+    """The transform and the gate in one; the gate halved, see ``gate_weights`` on sigmoids."""
     weight = torch.cat([highway.transform.weight.detach(), highway.gate.weight.detach() * 0.5])
     bias = torch.cat([highway.transform.bias.detach(), highway.gate.bias.detach() * 0.5])
     return kernels.fine_product(weight, bias)
@@ -118,7 +118,7 @@ def _through_highway(product: Product, x: Tensor) -> Tensor:
     return transformed.relu_().sub_(x).mul_(gate).add_(x)  # g · relu + (1 − g) · x
 
 
-def _lengths(char_ids: Tensor) -> Tensor:
+def word_lengths(char_ids: Tensor) -> Tensor:
     """Characters of each word (word, char) before it only repeats its last one, which is padding mostly."""
     differs = char_ids != char_ids[:, -1:]
     place = torch.arange(1, char_ids.size(1) + 1, device=char_ids.device)

@@ -6,12 +6,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from elmo.embed.kernels import Kernels
-from elmo.embed.token_rows import TokenRows
+from elmo.embed.token_rows import TokenRows, word_lengths
 from elmo.text.batch import TokenIds, TokenIndexer
 
 CACHED_WORDS = 50_000  # that are remembered, those read last; 100 MB of vectors at the largest published size
@@ -76,19 +75,19 @@ class TokenVectors:
         parts = [part for part in (ids.char_ids, ids.word_ids) if part is not None]
         n = len(parts[0])
         # words of like length together: what is computed for one is computed for all
-        order = np.arange(n) if ids.char_ids is None else _lengths(ids.char_ids).argsort(kind="stable")[::-1]
+        order = torch.arange(n)
+        if ids.char_ids is not None:
+            order = word_lengths(torch.from_numpy(ids.char_ids)).argsort(descending=True, stable=True)
         size = min(self._kernels.max_rows, max(FEWEST_TOGETHER, -(-n // 2)))  # a few for each of two threads
 
-        def piece(rows: np.ndarray) -> Tensor:
-            chosen = [None if part is None else part[rows] for part in (ids.char_ids, ids.word_ids)]
-            return self._layer(
-                *(None if part is None else torch.from_numpy(part).to(self._device) for part in chosen)
-            )
+        def piece(rows: Tensor) -> Tensor:
+            given = (ids.char_ids, ids.word_ids)
+            chosen = (None if part is None else torch.from_numpy(part)[rows] for part in given)
+            return self._layer(*(None if part is None else part.to(self._device) for part in chosen))
 
-        pieces = [order[begin : begin + size] for begin in range(0, n, size)]
-        vectors = torch.cat(run_all([lambda rows=rows: piece(rows) for rows in pieces]))
+        vectors = torch.cat(run_all([lambda rows=rows: piece(rows) for rows in order.split(size)]))
         found = torch.empty_like(vectors)
-        found[torch.from_numpy(order.copy()).to(self._device)] = vectors
+        found[order.to(self._device)] = vectors
         return found
 
     def _remember(self, words: Sequence[str], vectors: Tensor) -> None:
@@ -108,9 +107,3 @@ class TokenVectors:
             more = self._table.new_empty(n_rows - len(self._table), self._table.size(1))
             self._table = torch.cat([self._table, more])
         self._table[slots] = vectors[rows]
-
-
-def _lengths(char_ids: np.ndarray) -> np.ndarray:
-    """Characters of each word (word, char) before it only repeats its last one."""
-    places = np.arange(1, char_ids.shape[1] + 1)
-    return ((char_ids != char_ids[:, -1:]) * places).max(axis=1)

@@ -43,6 +43,10 @@ class Sentence:
         """``file:line``, for messages."""
         return f"{self.path}:{self.line}"
 
+    def __len__(self) -> int:
+        """How many tokens it has."""
+        return len(self.tokens)
+
 
 def read_sentences(
     paths: Sequence[str | Path],
