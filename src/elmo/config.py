@@ -118,7 +118,9 @@ class BiLmConfig:
     chars: CharCnnConfig | None
     words: WordConfig | None
     lstm: LstmConfig
-    alphabet: Literal["bytes", "unicode"] | None = "bytes"  # what a character is; None without chars
+    # What a character is: a byte of UTF-8, of the word as it stands or in simplified Chinese; or a character
+    # of Unicode. None without chars.
+    alphabet: Literal["bytes", "simplified", "unicode"] | None = "bytes"
 
     def __post_init__(self) -> None:
         problems = [
@@ -130,8 +132,8 @@ class BiLmConfig:
             problems.append("a token layer needs characters, words or both")
         if (self.chars is None) != (self.alphabet is None):
             problems.append("an alphabet goes with characters, and only with them")
-        if self.alphabet not in (None, "bytes", "unicode"):
-            problems.append(f"alphabet must be 'bytes' or 'unicode', not {self.alphabet!r:.40}")
+        if self.alphabet not in (None, "bytes", "simplified", "unicode"):
+            problems.append(f"alphabet must be 'bytes', 'simplified' or 'unicode', not {self.alphabet!r:.40}")
         if self.words and not self.chars and self.words.word_width != self.lstm.state_width:
             problems.append(
                 f"word_width {self.words.word_width} must equal state_width {self.lstm.state_width}: "

@@ -22,6 +22,8 @@ EXAMPLES = examples(
     "elmo info model --engine --precision bfloat16",
 )
 
+_ALPHABETS = {"bytes": "UTF-8 bytes", "simplified": "UTF-8 bytes, Chinese simplified"}
+
 
 def command(
     model: Annotated[
@@ -85,7 +87,7 @@ def _token_layer(config: BiLmConfig) -> list[str]:
     parts = []
     if config.chars:
         chars = config.chars
-        kind = "UTF-8 bytes" if config.alphabet == "bytes" else f"{chars.n_characters} characters"
+        kind = _ALPHABETS.get(str(config.alphabet), f"{chars.n_characters} characters")
         parts.append(
             f"{kind}, at most {chars.max_characters} a token, {chars.char_width} wide, "
             f"{chars.n_filters:,} filters ({chars.activation}), highway layers: {chars.n_highway}"

@@ -71,6 +71,9 @@ def command(
     blank_lines: Annotated[
         bool, _text("--blank-lines", help="A blank line is a sentence without words.")
     ] = False,
+    simplified: Annotated[
+        bool, _text("--simplified", help="Read Chinese of either script in simplified characters.")
+    ] = False,
     vocabulary: Annotated[
         str,
         _text(metavar="N|FILE", callback=_vocabulary, help="Words to predict: so many, or a file of them."),
@@ -232,6 +235,7 @@ def command(
                 "deduplicate": deduplicate,
                 "keep_order": keep_order,
                 "blank_lines_count": blank_lines,
+                **({"is_simplified": True} if simplified else {}),
                 **({} if is_counted else {"vocabulary": vocabulary}),
             },
             threads=threads,

@@ -14,8 +14,7 @@ from elmo.embed.result import DTYPES, LayerChoice, check_dtype, finisher, layer_
 from elmo.embed.start import Carry, Start, mean_state
 from elmo.errors import ConfigError, DataError, SentenceTooLongError, StateError
 from elmo.formats.pretrained import Pretrained, WarmState
-from elmo.text.alphabet import ByteAlphabet, UnicodeAlphabet
-from elmo.text.batch import CharBatch, TokenIndexer
+from elmo.text.batch import CharBatch
 from elmo.text.tokens import Tokenizer, Tokens
 from elmo.text.tokens import tokenizer as tokenizer_by_name
 
@@ -84,7 +83,7 @@ class Elmo:
             self.bilm = BiLm.from_config(model.config)
         self.bilm.load_state_dict(dict(model.weights), strict=True, assign=True)
         self.bilm.eval().requires_grad_(False)
-        self.indexer = _indexer(model)
+        self.indexer = model.indexer()
         self._engine = Engine(self.bilm, self.indexer)
         self.to(device, dtype=dtype)
 
@@ -358,17 +357,6 @@ class Elmo:
             )
         found = repr(start) if isinstance(start, str) else type(start).__name__
         raise ConfigError(f"start must be 'zero', 'warm' or a Carry(), not {found[:40]}")
-
-
-def _indexer(model: Pretrained) -> TokenIndexer:
-    chars = model.config.chars
-    alphabet = None
-    if chars is not None:
-        if model.config.alphabet == "unicode":
-            alphabet = UnicodeAlphabet(model.characters or {}, chars.max_characters)
-        else:
-            alphabet = ByteAlphabet(chars.max_characters)
-    return TokenIndexer(alphabet, model.vocab if model.config.words else None)
 
 
 def _as_list(sentences: Any) -> list[Any]:

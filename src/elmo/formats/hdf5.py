@@ -347,6 +347,8 @@ def _check_expressible(model: Pretrained) -> None:
     config, problems = model.config, []
     if config.alphabet == "unicode":
         problems.append("it reads Unicode characters, where this format has bytes")
+    if config.alphabet == "simplified":
+        problems.append("it simplifies Chinese characters before it reads them, where this format does not")
     if config.chars and config.words:
         problems.append("it reads words and characters, where this format has one of them")
     if config.alphabet == "bytes" and config.chars and config.chars.n_characters != N_CHARACTERS:

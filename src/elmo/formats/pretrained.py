@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from elmo.config import BiLmConfig, parameter_shapes
 from elmo.errors import raise_all
+from elmo.text.alphabet import ByteAlphabet, SimplifiedAlphabet, UnicodeAlphabet
+from elmo.text.batch import TokenIndexer
 from elmo.text.vocab import Vocabulary
 
 if TYPE_CHECKING:
@@ -54,6 +56,16 @@ class Pretrained:
 
     def __post_init__(self) -> None:
         raise_all(self._mismatches(), subject=f"{self.format} model")
+
+    def indexer(self) -> TokenIndexer:
+        """What looks words up for the token layer."""
+        alphabet, chars = None, self.config.chars
+        if chars is not None and self.config.alphabet == "unicode":
+            alphabet = UnicodeAlphabet(self.characters or {}, chars.max_characters)
+        elif chars is not None:
+            is_simplified = self.config.alphabet == "simplified"
+            alphabet = (SimplifiedAlphabet if is_simplified else ByteAlphabet)(chars.max_characters)
+        return TokenIndexer(alphabet, self.vocab if self.config.words else None)
 
     def _mismatches(self) -> list[str]:
         """Everything that does not fit together, each in a few words."""

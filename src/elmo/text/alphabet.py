@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from elmo.errors import FormatError
+from elmo.text.simplified import simplified_word
 
 # bilm-tf's ids, one higher than in its training code, so that 0 can be the mask.
 _BOS, _EOS, _BOW, _EOW, _PAD = 257, 258, 259, 260, 261
@@ -68,6 +69,18 @@ class ByteAlphabet:
     def _row(self, inner: list[int]) -> list[int]:
         row = [_BOW, *inner, _EOW]
         return row + [_PAD] * (self.max_characters - len(row))
+
+
+class SimplifiedAlphabet(ByteAlphabet):
+    """UTF-8 bytes of a word in simplified characters, whichever Chinese script it is written in."""
+
+    def ids(self, token: str) -> list[int]:
+        """The row of a word, as ``ByteAlphabet`` has it."""
+        return super().ids(simplified_word(token))
+
+    def read_part(self, token: str) -> str:
+        """The whole word, simplified."""
+        return simplified_word(token)
 
 
 class UnicodeAlphabet:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from elmo.errors import MissingExtraError
 from elmo.text import english
+from elmo.text.simplified import simplified
 from elmo.text.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class ChineseTokenizer:
 
     def __init__(self) -> None:
         _jieba()  # what is missing is known at once
+        simplified("是")
 
     def __call__(self, text: str) -> Tokens:
         """The tokens of ``text``."""
@@ -45,7 +47,8 @@ class ChineseTokenizer:
             if stretch is None:
                 yield match.span()
                 continue
-            ends = [match.start() + end for _, _, end in jieba.tokenize(stretch)]
+            # whose dictionary is of simplified words
+            ends = [match.start() + end for _, _, end in jieba.tokenize(simplified(stretch))]
             ends[-1] = match.end()  # marks stay with the character before them
             yield from zip([match.start(), *ends], ends, strict=False)
 

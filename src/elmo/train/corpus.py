@@ -48,6 +48,7 @@ def build(
     deduplicate: bool = False,
     keep_order: bool = False,
     blank_lines_count: bool = False,
+    is_simplified: bool = False,
     max_sentence: int = MAX_SENTENCE,
     errors: ErrorPolicy = "strict",
     vocabulary: GivenVocabulary | None = None,
@@ -70,7 +71,8 @@ def build(
 
     Blank lines are nothing, or with ``blank_lines_count`` sentences without words (as for WikiText).
     A ``vocabulary`` (a file with one word a line, a ``Vocabulary`` or a list; ``<S>``, ``</S>`` and ``<UNK>``
-    must be in it) has its words come first, in its order. ``processes`` tokenise raw text; their number
+    must be in it) has its words come first, in its order. ``is_simplified`` keeps Chinese words in simplified
+    characters, whichever script they are written in. ``processes`` tokenise raw text; their number
     changes the speed only.
 
     A folder that was built from the same files (by path, size and time of change) with the same options is
@@ -99,6 +101,7 @@ def build(
         blank_lines_count=blank_lines_count,
         max_sentence=max_sentence,
         processes=_processes(processes, [*files, *heldout_files]) if isinstance(tokenizer, str) else 1,
+        is_simplified=is_simplified,
     )
     given = None if vocabulary is None else given_words(vocabulary)
     selecting = Selecting(heldout, deduplicate=deduplicate, keep_order=keep_order, seed=seed)
@@ -242,6 +245,8 @@ def _options(reading: Reading, selecting: Selecting, given: list[bytes] | None) 
     options = {**asdict(selecting), **{field.name: getattr(reading, field.name) for field in fields(reading)}}
     tokenize = options.pop("tokenize")
     del options["processes"]
+    if not reading.is_simplified:
+        del options["is_simplified"]  # as in corpora that were built before there was a choice
     is_cut = reading.input_format == "text"
     name = "auto" if tokenize is None else getattr(tokenize, "name", type(tokenize).__name__)
     options["tokenizer"] = name if is_cut else None

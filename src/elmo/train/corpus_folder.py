@@ -161,6 +161,11 @@ class Corpus:
         return self.manifest.sizes.given_types
 
     @property
+    def is_simplified(self) -> bool:
+        """Whether Chinese words of either script were kept in simplified characters."""
+        return bool(self.manifest.options.get("is_simplified"))
+
+    @property
     def tokenizer(self) -> str:
         """The name of the tokeniser that cut the text, or would suit it had it not come as tokens."""
         return self.manifest.tokenizer or self.manifest.options.get("tokenizer") or "en"

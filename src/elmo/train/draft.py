@@ -21,6 +21,7 @@ from elmo.text.blocks import BLOCK_BYTES, Block, read_blocks
 from elmo.text.choose import Choice, choose_tokenizer
 from elmo.text.conllu import read_conllu
 from elmo.text.lines import ErrorPolicy, Source, Tally, open_text, read_lines, shown
+from elmo.text.simplified import simplified
 from elmo.text.source import InputFormat
 from elmo.text.tokens import Tokenizer
 from elmo.text.tokens import tokenizer as tokenizer_by_name
@@ -31,6 +32,7 @@ _TEXT_BLOCK = 1 << 18  # bytes of raw text that a process tokenises at a time
 _CONLLU_WORDS = 1 << 16
 _LOOKED_AT = 1 << 13  # bytes at a file's start that tell text from other data
 _CHOSEN_BY = 1 << 16  # bytes of text that tell which tokeniser suits it
+_KNOWN_WORDS = 1 << 20  # that need not be simplified again
 _FIRST_BLOCKS = 16  # of which one must hold a letter, for a tokeniser to be chosen by it
 _OTHERWISE = Choice("en", "its beginning holds no letter")
 _AS_SPACE = bytes.maketrans(b"\t\r", b"  ")
@@ -62,6 +64,7 @@ class Reading:
     blank_lines_count: bool
     max_sentence: int
     processes: int
+    is_simplified: bool = False  # Chinese words, whichever script they are written in
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,8 @@ def read_draft(
     numbering = TypeNumbering(folder)
     numbering.numbers(list(given or ()))
     tokenizer, pieces = _words_of(both, reading, tally)
+    if reading.is_simplified:
+        pieces = _simplified(pieces)
     paths = [folder / name for name in ("tokens.draft", "ends.draft")]
     with paths[0].open("wb") as tokens, paths[1].open("wb") as ends:
         writer = SentenceWriter(tokens, ends, reading.blank_lines_count, reading.max_sentence)
@@ -196,6 +201,19 @@ def _words_of(files: list[Source], reading: Reading, tally: Tally) -> tuple[str,
             f"{choice.reason}, and the tokenizer {choice.tokenizer}", extra=choice.tokenizer
         ) from error
     return choice.tokenizer, _tokenised(blocks, tokenize, reading)
+
+
+def _simplified(pieces: _Pieces) -> _Pieces:
+    known: dict[bytes, bytes] = {}
+    for k, position, words in pieces:
+        if len(known) > _KNOWN_WORDS:
+            known.clear()
+        for word in words:
+            if word not in known:
+                known[word] = simplified(word.decode("utf-8", "surrogatepass")).encode(
+                    "utf-8", "surrogatepass"
+                )
+        yield k, position, [known[word] for word in words]
 
 
 def _tokenised(blocks: Iterator[tuple[int, Block]], tokenize: Tokenizer, reading: Reading) -> _Pieces:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,8 +15,6 @@ from elmo.embed.start import mean_state
 from elmo.formats import native
 from elmo.formats.pretrained import Pretrained, SoftmaxWeights
 from elmo.model.bilm import BiLm
-from elmo.text.alphabet import ByteAlphabet
-from elmo.text.batch import TokenIndexer
 from elmo.train.checkpoint import Checkpoints
 from elmo.train.corpus_folder import Corpus
 from elmo.train.loop import Trainer
@@ -36,18 +35,12 @@ def finished(trainer: Trainer, *, tokenizer: str) -> Pretrained:
     bilm_weights = _below_the_softmax(kept, directions)
     bilm = BiLm.from_config(trainer.config).eval().requires_grad_(False)
     bilm.load_state_dict(bilm_weights)
-    vocab = trainer.corpus.vocab(trainer.n_vocab)
-    chars = trainer.config.chars
-    indexer = TokenIndexer(
-        ByteAlphabet(chars.max_characters) if chars else None, vocab if trainer.config.words else None
-    )
-    return Pretrained(
+    model = Pretrained(
         config=trainer.config,
         weights=bilm_weights,
         format=native.NAME,
-        vocab=vocab,
+        vocab=trainer.corpus.vocab(trainer.n_vocab),
         softmax=_softmax({name: value.float() for name, value in kept.items()}),
-        warm=mean_state(Engine(bilm, indexer), _sentences(trainer.corpus)),
         metadata={
             "tokenizer": tokenizer,
             "training": {
@@ -59,6 +52,7 @@ def finished(trainer: Trainer, *, tokenizer: str) -> Pretrained:
             },
         },
     )
+    return replace(model, warm=mean_state(Engine(bilm, model.indexer()), _sentences(trainer.corpus)))
 
 
 def is_finished(model: Pretrained, checkpoints: Checkpoints) -> bool:

@@ -50,6 +50,8 @@ class Recipe:
         if self.corpus_options.get("heldout") == 0:
             raise ConfigError("heldout: a run needs held-out text to tell its best checkpoint by, found 0")
         self._check_vocabulary()
+        if self.corpus_options.get("is_simplified") and self.shape.reads_words_only:
+            raise ConfigError("only a model that reads characters can read Chinese in simplified ones")
         if self.start is not None and self.shape != Shape():
             raise ConfigError("a run that starts from a model has its shape: give no other")
         if self.start is None and self.has_new_vocabulary:

@@ -124,6 +124,8 @@ def _carry_out(
                 model, corpus, n_vocab=options.n_vocab, is_tied=is_tied, is_adaptive=bool(options.cutoffs)
             )
         config, options = _planned(recipe, corpus, options, start, place.path, ranks)
+        if corpus.is_simplified and config.chars is not None:
+            config = replace(config, alphabet="simplified")
         with Trainer(corpus, config, options, place.path, ranks=ranks, start=start) as trainer:
             model = start = None  # whose weights are the trainer's own now
             trainer.run(_both(Stopwatch(place.path), on_report) if ranks.is_first else None)
@@ -236,6 +238,8 @@ def _corpus(
     options = dict(recipe.corpus_options)
     if model is not None and model.vocab is not None and not recipe.has_new_vocabulary:
         options["vocabulary"] = vocabulary_of(model)
+    if model is not None and model.config.alphabet == "simplified":
+        options["is_simplified"] = True
     if recipe.threads is not None and recipe.threads < _n_processors():
         options.setdefault("processes", recipe.threads)
 

@@ -1,0 +1,234 @@
+"""What has a model learned? Perplexity, senses of ambiguous words, tags from each layer, words in context.
+
+usage: quality.py [MODEL] [--texts FILE …] [--senses FILE …] [--tags TRAIN DEV] [--wic FOLDER]
+                  [--glove FOLDER] [--untrained] [--json FILE]
+
+--texts have a tokenised sentence a line: perplexity under the full softmax, from a zero, the warm and a
+carried state. --senses have columns word, sense and sentence: of three sentences with a word, the two with
+one sense should have the nearer vectors. --tags are CoNLL-U files: a linear classifier learns part-of-speech
+tags from each layer. --wic holds Words in Context (train and dev, .data.txt and .gold.txt): two uses of a
+word are of one sense if their cosine is above a threshold, the best one for train. --glove is the folder of
+static vectors (``*emb.npy`` and ``*index.parquet``), which stand beside the model's wherever they can; so
+does, with --untrained, a model of the same shape with random weights. Files may end in .xz.
+Without arguments, the bundled English model and the sentences of our own tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from precision import accuracy, read
+
+from elmo import Elmo, perplexity, similarity
+
+HERE = Path(__file__).resolve().parent
+SENSES = HERE.parent / "tests" / "data" / "senses.en.tsv"
+LAYERS = ("average", 0, 1, 2)
+STARTS = ("zero", "warm", "carry")
+Vectors = np.ndarray[Any, Any]
+Embed = Callable[[Sequence[list[str]], Any], list[Vectors]]  # sentences and layers to vectors (time, width)
+
+
+def main() -> None:
+    """Print a table for each kind of evidence that was asked for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("model", nargs="?")
+    parser.add_argument("--texts", type=Path, nargs="+", default=[])
+    parser.add_argument("--senses", type=Path, nargs="+", default=[])
+    parser.add_argument("--tags", type=Path, nargs=2)
+    parser.add_argument("--wic", type=Path)
+    parser.add_argument("--glove", type=Path)
+    parser.add_argument("--untrained", action="store_true")
+    parser.add_argument("--json", type=Path, help="write all figures there")
+    options = parser.parse_args()
+    elmo = Elmo.from_pretrained(options.model)
+    systems = [System.of(elmo)]
+    if options.untrained:
+        systems.append(System.of(untrained(elmo), "untrained"))
+    glove = Glove(options.glove) if options.glove else None
+    if glove is not None:
+        systems.append(System("GloVe", lambda rows, _: [glove(words) for words in rows], ("static",)))
+    found: dict[str, Any] = {"model": str(options.model)}
+    if options.texts:
+        found["perplexity"] = perplexities(elmo, options.texts)
+    if not (options.texts or options.senses or options.tags or options.wic):
+        options.senses = [SENSES]
+    for path in options.senses:
+        found[f"senses {path.name}"] = senses(path, systems[:1], elmo.tokenizer, glove)
+    if options.tags:
+        found["tags"] = tags(*options.tags, systems)
+    if options.wic:
+        found["wic"] = words_in_context(options.wic, systems[:1])
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class System:
+    """Something that gives words vectors."""
+
+    name: str
+    embed: Embed
+    layers: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, elmo: Elmo, name: str = "elmo") -> System:
+        """A model's layers."""
+
+        def embed(rows: Sequence[list[str]], layers: Any) -> list[Vectors]:
+            return [found.vectors for found in elmo.encode(rows, layers=layers)]
+
+        return cls(name, embed, LAYERS[: elmo.n_layers + 1])
+
+
+class Glove:
+    """Static vectors of words, small letters only; unknown words are zero."""
+
+    def __init__(self, folder: Path) -> None:
+        import pyarrow.parquet
+
+        self.vectors = np.load(next(folder.rglob("*emb.npy")), mmap_mode="r")
+        table = pyarrow.parquet.read_table(next(folder.rglob("*index.parquet")))
+        words = next(c for c in table.columns if "string" in str(c.type)).to_pylist()
+        self.rows = {word: row for row, word in enumerate(words)}
+
+    def __call__(self, words: list[str]) -> Vectors:
+        """(word, width)."""
+        rows = [self.rows.get(word.lower()) for word in words]
+        nothing = np.zeros(self.vectors.shape[1], np.float32)
+        return np.stack([nothing if row is None else np.asarray(self.vectors[row]) for row in rows])
+
+
+def untrained(elmo: Elmo) -> Elmo:
+    """The same shape with random weights."""
+    from dataclasses import replace
+
+    from elmo import BiLm
+
+    torch.manual_seed(0)
+    return Elmo(replace(elmo.pretrained, weights=BiLm.from_config(elmo.config).state_dict()))
+
+
+def perplexities(elmo: Elmo, texts: list[Path]) -> dict[str, Any]:
+    """Of each text, by how sentences begin."""
+    print(f"{'perplexity':24}{''.join(f'{start:>9}' for start in STARTS)}{'unknown':>9}")
+    found: dict[str, Any] = {}
+    for path in texts:
+        report = perplexity(elmo, path, input_format="tokens")
+        row: dict[str, float] = {start: report[start].geometric_mean for start in report.by_start}
+        row["unknown"] = report.unknown_rate
+        found[path.name] = row
+        figures = "".join(f"{row[start]:9.1f}" if start in row else f"{'':9}" for start in STARTS)
+        print(f"{path.name:24}{figures}{row['unknown']:9.2%}", flush=True)
+    return found
+
+
+def senses(path: Path, systems: list[System], tokenizer: Any, glove: Glove | None) -> dict[str, float]:
+    """How often the sentence with the same sense is nearer than one with the other."""
+    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+    cut = [list(tokenizer(text).tokens) for _, _, text in rows]
+    found: dict[str, float] = {}
+
+    def tell(name: str, vectors: list[Vectors]) -> None:
+        right, n = [], 0
+        for a, b, c in triples(rows):
+            right.append(similarity(vectors[a], vectors[b]) > similarity(vectors[a], vectors[c]))
+            n += 1
+        found[name] = float(np.mean(right))
+        print(f"{name:24}{np.mean(right):9.1%} of {n} triples")
+
+    print(f"\nsenses, {path.name}")
+    for system in systems:
+        for layers in system.layers:
+            embedded = system.embed(cut, layers)
+            tell(
+                f"{system.name}, {layers}",
+                [
+                    vectors[words.index(row[0])]
+                    for vectors, words, row in zip(embedded, cut, rows, strict=True)
+                ],
+            )
+    if glove is not None:
+        others = [[w for w in words if w != row[0]] for words, row in zip(cut, rows, strict=True)]
+        tell("GloVe, other words", [glove(words).mean(axis=0) for words in others])
+    return found
+
+
+def triples(rows: list[list[str]]) -> Iterator[tuple[int, int, int]]:
+    """A sentence, another of the same word and sense, and one of its other sense."""
+    by_word: dict[str, list[int]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        by_word[row[0]].append(number)
+    for numbers in by_word.values():
+        for a, b, c in permutations(numbers, 3):
+            if rows[a][1] == rows[b][1] != rows[c][1]:
+                yield a, b, c
+
+
+def tags(train: Path, dev: Path, systems: list[System]) -> dict[str, float]:
+    """Accuracy of a linear classifier on each layer."""
+    parts = [read(path) for path in (train, dev)]
+    names = sorted({tag for _, row in parts[0] for tag in row})
+    place = {tag: number for number, tag in enumerate(names)}
+    numbers = [torch.tensor([place.get(tag, -1) for _, row in part for tag in row]) for part in parts]
+    print(f"\ntags, {dev.parent.name}: {len(numbers[0]):,} tokens to learn from, {len(numbers[1]):,} to tag")
+    found: dict[str, float] = {}
+    for system in systems:
+        for layers in system.layers:
+            x, dev_x = (
+                torch.from_numpy(np.concatenate(system.embed([words for words, _ in part], layers)))
+                for part in parts
+            )
+            right = accuracy(x, numbers[0], dev_x, numbers[1], seed=0)
+            found[f"{system.name}, {layers}"] = right
+            print(f"{system.name + ', ' + str(layers):24}{right:9.2f}%", flush=True)
+    return found
+
+
+def words_in_context(folder: Path, systems: list[System]) -> dict[str, float]:
+    """Accuracy on dev with the threshold that is best on train."""
+    parts = [
+        (_lines(folder / f"{part}.data.txt"), _lines(folder / f"{part}.gold.txt"))
+        for part in ("train", "dev")
+    ]
+    print(f"\nwords in context: {len(parts[0][0]):,} pairs to tune on, {len(parts[1][0])} to judge")
+    found: dict[str, float] = {}
+    for system in systems:
+        for layers in system.layers:
+            cosines, is_same = [], []
+            for data, gold in parts:
+                pairs = [row.split("\t") for row in data]
+                sentences = [side.split(" ") for pair in pairs for side in pair[3:5]]
+                vectors = system.embed(sentences, layers)
+                places = [int(place) for pair in pairs for place in pair[2].split("-")]
+                chosen = [one[place] for one, place in zip(vectors, places, strict=True)]
+                cosines.append(
+                    np.array([similarity(a, b) for a, b in zip(chosen[::2], chosen[1::2], strict=True)])
+                )
+                is_same.append(np.array([row == "T" for row in gold]))
+            steps = np.unique(cosines[0])
+            best = max(steps, key=lambda step: float(((cosines[0] >= step) == is_same[0]).mean()))
+            right = float(((cosines[1] >= best) == is_same[1]).mean()) * 100
+            found[f"{system.name}, {layers}"] = right
+            print(f"{system.name + ', ' + str(layers):24}{right:9.2f}%   threshold {best:.3f}", flush=True)
+    return found
+
+
+def _lines(path: Path) -> list[str]:
+    if not path.exists():
+        return lzma.open(f"{path}.xz", "rt", encoding="utf-8").read().splitlines()
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+if __name__ == "__main__":
+    main()
