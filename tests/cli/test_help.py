@@ -12,7 +12,7 @@ from tests.cli.conftest import Run
 from tests.train.logs import write_log
 
 GROUPS = {
-    "Embed:": ("embed", "compare", "info", "convert", "warm"),
+    "Embed:": ("embed", "compare", "demo", "info", "convert", "warm"),
     "Train:": ("train", "perplexity", "curves"),
 }
 COMMANDS = tuple(command for commands in GROUPS.values() for command in commands)
@@ -53,7 +53,7 @@ def test_every_example_of_the_help_runs(
         assert outcome.code == 0, (line, outcome.err)
         if "--out" in words and "--dry-run" not in words:
             assert (here / words[words.index("--out") + 1]).exists(), line
-        elif command in ("embed", "compare", "info"):
+        elif command in ("embed", "compare", "demo", "info"):
             assert outcome.out, line
 
 

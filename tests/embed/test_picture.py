@@ -13,7 +13,7 @@ from elmo.embed.compare import Comparison, Use
 
 pytest.importorskip("matplotlib")
 from elmo.embed.figure import fonts_for
-from elmo.embed.picture import _line, draw
+from elmo.embed.picture import _line, draw, draw_words
 
 
 def comparison(*texts: str, word: str = "bank", layers: int = 3) -> Comparison:
@@ -109,3 +109,30 @@ def test_a_long_sentence_is_shortened_around_its_word() -> None:
     (short,) = comparison("a\tbank\n" + "字" * 80).uses
     assert _line(short).startswith("a [bank]\\n字")
     assert len(_line(short)) < 60
+
+
+def test_several_words_share_one_picture_and_one_scale(tmp_path: Path) -> None:
+    from matplotlib import rc_context
+
+    other = comparison("We play .", "a long play", "plays", word="play", layers=0)
+    with rc_context({"svg.fonttype": "none"}):
+        draw_words([BANKS, other], tmp_path / "x.svg")
+    text = (tmp_path / "x.svg").read_text(encoding="utf-8")
+    for part in ("“bank”", "“play”", "by the [bank] of", "a long [play]", "[play]s", ">5<", ">-0.20<"):
+        assert part in text, part
+    assert ">6<" not in text  # sentences are counted through
+
+
+def test_a_word_that_no_font_has_is_left_to_its_numbers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from matplotlib import rc_context
+
+    strange = comparison("a \U00012000", "the \U00012000", word="\U00012000", layers=0)
+    with caplog.at_level("WARNING"), rc_context({"svg.fonttype": "none"}):
+        draw_words([BANKS, strange], tmp_path / "x.svg")
+    text = (tmp_path / "x.svg").read_text(encoding="utf-8")
+    assert "“bank”" in text
+    assert "a word" in text
+    assert "\U00012000" not in text
+    assert any("no installed font" in record.getMessage() for record in caplog.records)

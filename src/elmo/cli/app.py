@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from elmo import __version__
-from elmo.cli import compare, convert, curves, embed, info, perplexity, train, warm
+from elmo.cli import compare, convert, curves, demo, embed, info, perplexity, train, warm
 from elmo.cli.options import examples
 
 
@@ -42,6 +42,7 @@ app = typer.Typer(
 for panel, name, module in (
     ("Embed", "embed", embed),
     ("Embed", "compare", compare),
+    ("Embed", "demo", demo),
     ("Embed", "info", info),
     ("Embed", "convert", convert),
     ("Embed", "warm", warm),

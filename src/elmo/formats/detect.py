@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from elmo import models
 from elmo.config import BiLmConfig, n_parameters
 from elmo.errors import ConfigError, FormatError
 from elmo.formats import archive, hub
@@ -61,8 +62,9 @@ class ModelInfo:
 def load(source: str | Path | None) -> Pretrained:
     """Read a model of any format from a folder, an archive, one of its files, or the Hugging Face Hub.
 
-    A string that names no file here may be a Hub id, ``org/name`` or ``org/name@revision``. Where files of
-    several formats lie together, the first of ``readers()`` counts.
+    None is the bundled English model; ``en`` and ``zh`` are the bundled ones (a folder of that name is
+    ``./zh``). A string that names no file here may be a Hub id, ``org/name`` or ``org/name@revision``. Where
+    files of several formats lie together, the first of ``readers()`` counts.
     """
     with _found(source) as (folder, is_temporary):
         return _read(folder, is_temporary)
@@ -124,10 +126,9 @@ def _read(folder: Path, is_temporary: bool) -> Pretrained:
 def _found(source: str | Path | None) -> Iterator[tuple[Path, bool]]:
     """The folder that holds the model, and whether it is a temporary one."""
     if source is None or not str(source):
-        raise ConfigError(
-            "no model is bundled yet: give a path, or a Hub id such as org/name (in the shell by --model, or "
-            "once for all in the variable ELMO_MODEL)"
-        )
+        source = models.folder()
+    elif isinstance(source, str) and source in models.names():
+        source = models.folder(source)
     path = Path(source)
     try:
         is_folder, is_file = path.is_dir(), path.is_file()

@@ -1,0 +1,44 @@
+"""``elmo demo``: words, tables and one picture, by any model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from elmo import Elmo
+from elmo.cli.demo import WORDS
+from elmo.embed.compare import compare
+from tests.cli.conftest import Run
+
+ENGLISH = [word for word in WORDS if word.model == "en"]
+
+
+def test_each_word_has_its_sentences_its_table_and_what_it_says(run: Run) -> None:
+    outcome = run("demo", "--model", "model")
+    assert (outcome.code, outcome.err) == (0, "")
+    elmo = Elmo.from_pretrained("model")
+    for word in ENGLISH:
+        matrix = compare(elmo, word.word, word.sentences).matrices["average"]
+        for sentence in word.sentences:
+            assert sentence.replace(word.word, f"[{word.word}]") in outcome.out
+        for k, row in enumerate(matrix, start=1):
+            assert f"  {k}  " + "".join(f"{value:8.2f}" for value in row) in outcome.out
+        same, other = np.mean([matrix[0, 1], matrix[2, 3]]), matrix[:2, 2:].mean()
+        assert f"alike in the same sense {same:.2f}, in the other {other:.2f}" in outcome.out
+    assert "苹果" not in outcome.out
+
+
+def test_all_words_are_in_one_picture(run: Run, here: Path) -> None:
+    outcome = run("demo", "--model", "model", "--picture", "words.svg")
+    assert outcome.code == 0
+    assert "words.svg: written" in outcome.err
+    assert len(list(here.glob("words*"))) == 1
+    run("demo", "--model", "model", "--picture", "again.svg")
+    assert (here / "words.svg").read_bytes() == (here / "again.svg").read_bytes()
+
+
+def test_a_picture_that_cannot_be_is_refused_before_anything_is_computed(run: Run) -> None:
+    outcome = run("demo", "--model", "model", "--picture", "words.txt")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "words.txt: expected a name that ends in .png, .pdf, .svg" in outcome.err
