@@ -7,10 +7,11 @@ usage: quality.py [MODEL] [--texts FILE …] [--senses FILE …] [--tags TRAIN D
 carried state. --senses have columns word, sense and sentence: of three sentences with a word, the two with
 one sense should have the nearer vectors. --tags are CoNLL-U files: a linear classifier learns part-of-speech
 tags from each layer. --wic holds Words in Context (train and dev, .data.txt and .gold.txt): two uses of a
-word are of one sense if their cosine is above a threshold, the best one for train. --glove is the folder of
-static vectors (``*emb.npy`` and ``*index.parquet``), which stand beside the model's wherever they can; so
-does, with --untrained, a model of the same shape with random weights. Files may end in .xz.
-Without arguments, the bundled English model and the sentences of our own tests.
+word are of one sense if their cosine reaches a threshold, the best one for train. --glove is the folder of
+static vectors (``*emb.npy`` and ``*index.parquet``), which stand beside the model's for senses and tags; so
+does, with --untrained, a model of the same shape with random weights, for words in context, too. Files may
+end in .xz. Without arguments, the bundled English model, or one with random weights where none is, and the
+sentences of our own tests.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,13 +29,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from embedding import made_up_model
 from precision import accuracy, read
 
-from elmo import Elmo, perplexity, similarity
+from elmo import Elmo, models, perplexity, similarity
 
 HERE = Path(__file__).resolve().parent
 SENSES = HERE.parent / "tests" / "data" / "senses.en.tsv"
-LAYERS = ("average", 0, 1, 2)
 STARTS = ("zero", "warm", "carry")
 Vectors = np.ndarray[Any, Any]
 Embed = Callable[[Sequence[list[str]], Any], list[Vectors]]  # sentences and layers to vectors (time, width)
@@ -51,10 +53,14 @@ def main() -> None:
     parser.add_argument("--untrained", action="store_true")
     parser.add_argument("--json", type=Path, help="write all figures there")
     options = parser.parse_args()
-    elmo = Elmo.from_pretrained(options.model)
+    with tempfile.TemporaryDirectory(prefix="elmo-") as place:
+        is_made_up = options.model is None and not models.names()
+        model = made_up_model(Path(place) / "small", "small") if is_made_up else options.model
+        elmo = Elmo.from_pretrained(model)
     systems = [System.of(elmo)]
     if options.untrained:
         systems.append(System.of(untrained(elmo), "untrained"))
+    ours = list(systems)
     glove = Glove(options.glove) if options.glove else None
     if glove is not None:
         systems.append(System("GloVe", lambda rows, _: [glove(words) for words in rows], ("static",)))
@@ -64,11 +70,11 @@ def main() -> None:
     if not (options.texts or options.senses or options.tags or options.wic):
         options.senses = [SENSES]
     for path in options.senses:
-        found[f"senses {path.name}"] = senses(path, systems[:1], elmo.tokenizer, glove)
+        found[f"senses {path.name}"] = senses(path, ours, elmo.tokenizer, glove)
     if options.tags:
         found["tags"] = tags(*options.tags, systems)
     if options.wic:
-        found["wic"] = words_in_context(options.wic, systems[:1])
+        found["wic"] = words_in_context(options.wic, ours)
     if options.json:
         options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -88,7 +94,7 @@ class System:
         def embed(rows: Sequence[list[str]], layers: Any) -> list[Vectors]:
             return [found.vectors for found in elmo.encode(rows, layers=layers)]
 
-        return cls(name, embed, LAYERS[: elmo.n_layers + 1])
+        return cls(name, embed, ("average", *range(elmo.n_layers)))
 
 
 class Glove:
@@ -135,14 +141,15 @@ def perplexities(elmo: Elmo, texts: list[Path]) -> dict[str, Any]:
 
 def senses(path: Path, systems: list[System], tokenizer: Any, glove: Glove | None) -> dict[str, float]:
     """How often the sentence with the same sense is nearer than one with the other."""
-    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+    rows = [line.split("\t") for line in _lines(path)[1:]]
     cut = [list(tokenizer(text).tokens) for _, _, text in rows]
     found: dict[str, float] = {}
 
     def tell(name: str, vectors: list[Vectors]) -> None:
         right, n = [], 0
         for a, b, c in triples(rows):
-            right.append(similarity(vectors[a], vectors[b]) > similarity(vectors[a], vectors[c]))
+            near, far = similarity(vectors[a], vectors[b]), similarity(vectors[a], vectors[c])
+            right.append((near > far) + 0.5 * (near == far))  # the token layer cannot tell
             n += 1
         found[name] = float(np.mean(right))
         print(f"{name:24}{np.mean(right):9.1%} of {n} triples")
@@ -225,9 +232,10 @@ def words_in_context(folder: Path, systems: list[System]) -> dict[str, float]:
 
 
 def _lines(path: Path) -> list[str]:
-    if not path.exists():
-        return lzma.open(f"{path}.xz", "rt", encoding="utf-8").read().splitlines()
-    return path.read_text(encoding="utf-8").splitlines()
+    path = path if path.exists() else path.with_name(f"{path.name}.xz")
+    opened = lzma.open if path.suffix == ".xz" else open
+    with opened(path, "rt", encoding="utf-8") as file:
+        return file.read().splitlines()
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from elmo import Elmo
+from elmo import Elmo, models
 from elmo.cli.demo import WORDS
 from elmo.embed.compare import compare
 from tests.cli.conftest import Run
@@ -29,7 +30,15 @@ def test_each_word_has_its_sentences_its_table_and_what_it_says(run: Run) -> Non
     assert "苹果" not in outcome.out
 
 
+def test_without_a_model_one_line_says_what_to_give(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "names", lambda: ())
+    outcome = run("demo")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "no model is bundled yet: give a path, or a Hub id" in outcome.err
+
+
 def test_all_words_are_in_one_picture(run: Run, here: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     outcome = run("demo", "--model", "model", "--picture", "words.svg")
     assert outcome.code == 0
     assert "words.svg: written" in outcome.err
@@ -39,6 +48,7 @@ def test_all_words_are_in_one_picture(run: Run, here: Path) -> None:
 
 
 def test_a_picture_that_cannot_be_is_refused_before_anything_is_computed(run: Run) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     outcome = run("demo", "--model", "model", "--picture", "words.txt")
     assert (outcome.code, outcome.out) == (1, "")
     assert "words.txt: expected a name that ends in .png, .pdf, .svg" in outcome.err

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elmo.embed.kernels import Kernels
 from elmo.embed.lanes import Lanes
 
 CPU = torch.device("cpu")
@@ -57,3 +58,17 @@ def test_a_long_sentence_has_no_more_lanes_beside_it_than_it_leaves_busy(n_short
     lanes = Lanes.of([100, *[10] * n_short], max_lanes=64, device=CPU)
     assert lanes.counts[0] == (2 if n_short else 1)
     assert len(lanes.counts) == 100
+
+
+@given(lengths, st.sampled_from([Kernels("packed", "float32", ""), Kernels("plain", "float32", "")]))
+def test_no_product_reaches_beyond_the_rows_that_are_there(sizes: list[int], kernels: Kernels) -> None:
+    lanes = Lanes.of(sizes, max_lanes=kernels.max_rows, device=CPU)
+    n_rows, steps_read = lanes.n_rows(kernels), list[int]()
+    assert n_rows >= lanes.n_tokens
+    for steps, n_block in lanes.blocks(kernels):
+        steps_read += steps
+        assert lanes.begins[steps.start] + n_block <= n_rows
+        for step in steps:
+            first = lanes.begins[step] - lanes.begins[steps.start]
+            assert first + kernels.rows(lanes.counts[step]) <= n_block
+    assert steps_read == list(range(len(lanes.counts)))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elmo import OutputError
+from elmo import DataError, OutputError
 from elmo.embed.compare import Comparison, Use
 
 pytest.importorskip("matplotlib")
@@ -136,3 +136,11 @@ def test_a_word_that_no_font_has_is_left_to_its_numbers(
     assert "a word" in text
     assert "\U00012000" not in text
     assert any("no installed font" in record.getMessage() for record in caplog.records)
+
+
+def test_a_title_is_no_formula_and_words_need_their_average(tmp_path: Path) -> None:
+    draw_words([comparison(r"a $\foo$", r"the $\foo$", word=r"$\foo$", layers=0)], tmp_path / "x.png")
+    bare = Comparison("bank", BANKS.uses, {"0": BANKS.matrices["0"]})
+    for words in ([], [bare]):
+        with pytest.raises(DataError, match="average of their layers"):
+            draw_words(words, tmp_path / "y.png")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from elmo import ConfigError, Elmo, MissingExtraError, OutputError, convert, perplexity, train_bilm
+from elmo import ConfigError, DataError, Elmo, MissingExtraError, OutputError, convert, perplexity, train_bilm
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
+from elmo.formats import native
 from elmo.text import simplified as room
 from elmo.text.alphabet import ByteAlphabet, SimplifiedAlphabet
-from elmo.text.simplified import simplified
+from elmo.text.simplified import simplified, simplified_word
 from elmo.text.tokens import tokenizer
+from elmo.train.corpus import build
+from tests.formats.tiny import tiny_model
 from tests.text.hostile import texts
 
 pytest.importorskip("opencc", reason="opencc is not installed")
@@ -114,6 +118,36 @@ def test_it_goes_on_from_such_a_model_in_the_same_way(model: Path, tmp_path: Pat
     assert tuned.config.alphabet == "simplified"
     ours, other = tuned.encode(list(PAIRS[0]))
     assert np.array_equal(ours.vectors, other.vectors)
+
+
+def test_a_model_that_reads_words_as_they_are_does_not_go_on_so(tmp_path: Path) -> None:
+    native.write(tiny_model(), tmp_path / "bytes")
+    with pytest.raises(ConfigError, match="was not trained on simplified"):
+        train_bilm(
+            "a.txt", tmp_path / "m", start=tmp_path / "bytes", corpus_options={"is_simplified": True}
+        )  # before the text is looked at
+
+
+def test_a_shape_that_reads_simplified_characters_gets_such_a_text(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(f"{PAIRS[0][0]}\n" * 40, encoding="utf-8")
+    preset = replace(TINY, alphabet="simplified")
+    out = train_bilm(tmp_path / "text.txt", tmp_path / "m", preset=preset, epochs=1, n_samples=None)
+    vocab = Elmo.from_pretrained(out).vocab
+    assert vocab is not None
+    assert "苹果" in vocab.words
+
+
+def test_a_vocabulary_of_the_other_script_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(f"{PAIRS[0][0]}\n" * 40, encoding="utf-8")
+    (tmp_path / "words.txt").write_text("<S>\n</S>\n<UNK>\n蘋果\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"expected simplified words, found '蘋果' .*write '苹果'"):
+        build(tmp_path / "text.txt", tmp_path / "c", vocabulary=tmp_path / "words.txt", is_simplified=True)
+
+
+def test_words_of_any_length_are_read_and_long_ones_not_kept() -> None:
+    before = room._remembered.cache_info().currsize
+    assert simplified_word("頭" * 1000) == "头" * 1000
+    assert room._remembered.cache_info().currsize == before
 
 
 def test_formats_that_cannot_say_so_refuse_it(model: Path, tmp_path: Path) -> None:

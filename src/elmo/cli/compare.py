@@ -76,9 +76,7 @@ def _lines(comparison: Comparison) -> list[str]:
     size = max(map(len, labels))
     lines = []
     for label, use in zip(labels, comparison.uses, strict=True):
-        begin, end = use.span
-        before, word, after = use.text[:begin], use.text[begin:end], use.text[end:]
-        lines.append(f"{label:{size}}  {one_line(before)}[{one_line(word)}]{one_line(after)}")
+        lines.append(f"{label:{size}}  {use.marked(one_line)}")
     for name, matrix in comparison.matrices.items():
         title = f"layer {name}" if name.isdigit() else name
         lines += ["", f"{title:{max(size, 8)}}" + "".join(f"{label:>8}" for label in labels)]

@@ -81,6 +81,7 @@ def command(
 
 
 def _compared(model: str | None) -> list[tuple[Word, Comparison]]:
+    from elmo import models
     from elmo.embed.compare import compare
     from elmo.embed.elmo import Elmo
     from elmo.errors import MissingExtraError
@@ -91,8 +92,10 @@ def _compared(model: str | None) -> list[tuple[Word, Comparison]]:
     for word in wanted:
         try:
             if word.model not in loaded:
-                loaded[word.model] = Elmo.from_pretrained(model or word.model)
-        except MissingExtraError as error:  # Chinese is an extra
+                loaded[word.model] = Elmo.from_pretrained(model or models.folder(word.model))
+        except MissingExtraError as error:
+            if word.model != "zh":  # which is an extra
+                raise
             logger.warning("%s is left out: %s", word.word, error)
             continue
         found.append((word, compare(loaded[word.model], word.word, word.sentences)))
@@ -102,10 +105,7 @@ def _compared(model: str | None) -> list[tuple[Word, Comparison]]:
 def _lines(word: Word, comparison: Comparison) -> list[str]:
     """The sentences, the table of the layers' average, and what it says."""
     lines = [f"{word.word}: {word.senses[0]} (1, 2) and {word.senses[1]} (3, 4)", ""]
-    for number, use in enumerate(comparison.uses, start=1):
-        begin, end = use.span
-        before, middle, after = (one_line(part) for part in (use.text[:begin], use.word, use.text[end:]))
-        lines.append(f"  {number}  {before}[{middle}]{after}")
+    lines += [f"  {number}  {use.marked(one_line)}" for number, use in enumerate(comparison.uses, start=1)]
     matrix = comparison.matrices["average"]
     lines += ["", "     " + "".join(f"{number:8}" for number in range(1, 5))]
     lines += [

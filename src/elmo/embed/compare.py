@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -36,6 +36,11 @@ class Use:
     def word(self) -> str:
         """The word as this sentence spells it."""
         return self.text[slice(*self.span)]
+
+    def marked(self, shown: Callable[[str], str]) -> str:
+        """The sentence with its word in brackets, each part as ``shown`` gives it."""
+        begin, end = self.span
+        return f"{shown(self.text[:begin])}[{shown(self.word)}]{shown(self.text[end:])}"
 
 
 @dataclass(frozen=True, eq=False)

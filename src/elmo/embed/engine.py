@@ -158,7 +158,7 @@ class Engine:
         vectors, numbers = self._table(sentences, ready)
         layers: list[Tensor | None] = [None] * n
         for tile in _tiles([len(row) for row in numbers]):
-            # not by brackets, which wake torch's threads for the smallest piece: they would spin for
+            # not by brackets, which wake torch's threads from 3,000 numbers on: they would spin for
             # milliseconds beside the two that read
             where = torch.tensor(tile, device=vectors.device)
             begun = BiLmState(start.hidden.index_select(2, where), start.cell.index_select(2, where))

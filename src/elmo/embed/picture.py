@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from elmo.embed.compare import Comparison, Use
 from elmo.embed.figure import INSTALL_FONTS, check, fonts_for, plain, save, shortened, text_width
+from elmo.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LINE_WIDTH = 92  # of a sentence below the maps, in Latin letters
+LINE_HEIGHT = 0.235  # inches
 
 
 def draw(comparison: Comparison, path: str | Path) -> None:
@@ -33,6 +35,10 @@ def draw(comparison: Comparison, path: str | Path) -> None:
 def draw_words(comparisons: Sequence[Comparison], path: str | Path) -> None:
     """Write one picture of several words: a heat map of each one's average layer, its sentences below."""
     target = Path(path)
+    if not comparisons or any("average" not in comparison.matrices for comparison in comparisons):
+        raise DataError(
+            "expected words that were compared by the average of their layers, found none or another"
+        )
     check(target)
     save(_figure_of_words(comparisons), target)
 
@@ -48,15 +54,12 @@ def _figure_of_words(comparisons: Sequence[Comparison]) -> Figure:
     titles = [f"“{shortened(plain(comparison.word), 20)}”" for comparison in comparisons]
     fonts, missing = fonts_for("".join([*lines, *titles]))
     if missing:
-        logger.warning(
-            "no installed font can draw %s: its sentences are shown as numbers only; %s",
-            missing[:20], INSTALL_FONTS,
-        )  # fmt: skip
+        _warn_of(missing)
         lines = [line for line in lines if not set(line) & set(missing)]
         titles = ["a word" if set(title) & set(missing) else title for title in titles]
-    panel, top, below, line_height = 2.5, 0.85, 0.3, 0.235  # inches
-    width = len(comparisons) * (panel + 0.6) + 1.1
-    height = top + panel + 0.5 + line_height * len(lines) + below
+    panel, top, below = 2.5, 0.85, 0.3  # inches
+    width = max(len(comparisons) * (panel + 0.6) + 1.1, 7.6)
+    height = top + panel + 0.5 + LINE_HEIGHT * len(lines) + below
     figure = Figure(figsize=(width, height), facecolor="white")
     title = "The same word in different sentences: cosine similarity of its vectors"
     figure.text(0.02, 1 - 0.2 / height, title, va="top", family=fonts, fontsize=12)
@@ -73,11 +76,9 @@ def _figure_of_words(comparisons: Sequence[Comparison]) -> Figure:
         for axes, matrix, name, numbers in zip(cells.flat, matrices, titles, labels, strict=True)
     ]
     for axes in cells.flat:
-        axes.title.set_family(fonts)
+        axes.title.set(family=fonts, parse_math=False)
     _colour_bar(figure, images[0], middle=top + panel / 2, size=panel * 0.85)
-    for k, line in enumerate(lines):
-        y = (below / 2 + line_height * (len(lines) - k)) / height
-        figure.text(0.02, y, line, va="top", family=fonts, fontsize=10, parse_math=False)
+    _write_below(figure, lines, fonts, below=below)
     return figure
 
 
@@ -89,10 +90,7 @@ def _figure(comparison: Comparison) -> Figure:
     title = f"“{shortened(plain(comparison.word), 60)}” in {len(labels)} sentences: cosine similarity"
     fonts, missing = fonts_for("".join([*lines, title]))
     if missing:
-        logger.warning(
-            "no installed font can draw %s: the sentences are shown as numbers only; "
-            "%s", missing[:20], INSTALL_FONTS,
-        )  # fmt: skip
+        _warn_of(missing)
         lines = []
         title = f"one word in {len(labels)} sentences: cosine similarity"
 
@@ -101,15 +99,12 @@ def _figure(comparison: Comparison) -> Figure:
     n_rows = math.ceil(n_panels / n_columns)
     panel = min(max(0.62 * n, 2.2), 7.0)  # inches
     width = max(n_columns * (panel + 0.5) + 1.1, 7.6)
-    top, below, line_height = 0.55, 0.25, 0.235  # inches
+    top, below = 0.55, 0.25  # inches
     maps = n_rows * (panel + 0.65)
-    height = top + maps + below + line_height * len(lines)
+    height = top + maps + below + LINE_HEIGHT * len(lines)
     figure = Figure(figsize=(width, height), facecolor="white")
     figure.text(0.02, 1 - 0.2 / height, title, va="top", family=fonts, fontsize=12, parse_math=False)
-    for k, line in enumerate(lines):
-        y = (below / 2 + line_height * (len(lines) - k)) / height
-        figure.text(0.02, y, line, va="top", family=fonts, fontsize=10, parse_math=False)
-
+    _write_below(figure, lines, fonts, below=below)
     low = _lowest(comparison.matrices.values())
     cells = figure.subplots(
         n_rows, n_columns, squeeze=False,
@@ -161,6 +156,21 @@ def _colour_bar(figure: Figure, image: AxesImage, *, middle: float, size: float)
     width, height = figure.get_size_inches()
     place = (1 - 0.85 / width, 1 - (middle + size / 2) / height, 0.16 / width, size / height)
     figure.colorbar(image, cax=figure.add_axes(place)).ax.tick_params(labelsize=8)
+
+
+def _write_below(figure: Figure, lines: Sequence[str], fonts: list[str], *, below: float) -> None:
+    """Lines at the bottom, ``below`` inches left free."""
+    height = figure.get_size_inches()[1]
+    for k, line in enumerate(lines):
+        y = (below / 2 + LINE_HEIGHT * (len(lines) - k)) / height
+        figure.text(0.02, y, line, va="top", family=fonts, fontsize=10, parse_math=False)
+
+
+def _warn_of(missing: str) -> None:
+    logger.warning(
+        "no installed font can draw %s: the sentences are shown as numbers only; %s",
+        missing[:20], INSTALL_FONTS,
+    )  # fmt: skip
 
 
 def _size(panel: float, n: int, largest: float) -> float:

@@ -61,12 +61,14 @@ class TokenVectors:
             known = [k for k, slot in enumerate(slots) if slot is not None]
             for k in known:
                 self._slots.move_to_end(words[k])
-            found[known] = self._table[[slot for slot in slots if slot is not None]]
+            if known:
+                rows = self._numbers([slot for slot in slots if slot is not None])
+                found.index_copy_(0, self._numbers(known), self._table.index_select(0, rows))
         missing = [k for k, slot in enumerate(slots) if slot is None]
         if missing:
             unknown = [words[k] for k in missing]
             vectors = self._compute(self._indexer.words(unknown), run_all)
-            found[missing] = vectors
+            found.index_copy_(0, self._numbers(missing), vectors)
             with self._lock:
                 self._remember(unknown, vectors)
         return found
@@ -86,9 +88,11 @@ class TokenVectors:
             return self._layer(*(None if part is None else part.to(self._device) for part in chosen))
 
         vectors = torch.cat(run_all([lambda rows=rows: piece(rows) for rows in order.split(size)]))
-        found = torch.empty_like(vectors)
-        found[order.to(self._device)] = vectors
-        return found
+        return torch.empty_like(vectors).index_copy_(0, order.to(self._device), vectors)
+
+    def _numbers(self, numbers: list[int]) -> Tensor:
+        """To index by: not by brackets, see ``Engine.run``."""
+        return torch.tensor(numbers, device=self._device)
 
     def _remember(self, words: Sequence[str], vectors: Tensor) -> None:
         """The last ``n_cached`` words, in place of those that were not read for longest."""

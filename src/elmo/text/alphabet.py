@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from elmo.errors import FormatError
-from elmo.text.simplified import simplified_word
+from elmo.text.simplified import check, simplified_word
 
 # bilm-tf's ids, one higher than in its training code, so that 0 can be the mask.
 _BOS, _EOS, _BOW, _EOW, _PAD = 257, 258, 259, 260, 261
@@ -73,6 +73,10 @@ class ByteAlphabet:
 
 class SimplifiedAlphabet(ByteAlphabet):
     """UTF-8 bytes of a word in simplified characters, whichever Chinese script it is written in."""
+
+    def __init__(self, max_characters: int = 50) -> None:
+        super().__init__(max_characters)
+        check()
 
     def ids(self, token: str) -> list[int]:
         """The row of a word, as ``ByteAlphabet`` has it."""

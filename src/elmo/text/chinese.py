@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from elmo.errors import MissingExtraError
 from elmo.text import english
-from elmo.text.simplified import simplified
+from elmo.text.simplified import check, simplified
 from elmo.text.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class ChineseTokenizer:
 
     def __init__(self) -> None:
         _jieba()  # what is missing is known at once
-        simplified("是")
+        check()
 
     def __call__(self, text: str) -> Tokens:
         """The tokens of ``text``."""

@@ -10,7 +10,7 @@ from elmo.errors import MissingExtraError
 if TYPE_CHECKING:
     from opencc import OpenCC  # pyright: ignore[reportMissingImports] -- an extra
 
-_CACHED_WORDS = 1 << 16
+_CACHED_WORDS, _LONGEST_CACHED = 1 << 16, 64  # words, and characters of one
 
 
 def simplified(text: str) -> str:
@@ -28,10 +28,19 @@ def simplified(text: str) -> str:
     return found
 
 
-@lru_cache(maxsize=_CACHED_WORDS)
 def simplified_word(word: str) -> str:
     """The same for words, which come again and again."""
-    return simplified(word)
+    if word.isascii() or len(word) > _LONGEST_CACHED:
+        return simplified(word)
+    return _remembered(word)
+
+
+_remembered = lru_cache(maxsize=_CACHED_WORDS)(simplified)
+
+
+def check() -> None:
+    """What is missing is to be known at once, not at the first Chinese word."""
+    _converter()
 
 
 def _converted(text: str, converter: OpenCC) -> str:

@@ -18,6 +18,7 @@ from elmo.errors import ConfigError, DataError, OutputError
 from elmo.formats.files import shown
 from elmo.text.lines import ERROR_POLICIES, ErrorPolicy, Source, expand
 from elmo.text.lines import shown as shown_source
+from elmo.text.simplified import check, simplified
 from elmo.text.source import INPUT_FORMATS, InputFormat
 from elmo.text.tokens import Tokenizer
 from elmo.text.tokens import tokenizer as tokenizer_by_name
@@ -104,6 +105,10 @@ def build(
         is_simplified=is_simplified,
     )
     given = None if vocabulary is None else given_words(vocabulary)
+    if is_simplified:
+        check()
+        if given is not None and isinstance(vocabulary, str | Path):
+            _refuse_unsimplified(given, vocabulary)
     selecting = Selecting(heldout, deduplicate=deduplicate, keep_order=keep_order, seed=seed)
     wanted = _Wanted(
         _options(reading, selecting, given),
@@ -227,6 +232,16 @@ def _tokenizer(wanted: str | Tokenizer) -> Tokenizer | None:
     if isinstance(wanted, str):
         return None if wanted == "auto" else tokenizer_by_name(wanted)
     return wanted
+
+
+def _refuse_unsimplified(given: list[bytes], file: str | Path) -> None:
+    for number, word in enumerate(given, start=1):
+        text = word.decode("utf-8", "surrogatepass")
+        if (found := simplified(text)) != text:
+            raise DataError(
+                f"{shown(file)}: expected simplified words, found {text[:40]!r} (word {number}); write "
+                f"{found[:40]!r}"
+            )
 
 
 def _processes(wanted: int | None, files: list[Source]) -> int:

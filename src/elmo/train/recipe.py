@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from elmo import models
 from elmo.config import BiLmConfig
 from elmo.embed.atomic import replacing
 from elmo.errors import ConfigError, FormatError
@@ -50,7 +51,7 @@ class Recipe:
         if self.corpus_options.get("heldout") == 0:
             raise ConfigError("heldout: a run needs held-out text to tell its best checkpoint by, found 0")
         self._check_vocabulary()
-        if self.corpus_options.get("is_simplified") and self.shape.reads_words_only:
+        if self.is_simplified and self.shape.reads_words_only:
             raise ConfigError("only a model that reads characters can read Chinese in simplified ones")
         if self.start is not None and self.shape != Shape():
             raise ConfigError("a run that starts from a model has its shape: give no other")
@@ -97,9 +98,17 @@ class Recipe:
         """With the inputs as files may be named, and a model of this machine by its whole path."""
         listed = [inputs] if isinstance(inputs, str | Path) else inputs
         start = choices.pop("start", None)
-        if isinstance(start, Path) or (start is not None and _exists(start)):
+        is_bundled = isinstance(start, str) and start in models.names()
+        if isinstance(start, Path) or (start is not None and not is_bundled and _exists(start)):
             start = str(Path(start).absolute())
         return cls(tuple(str(path) for path in listed), start=start, **choices)
+
+    @property
+    def is_simplified(self) -> bool:
+        """Whether Chinese of either script is to be read in simplified characters."""
+        preset = self.shape.preset
+        is_preset = isinstance(preset, BiLmConfig) and preset.alphabet == "simplified"
+        return is_preset or bool(self.corpus_options.get("is_simplified"))
 
     @property
     def parts(self) -> dict[str, dict[str, Any]]:

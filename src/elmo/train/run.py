@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from elmo.config import BiLmConfig
-from elmo.errors import DataError, ElmoError
+from elmo.errors import ConfigError, DataError, ElmoError
 from elmo.formats import native
 from elmo.formats.detect import load
 from elmo.formats.files import shown
@@ -165,6 +165,10 @@ def _model(recipe: Recipe) -> Pretrained | None:
         return None
     model = load(recipe.start)
     refuse_what_cannot_be_trained(model, is_tied=bool(recipe.options.get("is_tied")))
+    if recipe.is_simplified and model.config.alphabet != "simplified":
+        raise ConfigError(
+            "this model was not trained on simplified characters: it reads words as they are written"
+        )
     tell_what_is_lost(model, recipe.train_options().directions)
     if model.vocab is None and not recipe.has_new_vocabulary:
         _log.info("the model has no vocabulary: words of the text are predicted")
@@ -238,7 +242,7 @@ def _corpus(
     options = dict(recipe.corpus_options)
     if model is not None and model.vocab is not None and not recipe.has_new_vocabulary:
         options["vocabulary"] = vocabulary_of(model)
-    if model is not None and model.config.alphabet == "simplified":
+    if recipe.is_simplified or (model is not None and model.config.alphabet == "simplified"):
         options["is_simplified"] = True
     if recipe.threads is not None and recipe.threads < _n_processors():
         options.setdefault("processes", recipe.threads)
