@@ -1,17 +1,18 @@
 """What has a model learned? Perplexity, senses of ambiguous words, tags from each layer, words in context.
 
 usage: quality.py [MODEL] [--texts FILE …] [--senses FILE …] [--tags TRAIN DEV] [--wic FOLDER]
-                  [--glove FOLDER] [--untrained] [--json FILE]
+                  [--raw] [--glove FOLDER] [--transformer FOLDER] [--untrained] [--json FILE]
 
---texts have a tokenised sentence a line: perplexity under the full softmax, from a zero, the warm and a
-carried state. --senses have columns word, sense and sentence: of three sentences with a word, the two with
-one sense should have the nearer vectors. --tags are CoNLL-U files: a linear classifier learns part-of-speech
-tags from each layer. --wic holds Words in Context (train and dev, .data.txt and .gold.txt): two uses of a
-word are of one sense if their cosine reaches a threshold, the best one for train. --glove is the folder of
-static vectors (``*emb.npy`` and ``*index.parquet``), which stand beside the model's for senses and tags; so
-does, with --untrained, a model of the same shape with random weights, for words in context, too. Files may
-end in .xz. Without arguments, the bundled English model, or one with random weights where none is, and the
-sentences of our own tests.
+--texts have a tokenised sentence a line, or raw text (--raw): perplexity under the full softmax, from a zero,
+the warm and a carried state. --senses have columns word, sense and sentence: of three sentences with a word,
+the two with one sense should have the nearer vectors. --tags are CoNLL-U files: a linear classifier learns
+part-of-speech tags from each layer. --wic holds Words in Context (train and dev, .data.txt and .gold.txt):
+two uses of a word are of one sense if their cosine reaches a threshold, the best one for train. --glove is
+the folder of static vectors (``*emb.npy`` and ``*index.parquet``), which stand beside the model's for senses
+and tags; so does, with --untrained, a model of the same shape with random weights, for words in context, too.
+For these --transformer names a folder of a model of transformers' (which has to be installed), whose pieces
+of a word are averaged. Files may end in .xz. Without arguments, the bundled English model, or one with random
+weights where none is, and the sentences of our own tests.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ def main() -> None:
     parser.add_argument("--tags", type=Path, nargs=2)
     parser.add_argument("--wic", type=Path)
     parser.add_argument("--glove", type=Path)
+    parser.add_argument("--raw", action="store_true", help="--texts are not tokenised")
+    parser.add_argument("--transformer", type=Path)
     parser.add_argument("--untrained", action="store_true")
     parser.add_argument("--json", type=Path, help="write all figures there")
     options = parser.parse_args()
@@ -66,7 +69,7 @@ def main() -> None:
         systems.append(System("GloVe", lambda rows, _: [glove(words) for words in rows], ("static",)))
     found: dict[str, Any] = {"model": str(options.model)}
     if options.texts:
-        found["perplexity"] = perplexities(elmo, options.texts)
+        found["perplexity"] = perplexities(elmo, options.texts, is_raw=options.raw)
     if not (options.texts or options.senses or options.tags or options.wic):
         options.senses = [SENSES]
     for path in options.senses:
@@ -74,7 +77,8 @@ def main() -> None:
     if options.tags:
         found["tags"] = tags(*options.tags, systems)
     if options.wic:
-        found["wic"] = words_in_context(options.wic, ours)
+        others = [transformer(options.transformer)] if options.transformer else []
+        found["wic"] = words_in_context(options.wic, [*ours, *others])
     if options.json:
         options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -125,12 +129,37 @@ def untrained(elmo: Elmo) -> Elmo:
     return Elmo(replace(elmo.pretrained, weights=BiLm.from_config(elmo.config).state_dict()))
 
 
-def perplexities(elmo: Elmo, texts: list[Path]) -> dict[str, Any]:
+def transformer(folder: Path) -> System:
+    """Its last layer, and the mean of all."""
+    import transformers  # pyright: ignore[reportMissingImports] -- for this comparison only
+
+    tokenize = transformers.AutoTokenizer.from_pretrained(folder)
+    network = transformers.AutoModel.from_pretrained(folder).eval()
+
+    @torch.inference_mode()
+    def embed(rows: Sequence[list[str]], layers: Any) -> list[Vectors]:
+        found: list[Vectors] = []
+        for words in rows:
+            read = tokenize(words, is_split_into_words=True, return_tensors="pt", truncation=True)
+            states = network(**read, output_hidden_states=True).hidden_states
+            vectors = states[-1][0] if layers == "last" else torch.stack(states).mean(dim=0)[0]
+            word_of = torch.tensor([-1 if word is None else word for word in read.word_ids()])
+            pooled = [
+                vectors[word_of == k].mean(dim=0) if (word_of == k).any() else vectors[0]
+                for k in range(len(words))
+            ]
+            found.append(torch.stack(pooled).numpy())
+        return found
+
+    return System(folder.name, embed, ("last", "average"))
+
+
+def perplexities(elmo: Elmo, texts: list[Path], *, is_raw: bool) -> dict[str, Any]:
     """Of each text, by how sentences begin."""
     print(f"{'perplexity':24}{''.join(f'{start:>9}' for start in STARTS)}{'unknown':>9}")
     found: dict[str, Any] = {}
     for path in texts:
-        report = perplexity(elmo, path, input_format="tokens")
+        report = perplexity(elmo, path, input_format="text" if is_raw else "tokens", split=is_raw)
         row: dict[str, float] = {start: report[start].geometric_mean for start in report.by_start}
         row["unknown"] = report.unknown_rate
         found[path.name] = row
