@@ -9,7 +9,7 @@ import pytest
 from elmo.embed.elmo import Elmo
 from elmo.embed.job import EmbedJob, Progress, run
 from elmo.embed.reading import read_embeddings
-from elmo.errors import OutputError
+from elmo.errors import EncodingError, OutputError
 from tests.embed.jobs import LINES, SUFFIXES, begin, contents
 from tests.embed.sentences import assert_same, tiny_elmo
 
@@ -94,6 +94,18 @@ def test_a_job_that_was_begun_on_another_device_is_not_gone_on_with(
     manifest.write_text(manifest.read_text().replace('"device": "cpu"', '"device": "cuda"'))
     with pytest.raises(OutputError, match=r'device \(begun with "cuda", now "cpu"\)'):
         run(job, elmo)
+
+
+def test_a_job_that_failed_before_anything_was_whole_may_be_given_otherwise(
+    job: EmbedJob, out: Path, elmo: Elmo, tmp_path: Path
+) -> None:
+    bad = tmp_path / "latin.txt"
+    bad.write_bytes("caf\u00e9\n".encode("latin-1"))
+    job = replace(job, inputs=(str(bad),))
+    with pytest.raises(EncodingError):
+        run(job, elmo)
+    assert out.with_name("v.npz.manifest.json").exists()
+    assert run(replace(job, errors="replace"), elmo).repaired_lines == 1
 
 
 def test_another_model_is_named(job: EmbedJob, elmo: Elmo) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from elmo import ConfigError, DataError, Elmo, MissingExtraError, OutputError, convert, perplexity, train_bilm
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
-from elmo.formats import native
+from elmo.formats import hdf5, native
 from elmo.text import simplified as room
 from elmo.text.alphabet import ByteAlphabet, SimplifiedAlphabet
 from elmo.text.simplified import simplified, simplified_word
@@ -162,3 +162,15 @@ def test_words_alone_have_no_script_to_choose(tmp_path: Path) -> None:
         train_bilm(
             "a.txt", tmp_path / "m", preset=Shape(reads="words"), corpus_options={"is_simplified": True}
         )
+
+
+def test_a_format_without_tokenizers_says_what_it_loses(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("WARNING"):
+        hdf5.write(replace(tiny_model(), metadata={"tokenizer": "zh"}), tmp_path / "zh")
+        hdf5.write(tiny_model(), tmp_path / "en")
+    messages = [record.getMessage() for record in caplog.records]
+    assert [message.split(": ", 1)[1] for message in messages] == [
+        "this format has no place for the model's tokenizer (zh): left out"
+    ]

@@ -63,16 +63,17 @@ def command(
         ),
     ] = None,
 ) -> None:
-    """Show what this is about: ambiguous words in sentences, by the bundled models.
+    """Show what this is about: ambiguous words in sentences, a table each.
 
-    With --model, the English words by that one.
+    English words by --model; without it English and Chinese ones, by the bundled models.
     """
     if picture:
         from elmo.embed.figure import check
 
         check(picture)
     found = _compared(model)
-    print("\n\n".join("\n".join(_lines(word, comparison)) for word, comparison in found))
+    tables = [_lines(word, comparison, 1 + 4 * k) for k, (word, comparison) in enumerate(found)]
+    print("\n\n".join("\n".join(lines) for lines in tables))
     if picture:
         from elmo.embed.picture import draw_words
 
@@ -102,15 +103,17 @@ def _compared(model: str | None) -> list[tuple[Word, Comparison]]:
     return found
 
 
-def _lines(word: Word, comparison: Comparison) -> list[str]:
-    """The sentences, the table of the layers' average, and what it says."""
-    lines = [f"{word.word}: {word.senses[0]} (1, 2) and {word.senses[1]} (3, 4)", ""]
-    lines += [f"  {number}  {use.marked(one_line)}" for number, use in enumerate(comparison.uses, start=1)]
+def _lines(word: Word, comparison: Comparison, first: int) -> list[str]:
+    """The sentences, counted from ``first`` as in the picture, the layers' average, and what it says."""
+    a, b, c, d = numbers = range(first, first + 4)
+    lines = [f"{word.word}: {word.senses[0]} ({a}, {b}) and {word.senses[1]} ({c}, {d})", ""]
+    for number, use in zip(numbers, comparison.uses, strict=True):
+        lines.append(f" {number:2}  {use.marked(one_line)}")
     matrix = comparison.matrices["average"]
-    lines += ["", "     " + "".join(f"{number:8}" for number in range(1, 5))]
-    lines += [
-        f"  {k + 1}  " + "".join(f"{value:8.2f}" for value in row) for k, row in enumerate(matrix.tolist())
-    ]
+    lines += ["", "     " + "".join(f"{number:8}" for number in numbers)]
+    for number, row in zip(numbers, matrix.tolist(), strict=True):
+        lines.append(f" {number:2}  " + "".join(f"{value:8.2f}" for value in row))
     same = (matrix[0, 1] + matrix[2, 3]) / 2
     other = float(matrix[:2, 2:].mean())
-    return [*lines, "", f"  alike in the same sense {same:.2f}, in the other {other:.2f}"]
+    verdict = "" if same > other else ": this model does not tell the senses apart"
+    return [*lines, "", f"  alike in the same sense {same:.2f}, in the other {other:.2f}{verdict}"]

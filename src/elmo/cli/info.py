@@ -38,6 +38,8 @@ def command(
     """Show a model's format, sizes, vocabulary and checksum; or how it is computed here."""
     from elmo.formats.detect import describe
 
+    if precision != "float32" and not engine:
+        raise typer.BadParameter("--precision goes with --engine")
     if engine:
         found = _engine(model, precision)
         if as_json:
@@ -70,6 +72,7 @@ def _rows(info: ModelInfo) -> list[tuple[str, str]]:
         ("parameters", f"{info.n_parameters:,}"),
         ("layers", f"{config.n_layers}, each {config.width} wide"),
         ("tokens", "; ".join(_token_layer(config))),
+        ("tokenizer", str(info.metadata.get("tokenizer", "en"))),
         ("LSTMs", _lstms(config)),
         ("vocabulary", "none" if info.n_words is None else f"{info.n_words:,} words"),
         ("softmax", "yes" if info.has_softmax else "no"),

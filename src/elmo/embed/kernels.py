@@ -107,7 +107,9 @@ def choose(like: Tensor, *, is_int8: bool = False) -> Kernels:
         return Kernels("packed", "float32", "oneDNN is here, and a row's numbers do not depend on others")
     if like.dtype == torch.bfloat16 and has_bfloat16():
         return Kernels("packed", "bfloat16", "oneDNN and units for bfloat16 are here")
-    return Kernels("packed", "float32", f"this processor has no fast products of {dtype}: weights alone are")
+    return Kernels(
+        "packed", "float32", f"weights are {dtype}, products are not: this processor has no units for them"
+    )
 
 
 def plain(like: Tensor, reason: str) -> Kernels:

@@ -126,6 +126,8 @@ class ToFiles:
         if begun.out != self.manifest.out:
             raise OutputError(f"{shown(path)}: belongs to {shown(begun.out)}; give this output another name")
         differences = begun.differences(self.manifest)
+        if differences and not begun.shards and not begun.is_complete:
+            return None  # it was stopped before anything was whole: nothing would be lost
         if differences and not self.job.restart:
             raise OutputError(
                 f"{shown(self.files.out)}: was begun differently: {'; '.join(differences)}; give the same "

@@ -123,17 +123,22 @@ def write(model: Pretrained, folder: Path) -> None:
 
     ``options.json``, ``weights.hdf5``, and as the model has them ``vocab.txt``, ``softmax_weights.h5`` and
     ``meta.json``. (simple_elmo takes any ``*.hdf5`` for the weights, hence the other suffix of the softmax.)
-    A forget bias other than TensorFlow's 1 is added to the forget gates, rounded to float32. Warm states and
-    mixes have no place in this format.
+    A forget bias other than TensorFlow's 1 is added to the forget gates, rounded to float32. Warm states,
+    mixes and the name of a tokeniser have no place in this format.
     """
     from elmo.formats import bilm_layout
     from elmo.formats.containers.new_hdf5 import new_hdf5
 
     _check_expressible(model)
-    if model.warm is not None or model.mix is not None:
-        _log.warning(
-            "%s: the model's warm state and mix have no place in this format and are left out", folder
-        )
+    tokenizer = str(model.metadata.get("tokenizer", "en"))
+    lost = {
+        "warm state": model.warm is not None,
+        "mix": model.mix is not None,
+        f"tokenizer ({tokenizer})": tokenizer != "en",
+    }
+    if any(lost.values()):
+        named = " and ".join(name for name, is_there in lost.items() if is_there)
+        _log.warning("%s: this format has no place for the model's %s: left out", folder, named)
     parameters = _folded(model)
     training = model.metadata.get("training")
     options = Options(

@@ -167,8 +167,9 @@ def perplexity(
     predict. ``directions``: by default those that the model was trained in. ``out`` gets the scores of every
     sentence, or by token, as ``predict.score_files`` explains.
     """
+    files = _files(text)  # what is missing is told before a large model is loaded
     if out is not None:
-        check_output(Path(out), by=by, inputs=_files(text))  # before a large model is loaded
+        check_output(Path(out), by=by, inputs=files)
     elmo = loaded(model, reading)
     starts = _starts(elmo, start)
     scorer = Scorer(elmo, starts=starts, n_rows=n_rows, directions=directions)
