@@ -14,6 +14,7 @@ from tests.train.logs import write_log
 GROUPS = {
     "Embed:": ("embed", "compare", "demo", "info", "convert", "warm"),
     "Train:": ("train", "perplexity", "curves"),
+    "Words:": ("index", "neighbours"),
 }
 COMMANDS = tuple(command for commands in GROUPS.values() for command in commands)
 
@@ -36,6 +37,8 @@ def test_every_example_of_the_help_runs(
     if command == "curves":  # its examples name runs
         for name in ("first", "second"):
             write_log(here / f"{name}.training")
+    if command == "neighbours":  # its examples name an index
+        assert run("index", "corpus.txt", "--model", "model", "--out", "usages").code == 0
     for line in lines:
         words = shlex.split(line)
         assert words[0] == "elmo", line
@@ -53,7 +56,7 @@ def test_every_example_of_the_help_runs(
         assert outcome.code == 0, (line, outcome.err)
         if "--out" in words and "--dry-run" not in words:
             assert (here / words[words.index("--out") + 1]).exists(), line
-        elif command in ("embed", "compare", "demo", "info"):
+        elif command in ("embed", "compare", "demo", "info", "neighbours"):
             assert outcome.out, line
 
 

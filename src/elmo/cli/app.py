@@ -9,7 +9,19 @@ import typer
 from typer.core import TyperGroup
 
 from elmo import __version__
-from elmo.cli import compare, convert, curves, demo, embed, info, perplexity, train, warm
+from elmo.cli import (
+    compare,
+    convert,
+    curves,
+    demo,
+    embed,
+    index,
+    info,
+    neighbours,
+    perplexity,
+    train,
+    warm,
+)
 from elmo.cli.options import examples
 
 
@@ -49,6 +61,8 @@ for panel, name, module in (
     ("Train", "train", train),
     ("Train", "perplexity", perplexity),
     ("Train", "curves", curves),
+    ("Words", "index", index),
+    ("Words", "neighbours", neighbours),
 ):
     app.command(name, rich_help_panel=panel, epilog=module.EXAMPLES)(module.command)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.embed.encoding import Span, Vectors, places_of, similarity
+from elmo.embed.encoding import Span, Vectors, similarity
+from elmo.embed.marks import find_word, start_of, unmarked
 from elmo.errors import ConfigError, DataError
 from elmo.text.tokens import Tokens
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from elmo.embed.start import Start
 
 logger = logging.getLogger(__name__)
-
-MARK = re.compile(r"\[\[(.*?)\]\]", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -90,11 +88,11 @@ def compare(
     uses, inputs, places = [], [], []
     for number, sentence in enumerate(sentences, start=1):
         tokens, text, offsets, mark = _read(elmo, sentence, number)
-        span = mark or _find(word, text, offsets)
+        span = mark or find_word(word, text, offsets)
         inside = [i for i, (begin, end) in enumerate(offsets) if span and begin < span[1] and end > span[0]]
         if span is None or not inside:
             raise DataError(
-                f"sentence {number} does not have the word {word[:40]!r}: {_start_of(text)!r}; "
+                f"sentence {number} does not have the word {word[:40]!r}: {start_of(text)!r}; "
                 "mark the word that you mean, like [[this]]"
             )
         use = Use(text, span, tokens.tokens[inside[0] : inside[-1] + 1])
@@ -140,7 +138,7 @@ def _read(
 ) -> tuple[Tokens, str, tuple[Span, ...], Span | None]:
     """A sentence's tokens, its text, the tokens' places in it, and the place that it marks."""
     if isinstance(sentence, str):
-        text, mark = _unmarked(sentence, number)
+        text, mark = unmarked(sentence, number)
         tokens = elmo.tokenizer(text)
         return tokens, text, tokens.offsets or (), mark
     tokens = Tokens.given(sentence)
@@ -149,29 +147,3 @@ def _read(
         offsets.append((at, at + len(token)))
         at += len(token) + 1
     return tokens, " ".join(tokens.tokens), tuple(offsets), None
-
-
-def _unmarked(sentence: str, number: int) -> tuple[str, Span | None]:
-    """The sentence without its mark, and where that stood."""
-    marks = list(MARK.finditer(sentence))
-    if not marks:
-        return sentence, None
-    if len(marks) > 1 or not marks[0][1].strip():
-        raise DataError(
-            f"sentence {number}: expected one word marked by [[ ]], found {len(marks)}: "
-            f"{_start_of(sentence)!r}"
-        )
-    begin, end = marks[0].span(1)
-    return sentence[: begin - 2] + marks[0][1] + sentence[end + 2 :], (begin - 2, end - 2)
-
-
-def _find(word: str, text: str, offsets: Sequence[Span]) -> Span | None:
-    """The first place of the word: whole tokens before parts of them, its spelling before other case."""
-    spelled = places_of(word, text, offsets)
-    in_any_case = places_of(word, text, offsets, ignore_case=True)
-    found = next((places for pair in zip(spelled, in_any_case, strict=True) for places in pair if places), [])
-    return found[0] if found else None
-
-
-def _start_of(text: str) -> str:
-    return text if len(text) <= 60 else text[:59] + "…"

@@ -68,6 +68,11 @@ def fonts_for(text: str) -> tuple[list[str], str]:
     return chosen, "".join(sorted(wanted))
 
 
+def drawable(text: str, missing: str) -> str:
+    """The text with boxes for the characters that no font has: matplotlib would warn of each."""
+    return text.translate(dict.fromkeys(map(ord, missing), "\N{WHITE SQUARE}")) if missing else text
+
+
 def shortened(text: str, width: int) -> str:
     """The text, cut with an ellipsis where it is wider than this many Latin letters."""
     if text_width(text) <= width:

@@ -49,6 +49,10 @@ class OutputFiles:
         except (OSError, ValueError) as error:
             raise cannot_write(self.out, error) from error
 
+    def is_known(self) -> bool:
+        """Whether a job has begun to write here."""
+        return self.manifest.exists() or self.lock.exists()
+
     def existing(self) -> list[Path]:
         """Files of earlier runs: whole shards and the file asked for itself, the manifest apart."""
         found = [self.shard_folder / name for name in names(self.shard_folder) if self._is_shard(name)]

@@ -9,15 +9,16 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from elmo.embed.array_file import DESCRIPTION, read_arrays
 from elmo.embed.encoding import Encoding
 from elmo.embed.manifest import read_manifest
 from elmo.embed.output_files import OutputFiles
 from elmo.embed.shard import Shard
-from elmo.embed.writers import DESCRIPTION, HDF5_SUFFIXES, SENTENCES, SUFFIXES
+from elmo.embed.writers import HDF5_SUFFIXES, SENTENCES, SUFFIXES
 from elmo.errors import ChecksumError, DataError, ElmoError, MissingExtraError
 from elmo.formats.checksums import sha256
 from elmo.formats.files import open_regular, shown
@@ -26,10 +27,8 @@ if TYPE_CHECKING:
     import h5py
 
 # What libraries make of damage; pyarrow's errors are ValueErrors, OSErrors or NotImplementedErrors too.
-_DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, RuntimeError, NotImplementedError)
-_DAMAGE += (zipfile.BadZipFile, zlib.error, struct.error, MemoryError, OverflowError, RecursionError)
-_NUMPY_DTYPES = {"F32": "<f4", "F16": "<f2", "I64": "<i8", "U8": "|u1"}
-_HEADER_LIMIT = 1 << 24  # bytes of a safetensors header or an npz description
+DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, RuntimeError, NotImplementedError)
+DAMAGE += (zipfile.BadZipFile, zlib.error, struct.error, MemoryError, OverflowError, RecursionError)
 
 
 def read_embeddings(path: str | Path, *, verify: bool = True) -> Iterator[Encoding]:
@@ -58,12 +57,12 @@ def read_shard(path: Path) -> Shard:
     """The arrays of one npz, safetensors or Parquet file."""
     readers: dict[str, Callable[[Path], tuple[dict[str, Any], Any]]] = {
         ".npz": _read_npz,
-        ".safetensors": _read_safetensors,
+        ".safetensors": read_arrays,
         ".parquet": _read_parquet,
     }
     try:
         arrays, description = readers[path.suffix.lower()](path)
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise _damaged(path, error) from error
     return Shard.from_arrays(arrays, description, subject=shown(path))
 
@@ -135,32 +134,6 @@ def _read_npy(member: Any, size: int) -> np.ndarray[Any, Any]:
     return np.frombuffer(member.read(), dtype=dtype).reshape(shape)
 
 
-def _read_safetensors(path: Path) -> tuple[dict[str, Any], Any]:
-    with open_regular(path) as file:
-        size = file.seek(0, 2)
-        file.seek(0)
-        (length,) = struct.unpack("<Q", file.read(8))
-        if not 2 <= length <= min(_HEADER_LIMIT, size - 8):
-            raise ValueError(f"a header of {length} bytes in a file of {size}")
-        header = json.loads(file.read(length))
-        description = json.loads(header.pop("__metadata__")[DESCRIPTION])
-        return {name: _read_tensor(file, entry, 8 + length) for name, entry in header.items()}, description
-
-
-def _read_tensor(file: BinaryIO, entry: dict[str, Any], start: int) -> np.ndarray[Any, Any]:
-    dtype = np.dtype(_NUMPY_DTYPES[entry["dtype"]])
-    begin, end = entry["data_offsets"]
-    shape = tuple(entry["shape"])
-    if not all(type(n) is int and n >= 0 for n in (begin, *shape)):
-        raise ValueError(f"shape {str(shape)[:80]} at {begin}")
-    if math.prod(shape) * dtype.itemsize != end - begin:
-        raise ValueError(f"shape {shape} of {dtype} does not take {end - begin} bytes")
-    if start + end > file.seek(0, 2):
-        raise EOFError("the data ends in the middle")
-    file.seek(start + begin)
-    return np.frombuffer(file.read(end - begin), dtype=dtype).reshape(shape)
-
-
 def _read_parquet(path: Path) -> tuple[dict[str, Any], Any]:
     try:
         from pyarrow import parquet
@@ -204,7 +177,7 @@ def _hdf5_sentences(path: Path) -> Iterator[Encoding]:
             n_sentences = len(file) - (SENTENCES in file)
             for index in range(n_sentences):
                 yield _hdf5_sentence(file, str(index), size)
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise _damaged(path, error) from error
 
 
@@ -231,7 +204,7 @@ def _json_sentences(path: Path) -> Iterator[Encoding]:
                 if not values["tokens"] and 0 in (shape := values["shape"]):
                     vectors = np.zeros(shape, dtype=np.float32)  # of no number, whatever the other axes are
                 yield _encoding(values["tokens"], values["offsets"], vectors)
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise _damaged(path, error) from error
 
 

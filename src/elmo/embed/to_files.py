@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from elmo.embed.atomic import cannot_write, replacing
 from elmo.embed.groups import Group, groups
@@ -38,18 +38,36 @@ if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
 
 
+class Maker(Protocol):
+    """Makes a shard of a group of sentences."""
+
+    def vectors(self, group: Group, on_piece: Callable[[int, int], None] | None = None) -> Vectors:
+        """What takes time; ``on_piece`` hears how many sentences and tokens are done."""
+        ...
+
+    def write(self, group: Group, vectors: Vectors) -> ShardRecord:
+        """Write the shard; when its record is there, so is the whole file."""
+        ...
+
+
 class ToFiles:
-    """One run of a job that writes files, under its lock."""
+    """One run of a job that writes files, under its lock.
+
+    Another ``maker`` may put other things into the shards; ``options`` are then what else changes them.
+    """
 
     def __init__(
         self, job: EmbedJob, elmo: Elmo, *, files: OutputFiles, lock: int, limit: int,
-        report: Callable[[Progress], None],
+        report: Callable[[Progress], None], maker: Maker | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.job, self.elmo, self.files, self.lock, self.limit = job, elmo, files, lock, limit
         self.report = report  # called from this thread only
-        self.maker = ShardMaker(job, elmo)
+        self.maker = ShardMaker(job, elmo) if maker is None else maker
         self.manifest = Manifest(
-            out=files.out.name, model=_model(elmo, job), options=_options(job, elmo, limit)
+            out=files.out.name,
+            model=fingerprint_now(elmo, start=job.start),
+            options=_options(job, elmo, limit) | dict(options or {}),
         )
         self.kept = 0
         self.n_sentences = self.n_tokens = 0  # whose vectors are there, if not yet in a whole shard
@@ -315,12 +333,12 @@ class _Shard:
 _UnderWay = deque[_Shard]  # in the order of their groups
 
 
-def _model(elmo: Elmo, job: EmbedJob) -> str:
-    """The fingerprint of the weights as they are now."""
+def fingerprint_now(elmo: Elmo, *, start: str) -> str:
+    """Of the weights as they are, and of the warm state where sentences start from it."""
     from elmo.formats.fingerprint import fingerprint
 
     now = replace(elmo.pretrained, weights=elmo.bilm.state_dict())
-    return fingerprint(now, with_warm=job.start == "warm")
+    return fingerprint(now, with_warm=start == "warm")
 
 
 def _options(job: EmbedJob, elmo: Elmo, limit: int) -> dict[str, Any]:

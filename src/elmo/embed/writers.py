@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import struct
 import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from elmo.embed.array_file import DESCRIPTION, write_arrays
 from elmo.embed.encoding import Encoding
 from elmo.embed.shard import Shard
 from elmo.errors import MissingExtraError
@@ -27,12 +27,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DESCRIPTION = "elmo"  # under this name a file carries Shard.description() as JSON
 SENTENCES = "sentence_to_index"  # AllenNLP's dataset
 _MAP_LIMIT = 1 << 30  # characters of SENTENCES' one string, which HDF5 and its readers hold in memory at once
 _ROW_GROUP = 1 << 13  # tokens of a Parquet row group
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_SAFETENSORS_DTYPES = {"float32": "F32", "float16": "F16", "int64": "I64", "uint8": "U8"}
 
 Writer = Callable[[Shard, BinaryIO], None]
 
@@ -49,21 +47,8 @@ def write_npz(shard: Shard, file: BinaryIO) -> None:
 
 
 def write_safetensors(shard: Shard, file: BinaryIO) -> None:
-    """The arrays of ``Shard`` by their names; ``elmo`` in the metadata is the description.
-
-    Written here, since the library copies every array and hides the file from other users.
-    """
-    header: dict[str, Any] = {"__metadata__": {DESCRIPTION: json.dumps(shard.description())}}
-    end = 0
-    for name, array in _arrays(shard):
-        begin, end = end, end + array.nbytes
-        kind = _SAFETENSORS_DTYPES[str(array.dtype)]
-        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [begin, end]}
-    text = json.dumps(header, separators=(",", ":")).encode("ascii")
-    text += b" " * (-len(text) % 8)  # data begins aligned
-    file.write(struct.pack("<Q", len(text)) + text)
-    for _, array in _arrays(shard):
-        file.write(array.data)
+    """The arrays of ``Shard`` by their names; ``elmo`` in the metadata is the description."""
+    write_arrays(_arrays(shard), shard.description(), file)
 
 
 def write_parquet(shard: Shard, file: BinaryIO) -> None:

@@ -1,0 +1,94 @@
+"""``elmo index``: text in, a folder with the usages of its words and their vectors out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from elmo.cli.options import (
+    Device,
+    Errors,
+    Inputs,
+    Layers,
+    Model,
+    Start,
+    Tokenizer,
+    examples,
+    layer_choice,
+)
+from elmo.cli.report import logger
+from elmo.cli.words import Words, word_list
+
+EXAMPLES = examples(
+    "elmo index corpus.txt --model model --out usages",
+    "elmo index corpus.txt --model model --words bank,river --out few",
+    "elmo index corpus.txt more/*.txt --model model --limit 100 --out sample",
+)
+
+
+def command(
+    context: typer.Context,
+    inputs: Inputs,
+    *,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the index goes.", show_default=False)],
+    model: Model = None,
+    words: Words = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Usages of one word; of more, a fair sample.", show_default="all"
+        ),
+    ] = None,
+    layers: Layers = "average",
+    input_format: Annotated[
+        Literal["text", "tokens", "conllu"],
+        typer.Option("--format", help="A sentence a line, tokens parted by spaces, or CoNLL-U."),
+    ] = "text",
+    tokenizer: Tokenizer = None,
+    split: Annotated[bool, typer.Option("--split", help="Split lines of text into sentences.")] = False,
+    errors: Errors = "strict",
+    dtype: Annotated[
+        Literal["float16", "float32"], typer.Option(help="Type of the vectors on disk.")
+    ] = "float16",
+    start: Start = "zero",
+    keep_case: Annotated[bool, typer.Option("--keep-case", help="Bank is another word than bank.")] = False,
+    approximate: Annotated[
+        bool, typer.Option("--approximate", help="Make an approximate index, too, for many millions.")
+    ] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Begin anew where an earlier run left its index.")
+    ] = False,
+    device: Device = "cpu",
+) -> None:
+    """Index a corpus: where each word stands, and its vector there.
+
+    A run that was stopped goes on where it was when the same command is given again.
+    """
+    from elmo.cli.progress import shown
+    from elmo.embed.elmo import Elmo
+    from elmo.lexicon.index_job import IndexJob, build_index
+    from elmo.text.source import expand
+
+    job = IndexJob(
+        inputs=tuple(inputs), out=out, words=word_list(words), limit=limit, layers=layer_choice(layers),
+        input_format=input_format, split=split, errors=errors, dtype=dtype, start=start,
+        keep_case=keep_case, restart=restart,
+    )  # fmt: skip
+    expand(job.inputs)  # a typo is told before a large model is loaded
+    elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
+    context.obj.after_interrupt = "; give the same command again to go on from here"
+    with shown(context.obj, n_sentences=None, is_stdout_free=True) as show:
+        index = build_index(job, elmo, on_progress=show)
+    if approximate:
+        from elmo.lexicon.approximate import ApproximateIndex
+
+        ApproximateIndex.build(index)
+    if not len(index):
+        logger.warning("%s: no usage was found in %s tokens", out, f"{index.n_tokens:,}")
+    logger.info(
+        "%s: %s usages of %s words in %s tokens",
+        out, f"{len(index):,}", f"{index.n_words:,}", f"{index.n_tokens:,}",
+        extra={"usages": len(index), "words": index.n_words, "tokens": index.n_tokens},
+    )  # fmt: skip

@@ -1,0 +1,101 @@
+"""``elmo neighbours``: a word in a sentence in, the nearest usages of a corpus out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from elmo.cli.options import AsJson, Device, Model, Tokenizer, examples
+from elmo.cli.report import logger, one_line
+from elmo.cli.words import Picture, ResultFile, check_result_file, write_results
+
+if TYPE_CHECKING:
+    from elmo.lexicon.neighbours import Neighbours
+
+EXAMPLES = examples(
+    "elmo neighbours usages 'by the [[bank]] of the river' --model model",
+    "elmo neighbours usages 'the river' --word river -n 3 --model model --json",
+    "elmo neighbours usages 'a [[bank]]' --among others --model model --out n.tsv",
+    "elmo neighbours usages 'a [[bank]]' --model model --picture n.png",
+)
+_LINE = 100  # of a sentence in the table, in characters
+
+
+def command(
+    index: Annotated[
+        Path, typer.Argument(metavar="INDEX", help="A folder that elmo index made.", show_default=False)
+    ],
+    sentences: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SENTENCE", help="One or more, the word marked like [[this]].", show_default=False
+        ),
+    ],
+    *,
+    word: Annotated[
+        str | None, typer.Option(help="The word, where a sentence marks none.", show_default=False)
+    ] = None,
+    n: Annotated[int, typer.Option("-n", min=1, help="How many neighbours.")] = 10,
+    among: Annotated[
+        Literal["all", "same", "others"], typer.Option(help="All words, the same word, or others only.")
+    ] = "all",
+    approximate: Annotated[
+        bool, typer.Option("--approximate", help="Faster, by the index of elmo index --approximate.")
+    ] = False,
+    model: Model = None,
+    as_json: AsJson = False,
+    out: ResultFile = None,
+    picture: Picture = None,
+    tokenizer: Tokenizer = None,
+    device: Device = "cpu",
+) -> None:
+    """Show the usages of a corpus that are nearest to a word in its sentence."""
+    from elmo.embed.elmo import Elmo
+    from elmo.lexicon.index import Index
+    from elmo.lexicon.neighbours import neighbours
+
+    check_result_file(out)
+    if picture:
+        from elmo.embed.figure import check
+
+        check(picture)
+    opened = Index(index)
+    elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer or opened.tokenizer)
+    found = neighbours(elmo, opened, sentences, word=word, k=n, among=among, is_approximate=approximate)
+    values = [one.to_json() for one in found]
+    print(json.dumps(values, ensure_ascii=False) if as_json else "\n\n".join(map(_table, found)))
+    if out:
+        columns = ("sentence", "word", "rank", "similarity", "neighbour", "before", "after", "place")
+        write_results(out, columns=columns, rows=_rows(found), values=values)
+        logger.info("%s: written", out)
+    if picture:
+        from elmo.lexicon.neighbours_picture import draw_neighbours
+
+        draw_neighbours(found, picture)
+        logger.info("%s: written", picture)
+
+
+def _table(found: Neighbours) -> str:
+    before, word, after = found.usage.parts()
+    lines = [one_line(f"{before}[{word}]{after}")]
+    if not found.found:
+        lines.append("  no usage was found")
+    for one in found.found:
+        left, spelled, right = (one_line(part) for part in one.usage.parts())
+        room = max(_LINE - len(spelled), 20)
+        left = left if len(left) <= room // 2 else "…" + left[-room // 2 :]
+        right = right if len(right) <= room // 2 else right[: room // 2] + "…"
+        lines.append(f"  {one.similarity:6.3f}  {left}[{spelled}]{right}")
+    return "\n".join(lines)
+
+
+def _rows(found: list[Neighbours]) -> list[list[object]]:
+    return [
+        [number, group.usage.word, rank, f"{one.similarity:.6f}", one.usage.word, one.usage.parts()[0],
+         one.usage.parts()[2], one.usage.place]
+        for number, group in enumerate(found, start=1)
+        for rank, one in enumerate(group.found, start=1)
+    ]  # fmt: skip

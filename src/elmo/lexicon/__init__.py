@@ -1,0 +1,1 @@
+"""Words in context: their uses in a text, what is near them, what else could stand there, senses, change."""

@@ -1,0 +1,74 @@
+"""An index in, a graph over its vectors that finds most of the nearest usages fast out: an extra."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elmo.embed.atomic import replacing
+from elmo.errors import DataError, MissingExtraError
+from elmo.formats.files import shown
+from elmo.lexicon.index import Index, Neighbour
+from elmo.lexicon.usages import Vectors
+
+NAME = "approximate.usearch"
+_AT_ONCE = 1 << 13  # usages that are added between two reports
+
+
+class ApproximateIndex:
+    """Cosines are measured anew, so they are exact; that the nearest are all found is not sure."""
+
+    def __init__(self, index: Index, graph: Any) -> None:
+        self._index, self._graph = index, graph
+
+    @classmethod
+    def build(cls, index: Index, *, on_progress: Callable[[int], None] | None = None) -> ApproximateIndex:
+        """Make the graph and keep it beside the index; ``on_progress`` hears how many usages are in it."""
+        library = _usearch()
+        graph = library.Index(ndim=index.width, metric="cos", dtype="f16")
+        for begin in range(0, len(index), _AT_ONCE):
+            numbers = np.arange(begin, min(begin + _AT_ONCE, len(index)))
+            graph.add(numbers, index.vectors(numbers))
+            if on_progress is not None:
+                on_progress(int(numbers[-1]) + 1)
+        with replacing(index.folder / NAME) as temporary:
+            graph.save(str(temporary))
+        return cls(index, graph)
+
+    @classmethod
+    def open(cls, index: Index) -> ApproximateIndex:
+        """The graph that was made before; it stays on disk."""
+        library = _usearch()
+        path = Path(index.folder) / NAME
+        if not path.is_file():
+            raise DataError(
+                f"{shown(index.folder)}: has no approximate index; make one: elmo index … --approximate"
+            )
+        try:
+            graph = library.Index.restore(str(path), view=True)
+        except (RuntimeError, ValueError, OSError, KeyError) as error:
+            raise DataError(f"{shown(path)}: cannot be read: {' '.join(str(error).split())[:200]}") from error
+        if graph is None or graph.ndim != index.width or len(graph) != len(index):
+            raise DataError(
+                f"{shown(path)}: belongs to another index; make it anew: elmo index … --approximate"
+            )
+        return cls(index, graph)
+
+    def nearest(self, queries: Vectors, k: int = 10) -> list[list[Neighbour]]:
+        """As ``Index.nearest``."""
+        found: list[list[Neighbour]] = []
+        for query in queries:
+            keys = np.asarray(self._graph.search(query.astype(np.float32), min(k, len(self._index))).keys)
+            found.append(self._index.measured(query, keys.astype(np.int64)))
+        return found
+
+
+def _usearch() -> Any:
+    try:
+        import usearch.index  # pyright: ignore[reportMissingImports] -- an extra
+    except ImportError as error:
+        raise MissingExtraError("an approximate index", extra="approximate") from error
+    return usearch.index

@@ -1,0 +1,75 @@
+"""``elmo index`` and ``elmo neighbours``: a corpus, a word in a sentence, and what is near it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run, assert_refused
+
+
+@pytest.fixture
+def indexed(run: Run, here: Path) -> Path:
+    outcome = run("index", "corpus.txt", "--model", "model", "--out", "usages")
+    assert outcome.code == 0
+    assert "usages: 19 usages of 16 words in 23 tokens" in outcome.err
+    return here / "usages"
+
+
+def test_neighbours_are_shown_in_their_sentences(run: Run, indexed: Path) -> None:
+    outcome = run("neighbours", indexed, "on the [[bank]] of it", "-n", "3", "--model", "model")
+    lines = outcome.out.splitlines()
+    assert (outcome.code, lines[0], len(lines)) == (0, "on the [bank] of it", 4)
+    cosines = [float(line.split()[0]) for line in lines[1:]]
+    assert cosines == sorted(cosines, reverse=True)
+    assert all("[" in line for line in lines)
+
+
+def test_table_json_and_file_say_the_same(run: Run, indexed: Path, here: Path) -> None:
+    arguments = ("neighbours", indexed, "the bank", "a [[river]]", "--word", "bank", "--model", "model")
+    values = json.loads(run(*arguments, "--json").out)
+    assert [value["word"] for value in values] == ["bank", "river"]
+    assert run(*arguments, "--out", "n.tsv").code == 0
+    rows = [line.split("\t") for line in (here / "n.tsv").read_text("utf-8").splitlines()[1:]]
+    found = [near for value in values for near in value["neighbours"]]
+    assert [(row[4], float(row[3])) for row in rows] == [(n["word"], n["similarity"]) for n in found]
+    assert run(*arguments, "--out", "n.json").code == 0
+    assert json.loads((here / "n.json").read_text("utf-8")) == values
+
+
+def test_words_come_from_a_list_or_a_file(run: Run, here: Path) -> None:
+    (here / "words.txt").write_text("bank\nriver\n\n")
+    for given, out in (("bank,river", "a"), ("words.txt", "b")):
+        assert run("index", "corpus.txt", "--model", "model", "--words", given, "--out", out).code == 0
+        assert (here / out / "words.tsv").read_text().splitlines()[1:] == ["bank\t2\t2", "river\t1\t1"]
+
+
+def test_a_picture_is_drawn(run: Run, indexed: Path, here: Path) -> None:
+    pytest.importorskip("matplotlib")
+    arguments = ("neighbours", indexed, "the [[bank]]", "--model", "model", "--picture")
+    assert run(*arguments, "n.svg").code == 0
+    assert run(*arguments, "again.svg").code == 0
+    assert (here / "n.svg").read_bytes() == (here / "again.svg").read_bytes()
+
+
+def test_a_text_without_such_words_is_said_to_have_none(run: Run) -> None:
+    outcome = run("index", "corpus.txt", "--model", "model", "--words", "sea", "--out", "none")
+    assert outcome.code == 0
+    assert "no usage was found in 23 tokens" in outcome.err
+    outcome = run("neighbours", "none", "the [[bank]]", "--model", "model")
+    assert "no usage was found" in outcome.out
+
+
+def test_what_cannot_be_is_one_line(run: Run, indexed: Path, here: Path) -> None:
+    model = ("--model", "model")
+    assert_refused(run("neighbours", "nowhere", "[[a]]", *model), "no such folder; make an index")
+    assert_refused(run("neighbours", "more", "[[a]]", *model), "expected an index")
+    assert_refused(run("neighbours", indexed, "the bank", *model), "which word is meant")
+    assert_refused(run("neighbours", indexed, "[[a]]", *model, "--out", "x.csv"), "ends in .tsv or .json")
+    assert_refused(run("index", "corpus.txt", *model, "--words", "w.txt", "--out", "x"), "no such file")
+    assert_refused(run("index", "corpus.txt", *model, "--words", ",", "--out", "x"), "found none")
+    assert_refused(run("index", "corpus.txt", *model, "--out", "corpus.txt"), "expected the name of a folder")
+    assert_refused(run("index", "corpus.txt", *model, "--out", "usages", "--limit", "2"), "begun differently")
+    assert not (here / "x").exists()

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elmo import ConfigError, DataError, MissingExtraError
+from elmo.embed.elmo import Elmo
+from elmo.lexicon import approximate
+from elmo.lexicon.approximate import ApproximateIndex
+from elmo.lexicon.index import Index
+from elmo.lexicon.index_job import IndexJob, build_index
+from elmo.lexicon.neighbours import neighbours
+from tests.embed.sentences import tiny_elmo
+
+QUERY = "he sat by the [[bank]] of a river ."
+
+
+def test_they_come_by_falling_cosine_from_sentences_that_differ(job: IndexJob, elmo: Elmo) -> None:
+    text = Path(job.inputs[0])
+    text.write_text(text.read_text("utf-8") * 3, encoding="utf-8")  # every sentence three times
+    (found,) = neighbours(elmo, build_index(job, elmo), [QUERY], k=8)
+    assert found.usage.parts() == ("he sat by the ", "bank", " of a river .")
+    cosines = [one.similarity for one in found.found]
+    assert len(cosines) == 8
+    assert cosines == sorted(cosines, reverse=True)
+    shown = [(one.usage.sentence.tokens, one.usage.begin) for one in found.found]
+    assert len(set(shown)) == 8
+
+
+def test_a_sentence_is_no_neighbour_of_itself(index: Index, elmo: Elmo) -> None:
+    (found,) = neighbours(elmo, index, ["I sat by the [[bank]] of the river ."], k=50)
+    assert all(one.usage.sentence.tokens[0] != "I" or one.usage.begin != 4 for one in found.found)
+    assert found.found[0].similarity < 0.9999
+
+
+def test_only_the_same_word_or_only_others(index: Index, elmo: Elmo) -> None:
+    (same,) = neighbours(elmo, index, [QUERY], among="same")
+    assert {one.usage.word.lower() for one in same.found} == {"bank"}
+    assert len(same.found) == 5
+    (others,) = neighbours(elmo, index, [QUERY], among="others", k=100)
+    assert "bank" not in {one.usage.word.lower() for one in others.found}
+    (missing,) = neighbours(elmo, index, ["the [[sea]]"], among="same")
+    assert missing.found == ()
+
+
+def test_several_sentences_give_what_each_gives_alone(index: Index, elmo: Elmo) -> None:
+    sentences = [QUERY, "the [[river]] rose", "[[money]]"]
+    together = neighbours(elmo, index, sentences, k=3)
+    for sentence, found in zip(sentences, together, strict=True):
+        (alone,) = neighbours(elmo, index, [sentence], k=3)
+        assert alone.to_json() == found.to_json()
+
+
+def test_an_approximate_index_finds_nearly_all_and_measures_exactly(
+    tmp_path: Path, job: IndexJob, elmo: Elmo
+) -> None:
+    pytest.importorskip("usearch")
+    random = np.random.default_rng(0)
+    words = ["w" + "".join(random.choice(list("abcdef"), 3)) for _ in range(40)]
+    lines = [" ".join(random.choice(words, 9)) for _ in range(200)]
+    (tmp_path / "many.txt").write_text("\n".join(lines))
+    index = build_index(replace(job, inputs=(str(tmp_path / "many.txt"),), shard_tokens=500), elmo)
+    ApproximateIndex.build(index)
+    queries = index.vectors(range(0, len(index), 50))
+    exact, close = index.nearest(queries, 10), ApproximateIndex.open(index).nearest(queries, 10)
+    pairs = list(zip(exact, close, strict=True))
+    hits = [len({a.number for a in one} & {b.number for b in two}) for one, two in pairs]
+    assert np.mean(hits) > 8
+    for one, two in pairs:
+        cosines = {near.number: near.similarity for near in one}
+        assert all(cosines.get(near.number, near.similarity) == near.similarity for near in two)
+    found = neighbours(elmo, index, [f"{words[0]} [[{words[1]}]] {words[2]}"], k=3, is_approximate=True)
+    assert len(found[0].found) == 3
+
+
+def test_an_approximate_index_that_is_missing_or_not_its_own_is_told(
+    index: Index, elmo: Elmo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("usearch")
+    with pytest.raises(DataError, match=r"has no approximate index; make one: elmo index … --approximate"):
+        neighbours(elmo, index, [QUERY], is_approximate=True)
+    (index.folder / "approximate.usearch").write_bytes(b"no graph" * 100)
+    with pytest.raises(DataError, match=r"approximate\.usearch: (cannot be read|belongs to another)"):
+        neighbours(elmo, index, [QUERY], is_approximate=True)
+    monkeypatch.setitem(__import__("sys").modules, "usearch.index", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'pyelmo\[approximate\]'"):
+        approximate.ApproximateIndex.build(index)
+
+
+def test_what_makes_no_sense_is_refused(index: Index, elmo: Elmo) -> None:
+    with pytest.raises(ConfigError, match="among must be all, same or others, not 'none'"):
+        neighbours(elmo, index, [QUERY], among="none")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="k must be at least 1"):
+        neighbours(elmo, index, [QUERY], k=0)
+    with pytest.raises(ConfigError, match="made with another model"):
+        neighbours(tiny_elmo(seed=1), index, [QUERY])
+    with pytest.raises(DataError, match="sentence 2: which word is meant"):
+        neighbours(elmo, index, [QUERY, "no mark"])
