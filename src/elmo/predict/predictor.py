@@ -53,19 +53,29 @@ class Row:
     targets: Numbers
 
 
+@dataclass(frozen=True, eq=False)
+class _Window:
+    """Some rows' top outputs from one place on."""
+
+    rows: list[int]  # of falling length
+    at: int  # words of each that were read before
+    tops: Tensor  # (token, width), row after row
+    ends: Numbers  # (row,): one after each row's last token here
+
+
 class Predictor:
     """A model with its softmax and vocabulary."""
 
     def __init__(self, elmo: Elmo) -> None:
         self.elmo = elmo
         self.bilm = elmo.bilm
-        self.vocab, softmax = _output_layer(elmo)
+        self.vocab, self.softmax = _output_layer(elmo)
         self._engine = Engine(elmo.bilm, elmo.indexer)
         like = next(elmo.bilm.parameters())
         # half precision is for reading; thousands of probabilities do not add up to 1 in it
         dtype = like.dtype if like.dtype == torch.float64 else torch.float32
-        self._weight = softmax.weight.to(like.device, dtype)  # (words, width)
-        self._bias = softmax.bias.to(like.device, dtype)  # (words,)
+        self._weight = self.softmax.weight.to(like.device, dtype)  # (words, width)
+        self._bias = self.softmax.bias.to(like.device, dtype)  # (words,)
         size = CHUNK_LOGITS // len(self._bias) // ROWS * ROWS
         self._chunk = max(ROWS, min(CHUNK_TOKENS, size))
         self._boundary_ids = self.vocab.bos_id, self.vocab.eos_id  # FormatError when there are none
@@ -98,29 +108,54 @@ class Predictor:
         ``start`` has a row per row, or one for all of them. Direction 0 is forward, 1 backward. ``on_read``
         is told now and then how many more predictions were made.
         """
-        hidden, cell = (
-            part[direction].expand(-1, len(rows), -1).clone() for part in (start.hidden, start.cell)
-        )
+        hidden, cell = _rows_of(start, len(rows), direction)
         found: list[list[LogProbabilities]] = [[] for _ in rows]
-        by_length = sorted(range(len(rows)), key=lambda k: -len(rows[k].inputs))
-        for begin in range(0, len(rows), ROWS):
-            tile = by_length[begin : begin + ROWS]
-            for at in range(0, len(rows[tile[0]].inputs), WINDOW):
-                alive = [k for k in tile if len(rows[k].inputs) > at]  # those that end first stand last
-                inputs, targets = (
-                    [getattr(rows[k], name)[at : at + WINDOW] for k in alive]
-                    for name in ("inputs", "targets")
-                )
-                state = LstmState(hidden[:, alive], cell[:, alive])
-                tops, after = self._window(words, inputs, state, direction)
-                hidden[:, alive], cell[:, alive] = after.hidden, after.cell
-                scored = self._log_probabilities(words, tops, np.concatenate(targets))
-                ends = np.cumsum([len(part) for part in inputs])[:-1]
-                for k, part in zip(alive, np.split(scored, ends), strict=True):
-                    found[k].append(part)
-                if on_read is not None:
-                    on_read(len(scored))
+        for window in self._windows(words, [row.inputs for row in rows], hidden, cell, direction):
+            targets = [rows[k].targets[window.at : window.at + WINDOW] for k in window.rows]
+            scored = self._log_probabilities(words, window.tops, np.concatenate(targets))
+            for k, part in zip(window.rows, np.split(scored, window.ends[:-1]), strict=True):
+                found[k].append(part)
+            if on_read is not None:
+                on_read(len(scored))
         return [np.concatenate(parts) for parts in found], LstmState(hidden, cell)
+
+    @torch.inference_mode()
+    def next_words(
+        self, words: Words, inputs: Sequence[Numbers], start: BiLmState, *, direction: int
+    ) -> Tensor:
+        """Log p of every word of the vocabulary to come after all that each row reads: (row, vocabulary).
+
+        ``inputs`` are numbers of ``Words``, one at least for each row; ``start`` is that of ``read``.
+        """
+        hidden, cell = _rows_of(start, len(inputs), direction)
+        states = torch.empty(len(inputs), self._weight.size(1), dtype=self._weight.dtype)
+        states = states.to(self._weight.device)
+        for window in self._windows(words, inputs, hidden, cell, direction):
+            for k, end in zip(window.rows, window.ends.tolist(), strict=True):
+                if len(inputs[k]) <= window.at + WINDOW:
+                    states[k] = window.tops[end - 1].to(states)
+        found = states.new_empty(len(states), len(self._bias))
+        for part in _parts(len(states), self._chunk):
+            size = part.stop - part.start
+            padded = F.pad(states[part], (0, 0, 0, self._chunk - size))
+            found[part] = F.linear(padded, self._weight, self._bias)[:size].log_softmax(dim=1)
+        return found
+
+    def _windows(
+        self, words: Words, inputs: Sequence[Numbers], hidden: Tensor, cell: Tensor, direction: int
+    ) -> Iterator[_Window]:
+        """Rows read ``WINDOW`` words at a time; ``hidden`` and ``cell`` (layer, row, width) follow them."""
+        by_length = sorted(range(len(inputs)), key=lambda k: -len(inputs[k]))
+        for begin in range(0, len(inputs), ROWS):
+            tile = by_length[begin : begin + ROWS]
+            for at in range(0, len(inputs[tile[0]]), WINDOW):
+                alive = [k for k in tile if len(inputs[k]) > at]  # those that end first stand last
+                read = [inputs[k][at : at + WINDOW] for k in alive]
+                tops, after = self._window(
+                    words, read, LstmState(hidden[:, alive], cell[:, alive]), direction
+                )
+                hidden[:, alive], cell[:, alive] = after.hidden, after.cell
+                yield _Window(alive, at, tops, np.cumsum([len(part) for part in read]))
 
     def _window(
         self, words: Words, inputs: list[Numbers], state: LstmState, direction: int
@@ -154,6 +189,12 @@ class Predictor:
             highest = logits.amax(dim=1, keepdim=True)
             parts.append((true - highest - logits.sub_(highest).exp_().sum(dim=1, keepdim=True).log())[:, 0])
         return torch.cat(parts).cpu().numpy()
+
+
+def _rows_of(start: BiLmState, n_rows: int, direction: int) -> tuple[Tensor, Tensor]:
+    """A direction's own hidden and cell (layer, row, width), a row for each."""
+    hidden, cell = (part[direction].expand(-1, n_rows, -1).clone() for part in (start.hidden, start.cell))
+    return hidden, cell
 
 
 def _parts(n: int, size: int) -> Iterator[slice]:

@@ -63,7 +63,7 @@ def score_writer(path: Path, *, by: By = "sentence") -> Iterator[Write]:
 
 def _writer(file: TextIO, *, by: By, is_tsv: bool) -> Write:
     if not is_tsv:
-        lines = _json_of_sentence if by == "sentence" else _json_of_tokens
+        lines = json_of_sentence if by == "sentence" else json_of_tokens
         return lambda number, scores: _write(file, [lines(number, scores)])
     file.write("\t".join(_SENTENCE if by == "sentence" else _TOKEN) + "\n")
     rows = _rows_of_sentence if by == "sentence" else _rows_of_tokens
@@ -84,7 +84,8 @@ def _sums(scores: SentenceScores) -> dict[str, float | None]:
     return {name: None if x is None else float(x.sum(dtype="float64")) for name, x in both.items()}
 
 
-def _json_of_sentence(number: int, scores: SentenceScores) -> str:
+def json_of_sentence(number: int, scores: SentenceScores) -> str:
+    """A sentence's line of JSON."""
     sums = {name: None if x is None else float(_digits(x)) for name, x in _sums(scores).items()}
     return json.dumps(
         _place(number, scores)
@@ -94,7 +95,8 @@ def _json_of_sentence(number: int, scores: SentenceScores) -> str:
     )
 
 
-def _json_of_tokens(number: int, scores: SentenceScores) -> str:
+def json_of_tokens(number: int, scores: SentenceScores) -> str:
+    """The same with a number for each token."""
     both = {"forward": scores.forward, "backward": scores.backward}
     lists = {name: None if x is None else [float(_digits(v)) for v in x] for name, x in both.items()}
     return json.dumps(

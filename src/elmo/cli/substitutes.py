@@ -1,0 +1,114 @@
+"""``elmo substitutes``: a word in a sentence in, what else could stand there out."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from elmo.cli.options import AsJson, Device, Model, Start, Tokenizer, examples
+from elmo.cli.report import logger, one_line
+from elmo.cli.words import ResultFile, check_result_file, word_list, write_results
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from elmo.lexicon.substitutes import Substitutes
+
+EXAMPLES = examples(
+    "elmo substitutes 'I sat by the [[bank]] of the river .' --model model",
+    "elmo substitutes 'the river' 'a river' --word river -n 3 -m model --json",
+    "elmo substitutes 'a [[bank]]' --candidates river,café --model model",
+    "elmo substitutes 'a [[bank]]' --combine product --model model --out s.tsv",
+)
+_COLUMNS = ("sentence", "target", "rank", "substitute", "lemma", "probability", "forward", "backward",
+            "similarity")  # fmt: skip
+
+
+def command(
+    sentences: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SENTENCE", help="One or more, the word marked like [[this]].", show_default=False
+        ),
+    ],
+    *,
+    word: Annotated[
+        str | None, typer.Option(help="The word, where a sentence marks none.", show_default=False)
+    ] = None,
+    n: Annotated[int, typer.Option("-n", min=1, help="How many substitutes.")] = 10,
+    candidates: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|a,b,c",
+            help="Rank these instead: a file with one a line, or a list.",
+            show_default=False,
+        ),
+    ] = None,
+    combine: Annotated[
+        Literal["inject", "bcomb", "product", "mean", "forward", "backward"],
+        typer.Option(help="How the two language models are put together."),
+    ] = "inject",
+    language: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CODE",
+            help="Whose lemmas and inflections: en, de, …",
+            show_default="that of the tokenizer",
+        ),
+    ] = None,
+    model: Model = None,
+    as_json: AsJson = False,
+    out: ResultFile = None,
+    tokenizer: Tokenizer = None,
+    start: Start = "zero",
+    device: Device = "cpu",
+) -> None:
+    """Show what else could stand in the place of a word, by both language models."""
+    from elmo.embed.elmo import Elmo
+    from elmo.lexicon.marked import marked_usage
+    from elmo.lexicon.substitutes import Substituter
+
+    check_result_file(out)
+    given = word_list(candidates)
+    elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
+    usages = [
+        marked_usage(elmo.tokenizer, sentence, word, number=number)
+        for number, sentence in enumerate(sentences, start=1)
+    ]
+    substituter = Substituter(elmo, combine=combine, language=language, start=start)
+    if given is None:
+        found = list(substituter.substitutes(usages, n=n))
+    else:
+        found = substituter.rank(usages, [given] * len(usages))
+    values = [one.to_json() for one in found]
+    print(json.dumps(values, ensure_ascii=False) if as_json else "\n\n".join(map(_table, found)))
+    if out:
+        write_results(out, columns=_COLUMNS, rows=_rows(found), values=values)
+        logger.info("%s: written", out)
+
+
+def _table(found: Substitutes) -> str:
+    before, word, after = found.usage.parts()
+    lines = [one_line(f"{before}[{word}]{after}")]
+    if not found.found:
+        lines.append("  no word of the vocabulary may stand there")
+    for one in found.found:
+        given = "" if one.candidate in (None, one.word) else f"  ({one_line(str(one.candidate))})"
+        shown = f"{one.probability:9.2%}" if one.is_known else f"{'unknown':>9}"
+        lines.append(f"{shown}  {one_line(one.word)}{given}")
+    return "\n".join(lines)
+
+
+def _rows(found: Sequence[Substitutes]) -> list[list[object]]:
+    return [
+        [number, group.usage.word, rank, one.word, one.lemma, *map(_figure, (one.probability, one.forward,
+         one.backward, one.similarity))]
+        for number, group in enumerate(found, start=1)
+        for rank, one in enumerate(group.found, start=1)
+    ]  # fmt: skip
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"

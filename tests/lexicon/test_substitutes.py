@@ -1,0 +1,277 @@
+"""Substitutes: what both softmaxes say of a place, combined as the formulas say, by lemma."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+
+from elmo.cli import substitutes as cli
+from elmo.embed.elmo import Elmo
+from elmo.errors import ConfigError, DataError, StateError
+from elmo.formats import native
+from elmo.lexicon.entries import Entries
+from elmo.lexicon.lemmas import Lemmas
+from elmo.lexicon.marked import marked_usage
+from elmo.lexicon.predictions import Expectations
+from elmo.lexicon.substitutes import Substituter, rank, substitutes
+from elmo.lexicon.usages import Usage
+from elmo.predict.scores import scores
+from elmo.text.tokens import Tokens
+from tests.formats.tiny import tiny_model
+
+pytest.importorskip("simplemma")
+
+WORDS = ("<S>", "</S>", "<UNK>", "the", ",", "bank", "Bank", "banks", "river", "rivers", "shore", "money",
+         "1995", "1996", "New", "York", "went", "go", "河岸", "银行", "了")  # fmt: skip
+SENTENCE = "I sat by the [[bank]] of the river ."
+
+
+@pytest.fixture(scope="module")
+def elmo() -> Elmo:
+    return Elmo(tiny_model(softmax=True, warm=True, words=WORDS))
+
+
+def usage(elmo: Elmo, sentence: str = SENTENCE) -> Usage:
+    return marked_usage(elmo.tokenizer, sentence)
+
+
+def test_a_place_is_predicted_as_its_word_was_scored(elmo: Elmo) -> None:
+    sentence = ["the", "river", *["bank"] * 200, "shore"]  # longer than a window
+    for start in ("zero", "warm"):
+        (scored,) = scores(elmo, [sentence], start=start)
+        usages = [Usage(Tokens.given(sentence), k, k + 1) for k in (0, 1, 127, 128, 129, 202)]
+        for found in Expectations(elmo, start=start)(usages):
+            k, row = found.usage.begin, WORDS.index(found.usage.word)
+            assert found.forward is not None and found.backward is not None  # noqa: PT018
+            assert scored.forward is not None and scored.backward is not None  # noqa: PT018
+            assert found.forward[row] == pytest.approx(scored.forward[k], abs=1e-5)
+            assert found.backward[row] == pytest.approx(scored.backward[k + 1], abs=1e-5)
+            assert np.exp(found.forward).sum() == pytest.approx(1, abs=1e-4)
+
+
+def test_the_word_itself_is_not_read(elmo: Elmo) -> None:
+    found = Expectations(elmo)(usage(elmo, f"the [[{word}]] of") for word in ("bank", "river"))
+    one, other = found
+    np.testing.assert_array_equal(one.forward, other.forward)
+    np.testing.assert_array_equal(one.backward, other.backward)
+
+
+def test_many_places_have_the_bits_that_each_has_alone(elmo: Elmo) -> None:
+    texts = [f"the {'river ' * k}[[bank]] of money" for k in range(140)]  # more than are read at once
+    together = list(Expectations(elmo)(usage(elmo, text) for text in texts))
+    for k in (0, 1, 77, 139):
+        (alone,) = Expectations(elmo)([usage(elmo, texts[k])])
+        np.testing.assert_array_equal(together[k].forward, alone.forward)
+        np.testing.assert_array_equal(together[k].backward, alone.backward)
+
+
+def expected(elmo: Elmo, combine: str, *, beta: float, temperature: float) -> dict[str, float]:
+    """The formulas, word by word; the forms of a lemma summed."""
+    (found,) = Expectations(elmo)([usage(elmo)])
+    assert found.forward is not None and found.backward is not None  # noqa: PT018
+    assert elmo.softmax is not None
+    lemmas = Lemmas("en")
+    units = {w: v / np.linalg.norm(v) for w, v in zip(WORDS, elmo.softmax.weight.numpy(), strict=True)}
+    total = sum(1 / k for k in range(1, len(WORDS) + 1))
+
+    def vector(word: str) -> Any:
+        mean = sum(units[w] for w in WORDS if lemmas(w) == lemmas(word))
+        both = units[word] + mean / np.linalg.norm(mean)
+        return both / np.linalg.norm(both)
+
+    odds: dict[str, float] = {}
+    for row, word in enumerate(WORDS):
+        if not word.isalpha() or lemmas(word) == "bank":
+            continue
+        f, b = (math.exp(float(x[row])) for x in (found.forward, found.backward))
+        prior = 1 / (row + 1) / total
+        score = {
+            "forward": f,
+            "backward": b,
+            "mean": (f + b) / 2,
+            "product": f * b,
+            "bcomb": f * b / prior**beta,
+            "inject": math.sqrt(f * b)
+            / prior**beta
+            * math.exp(float(vector(word) @ vector("bank")) / temperature),
+        }[combine]
+        odds[lemmas(word)] = odds.get(lemmas(word), 0.0) + score
+    return {lemma: each / sum(odds.values()) for lemma, each in odds.items()}
+
+
+@pytest.mark.parametrize("combine", ["forward", "backward", "mean", "product", "bcomb", "inject"])
+def test_probabilities_are_those_of_the_formulas(elmo: Elmo, combine: Any) -> None:
+    found = substitutes(elmo, SENTENCE, combine=combine, n=100, beta=0.7, temperature=0.2)
+    wanted = expected(elmo, combine, beta=0.7, temperature=0.2)
+    assert {one.lemma: one.probability for one in found.found} == pytest.approx(wanted, rel=1e-4)
+    shares = [one.probability for one in found.found]
+    assert shares == sorted(shares, reverse=True)
+    fewer = substitutes(elmo, SENTENCE, combine=combine, n=2, beta=0.7, temperature=0.2)
+    assert fewer.found == found.found[:2]
+
+
+def test_each_lemma_stands_once_by_its_best_form_and_the_target_not_at_all(elmo: Elmo) -> None:
+    found = substitutes(elmo, SENTENCE, n=100, combine="forward").found
+    lemmas = [one.lemma for one in found]
+    assert len(lemmas) == len(set(lemmas))
+    assert "bank" not in lemmas
+    assert not {"<S>", "</S>", "<UNK>", ",", "1995"} & {one.word for one in found}
+    (river,) = [one for one in found if one.lemma == "river"]
+    (place,) = Expectations(elmo)([usage(elmo)])
+    assert place.forward is not None
+    by_form = {form: float(np.exp(place.forward[WORDS.index(form)])) for form in ("river", "rivers")}
+    assert river.word == max(by_form, key=lambda form: by_form[form])
+    assert river.forward == pytest.approx(by_form[river.word])
+
+
+def test_numbers_and_marks_stand_for_their_own_kind(elmo: Elmo) -> None:
+    years = {one.word for one in substitutes(elmo, "in [[1995]] he", n=100).found}
+    assert "1996" in years
+    assert not {"1995", ","} & years
+    assert "," in {one.word for one in substitutes(elmo, "in [[;]] he", n=100, combine="mean").found}
+
+
+def test_a_phrase_gives_way_as_a_whole(elmo: Elmo) -> None:
+    found = substitutes(elmo, "in [[New York]] he sat", n=100)
+    assert found.usage.word == "New York"
+    (place,) = Expectations(elmo)([usage(elmo, "in [[the]] he sat")])
+    (phrase,) = Expectations(elmo)([found.usage])
+    np.testing.assert_array_equal(place.forward, phrase.forward)
+    np.testing.assert_array_equal(place.backward, phrase.backward)
+
+
+def test_an_unknown_target_is_judged_by_its_context_alone(
+    elmo: Elmo, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = substitutes(elmo, "the [[zzxq]] of", n=3, beta=0.0)
+    assert "has no form of 'zzxq'" in caplog.text
+    product = substitutes(elmo, "the [[zzxq]] of", n=3, combine="product")
+    assert [one.similarity for one in found.found] == [None] * 3
+    assert found.found[0].lemma == product.found[0].lemma
+
+
+def test_candidates_are_ranked_as_they_would_be_found(elmo: Elmo, caplog: pytest.LogCaptureFixture) -> None:
+    found = substitutes(elmo, SENTENCE, n=100)
+    given = ["zzxq", "Rivers", "going", "shore", "money shore", "qq ww", "shore-zzxq", "<UNK>"]
+    ranked = rank(elmo, SENTENCE, given)
+    by_name = {one.candidate: one for one in ranked.found}
+    assert set(by_name) == set(given)
+    assert [one.candidate for one in ranked.found[-3:]] == ["zzxq", "qq ww", "<UNK>"]
+    assert [one.is_known for one in ranked.found] == [True] * 5 + [False] * 3
+    assert "no part of 'zzxq', 'qq ww', '<UNK>'" in caplog.text
+    order = [one.lemma for one in found.found if one.lemma in ("river", "go", "shore")]
+    assert [one.lemma for one in ranked.found if one.candidate in ("Rivers", "going", "shore")] == order
+    assert sum(one.probability for one in ranked.found) == pytest.approx(1)
+    shares = {one.lemma: one.probability for one in found.found}
+    scale = by_name["shore"].probability / shares["shore"]
+    mean = math.sqrt(shares["money"] * shares["shore"]) * scale
+    assert by_name["money shore"].probability == pytest.approx(mean, rel=1e-4)
+    assert by_name["shore-zzxq"].probability == pytest.approx(by_name["shore"].probability)
+    with pytest.raises(DataError, match="found the string 'shore'"):
+        rank(elmo, SENTENCE, "shore")
+    with pytest.raises(DataError, match="candidate 2: expected a word"):
+        rank(elmo, SENTENCE, ["shore", " "])
+
+
+def test_a_model_of_one_direction_works_with_it_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    metadata = {"training": {"directions": "backward"}}
+    one_way = Elmo(tiny_model(softmax=True, words=WORDS, metadata=metadata))
+    found = substitutes(one_way, SENTENCE, combine="product")
+    assert "trained backward only" in caplog.text
+    assert {one.forward for one in found.found} == {None}
+    backward = substitutes(one_way, SENTENCE, combine="backward")
+    assert [one.word for one in found.found] == [one.word for one in backward.found]
+    with pytest.raises(ConfigError, match="other direction only"):
+        substitutes(one_way, SENTENCE, combine="forward")
+
+
+def test_what_cannot_be_is_refused(elmo: Elmo) -> None:
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"combine": "sum"}, "combine must be one of inject"),
+        ({"temperature": 0.0}, "temperature above 0"),
+        ({"beta": float("nan")}, "beta of 0 or more"),
+        ({"n": 0}, "n must be at least 1"),
+        ({"start": "carry"}, "start must be zero or warm"),
+    ]
+    for options, said in refused:
+        with pytest.raises(ConfigError, match=said):
+            substitutes(elmo, SENTENCE, **options)
+    with pytest.raises(ConfigError, match="no softmax"):
+        substitutes(Elmo(tiny_model()), SENTENCE)
+    with pytest.raises(StateError, match="no warm state"):
+        substitutes(Elmo(tiny_model(softmax=True)), SENTENCE, start="warm")
+    with pytest.raises(DataError, match="which word is meant"):
+        substitutes(elmo, "the bank")
+    with pytest.raises(DataError, match="candidates for 1 usages, found 0"):
+        Substituter(elmo).rank([usage(elmo)], [])
+
+
+def test_a_vocabulary_without_the_target_has_its_lemmas_vector(elmo: Elmo) -> None:
+    assert elmo.vocab is not None and elmo.softmax is not None  # noqa: PT018
+    entries = Entries(elmo, Lemmas("en"), vocab=elmo.vocab, softmax=elmo.softmax)
+    found = entries.similarities(["going"])  # went and go are there
+    assert found is not None
+    assert {WORDS[k] for k in np.argsort(-found)[:2]} == {"went", "go"}
+    own = entries.similarities(["BANKS"])
+    assert own is not None
+    assert own[WORDS.index("banks")] == pytest.approx(1, abs=1e-5)
+
+
+def test_chinese_works(caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("jieba")
+    chinese = Elmo(tiny_model(softmax=True, words=WORDS), tokenizer="zh")
+    found = substitutes(chinese, "我坐在[[河岸]]上。", n=100)
+    assert found.usage.word == "河岸"
+    words = {one.word for one in found.found}
+    assert {"银行", "了"} <= words
+    assert "河岸" not in words
+    assert "rivers" in words or "river" in words  # English forms stay apart: Chinese has no lemmas
+    assert "lemmas" not in caplog.text
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
+    native.write(tiny_model(softmax=True, words=WORDS), tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(cli.command)
+    return app
+
+
+def shown(app: typer.Typer, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    app([*arguments, "--model", "model"], standalone_mode=False)
+    return capsys.readouterr().out
+
+
+def test_the_command_shows_a_table_json_and_a_file(
+    app: typer.Typer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    lines = shown(app, capsys, SENTENCE, "the bank", "--word", "bank", "-n", "3").splitlines()
+    assert lines[0] == "I sat by the [bank] of the river ."
+    assert lines[4:6] == ["", "the [bank]"]
+    assert len(lines) == 9
+    assert lines[1].split()[0].endswith("%")
+    out = tmp_path / "found.tsv"
+    values = json.loads(shown(app, capsys, SENTENCE, "--json", "--out", str(out)))
+    rows = [line.split("\t") for line in out.read_text("utf-8").splitlines()]
+    assert rows[0][:4] == ["sentence", "target", "rank", "substitute"]
+    assert [row[3] for row in rows[1:]] == [one["word"] for one in values[0]["substitutes"]]
+    assert values[0]["word"] == "bank"
+
+
+def test_the_command_ranks_candidates_of_a_list_or_file(
+    app: typer.Typer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "given.txt").write_text("shores\nzzxq\nriver\n", encoding="utf-8")
+    from_file = shown(app, capsys, SENTENCE, "--candidates", "given.txt")
+    assert from_file == shown(app, capsys, SENTENCE, "--candidates", "shores,zzxq,river")
+    lines = from_file.splitlines()
+    assert len(lines) == 4
+    assert lines[-1].split() == ["unknown", "zzxq"]
+    assert any(line.endswith("shore  (shores)") for line in lines)
