@@ -1,0 +1,205 @@
+"""Words in context: WiC's files, cosines in every layer, the best threshold, and the command."""
+
+from __future__ import annotations
+
+import json
+import logging
+import lzma
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from elmo.cli import similarity as command
+from elmo.cli.report import Report
+from elmo.embed.elmo import Elmo
+from elmo.embed.encoding import similarity
+from elmo.errors import DataError, ElmoError, OutputError
+from elmo.formats import native
+from elmo.lexicon.word_pairs import (
+    best_threshold,
+    judge,
+    pair_similarities,
+    read_gold,
+    read_pairs,
+    wic_parts,
+    wilson,
+)
+from tests.formats.tiny import tiny_model
+
+DATA = (
+    "bank\tN\t1-3\tthe bank lent\tI sat by bank\n"
+    "river\tN\t0-0\triver\triver\n"
+    "河岸\tN\t1-2\t坐在 河岸 上\t那 条 河岸\n"
+)
+GOLD = "F\nT\nT\n"
+
+
+@pytest.fixture(scope="module")
+def elmo() -> Elmo:
+    return Elmo(tiny_model())
+
+
+@pytest.fixture
+def wic(tmp_path: Path) -> Path:
+    """A folder like WiC's, dev compressed, with a model beside it."""
+    folder = tmp_path / "wic"
+    folder.mkdir()
+    (folder / "train.data.txt").write_text(DATA, encoding="utf-8")
+    (folder / "train.gold.txt").write_text(GOLD)
+    (folder / "dev.data.txt.xz").write_bytes(lzma.compress(DATA.encode()))
+    (folder / "dev.gold.txt.xz").write_bytes(lzma.compress(GOLD.encode()))
+    native.write(tiny_model(), tmp_path / "model")
+    return folder
+
+
+def test_each_pair_has_the_cosine_of_its_two_words(elmo: Elmo, wic: Path) -> None:
+    pairs = read_pairs(wic / "train.data.txt")
+    assert [(pair.word, pair.first.word, pair.second.word) for pair in pairs][2] == ("河岸", "河岸", "河岸")
+    found = pair_similarities(elmo, pairs, layers="all")
+    assert list(found.cosines) == ["0", "1", "2", "average"]
+    for layer, cosines in found.cosines.items():
+        choice = int(layer) if layer.isdigit() else "average"
+        a, b = elmo.encode([["the", "bank", "lent"], ["I", "sat", "by", "bank"]], layers=choice)
+        assert math.isclose(cosines[0], similarity(a.vectors[1], b.vectors[3]), rel_tol=1e-6)
+        assert math.isclose(cosines[1], 1.0)  # the same word in the same sentence
+        alone = pair_similarities(elmo, pairs, layers=choice).cosines
+        assert list(alone) == [layer]
+        np.testing.assert_allclose(alone[layer], cosines, rtol=1e-6)
+    assert np.allclose(found.cosines["0"], 1.0)  # the token layer sees no sentence
+    assert found.cosines["2"][0] < 0.9999
+
+
+def test_progress_is_told_in_pairs(elmo: Elmo, wic: Path) -> None:
+    told: list[int] = []
+    pairs = read_pairs(wic / "train.data.txt") * 100
+    found = pair_similarities(elmo, pairs, on_progress=told.append)
+    assert told == [256, 300]
+    assert len(found.cosines["average"]) == 300
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([-0.5, 0.0, 0.25, 0.5, 0.9]), st.booleans()), min_size=1, max_size=30)
+)
+def test_the_threshold_is_the_lowest_of_the_best(rows: list[tuple[float, bool]]) -> None:
+    cosines, is_same = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
+    slow = max(np.unique(cosines), key=lambda step: float(((cosines >= step) == is_same).mean()))
+    assert best_threshold(cosines, is_same) == slow
+
+
+def test_the_interval_is_wilsons() -> None:
+    low, high = wilson(8, 10)
+    assert (round(low, 4), round(high, 4)) == (0.4902, 0.9433)  # as scipy's binomtest(8, 10)
+    assert wilson(0, 5)[0] == pytest.approx(0.0, abs=1e-12)
+    assert wilson(5, 5)[1] == pytest.approx(1.0, abs=1e-12)
+
+
+def test_layers_are_judged_by_a_threshold_from_other_pairs(elmo: Elmo, wic: Path) -> None:
+    pairs = read_pairs(wic / "train.data.txt")
+    found = pair_similarities(elmo, pairs, layers="all")
+    gold = read_gold(wic / "train.gold.txt", n_pairs=3)
+    (token, *_, average) = judge(found, gold, tuned_on=found, tuned_is_same=gold)
+    assert (
+        average.accuracy
+        == average.tuned
+        == float(((found.cosines["average"] >= average.threshold) == gold).mean())
+    )
+    assert average.interval == wilson(round(average.accuracy * 3), 3)
+    assert token.layer == "0"
+    unjudged = judge(found, None, tuned_on=found, tuned_is_same=gold)
+    assert unjudged[0].accuracy is unjudged[0].interval is None
+    assert [list(one.is_same) for one in unjudged][-1] == list(average.is_same)
+
+
+def test_a_folder_gives_train_and_the_part_to_judge(wic: Path, tmp_path: Path) -> None:
+    train, part = wic_parts(wic)
+    assert train is not None
+    assert (train.data.name, part.name, part.data.name) == ("train.data.txt", "dev", "dev.data.txt.xz")
+    (wic / "train.gold.txt").unlink()
+    assert wic_parts(wic)[0] is None
+    with pytest.raises(DataError, match=r"expected dev\.data\.txt, .* found none"):
+        wic_parts(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("bank\tN\t1-1\tthe bank", "x.txt:1: expected 5 columns .* found 4"),
+        ("bank\tN\t1,1\tthe bank\tthe bank", "x.txt:1: expected places such as 2-5 in column 3, found '1,1'"),
+        ("bank\tN\t1-2\tthe bank\tthe bank", "x.txt:1: expected a place within the 2 tokens of sentence 2"),
+        ("", "x.txt: expected pairs of sentences, found none"),
+    ],
+)
+def test_broken_pairs_are_refused_with_their_place(tmp_path: Path, line: str, message: str) -> None:
+    (tmp_path / "x.txt").write_text(line + "\n")
+    with pytest.raises(DataError, match=message):
+        read_pairs(tmp_path / "x.txt")
+
+
+def test_gold_has_a_line_for_each_pair(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text("T\nF\n")
+    assert read_gold(path, n_pairs=2).tolist() == [True, False]
+    with pytest.raises(DataError, match=r"x\.txt: expected 3 lines, one a pair, found 2"):
+        read_gold(path, n_pairs=3)
+    path.write_text("T\nmaybe\n")
+    with pytest.raises(DataError, match=r"x\.txt:2: expected T or F, found 'maybe'"):
+        read_gold(path, n_pairs=2)
+
+
+def run(*arguments: str | Path) -> str:
+    """What the command prints; its errors are raised."""
+    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command()(command.command)
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments], obj=Report())
+    if isinstance(done.exception, ElmoError):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_the_command_judges_a_folder_in_every_layer(wic: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model, out = wic.parent / "model", wic.parent / "x.tsv"
+    with caplog.at_level(logging.INFO, logger="elmo.cli"):
+        lines = run(wic, "--model", model, "--layers", "all", "--out", out).splitlines()
+    assert lines[0] == "3 pairs, thresholds from 3 others"
+    assert [line.split()[0] for line in lines[2:]] == ["0", "1", "2", "average"]
+    rows = [line.split("\t") for line in out.read_text(encoding="utf-8").splitlines()]
+    assert rows[0] == ["pair", "word", "pos", "layer", "cosine", "judgement", "first", "second"]
+    assert len(rows) == 1 + 3 * 4
+    assert rows[-1][:4] == ["3", "河岸", "N", "average"]
+    assert rows[-1][5] in "TF"
+    assert rows[-1][6:] == ["坐在 [河岸] 上", "那 条 [河岸]"]
+    assert "x.tsv: written" in caplog.text
+
+
+def test_the_command_prints_similarities_where_there_is_no_gold(wic: Path) -> None:
+    data, model = wic / "train.data.txt", wic.parent / "model"
+    lines = run(data, "--model", model, "--layers", "1").splitlines()
+    assert len(lines) == 4
+    assert lines[2].split() == ["1.000", "[river]", "|", "[river]"]
+    tune = ("--tune", data, wic / "train.gold.txt")
+    assert run(data, "--model", model, *tune).splitlines()[2].split()[:2] == ["1.000", "T"]
+    told = json.loads(run(data, wic / "train.gold.txt", "--model", model, *tune, "--json"))
+    assert told["judged"][0]["accuracy"] == told["judged"][0]["tuned"]
+    assert [row["judgement"] for row in told["pairs"]][1] == "T"
+    (wic / "train.gold.txt").unlink()
+    assert json.loads(run(wic, "--model", model, "--json"))["judged"] == []
+
+
+def test_the_command_refuses_what_it_cannot_do(wic: Path) -> None:
+    data, gold, model = wic / "train.data.txt", wic / "train.gold.txt", wic.parent / "model"
+    with pytest.raises(AssertionError, match="--tune"):
+        run(data, gold, "--model", model)
+    with pytest.raises(AssertionError, match="found 3"):
+        run(data, gold, gold, "--model", model)
+    with pytest.raises(OutputError, match=r"ends in \.tsv"):
+        run(data, "--model", model, "--out", wic / "x.doc")
+    data.rename(wic / "x.tsv")
+    with pytest.raises(OutputError, match="among the input"):
+        run(wic / "x.tsv", "--model", model, "--out", wic / "x.tsv")
