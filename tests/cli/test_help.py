@@ -9,12 +9,22 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
-from tests.train.logs import write_log
+from tests.cli.example_files import prepare
 
 GROUPS = {
     "Embed:": ("embed", "compare", "demo", "info", "convert", "warm"),
     "Train:": ("train", "perplexity", "curves"),
-    "Words:": ("index", "neighbours"),
+    "Words:": (
+        "index",
+        "neighbours",
+        "substitutes",
+        "senses",
+        "change",
+        "wsd",
+        "probe",
+        "similarity",
+        "score",
+    ),
 }
 COMMANDS = tuple(command for commands in GROUPS.values() for command in commands)
 
@@ -34,11 +44,7 @@ def test_every_example_of_the_help_runs(
     assert (shown.code, shown.err) == (0, "")
     lines = examples(shown.out)
     assert len(lines) >= 2
-    if command == "curves":  # its examples name runs
-        for name in ("first", "second"):
-            write_log(here / f"{name}.training")
-    if command == "neighbours":  # its examples name an index
-        assert run("index", "corpus.txt", "--model", "model", "--out", "usages").code == 0
+    prepare(command, here, run, monkeypatch)
     for line in lines:
         words = shlex.split(line)
         assert words[0] == "elmo", line
@@ -56,7 +62,7 @@ def test_every_example_of_the_help_runs(
         assert outcome.code == 0, (line, outcome.err)
         if "--out" in words and "--dry-run" not in words:
             assert (here / words[words.index("--out") + 1]).exists(), line
-        elif command in ("embed", "compare", "demo", "info", "neighbours"):
+        elif command in ("embed", "compare", "demo", "info", *GROUPS["Words:"][1:]):
             assert outcome.out, line
 
 

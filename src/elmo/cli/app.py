@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from elmo import __version__
 from elmo.cli import (
+    change,
     compare,
     convert,
     curves,
@@ -19,8 +20,14 @@ from elmo.cli import (
     info,
     neighbours,
     perplexity,
+    probe,
+    score,
+    senses,
+    similarity,
+    substitutes,
     train,
     warm,
+    wsd,
 )
 from elmo.cli.options import examples
 
@@ -63,6 +70,13 @@ for panel, name, module in (
     ("Train", "curves", curves),
     ("Words", "index", index),
     ("Words", "neighbours", neighbours),
+    ("Words", "substitutes", substitutes),
+    ("Words", "senses", senses),
+    ("Words", "change", change),
+    ("Words", "wsd", wsd),
+    ("Words", "probe", probe),
+    ("Words", "similarity", similarity),
+    ("Words", "score", score),
 ):
     app.command(name, rich_help_panel=panel, epilog=module.EXAMPLES)(module.command)
 

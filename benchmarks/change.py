@@ -1,0 +1,203 @@
+"""How well does a model see that words changed, and which senses they have? On DWUG's judgments of people.
+
+usage: change.py MODEL FOLDER [--glove FOLDER] [--json FILE] [--no-senses]
+
+FOLDER has DWUG's WORD.uses.csv, WORD.clusters.csv and gold.tsv (columns lemma, change_graded), .xz or not.
+Prints Spearman's correlation of every measure of change, from every layer, with the graded change that people
+judged, and its 95 % interval over words; beside it frequency (the word's rank in the model's vocabulary) and
+vectors without a network: PPMI counts of the words around, and with --glove the mean of their GloVe vectors.
+Then the senses that each method finds in all usages of a word (average of the layers), against DWUG's
+clusters, for words with two or more: adjusted Rand index and V-measure, beside one cluster, random clusters
+with the sizes of DWUG's own, and the spellings (bag, bags): the last column is the agreement with these, by
+which clusters that only tell word forms apart are known. The default, fixed before any run on this data, is
+apd of the average.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from quality import Glove, _lines
+
+from elmo import Elmo
+from elmo.lexicon.change_tests import measure_of, rank_correlation
+from elmo.lexicon.clustering import METHODS, cluster
+from elmo.lexicon.usages import Usage, embed_usages
+from elmo.lexicon.uses_files import read_uses
+
+Vectors = np.ndarray[Any, Any]
+WINDOW = 10
+DEFAULT = "apd", "average"
+BAR = 0.35
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("model")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--glove", type=Path)
+    parser.add_argument("--no-senses", action="store_true")
+    parser.add_argument("--json", type=Path, help="write all figures there")
+    options = parser.parse_args()
+    uses = read_uses(options.folder)
+    rows = [line.split("\t") for line in _lines(options.folder / "gold.tsv")]
+    columns = [rows[0].index(name) for name in ("lemma", "change_graded")]
+    gold = {row[columns[0]]: float(row[columns[1]]) for row in rows[1:]}
+    uses = {word: uses[word] for word in gold}
+    elmo = Elmo.from_pretrained(options.model)
+    begin = time.perf_counter()
+    vectors = {word: read(elmo, periods) for word, periods in uses.items()}
+    n = sum(len(some) for periods in uses.values() for some in periods.values())
+    print(f"{len(uses)} words, {n:,} usages, read in {time.perf_counter() - begin:.0f} s\n")
+    found: dict[str, Any] = {
+        "model": options.model,
+        "change": changes(elmo, uses, vectors, gold, options.glove),
+    }
+    if not options.no_senses:
+        found["senses"] = senses(options.folder, uses, vectors)
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read(elmo: Elmo, periods: Mapping[str, Sequence[Usage]]) -> dict[str, Vectors]:
+    """All usages of a word by layer (usage, width), the earlier period first."""
+    usages = [usage for some in periods.values() for usage in some]
+    flat = embed_usages(elmo, usages, layers="concat").vectors
+    layers = flat.reshape(len(flat), elmo.n_layers, -1)
+    return {"average": layers.mean(axis=1)} | {str(k): layers[:, k] for k in range(elmo.n_layers)}
+
+
+def changes(
+    elmo: Elmo,
+    uses: Mapping[str, Mapping[str, Sequence[Usage]]],
+    vectors: Mapping[str, Mapping[str, Vectors]],
+    gold: Mapping[str, float],
+    glove: Path | None,
+) -> dict[str, tuple[float, float, float]]:
+    """Spearman's correlation with the gold change, and its interval, by measure and layer."""
+    scores: dict[str, list[float]] = {}
+    for word, layers in vectors.items():
+        sizes = [len(some) for some in uses[word].values()]
+        later = np.repeat([0.0, 1.0], sizes)[None]
+        for layer, rows in layers.items():
+            for name in ("apd", "prt", "jsd"):
+                labels = cluster(rows).labels if name == "jsd" else None
+                value = float(measure_of(name, rows, labels)(1 - later, later)[0])
+                scores.setdefault(f"{name}, {layer}", []).append(value)
+    if elmo.vocab is not None:
+        place = {word: k for k, word in enumerate(elmo.vocab.words)}
+        scores["frequency"] = [-place.get(word.partition("_")[0], len(place)) for word in uses]
+    scores["ppmi of contexts"] = ppmi_changes(uses)
+    if glove is not None:
+        scores["glove of contexts"] = glove_changes(uses, Glove(glove))
+    wanted = np.array([gold[word] for word in uses])
+    found: dict[str, tuple[float, float, float]] = {}
+    print(f"{'change':24}{'Spearman':>9}   95 % interval")
+    for name, values in scores.items():
+        found[name] = with_interval(np.array(values), wanted)
+        mark = f"   <- default; bar {BAR}" if name == ", ".join(DEFAULT) else ""
+        print(
+            f"{name:24}{found[name][0]:9.3f}   {found[name][1]:.3f} .. {found[name][2]:.3f}{mark}", flush=True
+        )
+    return found
+
+
+def with_interval(x: Vectors, y: Vectors, n: int = 2000) -> tuple[float, float, float]:
+    """The correlation, and its interval when the words are drawn again."""
+    chance = np.random.default_rng(0)
+    drawn = [rank_correlation(x[k], y[k]) for k in chance.integers(0, len(x), (n, len(x)))]
+    low, high = np.quantile([one for one in drawn if one is not None], (0.025, 0.975))
+    return rank_correlation(x, y) or 0.0, float(low), float(high)
+
+
+def context(usage: Usage) -> list[str]:
+    """The words around, in small letters."""
+    tokens = usage.sentence.tokens
+    near = tokens[max(usage.begin - WINDOW, 0) : usage.begin] + tokens[usage.end : usage.end + WINDOW]
+    return [token.lower() for token in near if token.isalpha()]
+
+
+def glove_changes(uses: Mapping[str, Mapping[str, Sequence[Usage]]], glove: Glove) -> list[float]:
+    """1 - cosine of the mean static vectors of the contexts."""
+    found = []
+    for periods in uses.values():
+        means = [
+            glove([token for usage in some for token in context(usage)]).mean(axis=0)
+            for some in periods.values()
+        ]
+        found.append(distance(*means))
+    return found
+
+
+def ppmi_changes(uses: Mapping[str, Mapping[str, Sequence[Usage]]]) -> list[float]:
+    """1 - cosine of a word's positive PMI with the words around it, in one vocabulary for both periods."""
+    counts = [
+        Counter(token for usage in some for token in context(usage))
+        for periods in uses.values()
+        for some in periods.values()
+    ]
+    total = sum(counts, Counter[str]())
+    names = [word for word, n in total.items() if n >= 5]
+    table = np.array([[one[name] for name in names] for one in counts], dtype=np.float64)
+    expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / table.sum()
+    ppmi = np.maximum(np.log(np.where(table > 0, table, 1e-9) / expected), 0)
+    return [distance(a, b) for a, b in zip(ppmi[::2], ppmi[1::2], strict=True)]
+
+
+def distance(a: Vectors, b: Vectors) -> float:
+    """1 - cosine."""
+    return 1 - float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
+
+
+def senses(
+    folder: Path,
+    uses: Mapping[str, Mapping[str, Sequence[Usage]]],
+    vectors: Mapping[str, Mapping[str, Vectors]],
+) -> dict[str, dict[str, float]]:
+    """Means over words of the agreement with DWUG's clusters."""
+    chance = np.random.default_rng(0)
+    scores: dict[str, list[tuple[float, ...]]] = {}
+    for word, periods in uses.items():
+        rows = [line.split("\t") for line in _lines(folder / f"{word}.clusters.csv")[1:]]
+        by_name = {row[0]: int(row[1]) for row in rows}
+        usages = [usage for some in periods.values() for usage in some]
+        names = [usage.place for usage in usages]
+        spelling = np.unique([usage.word.lower() for usage in usages], return_inverse=True)[1]
+        gold = np.array([by_name.get(name, -1) for name in names])
+        kept = gold >= 0  # -1 is noise
+        if len(set(gold[kept])) < 2:
+            continue
+        guesses = {method: cluster(vectors[word]["average"], method=method).labels for method in METHODS}
+        guesses |= {"one cluster": np.zeros(len(gold), dtype=int), "spelling": spelling}
+        for name, guess in guesses.items():
+            scores.setdefault(name, []).append(_agreement(gold[kept], guess[kept], spelling[kept]))
+        random = chance.permutation(gold[kept])
+        scores.setdefault("random, DWUG's sizes", []).append(_agreement(gold[kept], random, spelling[kept]))
+    n = len(next(iter(scores.values())))
+    print(f"\n{f'senses, {n} words':24}{'ARI':>8}{'V':>8}{'clusters':>10}{'ARI with spelling':>19}")
+    found: dict[str, dict[str, float]] = {}
+    for name, rows in scores.items():
+        ari, v, size, form = (float(x) for x in np.mean(rows, axis=0))
+        found[name] = {"ari": ari, "v_measure": v, "clusters": size, "ari_spelling": form}
+        print(f"{name:24}{ari:8.3f}{v:8.3f}{size:10.1f}{form:19.3f}", flush=True)
+    return found
+
+
+def _agreement(gold: Vectors, guess: Vectors, spelling: Vectors) -> tuple[float, ...]:
+    """ARI, V-measure, the number of clusters, and the ARI with the spellings."""
+    from sklearn.metrics import adjusted_rand_score, v_measure_score
+
+    ari, form = (float(adjusted_rand_score(one, guess)) for one in (gold, spelling))
+    return ari, float(v_measure_score(gold, guess)), len(set(guess.tolist())), form
+
+
+if __name__ == "__main__":
+    main()

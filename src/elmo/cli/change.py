@@ -1,0 +1,225 @@
+"""``elmo change``: texts of two or more periods in, the words ranked by how far they changed out."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from elmo.cli.options import (
+    AsJson,
+    Device,
+    Errors,
+    Layers,
+    Model,
+    Start,
+    Tokenizer,
+    examples,
+    layer_choice,
+)
+from elmo.cli.report import logger, one_line
+from elmo.cli.senses import sentence_line, told
+from elmo.cli.words import Picture, ResultFile, Words, check_result_file, word_list, write_results
+
+if TYPE_CHECKING:
+    from elmo.embed.elmo import Elmo
+    from elmo.lexicon.change import Changes
+    from elmo.text.source import Sentence
+
+EXAMPLES = examples(
+    "elmo change corpus.txt more --words the,river --min-count 1 --model model",
+    "elmo change corpus.txt more --words the --min-count 1 -m model --json",
+    "elmo change corpus.txt more --min-count 1 --skip 0 -m model --out c.tsv",
+    "elmo change corpus.txt more --min-count 1 --skip 0 -m model --picture c.png",
+)
+_EVERY = 10.0  # seconds between two log lines
+
+
+def command(
+    context: typer.Context,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PERIOD",
+            help="Two or more texts in their order in time, each a file, a glob or a folder.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    words: Words = None,
+    uses: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Instead of texts: files of uses by period, as DWUG has.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Model = None,
+    measure: Annotated[
+        Literal["apd", "prt", "prt-inverted", "jsd"],
+        typer.Option(help="Average pairwise distance, distance of prototypes, or divergence of senses."),
+    ] = "apd",
+    limit: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Usages of a word in a period; of more, a fair sample.")
+    ] = 200,
+    permutations: Annotated[int, typer.Option(min=1, metavar="N", help="By which p is found.")] = 1000,
+    min_count: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Usages that a word must have in each period.")
+    ] = 10,
+    max_words: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Without --words: the most frequent, so many.")
+    ] = 200,
+    skip: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Without --words: not the N most frequent of all.")
+    ] = 150,
+    n_examples: Annotated[
+        int, typer.Option("--examples", min=0, metavar="N", help="Sentences to show of each change.")
+    ] = 2,
+    top: Annotated[int, typer.Option(min=0, metavar="N", help="Words whose sentences are shown.")] = 10,
+    layers: Layers = "average",
+    as_json: AsJson = False,
+    out: ResultFile = None,
+    picture: Picture = None,
+    input_format: Annotated[
+        Literal["text", "tokens", "conllu"],
+        typer.Option("--format", help="A sentence a line, tokens parted by spaces, or CoNLL-U."),
+    ] = "text",
+    tokenizer: Tokenizer = None,
+    split: Annotated[bool, typer.Option("--split", help="Split lines of text into sentences.")] = False,
+    errors: Errors = "strict",
+    start: Start = "zero",
+    seed: Annotated[int, typer.Option(min=0, help="Of samples, permutations and clustering.")] = 0,
+    device: Device = "cpu",
+) -> None:
+    """Rank words by how far they changed between periods, with the chance of it.
+
+    Without --words, words of three letters or more that are frequent enough in each period.
+    """
+    from elmo.embed.elmo import Elmo
+    from elmo.errors import DataError
+    from elmo.lexicon.change import COLUMNS
+    from elmo.lexicon.change_corpora import change_in_corpora, change_in_uses
+    from elmo.lexicon.uses_files import in_order, read_uses
+    from elmo.text.source import expand
+
+    check_result_file(out)
+    if picture:
+        from elmo.embed.figure import check
+
+        check(picture)
+    chosen = word_list(words)
+    given = inputs or []
+    _check_inputs(context, given, uses, has_words=chosen is not None)
+    found_uses = None if uses is None else read_uses(uses)
+    for one in given:
+        expand([one])  # typos are told before a large model is loaded
+    elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
+    options: dict[str, Any] = {
+        "words": chosen, "min_count": min_count, "layers": layer_choice(layers), "start": start, "seed": seed,
+        "measure": measure, "permutations": permutations, "n_examples": n_examples,
+        "keep_usages": chosen is not None and len(chosen) == 1,  # for the picture of one word
+        "on_progress": _Embedded(is_quiet=context.obj.is_quiet),
+    }  # fmt: skip
+    if found_uses is not None:
+        periods = in_order({period for by_period in found_uses.values() for period in by_period})
+        changes = change_in_uses(elmo, found_uses, periods, **options)
+    else:
+        reading = {"input_format": input_format, "split": split, "errors": errors}
+        corpora = _corpora(context, elmo, given, reading)
+        changes = change_in_corpora(elmo, corpora, limit=limit, max_words=max_words, skip=skip, **options)
+    for one in changes.left_out:
+        logger.warning("%s: left out: %s", one.word, one.reason)
+    if not changes.words:
+        raise DataError("no word has enough usages in each period; give more text, or a smaller --min-count")
+    print(json.dumps(changes.to_json(), ensure_ascii=False) if as_json else "\n".join(_lines(changes, top)))
+    if out:
+        write_results(out, columns=COLUMNS, rows=changes.rows(), values=changes.to_json())
+        logger.info("%s: written", out)
+    if picture:
+        from elmo.lexicon.change_picture import draw_changes
+
+        draw_changes(changes, picture, seed=seed)
+        logger.info("%s: written", picture)
+
+
+def _check_inputs(context: typer.Context, given: list[str], uses: Path | None, *, has_words: bool) -> None:
+    if uses is not None and given:
+        raise typer.BadParameter("--uses FOLDER stands instead of texts: give one or the other", ctx=context)
+    if uses is None and len(given) < 2:
+        raise typer.BadParameter(
+            f"expected a text for each of two periods or more, or --uses FOLDER, found {len(given)}",
+            ctx=context,
+        )
+    if "-" in given and not has_words:
+        raise typer.BadParameter("without --words texts are read twice, which stdin cannot be", ctx=context)
+
+
+def _corpora(
+    context: typer.Context, elmo: Elmo, given: list[str], reading: dict[str, Any]
+) -> dict[str, Callable[[], Iterable[Sentence]]]:
+    """How to read each text, by the name of its period."""
+    from elmo.cli.progress import shown
+    from elmo.text.source import read_sentences
+
+    stems = [Path(path).name.partition(".")[0] or path for path in given]
+    names = stems if len(set(stems)) == len(stems) else given  # 1850s/all.txt and 1950s/all.txt
+
+    def reader(path: str) -> Callable[[], Iterable[Sentence]]:
+        def read() -> Iterable[Sentence]:
+            with shown(context.obj, n_sentences=None, is_stdout_free=True) as show:
+                yield from told(read_sentences([path], tokenizer=elmo.tokenizer, **reading), show)
+
+        return read
+
+    return {name: reader(path) for name, path in zip(names, given, strict=True)}
+
+
+class _Embedded:
+    """Tells now and then how many usages have their vectors."""
+
+    def __init__(self, *, is_quiet: bool) -> None:
+        self._is_quiet, self._last = is_quiet, time.monotonic()
+
+    def __call__(self, n_done: int, n_all: int) -> None:
+        if not self._is_quiet and time.monotonic() - self._last >= _EVERY:
+            self._last = time.monotonic()
+            logger.info("embedding: %s of %s usages", f"{n_done:,}", f"{n_all:,}")
+
+
+def _lines(changes: Changes, top: int) -> list[str]:
+    """The ranking, how it goes with frequency, then what appeared and went."""
+    from elmo.embed.figure import text_width
+
+    size = max(4, *(text_width(one_line(word.word)) for word in changes.words))
+    first, last = changes.periods[0], changes.periods[-1]
+    head = f"{'word':{size}}  {changes.measure:>7}  {'95 % interval':>16}  {'p':>7}  {'q':>7}  {'usages':>11}"
+    has_frequency = all(word.per_million for word in changes.words)
+    lines = [one_line(f"{first} → {last}"), head + (f"  {'per million':>19}" if has_frequency else "")]
+    for word in changes.words:
+        step = word.whole
+        name = one_line(word.word)
+        counts = f"{word.n_usages[first]} → {word.n_usages[last]}"
+        interval = f"{step.low:.4f}..{step.high:.4f}"
+        row = f"{name}{' ' * (size - text_width(name))}  {step.value:7.4f}  {interval:>16}"
+        row += f"  {step.p:7.4f}  {step.q:7.4f}  {counts:>11}"
+        if word.per_million:
+            row += f"  {word.per_million[first]:>8.1f} → {word.per_million[last]:>8.1f}"
+        lines.append(row)
+        if len(word.steps) > 1:
+            steps = "; ".join(f"{s.earlier} → {s.later} {s.value:.4f} (q {s.q:.3f})" for s in word.steps[:-1])
+            lines.append(one_line(f"{'':{size}}  {steps}"))
+    if changes.with_frequency is not None:
+        lines += ["", f"rank correlation of change with frequency: {changes.with_frequency:+.2f}"]
+    for word in changes.words[:top]:
+        step = word.whole
+        if step.appeared or step.went:
+            lines += ["", one_line(f"{word.word}: more in {last}")]
+            lines += [f"  + {sentence_line(usage)}" for usage in step.appeared]
+            lines.append(one_line(f"{word.word}: more in {first}"))
+            lines += [f"  - {sentence_line(usage)}" for usage in step.went]
+    return lines

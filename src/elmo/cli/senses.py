@@ -1,0 +1,163 @@
+"""``elmo senses``: a word and text in, the senses that the word has there out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+import typer
+
+from elmo.cli.options import (
+    AsJson,
+    Device,
+    Errors,
+    Inputs,
+    Layers,
+    Model,
+    Start,
+    Tokenizer,
+    examples,
+    layer_choice,
+)
+from elmo.cli.report import logger, one_line
+from elmo.cli.words import Picture, ResultFile, check_result_file, write_results
+
+if TYPE_CHECKING:
+    from elmo.cli.progress import Show
+    from elmo.lexicon.senses import Senses
+    from elmo.lexicon.usages import Usage, Usages
+    from elmo.text.source import Sentence
+
+EXAMPLES = examples(
+    "elmo senses bank corpus.txt --model model",
+    "elmo senses bank corpus.txt --model model --clusters 2 --json",
+    "elmo senses bank corpus.txt --model model --clusters 2 --out bank.tsv",
+    "elmo senses the corpus.txt --model model --method kmeans --picture the.png",
+)
+_LINE = 100  # of a sentence in the table, in Latin letters
+
+
+def command(
+    context: typer.Context,
+    word: Annotated[
+        str,
+        typer.Argument(metavar="WORD", help="A word, or a phrase such as 'New York'.", show_default=False),
+    ],
+    inputs: Inputs,
+    *,
+    model: Model = None,
+    method: Annotated[
+        Literal["agglomerative", "kmeans", "affinity", "hdbscan"],
+        typer.Option(help="How usages are clustered."),
+    ] = "agglomerative",
+    clusters: Annotated[
+        int | None, typer.Option(min=1, metavar="K", help="How many senses.", show_default="found")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Usages to look at; of more, a fair sample.")
+    ] = 500,
+    n_examples: Annotated[
+        int, typer.Option("--examples", min=0, metavar="N", help="Sentences to show of each sense.")
+    ] = 3,
+    layers: Layers = "average",
+    as_json: AsJson = False,
+    out: ResultFile = None,
+    picture: Picture = None,
+    input_format: Annotated[
+        Literal["text", "tokens", "conllu"],
+        typer.Option("--format", help="A sentence a line, tokens parted by spaces, or CoNLL-U."),
+    ] = "text",
+    tokenizer: Tokenizer = None,
+    split: Annotated[bool, typer.Option("--split", help="Split lines of text into sentences.")] = False,
+    errors: Errors = "strict",
+    start: Start = "zero",
+    seed: Annotated[int, typer.Option(min=0, help="Of the sample and of clustering.")] = 0,
+    device: Device = "cpu",
+) -> None:
+    """Find the senses of a word: clusters of its usages, with typical sentences.
+
+    INPUT may be a folder that elmo index made, too: its vectors are taken as they are.
+    """
+    from elmo.errors import DataError
+    from elmo.lexicon.index import MANIFEST, Index
+    from elmo.lexicon.senses import COLUMNS, senses
+    from elmo.text.source import expand, read_sentences
+
+    check_result_file(out)
+    if picture:
+        from elmo.embed.figure import check
+
+        check(picture)
+    if len(inputs) == 1 and Path(inputs[0], MANIFEST).is_file():
+        usages = Index(inputs[0]).usages(word, limit=limit, seed=seed)
+    else:
+        expand(inputs)  # typos are told before a large model is loaded
+        from elmo.cli.progress import shown
+        from elmo.embed.elmo import Elmo
+        from elmo.lexicon.usages import embed_usages, entry_key, find_usages
+
+        elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
+        with shown(context.obj, n_sentences=None, is_stdout_free=not as_json) as show:
+            sentences = read_sentences(
+                inputs, tokenizer=elmo.tokenizer, input_format=input_format, split=split, errors=errors
+            )
+            read = told(sentences, show)
+            found = find_usages(read, [word], key=entry_key(elmo), limit=limit, seed=seed)[word]
+        usages = embed_usages(elmo, found, layers=layer_choice(layers), start=start)
+    if not len(usages):
+        raise DataError(f"{word[:40]!r} does not occur in the text; is it spelled and tokenised like this?")
+    _check_clusters(word, usages, clusters)
+    result = senses(usages, word=word, method=method, n_clusters=clusters, n_examples=n_examples, seed=seed)
+    print(json.dumps(result.to_json(), ensure_ascii=False) if as_json else "\n".join(_lines(result)))
+    if out:
+        write_results(out, columns=COLUMNS, rows=result.rows(), values=result.to_json())
+        logger.info("%s: written", out)
+    if picture:
+        from elmo.lexicon.senses_picture import draw_senses
+
+        draw_senses(result, picture, seed=seed)
+        logger.info("%s: written", picture)
+
+
+def told(sentences: Iterable[Sentence], show: Show | None) -> Iterator[Sentence]:
+    """The sentences as they are, their number told."""
+    from elmo.embed.request import Progress
+
+    n_tokens = 0
+    for n, sentence in enumerate(sentences, start=1):
+        n_tokens += len(sentence)
+        if show is not None and n % 1000 == 0:
+            show(Progress(cast("Any", "reading"), sentences=n, tokens=n_tokens, shards=0, kept=0))
+        yield sentence
+
+
+def sentence_line(usage: Usage) -> str:
+    """A usage's sentence in one line of a terminal, its word in brackets."""
+    from elmo.embed.figure import shortened, text_width
+
+    before, word, after = (one_line(part) for part in usage.parts())
+    room = max(_LINE - text_width(word), 20)
+    left = shortened(before[::-1], max(room // 2, room - text_width(after)))[::-1]
+    return f"{left}[{word}]{shortened(after, max(room - text_width(left), 1))}"
+
+
+def _check_clusters(word: str, usages: Usages, clusters: int | None) -> None:
+    from elmo.errors import DataError
+
+    if clusters is not None and clusters > len(usages):
+        raise DataError(
+            f"{word[:40]!r}: expected {clusters} usages or more for so many senses, found {len(usages)}"
+        )
+
+
+def _lines(found: Senses) -> list[str]:
+    how = "one sense" if len(found) == 1 else f"{len(found)} senses"
+    lines = [one_line(f"{found.word}: {how} in {len(found.usages):,} usages ({found.method})")]
+    if found.silhouette is not None and found.null is not None:
+        lines.append(f"silhouette {found.silhouette:.3f}, of data without clusters {found.null:.3f}")
+    for sense in found.items:
+        lines += ["", one_line(f"{sense.share:5.0%}  {sense.label}")]
+        lines += [f"       {sentence_line(usage)}" for usage in sense.examples]
+    return lines

@@ -1,0 +1,178 @@
+"""A word's senses: found, named by the words around, shown by typical sentences; and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from elmo import ConfigError, DataError
+from elmo.lexicon.senses import Senses, context_names, distinct, senses
+from elmo.lexicon.usages import Usage, Usages
+from elmo.text.tokens import Tokens
+
+pytest.importorskip("sklearn")
+from elmo.cli import senses as cli_senses
+from elmo.cli.report import Report
+from elmo.formats import native
+from tests.formats.tiny import tiny_model
+
+MONEY = ("the bank lent us money at once {}", "money is in the bank , {}", "a loan of money by the bank {}")
+RIVER = ("the bank of the river was green {}", "we sat on the river bank {}", "the river broke its bank {}")
+
+
+def usage(text: str, word: str = "bank", place: str = "") -> Usage:
+    tokens = tuple(text.split())
+    return Usage(Tokens(None, tokens, None), tokens.index(word), tokens.index(word) + 1, place)
+
+
+def banks(n_money: int = 24, n_river: int = 12) -> Usages:
+    """Usages in two clouds, each with its sentences; the last words differ."""
+    chance = np.random.default_rng(0)
+    texts = [MONEY[k % 3].format(f"m{k}") for k in range(n_money)]
+    texts += [RIVER[k % 3].format(f"r{k}") for k in range(n_river)]
+    rows = 5 + chance.normal(size=(n_money + n_river, 10))
+    rows[n_money:, 0] += 8
+    return Usages(tuple(usage(text, place=f"f:{k}") for k, text in enumerate(texts)), rows.astype(np.float32))
+
+
+@pytest.fixture(scope="module")
+def found() -> Senses:
+    return senses(banks(), max_clusters=4)
+
+
+def test_senses_have_shares_members_and_the_words_around_as_names(found: Senses) -> None:
+    assert found.word == "bank"
+    assert [sense.number for sense in found.items] == [1, 2]
+    assert [sense.share for sense in found.items] == [2 / 3, 1 / 3]
+    assert [set(sense.members) for sense in found.items] == [set(range(24)), set(range(24, 36))]
+    assert found.items[0].name[0] == "money"
+    assert found.items[1].name[0] == "river"
+    assert "the" not in found.items[0].name + found.items[1].name  # as frequent here as there
+    assert found.labels.tolist() == [1] * 24 + [2] * 12
+
+
+def test_typical_sentences_are_those_nearest_to_the_centre_and_differ(found: Senses) -> None:
+    for sense in found.items:
+        near = found.similarities[list(sense.members)]
+        assert near.tolist() == sorted(near, reverse=True)
+        assert sense.examples[0] == found.usages.items[sense.members[0]]
+        assert len({example.sentence.tokens for example in sense.examples}) == 3
+    same = [usage("the bank here"), usage("The bank here".replace("The", "the")), usage("a bank there")]
+    assert [one.sentence.tokens[0] for one in distinct(same, 5)] == ["the", "a"]
+
+
+def test_one_cloud_is_one_sense_without_a_name() -> None:
+    given = banks(40, 1)
+    one = senses(Usages(given.items[:40], given.vectors[:40]))
+    assert (len(one), one.items[0].name, one.items[0].share, one.items[0].label) == (1, (), 1.0, "1")
+
+
+def test_a_callable_names_senses_by_their_usages() -> None:
+    seen: list[int] = []
+
+    def name_of(usages: object) -> list[str]:
+        seen.append(len(usages))  # pyright: ignore[reportArgumentType]
+        return [f"of {len(usages)}"]  # pyright: ignore[reportArgumentType]
+
+    named = senses(banks(), n_clusters=2, name_of=name_of)
+    assert seen == [24, 12]
+    assert [sense.label for sense in named.items] == ["1: of 24", "2: of 12"]
+
+
+def test_names_leave_out_the_word_itself_punctuation_and_what_occurs_once() -> None:
+    groups = [
+        [usage("bank , , money bank x"), usage("bank , money y")],
+        [usage("bank river"), usage("a river bank")],
+    ]
+    assert context_names(groups) == [("money",), ("river",)]
+    assert context_names(groups[:1]) == [()]
+    assert context_names([[usage("bank")], [usage("bank")]]) == [(), ()]
+
+
+def test_json_and_rows_tell_all_usages(found: Senses) -> None:
+    values = json.loads(json.dumps(found.to_json()))
+    assert values["usages"] == 36
+    assert [sense["usages"] for sense in values["senses"]] == [24, 12]
+    assert values["senses"][1]["examples"][0]["word"] == "bank"
+    rows = list(found.rows())
+    assert len(rows) == 36
+    assert rows[-1][:2] == ("2", ", ".join(found.items[1].name))
+    assert rows[-1][3:6] == ("f:35", "the river broke its ", "bank")
+
+
+def test_no_usages_and_wrong_numbers_are_refused() -> None:
+    with pytest.raises(DataError, match="expected usages of 'bank' to cluster, found none"):
+        senses(Usages((), np.zeros((0, 4))), word="bank")
+    with pytest.raises(ConfigError, match="n_examples must be at least 0"):
+        senses(banks(), n_examples=-1)
+
+
+def test_the_picture_has_names_shares_and_sentences(tmp_path: Path, found: Senses) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib import rc_context
+
+    from elmo.lexicon.senses_picture import draw_senses
+
+    with rc_context({"svg.fonttype": "none"}):
+        for name in "ab":
+            draw_senses(found, tmp_path / f"{name}.svg")
+    text = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    for part in ("2 senses in 36 usages", "(67%, 24 usages)", "2: river", "[bank]"):
+        assert part in text, part
+    assert text == (tmp_path / "b.svg").read_text(encoding="utf-8")
+
+
+def test_a_map_of_many_usages_is_the_same_every_time_and_of_one_is_a_point() -> None:
+    from elmo.lexicon.senses_picture import flat
+
+    many = banks(40, 30).vectors
+    places = flat(many, seed=1)
+    assert places.shape == (70, 2)
+    assert np.array_equal(places, flat(many, seed=1))
+    centres = places[:40].mean(axis=0), places[40:].mean(axis=0)
+    assert np.linalg.norm(centres[0] - centres[1]) > places[:40].std()
+    assert flat(many[:1]).tolist() == [[0, 0]]
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
+    native.write(tiny_model(softmax=True), tmp_path / "model")
+    lines = [text.format(k) for k in range(6) for text in (*MONEY, *RIVER)]
+    (tmp_path / "corpus.txt").write_text("\n".join(lines) + "\n河岸 café\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer()
+    app.command("senses")(cli_senses.command)
+    app.callback()(lambda: None)
+    return app
+
+
+def run(app: typer.Typer, *arguments: str) -> tuple[int, str, BaseException | None]:
+    done = CliRunner().invoke(app, list(arguments), obj=Report())
+    return done.exit_code, done.stdout, done.exception
+
+
+def test_the_command_prints_writes_and_draws(app: typer.Typer) -> None:
+    given = ("senses", "bank", "corpus.txt", "--model", "model", "--clusters", "2", "--out", "b.tsv")
+    code, out, error = run(app, *given)
+    assert (code, error) == (0, None)
+    assert out.startswith("bank: 2 senses in 36 usages (agglomerative)\n")
+    assert "[bank]" in out
+    table = Path("b.tsv").read_text(encoding="utf-8").splitlines()
+    assert table[0] == "sense\tname\tsimilarity\tplace\tbefore\tword\tafter"
+    assert len(table) == 37
+    code, out, _ = run(app, "senses", "BANK", "corpus.txt", "--model", "model", "--limit", "8", "--json")
+    assert (code, json.loads(out)["usages"]) == (0, 8)
+
+
+def test_a_word_that_does_not_occur_is_one_clear_error(app: typer.Typer) -> None:
+    _, out, error = run(app, "senses", "tree", "corpus.txt", "--model", "model")
+    assert out == ""
+    assert isinstance(error, DataError)
+    assert "'tree' does not occur in the text" in str(error)
+    _, _, error = run(app, "senses", "café", "corpus.txt", "--model", "model", "--clusters", "2")
+    assert "'café': expected 2 usages or more for so many senses, found 1" in str(error)
