@@ -16,7 +16,7 @@ from elmo.embed.elmo import Elmo
 from elmo.lexicon.change import Changes, change
 from elmo.lexicon.change_corpora import Counted, change_in_corpora, change_in_uses, frequent_words
 from elmo.lexicon.choice import Choice
-from elmo.lexicon.usages import Usage, Usages, embed_usages
+from elmo.lexicon.usages import Usage, Usages, embed_usages, respelled
 from elmo.text.source import Sentence
 from elmo.text.tokens import Tokens
 
@@ -148,7 +148,24 @@ def test_texts_are_read_counted_and_compared(elmo: Elmo) -> None:
     )
     for word in kept.words:
         for one in (word.usages or {}).values():
-            assert np.allclose(one.vectors, embed_usages(elmo, one.items).vectors, atol=1e-6)
+            read = [respelled(usage, word.word) for usage in one.items]
+            assert np.allclose(one.vectors, embed_usages(elmo, read).vectors, atol=1e-6)
+    assert {usage.word for usage in (kept.words[0].usages or {})["new"].items} & {"Bank", "The"}
+
+
+def test_spelling_is_no_change_unless_words_are_read_as_written(elmo: Elmo) -> None:
+    lines = [f"a bank {k}" for k in range(6)]
+    corpora = {"old": text(*lines), "new": text(*(line.replace("bank", "BANK") for line in lines))}
+    values = [
+        change_in_corpora(
+            elmo, corpora, words=["bank"], min_count=2, permutations=5, is_as_written=is_as_written
+        )
+        .words[0]
+        .whole.p
+        for is_as_written in (False, True)
+    ]
+    assert values[0] == 1.0
+    assert values[1] < 0.5
 
 
 def test_without_words_those_of_the_texts_are_taken(elmo: Elmo) -> None:

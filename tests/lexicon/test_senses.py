@@ -18,8 +18,10 @@ from elmo.text.tokens import Tokens
 pytest.importorskip("sklearn")
 from elmo.cli import senses as cli_senses
 from elmo.cli.report import Report
+from elmo.embed.elmo import Elmo
 from elmo.formats import native
-from tests.formats.tiny import tiny_model
+from elmo.lexicon.index_job import IndexJob, build_index
+from tests.formats.tiny import WORDS, tiny_model
 
 MONEY = ("the bank lent us money at once {}", "money is in the bank , {}", "a loan of money by the bank {}")
 RIVER = ("the bank of the river was green {}", "we sat on the river bank {}", "the river broke its bank {}")
@@ -167,6 +169,26 @@ def test_the_command_prints_writes_and_draws(app: typer.Typer) -> None:
     assert len(table) == 37
     code, out, _ = run(app, "senses", "BANK", "corpus.txt", "--model", "model", "--limit", "8", "--json")
     assert (code, json.loads(out)["usages"]) == (0, 8)
+
+
+def test_senses_are_named_by_substitutes_where_words_are_predicted(app: typer.Typer) -> None:
+    given = ("senses", "bank", "corpus.txt", "--clusters", "2", "--json", "--model")
+    named = json.loads(run(app, *given, "model")[1])["senses"]
+    assert all(one["name"] and {*one["name"]} <= {*WORDS} for one in named)
+    native.write(tiny_model(), Path("plain"))  # no softmax: by the words around
+    around = json.loads(run(app, *given, "plain")[1])["senses"]
+    words = set(Path("corpus.txt").read_text("utf-8").lower().split())
+    assert all(set(one["name"]) <= words for one in around)
+    assert [one["name"] for one in around] != [one["name"] for one in named]
+
+
+def test_an_index_may_stand_for_the_text(app: typer.Typer) -> None:
+    elmo = Elmo.from_pretrained("model")
+    build_index(IndexJob(("corpus.txt",), Path("usages"), dtype="float32"), elmo)
+    given = ("--model", "model", "--clusters", "2", "--json", "--as-written")
+    found = [json.loads(run(app, "senses", "bank", source, *given)[1]) for source in ("corpus.txt", "usages")]
+    sizes = [[one["usages"] for one in values["senses"]] for values in found]
+    assert sizes[0] == sizes[1]
 
 
 def test_a_word_that_does_not_occur_is_one_clear_error(app: typer.Typer) -> None:

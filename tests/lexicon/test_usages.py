@@ -5,7 +5,7 @@ import pytest
 
 from elmo import ConfigError, DataError, ShapeError
 from elmo.embed.elmo import Elmo
-from elmo.lexicon.usages import Usage, Usages, embed_usages, entry_key, find_usages
+from elmo.lexicon.usages import Usage, Usages, embed_usages, entry_key, find_usages, respelled
 from elmo.text.source import Sentence
 from elmo.text.tokens import Tokens, WhitespaceTokenizer
 from tests.lexicon.conftest import LINES
@@ -62,6 +62,19 @@ def test_vectors_are_those_of_encode_and_of_a_phrase_the_mean(elmo: Elmo) -> Non
         whole = np.asarray(elmo.encode([usage.sentence], layers="top")[0].vectors)
         assert np.array_equal(vector, whole[usage.begin : usage.end].mean(axis=0))
     assert embed_usages(elmo, []).vectors.shape == (0, elmo.width)
+
+
+def test_a_usage_may_be_read_with_another_spelling_of_its_word() -> None:
+    usage = Usage(WhitespaceTokenizer()("The Banks failed ."), 1, 2, "here")
+    found = respelled(usage, "bank")
+    assert (found.sentence.tokens, found.word, found.place) == (
+        ("The", "bank", "failed", "."),
+        "bank",
+        "here",
+    )
+    longer = respelled(usage, "New York")
+    assert (longer.word, longer.parts()[2]) == ("New York", " failed .")
+    assert respelled(usage, "Banks") is usage
 
 
 def test_what_makes_no_sense_is_refused(elmo: Elmo) -> None:

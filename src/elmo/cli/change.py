@@ -23,7 +23,15 @@ from elmo.cli.options import (
 )
 from elmo.cli.report import logger, one_line
 from elmo.cli.senses import sentence_line, told
-from elmo.cli.words import Picture, ResultFile, Words, check_result_file, word_list, write_results
+from elmo.cli.words import (
+    AsWritten,
+    Picture,
+    ResultFile,
+    Words,
+    check_result_file,
+    word_list,
+    write_results,
+)
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
@@ -82,6 +90,7 @@ def command(
     ] = 2,
     top: Annotated[int, typer.Option(min=0, metavar="N", help="Words whose sentences are shown.")] = 10,
     layers: Layers = "average",
+    as_written: AsWritten = False,
     as_json: AsJson = False,
     out: ResultFile = None,
     picture: Picture = None,
@@ -122,6 +131,7 @@ def command(
     options: dict[str, Any] = {
         "words": chosen, "min_count": min_count, "layers": layer_choice(layers), "start": start, "seed": seed,
         "measure": measure, "permutations": permutations, "n_examples": n_examples,
+        "is_as_written": as_written,
         "keep_usages": chosen is not None and len(chosen) == 1,  # for the picture of one word
         "on_progress": _Embedded(is_quiet=context.obj.is_quiet),
     }  # fmt: skip

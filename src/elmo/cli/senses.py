@@ -22,7 +22,7 @@ from elmo.cli.options import (
     layer_choice,
 )
 from elmo.cli.report import logger, one_line
-from elmo.cli.words import Picture, ResultFile, check_result_file, write_results
+from elmo.cli.words import AsWritten, Picture, ResultFile, check_result_file, write_results
 
 if TYPE_CHECKING:
     from elmo.cli.progress import Show
@@ -62,6 +62,7 @@ def command(
         int, typer.Option("--examples", min=0, metavar="N", help="Sentences to show of each sense.")
     ] = 3,
     layers: Layers = "average",
+    as_written: AsWritten = False,
     as_json: AsJson = False,
     out: ResultFile = None,
     picture: Picture = None,
@@ -78,7 +79,8 @@ def command(
 ) -> None:
     """Find the senses of a word: clusters of its usages, with typical sentences.
 
-    INPUT may be a folder that elmo index made, too: its vectors are taken as they are.
+    Senses are named by what else could stand there, if the model has a softmax. INPUT may be a folder that
+    elmo index made, too: its vectors are taken as they are.
     """
     from elmo.errors import DataError
     from elmo.lexicon.index import MANIFEST, Index
@@ -90,13 +92,15 @@ def command(
         from elmo.embed.figure import check
 
         check(picture)
+    name_of = None
     if len(inputs) == 1 and Path(inputs[0], MANIFEST).is_file():
         usages = Index(inputs[0]).usages(word, limit=limit, seed=seed)
     else:
         expand(inputs)  # typos are told before a large model is loaded
         from elmo.cli.progress import shown
         from elmo.embed.elmo import Elmo
-        from elmo.lexicon.usages import embed_usages, entry_key, find_usages
+        from elmo.lexicon.sense_names import by_substitutes
+        from elmo.lexicon.usages import Usages, embed_usages, entry_key, find_usages, respelled
 
         elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
         with shown(context.obj, n_sentences=None, is_stdout_free=not as_json) as show:
@@ -105,11 +109,17 @@ def command(
             )
             read = told(sentences, show)
             found = find_usages(read, [word], key=entry_key(elmo), limit=limit, seed=seed)[word]
-        usages = embed_usages(elmo, found, layers=layer_choice(layers), start=start)
+        read_as = found if as_written else [respelled(usage, word) for usage in found]
+        vectors = embed_usages(elmo, read_as, layers=layer_choice(layers), start=start).vectors
+        usages = Usages(tuple(found), vectors)
+        name_of = by_substitutes(elmo)
     if not len(usages):
         raise DataError(f"{word[:40]!r} does not occur in the text; is it spelled and tokenised like this?")
     _check_clusters(word, usages, clusters)
-    result = senses(usages, word=word, method=method, n_clusters=clusters, n_examples=n_examples, seed=seed)
+    result = senses(
+        usages, word=word, method=method, n_clusters=clusters, n_examples=n_examples, name_of=name_of,
+        seed=seed,
+    )  # fmt: skip
     print(json.dumps(result.to_json(), ensure_ascii=False) if as_json else "\n".join(_lines(result)))
     if out:
         write_results(out, columns=COLUMNS, rows=result.rows(), values=result.to_json())

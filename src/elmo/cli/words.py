@@ -20,6 +20,10 @@ ResultFile = Annotated[
     typer.Option("--out", metavar="FILE.tsv", help="Write the results, too (.tsv or .json).",
                  show_default=False),
 ]  # fmt: skip
+AsWritten = Annotated[
+    bool,
+    typer.Option("--as-written", help="Read Bank and banks as they are, not as the word that is asked for."),
+]
 Picture = Annotated[
     Path | None,
     typer.Option(metavar="FILE.png", help="Draw it, too (.png, .pdf or .svg).", show_default=False),

@@ -13,7 +13,8 @@ from elmo.embed.figure import text_width
 from elmo.errors import ConfigError, DataError
 from elmo.lexicon.change import Changes, LeftOut, change, check_periods, too_few
 from elmo.lexicon.choice import Choice, entry_key, entry_of
-from elmo.lexicon.usages import Usage, Usages, embed_usages, find_usages
+from elmo.lexicon.usages import Usage, Usages, embed_usages, find_usages, respelled
+from elmo.lexicon.uses_files import spelling_of
 from elmo.text.source import Sentence
 
 if TYPE_CHECKING:
@@ -35,11 +36,14 @@ def change_in_corpora(
     skip: int = 150,
     layers: Any = "average",
     start: Any = "zero",
+    is_as_written: bool = False,
     on_progress: OnProgress | None = None,
     seed: int = 0,
     **options: Any,
 ) -> Changes:
     """The change of words between texts, one for each period; at most ``limit`` usages of each are read.
+
+    They are read with the word as it is asked for, whatever its case, unless ``is_as_written``.
 
     Without ``words``, those that occur ``min_count`` times or more in each text, the most frequent first, at
     most ``max_words``: words of letters, not too short, not among the ``skip`` most frequent. Texts are
@@ -75,7 +79,8 @@ def change_in_corpora(
     }
     return _read(
         elmo, found, list(corpora), min_count=min_count, layers=layers, start=start, on_progress=on_progress,
-        per_million=per_million, seed=seed, **options,
+        spellings={} if is_as_written else {word: word for word in words}, per_million=per_million, seed=seed,
+        **options,
     )  # fmt: skip
 
 
@@ -88,10 +93,14 @@ def change_in_uses(
     min_count: int = 10,
     layers: Any = "average",
     start: Any = "zero",
+    is_as_written: bool = False,
     on_progress: OnProgress | None = None,
     **options: Any,
 ) -> Changes:
-    """The change of words whose usages are known by period, as ``uses_files.read_uses`` gives them."""
+    """The change of words whose usages are known by period, as ``uses_files.read_uses`` gives them.
+
+    They are read with the lemma in the word's place, unless ``is_as_written``.
+    """
     check_periods(periods, min_count=min_count)
     unknown = [word for word in words or () if word not in uses]
     chosen = {word: uses[word] for word in (uses if words is None else words) if word in uses}
@@ -103,6 +112,7 @@ def change_in_uses(
         layers=layers,
         start=start,
         on_progress=on_progress,
+        spellings={} if is_as_written else {word: spelling_of(word) for word in chosen},
         **options,
     )
     return replace(
@@ -159,6 +169,7 @@ def _read(
     layers: Any,
     start: Any,
     on_progress: OnProgress | None,
+    spellings: Mapping[str, str],
     **options: Any,
 ) -> Changes:
     """The change of words with enough usages: only theirs are read."""
@@ -167,7 +178,9 @@ def _read(
         word: {p: found[word][p] for p in periods} for word, reason in reasons.items() if reason is None
     }
     left_out = tuple(LeftOut(word, reason) for word, reason in reasons.items() if reason is not None)
-    embedded = _embedded(elmo, chosen, layers=layers, start=start, on_progress=on_progress)
+    embedded = _embedded(
+        elmo, chosen, layers=layers, start=start, on_progress=on_progress, spellings=spellings
+    )
     changes = change(embedded, periods, min_count=min_count, **options)
     return replace(changes, left_out=left_out)
 
@@ -179,16 +192,21 @@ def _embedded(
     layers: Any,
     start: Any,
     on_progress: OnProgress | None,
+    spellings: Mapping[str, str],
 ) -> Iterator[tuple[str, dict[str, Usages]]]:
     n_all = sum(len(usages) for periods in found.values() for usages in periods.values())
     n_done = 0
     words = list(found)
     for at in range(0, len(words), _WORDS_AT_ONCE):
         some = words[at : at + _WORDS_AT_ONCE]
-        usages = [usage for word in some for period in found[word].values() for usage in period]
-        order = sorted(
-            range(len(usages)), key=lambda k: id(usages[k].sentence)
-        )  # same sentences side by side
+        usages = [
+            respelled(usage, spellings[word]) if word in spellings else usage
+            for word in some
+            for period in found[word].values()
+            for usage in period
+        ]
+        # same sentences side by side
+        order = sorted(range(len(usages)), key=lambda k: id(usages[k].sentence))
         before = n_done
 
         def told(n: int, before: int = before) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Vectors = NDArray[np.floating[Any]]
 
-__all__ = ["Usage", "Usages", "embed_usages", "entry_key", "find_usages"]
+__all__ = ["Usage", "Usages", "embed_usages", "entry_key", "find_usages", "respelled"]
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,20 @@ def find_usages(
         for (begin, end), entry in choice.found(sentence.tokens.tokens):
             samples[entry].add(Usage(sentence.tokens, begin, end, sentence.place))
     return {word: samples[entry].kept() for word, entry in entries.items()}
+
+
+def respelled(usage: Usage, word: str) -> Usage:
+    """The usage as if its word were spelled like this.
+
+    Of usages that differ in spelling (Bank, banks), the spelling is what their vectors tell first; Laicher et
+    al. (2021) let a model read every usage with the word's lemma in its place, and senses show better.
+    """
+    parts = tuple(word.split())
+    tokens = usage.sentence.tokens
+    if tokens[usage.begin : usage.end] == parts or not parts:
+        return usage
+    changed = (*tokens[: usage.begin], *parts, *tokens[usage.end :])
+    return Usage(Tokens.given(changed), usage.begin, usage.begin + len(parts), usage.place)
 
 
 def embed_usages(

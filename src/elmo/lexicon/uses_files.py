@@ -20,6 +20,7 @@ from elmo.text.tokens import Tokens
 COLUMNS = ("lemma", "grouping", "context_tokenized", "indexes_target_token_tokenized", "identifier")
 
 _NAME = re.compile(r"(.+\.)?uses\.(csv|tsv)(\.(gz|xz|bz2|zst))?")
+_PART_OF_SPEECH = re.compile(r"(?<=.)_[a-z]{2}$")
 _PLACE = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?")
 
 Uses = dict[str, dict[str, list[Usage]]]  # by word, then by period
@@ -65,6 +66,11 @@ def read_uses_file(path: Path) -> Uses:
         usage = _usage(line, text, index, identifier)
         found.setdefault(word, {}).setdefault(period, []).append(usage)
     return found
+
+
+def spelling_of(lemma: str) -> str:
+    """The word that a lemma stands for: DWUG's English ones name the part of speech, too (``head_nn``)."""
+    return _PART_OF_SPEECH.sub("", lemma)
 
 
 def in_order(periods: Iterable[str]) -> list[str]:
