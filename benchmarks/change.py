@@ -77,7 +77,9 @@ def read(elmo: Elmo, periods: Mapping[str, Sequence[Usage]], spelling: str | Non
         usages = [respelled(usage, spelling) for usage in usages]
     flat = embed_usages(elmo, usages, layers="concat").vectors
     layers = flat.reshape(len(flat), elmo.n_layers, -1)
-    return {"average": layers.mean(axis=1)} | {str(k): layers[:, k] for k in range(elmo.n_layers)}
+    # the token layer has nothing to tell of one spelling
+    told = range(0 if spelling is None else 1, elmo.n_layers)
+    return {"average": layers.mean(axis=1)} | {str(k): layers[:, k] for k in told}
 
 
 def changes(
