@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from elmo.errors import ConfigError, DataError, EncodingError, OutputError
-from elmo.lexicon.labelled import LabelledText, read_labelled, write_columns
+from elmo.errors import ConfigError, DataError, EncodingError
+from elmo.lexicon.labelled import LabelledText, read_labelled
 
 CONLLU = """\
 # text = He doesn't .
@@ -181,15 +181,3 @@ def test_a_text_without_sentence_ends_is_refused(tmp_path: Path) -> None:
     path = columns(tmp_path, "a\tX\n" * 100_001)
     with pytest.raises(DataError, match=r"a\.tsv:1: expected an empty line within 100,000 words"):
         read_labelled(path, 2)
-
-
-def test_columns_are_written_whole_and_escaped(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "x.tsv"
-    write_columns(path, ("a", "b"), [("x\ty", None), ("\\n", 0.5)])
-    assert path.read_text() == "a\tb\nx\\ty\t\n\\\\n\t0.5\n"
-    assert [one.name for one in path.parent.iterdir()] == ["x.tsv"]
-    with pytest.raises(OutputError, match=r"ends in \.tsv"):
-        write_columns(tmp_path / "x.doc", ("a",), [])
-    (tmp_path / "y.tsv").mkdir()
-    with pytest.raises(OutputError, match="found a folder"):
-        write_columns(tmp_path / "y.tsv", ("a",), [])

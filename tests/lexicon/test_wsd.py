@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -258,18 +257,6 @@ def run(*arguments: str) -> None:
     app = typer.Typer()
     app.command()(cli.command)
     app(list(arguments), standalone_mode=False, obj=Report())
-
-
-def test_the_examples_of_the_help_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = cli.EXAMPLES.splitlines()[2:]
-    assert len(lines) == 4
-    for line in lines:
-        assert len(line.strip()) <= 78
-        run(*shlex.split(line)[2:])
-    out = capsys.readouterr().out
-    assert "the [bank] lent money" in out
-    assert "sloping land beside water" in out
-    assert "all            3         2" in out
 
 
 def test_scores_and_answers_are_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from elmo.cli.options import AsJson, Device, Errors, Model, Start, examples
 from elmo.cli.report import logger, one_line
+from elmo.cli.words import Picture, ResultFile, check_result_file, write_results
 
 if TYPE_CHECKING:
     from elmo.lexicon.labelled import LabelledText
@@ -57,15 +57,8 @@ def command(
         typer.Option(min=1, metavar="N", help="Words of each file at most.", show_default="300,000"),
     ] = None,
     as_json: AsJson = False,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE.tsv", help="Write all figures there.", show_default=False)
-    ] = None,
-    picture: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.png", help="Draw F1 by label and layer (.png, .pdf or .svg).", show_default=False
-        ),
-    ] = None,
+    out: ResultFile = None,
+    picture: Picture = None,
     errors: Errors = "strict",
     start: Start = "zero",
     device: Device = "cpu",
@@ -76,11 +69,10 @@ def command(
     it, selectivity, is not the classifier's own doing.
     """  # fmt: skip
     from elmo.embed.elmo import Elmo
-    from elmo.lexicon.labelled import check_columns_file, read_labelled, write_columns
+    from elmo.lexicon.labelled import read_labelled
     from elmo.lexicon.probe import MAX_TOKENS, probe
 
-    if out is not None:
-        check_columns_file(out, inputs=[train, dev])
+    check_result_file(out, inputs=[train, dev])
     if picture is not None:
         from elmo.embed.figure import check
 
@@ -104,12 +96,13 @@ def command(
     if found.unknown_labels:
         named = ", ".join(f"{label} {n:,}" for label, n in list(found.unknown_labels.items())[:10])
         logger.warning("labels that train does not have, and are counted as wrong: %s", named)
+    values = {"column": column, **found.to_json()}
     if as_json:
-        print(json.dumps({"column": column, **found.to_json()}))
+        print(json.dumps(values, ensure_ascii=False))
     else:
         print("\n".join(map(one_line, _lines(found))))
     if out is not None:
-        write_columns(out, _COLUMNS, found.rows())
+        write_results(out, columns=_COLUMNS, rows=found.rows(), values=values)
         logger.info("%s: written", out)
     if picture is not None:
         from elmo.lexicon.probe_picture import draw_probing

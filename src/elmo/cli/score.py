@@ -14,8 +14,10 @@ import typer
 
 from elmo.cli.options import AsJson, Device, Errors, Model, Tokenizer, examples
 from elmo.cli.report import logger, one_line
+from elmo.cli.words import Picture
 
 if TYPE_CHECKING:
+    from elmo.lexicon.bars_picture import Panel
     from elmo.predict.scores import SentenceScores
 
 EXAMPLES = examples(
@@ -23,7 +25,9 @@ EXAMPLES = examples(
     "elmo score --text 'the bank of the river' --tokens --model model",
     "elmo score --text 我坐在河岸 --tokenizer zh --json --model model",
     "elmo score corpus.txt more --tokens --out scores.tsv --model model",
+    "elmo score --text 'the river bank' --model model --picture score.png",
 )
+_DRAWN = 12  # sentences of one picture
 _SENTENCE = f"{'forward':>11}{'backward':>11}{'perplexity':>13}{'unknown':>9}  sentence"
 _TOKEN = f"{'sentence':>8}{'forward':>11}{'backward':>11}  token"
 
@@ -52,6 +56,7 @@ def command(
         Path | None,
         typer.Option(metavar="FILE", help="Write scores there: .tsv or .jsonl.", show_default=False),
     ] = None,
+    picture: Picture = None,
     start: Annotated[
         Literal["zero", "warm", "carry"],
         typer.Option(
@@ -83,6 +88,10 @@ def command(
 
     if not inputs and not text:
         raise typer.BadParameter("give INPUT, or a sentence by --text", ctx=context)
+    if picture:
+        from elmo.embed.figure import check
+
+        check(picture)
     files = expand(inputs or [])  # typos are told before a large model is loaded
     if out is not None:
         check_output(out, inputs=files)
@@ -92,11 +101,14 @@ def command(
     given = sentences_of(text or [], tokenizer=cut, split=split)
     by: Literal["sentence", "token"] = "token" if by_token else "sentence"
     number = 0
+    drawn: list[SentenceScores] = []
     with ExitStack() as stack:
         write = None if out is None else stack.enter_context(score_writer(out, by=by))
         for number, found in enumerate(scores(elmo, chain(read, given), start=start), start=1):
             if write is not None:
                 write(number, found)
+            if picture and len(drawn) < _DRAWN:
+                drawn.append(found)
             if as_json:
                 print(_json(number, found, by_token=by_token))
             elif write is None:
@@ -108,6 +120,27 @@ def command(
             raise DataError("score: expected text, found no sentence with a word in it")
     if out is not None:
         logger.info("%s: written", out)
+    if picture:
+        from elmo.lexicon.bars_picture import draw_bars
+
+        if number > len(drawn):
+            logger.warning("%s: only the first %d of %d sentences are drawn", picture, _DRAWN, number)
+        title = "How surprising each word is: −log p in nats"
+        draw_bars(list(map(_panel, drawn)), picture, title=title, names=("forward", "backward"))
+        logger.info("%s: written", picture)
+
+
+def _panel(found: SentenceScores) -> Panel:
+    from elmo.lexicon.bars_picture import Panel
+
+    n = len(found.tokens)
+    nothing = [None] * (n + 2)
+    forward = nothing if found.forward is None else [None, *(-float(x) for x in found.forward)]
+    backward = nothing if found.backward is None else [*(-float(x) for x in found.backward), None]
+    unknown = [
+        f"{token} (unknown)" if x else token for token, x in zip(found.tokens, found.is_unknown, strict=True)
+    ]
+    return Panel(" ".join(found.tokens), ["<S>", *unknown, "</S>"], [forward, backward])
 
 
 def _perplexity(found: SentenceScores) -> float:

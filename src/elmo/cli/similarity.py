@@ -11,6 +11,7 @@ import typer
 
 from elmo.cli.options import AsJson, Device, Layers, Model, Start, examples, layer_choice
 from elmo.cli.report import logger, one_line
+from elmo.cli.words import Picture, ResultFile, check_result_file, write_results
 
 if TYPE_CHECKING:
     from elmo.lexicon.word_pairs import PairJudgements, PairSimilarities
@@ -19,6 +20,7 @@ EXAMPLES = examples(
     "elmo similarity pairs.data.txt --model model",
     "elmo similarity wic --model model --layers all",
     "elmo similarity pairs.data.txt --model model --layers 1 --out pairs.tsv",
+    "elmo similarity wic --model model --layers all --picture pairs.png",
     "elmo similarity pairs.data.txt -m model --tune more.data.txt more.gold.txt",
 )
 _COLUMNS = ("pair", "word", "pos", "layer", "cosine", "judgement", "first", "second")
@@ -43,12 +45,8 @@ def command(
             metavar="DATA GOLD", help="Pairs to choose the threshold by.", show_default="a folder's train"
         ),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.tsv", help="Write each pair's cosines and judgements.", show_default=False
-        ),
-    ] = None,
+    out: ResultFile = None,
+    picture: Picture = None,
     as_json: AsJson = False,
     start: Start = "zero",
     device: Device = "cpu",
@@ -58,7 +56,6 @@ def command(
     DATA is in WiC's format: word, part of speech, places such as 2-5 (from 0), two tokenised sentences.
     """
     from elmo.embed.elmo import Elmo
-    from elmo.lexicon.labelled import check_columns_file, write_columns
     from elmo.lexicon.word_pairs import judge, pair_similarities, read_gold, read_pairs, wic_parts
 
     if len(inputs) > 2:
@@ -75,8 +72,11 @@ def command(
             gold = None  # similarities only
     if gold is not None and tune is None:
         raise typer.BadParameter("GOLD is judged with a threshold: give --tune DATA GOLD, too", ctx=context)
-    if out is not None:
-        check_columns_file(out, inputs=[path for path in (data, gold, *(tune or ())) if path is not None])
+    check_result_file(out, inputs=[path for path in (data, gold, *(tune or ())) if path is not None])
+    if picture:
+        from elmo.embed.figure import check
+
+        check(picture)
     pairs = read_pairs(data)  # mistakes are told before a large model is loaded
     truths = None if gold is None else read_gold(gold, n_pairs=len(pairs))
     tune_pairs = [] if tune is None else read_pairs(tune[0])
@@ -89,15 +89,22 @@ def command(
         tuned_on = pair_similarities(elmo, tune_pairs, layers=choice, start=start)
         judged = judge(found, truths, tuned_on=tuned_on, tuned_is_same=tune_truths)
     rows = list(found.rows(judged))
+    values = {"judged": [one.to_json() for one in judged], "pairs": rows}
     if as_json:
-        print(json.dumps({"judged": [one.to_json() for one in judged], "pairs": rows}))
+        print(json.dumps(values, ensure_ascii=False))
     elif truths is not None:
         print("\n".join(_judged_lines(judged, n_pairs=len(pairs), n_tuned=len(tune_pairs))))
     else:
         print("\n".join(_pair_lines(found, judged)))
     if out is not None:
-        write_columns(out, _COLUMNS, ([row[name] for name in _COLUMNS] for row in rows))
+        table = ([row[name] for name in _COLUMNS] for row in rows)
+        write_results(out, columns=_COLUMNS, rows=table, values=values)
         logger.info("%s: written", out)
+    if picture:
+        from elmo.lexicon.pairs_picture import draw_pairs
+
+        draw_pairs(found, picture, judged=judged, is_same=truths)
+        logger.info("%s: written", picture)
 
 
 def _judged_lines(judged: Sequence[PairJudgements], *, n_pairs: int, n_tuned: int) -> list[str]:

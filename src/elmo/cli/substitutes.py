@@ -9,11 +9,12 @@ import typer
 
 from elmo.cli.options import AsJson, Device, Model, Start, Tokenizer, examples
 from elmo.cli.report import logger, one_line
-from elmo.cli.words import ResultFile, check_result_file, word_list, write_results
+from elmo.cli.words import Picture, ResultFile, check_result_file, word_list, write_results
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from elmo.lexicon.bars_picture import Panel
     from elmo.lexicon.substitutes import Substitutes
 
 EXAMPLES = examples(
@@ -21,6 +22,7 @@ EXAMPLES = examples(
     "elmo substitutes 'the river' 'a river' --word river -n 3 -m model --json",
     "elmo substitutes 'a [[bank]]' --candidates river,café --model model",
     "elmo substitutes 'a [[bank]]' --combine product --model model --out s.tsv",
+    "elmo substitutes 'the [[river]]' --model model --picture s.png",
 )
 _COLUMNS = ("sentence", "target", "rank", "substitute", "lemma", "probability", "forward", "backward",
             "similarity")  # fmt: skip
@@ -61,6 +63,7 @@ def command(
     model: Model = None,
     as_json: AsJson = False,
     out: ResultFile = None,
+    picture: Picture = None,
     tokenizer: Tokenizer = None,
     start: Start = "zero",
     device: Device = "cpu",
@@ -71,6 +74,10 @@ def command(
     from elmo.lexicon.substitutes import Substituter
 
     check_result_file(out)
+    if picture:
+        from elmo.embed.figure import check
+
+        check(picture)
     given = word_list(candidates)
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     usages = [
@@ -87,6 +94,19 @@ def command(
     if out:
         write_results(out, columns=_COLUMNS, rows=_rows(found), values=values)
         logger.info("%s: written", out)
+    if picture:
+        from elmo.lexicon.bars_picture import draw_bars
+
+        draw_bars(list(map(_panel, found)), picture, title="What else could stand there", form="{:.1%}")
+        logger.info("%s: written", picture)
+
+
+def _panel(found: Substitutes) -> Panel:
+    from elmo.lexicon.bars_picture import Panel
+
+    known = [one for one in found.found if one.is_known]
+    title = "{}[{}]{}".format(*found.usage.parts())
+    return Panel(title, [one.word for one in known], [[one.probability for one in known]])
 
 
 def _table(found: Substitutes) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 Words = Annotated[
     str | None,
@@ -50,28 +53,36 @@ def word_list(given: str | None) -> tuple[str, ...] | None:
     return words
 
 
-def check_result_file(path: Path | None) -> None:
-    """Refuse a name before anything is computed."""
+def check_result_file(path: Path | None, *, inputs: Iterable[str | Path] = ()) -> None:
+    """Refuse a name before anything is computed: what cannot be written, or is an input."""
     from elmo.errors import OutputError
+    from elmo.formats.files import shown
 
     if path is None:
         return
     if path.suffix.lower() not in (".tsv", ".json"):
-        raise OutputError(f"{path}: expected a name that ends in .tsv or .json")
+        raise OutputError(f"{shown(path)}: expected a name that ends in .tsv or .json")
+    if path.is_dir():
+        raise OutputError(f"{shown(path)}: expected the name of a file, found a folder")
     if not path.parent.is_dir():
-        raise OutputError(f"{path}: there is no folder {path.parent}")
+        raise OutputError(f"{shown(path)}: there is no folder {shown(path.parent)}")
+    if path.resolve() in (Path(one).resolve() for one in inputs if one != "-"):
+        raise OutputError(f"{shown(path)}: lies among the input; put it elsewhere")
 
 
 def write_results(path: Path, *, columns: Sequence[str], rows: Iterable[Sequence[Any]], values: Any) -> None:
-    """A table, or ``values`` as JSON, by the suffix; whole or not at all."""
-    from elmo.cli.report import one_line
+    r"""A table, or ``values`` as JSON, by the suffix; whole or not at all.
+
+    In a table ``\``, tab and line ends are escaped as Python does.
+    """
     from elmo.embed.atomic import replacing
 
-    with replacing(path) as temporary:
+    with (
+        replacing(path) as temporary,
+        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
+    ):
         if path.suffix.lower() == ".json":
-            temporary.write_text(json.dumps(values, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+            file.write(json.dumps(values, ensure_ascii=False, indent=1) + "\n")
             return
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            file.write("\t".join(columns) + "\n")
-            for row in rows:
-                file.write("\t".join(one_line(str(value)).replace("\t", " ") for value in row) + "\n")
+        for row in chain([columns], rows):
+            file.write("\t".join("" if x is None else str(x).translate(_ESCAPES) for x in row) + "\n")

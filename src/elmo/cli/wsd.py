@@ -12,8 +12,10 @@ import typer
 
 from elmo.cli.options import AsJson, Device, Layers, Model, Start, Tokenizer, examples, layer_choice
 from elmo.cli.report import logger, one_line
+from elmo.cli.words import Picture
 
 if TYPE_CHECKING:
+    from elmo.lexicon.bars_picture import Panel
     from elmo.lexicon.sense_corpora import Score
     from elmo.lexicon.wordnet import WordNet
     from elmo.lexicon.wsd import Answer, Heard, SenseCentroids
@@ -22,6 +24,7 @@ EXAMPLES = examples(
     "elmo wsd --train semcor.jsonl --model model --out s.safetensors",
     "elmo wsd 'the [[bank]] lent money' --senses s.safetensors --model model",
     "elmo wsd 'by the [[banks]]' --pos noun --senses s.safetensors -m model",
+    "elmo wsd 'a [[bank]]' --senses s.safetensors -m model --picture s.png",
     "elmo wsd --evaluate dev.xml --gold dev.txt --senses s.safetensors -m model",
 )
 _N_SHOWN = 10  # senses of a word
@@ -92,6 +95,7 @@ def command(
         ),
     ] = None,
     as_json: AsJson = False,
+    picture: Picture = None,
     tokenizer: Tokenizer = None,
     start: Start = "zero",
     device: Device = "cpu",
@@ -107,6 +111,12 @@ def command(
     _check(context, texts=texts, senses=senses, train=train, evaluate=evaluate, gold=gold, out=out)
     if layers == "all":
         raise typer.BadParameter("--layers all: a sense has one vector; take another", ctx=context)
+    if picture and not texts:
+        raise typer.BadParameter("--picture goes with TEXT", ctx=context)
+    if picture:
+        from elmo.embed.figure import check
+
+        check(picture)
     settings: Any = {"device": device, "tokenizer": tokenizer}
     if train is not None and out is not None:
         elmo = Elmo.from_pretrained(model, **settings)
@@ -121,12 +131,28 @@ def command(
         answers = _answers(context, elmo, evaluate, gold, known=known, net=net, method=method)
         _print_scores(answers, as_json=as_json, out=out)
         return
+    panels: list[Panel] = []
     for text in texts or ():
         answers = disambiguate_text(elmo, text, known, wordnet=net, pos=pos, method=method)
+        panels += [_panel(answer, net) for answer in answers]
         if as_json:
             print(json.dumps([_to_json(answer, net) for answer in answers]))
         else:
             print("\n".join(line for answer in answers for line in _lines(answer, net)))
+    if picture:
+        from elmo.lexicon.bars_picture import draw_bars
+
+        draw_bars(panels, picture, title=f"Senses of WordNet, by {method}")
+        logger.info("%s: written", picture)
+
+
+def _panel(answer: Answer, net: WordNet) -> Panel:
+    from elmo.lexicon.bars_picture import Panel
+
+    usage = answer.sentence.usages()[answer.sentence.instances.index(answer.instance)]
+    best = answer.senses[:_N_SHOWN]
+    labels = [f"{net.definition(one.key)[:56]}  ({one.n_uses} ×)" for one in best]
+    return Panel("{}[{}]{}".format(*usage.parts()), labels, [[one.score for one in best]])
 
 
 def _check(context: typer.Context, *, texts: list[str] | None, **files: Path | None) -> None:

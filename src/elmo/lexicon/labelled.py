@@ -1,4 +1,4 @@
-"""Files with a word and its labels a line in, sentences with one label per word out; and columns written.
+"""Files with a word and its labels a line in, sentences with one label per word out.
 
 CoNLL-U columns go by their names: ``upos``, ``xpos``, ``deprel``, ``feats:Number`` for one feature. Other
 files have columns parted by tabs or, where there are none, by spaces, known by number from 1 or by the name
@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from elmo.embed.atomic import cannot_write, replacing
 from elmo.embed.groups import MAX_TOKENS
-from elmo.errors import ConfigError, DataError, OutputError
+from elmo.errors import ConfigError, DataError
 from elmo.formats.files import shown
 from elmo.text.lines import ErrorPolicy, Line, Source, expand, read_lines
 
@@ -26,7 +25,6 @@ CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "dep
 _CONLLU_NAME = re.compile(r"\.conllu(\.(gz|xz|bz2|zst))?$", re.IGNORECASE)
 _FIRST_ID = re.compile(r"1|1-[0-9]+|0\.1")
 _NO_WORD = re.compile(r"[0-9]+-[0-9]+|[0-9]+\.[0-9]+")  # a range that words spell out, or an empty node
-_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 Row = tuple[str, str | None]  # a word and its label
 Split = Callable[[str, str], Row]  # a line and its place to its row
 
@@ -271,29 +269,3 @@ def _is_comment(text: str) -> bool:
 
 def _is_number(name: str) -> bool:
     return name.isascii() and name.isdigit() and len(name) < 6
-
-
-def write_columns(path: str | Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    r"""A TSV file, whole or not at all; ``\``, tab and line ends are escaped as Python does."""
-    target = Path(path)
-    check_columns_file(target)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(target, error) from error
-    with (
-        replacing(target) as part,
-        part.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
-    ):
-        for row in chain([header], rows):
-            file.write("\t".join("" if x is None else str(x).translate(_ESCAPES) for x in row) + "\n")
-
-
-def check_columns_file(path: Path, *, inputs: Iterable[str | Path] = ()) -> None:
-    """Refuse what cannot be written, or is an input, before work begins."""
-    if path.suffix.lower() != ".tsv":
-        raise OutputError(f"{shown(path)}: expected a name that ends in .tsv, found {path.suffix!r}")
-    if path.is_dir():
-        raise OutputError(f"{shown(path)}: expected the name of a file, found a folder")
-    if path.resolve() in (Path(one).resolve() for one in inputs if one != "-"):
-        raise OutputError(f"{shown(path)}: lies among the input; put it elsewhere")

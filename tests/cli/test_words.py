@@ -1,0 +1,46 @@
+"""What the commands about words share: lists of words, and files of results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from elmo import DataError, OutputError
+from elmo.cli.words import check_result_file, word_list, write_results
+
+
+def test_words_are_a_list_or_the_lines_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "words.txt"
+    path.write_text("bank\n\n 苹果 \nbank\n", encoding="utf-8")
+    assert word_list(str(path)) == ("bank", "苹果")
+    assert word_list("bank, New York,bank") == ("bank", "New York")
+    assert word_list("bank") == ("bank",)
+    assert word_list(None) is None
+    for given in ("nowhere.txt", "a/b"):
+        with pytest.raises(DataError, match="no such file; words are given as a file or as a,b,c"):
+            word_list(given)
+
+
+def test_a_table_is_escaped_and_json_is_whole(tmp_path: Path) -> None:
+    rows = [("x\ty", None), ("\\n", 0.5), ("苹\ud800", 1)]
+    write_results(tmp_path / "x.tsv", columns=("a", "b"), rows=rows, values=None)
+    assert (tmp_path / "x.tsv").read_text(encoding="utf-8") == "a\tb\nx\\ty\t\n\\\\n\t0.5\n苹\\ud800\t1\n"
+    write_results(tmp_path / "x.json", columns=(), rows=[], values={"词": 1})
+    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == {"词": 1}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.json", "x.tsv"]
+
+
+def test_what_cannot_be_written_is_refused_before_work_begins(tmp_path: Path) -> None:
+    (tmp_path / "y.tsv").mkdir()
+    for name, message in (
+        ("x.csv", "ends in .tsv or .json"),
+        ("y.tsv", "found a folder"),
+        ("no/x.tsv", "there is no folder"),
+    ):
+        with pytest.raises(OutputError, match=message):
+            check_result_file(tmp_path / name)
+    with pytest.raises(OutputError, match="lies among the input"):
+        check_result_file(tmp_path / "x.tsv", inputs=["-", tmp_path / "." / "x.tsv"])
+    check_result_file(tmp_path / "x.tsv")
