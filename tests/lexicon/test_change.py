@@ -168,6 +168,19 @@ def test_spelling_is_no_change_unless_words_are_read_as_written(elmo: Elmo) -> N
     assert values[1] < 0.5
 
 
+def test_one_word_of_many_can_be_shown_to_have_changed(elmo: Elmo) -> None:
+    words = [f"w{k}" for k in range(60)]
+    old = [f"{word} x" for word in words for _ in range(16)]
+    new = [f"w7 {'z' * 9}" if line == "w7 x" else line for line in old]
+    found = change_in_corpora(elmo, {"old": text(*old), "new": text(*new)}, words=words, min_count=2)
+    assert [word.word for word in found.words if word.whole.q < 0.05] == ["w7"]
+
+
+def test_words_of_other_scripts_count_as_words() -> None:
+    counts = {"हिन्दी": 5, "ที่นี่": 5, "12": 5, "co-op": 5, "...": 5}
+    assert set(frequent_words([counts], min_count=1, max_words=9, skip=0)) == {"हिन्दी", "ที่นี่", "co-op"}
+
+
 def test_without_words_those_of_the_texts_are_taken(elmo: Elmo) -> None:
     found = change_in_corpora(elmo, {"old": OLD, "new": NEW}, min_count=2, skip=1, permutations=5)
     assert [word.word for word in found.words] == ["bank"]  # the is the most frequent

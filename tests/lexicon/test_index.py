@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,20 +141,83 @@ def test_words_of_any_kind_come_back_from_the_list(job: IndexJob, elmo: Elmo) ->
 
 def test_damage_is_found_and_named(job: IndexJob, elmo: Elmo) -> None:
     build_index(job, elmo)
+    whole = contents(job.out)
     (job.out / "index.json").write_text("{}")
     with pytest.raises(DataError, match=r"index\.json: expected an index of version 1"):
         Index(job.out)
-    build_index(replace(job, restart=True), elmo)
+    build_index(job, elmo)  # what was written last is written again
+    assert contents(job.out) == whole
     values = json.loads((job.out / "index.json").read_text())
     (job.out / "index.json").write_text(json.dumps(values | {"usages": 7}))
-    with pytest.raises(DataError, match="expected 7 usages, found"):
+    with pytest.raises(DataError, match="shards of 7 usages, found others"):
         Index(job.out)
-    build_index(replace(job, restart=True), elmo)
+    (job.out / "words.tsv").unlink()
+    build_index(job, elmo)
+    assert contents(job.out) == whole
     shard = sorted(job.out.glob("usages-*.safetensors"))[1]
     shard.write_bytes(shard.read_bytes()[:-9])
     with pytest.raises(DataError, match="cannot be read as part of an index: the data ends"):
+        Index(job.out).usages("bank")
+    build_index(job, elmo)
+    assert contents(job.out) == whole
+    shard.unlink()
+    with pytest.raises(DataError, match="a part of it is missing; give the same elmo index command again"):
         Index(job.out)
-    assert len(build_index(job, elmo)) > 0  # it is made again
+
+
+@pytest.mark.parametrize("header", [b"12", b"null", b'{"__metadata__": 3}', b'{"vectors": []}'])
+def test_a_header_that_describes_nothing_is_refused(job: IndexJob, elmo: Elmo, header: bytes) -> None:
+    build_index(replace(job, shard_tokens=100), elmo)
+    header += b" " * (-len(header) % 8)
+    (job.out / "usages.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(64))
+    with pytest.raises(DataError, match="cannot be read as part of an index"):
+        Index(job.out).usages("bank")
+
+
+def test_killed_before_the_last_file_it_ends_with_the_same_bytes(
+    job: IndexJob, elmo: Elmo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index(job, elmo)
+    whole = contents(job.out)
+    killed = replace(job, out=job.out.with_name("killed"))
+
+    def kill(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        # asked for when words.tsv stands, and index.json does not yet
+        patch.setattr("elmo.lexicon.index_job.fingerprint_now", kill)
+        with pytest.raises(KeyboardInterrupt):
+            build_index(killed, elmo)
+    assert (killed.out / "words.tsv").exists()
+    assert not (killed.out / "index.json").exists()
+    build_index(killed, elmo)
+    assert contents(killed.out) == whole
+
+
+def test_a_refused_restart_leaves_the_index_as_it_was(job: IndexJob, elmo: Elmo) -> None:
+    build_index(job, elmo)
+    before = contents(job.out)
+    with pytest.raises(OutputError, match="lies among the input"):
+        build_index(replace(job, inputs=(str(job.out),), restart=True), elmo)
+    assert contents(job.out) == before
+
+
+def test_tokens_with_other_spaces_or_no_unicode_are_found_and_sampled(job: IndexJob, elmo: Elmo) -> None:
+    words = ["10\u00a0000", *(f"caf{chr(code)}" for code in (0xDCE8, 0xDCE9))]
+    Path(job.inputs[0]).write_bytes((" ".join(words) + "\n").encode("utf-8", "surrogateescape") * 3)
+    wish = replace(job, input_format="tokens", errors="surrogateescape", limit=2)
+    index = build_index(wish, elmo)
+    assert index.words == dict.fromkeys(words, (2, 3))
+    assert len(index.usages("10\u00a0000")) == 2
+
+
+def test_many_shards_need_few_open_files(job: IndexJob, elmo: Elmo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elmo.lexicon.index._OPEN", 2)
+    index = build_index(replace(job, shard_tokens=1), elmo)
+    assert len(list(job.out.glob("usages-*"))) > 4
+    assert [one.word.lower() for one in index.usages("bank").items] == ["bank"] * 5
+    assert len(index.nearest(index.vectors([0]), k=100)[0]) == len(index)
 
 
 def test_no_flipped_byte_of_a_shard_leads_outside_it(job: IndexJob, elmo: Elmo) -> None:

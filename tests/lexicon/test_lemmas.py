@@ -30,7 +30,7 @@ def test_chinese_words_stay_and_nothing_is_said(caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.parametrize(
-    ("language", "said"), [("qq", "no table for the language 'qq'"), (None, "such as en")]
+    ("language", "said"), [("qq", "no table for the language 'qq'"), (None, "of no language")]
 )
 def test_a_language_without_a_table_is_told_once(
     caplog: pytest.LogCaptureFixture, language: str | None, said: str

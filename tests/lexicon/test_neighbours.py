@@ -36,6 +36,15 @@ def test_a_sentence_is_no_neighbour_of_itself(index: Index, elmo: Elmo) -> None:
     assert found.found[0].similarity < 0.9999
 
 
+def test_a_sentence_that_stands_there_a_thousand_times_hides_no_other(job: IndexJob, elmo: Elmo) -> None:
+    text = Path(job.inputs[0])
+    text.write_text("the bank\n" * 1000 + text.read_text("utf-8"), encoding="utf-8")
+    index = build_index(replace(job, shard_tokens=500), elmo)
+    for among in ("all", "same"):
+        (found,) = neighbours(elmo, index, ["a [[bank]]"], k=5, among=among)
+        assert len(found.found) == 5
+
+
 def test_only_the_same_word_or_only_others(index: Index, elmo: Elmo) -> None:
     (same,) = neighbours(elmo, index, [QUERY], among="same")
     assert {one.usage.word.lower() for one in same.found} == {"bank"}
@@ -82,12 +91,21 @@ def test_an_approximate_index_that_is_missing_or_not_its_own_is_told(
     pytest.importorskip("usearch")
     with pytest.raises(DataError, match=r"has no approximate index; make one: elmo index … --approximate"):
         neighbours(elmo, index, [QUERY], is_approximate=True)
+    ApproximateIndex.build(index)
     (index.folder / "approximate.usearch").write_bytes(b"no graph" * 100)
     with pytest.raises(DataError, match=r"approximate\.usearch: (cannot be read|belongs to another)"):
         neighbours(elmo, index, [QUERY], is_approximate=True)
     monkeypatch.setitem(__import__("sys").modules, "usearch.index", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'pyelmo\[approximate\]'"):
         approximate.ApproximateIndex.build(index)
+
+
+def test_an_approximate_index_of_an_older_index_is_refused(job: IndexJob, elmo: Elmo) -> None:
+    pytest.importorskip("usearch")
+    ApproximateIndex.build(build_index(job, elmo))
+    anew = build_index(replace(job, layers="top", restart=True), elmo)
+    with pytest.raises(DataError, match="the index was made anew since"):
+        ApproximateIndex.open(anew)
 
 
 def test_what_makes_no_sense_is_refused(index: Index, elmo: Elmo) -> None:

@@ -74,3 +74,9 @@ def test_zeros_are_like_nothing_and_no_query_gives_nothing() -> None:
     assert found.numbers.tolist() == [[1, 0, 2]]
     assert found.cosines.tolist() == [[1.0, 0.0, -1.0]]
     assert nearest(np.zeros((0, 2), np.float32), blocks(rows, [], set()), 3).numbers.shape == (0, 3)
+
+
+def test_of_rows_that_are_equally_near_the_first_are_taken() -> None:
+    rows = np.tile(np.array([[1.0, 0.0], [0.0, 1.0]], np.float32), (300, 1))
+    found = nearest(np.array([[2.0, 0.0]], np.float32), blocks(rows, [200, 200], set()), 5)
+    assert found.numbers.tolist() == [[0, 2, 4, 6, 8]]

@@ -58,6 +58,14 @@ def test_joined_words_are_tokens_of_their_own_and_names_have_no_sense(tmp_path: 
     assert [usage.word for usage in found.usages()] == ["primary election", "year"]
 
 
+def test_words_have_ids_of_their_own_and_doubled_ones_are_refused(tmp_path: Path) -> None:
+    bank = {"toks": [{"w": "bank", "lemma": "bank", "sk": ["bank%1:17:01::"]}]}
+    found = [one.instances[0].id for one in read_senses(jsonl(tmp_path / "a.jsonl", bank, bank))]
+    assert len(set(found)) == 2
+    with pytest.raises(DataError, match=r"a\.jsonl:2: the word 'd\.s1\.t0' is there already"):
+        list(read_senses(jsonl(tmp_path / "a.jsonl", *[bank | {"doc": "d", "s": "1"}] * 2)))
+
+
 def test_a_compressed_corpus_is_read_as_well(tmp_path: Path) -> None:
     with lzma.open(tmp_path / "s.jsonl.xz", "wt") as file:
         file.write("\n" + json.dumps({"toks": WORDS}) + "\n\n")

@@ -96,6 +96,13 @@ def test_names_leave_out_the_word_itself_punctuation_and_what_occurs_once() -> N
     assert context_names([[usage("bank")], [usage("bank")]]) == [(), ()]
 
 
+def test_contexts_of_a_single_word_give_no_names() -> None:
+    items = [
+        Usage(Tokens.given(words), k, k + 1) for k, words in ((1, ["the", "bank"]), (0, ["bank", "the"]))
+    ]
+    assert context_names([items[:1] * 5, items[1:] * 5]) == [(), ()]
+
+
 def test_json_and_rows_tell_all_usages(found: Senses) -> None:
     values = json.loads(json.dumps(found.to_json()))
     assert values["usages"] == 36

@@ -88,8 +88,14 @@ def test_progress_is_told_in_pairs(elmo: Elmo, wic: Path) -> None:
 )
 def test_the_threshold_is_the_lowest_of_the_best(rows: list[tuple[float, bool]]) -> None:
     cosines, is_same = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
-    slow = max(np.unique(cosines), key=lambda step: float(((cosines >= step) == is_same).mean()))
+    steps = [*np.unique(cosines), np.nextafter(cosines.max(), np.inf)]  # the last: all differ
+    slow = max(steps, key=lambda step: float(((cosines >= step) == is_same).mean()))
     assert best_threshold(cosines, is_same) == slow
+
+
+def test_all_pairs_may_be_said_to_differ() -> None:
+    threshold = best_threshold(np.array([0.2, 0.9]), np.array([False, False]))
+    assert threshold > 0.9
 
 
 def test_the_interval_is_wilsons() -> None:

@@ -277,6 +277,17 @@ def test_scores_and_answers_are_written(here: Path, capsys: pytest.CaptureFixtur
     assert (answer["span"], answer["is_back_off"]) == ([2, 3], False)
 
 
+def test_tables_name_the_senses_and_the_scores(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("--train", "semcor.jsonl", "--model", "model", "--out", "s.safetensors")
+    options = ("--senses", "s.safetensors", "--model", "model")
+    run("the [[bank]] lent money", *options)
+    run("--evaluate", "dev.xml", "--gold", "dev.txt", *options)
+    out = capsys.readouterr().out
+    assert "the [bank] lent money" in out
+    assert "sloping land beside water" in out
+    assert "all            3         2" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -285,7 +296,7 @@ def test_scores_and_answers_are_written(here: Path, capsys: pytest.CaptureFixtur
         (("--train", "semcor.jsonl"), "--train needs --out"),
         (("a [[b]]",), "--senses FILE is needed"),
         (("a [[b]]", "--senses", "s", "--gold", "g"), "--gold and --out go with"),
-        (("--train", "semcor.jsonl", "--out", "s", "--layers", "all"), "a sense has one vector"),
+        (("--train", "semcor.jsonl", "--out", "s", "--layers", "all"), "a word has one vector"),
     ],
 )
 def test_what_does_not_go_together_is_told(here: Path, arguments: tuple[str, ...], problem: str) -> None:

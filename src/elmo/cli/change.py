@@ -14,21 +14,23 @@ from elmo.cli.options import (
     AsJson,
     Device,
     Errors,
-    Layers,
     Model,
+    OneVector,
     Start,
     Tokenizer,
     examples,
     layer_choice,
 )
 from elmo.cli.report import logger, one_line
-from elmo.cli.senses import sentence_line, told
 from elmo.cli.words import (
     AsWritten,
     Picture,
     ResultFile,
     Words,
     check_result_file,
+    sentence_line,
+    tell_of_bytes,
+    told,
     word_list,
     write_results,
 )
@@ -73,9 +75,13 @@ def command(
         typer.Option(help="Average pairwise distance, distance of prototypes, or divergence of senses."),
     ] = "apd",
     limit: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Usages of a word in a period; of more, a fair sample.")
+        int,
+        typer.Option(min=1, max=1000, metavar="N", help="Usages of a word in a period; of more, a sample."),
     ] = 200,
-    permutations: Annotated[int, typer.Option(min=1, metavar="N", help="By which p is found.")] = 1000,
+    permutations: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="By which p is found.", show_default="1,000, or 20 a word"),
+    ] = None,
     min_count: Annotated[
         int, typer.Option(min=1, metavar="N", help="Usages that a word must have in each period.")
     ] = 10,
@@ -89,7 +95,7 @@ def command(
         int, typer.Option("--examples", min=0, metavar="N", help="Sentences to show of each change.")
     ] = 2,
     top: Annotated[int, typer.Option(min=0, metavar="N", help="Words whose sentences are shown.")] = 10,
-    layers: Layers = "average",
+    layers: OneVector = "average",
     as_written: AsWritten = False,
     as_json: AsJson = False,
     out: ResultFile = None,
@@ -114,7 +120,7 @@ def command(
     from elmo.lexicon.change import COLUMNS
     from elmo.lexicon.change_corpora import change_in_corpora, change_in_uses
     from elmo.lexicon.uses_files import in_order, read_uses
-    from elmo.text.source import expand
+    from elmo.text.source import Tally, expand
 
     check_result_file(out)
     if picture:
@@ -137,11 +143,13 @@ def command(
     }  # fmt: skip
     if found_uses is not None:
         periods = in_order({period for by_period in found_uses.values() for period in by_period})
-        changes = change_in_uses(elmo, found_uses, periods, **options)
+        changes = change_in_uses(elmo, found_uses, periods, limit=limit, **options)
     else:
-        reading = {"input_format": input_format, "split": split, "errors": errors}
+        tally = Tally()
+        reading = {"input_format": input_format, "split": split, "errors": errors, "tally": tally}
         corpora = _corpora(context, elmo, given, reading)
         changes = change_in_corpora(elmo, corpora, limit=limit, max_words=max_words, skip=skip, **options)
+        tell_of_bytes(tally)
     for one in changes.left_out:
         logger.warning("%s: left out: %s", one.word, one.reason)
     if not changes.words:

@@ -11,8 +11,8 @@ from elmo.cli.options import (
     Device,
     Errors,
     Inputs,
-    Layers,
     Model,
+    OneVector,
     Start,
     Tokenizer,
     examples,
@@ -41,7 +41,7 @@ def command(
             min=1, metavar="N", help="Usages of one word; of more, a fair sample.", show_default="all"
         ),
     ] = None,
-    layers: Layers = "average",
+    layers: OneVector = "average",
     input_format: Annotated[
         Literal["text", "tokens", "conllu"],
         typer.Option("--format", help="A sentence a line, tokens parted by spaces, or CoNLL-U."),
@@ -54,6 +54,7 @@ def command(
     ] = "float16",
     start: Start = "zero",
     keep_case: Annotated[bool, typer.Option("--keep-case", help="Bank is another word than bank.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Of the sample.")] = 0,
     approximate: Annotated[
         bool, typer.Option("--approximate", help="Make an approximate index, too, for many millions.")
     ] = False,
@@ -74,7 +75,7 @@ def command(
     job = IndexJob(
         inputs=tuple(inputs), out=out, words=word_list(words), limit=limit, layers=layer_choice(layers),
         input_format=input_format, split=split, errors=errors, dtype=dtype, start=start,
-        keep_case=keep_case, restart=restart,
+        keep_case=keep_case, seed=seed, restart=restart,
     )  # fmt: skip
     expand(job.inputs)  # a typo is told before a large model is loaded
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)

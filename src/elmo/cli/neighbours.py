@@ -10,7 +10,7 @@ import typer
 
 from elmo.cli.options import AsJson, Device, Model, Tokenizer, examples
 from elmo.cli.report import logger, one_line
-from elmo.cli.words import Picture, ResultFile, check_result_file, write_results
+from elmo.cli.words import Picture, ResultFile, check_result_file, sentence_line, write_results
 
 if TYPE_CHECKING:
     from elmo.lexicon.neighbours import Neighbours
@@ -21,7 +21,6 @@ EXAMPLES = examples(
     "elmo neighbours usages 'a [[bank]]' --among others --model model --out n.tsv",
     "elmo neighbours usages 'a [[bank]]' --model model --picture n.png",
 )
-_LINE = 100  # of a sentence in the table, in characters
 
 
 def command(
@@ -83,12 +82,7 @@ def _table(found: Neighbours) -> str:
     lines = [one_line(f"{before}[{word}]{after}")]
     if not found.found:
         lines.append("  no usage was found")
-    for one in found.found:
-        left, spelled, right = (one_line(part) for part in one.usage.parts())
-        room = max(_LINE - len(spelled), 20)
-        left = left if len(left) <= room // 2 else "…" + left[-room // 2 :]
-        right = right if len(right) <= room // 2 else right[: room // 2] + "…"
-        lines.append(f"  {one.similarity:6.3f}  {left}[{spelled}]{right}")
+    lines += [f"  {one.similarity:6.3f}  {sentence_line(one.usage)}" for one in found.found]
     return "\n".join(lines)
 
 

@@ -47,6 +47,23 @@ Layers = Annotated[
         metavar="average|top|all|concat|0..", callback=_layers, help="Which layers' vectors to take."
     ),
 ]
+
+
+def _one_layer(value: str) -> str:
+    if value == "all":
+        raise typer.BadParameter("a word has one vector here: all gives several, concat joins them")
+    return _layers(value)
+
+
+OneVector = Annotated[
+    str,
+    typer.Option(
+        "--layers",
+        metavar="average|top|concat|0..",
+        callback=_one_layer,
+        help="Which layers' vector to take.",
+    ),
+]
 Tokenizer = Annotated[
     str | None,
     typer.Option(

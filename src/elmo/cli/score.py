@@ -14,7 +14,7 @@ import typer
 
 from elmo.cli.options import AsJson, Device, Errors, Model, Tokenizer, examples
 from elmo.cli.report import logger, one_line
-from elmo.cli.words import Picture
+from elmo.cli.words import Picture, tell_of_bytes
 
 if TYPE_CHECKING:
     from elmo.lexicon.bars_picture import Panel
@@ -83,7 +83,7 @@ def command(
     from elmo.predict.score_files import check_output, score_writer
     from elmo.predict.scores import scores
     from elmo.predict.texts import sentences_of
-    from elmo.text.source import expand, read_sentences
+    from elmo.text.source import Tally, expand, read_sentences
     from elmo.text.tokens import WhitespaceTokenizer
 
     if not inputs and not text:
@@ -97,7 +97,10 @@ def command(
         check_output(out, inputs=files)
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     cut = WhitespaceTokenizer() if input_format == "tokens" else elmo.tokenizer
-    read = read_sentences(inputs or [], tokenizer=cut, input_format=input_format, split=split, errors=errors)
+    tally = Tally()
+    read = read_sentences(
+        inputs or [], tokenizer=cut, input_format=input_format, split=split, errors=errors, tally=tally
+    )
     given = sentences_of(text or [], tokenizer=cut, split=split)
     by: Literal["sentence", "token"] = "token" if by_token else "sentence"
     number = 0
@@ -118,6 +121,7 @@ def command(
                     print(one_line(line))
         if not number:
             raise DataError("score: expected text, found no sentence with a word in it")
+    tell_of_bytes(tally)
     if out is not None:
         logger.info("%s: written", out)
     if picture:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,21 +13,28 @@ from elmo.cli.options import (
     Device,
     Errors,
     Inputs,
-    Layers,
     Model,
+    OneVector,
     Start,
     Tokenizer,
     examples,
     layer_choice,
 )
 from elmo.cli.report import logger, one_line
-from elmo.cli.words import AsWritten, Picture, ResultFile, check_result_file, write_results
+from elmo.cli.words import (
+    AsWritten,
+    Picture,
+    ResultFile,
+    check_result_file,
+    sentence_line,
+    tell_of_bytes,
+    told,
+    write_results,
+)
 
 if TYPE_CHECKING:
-    from elmo.cli.progress import Show
     from elmo.lexicon.senses import Senses
-    from elmo.lexicon.usages import Usage, Usages
-    from elmo.text.source import Sentence
+    from elmo.lexicon.usages import Usages
 
 EXAMPLES = examples(
     "elmo senses bank corpus.txt --model model",
@@ -36,7 +42,6 @@ EXAMPLES = examples(
     "elmo senses bank corpus.txt --model model --clusters 2 --out bank.tsv",
     "elmo senses the corpus.txt --model model --method kmeans --picture the.png",
 )
-_LINE = 100  # of a sentence in the table, in Latin letters
 
 
 def command(
@@ -56,12 +61,12 @@ def command(
         int | None, typer.Option(min=1, metavar="K", help="How many senses.", show_default="found")
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Usages to look at; of more, a fair sample.")
+        int, typer.Option(min=1, max=5000, metavar="N", help="Usages to look at; of more, a fair sample.")
     ] = 500,
     n_examples: Annotated[
         int, typer.Option("--examples", min=0, metavar="N", help="Sentences to show of each sense.")
     ] = 3,
-    layers: Layers = "average",
+    layers: OneVector = "average",
     as_written: AsWritten = False,
     as_json: AsJson = False,
     out: ResultFile = None,
@@ -85,14 +90,14 @@ def command(
     from elmo.errors import DataError
     from elmo.lexicon.index import MANIFEST, Index
     from elmo.lexicon.senses import COLUMNS, senses
-    from elmo.text.source import expand, read_sentences
+    from elmo.text.source import Tally, expand, read_sentences
 
     check_result_file(out)
     if picture:
         from elmo.embed.figure import check
 
         check(picture)
-    name_of = None
+    name_of, tally = None, Tally()
     if len(inputs) == 1 and Path(inputs[0], MANIFEST).is_file():
         usages = Index(inputs[0]).usages(word, limit=limit, seed=seed)
     else:
@@ -105,10 +110,12 @@ def command(
         elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
         with shown(context.obj, n_sentences=None, is_stdout_free=not as_json) as show:
             sentences = read_sentences(
-                inputs, tokenizer=elmo.tokenizer, input_format=input_format, split=split, errors=errors
-            )
+                inputs, tokenizer=elmo.tokenizer, input_format=input_format, split=split, errors=errors,
+                tally=tally,
+            )  # fmt: skip
             read = told(sentences, show)
             found = find_usages(read, [word], key=entry_key(elmo), limit=limit, seed=seed)[word]
+        tell_of_bytes(tally)
         read_as = found if as_written else [respelled(usage, word) for usage in found]
         vectors = embed_usages(elmo, read_as, layers=layer_choice(layers), start=start).vectors
         usages = Usages(tuple(found), vectors)
@@ -129,28 +136,6 @@ def command(
 
         draw_senses(result, picture, seed=seed)
         logger.info("%s: written", picture)
-
-
-def told(sentences: Iterable[Sentence], show: Show | None) -> Iterator[Sentence]:
-    """The sentences as they are, their number told."""
-    from elmo.embed.request import Progress
-
-    n_tokens = 0
-    for n, sentence in enumerate(sentences, start=1):
-        n_tokens += len(sentence)
-        if show is not None and n % 1000 == 0:
-            show(Progress(cast("Any", "reading"), sentences=n, tokens=n_tokens, shards=0, kept=0))
-        yield sentence
-
-
-def sentence_line(usage: Usage) -> str:
-    """A usage's sentence in one line of a terminal, its word in brackets."""
-    from elmo.embed.figure import shortened, text_width
-
-    before, word, after = (one_line(part) for part in usage.parts())
-    room = max(_LINE - text_width(word), 20)
-    left = shortened(before[::-1], max(room // 2, room - text_width(after)))[::-1]
-    return f"{left}[{word}]{shortened(after, max(room - text_width(left), 1))}"
 
 
 def _check_clusters(word: str, usages: Usages, clusters: int | None) -> None:

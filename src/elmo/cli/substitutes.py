@@ -78,7 +78,7 @@ def command(
         from elmo.embed.figure import check
 
         check(picture)
-    given = word_list(candidates)
+    given = word_list(candidates, option="--candidates")
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     usages = [
         marked_usage(elmo.tokenizer, sentence, word, number=number)

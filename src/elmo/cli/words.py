@@ -1,17 +1,23 @@
-"""What the commands about words share: the option ``--words``, and files of results."""
+"""What the commands about words share: options, lists of words, files of results, sentences in a line."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+from elmo.cli.report import logger, one_line
 
+if TYPE_CHECKING:
+    from elmo.cli.progress import Show
+    from elmo.lexicon.usages import Usage
+    from elmo.text.source import Sentence, Tally
+
+_LINE = 100  # of a sentence in a table, in Latin letters
 Words = Annotated[
     str | None,
     typer.Option(
@@ -33,8 +39,8 @@ Picture = Annotated[
 ]
 
 
-def word_list(given: str | None) -> tuple[str, ...] | None:
-    """The words that ``--words`` names; a name with a dot or a slash in it is a file's."""
+def word_list(given: str | None, *, option: str = "--words") -> tuple[str, ...] | None:
+    """The words that an option names; a name with a dot or a slash in it is a file's."""
     from elmo.errors import DataError
     from elmo.text.source import read_lines
 
@@ -49,7 +55,7 @@ def word_list(given: str | None) -> tuple[str, ...] | None:
         found = [word.strip() for word in given.split(",")]
     words = tuple(dict.fromkeys(word for word in found if word))
     if not words:
-        raise DataError(f"--words {given[:80]!r}: expected words, found none")
+        raise DataError(f"{option} {given[:80]!r}: expected words, found none")
     return words
 
 
@@ -76,6 +82,7 @@ def write_results(path: Path, *, columns: Sequence[str], rows: Iterable[Sequence
     In a table ``\``, tab and line ends are escaped as Python does.
     """
     from elmo.embed.atomic import replacing
+    from elmo.text.fields import escaped
 
     with (
         replacing(path) as temporary,
@@ -85,4 +92,34 @@ def write_results(path: Path, *, columns: Sequence[str], rows: Iterable[Sequence
             file.write(json.dumps(values, ensure_ascii=False, indent=1) + "\n")
             return
         for row in chain([columns], rows):
-            file.write("\t".join("" if x is None else str(x).translate(_ESCAPES) for x in row) + "\n")
+            file.write("\t".join("" if x is None else escaped(str(x)) for x in row) + "\n")
+
+
+def told(sentences: Iterable[Sentence], show: Show | None) -> Iterator[Sentence]:
+    """The sentences as they are, their number told."""
+    from elmo.embed.request import Progress
+
+    n_tokens = 0
+    for n, sentence in enumerate(sentences, start=1):
+        n_tokens += len(sentence)
+        if show is not None and n % 1000 == 0:
+            show(Progress(cast("Any", "reading"), sentences=n, tokens=n_tokens, shards=0, kept=0))
+        yield sentence
+
+
+def sentence_line(usage: Usage) -> str:
+    """A usage's sentence in one line of a terminal, its word in brackets."""
+    from elmo.embed.figure import shortened, text_width
+
+    before, word, after = (one_line(part) for part in usage.parts())
+    room = max(_LINE - text_width(word), 20)
+    left = shortened(before[::-1], max(room // 2, room - text_width(after)))[::-1]
+    return f"{left}[{word}]{shortened(after, max(room - text_width(left), 1))}"
+
+
+def tell_of_bytes(tally: Tally) -> None:
+    """What an error policy did to the lines of a text."""
+    if tally.repaired:
+        logger.warning("lines repaired that were not UTF-8: %d", tally.repaired)
+    if tally.skipped:
+        logger.warning("lines left out that were not UTF-8: %d", tally.skipped)

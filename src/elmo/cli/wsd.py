@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from elmo.cli.options import AsJson, Device, Layers, Model, Start, Tokenizer, examples, layer_choice
+from elmo.cli.options import AsJson, Device, Model, OneVector, Start, Tokenizer, examples, layer_choice
 from elmo.cli.report import logger, one_line
 from elmo.cli.words import Picture
 
@@ -82,7 +82,7 @@ def command(
         Literal["noun", "verb", "adj", "adv"] | None,
         typer.Option(help="The part of speech of the words of TEXT.", show_default="any"),
     ] = None,
-    layers: Layers = "top",
+    layers: OneVector = "top",
     compact: Annotated[
         bool, typer.Option("--compact", help="Train centroids only: a small file, but without knn.")
     ] = False,
@@ -109,8 +109,6 @@ def command(
     from elmo.lexicon.wsd import SenseCentroids, disambiguate_text
 
     _check(context, texts=texts, senses=senses, train=train, evaluate=evaluate, gold=gold, out=out)
-    if layers == "all":
-        raise typer.BadParameter("--layers all: a sense has one vector; take another", ctx=context)
     if picture and not texts:
         raise typer.BadParameter("--picture goes with TEXT", ctx=context)
     if picture:
@@ -170,7 +168,9 @@ def _check(context: typer.Context, *, texts: list[str] | None, **files: Path | N
         raise typer.BadParameter("--senses FILE is needed; --train writes one", ctx=context)
     if jobs == ["TEXT"] and (files["gold"] or files["out"]):
         raise typer.BadParameter("--gold and --out go with --train and --evaluate", ctx=context)
-    if (out := files["out"]) and not out.parent.is_dir():
+    if (out := files["out"]) and out.is_dir():
+        raise OutputError(f"{shown(out)}: expected the name of a file, found a folder")
+    if out and not out.parent.is_dir():
         raise OutputError(f"{shown(out)}: its folder does not exist; make it first")
     expand([str(files[name]) for name in ("train", "evaluate", "gold") if files[name]])
 

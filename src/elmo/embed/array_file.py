@@ -52,6 +52,8 @@ def read_arrays(path: Path, *, is_mapped: bool = False) -> tuple[dict[str, Array
         if not 2 <= length <= min(_HEADER_LIMIT, size - 8):
             raise ValueError(f"a header of {length} bytes in a file of {size}")
         header = json.loads(file.read(length))
+        if not isinstance(header, dict) or not all(isinstance(entry, dict) for entry in header.values()):
+            raise ValueError("a header that describes no arrays")
         description = json.loads(header.pop("__metadata__")[DESCRIPTION])
         mapped = np.memmap(file, dtype=np.uint8, mode="r") if is_mapped else None
         arrays: dict[str, Array] = {}

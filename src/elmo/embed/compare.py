@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.embed.encoding import Span, Vectors, similarity
-from elmo.embed.marks import find_word, start_of, unmarked
+from elmo.embed.marks import find_word, joined_places, start_of, unmarked
 from elmo.errors import ConfigError, DataError
 from elmo.text.tokens import Tokens
 
@@ -142,8 +142,4 @@ def _read(
         tokens = elmo.tokenizer(text)
         return tokens, text, tokens.offsets or (), mark
     tokens = Tokens.given(sentence)
-    offsets, at = [], 0
-    for token in tokens.tokens:
-        offsets.append((at, at + len(token)))
-        at += len(token) + 1
-    return tokens, " ".join(tokens.tokens), tuple(offsets), None
+    return tokens, " ".join(tokens.tokens), joined_places(tokens.tokens), None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unicodedata import east_asian_width
@@ -13,6 +14,8 @@ from elmo.formats.files import shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+logger = logging.getLogger(__name__)
 
 SUFFIXES = (".png", ".pdf", ".svg")
 # Fonts with Chinese, Japanese and Korean characters, as Linux, macOS and Windows have them.
@@ -68,9 +71,13 @@ def fonts_for(text: str) -> tuple[list[str], str]:
     return chosen, "".join(sorted(wanted))
 
 
-def drawable(text: str, missing: str) -> str:
-    """The text with boxes for the characters that no font has: matplotlib would warn of each."""
-    return text.translate(dict.fromkeys(map(ord, missing), "\N{WHITE SQUARE}")) if missing else text
+def drawable(lines: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Fonts for these lines, and the lines; what no font has is told, and shown as boxes."""
+    fonts, missing = fonts_for("".join(lines))
+    if missing:
+        logger.warning("no installed font can draw %s: shown as boxes; %s", missing[:20], INSTALL_FONTS)
+    boxes = dict.fromkeys(map(ord, missing), "\N{WHITE SQUARE}")  # matplotlib would warn of each
+    return fonts, [line.translate(boxes) for line in lines]
 
 
 def shortened(text: str, width: int) -> str:

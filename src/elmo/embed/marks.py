@@ -33,6 +33,15 @@ def find_word(word: str, text: str, offsets: Sequence[Span]) -> Span | None:
     return found[0] if found else None
 
 
+def joined_places(tokens: Sequence[str]) -> tuple[Span, ...]:
+    """Where tokens stand in the text that spaces between them make."""
+    found, at = [], 0
+    for token in tokens:
+        found.append((at, at + len(token)))
+        at += len(token) + 1
+    return tuple(found)
+
+
 def start_of(text: str) -> str:
     """As much of a sentence as a message has room for."""
     return text if len(text) <= 60 else text[:59] + "…"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ import numpy as np
 
 from elmo.embed.atomic import replacing
 from elmo.errors import DataError, MissingExtraError
-from elmo.formats.files import shown
+from elmo.formats.files import read_json, shown
 from elmo.lexicon.index import Index, Neighbour
 from elmo.lexicon.usages import Vectors
 
-NAME = "approximate.usearch"
+NAME, OF = "approximate.usearch", "approximate.json"  # the graph, and the index that it is of
+_LIMIT = 1 << 10  # bytes
 _AT_ONCE = 1 << 13  # usages that are added between two reports
 
 
@@ -34,8 +36,11 @@ class ApproximateIndex:
             graph.add(numbers, index.vectors(numbers))
             if on_progress is not None:
                 on_progress(int(numbers[-1]) + 1)
+        (index.folder / OF).unlink(missing_ok=True)
         with replacing(index.folder / NAME) as temporary:
             graph.save(str(temporary))
+        with replacing(index.folder / OF) as temporary:
+            temporary.write_text(json.dumps({"index": index.digest}) + "\n")
         return cls(index, graph)
 
     @classmethod
@@ -43,9 +48,13 @@ class ApproximateIndex:
         """The graph that was made before; it stays on disk."""
         library = _usearch()
         path = Path(index.folder) / NAME
-        if not path.is_file():
+        if not path.is_file() or not (path.parent / OF).is_file():
             raise DataError(
                 f"{shown(index.folder)}: has no approximate index; make one: elmo index … --approximate"
+            )
+        if read_json(path.parent / OF, _LIMIT) != {"index": index.digest}:
+            raise DataError(
+                f"{shown(path)}: the index was made anew since; make this, too: elmo index … --approximate"
             )
         try:
             graph = library.Index.restore(str(path), view=True)

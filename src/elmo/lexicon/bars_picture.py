@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elmo.embed.figure import INSTALL_FONTS, check, drawable, fonts_for, plain, save, shortened, text_width
+from elmo.embed.figure import check, drawable, plain, save, shortened, text_width
 from elmo.errors import DataError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-logger = logging.getLogger(__name__)
 
 COLOURS = ("#0072B2", "#E69F00")  # blue and orange, apart for readers without red or green, too
 _LINE_HEIGHT = (0.24, 0.34)  # inches, of one bar and of two
@@ -44,30 +41,23 @@ def draw_bars(
 def _figure(panels: Sequence[Panel], title: str, names: Sequence[str], form: str) -> Figure:
     from matplotlib.figure import Figure
 
-    everything = [title, *names]
-    for panel in panels:
-        everything += [panel.title, *panel.labels]
-    fonts, missing = fonts_for("".join(map(plain, everything)))
-    if missing:
-        logger.warning("no installed font can draw %s: shown as boxes; %s", missing[:20], INSTALL_FONTS)
-
-    def shown(text: str, width: int) -> str:
-        return drawable(shortened(plain(text), width), missing)
-
+    texts = [title, *(shortened(plain(panel.title), _TITLE) for panel in panels)]
+    texts += [shortened(plain(label), _LABEL) for panel in panels for label in panel.labels]
+    fonts, lines = drawable(texts)
+    title, heads, rest = lines[0], lines[1 : len(panels) + 1], iter(lines[len(panels) + 1 :])
     line = _LINE_HEIGHT[min(max(len(panel.series) for panel in panels), 2) - 1]
-    labels = [[shown(label, _LABEL) for label in panel.labels] for panel in panels]
+    labels = [[next(rest) for _ in panel.labels] for panel in panels]
     left = 0.4 + 0.085 * max((text_width(label) for some in labels for label in some), default=4)
     width = left + 5.2
-    heads, tops, down = list[str](), list[float](), 0.75 + (0.25 if names else 0.0)
-    for panel, some in zip(panels, labels, strict=True):
-        heads.append(shown(panel.title, _TITLE))
+    tops, down = list[float](), 0.75 + (0.25 if names else 0.0)
+    for some in labels:
         tops.append(down)
         down += 0.45 + line * max(len(some), 1) + 0.25
     width = max(width, 0.6 + 0.085 * max(map(text_width, heads)))
     height = down + 0.1
     figure = Figure(figsize=(width, height), facecolor="white")
     style = {"family": fonts, "parse_math": False}
-    figure.text(0.15 / width, 1 - 0.2 / height, drawable(title, missing), va="top", fontsize=12, **style)
+    figure.text(0.15 / width, 1 - 0.2 / height, title, va="top", fontsize=12, **style)
     for k, name in enumerate(names):
         place = (0.2 / width + k * 1.5 / width, 1 - 0.55 / height)
         figure.text(*place, f"■ {name}", va="top", fontsize=9, color=COLOURS[k], **style)

@@ -12,7 +12,7 @@ import numpy as np
 from elmo.embed.figure import text_width
 from elmo.errors import ConfigError, DataError
 from elmo.lexicon.change import Changes, LeftOut, change, check_periods, too_few
-from elmo.lexicon.choice import Choice, entry_key, entry_of
+from elmo.lexicon.choice import Choice, Reservoir, entry_key, entry_of, is_word
 from elmo.lexicon.usages import Usage, Usages, embed_usages, find_usages, respelled
 from elmo.lexicon.uses_files import spelling_of
 from elmo.text.source import Sentence
@@ -90,11 +90,13 @@ def change_in_uses(
     periods: Sequence[str],
     *,
     words: Sequence[str] | None = None,
+    limit: int = 200,
     min_count: int = 10,
     layers: Any = "average",
     start: Any = "zero",
     is_as_written: bool = False,
     on_progress: OnProgress | None = None,
+    seed: int = 0,
     **options: Any,
 ) -> Changes:
     """The change of words whose usages are known by period, as ``uses_files.read_uses`` gives them.
@@ -103,7 +105,11 @@ def change_in_uses(
     """
     check_periods(periods, min_count=min_count)
     unknown = [word for word in words or () if word not in uses]
-    chosen = {word: uses[word] for word in (uses if words is None else words) if word in uses}
+    chosen = {
+        word: {period: _sample(some, limit, seed, word) for period, some in uses[word].items()}
+        for word in (uses if words is None else words)
+        if word in uses
+    }
     found = _read(
         elmo,
         chosen,
@@ -113,11 +119,19 @@ def change_in_uses(
         start=start,
         on_progress=on_progress,
         spellings={} if is_as_written else {word: spelling_of(word) for word in chosen},
+        seed=seed,
         **options,
     )
     return replace(
         found, left_out=(*(LeftOut(word, "has no file of uses") for word in unknown), *found.left_out)
     )
+
+
+def _sample(usages: Sequence[Usage], limit: int, seed: int, word: str) -> list[Usage]:
+    kept = Reservoir[Usage](limit, seed=seed, entry=word)
+    for usage in usages:
+        kept.add(usage)
+    return kept.kept()
 
 
 class Counted:
@@ -157,7 +171,7 @@ def frequent_words(
         total.update(one)
     ranked = sorted(total, key=lambda word: (-total[word], word))[skip:]
     kept = (word for word in ranked if min(one.get(word, 0) for one in counts) >= min_count)
-    return [word for word in kept if word.isalpha() and text_width(word) >= 3][:max_words]
+    return [word for word in kept if is_word(word) and text_width(word) >= 3][:max_words]
 
 
 def _read(
@@ -170,9 +184,13 @@ def _read(
     start: Any,
     on_progress: OnProgress | None,
     spellings: Mapping[str, str],
+    permutations: int | None = None,
     **options: Any,
 ) -> Changes:
-    """The change of words with enough usages: only theirs are read."""
+    """The change of words with enough usages: only theirs are read.
+
+    Permutations are so many, unless told, that a word which alone has changed can have a q of 0.05.
+    """
     reasons = {word: too_few(usages, periods, min_count) for word, usages in found.items()}
     chosen = {
         word: {p: found[word][p] for p in periods} for word, reason in reasons.items() if reason is None
@@ -181,7 +199,8 @@ def _read(
     embedded = _embedded(
         elmo, chosen, layers=layers, start=start, on_progress=on_progress, spellings=spellings
     )
-    changes = change(embedded, periods, min_count=min_count, **options)
+    permutations = permutations or max(1000, 20 * len(chosen))
+    changes = change(embedded, periods, min_count=min_count, permutations=permutations, **options)
     return replace(changes, left_out=left_out)
 
 

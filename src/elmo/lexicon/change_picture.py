@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elmo.embed.figure import check, plain, save, shortened
+from elmo.embed.figure import check, drawable, plain, save, shortened
 from elmo.errors import DataError
 from elmo.lexicon.change import Changes, WordChange
 from elmo.lexicon.senses_picture import (
@@ -17,7 +17,6 @@ from elmo.lexicon.senses_picture import (
     LINE_HEIGHT,
     MARKERS,
     bare,
-    drawable,
     flat,
     sentence_line,
     write_lines,

@@ -103,7 +103,8 @@ def judged(
     low, high = np.quantile(drawn, (0.025, 0.975)) - drawn.mean() + value
     b = int((shuffled >= value - 1e-12).sum())  # sums in another order differ in the last bits
     least = 1.0 if measure.name == "prt-inverted" else 0.0
-    return Judged(value, max(float(low), least), float(high), (b + 1) / (permutations + 1))
+    most = 1.0 if measure.name == "jsd" else np.inf
+    return Judged(value, max(float(low), least), min(float(high), most), (b + 1) / (permutations + 1))
 
 
 def q_values(p_values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from elmo.errors import ConfigError, DataError
 from elmo.text.simplified import simplified_word
 from elmo.text.source import Sentence
+from elmo.text.tokens import WhitespaceTokenizer
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 Key = Callable[[str], str]  # a token to the entry that it is a use of
 Span = tuple[int, int]
 T = TypeVar("T")
+_INSIDE = frozenset("-'’.·\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}")  # a word, beside its letters
 
 
 def entry_key(elmo: Elmo, *, keep_case: bool = False) -> Key:
@@ -37,10 +40,24 @@ def entry_key_of(*, is_simplified: bool, keep_case: bool) -> Key:
 
 def entry_of(word: str, key: Key) -> str:
     """The entry of a word, or of a phrase, whose parts stand between spaces."""
-    parts = word.split()
+    return " ".join(map(key, parts_of(word)))
+
+
+def parts_of(word: str) -> tuple[str, ...]:
+    """The tokens of a phrase, cut as ``WhitespaceTokenizer`` cuts: other spaces stand inside tokens."""
+    parts = WhitespaceTokenizer()(word).tokens
     if not parts:
         raise DataError("expected a word, found white space only")
-    return " ".join(map(key, parts))
+    return parts
+
+
+def is_word(token: str) -> bool:
+    """Whether a token is spelled with letters: vowel signs (हिन्दी) belong to them, as do hyphens inside."""
+    if token.isalpha():
+        return True
+    return token[:1].isalpha() and all(
+        c.isalpha() or c in _INSIDE or unicodedata.category(c)[0] == "M" for c in token
+    )
 
 
 class Choice:
@@ -85,7 +102,8 @@ class Reservoir(Generic[T]):
     def __init__(self, limit: int | None, *, seed: int, entry: str) -> None:
         if limit is not None and limit < 1:
             raise ConfigError(f"limit must be at least 1, found {limit}")
-        self._limit, self._name, self._chance = limit, f"{seed} {entry}", None
+        self._limit, self._chance = limit, None
+        self._name = f"{seed} {entry}".encode("utf-8", "surrogatepass")
         self._kept: list[tuple[int, T]] = []
         self.n = 0  # added so far
 

@@ -27,6 +27,7 @@ N_COMPONENTS = 20  # of the PCA: what varies less is mostly noise to a few hundr
 N_NULLS = 19  # sets of data without clusters: to lie above all of them has a chance of 1 in 20
 SMALLEST_SHARE = 0.04  # of the usages, and three: fewer are strays of the next cluster, no sense
 _FEWEST = 6  # usages, below which no clusters are looked for
+MOST = 5000  # usages, whose distances to each other are held, some times over
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +111,8 @@ def silhouette(distances: Floats, labels: Labels) -> float:
 def _check(vectors: Floats, method: str, n_clusters: int | None, max_clusters: int) -> None:
     if vectors.ndim != 2 or not np.isfinite(vectors).all():
         raise DataError(f"expected finite vectors (usage, width) to cluster, found shape {vectors.shape}")
+    if len(vectors) > MOST:
+        raise ConfigError(f"expected at most {MOST:,} usages, found {len(vectors):,}; take a sample of them")
     if method not in METHODS:
         raise ConfigError(f"method must be one of {', '.join(METHODS)}, not {method!r:.40}")
     if max_clusters < 2:

@@ -11,7 +11,6 @@ but a trained one leaves frequency to the states, and its bias serves worse.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from elmo.lexicon.choice import entry_key
+from elmo.lexicon.choice import entry_key, is_word
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.floating[Any]]
 _WORD, _NUMBER, _MARK, _SPECIAL = range(4)  # kinds of tokens
-_INSIDE = frozenset("-'’.·\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}")  # a word, beside its letters
 _ROWS = 1 << 14  # of the softmax whose copies exist at a time
 
 
@@ -132,7 +130,4 @@ def _kind(token: str) -> int:
         return _WORD
     if any(c.isdigit() for c in token):
         return _NUMBER
-    if not token[:1].isalpha():
-        return _MARK
-    is_word = all(c.isalpha() or c in _INSIDE or unicodedata.category(c)[0] == "M" for c in token)
-    return _WORD if is_word else _MARK
+    return _WORD if is_word(token) else _MARK

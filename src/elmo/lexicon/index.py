@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from elmo.formats.files import read_json, shown
 from elmo.lexicon.choice import Key, entry_key_of, entry_of
 from elmo.lexicon.usage_shard import UsageShard
 from elmo.lexicon.usages import Usage, Usages, Vectors
+from elmo.text.fields import unescaped
 from elmo.text.source import read_lines
 
 if TYPE_CHECKING:
@@ -27,11 +29,12 @@ if TYPE_CHECKING:
 
 VERSION = 1
 MANIFEST, SHARDS, WORDS = "index.json", "usages.safetensors", "words.tsv"
-_LIMIT = 1 << 16  # bytes of index.json
+_LIMIT = 1 << 24  # bytes of index.json
+_OPEN = 128  # shards at a time
 _KINDS: dict[str, Any] = {
     "model": str, "tokenizer": str, "layers": (str, int), "start": str, "keep_case": bool,
     "is_simplified": bool, "width": int, "dtype": str, "sentences": int, "tokens": int, "words": int,
-    "usages": int,
+    "usages": int, "shards": list,
 }  # fmt: skip
 
 
@@ -61,15 +64,27 @@ class Index:
         self.n_words: int = values["words"]
         self.key: Key = entry_key_of(is_simplified=values["is_simplified"], keep_case=values["keep_case"])
         records = read_manifest(OutputFiles(self.folder / SHARDS).manifest).shards
-        self._shards = [UsageShard.read(self.folder / record.file) for record in records]
-        self._ends = np.cumsum([len(shard) for shard in self._shards])
-        if any(shard.vectors.shape[1:] != (self.width,) for shard in self._shards):
-            raise DataError(f"{shown(self.folder)}: expected vectors of width {self.width}, found another")
-        if len(self) != values["usages"]:
+        self._sizes: list[int] = values["shards"]
+        self._files = [self.folder / record.file for record in records]
+        self._ends = np.cumsum(self._sizes)
+        self.digest = hashlib.sha256("".join(record.sha256 for record in records).encode()).hexdigest()
+        missing = [path for path in self._files if not path.is_file()]
+        if missing or len(self._files) != len(self._sizes) or len(self) != values["usages"]:
             raise DataError(
-                f"{shown(self.folder)}: expected {values['usages']:,} usages, found {len(self):,}: a part of "
-                "it is missing; make the index again"
+                f"{shown(self.folder)}: expected {len(self._sizes)} shards of {values['usages']:,} usages, "
+                "found others: a part of it is missing; give the same elmo index command again"
             )
+        # mapped as they are used, and not too many: each is an open file
+        self._shard = lru_cache(maxsize=_OPEN)(self._read_shard)
+
+    def _read_shard(self, number: int) -> UsageShard:
+        shard = UsageShard.read(self._files[number])
+        if shard.vectors.shape != (self._sizes[number], self.width):
+            raise DataError(
+                f"{shown(self._files[number])}: expected {self._sizes[number]:,} vectors of width "
+                f"{self.width}, found {shard.vectors.shape}; give the same elmo index command again"
+            )
+        return shard
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -86,7 +101,7 @@ class Index:
                 continue
             try:
                 word, usages, occurrences = line.text.split("\t")
-                found[_unescaped(word)] = int(usages), int(occurrences)
+                found[unescaped(word)] = int(usages), int(occurrences)
             except ValueError as error:
                 raise DataError(
                     f"{line.path}:{line.number}: expected a word and two numbers, found {line.text[:80]!r}"
@@ -120,10 +135,7 @@ class Index:
     def numbers(self, word: str) -> NDArray[np.int64]:
         """The numbers of a word's usages, in the order of the text; none for a word that is not there."""
         entry = entry_of(word, self.key)
-        found = [
-            shard.usages_of(entry) + first
-            for shard, first in zip(self._shards, [0, *self._ends[:-1]], strict=True)
-        ]
+        found = [shard.usages_of(entry) + first for shard, first in self._shards()]
         return np.concatenate([np.zeros(0, np.int64), *found])
 
     def usages(self, word: str, *, limit: int | None = None, seed: int = 0) -> Usages:
@@ -134,11 +146,16 @@ class Index:
         return Usages(tuple(self.usage(int(number)) for number in numbers), self.vectors(numbers))
 
     def nearest(
-        self, queries: Vectors, k: int = 10, *, left_out: NDArray[np.int64] | None = None
+        self,
+        queries: Vectors,
+        k: int = 10,
+        *,
+        among: NDArray[np.int64] | None = None,
+        left_out: NDArray[np.int64] | None = None,
     ) -> list[list[Neighbour]]:
         """The ``k`` usages nearest to each query (query, width), best first: every usage is looked at.
 
-        Usages whose numbers are ``left_out`` do not count.
+        Only those whose numbers are ``among``, if given; those that are ``left_out`` do not count.
         """
         if k < 1:
             raise ConfigError(f"k must be at least 1, found {k}")
@@ -146,8 +163,11 @@ class Index:
             raise DataError(f"expected queries (query, {self.width}), found shape {queries.shape}")
         from elmo.lexicon.search import nearest
 
-        found = nearest(queries, self._blocks(left_out), min(k, max(len(self), 1)))
-        return [self.measured(query, row) for query, row in zip(queries, found.numbers, strict=True)]
+        blocks = self._blocks(left_out) if among is None else self._some(among)
+        rows = nearest(queries, blocks, min(k, max(len(self), 1))).numbers
+        if among is not None and len(among):
+            rows = np.where(rows < 0, -1, among[rows])
+        return [self.measured(query, row) for query, row in zip(queries, rows, strict=True)]
 
     def measured(self, query: Vectors, numbers: NDArray[np.int64]) -> list[Neighbour]:
         """Usages with their cosine to one query, best first; numbers below 0 stand for nothing."""
@@ -160,18 +180,31 @@ class Index:
     def _blocks(self, left_out: NDArray[np.int64] | None) -> Iterator[Any]:
         from elmo.lexicon.search import Block
 
-        for shard, first in zip(self._shards, [0, *self._ends[:-1].tolist()], strict=True):
+        for shard, first in self._shards():
             mask = None
             if left_out is not None:
                 mask = np.zeros(len(shard), dtype=bool)
                 mask[left_out[(left_out >= first) & (left_out < first + len(shard))] - first] = True
             yield Block(first, shard.vectors, shard.norms, mask)
 
+    def _some(self, numbers: NDArray[np.int64]) -> Iterator[Any]:
+        """These usages only, some at a time; a block's first is a place in ``numbers``."""
+        from elmo.lexicon.search import BLOCK_ROWS, Block
+
+        for begin in range(0, len(numbers), BLOCK_ROWS):
+            rows = self.vectors(numbers[begin : begin + BLOCK_ROWS])
+            yield Block(begin, rows, np.linalg.norm(rows, axis=1))
+
+    def _shards(self) -> Iterator[tuple[UsageShard, int]]:
+        """Each with the number of its first usage."""
+        for number, end in enumerate(self._ends.tolist()):
+            yield self._shard(number), end - self._sizes[number]
+
     def _place(self, number: int) -> tuple[UsageShard, int]:
         if not 0 <= number < len(self):
             raise DataError(f"expected the number of a usage in 0..{len(self) - 1}, found {number}")
         k = int(np.searchsorted(self._ends, number, side="right"))
-        return self._shards[k], number - (int(self._ends[k - 1]) if k else 0)
+        return self._shard(k), number - int(self._ends[k]) + self._sizes[k]
 
 
 def _description(folder: Path) -> dict[str, Any]:
@@ -195,18 +228,6 @@ def _description(folder: Path) -> dict[str, Any]:
         raise DataError(
             f"{shown(path)}: expected the keys {', '.join(_KINDS)}, found others or of other types"
         )
+    if not all(type(size) is int and size >= 0 for size in values["shards"]):
+        raise DataError(f"{shown(path)}: expected the sizes of its shards, found others")
     return values
-
-
-_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
-
-
-def escaped(word: str) -> str:
-    """A word as a field of words.tsv."""
-    return word.translate(_ESCAPES).encode("utf-8", "replace").decode()
-
-
-def _unescaped(field: str) -> str:
-    if "\\" not in field:
-        return field
-    return field.encode("latin-1", "backslashreplace").decode("unicode_escape")

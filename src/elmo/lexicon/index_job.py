@@ -6,11 +6,11 @@ last whole shard. ``index.json`` comes last: where it is, all is.
 
 from __future__ import annotations
 
-import heapq
 import json
+import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,17 +24,20 @@ from elmo.embed.pieces import pieces
 from elmo.embed.request import EmbedJob, Progress, encode
 from elmo.embed.shard import Layout
 from elmo.embed.to_files import ToFiles, fingerprint_now
-from elmo.errors import ConfigError, OutputError
+from elmo.errors import ConfigError, DataError, OutputError
 from elmo.formats.checksums import sha256
 from elmo.formats.files import shown
-from elmo.lexicon.choice import Choice, Reader, Sample, entry_key
-from elmo.lexicon.index import MANIFEST, SHARDS, VERSION, WORDS, Index, escaped
+from elmo.lexicon.choice import Choice, Reader, Sample, UsedSentence, entry_key
+from elmo.lexicon.index import MANIFEST, SHARDS, VERSION, WORDS, Index
 from elmo.lexicon.usage_shard import UsageShard
 from elmo.lexicon.usages import Vectors
+from elmo.text.fields import escaped
 from elmo.text.source import ErrorPolicy, InputFormat, Tally
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -99,12 +102,32 @@ def build_index(job: IndexJob, elmo: Elmo, *, on_progress: Callable[[Progress], 
                 "seed": job.seed, "keep_case": job.keep_case,
             },
         )  # fmt: skip
-        if job.restart:
-            (job.out / MANIFEST).unlink(missing_ok=True)
-        summary = work.run(reader.used(sentences), tally)
-        if not (summary.was_complete and (job.out / MANIFEST).exists()):
+
+        def used() -> Iterator[UsedSentence]:
+            if not work.manifest.is_complete:  # asked only when the job has found out what it goes on from
+                (job.out / MANIFEST).unlink(missing_ok=True)
+            yield from reader.used(sentences)
+
+        summary = work.run(used(), tally)
+        if not summary.was_complete or not _is_sound(job.out):
             _finish(job, elmo, reader, files)
+        _tell(tally)
     return Index(job.out)
+
+
+def _is_sound(folder: Path) -> bool:
+    """Whether what is written last can be read."""
+    try:
+        return len(Index(folder).words) >= 0
+    except DataError:
+        return False
+
+
+def _tell(tally: Tally) -> None:
+    if tally.repaired:
+        _log.warning("lines repaired that were not UTF-8: %d", tally.repaired)
+    if tally.skipped:
+        _log.warning("lines left out that were not UTF-8: %d", tally.skipped)
 
 
 class _Maker:
@@ -159,33 +182,28 @@ def _make_folder(folder: Path) -> None:
 
 def _finish(job: IndexJob, elmo: Elmo, reader: Reader, files: OutputFiles) -> None:
     """Write the list of words, and the file that says that all is there."""
-    shards = [UsageShard.read(job.out / record.file) for record in read_manifest(files.manifest).shards]
-    n_words = n_usages = 0
+    counts: Counter[str] = Counter()
+    sizes: list[int] = []
+    width = 0
+    for record in read_manifest(files.manifest).shards:
+        shard = UsageShard.read(job.out / record.file)
+        counts.update(dict(shard.entries()))
+        sizes.append(len(shard))
+        width = shard.vectors.shape[1]
     with replacing(job.out / WORDS) as temporary, temporary.open("x", encoding="utf-8", newline="\n") as file:
         file.write("word\tusages\toccurrences\n")
-        for entry, n in _merged(shards):
+        for entry, n in sorted(counts.items()):
             occurrences = n if reader.counts is None else reader.counts[entry]
             file.write(f"{escaped(entry)}\t{n}\t{occurrences}\n")
-            n_words, n_usages = n_words + 1, n_usages + n
     values: Mapping[str, Any] = {
         "version": VERSION,
         "model": fingerprint_now(elmo, start=job.start),
         "tokenizer": getattr(elmo.tokenizer, "name", type(elmo.tokenizer).__name__),
         "layers": job.layers, "start": job.start, "keep_case": job.keep_case,
         "is_simplified": elmo.config.alphabet == "simplified",
-        "width": shards[0].vectors.shape[1], "dtype": job.dtype,
-        "sentences": reader.n_sentences, "tokens": reader.n_tokens, "words": n_words, "usages": n_usages,
+        "width": width, "dtype": job.dtype,
+        "sentences": reader.n_sentences, "tokens": reader.n_tokens, "words": len(counts),
+        "usages": sum(sizes), "shards": sizes,
     }  # fmt: skip
     with replacing(job.out / MANIFEST) as temporary:
         temporary.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-
-
-def _merged(shards: list[UsageShard]) -> Iterator[tuple[str, int]]:
-    """All entries in the order of their bytes, with the number of their usages."""
-
-    def raw(item: tuple[str, int]) -> bytes:
-        return item[0].encode("utf-8", "surrogatepass")
-
-    merged = heapq.merge(*(shard.entries() for shard in shards), key=raw)
-    for entry, same in groupby(merged, key=lambda item: item[0]):
-        yield entry, sum(n for _, n in same)

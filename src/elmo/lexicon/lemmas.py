@@ -51,7 +51,7 @@ def language_of(elmo: Elmo) -> str | None:
 
 def _why_missing(language: str | None) -> str | None:
     if language is None:
-        return "the tokenizer is of no language; name one, such as en"
+        return "the tokenizer is of no language"
     lemmatize = _simplemma()
     if lemmatize is None:
         return "that needs an extra: pip install 'pyelmo[lexicon]'"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elmo.embed.marks import find_word, start_of, unmarked
+from elmo.embed.marks import find_word, joined_places, start_of, unmarked
 from elmo.errors import DataError
 from elmo.lexicon.usages import Usage
 from elmo.text.tokens import Tokenizer, Tokens
@@ -23,7 +23,7 @@ def marked_usage(
     else:
         tokens, span = Tokens.given(sentence), None
         text = " ".join(tokens.tokens)
-    offsets = tokens.offsets or _as_joined(tokens)
+    offsets = tokens.offsets or joined_places(tokens.tokens)
     if span is None:
         if not word or not word.strip():
             raise DataError(
@@ -38,12 +38,3 @@ def marked_usage(
             "mark the word that you mean, like [[this]]"
         )
     return Usage(tokens, inside[0], inside[-1] + 1, f"sentence {number}")
-
-
-def _as_joined(tokens: Tokens) -> tuple[tuple[int, int], ...]:
-    """Where tokens that were given stand when spaces part them."""
-    found, at = [], 0
-    for token in tokens.tokens:
-        found.append((at, at + len(token)))
-        at += len(token) + 1
-    return tuple(found)

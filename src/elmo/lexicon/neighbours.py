@@ -7,20 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from elmo.errors import ConfigError
 from elmo.lexicon.approximate import ApproximateIndex
 from elmo.lexicon.index import Index, Neighbour
 from elmo.lexicon.marked import marked_usage
-from elmo.lexicon.usages import Usage, embed_usages
+from elmo.lexicon.usages import Usage, Vectors, embed_usages
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
 
 Among = Literal["all", "same", "others"]
 AMONG = ("all", "same", "others")
-_MORE = 8  # times as many are looked up, since a sentence may stand in a corpus several times
 
 
 @dataclass(frozen=True)
@@ -75,26 +72,27 @@ def neighbours(
         for number, sentence in enumerate(sentences, start=1)
     ]
     vectors = embed_usages(elmo, usages, layers=index.layers, start=index.start).vectors
-    if is_approximate:
-        rows = ApproximateIndex.open(index).nearest(vectors, _MORE * k)
-    elif among == "all":
-        rows = index.nearest(vectors, _MORE * k)
-    else:
-        rows = [
-            _among(index, usage, vector[None], among, k)
-            for usage, vector in zip(usages, vectors, strict=True)
-        ]
-    return [
-        Neighbours(usage, tuple(_distinct(usage, found)[:k]))
-        for usage, found in zip(usages, rows, strict=True)
-    ]
+    graph = ApproximateIndex.open(index) if is_approximate else None
+    found: dict[int, list[Neighbour]] = {}
+    left, size = list(range(len(usages))), min(2 * k, max(len(index), 1))
+    while left:
+        if graph is not None:
+            rows = graph.nearest(vectors[left], size)
+        elif among == "all":
+            rows = index.nearest(vectors[left], size)
+        else:
+            rows = [_among(index, usages[one], vectors[one][None], among, size) for one in left]
+        found |= {one: _distinct(usages[one], row) for one, row in zip(left, rows, strict=True)}
+        # a sentence may stand in a corpus many times
+        left = [one for one in left if len(found[one]) < k and size < len(index)]
+        size = min(4 * size, len(index))
+    return [Neighbours(usage, tuple(found[one][:k])) for one, usage in enumerate(usages)]
 
 
-def _among(index: Index, usage: Usage, vector: Any, among: Among, k: int) -> list[Neighbour]:
+def _among(index: Index, usage: Usage, vector: Vectors, among: Among, size: int) -> list[Neighbour]:
     same = index.numbers(usage.word)
-    if among == "same":
-        return index.measured(vector[0], same)[: _MORE * k]
-    (found,) = index.nearest(vector, _MORE * k, left_out=np.asarray(same))
+    chosen = {"among": same} if among == "same" else {"left_out": same}
+    (found,) = index.nearest(vector, size, **chosen)
     return found
 
 

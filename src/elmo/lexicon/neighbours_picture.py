@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elmo.embed.figure import INSTALL_FONTS, check, drawable, fonts_for, plain, save, shortened
+from elmo.embed.figure import check, drawable, plain, save, shortened
 from elmo.errors import DataError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from elmo.lexicon.neighbours import Neighbours
-
-logger = logging.getLogger(__name__)
 
 _LINE_HEIGHT = 0.27  # inches
 _SIDE = 46  # of the text on either side of a word, in Latin letters
@@ -40,10 +37,8 @@ def _figure(found: Sequence[Neighbours]) -> Figure:
         rows += [None] if rows else []
         rows.append((None, _parts(one.usage.parts())))
         rows += [(near.similarity, _parts(near.usage.parts())) for near in one.found]
-    text = "".join(part for row in rows if row for part in row[1])
-    fonts, missing = fonts_for(text)
-    if missing:
-        logger.warning("no installed font can draw %s: shown as boxes; %s", missing[:20], INSTALL_FONTS)
+    fonts, shown = drawable([part for row in rows if row for part in row[1]])
+    parts = iter(shown)
     width, top = 11.5, 0.6  # inches
     height = top + _LINE_HEIGHT * len(rows) + 0.3
     figure = Figure(figsize=(width, height), facecolor="white")
@@ -57,7 +52,7 @@ def _figure(found: Sequence[Neighbours]) -> Figure:
             continue
         y = height - top - _LINE_HEIGHT * (k + 0.5)
         cosine = row[0]
-        before, word, after = (drawable(part, missing) for part in row[1])
+        before, word, after = (next(parts) for _ in row[1])
         if cosine is not None:
             axes.text(0.7, y, f"{cosine:.2f}", va="center", ha="right", fontsize=9)
             axes.add_patch(Rectangle((0.8, y - 0.07), max(cosine, 0) * 0.9, 0.14, color=_BAR, linewidth=0))

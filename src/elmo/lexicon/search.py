@@ -78,9 +78,10 @@ class _Best:
         highest = scores[:whole].view(-1, _GROUP, n_queries).amax(dim=1)  # (group, query)
         group, query = (highest > bar).nonzero(as_tuple=True)
         if len(group) * 4 > highest.numel():
-            top, place = scores.t().topk(min(k, n_rows), dim=1)
-            self._merge(torch.arange(n_queries)[:, None].expand_as(place).flatten(), place.flatten() + first,
-                        top.flatten())  # fmt: skip
+            least = scores.t().topk(min(k, n_rows), dim=1).values[:, -1]
+            # not topk's own places: of rows that are equally near it may take any
+            row, query = ((scores >= least) & (scores > bar)).nonzero(as_tuple=True)
+            self._merge(query, row + first, scores[row, query])
             return
         row = (group[:, None] * _GROUP + torch.arange(_GROUP)).flatten()
         query = query[:, None].expand(-1, _GROUP).flatten()

@@ -191,6 +191,7 @@ class _Draft:
 
 
 def _read_jsonl(lines: Iterator[Line]) -> Iterator[SenseSentence]:
+    seen: set[str] = set()
     for line in lines:
         if not line.text.strip():
             continue
@@ -199,14 +200,21 @@ def _read_jsonl(lines: Iterator[Line]) -> Iterator[SenseSentence]:
             values = json.loads(line.text)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{place}: expected a sentence in JSON, found {line.text[:80]!r}") from error
-        yield _json_sentence(values, place)
+        sentence = _json_sentence(values, place, line.number)
+        for instance in sentence.instances:
+            if instance.id in seen:
+                raise DataError(
+                    f"{place}: the word {instance.id[:40]!r} is there already; number sentences by 's'"
+                )
+            seen.add(instance.id)
+        yield sentence
 
 
-def _json_sentence(values: Any, place: str) -> SenseSentence:
+def _json_sentence(values: Any, place: str, line: int) -> SenseSentence:
     words = values.get("toks") if isinstance(values, dict) else None
     if not isinstance(words, list):
         raise DataError(f"{place}: expected an object with a list 'toks', found {str(values)[:80]!r}")
-    document, number = str(values.get("doc", "")), str(values.get("s", ""))
+    document, number = str(values.get("doc", "")), str(values.get("s", f"line{line}"))
     draft = _Draft(document, place)
     for k, word in enumerate(words):
         if not isinstance(word, dict) or not isinstance(word.get("w"), str) or not word["w"].strip():

@@ -139,8 +139,11 @@ def context_names(groups: Sequence[Sequence[Usage]], n_words: int = 3) -> list[t
         for word, n in own.items():
             prior = _PRIOR * whole[word] / n_all
             rest, n_rest = whole[word] - n, n_all - n_own
-            odds = np.log((n + prior) / (n_own + _PRIOR - n - prior))
-            other = np.log((rest + prior) / (n_rest + _PRIOR - rest - prior))
+            others, n_others_left = n_own + _PRIOR - n - prior, n_rest + _PRIOR - rest - prior
+            if min(others, n_others_left) <= 0:  # there is no other word
+                continue
+            odds = np.log((n + prior) / others)
+            other = np.log((rest + prior) / n_others_left)
             z = float((odds - other) / np.sqrt(1 / (n + prior) + 1 / (rest + prior)))
             if n > 1 and z > 0 and rest <= _COMMON * n_others:
                 scored.append((-z, word))

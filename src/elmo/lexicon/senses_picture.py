@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.embed.figure import INSTALL_FONTS, check, fonts_for, plain, save, shortened, text_width
+from elmo.embed.figure import check, drawable, plain, save, shortened, text_width
 from elmo.lexicon.clustering import reduced
 from elmo.lexicon.senses import Senses
 from elmo.lexicon.usages import Usage
@@ -18,8 +17,6 @@ from elmo.lexicon.usages import Usage
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-logger = logging.getLogger(__name__)
 
 # Okabe and Ito (2008): told apart with every kind of colour vision; markers differ, too
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000", "#B8A800")
@@ -60,16 +57,6 @@ def sentence_line(usage: Usage, width: int = LINE_WIDTH) -> str:
     room = width - text_width(word) - 2
     left = shortened(before[::-1], max(room // 2, room - text_width(after)))[::-1]
     return f"{left}[{word}]{shortened(after, room - text_width(left))}"
-
-
-def drawable(lines: Sequence[str], *, instead: str = "?") -> tuple[list[str], list[str]]:
-    """Fonts for these lines, and the lines; what no font has is told, and shown as ``instead``."""
-    fonts, missing = fonts_for("".join(lines))
-    if missing:
-        logger.warning("no installed font can draw %s: shown as %s; %s", missing[:20], instead, INSTALL_FONTS)
-        table = str.maketrans(dict.fromkeys(missing, instead))
-        lines = [line.translate(table) for line in lines]
-    return fonts, list(lines)
 
 
 def bare(axes: Axes) -> None:

@@ -173,12 +173,18 @@ class UsageShard:
                 or (ends[-1] if len(ends) else 0) != last
             ):
                 wrong.append(name)
+        kinds = {"norms": "f", "vectors": "f", "token_bytes": "u", "entry_bytes": "u"}
+        wrong += [name for name in ARRAYS if getattr(self, name).dtype.kind != kinds.get(name, "i")]
+        if wrong:
+            raise ValueError(f"its {', '.join(wrong)} do not fit the rest")
         inside = {"spans": n_tokens + 1, "order": n}
         wrong += [
             name
             for name, limit in inside.items()
             if n and not (getattr(self, name).min() >= 0 and getattr(self, name).max() < limit)
         ]
+        if (self.spans[:, 0] >= self.spans[:, 1]).any():
+            wrong.append("spans")
         if (self.lengths < 0).any() or int(self.lengths.sum()) != n_tokens:
             wrong.append("lengths")
         if n_sentences and not 0 <= self.places[:, 0].min() <= self.places[:, 0].max() < len(self.files):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from elmo.embed.pieces import pieces
 from elmo.errors import ConfigError, DataError, ShapeError
-from elmo.lexicon.choice import Choice, Key, Reservoir, entry_key, entry_of
+from elmo.lexicon.choice import Choice, Key, Reservoir, entry_key, entry_of, parts_of
 from elmo.text.source import Sentence
 from elmo.text.tokens import Tokens
 
@@ -98,9 +98,9 @@ def respelled(usage: Usage, word: str) -> Usage:
     Of usages that differ in spelling (Bank, banks), the spelling is what their vectors tell first; Laicher et
     al. (2021) let a model read every usage with the word's lemma in its place, and senses show better.
     """
-    parts = tuple(word.split())
+    parts = parts_of(word)
     tokens = usage.sentence.tokens
-    if tokens[usage.begin : usage.end] == parts or not parts:
+    if tokens[usage.begin : usage.end] == parts:
         return usage
     changed = (*tokens[: usage.begin], *parts, *tokens[usage.end :])
     return Usage(Tokens.given(changed), usage.begin, usage.begin + len(parts), usage.place)

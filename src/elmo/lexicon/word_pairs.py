@@ -173,6 +173,9 @@ def best_threshold(cosines: Cosines, is_same: Truths) -> float:
     steps, first = np.unique(cosines[order], return_index=True)
     same_before = np.concatenate([[0], np.cumsum(is_same[order])])[first]  # said to differ, by each step
     n_right = (first - same_before) + (int(is_same.sum()) - same_before)
+    n_differ = len(is_same) - int(is_same.sum())  # right if all are said to differ
+    if n_differ > n_right.max():
+        return float(np.nextafter(steps[-1], np.inf))
     return float(steps[int(n_right.argmax())])
 
 

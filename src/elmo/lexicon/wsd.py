@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.embed.atomic import replacing
-from elmo.errors import ConfigError, DataError, FormatError
+from elmo.embed.to_files import fingerprint_now
+from elmo.errors import ConfigError, DataError, FormatError, OutputError
 from elmo.formats.files import open_regular, reason, shown
-from elmo.formats.fingerprint import fingerprint
 from elmo.lexicon.sense_corpora import Instance, SenseSentence, marked_sentence
 from elmo.lexicon.usages import embed_usages
 from elmo.lexicon.wordnet import PARTS_OF_SPEECH, Pos, WordNet, is_key
@@ -96,7 +96,7 @@ class SenseCentroids:
 
     def check_model(self, elmo: Elmo) -> None:
         """Refuse a model whose vectors are not comparable with these."""
-        if (found := fingerprint(elmo.pretrained, with_warm=self.start == "warm")) != self.model:
+        if (found := fingerprint_now(elmo, start=self.start)) != self.model:
             raise ConfigError(
                 f"these senses were learned with the model {self.model[:12]}…, but the model given is "
                 f"{found[:12]}…; give that model, or train senses with this one"
@@ -262,8 +262,11 @@ def train(
     rows: list[Rows] = []
     for sentences, vectors in _read(elmo, corpus, layers=layers, start=start, on_progress=on_progress):
         keys += [each.keys for sentence in sentences for each in sentence.instances]
-        rows.append(vectors.astype(np.float16))
-    model = fingerprint(elmo.pretrained, with_warm=start == "warm")
+        with np.errstate(over="ignore"):
+            rows.append(vectors.astype(np.float16))
+        if not np.isfinite(rows[-1]).all():
+            raise OutputError("a number of the senses' vectors does not fit float16, in which they are kept")
+    model = fingerprint_now(elmo, start=start)
     width = rows or [np.zeros((0, 0), np.float16)]
     return SenseCentroids.of(keys, np.concatenate(width), model=model, layers=str(layers), start=start)
 

@@ -19,6 +19,7 @@ from elmo.embed.atomic import cannot_write, locked, replacing
 from elmo.errors import ConfigError, OutputError
 from elmo.formats.files import shown
 from elmo.predict.scores import SentenceScores
+from elmo.text.fields import escaped
 
 By = Literal["sentence", "token"]
 SUFFIXES = (".tsv", ".jsonl")
@@ -26,7 +27,6 @@ SUFFIXES = (".tsv", ".jsonl")
 _PLACE = ("sentence", "path", "line", "start")
 _SENTENCE = (*_PLACE, "tokens", "unknown", "forward", "backward", "text")
 _TOKEN = (*_PLACE, "position", "token", "unknown", "forward", "backward")
-_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 Write = Callable[[int, SentenceScores], None]
 
@@ -109,7 +109,7 @@ def json_of_tokens(number: int, scores: SentenceScores) -> str:
 def _rows_of_sentence(number: int, scores: SentenceScores) -> Iterator[list[str]]:
     sums = ["" if x is None else _digits(x) for x in _sums(scores).values()]
     counts = [str(len(scores.tokens)), str(int(scores.is_unknown.sum()))]
-    yield [*_place_fields(number, scores), *counts, *sums, _escaped(" ".join(scores.tokens))]
+    yield [*_place_fields(number, scores), *counts, *sums, escaped(" ".join(scores.tokens))]
 
 
 def _rows_of_tokens(number: int, scores: SentenceScores) -> Iterator[list[str]]:
@@ -118,17 +118,13 @@ def _rows_of_tokens(number: int, scores: SentenceScores) -> Iterator[list[str]]:
     forward = [""] * (n + 2) if scores.forward is None else ["", *map(_digits, scores.forward)]
     backward = [""] * (n + 2) if scores.backward is None else [*map(_digits, scores.backward), ""]
     unknown = ["0", *(str(int(x)) for x in scores.is_unknown), "0"]
-    tokens = ["<S>", *map(_escaped, scores.tokens), "</S>"]
+    tokens = ["<S>", *map(escaped, scores.tokens), "</S>"]
     for position, fields in enumerate(zip(tokens, unknown, forward, backward, strict=True)):
         yield [*place, str(position), *fields]
 
 
 def _place_fields(number: int, scores: SentenceScores) -> list[str]:
-    return [_escaped(str(value)) for value in _place(number, scores).values()]
-
-
-def _escaped(text: str) -> str:
-    return text.translate(_ESCAPES)
+    return [escaped(str(value)) for value in _place(number, scores).values()]
 
 
 def _digits(x: float) -> str:
