@@ -10,7 +10,6 @@ of the difference to float32. Without arguments a model with random weights is c
 from __future__ import annotations
 
 import argparse
-import lzma
 import statistics
 import tempfile
 from pathlib import Path
@@ -20,6 +19,7 @@ import torch
 from embedding import made_up_model, made_up_text
 
 from elmo import Elmo
+from elmo.lexicon.labelled import read_labelled
 
 TYPES = ("bfloat16", "int8")
 ALLOWED = 0.2  # points that a type may move the task before it is called experimental
@@ -106,17 +106,10 @@ def accuracy(
 
 def read(path: Path) -> list[tuple[list[str], list[str]]]:
     """Words and UPOS tags of each sentence."""
-    opened = lzma.open if path.suffix == ".xz" else open
-    sentences: list[tuple[list[str], list[str]]] = [([], [])]
-    with opened(path, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            columns = line.rstrip("\n").split("\t")
-            if len(columns) == 10 and columns[0].isdigit():
-                sentences[-1][0].append(columns[1])
-                sentences[-1][1].append(columns[3])
-            elif sentences[-1][0]:
-                sentences.append(([], []))
-    return [sentence for sentence in sentences if sentence[0]]
+    return [
+        (list(sentence.tokens), [label or "_" for label in sentence.labels])
+        for sentence in read_labelled(path, "upos").sentences
+    ]
 
 
 if __name__ == "__main__":
