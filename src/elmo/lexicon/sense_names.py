@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -24,10 +24,10 @@ def by_substitutes(elmo: Elmo, *, n_words: int = 3) -> NameOf | None:
     substituter = Substituter(elmo)
 
     def name_of(usages: Sequence[Usage]) -> Sequence[str]:
-        shares: Counter[str] = Counter()
+        shares: dict[str, float] = defaultdict(float)
         for found in substituter.substitutes(usages[:_USAGES], n=_EACH):
             for one in found.found:
                 shares[one.lemma] += one.probability
-        return [word for word, _ in shares.most_common(n_words)]
+        return sorted(shares, key=lambda word: -shares[word])[:n_words]
 
     return name_of
