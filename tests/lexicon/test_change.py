@@ -280,7 +280,7 @@ def test_the_command_ranks_tells_and_writes(app: typer.Typer, caplog: pytest.Log
         in caplog.text
     )
     assert len(Path("c.tsv").read_text(encoding="utf-8").splitlines()) == 3
-    code, out, _ = run(app, *given, "--json")
+    code, out, _ = run(app, *given, "--json", "--by", "substitutes")
     assert json.loads(out)["periods"] == ["1850s", "1950s"]
 
 

@@ -189,6 +189,13 @@ def test_senses_are_named_by_substitutes_where_words_are_predicted(app: typer.Ty
     assert [one["name"] for one in around] != [one["name"] for one in named]
 
 
+def test_places_may_be_compared_by_the_words_expected_there(app: typer.Typer) -> None:
+    given = ("senses", "bank", "corpus.txt", "--model", "model", "--json", "--by", "substitutes")
+    code, out, error = run(app, *given)
+    assert (code, error) == (0, None)
+    assert json.loads(out)["usages"] == 36
+
+
 def test_an_index_may_stand_for_the_text(app: typer.Typer) -> None:
     elmo = Elmo.from_pretrained("model")
     build_index(IndexJob(("corpus.txt",), Path("usages"), dtype="float32"), elmo)

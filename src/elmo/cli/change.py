@@ -24,6 +24,7 @@ from elmo.cli.options import (
 from elmo.cli.report import logger, one_line
 from elmo.cli.words import (
     AsWritten,
+    By,
     Picture,
     ResultFile,
     Words,
@@ -95,6 +96,7 @@ def command(
         int, typer.Option("--examples", min=0, metavar="N", help="Sentences to show of each change.")
     ] = 2,
     top: Annotated[int, typer.Option(min=0, metavar="N", help="Words whose sentences are shown.")] = 10,
+    by: By = "layers",
     layers: OneVector = "average",
     as_written: AsWritten = False,
     as_json: AsJson = False,
@@ -137,7 +139,7 @@ def command(
     options: dict[str, Any] = {
         "words": chosen, "min_count": min_count, "layers": layer_choice(layers), "start": start, "seed": seed,
         "measure": measure, "permutations": permutations, "n_examples": n_examples,
-        "is_as_written": as_written,
+        "is_as_written": as_written, "by": by,
         "keep_usages": chosen is not None and len(chosen) == 1,  # for the picture of one word
         "on_progress": _Embedded(is_quiet=context.obj.is_quiet),
     }  # fmt: skip

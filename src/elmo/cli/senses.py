@@ -23,6 +23,7 @@ from elmo.cli.options import (
 from elmo.cli.report import logger, one_line
 from elmo.cli.words import (
     AsWritten,
+    By,
     Picture,
     ResultFile,
     check_result_file,
@@ -66,6 +67,7 @@ def command(
     n_examples: Annotated[
         int, typer.Option("--examples", min=0, metavar="N", help="Sentences to show of each sense.")
     ] = 3,
+    by: By = "layers",
     layers: OneVector = "average",
     as_written: AsWritten = False,
     as_json: AsJson = False,
@@ -104,6 +106,7 @@ def command(
         expand(inputs)  # typos are told before a large model is loaded
         from elmo.cli.progress import shown
         from elmo.embed.elmo import Elmo
+        from elmo.lexicon.expected_words import expected_words
         from elmo.lexicon.sense_names import by_substitutes
         from elmo.lexicon.usages import Usages, embed_usages, entry_key, find_usages, respelled
 
@@ -116,9 +119,12 @@ def command(
             read = told(sentences, show)
             found = find_usages(read, [word], key=entry_key(elmo), limit=limit, seed=seed)[word]
         tell_of_bytes(tally)
-        read_as = found if as_written else [respelled(usage, word) for usage in found]
-        vectors = embed_usages(elmo, read_as, layers=layer_choice(layers), start=start).vectors
-        usages = Usages(tuple(found), vectors)
+        if by == "substitutes":
+            usages = expected_words(elmo, found, start=start)
+        else:
+            read_as = found if as_written else [respelled(usage, word) for usage in found]
+            vectors = embed_usages(elmo, read_as, layers=layer_choice(layers), start=start).vectors
+            usages = Usages(tuple(found), vectors)
         name_of = by_substitutes(elmo)
     if not len(usages):
         raise DataError(f"{word[:40]!r} does not occur in the text; is it spelled and tokenised like this?")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -29,6 +29,10 @@ ResultFile = Annotated[
     typer.Option("--out", metavar="FILE.tsv", help="Write the results, too (.tsv or .json).",
                  show_default=False),
 ]  # fmt: skip
+By = Annotated[
+    Literal["layers", "substitutes"],
+    typer.Option(help="Compare the word's vectors, or the words expected in its place."),
+]
 AsWritten = Annotated[
     bool,
     typer.Option("--as-written", help="Read Bank and banks as they are, not as the word that is asked for."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from elmo.embed.figure import text_width
 from elmo.errors import ConfigError, DataError
 from elmo.lexicon.change import Changes, LeftOut, change, check_periods, too_few
 from elmo.lexicon.choice import Choice, Reservoir, entry_key, entry_of, is_word
+from elmo.lexicon.expected_words import expected_words
 from elmo.lexicon.usages import Usage, Usages, embed_usages, find_usages, respelled
 from elmo.lexicon.uses_files import spelling_of
 from elmo.text.source import Sentence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
 
 OnProgress = Callable[[int, int], None]  # usages that have their vectors, and all
+By = Literal["layers", "substitutes"]  # whose vectors: the word's layers, or the words expected in its place
 
 _WORDS_AT_ONCE = 32  # whose sentences are read together: a sentence with two of them is read once
 
@@ -37,6 +39,7 @@ def change_in_corpora(
     layers: Any = "average",
     start: Any = "zero",
     is_as_written: bool = False,
+    by: By = "layers",
     on_progress: OnProgress | None = None,
     seed: int = 0,
     **options: Any,
@@ -79,8 +82,8 @@ def change_in_corpora(
     }
     return _read(
         elmo, found, list(corpora), min_count=min_count, layers=layers, start=start, on_progress=on_progress,
-        spellings={} if is_as_written else {word: word for word in words}, per_million=per_million, seed=seed,
-        **options,
+        spellings={} if is_as_written else {word: word for word in words}, by=by, per_million=per_million,
+        seed=seed, **options,
     )  # fmt: skip
 
 
@@ -95,6 +98,7 @@ def change_in_uses(
     layers: Any = "average",
     start: Any = "zero",
     is_as_written: bool = False,
+    by: By = "layers",
     on_progress: OnProgress | None = None,
     seed: int = 0,
     **options: Any,
@@ -119,6 +123,7 @@ def change_in_uses(
         start=start,
         on_progress=on_progress,
         spellings={} if is_as_written else {word: spelling_of(word) for word in chosen},
+        by=by,
         seed=seed,
         **options,
     )
@@ -184,6 +189,7 @@ def _read(
     start: Any,
     on_progress: OnProgress | None,
     spellings: Mapping[str, str],
+    by: By,
     permutations: int | None = None,
     **options: Any,
 ) -> Changes:
@@ -197,7 +203,7 @@ def _read(
     }
     left_out = tuple(LeftOut(word, reason) for word, reason in reasons.items() if reason is not None)
     embedded = _embedded(
-        elmo, chosen, layers=layers, start=start, on_progress=on_progress, spellings=spellings
+        elmo, chosen, layers=layers, start=start, on_progress=on_progress, spellings=spellings, by=by
     )
     permutations = permutations or max(1000, 20 * len(chosen))
     changes = change(embedded, periods, min_count=min_count, permutations=permutations, **options)
@@ -212,6 +218,7 @@ def _embedded(
     start: Any,
     on_progress: OnProgress | None,
     spellings: Mapping[str, str],
+    by: By,
 ) -> Iterator[tuple[str, dict[str, Usages]]]:
     n_all = sum(len(usages) for periods in found.values() for usages in periods.values())
     n_done = 0
@@ -232,7 +239,11 @@ def _embedded(
             if on_progress is not None:
                 on_progress(before + n, n_all)
 
-        rows = embed_usages(elmo, [usages[k] for k in order], layers=layers, start=start, on_progress=told)
+        given = [usages[k] for k in order]
+        if by == "substitutes":
+            rows = expected_words(elmo, given, start=start, on_progress=told)
+        else:
+            rows = embed_usages(elmo, given, layers=layers, start=start, on_progress=told)
         vectors = rows.vectors[np.argsort(order)]
         n_done += len(usages)
         first = 0

@@ -50,8 +50,7 @@ class Entries:
         is_real = np.zeros(len(names), dtype=bool)  # a boundary is no entry that anybody may ask for
         is_real[self.entry_of_row[self._kinds != _SPECIAL]] = True
         self._entries = {name: entry for name, entry in names.items() if is_real[entry]}
-        shares = 1.0 / np.arange(1, len(self.words) + 1)
-        self.log_prior = np.log(shares / shares.sum()).astype(np.float32)  # (row,)
+        self.log_prior = log_shares(len(self.words))  # (row,)
         self._weight = softmax.weight.detach().float().cpu().numpy()  # (row, width)
         self._make_vectors()
 
@@ -122,6 +121,12 @@ class Entries:
         for begin in range(0, len(self._weight), _ROWS):
             part = slice(begin, begin + _ROWS)
             yield part, self._weight[part] / self._norms[part, None]
+
+
+def log_shares(n_words: int) -> NDArray[np.float32]:
+    """Log of how frequent the words of a vocabulary are, by Zipf's law: (word,)."""
+    shares = 1.0 / np.arange(1, n_words + 1)
+    return np.log(shares / shares.sum()).astype(np.float32)
 
 
 def _kind(token: str) -> int:
