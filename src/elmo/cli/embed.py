@@ -9,10 +9,12 @@ import typer
 
 from elmo.cli.options import (
     Errors,
+    InputFormat,
     Inputs,
     Layers,
     Model,
     Precision,
+    Split,
     Start,
     Tokenizer,
     examples,
@@ -49,12 +51,9 @@ def command(
         ),
     ] = None,
     layers: Layers = "average",
-    input_format: Annotated[
-        Literal["text", "tokens", "conllu"],
-        typer.Option("--format", help="A sentence a line, tokens parted by spaces, or CoNLL-U."),
-    ] = "text",
+    input_format: InputFormat = "text",
     tokenizer: Tokenizer = None,
-    split: Annotated[bool, typer.Option("--split", help="Split lines of text into sentences.")] = False,
+    split: Split = False,
     errors: Errors = "strict",
     dtype: Annotated[
         Literal["float32", "float16"], typer.Option(help="Type of the vectors in the output.")

@@ -10,9 +10,11 @@ import typer
 from elmo.cli.options import (
     Device,
     Errors,
+    InputFormat,
     Inputs,
     Model,
     OneVector,
+    Split,
     Start,
     Tokenizer,
     examples,
@@ -42,12 +44,9 @@ def command(
         ),
     ] = None,
     layers: OneVector = "average",
-    input_format: Annotated[
-        Literal["text", "tokens", "conllu"],
-        typer.Option("--format", help="A sentence a line, tokens parted by spaces, or CoNLL-U."),
-    ] = "text",
+    input_format: InputFormat = "text",
     tokenizer: Tokenizer = None,
-    split: Annotated[bool, typer.Option("--split", help="Split lines of text into sentences.")] = False,
+    split: Split = False,
     errors: Errors = "strict",
     dtype: Annotated[
         Literal["float16", "float32"], typer.Option(help="Type of the vectors on disk.")

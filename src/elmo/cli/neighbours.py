@@ -10,7 +10,15 @@ import typer
 
 from elmo.cli.options import AsJson, Device, Model, Tokenizer, examples
 from elmo.cli.report import logger, one_line
-from elmo.cli.words import Picture, ResultFile, check_result_file, sentence_line, write_results
+from elmo.cli.words import (
+    Marked,
+    MarkedWord,
+    Picture,
+    ResultFile,
+    check_result_file,
+    sentence_line,
+    write_results,
+)
 
 if TYPE_CHECKING:
     from elmo.lexicon.neighbours import Neighbours
@@ -27,16 +35,9 @@ def command(
     index: Annotated[
         Path, typer.Argument(metavar="INDEX", help="A folder that elmo index made.", show_default=False)
     ],
-    sentences: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="SENTENCE", help="One or more, the word marked like [[this]].", show_default=False
-        ),
-    ],
+    sentences: Marked,
     *,
-    word: Annotated[
-        str | None, typer.Option(help="The word, where a sentence marks none.", show_default=False)
-    ] = None,
+    word: MarkedWord = None,
     n: Annotated[int, typer.Option("-n", min=1, help="How many neighbours.")] = 10,
     among: Annotated[
         Literal["all", "same", "others"], typer.Option(help="All words, the same word, or others only.")

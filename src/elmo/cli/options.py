@@ -64,6 +64,11 @@ OneVector = Annotated[
         help="Which layers' vector to take.",
     ),
 ]
+InputFormat = Annotated[
+    Literal["text", "tokens", "conllu"],
+    typer.Option("--format", help="A sentence a line, tokens parted by spaces, or CoNLL-U."),
+]
+Split = Annotated[bool, typer.Option("--split", help="Split lines of text into sentences.")]
 Tokenizer = Annotated[
     str | None,
     typer.Option(

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from elmo.cli.options import AsJson, Device, Errors, Model, Tokenizer, examples
+from elmo.cli.options import (
+    AsJson,
+    Device,
+    Errors,
+    InputFormat,
+    Model,
+    Split,
+    Tokenizer,
+    examples,
+)
 from elmo.cli.report import logger, one_line
 from elmo.cli.words import Picture, tell_of_bytes
 
@@ -64,12 +73,9 @@ def command(
             "sentence before."
         ),
     ] = "zero",
-    input_format: Annotated[
-        Literal["text", "tokens", "conllu"],
-        typer.Option("--format", help="A sentence a line, tokens parted by spaces, or CoNLL-U."),
-    ] = "text",
+    input_format: InputFormat = "text",
     tokenizer: Tokenizer = None,
-    split: Annotated[bool, typer.Option("--split", help="Split lines of text into sentences.")] = False,
+    split: Split = False,
     errors: Errors = "strict",
     device: Device = "cpu",
 ) -> None:

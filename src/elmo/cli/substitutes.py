@@ -9,7 +9,15 @@ import typer
 
 from elmo.cli.options import AsJson, Device, Model, Start, Tokenizer, examples
 from elmo.cli.report import logger, one_line
-from elmo.cli.words import Picture, ResultFile, check_result_file, word_list, write_results
+from elmo.cli.words import (
+    Marked,
+    MarkedWord,
+    Picture,
+    ResultFile,
+    check_result_file,
+    word_list,
+    write_results,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,16 +37,9 @@ _COLUMNS = ("sentence", "target", "rank", "substitute", "lemma", "probability", 
 
 
 def command(
-    sentences: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="SENTENCE", help="One or more, the word marked like [[this]].", show_default=False
-        ),
-    ],
+    sentences: Marked,
     *,
-    word: Annotated[
-        str | None, typer.Option(help="The word, where a sentence marks none.", show_default=False)
-    ] = None,
+    word: MarkedWord = None,
     n: Annotated[int, typer.Option("-n", min=1, help="How many substitutes.")] = 10,
     candidates: Annotated[
         str | None,

@@ -24,6 +24,15 @@ Words = Annotated[
         metavar="FILE|a,b,c", help="Which words: a file with one a line, or a list.", show_default=False
     ),
 ]
+Marked = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SENTENCE", help="One or more, the word marked like [[this]].", show_default=False
+    ),
+]
+MarkedWord = Annotated[
+    str | None, typer.Option("--word", help="The word, where a sentence marks none.", show_default=False)
+]
 ResultFile = Annotated[
     Path | None,
     typer.Option("--out", metavar="FILE.tsv", help="Write the results, too (.tsv or .json).",
