@@ -371,6 +371,7 @@ import elmo.embed.engine, torch
 from elmo import Elmo, SentenceTooLongError
 from tests.formats.tiny import tiny_model
 elmo = Elmo(tiny_model(state_width=500, cell_width=500))
+elmo.encode("what threads and kernels reserve once is reserved before the limit is set")
 used = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize")) * 1024
 resource.setrlimit(resource.RLIMIT_AS, (used + (400 << 20), -1))
 try:

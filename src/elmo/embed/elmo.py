@@ -329,7 +329,7 @@ class Elmo:
             try:
                 result = self._engine.run([tokens.tokens for tokens in chunk], start=state)
             except (MemoryError, RuntimeError) as error:
-                if isinstance(error, RuntimeError) and "memory" not in str(error):
+                if not _is_memory_short(error):
                     raise
                 longest = max(len(tokens) for tokens in chunk)
                 raise SentenceTooLongError(
@@ -365,3 +365,9 @@ def _as_list(sentences: Any) -> list[Any]:
     if isinstance(sentences, Iterable):
         return list(cast("Iterable[Any]", sentences))
     raise DataError(f"expected text, or sentences in a list, found {type(sentences).__name__}")
+
+
+def _is_memory_short(error: MemoryError | RuntimeError) -> bool:
+    """Torch says so in words; oneDNN only that it could not create a primitive or a memory object."""
+    said = str(error)
+    return isinstance(error, MemoryError) or "memory" in said or "could not create a primitive" in said
