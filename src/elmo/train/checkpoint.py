@@ -177,3 +177,23 @@ def _sums(place: Path) -> dict[str, str]:
             f"{files.shown(place)}: expected {missing[0]} among its {checksums.NAME}, found none"
         )
     return sums
+
+
+def optimiser_tensors(state: Mapping[int, Mapping[str, Any]]) -> dict[str, Tensor]:
+    """An optimiser's state as named tensors: ``3.exp_avg`` is that of the fourth weight."""
+    import torch
+
+    return {
+        f"{index}.{name}": torch.as_tensor(value)
+        for index, values in state.items()
+        for name, value in values.items()
+    }
+
+
+def optimiser_state(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    """What ``optimiser_tensors`` was given."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = value
+    return state

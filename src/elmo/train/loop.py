@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from elmo.errors import ConfigError, OutputError, TrainingError
 from elmo.model.bilm import BiLm, BiLmState
 from elmo.model.softmax import AdaptiveSoftmax, Softmax
 from elmo.model.word_sampler import LogUniformSampler, Samples
-from elmo.train.checkpoint import Checkpoints, Snapshot
+from elmo.train.checkpoint import Checkpoints, Snapshot, optimiser_state, optimiser_tensors
 from elmo.train.corpus_folder import Corpus
 from elmo.train.evaluate import perplexity
 from elmo.train.gradients import Gradients
@@ -282,7 +282,7 @@ class Trainer:
         return Snapshot(
             tensors={
                 "weights": self.objective.state_dict(),
-                "optimiser": _flat(self.optimizer.state_dict()["state"]),
+                "optimiser": optimiser_tensors(self.optimizer.state_dict()["state"]),
                 "state": {"hidden": hidden, "cell": cell},
             },
             progress={
@@ -311,7 +311,7 @@ class Trainer:
             if progress.get(name) != value:
                 raise ConfigError(f"{self.folder}: was begun with another {name}; name another folder")
         self.objective.load_state_dict(dict(snapshot.tensors["weights"]))
-        state = _nested(snapshot.tensors["optimiser"])
+        state = optimiser_state(snapshot.tensors["optimiser"])
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
         kept = snapshot.tensors["state"]
         hidden, cell = (kept[name][:, :, self.rows].to(self.state.hidden) for name in ("hidden", "cell"))
@@ -354,20 +354,3 @@ def new_objective(config: BiLmConfig, options: TrainOptions, n_vocab: int) -> Bi
         has_sparse_gradients=True,
     )
     return objective.double() if options.precision == "float64" else objective
-
-
-def _flat(state: Mapping[int, Mapping[str, Any]]) -> dict[str, Tensor]:
-    """An optimiser's state as named tensors: ``3.exp_avg`` is that of the fourth weight."""
-    return {
-        f"{index}.{name}": torch.as_tensor(value)
-        for index, values in state.items()
-        for name, value in values.items()
-    }
-
-
-def _nested(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        index, name = key.split(".", 1)
-        state.setdefault(int(index), {})[name] = value
-    return state

@@ -1,0 +1,152 @@
+"""Which measure of change, from which vectors, follows senses best? On change that is made, not judged.
+
+usage: synthetic_change.py MODEL SEMCOR [--words N] [--draws N] [--json FILE]
+
+SEMCOR has words marked with WordNet senses (JSON lines, .xz or not). Of each frequent word with two senses or
+more, two "periods" are drawn with shares of its senses that differ by chance; how far they differ (the
+Jensen-Shannon divergence of the senses drawn) is what a measure of change should tell. Prints Spearman's
+correlation over words, the mean over draws, for every measure and vector: layers of the word as written,
+layers with the lemma in its place, and the words that are expected there. Then, of the same words, how well
+clusters of each vector agree with the senses (adjusted Rand index). The defaults of ``elmo change`` and of
+``elmo senses`` are chosen by these tables, and by nothing that ``change.py`` measures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import adjusted_rand_score
+
+from elmo import Elmo
+from elmo.lexicon.change_tests import measure_of, rank_correlation
+from elmo.lexicon.clustering import cluster
+from elmo.lexicon.expected_words import expected_words
+from elmo.lexicon.sense_corpora import read_senses
+from elmo.lexicon.usages import Usage, embed_usages, respelled
+
+Vectors = np.ndarray[Any, Any]
+N_PERIOD = 30  # usages of a word in a period
+MIN_USAGES, MIN_SENSE = 60, 10  # of a word, and of each of two senses
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("model")
+    parser.add_argument("semcor", type=Path)
+    parser.add_argument("--words", type=int, default=120)
+    parser.add_argument("--draws", type=int, default=10)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    elmo = Elmo.from_pretrained(options.model)
+    chance = np.random.default_rng(0)
+    words = {name: some for name, some in usages_by_word(options.semcor).items() if is_fit(some)}
+    chosen = sorted(words, key=lambda name: -len(words[name]))[: options.words]
+    values: dict[str, list[list[float]]] = defaultdict(lambda: [[] for _ in range(options.draws)])
+    gold: list[list[float]] = [[] for _ in range(options.draws)]
+    agreements: dict[str, list[float]] = defaultdict(list)
+    begin = time.perf_counter()
+    for name in chosen:
+        usages, senses = zip(*words[name][:200], strict=True)
+        labels = np.unique(senses, return_inverse=True)[1]
+        views = vectors(elmo, usages, name[0])
+        for view, table in views.items():
+            agreements[view].append(float(adjusted_rand_score(labels, cluster(table).labels)))
+        for draw in range(options.draws):
+            rows, later = drawn(labels, chance)
+            gold[draw].append(divergence(labels[rows][later < 1], labels[rows][later > 0]))
+            for view, table in views.items():
+                for measure in ("apd", "prt", "jsd"):
+                    if measure == "jsd" and draw:
+                        continue  # clustering takes long; once is enough
+                    own = cluster(table[rows]).labels if measure == "jsd" else None
+                    value = measure_of(measure, table[rows], own)(1 - later[None], later[None])[0]
+                    values[f"{measure}, {view}"][draw].append(float(value))
+    print(f"{len(chosen)} words, {options.draws} draws, {time.perf_counter() - begin:.0f} s\n")
+    found = {}
+    for name, by_draw in values.items():
+        each = [
+            rank_correlation(np.array(x), np.array(y)) or 0.0 for x, y in zip(by_draw, gold, strict=True) if x
+        ]
+        found[name] = float(np.mean(each)), float(np.std(each))
+    for name, (mean, spread) in sorted(found.items(), key=lambda item: -item[1][0]):
+        print(f"{name:28}{mean:7.3f} ± {spread:.3f}")
+    print(f"\n{'senses':28}{'ARI':>7}")
+    for view, each in sorted(agreements.items(), key=lambda item: -np.mean(item[1])):
+        found[f"senses, {view}"] = float(np.mean(each)), float(np.std(each) / np.sqrt(len(each)))
+        print(f"{view:28}{np.mean(each):7.3f} ± {found[f'senses, {view}'][1]:.3f} (standard error)")
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def usages_by_word(path: Path) -> dict[tuple[str, str], list[tuple[Usage, str]]]:
+    """Usages with their sense, by lemma and part of speech."""
+    found: dict[tuple[str, str], list[tuple[Usage, str]]] = defaultdict(list)
+    for sentence in read_senses(path):
+        for usage, instance in zip(sentence.usages(), sentence.instances, strict=True):
+            if (
+                len(instance.keys) == 1
+                and instance.end - instance.begin == 1
+                and instance.pos in ("noun", "verb")
+            ):
+                found[instance.lemma, str(instance.pos)].append((usage, instance.keys[0]))
+    return found
+
+
+def is_fit(usages: list[tuple[Usage, str]]) -> bool:
+    """Frequent, with two senses that are."""
+    counts = Counter(sense for _, sense in usages).most_common(2)
+    return len(usages) >= MIN_USAGES and len(counts) == 2 and counts[1][1] >= MIN_SENSE
+
+
+def vectors(elmo: Elmo, usages: tuple[Usage, ...], lemma: str) -> dict[str, Vectors]:
+    """(usage, width) by name."""
+    views: dict[str, Vectors] = {}
+    for name, some in (("as written", usages), ("lemma", [respelled(usage, lemma) for usage in usages])):
+        flat = embed_usages(elmo, list(some), layers="concat").vectors
+        layers = flat.reshape(len(flat), elmo.n_layers, -1)
+        views[f"{name}, average"] = layers.mean(axis=1)
+        for k in range(1 if name == "lemma" else 0, elmo.n_layers):
+            views[f"{name}, {k}"] = layers[:, k]
+    views["expected words"] = expected_words(elmo, list(usages)).vectors
+    return views
+
+
+def drawn(labels: Vectors, chance: np.random.Generator) -> tuple[Vectors, Vectors]:
+    """Rows of two periods, and which are of the later: senses have other shares in each, by chance."""
+    n_senses = int(labels.max()) + 1
+    own = np.bincount(labels) / len(labels)
+    amount = chance.random()  # 0: both as in the corpus
+    shares = [(1 - amount) * own + amount * chance.dirichlet(np.full(n_senses, 0.3)) for _ in range(2)]
+    left = chance.permutation(len(labels))
+    rows: list[int] = []
+    sizes: list[int] = []
+    for k, share in enumerate(shares):
+        weights = share[labels[left]] / np.maximum(own[labels[left]], 1e-9)
+        size = min(N_PERIOD, len(left) // (2 - k), int((weights > 0).sum()))
+        picked = chance.choice(len(left), size=size, replace=False, p=weights / weights.sum())
+        rows += left[picked].tolist()
+        sizes.append(size)
+        left = np.delete(left, picked)
+    return np.array(rows), np.repeat([0.0, 1.0], sizes)
+
+
+def divergence(earlier: Vectors, later: Vectors) -> float:
+    """Jensen-Shannon, in bits, of two samples of senses."""
+    size = int(max(earlier.max(), later.max())) + 1
+    p, q = (np.bincount(one, minlength=size) / len(one) for one in (earlier, later))
+    m = (p + q) / 2
+    terms = [
+        np.where(one > 0, one * np.log2(np.maximum(one, 1e-12) / np.maximum(m, 1e-12)), 0) for one in (p, q)
+    ]
+    return float(np.sum(terms) / 2)
+
+
+if __name__ == "__main__":
+    main()

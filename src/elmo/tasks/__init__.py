@@ -1,0 +1,1 @@
+"""The paper's downstream tasks: data, vectors, heads, fitting, scores."""

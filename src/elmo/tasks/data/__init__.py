@@ -1,0 +1,1 @@
+"""Files of the tasks' formats in, examples out."""

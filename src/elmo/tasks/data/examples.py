@@ -1,0 +1,143 @@
+"""What a task learns from and is asked about: one frozen value per example.
+
+Every example tells by ``sentences`` which token sequences it needs vectors of: vectors are made and kept
+per sentence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+Words = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an example stands, for messages: "train.conll:17"."""
+
+    path: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+@dataclass(frozen=True, order=True)
+class Span:
+    """Tokens ``start`` to ``end``, the end not included, and what they are."""
+
+    start: int
+    end: int
+    label: str = ""
+
+
+class Example(Protocol):
+    """What all examples have."""
+
+    @property
+    def sentences(self) -> tuple[Words, ...]:
+        """The token sequences whose vectors it needs."""
+        ...
+
+    @property
+    def place(self) -> Place | None:
+        """Where it was read; None: given by the caller."""
+        ...
+
+
+@dataclass(frozen=True)
+class TaggedSentence:
+    """A tag for every word; None: not known, to be predicted."""
+
+    words: Words
+    tags: Words | None
+    place: Place | None = None
+
+    @property
+    def sentences(self) -> tuple[Words, ...]:
+        """The words."""
+        return (self.words,)
+
+
+@dataclass(frozen=True)
+class LabelledText:
+    """One text and its class."""
+
+    words: Words
+    label: str | None
+    place: Place | None = None
+
+    @property
+    def sentences(self) -> tuple[Words, ...]:
+        """The words."""
+        return (self.words,)
+
+
+@dataclass(frozen=True)
+class TextPair:
+    """Two texts with their relation (entailment), how alike they are (similarity), or both."""
+
+    first: Words
+    second: Words
+    label: str | None
+    score: float | None = None
+    place: Place | None = None
+
+    @property
+    def sentences(self) -> tuple[Words, ...]:
+        """Premise and hypothesis."""
+        return (self.first, self.second)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about a passage, and the passage's tokens that answer it."""
+
+    id: str
+    question: Words
+    passage: Words
+    text: str  # the passage as it is written
+    offsets: tuple[tuple[int, int], ...]  # of each of the passage's tokens in ``text``
+    answers: tuple[str, ...]  # as annotators wrote them; () where none is known
+    spans: tuple[Span, ...]  # tokens that cover each answer
+    place: Place | None = None
+
+    @property
+    def sentences(self) -> tuple[Words, ...]:
+        """Passage and question."""
+        return (self.passage, self.question)
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """A sentence, one predicate of it, and that predicate's arguments (its own tokens aside)."""
+
+    words: Words
+    predicate: int  # the token
+    roles: tuple[Span, ...] | None  # not overlapping, in order; None: not known
+    place: Place | None = None
+
+    @property
+    def sentences(self) -> tuple[Words, ...]:
+        """The words."""
+        return (self.words,)
+
+
+@dataclass(frozen=True)
+class Document:
+    """Sentences, and which spans of them speak of the same thing.
+
+    Spans count tokens from the document's beginning.
+    """
+
+    name: str
+    text: tuple[Words, ...]
+    clusters: tuple[tuple[Span, ...], ...] | None  # None: not known
+    speakers: Words | None = None  # of each token, where the file tells
+    place: Place | None = None
+
+    @property
+    def sentences(self) -> tuple[Words, ...]:
+        """Its sentences."""
+        return self.text

@@ -1,0 +1,70 @@
+"""Paths in, their files and lines out; a text and a tokeniser in, its words out: what all readers share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+from elmo.errors import ConfigError, DataError
+from elmo.tasks.data.examples import Place, Words
+from elmo.text.conllu import align
+from elmo.text.lines import Line, Source, expand, read_lines, shown
+from elmo.text.tokens import Tokens, WhitespaceTokenizer
+
+Paths = str | Path | Sequence[str | Path]
+Tokenize = Callable[[str], Tokens | Sequence[str]]
+
+WHITESPACE = WhitespaceTokenizer()  # for data that is tokenised already
+_COMPRESSED = re.compile(r"\.(gz|xz|bz2|zst)$", re.IGNORECASE)
+
+
+def files_of(paths: Paths) -> list[Source]:
+    """The files that paths, folders and globs name, in order; ``-`` is stdin."""
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    if not given:
+        raise ConfigError("paths: expected at least one file, found none")
+    return expand([str(path) for path in given])
+
+
+def suffix_of(file: Source) -> str:
+    """``.tsv`` of ``train.tsv.xz``; nothing for stdin."""
+    return "" if file == "-" else Path(_COMPRESSED.sub("", file.name)).suffix.lower()
+
+
+def opened(file: Source) -> tuple[Line, Iterator[Line]]:
+    """The first line that is more than white space, and all lines from it on; an empty file is refused."""
+    lines = read_lines(file)
+    for line in lines:
+        if not is_blank(line.text):
+            return line, chain([line], lines)
+    raise DataError(f"{shown(file)}: expected examples, found an empty file")
+
+
+def is_blank(text: str) -> bool:
+    """Spaces and tabs only; other white space may be a word of a published corpus."""
+    return not text.strip(" \t")
+
+
+def place_of(line: Line) -> Place:
+    """Where a line stands."""
+    return Place(line.path, line.number)
+
+
+def tokens_of(text: str, tokenize: Tokenize) -> Tokens:
+    """The tokens of a text, with their places in it where they spell it."""
+    found = tokenize(text)
+    tokens = found if isinstance(found, Tokens) else Tokens.given(found)
+    if tokens.offsets is not None:
+        return tokens
+    return Tokens(text, tokens.tokens, align(tokens.tokens, text))
+
+
+def words_of(text: str, tokenize: Tokenize, *, what: str, place: Place) -> Words:
+    """The words of a text, at least one; ``what`` it is tells a message."""
+    found = tokenize(text)
+    words = (found if isinstance(found, Tokens) else Tokens.given(found)).tokens
+    if not words:
+        raise DataError(f"{place}: expected words in the {what}, found {text[:40]!r}")
+    return words

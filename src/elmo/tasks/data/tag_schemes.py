@@ -1,0 +1,190 @@
+"""The tags of a sentence in, its spans out, and back: IOB1, IOB2, BIOES, and plain tags, which have no spans.
+
+IOB2 (BIO) opens every span with B-. IOB1 does so only where a span of the same label stands right before it;
+others open with I-. BIOES ends a span of several tokens with E- and marks one of a single token S-. BILOU
+(L, U) and BMEWO (M, E, W) are BIOES in other letters: they are read as such and written as BIOES.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmo.errors import ConfigError, DataError
+from elmo.tasks.data.examples import Span
+
+Scheme = Literal["IOB1", "IOB2", "BIOES", "plain"]
+Part = tuple[str, str]  # B, I, E, S or O, and the label
+
+OUTSIDE = "O"
+_OUT: Part = (OUTSIDE, "")
+_LETTERS = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S", "W": "S"}
+_TAG = re.compile(r"([BIMELSUW])-(.+)", re.DOTALL)
+_USED = {"IOB1": "OBI", "IOB2": "OBI", "BIOES": "OBIES"}  # what a scheme's tags begin with
+
+
+@dataclass(frozen=True, eq=False)
+class Transitions:
+    """Which tags of a scheme may stand where; "tag" counts them in the order they were given."""
+
+    between: NDArray[np.bool_]  # (tag, tag): whether the second may follow the first
+    start: NDArray[np.bool_]  # (tag,): whether it may open a sentence
+    end: NDArray[np.bool_]  # (tag,): whether it may close a sentence
+
+
+def scheme_of(tag_sequences: Sequence[Sequence[str]]) -> Scheme:
+    """The scheme that a file's tags follow; plain where one of them is neither O nor a letter, - and a label.
+
+    Where some spans open with B- and some with I-, though IOB1 has no use for that B-, it is IOB2 with
+    mistakes. Tags that are all O are IOB2.
+    """
+    found = {tag for tags in tag_sequences for tag in tags}
+    if not found:
+        raise DataError("expected tags to tell a scheme from, found none")
+    parts = [_part(tag) for tag in found]
+    if None in parts:
+        return "plain"
+    if any(tag != OUTSIDE and tag[0] not in "BI" for tag in found):
+        return "BIOES"
+    return _iob1_or_iob2(tag_sequences)
+
+
+def spans_of(tags: Sequence[str], scheme: Scheme, *, is_strict: bool = False) -> tuple[Span, ...]:
+    """The spans that tags mark, in order.
+
+    Tags that break the scheme are read as conlleval reads them: whatever cannot go on a span opens one.
+    ``is_strict`` takes only spans that follow the scheme from their first tag to their last.
+    """
+    parts = _parts(tags, scheme, is_strict=is_strict)
+    spans: list[Span] = []
+    begin, before = 0, _OUT
+    for k, part in enumerate([*parts, _OUT]):
+        letter, label = part
+        if letter in "IE" and before[0] in "BI" and before[1] == label:
+            before = part  # goes on
+            continue
+        if before != _OUT and (not is_strict or _is_whole(parts, begin, k, scheme)):
+            spans.append(Span(begin, k, before[1]))
+        begin, before = k, part
+    return tuple(spans)
+
+
+def tags_of(spans: Sequence[Span], n: int, scheme: Scheme) -> tuple[str, ...]:
+    """The tags of ``n`` tokens that mark ``spans``, which may come in any order."""
+    _known(scheme)
+    tags = [OUTSIDE] * n
+    before: Span | None = None
+    for span in sorted(spans):
+        if not 0 <= span.start < span.end <= n:
+            raise DataError(f"{_shown(span)}: expected a start before an end within {n} tokens")
+        if before is not None and span.start < before.end:
+            raise DataError(f"{_shown(span)}: expected spans that do not overlap, found {_shown(before)}")
+        if not span.label:
+            raise DataError(f"{_shown(span)}: expected a label to write as a tag, found none")
+        follows_its_like = before is not None and before.end == span.start and before.label == span.label
+        letters = ["I"] * (span.end - span.start)
+        if scheme != "IOB1" or follows_its_like:
+            letters[0] = "B"
+        if scheme == "BIOES":
+            letters[-1] = "E" if len(letters) > 1 else "S"
+        tags[span.start : span.end] = [f"{letter}-{span.label}" for letter in letters]
+        before = span
+    return tuple(tags)
+
+
+def converted(tags: Sequence[str], source: Scheme, target: Scheme) -> tuple[str, ...]:
+    """The same spans in another scheme; tags that broke ``source`` keep to ``target``."""
+    if source == target == "plain":
+        return tuple(tags)
+    return tags_of(spans_of(tags, source), len(tags), target)
+
+
+def allowed_transitions(tags: Sequence[str], scheme: Scheme) -> Transitions:
+    """What a decoder may do so that its tags always follow the scheme; plain tags may all follow another."""
+    n = len(tags)
+    if scheme == "plain":
+        return Transitions(np.ones((n, n), bool), np.ones(n, bool), np.ones(n, bool))
+    parts = _parts(tags, scheme, is_strict=True)
+    between = [[_may_follow(first, second, scheme) for second in parts] for first in parts]
+    return Transitions(
+        between=np.array(between, bool).reshape(n, n),
+        # before and after a sentence things are as beside an O
+        start=np.array([_may_follow(_OUT, part, scheme) for part in parts], bool),
+        end=np.array([_may_follow(part, _OUT, scheme) for part in parts], bool),
+    )
+
+
+def _may_follow(before: Part, here: Part, scheme: Scheme) -> bool:
+    is_same = before[0] != OUTSIDE and before[1] == here[1]
+    if scheme == "IOB1":
+        return here[0] != "B" or is_same
+    if scheme == "IOB2":
+        return here[0] != "I" or is_same
+    if before[0] in "BI":  # an open span of BIOES goes on until its E
+        return here[0] in "IE" and is_same
+    return here[0] in "OBS"
+
+
+def _is_whole(parts: Sequence[Part], begin: int, end: int, scheme: Scheme) -> bool:
+    """Whether a span that goes on from ``begin`` to ``end`` opens and closes as the scheme wants."""
+    first, last = parts[begin][0], parts[end - 1][0]
+    if scheme == "IOB1":
+        is_after_its_like = begin > 0 and parts[begin - 1][1] == parts[begin][1]
+        return first == "I" or is_after_its_like
+    if scheme == "IOB2":
+        return first == "B"
+    return first == "S" or (first, last) == ("B", "E")
+
+
+def _iob1_or_iob2(tag_sequences: Sequence[Sequence[str]]) -> Scheme:
+    opens_with_inside = False
+    for tags in tag_sequences:
+        before = _OUT
+        for part in _parts(tags, "IOB2"):
+            if part[0] != OUTSIDE and before[1] != part[1]:
+                if part[0] == "B":  # IOB1 would have written I
+                    return "IOB2"
+                opens_with_inside = True
+            before = part
+    return "IOB1" if opens_with_inside else "IOB2"
+
+
+def _parts(tags: Sequence[str], scheme: Scheme, *, is_strict: bool = False) -> list[Part]:
+    _known(scheme)
+    letters = _USED[scheme] if is_strict else "OBIES"
+    parts: list[Part] = []
+    for k, tag in enumerate(tags):
+        part = _part(tag)
+        if part is None or part[0] not in letters:
+            expected = ", ".join(f"{letter}-" for letter in letters[1:])
+            raise DataError(
+                f"tag {k + 1}: expected {OUTSIDE} or one of {expected} and a label, found {tag[:40]!r}"
+            )
+        parts.append(part)
+    return parts
+
+
+@lru_cache(maxsize=4096)  # a file has few tags, each of them often
+def _part(tag: str) -> Part | None:
+    """None: no tag of a scheme."""
+    if tag == OUTSIDE:
+        return _OUT
+    match = _TAG.fullmatch(tag)
+    return None if match is None else (_LETTERS[match[1]], match[2])
+
+
+def _known(scheme: str) -> None:
+    if scheme == "plain":
+        raise ConfigError("plain tags mark no spans: expected IOB1, IOB2 or BIOES")
+    if scheme not in _USED:
+        raise ConfigError(f"expected one of {', '.join(get_args(Scheme))} as a scheme, found {scheme!r}")
+
+
+def _shown(span: Span) -> str:
+    return f"span {span.start}-{span.end} {span.label[:40]!r}"

@@ -1,0 +1,1 @@
+"""Vectors of words in, what a task asks for out: tensors only."""

@@ -1,0 +1,180 @@
+"""Vectors of passages and questions in, the passages' tokens that answer them out.
+
+The model of Clark and Gardner (2018), as Peters et al. (2018, appendix) used it: a biLSTM that passage and
+question share, attention in both directions, a residual block of self-attention, then one biLSTM for the
+answer's first token and a second, which sees the first's states, for its last. ELMo joins the input of the
+shared biLSTM and, where asked for, its output. LSTMs stand where the paper has GRUs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from elmo.errors import ConfigError, DataError, ShapeError
+from elmo.tasks.heads.attention import join_outputs
+from elmo.tasks.heads.passage_attention import QuestionAttention, SelfAttention
+from elmo.tasks.heads.recurrent import BiLstm, LockedDropout
+from elmo.tasks.heads.sentence_vectors import SentenceVectors, Widths
+
+MAX_LENGTH = 17  # tokens of an answer, as in the paper
+
+
+@dataclass(frozen=True)
+class FoundAnswer:
+    """Tokens ``start`` to ``end`` of a passage, the end not included; p(first token) · p(last token)."""
+
+    start: int
+    end: int
+    probability: float
+
+
+@dataclass(frozen=True)
+class AnswerBounds:
+    """Log-probabilities that an answer's first and last token are each token; -inf where there is none."""
+
+    first: Tensor  # (batch, time)
+    last: Tensor  # (batch, time)
+
+
+class AnswersHead(nn.Module):
+    """Reads a passage with a question in mind; ``hidden_width`` units a direction in each biLSTM."""
+
+    def __init__(self, widths: Widths, *, hidden_width: int = 90, dropout: float = 0.2) -> None:
+        super().__init__()
+        width = 2 * hidden_width
+        self.output_width = widths.outputs
+        self.dropout = LockedDropout(dropout)
+        self.shared = BiLstm(widths.inputs, hidden_width, dropout=dropout)
+        self.attention = QuestionAttention(width + widths.outputs)
+        self.merge = nn.Linear(self.attention.width, width)
+        self.reread = BiLstm(width, hidden_width, dropout=dropout)
+        self.self_attention = SelfAttention(width)
+        self.self_merge = nn.Linear(self.self_attention.width, width)
+        self.first_states = BiLstm(width, hidden_width, dropout=dropout)
+        self.first_score = nn.Linear(width, 1)
+        self.last_states = BiLstm(2 * width, hidden_width, dropout=dropout)
+        self.last_score = nn.Linear(width, 1)
+
+    def forward(
+        self, passages: SentenceVectors, questions: SentenceVectors, *, rows: Tensor | None = None
+    ) -> AnswerBounds:
+        """Where each question's answer begins and ends.
+
+        ``rows`` (batch,) names each question's passage; None: the first question's is the first, and so on.
+        """
+        rows = _checked_rows(passages, questions, rows)
+        passage_mask = passages.mask[rows]  # (batch, time)
+        passage = self.dropout(self._states(passages)[rows])  # (batch, time, width), each read once
+        question = self.dropout(self._states(questions))  # (batch, question time, width)
+        joined = self.attention(
+            passage, question, passage_mask=passage_mask, question_mask=questions.mask
+        )  # (batch, time, 4 · width)
+        aware = F.relu(self.merge(joined))  # (batch, time, 2 · hidden)
+        again = self.self_attention(self.dropout(self.reread(aware, passage_mask)), passage_mask)
+        aware = aware + F.relu(self.self_merge(again))  # (batch, time, 2 · hidden)
+        first = self.first_states(aware, passage_mask)
+        last = self.last_states(torch.cat([first, aware], dim=2), passage_mask)
+        return AnswerBounds(
+            _log_probabilities(self.first_score(self.dropout(first)), passage_mask),
+            _log_probabilities(self.last_score(self.dropout(last)), passage_mask),
+        )
+
+    def loss(
+        self,
+        passages: SentenceVectors,
+        questions: SentenceVectors,
+        *,
+        is_start: Tensor,
+        is_end: Tensor,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """−log Σ p(right first token) − log Σ p(right last token), on average (Clark and Gardner, Eq. 1).
+
+        ``is_start`` and ``is_end`` (batch, time) are true for the first and the last token of every answer
+        that counts as right: several may.
+        """
+        bounds = self(passages, questions, rows=rows)
+        total = bounds.first.new_zeros(())
+        for name, scores, flags in (("start", bounds.first, is_start), ("end", bounds.last, is_end)):
+            if flags.shape != scores.shape:
+                raise ShapeError(
+                    f"is_{name}: expected a flag for each question and token, {tuple(scores.shape)}, found "
+                    f"{tuple(flags.shape)}"
+                )
+            is_right = flags & scores.isfinite()  # padding answers nothing
+            _check_all(is_right, f"question {{}}: expected a token of its passage as {name}, found none")
+            total = total - scores.masked_fill(~is_right, -torch.inf).logsumexp(dim=1).mean()
+        return total
+
+    @torch.no_grad()
+    def predict(
+        self,
+        passages: SentenceVectors,
+        questions: SentenceVectors,
+        *,
+        rows: Tensor | None = None,
+        max_length: int = MAX_LENGTH,
+        n_best: int = 1,
+    ) -> list[tuple[FoundAnswer, ...]]:
+        """The ``n_best`` answers to each question of at most ``max_length`` tokens, the best first."""
+        return best_answers(self(passages, questions, rows=rows), max_length=max_length, n_best=n_best)
+
+    def _states(self, vectors: SentenceVectors) -> Tensor:
+        """What the shared biLSTM makes of sentences, with ELMo beside it, (batch, time, width)."""
+        states = self.shared(vectors.inputs, vectors.mask)
+        return join_outputs(states, vectors, width=self.output_width)
+
+
+def best_answers(bounds: AnswerBounds, *, max_length: int, n_best: int) -> list[tuple[FoundAnswer, ...]]:
+    """The likeliest spans of at most ``max_length`` tokens that do not end before they start."""
+    if max_length < 1 or n_best < 1:
+        raise ConfigError(f"max_length and n_best must be at least 1, found {max_length} and {n_best}")
+    n_time = bounds.last.size(1)
+    max_length = min(max_length, n_time)
+    after = F.pad(bounds.last, (0, max_length - 1), value=-torch.inf)
+    # a band instead of a triangle: [b, i, k] is the span of k + 1 tokens from i on
+    scores = bounds.first.unsqueeze(2) + after.unfold(1, max_length, 1)  # (batch, time, max_length)
+    best, places = scores.flatten(1).topk(min(n_best, n_time * max_length), dim=1)  # (batch, n_best)
+    return [
+        tuple(
+            FoundAnswer(place // max_length, place // max_length + place % max_length + 1, probability)
+            for probability, place in zip(probabilities, row, strict=True)
+            if probability >= 0.0
+        )
+        for probabilities, row in zip(_shares(best), places.tolist(), strict=True)
+    ]
+
+
+def _shares(scores: Tensor) -> list[list[float]]:
+    """Log-probabilities as probabilities; -1 for what cannot be."""
+    return scores.exp().masked_fill(scores.isneginf(), -1.0).tolist()
+
+
+def _log_probabilities(scores: Tensor, mask: Tensor) -> Tensor:
+    """Over the time axis, (batch, time), of (batch, time, 1)."""
+    return scores.squeeze(2).masked_fill(~mask, -torch.inf).log_softmax(dim=1)
+
+
+def _checked_rows(passages: SentenceVectors, questions: SentenceVectors, rows: Tensor | None) -> Tensor:
+    """The passage of each question; a softmax over no token would give no numbers."""
+    n_passages, n_questions = passages.mask.size(0), questions.mask.size(0)
+    if rows is None:
+        rows = torch.arange(n_passages, device=passages.mask.device)
+    if rows.shape != (n_questions,):
+        raise ShapeError(
+            f"rows: expected the passage of each of {n_questions} questions, found {tuple(rows.shape)}"
+        )
+    _check_all(passages.mask, "passage {}: expected words, found none")
+    _check_all(questions.mask, "question {}: expected words, found none")
+    return rows
+
+
+def _check_all(flags: Tensor, message: str) -> None:
+    """Refuse the first row of (batch, time) without a true flag, counted from 1."""
+    lacking = (~flags.any(dim=1)).nonzero()
+    if len(lacking):
+        raise DataError(message.format(int(lacking[0]) + 1))

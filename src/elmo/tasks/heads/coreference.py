@@ -1,0 +1,297 @@
+"""Vectors of one document's sentences in, clusters of spans that speak of the same thing out.
+
+The span-ranking model of Lee et al. (2017), the baseline of Peters et al. (2018): a biLSTM over each
+sentence, a score for every span, the best spans kept, and for each of them a choice: a kept span before it,
+or none.
+ELMo joins the input and, where asked for, the biLSTM's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from elmo.errors import ConfigError, DataError, ShapeError
+from elmo.tasks.data.examples import Span
+from elmo.tasks.heads.attention import join_outputs
+from elmo.tasks.heads.recurrent import BiLstm, LockedDropout
+from elmo.tasks.heads.sentence_vectors import SentenceVectors, Widths
+from elmo.tasks.heads.span_vectors import (
+    Spans,
+    SpanVectors,
+    Tokens,
+    best_not_crossing,
+    cluster_numbers,
+    spans_within,
+)
+
+PAIRS_AT_ONCE = 8_192  # whose products of span vectors are in memory
+_DISTANCES = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # where the buckets of distances begin
+_UNKNOWN, _OTHER, _SAME = 0, 1, 2  # speakers of two spans
+
+
+@dataclass(frozen=True)
+class FoundMention:
+    """A span, its score as a mention (positive: rather one), and the chosen span before it.
+
+    ``probability`` is that of the choice; ``antecedent`` is None where none was chosen.
+    """
+
+    span: Span
+    score: float
+    antecedent: Span | None
+    probability: float
+
+
+@dataclass(frozen=True)
+class DocumentScores:
+    """What the model makes of a document."""
+
+    spans: Spans  # all, (span,)
+    mentions: Tensor  # scores of all, (span,)
+    kept: Tensor  # which spans are, (kept,)
+    antecedents: Tensor  # places among the kept spans, (kept, candidate)
+    links: Tensor  # (kept, 1 + candidate): 0 for none, then each candidate; -inf where there is none
+
+
+class PairScore(nn.Module):
+    """s_a(i, j) = FFNN([g_i; g_j; g_i ⊙ g_j; φ(i, j)]); φ: distance and whether one speaker says both.
+
+    The first layer is kept in the parts that meet g_i, g_j, their product and φ: only the product has to be
+    made for each pair.
+    """
+
+    def __init__(self, width: int, *, hidden_width: int, feature_width: int, dropout: float) -> None:
+        super().__init__()
+        self.anaphor = nn.Linear(width, hidden_width)
+        self.antecedent = nn.Linear(width, hidden_width, bias=False)
+        self.product = nn.Linear(width, hidden_width, bias=False)
+        self.features = nn.Linear(2 * feature_width, hidden_width, bias=False)
+        self.distances = nn.Embedding(len(_DISTANCES), feature_width)
+        self.speakers = nn.Embedding(3, feature_width)
+        self.rest = _rest(hidden_width, dropout)
+
+    def forward(self, vectors: Tensor, antecedents: Tensor, speakers: Tensor | None) -> Tensor:
+        """(kept, candidate) of vectors (kept, width), candidates' places and each span's speaker (kept,)."""
+        n_kept, n_candidates = antecedents.shape
+        if not n_candidates:
+            return vectors.new_zeros(n_kept, 0)
+        places = torch.arange(n_kept, device=vectors.device)
+        buckets = _distance_buckets(places.unsqueeze(1) - antecedents)  # (kept, candidate)
+        relations = _relations(speakers, antecedents)  # (kept, candidate)
+        anaphors, others = self.anaphor(vectors), self.antecedent(vectors)  # (kept, hidden)
+
+        def scores(rows: Tensor) -> Tensor:
+            columns = antecedents[rows]  # (row, candidate)
+            features = torch.cat([self.distances(buckets[rows]), self.speakers(relations[rows])], dim=2)
+            products = F.embedding(rows, vectors).unsqueeze(1) * F.embedding(columns, vectors)
+            hidden = F.embedding(rows, anaphors).unsqueeze(1) + F.embedding(columns, others)
+            hidden = hidden + self.product(products) + self.features(features)
+            return self.rest(hidden).squeeze(2)  # (row, candidate)
+
+        # products of all pairs would not fit in memory: those of a chunk are made again for its gradients
+        chunks = places.split(max(1, PAIRS_AT_ONCE // n_candidates))
+        return torch.cat([cast("Tensor", checkpoint(scores, rows, use_reentrant=False)) for rows in chunks])
+
+
+class CoreferenceHead(nn.Module):
+    """Finds mentions and links them; ``hidden_width`` units a direction and in each feedforward layer.
+
+    ``has_singletons`` says that gold clusters may have one mention: the mention scores are then trained for
+    themselves, and a span that scores above 0 without a link is a cluster. With ``is_coarse`` the
+    ``max_antecedents`` that a bilinear score likes best are weighed (Lee et al. 2018), not the nearest.
+    """
+
+    def __init__(
+        self,
+        widths: Widths,
+        *,
+        hidden_width: int = 150,
+        max_span_width: int = 10,
+        kept_share: float = 0.4,
+        max_antecedents: int = 100,
+        feature_width: int = 20,
+        has_singletons: bool = False,
+        is_coarse: bool = False,
+        input_dropout: float = 0.5,
+        dropout: float = 0.2,
+    ) -> None:
+        super().__init__()
+        if max_span_width < 1 or max_antecedents < 1 or kept_share <= 0:
+            raise ConfigError(
+                "max_span_width and max_antecedents must be at least 1 and kept_share above 0, found "
+                f"{max_span_width}, {max_antecedents} and {kept_share}"
+            )
+        self.max_span_width, self.kept_share = max_span_width, kept_share
+        self.max_antecedents = max_antecedents
+        self.has_singletons, self.output_width = has_singletons, widths.outputs
+        self.input_dropout, self.state_dropout = nn.Dropout(input_dropout), LockedDropout(dropout)
+        self.context = BiLstm(widths.inputs, hidden_width)
+        self.vectors = SpanVectors(
+            state_width=self.context.width + widths.outputs,
+            input_width=widths.inputs,
+            max_span_width=max_span_width,
+            feature_width=feature_width,
+        )
+        width = self.vectors.width
+        self.mention_layer = nn.Linear(width, hidden_width)
+        self.mention_score = _rest(hidden_width, dropout)
+        self.pair_score = PairScore(
+            width, hidden_width=hidden_width, feature_width=feature_width, dropout=dropout
+        )
+        self.coarse = nn.Linear(width, width, bias=False) if is_coarse else None
+        if self.coarse is not None:
+            nn.init.zeros_(self.coarse.weight)  # mention scores alone choose at first
+
+    def forward(self, vectors: SentenceVectors, speakers: Tensor | None = None) -> DocumentScores:
+        """Scores of the spans of one document, whose sentences are the batch.
+
+        ``speakers`` (token,) are numbers; negative, or None at all: not known.
+        """
+        tokens = self._tokens(vectors)
+        n_tokens = len(tokens.inputs)
+        if not n_tokens:
+            raise DataError("a document: expected words, found none")
+        if speakers is not None and speakers.shape != (n_tokens,):
+            raise ShapeError(
+                f"speakers: expected one for each of {n_tokens} tokens, found {tuple(speakers.shape)}"
+            )
+        spans = spans_within(vectors.lengths, self.max_span_width)
+        hidden = self.vectors.through(self.mention_layer, tokens, spans)  # (span, hidden)
+        mentions = self.mention_score(hidden).squeeze(1)  # (span,)
+        kept = best_not_crossing(spans, mentions.detach(), max(1, int(self.kept_share * n_tokens)))
+        antecedents, links = self._links(tokens, spans[kept], mentions[kept], speakers)
+        return DocumentScores(spans, mentions, kept, antecedents, links)
+
+    def loss(
+        self,
+        vectors: SentenceVectors,
+        clusters: Sequence[Sequence[Span]],
+        *,
+        speakers: Tensor | None = None,
+    ) -> Tensor:
+        """−log Σ p(gold antecedents), a kept span's share of the sum (Lee et al. 2017, section 4).
+
+        "None" is right for a span without gold antecedent among its candidates. With singletons, the cross
+        entropy of all spans' mention scores is added to the sum.
+        """
+        found = self(vectors, speakers)
+        gold = [[(span.start, span.end) for span in cluster] for cluster in clusters]
+        _check_within(gold, int(vectors.lengths.sum()))
+        numbers = cluster_numbers(found.spans, gold)  # (span,)
+        mine = numbers[found.kept]  # (kept,)
+        is_gold = (mine[found.antecedents] == mine.unsqueeze(1)) & (mine > 0).unsqueeze(1)
+        is_gold = is_gold & found.links[:, 1:].isfinite()  # (kept, candidate)
+        is_gold = torch.cat([~is_gold.any(dim=1, keepdim=True), is_gold], dim=1)  # (kept, 1 + candidate)
+        right = found.links.masked_fill(~is_gold, -torch.inf).logsumexp(dim=1)
+        total = (found.links.logsumexp(dim=1) - right).sum()
+        if self.has_singletons:
+            is_mention = (numbers > 0).to(found.mentions.dtype)
+            total = total + F.binary_cross_entropy_with_logits(found.mentions, is_mention, reduction="sum")
+        return total / len(found.kept)
+
+    @torch.no_grad()
+    def predict(
+        self, vectors: SentenceVectors, *, speakers: Tensor | None = None
+    ) -> tuple[tuple[FoundMention, ...], ...]:
+        """Clusters in the order of their first mentions; a document without words has none."""
+        if not vectors.mask.any():
+            return ()
+        found = self(vectors, speakers)
+        spans = [Span(*pair) for pair in found.spans[found.kept].pairs()]
+        probabilities, choices = found.links.softmax(dim=1).max(dim=1)  # (kept,)
+        scores = found.mentions[found.kept].tolist()
+        antecedents = found.antecedents.tolist()
+        cluster_of: list[list[FoundMention]] = []  # of each kept span
+        for place, (choice, probability) in enumerate(
+            zip(choices.tolist(), probabilities.tolist(), strict=True)
+        ):
+            before = antecedents[place][choice - 1] if choice else None
+            cluster_of.append([] if before is None else cluster_of[before])
+            antecedent = None if before is None else spans[before]
+            cluster_of[-1].append(FoundMention(spans[place], scores[place], antecedent, probability))
+        clusters = {id(cluster): cluster for cluster in cluster_of}.values()
+        return tuple(
+            tuple(cluster)
+            for cluster in clusters
+            if len(cluster) > 1 or (self.has_singletons and cluster[0].score > 0)
+        )
+
+    def _tokens(self, vectors: SentenceVectors) -> Tokens:
+        """The document's tokens, without padding."""
+        inputs = self.input_dropout(vectors.inputs)
+        states = self.state_dropout(self.context(inputs, vectors.mask))  # (batch, time, 2 · hidden)
+        states = join_outputs(states, vectors, width=self.output_width)
+        return Tokens(inputs[vectors.mask], states[vectors.mask])
+
+    def _links(
+        self, tokens: Tokens, kept: Spans, mentions: Tensor, speakers: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Candidates of each kept span (kept, candidate), and scores (kept, 1 + candidate)."""
+        vectors = self.vectors(tokens, kept)  # (kept, width)
+        antecedents, is_real, scores = self._candidates(vectors, mentions)
+        said_by = None if speakers is None else speakers[kept.starts]  # (kept,)
+        scores = scores + self.pair_score(vectors, antecedents, said_by)
+        scores = scores.masked_fill(~is_real, -torch.inf)
+        return antecedents, torch.cat([scores.new_zeros(len(kept), 1), scores], dim=1)
+
+    def _candidates(self, vectors: Tensor, mentions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Places of candidates, which of them are real, and s_m(i) + s_m(j), all (kept, candidate).
+
+        With coarse pruning g_i W g_j is part of the score, as W could not learn otherwise.
+        """
+        n_kept = len(vectors)
+        n_candidates = min(self.max_antecedents, n_kept - 1)
+        places = torch.arange(n_kept, device=vectors.device).unsqueeze(1)  # (kept, 1)
+        if self.coarse is None:
+            antecedents = places - torch.arange(1, n_candidates + 1, device=vectors.device)
+            is_real = antecedents >= 0
+            antecedents = antecedents.clamp(min=0)
+            return antecedents, is_real, mentions.unsqueeze(1) + mentions[antecedents]
+        scores = self.coarse(vectors) @ vectors.T + mentions.unsqueeze(1) + mentions  # (kept, kept)
+        scores = scores.masked_fill(places <= places.T, -torch.inf)
+        best, antecedents = scores.topk(n_candidates, dim=1)
+        is_real = best.isfinite()
+        return antecedents, is_real, best.masked_fill(~is_real, 0.0)
+
+
+def _rest(hidden_width: int, dropout: float) -> nn.Sequential:
+    """The rest of a feedforward net of two hidden layers, after its first weights: a score."""
+    return nn.Sequential(
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(hidden_width, hidden_width),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(hidden_width, 1),
+    )
+
+
+def _distance_buckets(distances: Tensor) -> Tensor:
+    """1, 2, 3, 4, 5–7, 8–15, 16–31, 32–63 and more kept spans apart (Lee et al. 2017, section 5)."""
+    begins = torch.tensor(_DISTANCES[1:], device=distances.device)
+    return torch.bucketize(distances, begins, right=True)
+
+
+def _relations(speakers: Tensor | None, antecedents: Tensor) -> Tensor:
+    """Whether spans and their candidates have one speaker, (kept, candidate)."""
+    relations = torch.full_like(antecedents, _UNKNOWN)
+    if speakers is None:
+        return relations
+    mine, theirs = speakers.unsqueeze(1), speakers[antecedents]
+    is_known = (mine >= 0) & (theirs >= 0)
+    return relations.masked_fill(is_known, _OTHER).masked_fill(is_known & (mine == theirs), _SAME)
+
+
+def _check_within(clusters: Sequence[Sequence[tuple[int, int]]], n_tokens: int) -> None:
+    for start, end in (pair for cluster in clusters for pair in cluster):
+        if not 0 <= start < end <= n_tokens:
+            raise DataError(
+                f"a gold mention: expected tokens within the document's {n_tokens:,}, found {start} to {end}"
+            )

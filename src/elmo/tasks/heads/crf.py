@@ -1,0 +1,209 @@
+"""Scores of the tags of words in, how likely sequences of tags are and the best of them out.
+
+A linear-chain conditional random field (Lafferty et al. 2001): the score of a sequence is the sum of its
+words' scores, of its steps from tag to tag, and of how it starts and ends; its probability is exp(score) / Z,
+where Z sums exp(score) over all sequences. Sentences are padded at their ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from elmo.errors import ConfigError, ShapeError
+
+FORBIDDEN = -1e30  # as good as -inf: exp() of it is 0, but a gradient through it stays a number
+
+
+@dataclass(frozen=True)
+class BestPaths:
+    """The likeliest tags of each sentence."""
+
+    tags: Tensor  # (batch, time), -1 for padding
+    scores: Tensor  # (batch,)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """What the scores of words leave out of the score of a sequence."""
+
+    starts: Tensor  # (tag,)
+    steps: Tensor  # (tag, tag): from, to
+    ends: Tensor  # (tag,)
+
+    def log_partition(self, emissions: Tensor, mask: Tensor) -> Tensor:
+        """Log Z, (batch,), of ``emissions`` (batch, time, tag); 0 for a sentence without words."""
+        last = self._forward(emissions, mask)[-1]  # (batch, tag)
+        return torch.where(mask[:, 0], (last + self.ends).logsumexp(dim=1), 0)
+
+    def path_scores(self, emissions: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
+        """The scores, (batch,), of the sequences ``tags`` (batch, time); 0 for a sentence without words."""
+        tags = tags.clamp(min=0)  # padding may be -1
+        words = emissions.gather(2, tags[:, :, None])[:, :, 0]  # (batch, time)
+        steps = self.steps[tags[:, :-1], tags[:, 1:]]  # (batch, time - 1)
+        inner = torch.where(mask, words, 0).sum(dim=1) + torch.where(mask[:, 1:], steps, 0).sum(dim=1)
+        last = tags.gather(1, (mask.sum(dim=1, keepdim=True) - 1).clamp(min=0))[:, 0]
+        return torch.where(mask[:, 0], self.starts[tags[:, 0]] + inner + self.ends[last], 0)
+
+    def log_likelihood(self, emissions: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
+        """Log probabilities (batch,) of ``tags``; -1 stands for any tag, and all of them are summed."""
+        if bool(((tags < 0) & mask).any()):
+            numbers = torch.arange(emissions.size(2), device=tags.device)
+            is_other = (tags >= 0)[:, :, None] & (tags[:, :, None] != numbers)  # (batch, time, tag)
+            scores = self.log_partition(emissions.masked_fill(is_other, FORBIDDEN), mask)
+        else:
+            scores = self.path_scores(emissions, tags, mask)
+        return scores - self.log_partition(emissions, mask)
+
+    def marginals(self, emissions: Tensor, mask: Tensor) -> Tensor:
+        """How likely each word has each tag, (batch, time, tag); zero for padding."""
+        before = torch.stack(self._forward(emissions, mask), dim=1)  # (batch, time, tag)
+        after = torch.stack(self._backward(emissions, mask), dim=1)
+        return torch.where(mask[:, :, None], (before + after).softmax(dim=2), 0)
+
+    def best_paths(self, emissions: Tensor, mask: Tensor) -> BestPaths:
+        """The sequences of the highest score (Viterbi 1967)."""
+        to_from = self.steps.t()
+        itself = torch.arange(emissions.size(2), device=emissions.device)
+        words, is_word = emissions.unbind(dim=1), mask[:, :, None].unbind(dim=1)
+        best = self.starts + words[0]  # (batch, tag)
+        came_from: list[Tensor] = []
+        for t in range(1, len(words)):
+            highest, origin = (best[:, None, :] + to_from).max(dim=2)  # (batch, to)
+            best = torch.where(is_word[t], highest + words[t], best)
+            came_from.append(torch.where(is_word[t], origin, itself))  # no step within padding
+        scores, tag = (best + self.ends).max(dim=1)
+        path = [tag]
+        for origin in reversed(came_from):
+            path.append(origin.gather(1, path[-1][:, None])[:, 0])
+        tags = torch.stack(path[::-1], dim=1)  # (batch, time)
+        return BestPaths(tags.masked_fill(~mask, -1), torch.where(mask[:, 0], scores, 0))
+
+    def _forward(self, emissions: Tensor, mask: Tensor) -> list[Tensor]:
+        """For each time (batch, tag): log of the sum over all beginnings that lead to the tag there.
+
+        Within padding: over those that lead to the sentence's last word.
+        """
+        to_from = self.steps.t()
+        words, is_word = emissions.unbind(dim=1), mask[:, :, None].unbind(dim=1)
+        sums = [self.starts + words[0]]
+        for t in range(1, len(words)):
+            stepped = (sums[-1][:, None, :] + to_from).logsumexp(dim=2) + words[t]
+            sums.append(torch.where(is_word[t], stepped, sums[-1]))
+        return sums
+
+    def _backward(self, emissions: Tensor, mask: Tensor) -> list[Tensor]:
+        """For each time (batch, tag): log of the sum over all that may follow the tag there."""
+        words, is_word = emissions.unbind(dim=1), mask[:, :, None].unbind(dim=1)
+        sums = [self.ends.expand_as(words[0])]
+        for t in range(len(words) - 1, 0, -1):
+            stepped = ((sums[-1] + words[t])[:, None, :] + self.steps).logsumexp(dim=2)
+            sums.append(torch.where(is_word[t], stepped, self.ends))
+        return sums[::-1]
+
+
+class Crf(nn.Module):
+    """A chain whose scores are learned, with rules about what may follow what.
+
+    ``allowed`` (from, to), ``starts`` and ``ends`` (tag,) are true where a step, a start or an end may be; by
+    default all may. Sequences that break a rule are never decoded, and have no part in marginals. In training
+    rules count only ``has_constrained_training``: Z then sums over what the rules allow, except for a
+    sentence whose own tags break one. Without ``has_transitions`` every chain score is 0, and stays so.
+    """
+
+    allowed_starts: Tensor
+    allowed_steps: Tensor
+    allowed_ends: Tensor
+    starts: nn.Parameter
+    steps: nn.Parameter
+    ends: nn.Parameter
+
+    def __init__(
+        self,
+        n_tags: int,
+        *,
+        allowed: Tensor | None = None,
+        starts: Tensor | None = None,
+        ends: Tensor | None = None,
+        has_transitions: bool = True,
+        has_constrained_training: bool = False,
+    ) -> None:
+        super().__init__()
+        if n_tags < 1:
+            raise ConfigError(f"tags: expected 1 or more, found {n_tags}")
+        self.n_tags = n_tags
+        self.has_constrained_training = has_constrained_training
+        rules = (
+            ("starts", starts, (n_tags,)),
+            ("steps", allowed, (n_tags, n_tags)),
+            ("ends", ends, (n_tags,)),
+        )
+        for name, rule, shape in rules:
+            self.register_buffer(f"allowed_{name}", _checked(rule, name=name, shape=shape))
+            scores = nn.Parameter(torch.zeros(shape), requires_grad=has_transitions)
+            self.register_parameter(name, scores)
+
+    def chain(self, *, is_constrained: bool = True) -> Chain:
+        """The scores as they are now, by default with the rules in them."""
+        if not is_constrained:
+            return Chain(self.starts, self.steps, self.ends)
+        return Chain(
+            self.starts.masked_fill(~self.allowed_starts, FORBIDDEN),
+            self.steps.masked_fill(~self.allowed_steps, FORBIDDEN),
+            self.ends.masked_fill(~self.allowed_ends, FORBIDDEN),
+        )
+
+    def log_likelihood(self, emissions: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
+        """Log probabilities (batch,) of ``tags`` (batch, time) with ``emissions`` (batch, time, tag).
+
+        A tag of -1 is not known: all tags are summed there.
+        """
+        self._check(emissions, mask, tags)
+        found = self.chain(is_constrained=self.has_constrained_training).log_likelihood(emissions, tags, mask)
+        if self.has_constrained_training and bool((is_broken := found < FORBIDDEN / 2).any()):
+            free = self.chain(is_constrained=False).log_likelihood(emissions, tags, mask)
+            found = torch.where(is_broken, free, found)
+        return found
+
+    def best_paths(self, emissions: Tensor, mask: Tensor) -> BestPaths:
+        """The likeliest tags (batch, time) that keep the rules, and their scores (batch,)."""
+        self._check(emissions, mask)
+        return self.chain().best_paths(emissions, mask)
+
+    def decode(self, emissions: Tensor, mask: Tensor) -> list[list[int]]:
+        """The likeliest tags of each sentence that keep the rules, without padding."""
+        paths = self.best_paths(emissions, mask).tags.tolist()
+        return [path[:length] for path, length in zip(paths, mask.sum(dim=1).tolist(), strict=True)]
+
+    def path_probabilities(self, emissions: Tensor, paths: BestPaths, mask: Tensor) -> Tensor:
+        """How likely the best paths (batch,) are as a whole, among all that keep the rules."""
+        self._check(emissions, mask)
+        return (paths.scores - self.chain().log_partition(emissions, mask)).exp()
+
+    def marginals(self, emissions: Tensor, mask: Tensor) -> Tensor:
+        """How likely each word has each tag, (batch, time, tag), by all sequences that keep the rules."""
+        self._check(emissions, mask)
+        return self.chain().marginals(emissions, mask)
+
+    def _check(self, emissions: Tensor, mask: Tensor, tags: Tensor | None = None) -> None:
+        expected = (*mask.shape, self.n_tags)
+        has_tags = tags is None or tags.shape == mask.shape
+        if tuple(emissions.shape) != expected or not mask.size(1) or not has_tags:
+            found = f"{tuple(emissions.shape)} and mask {tuple(mask.shape)}"
+            found += "" if tags is None else f" and tags {tuple(tags.shape)}"
+            raise ShapeError(
+                f"crf: expected emissions (batch, time, {self.n_tags}), time >= 1, found {found}"
+            )
+
+
+def _checked(rule: Tensor | None, *, name: str, shape: tuple[int, ...]) -> Tensor:
+    """The rule as booleans; all true where there is none."""
+    if rule is None:
+        return torch.ones(shape, dtype=torch.bool)
+    if tuple(rule.shape) != shape:
+        raise ShapeError(f"allowed {name} of tags: expected shape {shape}, found {tuple(rule.shape)}")
+    if not bool(rule.any()):
+        raise ConfigError(f"allowed {name} of tags: expected one or more, found none")
+    return rule.bool().clone()

@@ -1,0 +1,1 @@
+"""The tasks, one file each: labels, a head and scores put together."""

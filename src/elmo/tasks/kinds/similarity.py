@@ -1,0 +1,114 @@
+"""Two texts in, how alike they are out, on the scale of the training data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from elmo.errors import DataError
+from elmo.tasks.data.examples import TextPair
+from elmo.tasks.heads.sentence_vectors import Widths
+from elmo.tasks.heads.similarity import SimilarityHead
+from elmo.tasks.scores.correlation import mean_squared_error, pearson, spearman
+from elmo.tasks.task import Vectors
+
+
+@dataclass(frozen=True)
+class SimilarityOptions:
+    """Of the head."""
+
+    hidden_width: int = 150
+    dropout: float = 0.3
+
+
+@dataclass(frozen=True)
+class PredictedScore:
+    """How alike two texts are."""
+
+    score: float
+
+    def to_json(self) -> dict[str, Any]:
+        """For a line of output."""
+        return {"score": round(self.score, 4)}
+
+
+@dataclass(frozen=True)
+class Similarity:
+    """Scores between two whole numbers: SICK's lie in 1..5."""
+
+    kind: ClassVar[str] = "similarity"
+    low: int
+    high: int
+    options: SimilarityOptions = SimilarityOptions()
+
+    @classmethod
+    def of(cls, train: Sequence[TextPair], options: SimilarityOptions | None = None) -> Self:
+        """The task that these examples set: the scale runs from the lowest score to the highest."""
+        scores = [_known(example) for example in train]
+        low, high = math.floor(min(scores)), math.ceil(max(scores))
+        if high - low > 1000:
+            raise DataError(
+                f"expected scores on a scale such as 1 to 5, found {min(scores)} to {max(scores)}"
+            )
+        return cls(low, max(high, low + 1), options or SimilarityOptions())
+
+    @property
+    def main_score(self) -> str:
+        """Pearson's correlation."""
+        return "pearson"
+
+    def head(self, widths: Widths) -> SimilarityHead:
+        """A distribution over the scale's whole numbers."""
+        return SimilarityHead(widths, low=self.low, high=self.high, **asdict(self.options))
+
+    def loss(self, head: nn.Module, vectors: Vectors, examples: Sequence[TextPair]) -> Tensor:
+        """How far the distributions are from the scores."""
+        scores = torch.tensor([_known(example) for example in examples]).clamp(self.low, self.high)
+        first, second = (vectors([example.sentences[k] for example in examples]) for k in (0, 1))
+        return cast("SimilarityHead", head).loss(first, second, scores)
+
+    def predict(
+        self, head: nn.Module, vectors: Vectors, examples: Sequence[TextPair]
+    ) -> list[PredictedScore]:
+        """The expected score of each pair."""
+        first, second = (vectors([example.sentences[k] for example in examples]) for k in (0, 1))
+        return [
+            PredictedScore(score) for score in cast("SimilarityHead", head).predict(first, second).tolist()
+        ]
+
+    def check(self, examples: Sequence[TextPair]) -> None:
+        """Refuse scores that lie off the scale."""
+        for example in examples:
+            if not self.low <= (score := _known(example)) <= self.high:
+                where = "" if example.place is None else f"{example.place}: "
+                raise DataError(f"{where}expected a score in {self.low}..{self.high}, found {score}")
+
+    def scores(self, examples: Sequence[TextPair], predictions: Sequence[PredictedScore]) -> dict[str, float]:
+        """Pearson's and Spearman's correlation, and the mean squared error."""
+        gold, said = [_known(example) for example in examples], [one.score for one in predictions]
+        return {
+            "pearson": pearson(gold, said),
+            "spearman": spearman(gold, said),
+            "mean_squared_error": mean_squared_error(gold, said),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """For a saved model."""
+        return {"low": self.low, "high": self.high, "options": asdict(self.options)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """What ``to_json`` gave."""
+        return cls(int(values["low"]), int(values["high"]), SimilarityOptions(**values["options"]))
+
+
+def _known(example: TextPair) -> float:
+    if example.score is None or not math.isfinite(example.score):
+        where = "" if example.place is None else f"{example.place}: "
+        raise DataError(f"{where}expected a score, found none")
+    return example.score

@@ -1,0 +1,1 @@
+"""What is right and what was predicted in, the figures of the field out."""

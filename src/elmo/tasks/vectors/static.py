@@ -1,0 +1,129 @@
+"""A file of static word vectors in, a table of words and their vectors out.
+
+GloVe's text files, word2vec's and fastText's (text with a first line of two numbers, or word2vec's binary
+form), plain or compressed. Files list frequent words first, so a bound on the number of words keeps those.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmo.embed.reading import DAMAGE
+from elmo.errors import DataError
+from elmo.formats.files import open_regular, reason, shown
+from elmo.text.lines import read_lines
+
+MAX_WORDS = 200_000  # that are kept beyond those that are asked for
+_MAX_WIDTH = 10_000
+_MAX_WORD_BYTES = 10_000
+Vector = NDArray[np.float32]
+IsKept = Callable[[str, int], bool]  # a word and its place in the file
+
+
+@dataclass(frozen=True, eq=False)
+class StaticVectors:
+    """Words and their vectors; a word that is not among them is looked up in lower case, then as no word."""
+
+    words: tuple[str, ...]
+    vectors: NDArray[np.float32]  # (word, width)
+    _places: dict[str, int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_places", {word: place for place, word in enumerate(self.words)})
+
+    @property
+    def width(self) -> int:
+        """Of a vector."""
+        return self.vectors.shape[1]
+
+    def place(self, word: str) -> int:
+        """Row of a word; -1 for one that the file does not have, in lower case either."""
+        found = self._places.get(word)
+        return self._places.get(word.lower(), -1) if found is None else found
+
+
+def read_static(
+    path: str | Path, *, wanted: Collection[str] = (), max_words: int = MAX_WORDS
+) -> StaticVectors:
+    """The first ``max_words`` of a file, and those of ``wanted`` wherever they stand."""
+    path = Path(path)
+    also = set(wanted) | {word.lower() for word in wanted}
+    seen: set[str] = set()
+
+    def is_kept(word: str, number: int) -> bool:
+        """Numbers are read of the words that are kept only: most of the time goes there."""
+        if (number < max_words or word in also) and word not in seen:
+            seen.add(word)
+            return True
+        return False
+
+    rows = list(_binary(path, is_kept) if path.suffix == ".bin" else _text(path, is_kept))
+    if not rows:
+        raise DataError(f"{shown(path)}: expected words with their vectors, found none")
+    return StaticVectors(tuple(word for word, _ in rows), np.stack([vector for _, vector in rows]))
+
+
+def _text(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:
+    width = number = 0
+    for line in read_lines(path):
+        if line.number == 1 and (width := _announced(line.text)):
+            continue
+        text = line.text.rstrip()
+        width = width or text.count(" ")
+        # a few words of the published files have spaces in them: the numbers are the last ones
+        word, *numbers = text.rsplit(" ", width)
+        number += 1
+        try:
+            if len(numbers) != width or not word or not 0 < width <= _MAX_WIDTH:
+                raise ValueError
+            if not is_kept(word, number - 1):
+                continue
+            vector = np.array(numbers, dtype=np.float32)
+        except ValueError:
+            raise DataError(
+                f"{line.path}:{line.number}: expected a word and {width} numbers parted by spaces, "
+                f"found {line.text[:40]!r}"
+            ) from None
+        if not np.isfinite(vector).all():
+            raise DataError(f"{line.path}:{line.number}: the vector of {word[:40]!r} has no finite numbers")
+        yield word, vector
+
+
+def _announced(first: str) -> int:
+    """The width that a first line of two numbers tells; 0 where it is a vector already."""
+    parts = first.split()
+    return int(parts[1]) if len(parts) == 2 and all(part.isdecimal() for part in parts) else 0
+
+
+def _binary(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:
+    """word2vec's binary form: "words width" in a line, then word, a space and the numbers, over and over."""
+    try:
+        with open_regular(path) as file:
+            n_words, width = (int(part) for part in file.readline(100).split())
+            if not (0 < width <= _MAX_WIDTH and n_words > 0):
+                raise ValueError(f"{n_words} words, {width} wide")
+            for number in range(n_words):
+                word = _until_space(file)
+                raw = file.read(4 * width)
+                if len(raw) != 4 * width:
+                    raise EOFError("the file ends in the middle of a vector")
+                if is_kept(word, number):
+                    yield word, np.frombuffer(raw, "<f4").astype(np.float32)
+    except DAMAGE as error:
+        raise DataError(f"{shown(path)}: no word2vec file in binary form: {reason(error)}") from error
+
+
+def _until_space(file: BinaryIO | io.BufferedReader) -> str:
+    raw = bytearray()
+    while (byte := file.read(1)) != b" ":
+        if not byte or len(raw) > _MAX_WORD_BYTES:
+            raise EOFError("expected a word and a space")
+        raw += byte
+    return bytes(raw).decode("utf-8", "replace").lstrip("\n")

@@ -1,0 +1,183 @@
+"""Questions about passages."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elmo.errors import DataError
+from elmo.tasks.data.examples import Place, Span
+from elmo.tasks.data.squad import IMPOSSIBLE, MISPLACED, UNANSWERED, _Passage, _span, read_squad
+from elmo.text.tokens import tokenizer
+from tests.shared import SHARED
+
+DATA = SHARED / "data"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"published corpora are not at {DATA}")
+CONTEXT = "In 1919, Egypt's non-violence movement began. It ended in 1922."
+
+
+def qa(id_: str, *answers: tuple[str, int], **more: Any) -> dict[str, Any]:
+    given_answers = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"id": id_, "question": "When was it?", "answers": given_answers, **more}
+
+
+def squad(*questions: dict[str, Any], context: str = CONTEXT) -> dict[str, Any]:
+    return {
+        "version": "1.1",
+        "data": [{"title": "T", "paragraphs": [{"context": context, "qas": [*questions]}]}],
+    }
+
+
+def file(folder: Path, value: Any, *, indent: int | None = None) -> Path:
+    path = folder / "a.json"
+    path.write_text(value if isinstance(value, str) else json.dumps(value, indent=indent), encoding="utf-8")
+    return path
+
+
+def test_a_question_has_its_passage_and_the_spans_of_its_answers(tmp_path: Path) -> None:
+    path = file(tmp_path, squad(qa("a", ("1919", 3), ("In 1919", 0))))
+    (question,) = read_squad([path], tokenize=tokenizer("en"))
+    assert question.id == "a"
+    assert question.question == ("When", "was", "it", "?")
+    assert question.passage[:4] == ("In", "1919", ",", "Egypt")
+    assert question.text == CONTEXT
+    assert [question.text[start:end] for start, end in question.offsets] == list(question.passage)
+    assert question.answers == ("1919", "In 1919")
+    assert question.spans == (Span(1, 2), Span(0, 2))
+    assert question.place == Place(str(path), 1)
+
+
+def test_part_of_a_token_is_covered_by_the_whole(tmp_path: Path) -> None:
+    path = file(tmp_path, squad(qa("a", ("violence", CONTEXT.index("violence")), (" 1922. ", 57))))
+    (question,) = read_squad([path])
+    assert [question.passage[span.start : span.end] for span in question.spans] == [
+        ("non-violence",),
+        ("1922.",),
+    ]
+
+
+def test_an_answer_is_found_near_its_offset_or_left_out_and_counted(tmp_path: Path) -> None:
+    questions = [
+        qa("near", ("Egypt", 11), ("1922", 57), ("1922", 0)),
+        qa("nowhere", ("1999", 3), ("1919", -99), (" ", 2), ("1922", 10**9)),
+    ]
+    left_out: Counter[str] = Counter()
+    found = read_squad([file(tmp_path, squad(*questions))], tokenize=tokenizer("en"), left_out=left_out)
+    assert [(one.id, one.answers) for one in found] == [("near", ("Egypt", "1922"))]
+    assert [found[0].passage[span.start : span.end] for span in found[0].spans] == [("Egypt",), ("1922",)]
+    assert left_out == {MISPLACED: 5, UNANSWERED: 1}
+
+
+def test_questions_without_an_answer_are_left_out_and_counted(tmp_path: Path) -> None:
+    value = squad(qa("a", is_impossible=True), qa("b", ("In", 0), is_impossible=False))
+    left_out: Counter[str] = Counter()
+    assert [one.id for one in read_squad([file(tmp_path, value)], left_out=left_out)] == ["b"]
+    assert left_out == {IMPOSSIBLE: 1}
+
+
+def test_without_labels_every_question_is_kept(tmp_path: Path) -> None:
+    value = squad(qa("a", is_impossible=True), {"id": "b", "question": "Why?"}, qa("c", ("1999", 0)))
+    found = read_squad([file(tmp_path, value)], is_labelled=False)
+    assert [(one.id, one.answers, one.spans) for one in found] == [
+        ("a", (), ()),
+        ("b", (), ()),
+        ("c", (), ()),
+    ]
+
+
+def test_questions_are_placed_by_their_ids(tmp_path: Path) -> None:
+    path = file(tmp_path, squad(qa("a", ("In", 0)), qa("b", ("In", 0))), indent=1)
+    lines = path.read_text(encoding="utf-8").split("\n")
+    for question in read_squad([path]):
+        assert question.place
+        assert f'"id": "{question.id}"' in lines[question.place.line - 1]
+
+
+def broken(**change: Any) -> dict[str, Any]:
+    return squad({**qa("q", ("In", 0)), **change})
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("", r"a.json:1: expected JSON, found an empty file"),
+        ('{"data": [\n}', r"a.json:2: expected JSON, found Expecting value at column 1"),
+        ("[" * 200_000, r"a.json:1: expected SQuAD's JSON, found maximum recursion"),
+        ("9" * 10_000, r"a.json:1: expected SQuAD's JSON, found Exceeds"),
+        ([], r"a.json:1 \(the file\): expected a JSON object, found list"),
+        ({}, r":1 \(the file\): expected a list 'data', found nothing; is it a SQuAD file\?"),
+        ({"data": []}, r":1: expected questions, found none"),
+        ({"data": [{"paragraphs": 1}]}, r":1 \(data\[0\]\): expected a list 'paragraphs', found int"),
+        (squad(context=" "), r"paragraphs\[0\]\): expected words in the context, found none"),
+        (broken(id=3), r"data\[0\].paragraphs\[0\].qas\[0\]\): expected a string 'id', found int"),
+        (broken(question=" "), r":1: expected words in the question, found ' '"),
+        (broken(answers=[]), r"expected an answer to question 'q', found none"),
+        (broken(answers=None), r"expected a list 'answers', found nothing"),
+        (broken(answers=["x"]), r"expected a JSON object, found str"),
+        (broken(answers=[{"text": "In"}]), r"expected a number as answer_start, found 'None'"),
+        (
+            squad(qa("a", ("In", 0)), qa("a", ("In", 0))),
+            r"qas\[1\]\): expected an id of its own, found 'a' again",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, value: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        read_squad([file(tmp_path, value)])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_too_large_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(gzip.compress(b" " * 1_000_000 + json.dumps(squad()).encode()))
+    with pytest.raises(DataError, match=r"a.json.gz: expected at most 1,000 bytes of JSON, found more"):
+        read_squad([path], max_bytes=1000)
+
+
+def test_bytes_that_are_no_utf8_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b'{\n"data": "\xff"}')
+    with pytest.raises(DataError, match=r"a.json:2: byte 0xff is not UTF-8"):
+        read_squad([path])
+
+
+def test_a_tokeniser_that_changes_characters_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"expected tokens that spell the context, found .IN 1919,"):
+        read_squad([file(tmp_path, squad(qa("a", ("In", 0))))], tokenize=lambda text: text.upper().split())
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.text(alphabet="ab ,'\u4e2d", min_size=1, max_size=40), st.data())
+def test_the_span_is_the_smallest_that_covers_an_answer(text: str, data: st.DataObject) -> None:
+    begin = data.draw(st.integers(0, len(text) - 1))
+    end = data.draw(st.integers(begin + 1, len(text)))
+    tokens = tokenizer("en")(text)
+    offsets = tokens.offsets or ()
+    span = _span(text[begin:end], begin, _Passage(text, tokens.tokens, offsets, []))
+    if not text[begin:end].strip():
+        assert span is None
+        return
+    touched = [k for k, (a, b) in enumerate(offsets) if a < end and b > begin]
+    assert span == Span(touched[0], touched[-1] + 1)
+
+
+@needs_data
+def test_published_squad_has_the_questions_that_it_should() -> None:
+    left_out: Counter[str] = Counter()
+    dev = read_squad([DATA / "qa-squad" / "dev.json.xz"], tokenize=tokenizer("en"), left_out=left_out)
+    assert len(dev) == 1970
+    assert sum(len(one.answers) for one in dev) == 6910
+    assert not left_out
+    covered = [
+        answer in one.text[one.offsets[span.start][0] : one.offsets[span.end - 1][1]]
+        for one in dev
+        for answer, span in zip(one.answers, one.spans, strict=True)
+    ]
+    assert all(covered)

@@ -1,0 +1,47 @@
+"""Fields of tables."""
+
+from __future__ import annotations
+
+from elmo.tasks.data.examples import Place
+from elmo.tasks.data.sources import WHITESPACE
+from elmo.tasks.data.tables import Field, TableFormat, read_table
+from elmo.text.lines import Line
+
+TEXT = Field("text", None, ("text", "sentence"))
+SCORE = Field("score", None, ("score",), is_needed=False)
+
+
+def cells(
+    text: str, kind: TableFormat, *fields: Field, has_header: bool | None = None
+) -> list[dict[str, object]]:
+    lines = [Line(one, number, "f") for number, one in enumerate(text.split("\n"), start=1)]
+    return [dict(one.cells) for one in read_table(lines, fields, file_format=kind, has_header=has_header)]
+
+
+def test_usual_names_are_found_in_any_case_and_the_first_of_them_counts() -> None:
+    assert cells("Sentence\tTEXT\na\tb", "tsv", TEXT) == [{"text": "b"}]
+    assert cells('{"Sentence": "a"}', "jsonl", TEXT) == [{"text": "a"}]
+
+
+def test_a_field_that_is_not_needed_may_be_missing() -> None:
+    assert cells("text\na", "tsv", TEXT, SCORE) == [{"text": "a"}]
+    assert cells("text,score\na,1", "csv", TEXT, SCORE) == [{"text": "a", "score": "1"}]
+    assert cells('{"text": "a"}\n{"text": "b", "score": 1}', "jsonl", TEXT, SCORE) == [
+        {"text": "a"},
+        {"text": "b"},
+    ]
+
+
+def test_rows_without_a_header_may_be_longer_than_needed() -> None:
+    first = Field("text", 0, ())
+    assert cells("a\tb\nc", "tsv", first) == [{"text": "a"}, {"text": "c"}]
+    assert cells("text\tb\nc\td", "tsv", first, has_header=True) == [{"text": "c"}]
+
+
+def test_a_quoted_cell_may_hold_lines_and_the_next_row_keeps_its_number() -> None:
+    lines = [Line(text, number, "f") for number, text in enumerate(["text", '"a', 'b"', "", "c"], start=1)]
+    found = list(read_table(lines, [TEXT], file_format="csv"))
+    assert [(one.words("text", WHITESPACE), one.place) for one in found] == [
+        (("a", "b"), Place("f", 2)),
+        (("c",), Place("f", 5)),
+    ]

@@ -1,0 +1,193 @@
+"""Texts and their classes."""
+
+from __future__ import annotations
+
+import gzip
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from elmo.errors import ConfigError, DataError
+from elmo.tasks.data.examples import LabelledText, Place
+from elmo.tasks.data.texts import TextFormat, read_texts
+from elmo.text.tokens import tokenizer
+from tests.shared import SHARED
+
+DATA = SHARED / "data"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"published corpora are not at {DATA}")
+
+
+def file(folder: Path, text: str, name: str) -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8", newline="")
+    return path
+
+
+def test_lines_begin_with_their_label(tmp_path: Path) -> None:
+    path = file(tmp_path, "3 a fine film .\n\n0\tbad\n__label__pos  so __label__ good\n", "train.txt")
+    assert read_texts([path]) == [
+        LabelledText(("a", "fine", "film", "."), "3", Place(str(path), 1)),
+        LabelledText(("bad",), "0", Place(str(path), 3)),
+        LabelledText(("so", "__label__", "good"), "pos", Place(str(path), 4)),
+    ]
+
+
+TSV = "id\tsentence\tlabel\n1\tIt 's \"good\t1\n\n2\tbad\\n\t0\n"
+
+
+def test_tables_are_read_by_the_names_in_their_header(tmp_path: Path) -> None:
+    path = file(tmp_path, TSV, "a.tsv")
+    assert read_texts([path]) == [
+        LabelledText(("It", "'s", '"good'), "1", Place(str(path), 2)),
+        LabelledText(("bad\\n",), "0", Place(str(path), 4)),
+    ]
+    assert [one.label for one in read_texts([path], label="id")] == ["1", "2"]
+    assert [one.label for one in read_texts([path], text=1, label=0, has_header=True)] == ["1", "2"]
+
+
+def test_a_table_without_a_header_is_read_by_numbers(tmp_path: Path) -> None:
+    path = file(tmp_path, "x\t0\tone two\ny\t1\tthree\n", "a.tsv")
+    found = read_texts([path], text=-1, label=1)
+    assert [(one.words, one.label) for one in found] == [(("one", "two"), "0"), (("three",), "1")]
+
+
+def test_csv_has_quotes_and_line_ends_within_them(tmp_path: Path) -> None:
+    text = 'Label,Text\npos,"one, ""two""\nthree"\n\nneg,four\n'
+    path = file(tmp_path, text, "a.csv")
+    assert read_texts([path]) == [
+        LabelledText(("one,", '"two"', "three"), "pos", Place(str(path), 2)),
+        LabelledText(("four",), "neg", Place(str(path), 5)),
+    ]
+
+
+def test_json_lines_have_names(tmp_path: Path) -> None:
+    text = '{"sentence": "One two.", "label": 1, "x": null}\n{"label": false, "sentence": ["a b", "c"]}\n'
+    path = file(tmp_path, text, "a.json")
+    found = read_texts([path], tokenize=tokenizer("en"))
+    assert [(one.words, one.label) for one in found] == [(("One", "two", "."), "1"), (("a b", "c"), "False")]
+    other = file(tmp_path, '{"body": "a", "stars": "5"}', "b.jsonl")
+    assert read_texts([other], text="body", label="stars")[0].label == "5"
+
+
+def test_the_name_tells_the_format_behind_compression_and_can_be_overruled(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv.gz"
+    path.write_bytes(gzip.compress(TSV.encode()))
+    assert len(read_texts([path])) == 2
+    assert len(read_texts([file(tmp_path, TSV, "a.txt")], file_format="tsv")) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "n"),
+    [
+        ("a.tsv", TSV.replace("label", "x"), 2),
+        ("a.jsonl", '{"text": "a"}\n', 1),
+        ("a.txt", "5 stars\n\nbad\n", 2),
+        ("a.csv", "text\na\n", 1),
+    ],
+)
+def test_without_labels_there_need_be_none(tmp_path: Path, name: str, text: str, n: int) -> None:
+    found = read_texts([file(tmp_path, text, name)], is_labelled=False)
+    assert len(found) == n
+    assert all(one.label is None for one in found)
+    if name == "a.txt":
+        assert found[0].words == ("5", "stars")
+
+
+def test_marks_of_entities_are_words_in_every_format(tmp_path: Path) -> None:
+    path = file(tmp_path, "text\tlabel\nThe <e1>audit</e1>, by <e2>Ann</e2>.\tX\n", "a.tsv")
+    assert read_texts([path], tokenize=tokenizer("en"))[0].words == (
+        *("The", "<e1>", "audit", "</e1>", ","),
+        *("by", "<e2>", "Ann", "</e2>", "."),
+    )
+
+
+SEMEVAL = (
+    '1\t"The <e1>child</e1> was in the <e2>U.S.</e2>"\nOther\nComment: no\n\n'
+    '2\t"<e1>Fire</e1> from "the" <e2>gas</e2>."\nCause-Effect(e2,e1)\nComment:\n\n'
+)
+
+
+def test_semeval_files_are_known_by_their_first_line(tmp_path: Path) -> None:
+    path = file(tmp_path, SEMEVAL, "TRAIN_FILE.TXT")
+    found = read_texts([path], tokenize=tokenizer("en"))
+    assert [(one.label, one.place and one.place.line) for one in found] == [
+        ("Other", 1),
+        ("Cause-Effect(e2,e1)", 5),
+    ]
+    assert found[0].words[-3:] == ("<e2>", "U.S.", "</e2>")
+    assert found[1].words[:4] == ("<e1>", "Fire", "</e1>", "from")
+    test = file(tmp_path, SEMEVAL.partition("\n")[0] + "\n", "TEST_FILE.txt")
+    assert [one.label for one in read_texts([path, test], is_labelled=False)] == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.txt", "", "expected examples, found an empty file"),
+        ("a.txt", "3 good\nbad\n", r"a.txt:2: expected a label, a space and a text, found 'bad'"),
+        ("a.txt", "__label__a __label__b x\n", r":1: expected one label, found"),
+        ("a.tsv", "text\tlabel\n", "expected texts, found none"),
+        ("a.tsv", "text\tlabel\na\t1\nb\n", r":3: expected 2 columns, as in the header, found 1"),
+        ("a.tsv", "text\tlabel\n \t1\n", r":2: expected words in the text, found ' '"),
+        ("a.tsv", "text\tlabel\na\t \n", r":2: expected a label, found"),
+        ("a.tsv", "body\tlabel\na\t1\n", r":1: expected a header with 'text' or 'sentence', found none"),
+        ("a.csv", 'text,label\n"a,1\nb\n', r":2: expected a row of CSV, found unexpected end of data"),
+        ("a.csv", 'text,label\n"a"b,1\n', r":2: expected a row of CSV"),
+        ("a.csv", "text,label\n" + 200_000 * "a" + ",1\n", r":2: .* field larger than field limit"),
+        ("a.jsonl", '{"text": "a", "label": "b"}\n{"text": "a"}\n', r":2: expected 'label', found 'text'"),
+        (
+            "a.jsonl",
+            '{"txt": "a", "label": 1}\n',
+            r":1: expected 'text' or 'sentence' as text, found 'txt', ",
+        ),
+        (
+            "a.jsonl",
+            '{"text": 1, "label": 1}\n',
+            r":1: expected a text or a list of words as text, found int",
+        ),
+        ("a.jsonl", '{"text": [], "label": 1}\n', r":1: .* found nothing"),
+        ("a.jsonl", '{"text": "a", "label": null}\n', r":1: expected a label, found nothing"),
+        ("a.jsonl", '{"text": "a"\n', r":1: expected a JSON object, found no JSON"),
+        ("a.jsonl", "[\n{}]\n", r":1: expected a JSON object, found a list; write one object a line"),
+        ("a.jsonl", "3\n", r":1: expected a JSON object, found int"),
+        ("a.jsonl", '{"a":' * 100_000 + "\n", r":1: expected a JSON object, found no JSON"),
+        ("a.txt", '1\t"<e1>a</e1> <e2>b</e2>"\n', r":1: expected a relation in the next line"),
+        ("a.txt", '1\t"<e1>a</e1> <e2>b</e2>"\n\n2\t"c"\nOther\n', r":1: expected a relation"),
+        ("a.txt", '1\t"<e1>a</e1> <e2>b"\nOther\n', r":1: expected <e1>, .* found <e1> </e1> <e2>$"),
+        (
+            "a.txt",
+            SEMEVAL + "Other\n",
+            r":9: expected a number, a tab and a sentence in quotes, found 'Other'",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, name: str, text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        read_texts([file(tmp_path, text, name)])
+    assert "\n" not in str(caught.value)
+    assert name in str(caught.value)
+
+
+def test_columns_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    path = file(tmp_path, TSV, "a.tsv")
+    with pytest.raises(DataError, match=r":1: expected a column 'body', found 'id', 'sentence', 'label'"):
+        read_texts([path], text="body")
+    with pytest.raises(DataError, match=r":1: expected a column 7, counted from 0, as text, found 3 columns"):
+        read_texts([path], text=7, label=0)
+    with pytest.raises(ConfigError, match="names need a header"):
+        read_texts([path], text="sentence", has_header=False)
+    with pytest.raises(ConfigError, match="JSON lines have names"):
+        read_texts([file(tmp_path, '{"text": "a"}', "a.jsonl")], text=0)
+    with pytest.raises(ConfigError, match="lines of `label text` have no columns"):
+        read_texts([file(tmp_path, "1 a", "a.txt")], label=0)
+    unknown: TextFormat = "xml"  # pyright: ignore[reportAssignmentType]
+    with pytest.raises(ConfigError, match="file format: expected one of auto"):
+        read_texts([path], file_format=unknown)
+
+
+@needs_data
+def test_the_published_sentiment_treebank_has_the_sentences_that_it_should() -> None:
+    train, dev = (read_texts([DATA / "sentiment-sst5" / f"{part}.txt.xz"]) for part in ("train", "dev"))
+    assert (len(train), len(dev)) == (8544, 1101)
+    assert Counter(one.label for one in dev) == {"1": 289, "3": 279, "2": 229, "4": 165, "0": 139}

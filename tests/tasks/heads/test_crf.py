@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+from itertools import pairwise, product
+
+import pytest
+import torch
+from torch import Tensor
+
+from elmo.errors import ConfigError, ShapeError
+from elmo.tasks.heads.crf import Crf
+
+N_TAGS = 3
+LENGTHS = (4, 1, 3, 2)
+
+
+def a_crf(seed: int, **options: Tensor | bool) -> Crf:
+    torch.manual_seed(seed)
+    crf = Crf(N_TAGS, **options).double()  # pyright: ignore
+    for scores in crf.parameters():
+        torch.nn.init.normal_(scores)
+    return crf
+
+
+def a_batch(seed: int, lengths: tuple[int, ...] = LENGTHS) -> tuple[Tensor, Tensor, Tensor]:
+    """Emissions, tags and mask; padding holds noise."""
+    torch.manual_seed(1000 + seed)
+    emissions = 2 * torch.randn(len(lengths), max(lengths), N_TAGS, dtype=torch.float64)
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    return emissions, torch.randint(N_TAGS, mask.shape), mask
+
+
+def bio() -> dict[str, Tensor]:
+    """O, B, I: I follows B or I only, and does not start; B does not end, to have a rule for that too."""
+    return {
+        "allowed": torch.tensor([[1, 1, 0], [1, 1, 1], [1, 1, 1]]).bool(),
+        "starts": torch.tensor([1, 1, 0]).bool(),
+        "ends": torch.tensor([1, 0, 1]).bool(),
+    }
+
+
+def all_scores(crf: Crf, emissions: Tensor, *, is_constrained: bool) -> dict[tuple[int, ...], Tensor]:
+    """The score of every sequence of one sentence, ``emissions`` (time, tag), one by one."""
+    found = {}
+    for path in product(range(N_TAGS), repeat=len(emissions)):
+        steps = list(pairwise(path))
+        is_allowed = (
+            bool(crf.allowed_starts[path[0]])
+            and bool(crf.allowed_ends[path[-1]])
+            and all(bool(crf.allowed_steps[a, b]) for a, b in steps)
+        )
+        if is_constrained and not is_allowed:
+            continue
+        score = crf.starts[path[0]] + crf.ends[path[-1]]
+        score = score + sum(crf.steps[a, b] for a, b in steps)
+        found[path] = score + sum(emissions[t, tag] for t, tag in enumerate(path))
+    return found
+
+
+def log_z(scores: dict[tuple[int, ...], Tensor]) -> Tensor:
+    return torch.stack(list(scores.values())).logsumexp(dim=0)
+
+
+@pytest.mark.parametrize("is_constrained", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_sums_best_paths_and_marginals_agree_with_trying_every_sequence(
+    seed: int, is_constrained: bool
+) -> None:
+    crf = a_crf(seed, **(bio() if is_constrained else {}))
+    emissions, _, mask = a_batch(seed)
+    sums = crf.chain().log_partition(emissions, mask)
+    best = crf.best_paths(emissions, mask)
+    decoded = crf.decode(emissions, mask)
+    chances = crf.path_probabilities(emissions, best, mask)
+    marginals = crf.marginals(emissions, mask)
+    for k, length in enumerate(LENGTHS):
+        scores = all_scores(crf, emissions[k, :length], is_constrained=is_constrained)
+        right = max(scores, key=lambda path: float(scores[path].detach()))
+        whole = log_z(scores)
+        torch.testing.assert_close(sums[k], whole, rtol=0, atol=1e-9)
+        assert tuple(decoded[k]) == right
+        assert best.tags[k].tolist() == [*right, *[-1] * (max(LENGTHS) - length)]
+        torch.testing.assert_close(chances[k], (scores[right] - whole).exp(), rtol=0, atol=1e-9)
+        expected = torch.zeros_like(marginals[k])
+        for path, score in scores.items():
+            for t, tag in enumerate(path):
+                expected[t, tag] += (score - whole).exp()
+        torch.testing.assert_close(marginals[k], expected, rtol=0, atol=1e-9)
+
+
+def test_marginals_are_the_gradient_of_log_z() -> None:
+    crf = a_crf(7, **bio())
+    emissions, _, mask = a_batch(7)
+    emissions.requires_grad_()
+    (gradient,) = torch.autograd.grad(crf.chain().log_partition(emissions, mask).sum(), emissions)
+    torch.testing.assert_close(crf.marginals(emissions, mask), gradient, rtol=0, atol=1e-9)
+
+
+def test_likelihood_and_its_gradients_agree_with_trying_every_sequence() -> None:
+    crf = a_crf(3)
+    emissions, tags, mask = a_batch(3)
+    emissions.requires_grad_()
+    wanted = [emissions, *crf.parameters()]
+    found = crf.log_likelihood(emissions, tags, mask)
+    expected = []
+    for k, length in enumerate(LENGTHS):
+        scores = all_scores(crf, emissions[k, :length], is_constrained=False)
+        expected.append(scores[tuple(tags[k, :length].tolist())] - log_z(scores))
+    torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=1e-9)
+    weights = torch.tensor([1.0, 2.0, -3.0, 0.5], dtype=torch.float64)
+    found_gradients = torch.autograd.grad((found * weights).sum(), wanted)
+    right_gradients = torch.autograd.grad((torch.stack(expected) * weights).sum(), wanted)
+    for one, other in zip(found_gradients, right_gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
+
+
+def test_padding_changes_nothing() -> None:
+    crf = a_crf(4, **bio())
+    emissions, tags, mask = a_batch(4)
+    likelihoods, marginals = crf.log_likelihood(emissions, tags, mask), crf.marginals(emissions, mask)
+    tags_of_padding = tags.masked_fill(~mask, -1)
+    assert torch.equal(crf.log_likelihood(emissions, tags_of_padding, mask), likelihoods)
+    for k, length in enumerate(LENGTHS):
+        one = slice(k, k + 1)
+        alone = (emissions[one, :length], mask[one, :length])
+        torch.testing.assert_close(
+            crf.log_likelihood(alone[0], tags[one, :length], alone[1])[0], likelihoods[k], rtol=0, atol=1e-12
+        )
+        torch.testing.assert_close(crf.marginals(*alone)[0], marginals[k, :length], rtol=0, atol=1e-12)
+        assert not marginals[k, length:].any()
+        assert crf.decode(*alone) == [crf.decode(emissions, mask)[k]]
+
+
+def test_a_sentence_without_words_has_no_tags_and_loses_nothing() -> None:
+    crf = a_crf(5)
+    emissions, tags, mask = a_batch(5)
+    mask[1] = False
+    assert crf.decode(emissions, mask)[1] == []
+    assert float(crf.log_likelihood(emissions, tags, mask)[1].detach()) == 0.0
+    assert not crf.marginals(emissions, mask)[1].any()
+
+
+def test_tags_that_break_a_rule_have_a_finite_loss_and_gradient() -> None:
+    emissions, tags, mask = a_batch(6)
+    tags[0] = torch.tensor([2, 0, 2, 1])  # starts with I, I after O, ends with B
+    tags[2] = torch.tensor([0, 1, 2, 0])
+    free = a_crf(6, **bio())
+    strict = a_crf(6, **bio(), has_constrained_training=True)
+    found, strictly = (crf.log_likelihood(emissions, tags, mask) for crf in (free, strict))
+    assert torch.equal(found, a_crf(6).log_likelihood(emissions, tags, mask))  # rules have no part in it
+    assert found[0] == strictly[0]
+    assert strictly[2] > found[2]  # fewer sequences share what there is
+    for likelihood, crf in ((found, free), (strictly, strict)):
+        likelihood.sum().backward()
+        assert all(torch.isfinite(one.grad).all() for one in crf.parameters() if one.grad is not None)
+
+
+def test_with_rules_in_training_z_sums_what_is_allowed() -> None:
+    crf = a_crf(8, **bio(), has_constrained_training=True)
+    emissions, _, mask = a_batch(8, lengths=(3,))
+    tags = torch.tensor([[1, 2, 0]])
+    scores = all_scores(crf, emissions[0], is_constrained=True)
+    expected = scores[1, 2, 0] - log_z(scores)
+    torch.testing.assert_close(crf.log_likelihood(emissions, tags, mask)[0], expected, rtol=0, atol=1e-9)
+
+
+def test_an_unknown_tag_stands_for_any() -> None:
+    crf = a_crf(9)
+    emissions, _, mask = a_batch(9, lengths=(3,))
+    scores = all_scores(crf, emissions[0], is_constrained=False)
+    some = {path: score for path, score in scores.items() if path[0] == 1 and path[2] == 0}
+    found = crf.log_likelihood(emissions, torch.tensor([[1, -1, 0]]), mask)[0]
+    torch.testing.assert_close(found, log_z(some) - log_z(scores), rtol=0, atol=1e-9)
+
+
+def test_without_transitions_it_is_a_softmax() -> None:
+    crf = Crf(N_TAGS, has_transitions=False).double()
+    emissions, tags, mask = a_batch(10)
+    assert not any(scores.requires_grad for scores in crf.parameters())
+    softmax = torch.where(mask[:, :, None], emissions.softmax(dim=2), 0)
+    torch.testing.assert_close(crf.marginals(emissions, mask), softmax, rtol=0, atol=1e-12)
+    chosen = emissions.log_softmax(dim=2).gather(2, tags[:, :, None])[:, :, 0]
+    torch.testing.assert_close(
+        crf.log_likelihood(emissions, tags, mask), torch.where(mask, chosen, 0).sum(dim=1), rtol=0, atol=1e-12
+    )
+
+
+def test_rules_are_kept_with_the_scores() -> None:
+    emissions, _, mask = a_batch(11)
+    crf, other = a_crf(11, **bio()), Crf(N_TAGS).double()
+    other.load_state_dict(crf.state_dict())
+    assert other.decode(emissions, mask) == crf.decode(emissions, mask)
+    assert torch.equal(other.marginals(emissions, mask), crf.marginals(emissions, mask))
+
+
+def test_what_does_not_fit_is_named() -> None:
+    emissions, tags, mask = a_batch(0)
+    with pytest.raises(ShapeError, match=r"allowed ends of tags: expected shape \(3,\), found \(2,\)"):
+        Crf(3, ends=torch.ones(2))
+    with pytest.raises(ConfigError, match="allowed starts of tags: expected one or more, found none"):
+        Crf(3, starts=torch.zeros(3))
+    with pytest.raises(ConfigError, match="tags: expected 1 or more, found 0"):
+        Crf(0)
+    with pytest.raises(
+        ShapeError, match=r"expected emissions \(batch, time, 2\), time >= 1, found \(4, 4, 3\)"
+    ):
+        Crf(2).decode(emissions, mask)
+    with pytest.raises(ShapeError, match=r"and tags \(4, 3\)"):
+        Crf(3).log_likelihood(emissions, tags[:, :3], mask)

@@ -1,0 +1,152 @@
+"""Training a task: it learns, it stops, it is the same again, and a killed run goes on to the same end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from elmo import ConfigError, DataError, Elmo, TrainingError
+from elmo.tasks.data.examples import TaggedSentence
+from elmo.tasks.fit import Epoch, FitOptions, shuffled_batches
+from elmo.tasks.kinds.tagging import Tagging, TaggingOptions
+from elmo.tasks.task_model import TaskModel
+from elmo.tasks.vectors.layer_cache import LayerCache
+from elmo.tasks.vectors.word_vectors import VectorChoice
+from elmo.tasks.word_sources import WordSources
+from tests.formats.tiny import tiny_model
+
+OPTIONS = FitOptions(epochs=4, batch_size=4, learning_rate=0.02)
+HEAD = TaggingOptions(hidden_width=8, dropout=0.1)
+
+
+def sentences(n: int, *, seed: int) -> list[TaggedSentence]:
+    """A capital word is X, and so is the word after it: the tags need the word before."""
+    random = np.random.default_rng(seed)
+    found = []
+    for _ in range(n):
+        words = [random.choice(["a", "b", "Q"]) for _ in range(random.integers(1, 9))]
+        tags = ["X" if "Q" in words[max(k - 1, 0) : k + 1] else "y" for k in range(len(words))]
+        found.append(TaggedSentence(tuple(map(str, words)), tuple(tags)))
+    return found
+
+
+TRAIN, DEV = sentences(60, seed=1), sentences(20, seed=2)
+
+
+@pytest.fixture(scope="module")
+def sources() -> WordSources:
+    return WordSources(VectorChoice(dropout=0.1, characters=8), Elmo(tiny_model()))
+
+
+def trained(
+    sources: WordSources, *, options: FitOptions = OPTIONS, folder: Path | None = None, **given: object
+) -> TaskModel:
+    task = Tagging.of(TRAIN, HEAD)
+    return TaskModel.train(task, TRAIN, DEV, sources=sources, options=options, folder=folder, **given)  # pyright: ignore
+
+
+def weights(model: TaskModel) -> dict[str, torch.Tensor]:
+    return model.network.state_dict()
+
+
+def assert_equal(one: TaskModel, two: TaskModel) -> None:
+    assert one.epochs == two.epochs
+    for name, tensor in weights(one).items():
+        assert torch.equal(tensor, weights(two)[name]), name
+
+
+def test_it_learns_what_needs_context(sources: WordSources) -> None:
+    model = trained(sources, options=replace(OPTIONS, epochs=15))
+    scores = [epoch.scores["accuracy"] for epoch in model.epochs]
+    assert max(scores) > 0.95  # always the commonest tag: 0.53
+    assert model.evaluate(DEV)["accuracy"] == max(scores)  # the best epoch's weights are in place
+
+
+def test_the_seed_decides_everything(sources: WordSources) -> None:
+    assert_equal(trained(sources), trained(sources))
+    other = trained(sources, options=replace(OPTIONS, seed=2))
+    assert not torch.equal(weights(other)["head.lstm.layers.0.weight_ih_l0"],
+                           weights(trained(sources))["head.lstm.layers.0.weight_ih_l0"])  # fmt: skip
+
+
+def test_the_users_own_random_numbers_are_left_alone(sources: WordSources) -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    trained(sources, options=replace(OPTIONS, epochs=1))
+    assert torch.equal(torch.rand(2), expected)
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_killed_run_goes_on_to_the_same_result(sources: WordSources, tmp_path: Path, after: int) -> None:
+    whole = trained(sources)
+
+    def kill(epoch: Epoch) -> None:
+        if epoch.epoch == after:
+            raise Killed
+
+    with pytest.raises(Killed):
+        trained(sources, folder=tmp_path / "run", on_epoch=kill)
+    seen: list[int] = []
+    again = trained(sources, folder=tmp_path / "run", on_epoch=lambda epoch: seen.append(epoch.epoch))
+    assert seen == list(range(after + 1, OPTIONS.epochs + 1))
+    assert_equal(whole, again)
+
+
+def test_a_run_goes_on_only_with_the_same_data_and_options(sources: WordSources, tmp_path: Path) -> None:
+    trained(sources, options=replace(OPTIONS, epochs=1), folder=tmp_path / "run")
+    with pytest.raises(ConfigError, match="was begun with other data or options"):
+        trained(sources, options=replace(OPTIONS, epochs=2), folder=tmp_path / "run")
+    with pytest.raises(ConfigError, match="was begun with other data or options"):
+        TaskModel.train(
+            Tagging.of(TRAIN, HEAD), TRAIN[1:], DEV, sources=sources,
+            options=replace(OPTIONS, epochs=1), folder=tmp_path / "run",
+        )  # fmt: skip
+
+
+def test_it_stops_when_the_score_no_longer_rises(sources: WordSources) -> None:
+    still = replace(OPTIONS, epochs=50, patience=2, learning_rate=1e-12, decay_patience=1, decay=0.5)
+    epochs = trained(sources, options=still).epochs
+    assert [epoch.is_best for epoch in epochs] == [True, False, False]
+    assert [epoch.learning_rate for epoch in epochs] == [1e-12, 1e-12, 0.5e-12]
+
+
+def test_a_loss_that_is_no_number_ends_the_run_with_advice(sources: WordSources) -> None:
+    with pytest.raises(TrainingError, match=r"the loss is no number any more .*smaller learning rate"):
+        trained(sources, options=replace(OPTIONS, learning_rate=1e30, clip=1e30, epochs=20))
+
+
+def test_no_examples_are_refused(sources: WordSources) -> None:
+    task = Tagging.of(TRAIN, HEAD)
+    for parts in (([], DEV), (TRAIN, [])):
+        with pytest.raises(DataError, match="examples, found none"):
+            TaskModel.train(task, *parts, sources=sources, options=OPTIONS)
+
+
+def test_every_example_is_in_one_batch_and_batches_keep_their_bounds() -> None:
+    examples: Sequence[TaggedSentence] = sentences(300, seed=5)
+    options = FitOptions(batch_size=7, max_tokens=30)
+    batches = list(shuffled_batches(examples, options, np.random.default_rng(1)))
+    seen = sorted(id(example) for batch in batches for example in batch)
+    assert seen == sorted(map(id, examples))
+    for batch in batches:
+        assert len(batch) <= 7
+        assert len(batch) == 1 or sum(len(example.words) for example in batch) <= 30
+    again = list(shuffled_batches(examples, options, np.random.default_rng(2)))
+    assert batches != again
+
+
+def test_cached_layers_and_computed_ones_lead_to_one_score(sources: WordSources, tmp_path: Path) -> None:
+    cached = replace(sources, cache=LayerCache(tmp_path))
+    one, two = (trained(each, options=replace(OPTIONS, epochs=2)) for each in (sources, cached))
+    for a, b in zip(one.epochs, two.epochs, strict=True):
+        assert a.loss == pytest.approx(b.loss, rel=1e-2)  # half precision

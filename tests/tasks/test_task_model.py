@@ -1,0 +1,102 @@
+"""A task model's one file: it comes back whole, without the data, and strangers' files are refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from elmo import ConfigError, Elmo, FormatError
+from elmo.tasks.task_model import TaskModel
+from elmo.tasks.vectors.static import StaticVectors
+from elmo.tasks.vectors.word_vectors import VectorChoice
+from elmo.tasks.word_sources import WordSources
+from tests.formats.tiny import tiny_model
+from tests.tasks.test_fit import DEV, OPTIONS, trained
+
+STATIC = StaticVectors(("a", "Q"), np.array([[0.5, 1.0], [-1.0, 0.25]], np.float32))
+SHORT = replace(OPTIONS, epochs=1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("models") / "tiny"
+    Elmo(tiny_model()).save_pretrained(place)
+    return place
+
+
+def sources(folder: Path, **choice: object) -> WordSources:
+    return WordSources(VectorChoice(**choice), Elmo.from_pretrained(folder), STATIC)  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"elmo": "none"},
+        {"elmo": "input", "characters": 5},
+        {"elmo": "output"},
+        {"elmo": "both", "layer_norm": True},
+        {"elmo": "input", "top_only": True, "is_static_tuned": True},
+        {"elmo": "both", "is_bilm_tuned": True},
+    ],
+)
+def test_what_is_saved_predicts_the_same(folder: Path, tmp_path: Path, choice: dict[str, object]) -> None:
+    model = trained(sources(folder, **choice), options=SHORT, elmo_name=str(folder))
+    path = tmp_path / "tagger.safetensors"
+    model.save(path)
+    again = TaskModel.load(path)
+    assert again.epochs == model.epochs
+    assert again.evaluate(DEV) == model.evaluate(DEV)
+    for one, two in zip(model.predict(DEV), again.predict(DEV), strict=True):
+        assert one.tags == two.tags
+        np.testing.assert_allclose(one.confidences, two.confidences, atol=2e-3)  # static vectors are halved
+
+
+def test_a_fine_tuned_bilm_goes_with_the_file(folder: Path, tmp_path: Path) -> None:
+    model = trained(sources(folder, is_bilm_tuned=True), options=SHORT, elmo_name=str(folder))
+    before = Elmo.from_pretrained(folder).bilm.state_dict()
+    tuned = model.network.words.bilm
+    assert tuned is not None
+    assert any(not torch.equal(weight, before[name]) for name, weight in tuned.state_dict().items())
+    model.save(tmp_path / "tagger.safetensors")
+    again = TaskModel.load(tmp_path / "tagger.safetensors").network.words.bilm
+    assert again is not None
+    for name, weight in tuned.state_dict().items():
+        assert torch.equal(weight, again.state_dict()[name]), name
+
+
+def test_another_bilm_than_it_was_learned_with_is_refused(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tagger.safetensors"
+    trained(sources(folder), options=SHORT, elmo_name=str(folder)).save(path)
+    with pytest.raises(ConfigError, match=r"learned with the biLM [0-9a-f]{12}…, but .* is [0-9a-f]{12}…"):
+        TaskModel.load(path, elmo=Elmo(tiny_model(seed=7)))
+
+
+def test_files_that_are_no_task_models_are_refused(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tagger.safetensors"
+    trained(sources(folder), options=SHORT, elmo_name=str(folder)).save(path)
+    raw = path.read_bytes()
+    with pytest.raises(FormatError, match="nothing"):
+        TaskModel.load(tmp_path / "nothing.safetensors")
+    path.write_bytes(raw[: len(raw) // 2])
+    with pytest.raises(FormatError, match="no task model, or a damaged one"):
+        TaskModel.load(path)
+    save_file({"x": torch.zeros(1)}, path)
+    with pytest.raises(FormatError, match="expected a task model, as elmo task train writes them"):
+        TaskModel.load(path)
+    about = {"format": "elmo task model", "version": "1", "description": json.dumps({"kind": "tagging"})}
+    save_file({"x": torch.zeros(1)}, path, metadata=about)
+    with pytest.raises(FormatError, match="a task model that cannot be read"):
+        TaskModel.load(path)
+    path.write_bytes(raw)
+    tensors = load_file(path)
+    tensors["head.scores.linear.weight"] = torch.zeros(1)
+    about["description"] = json.dumps({**TaskModel.load(path)._description(), "epochs": []})
+    save_file(tensors, path, metadata=about)
+    with pytest.raises(FormatError, match="a task model that cannot be read"):
+        TaskModel.load(path)

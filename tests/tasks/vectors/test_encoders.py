@@ -1,0 +1,94 @@
+"""Encoders of words in context: ELMo's layers, and a transformer's pieces pooled to words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elmo import Carry, ConfigError, Elmo
+from elmo.tasks.vectors.encoders import ElmoEncoder, TransformerEncoder
+from elmo.tasks.vectors.word_vectors import VectorChoice
+from elmo.tasks.word_sources import WordSources
+from tests.formats.tiny import tiny_model
+
+SENTENCES = [("the", "river", "bank"), ("the",), ("river",) * 30]
+
+
+def test_elmos_layers_are_those_of_encode() -> None:
+    elmo = Elmo(tiny_model())
+    encoder = ElmoEncoder(elmo)
+    found = encoder.layers(SENTENCES)
+    for states, words in zip(found, SENTENCES, strict=True):
+        expected = elmo.encode([list(words)], layers="all")[0].vectors
+        np.testing.assert_array_equal(states, expected)
+        assert states.shape == (encoder.n_layers, len(words), encoder.width)
+
+
+def test_the_key_follows_the_weights_and_the_start() -> None:
+    model = tiny_model(warm=True)
+    keys = [ElmoEncoder(Elmo(model), start=start).key for start in ("zero", "warm")]
+    keys.append(ElmoEncoder(Elmo(tiny_model(seed=3))).key)
+    assert len(set(keys)) == 3
+    assert ElmoEncoder(Elmo(tiny_model(warm=True))).key == keys[0]
+    with pytest.raises(ConfigError, match="start from zero or warm"):
+        ElmoEncoder(Elmo(model), start=Carry())
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
+    folder = tmp_path_factory.mktemp("bert")
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "ri", "##ver", "bank"]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    config = transformers.BertConfig(
+        vocab_size=len(pieces), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=8, max_position_embeddings=16,
+    )  # fmt: skip
+    transformers.set_seed(1)
+    transformers.BertModel(config).save_pretrained(folder)
+    tokenizer = transformers.BertTokenizerFast(str(folder / "vocab.txt"))
+    tokenizer.model_max_length = 16
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_a_words_vector_is_the_mean_of_its_pieces(bert: Path) -> None:
+    import torch
+    from transformers import AutoModel, AutoTokenizer  # pyright: ignore[reportMissingImports]
+
+    encoder = TransformerEncoder(str(bert))
+    (found,) = encoder.layers([("the", "river", "bank")])
+    ids = AutoTokenizer.from_pretrained(bert)("the river bank", return_tensors="pt")
+    with torch.inference_mode():
+        states = AutoModel.from_pretrained(bert).eval()(**ids).last_hidden_state[0].numpy()
+    expected = [states[1], states[2:4].mean(axis=0), states[4]]  # after [CLS]; "ri", "##ver"
+    np.testing.assert_allclose(found[0], expected, atol=1e-5)
+
+
+def test_long_sentences_are_read_in_windows_and_batches_change_nothing(bert: Path) -> None:
+    encoder = TransformerEncoder(str(bert))
+    together = encoder.layers(SENTENCES)
+    assert [one.shape for one in together] == [(1, 3, 8), (1, 1, 8), (1, 30, 8)]
+    for words, states in zip(SENTENCES, together, strict=True):
+        np.testing.assert_allclose(encoder.layers([words])[0], states, atol=1e-5)
+    window = encoder.layers([("river",) * 7])[0]  # 14 pieces: what the model reads beside its two marks
+    np.testing.assert_allclose(together[2][:, :7], window, atol=1e-5)
+    assert np.abs(together[2]).min(axis=2).all()
+
+
+def test_a_transformer_stands_beside_elmo_in_a_tasks_vectors(bert: Path) -> None:
+    elmo, other = Elmo(tiny_model()), TransformerEncoder(str(bert))
+    sources = WordSources(VectorChoice(), elmo, others=(other,))
+    vectors = sources.network().eval()
+    found = vectors(sources.of(SENTENCES).batch(SENTENCES))
+    assert found.inputs.shape == (3, 30, elmo.width + 8)
+    np.testing.assert_allclose(found.inputs[0, :3, :8].detach(), other.layers(SENTENCES[:1])[0][0], atol=1e-5)
+
+
+def test_what_is_no_transformer_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    with pytest.raises(ConfigError, match="no model of transformers' with safetensors weights"):
+        TransformerEncoder(str(tmp_path))
