@@ -1,4 +1,4 @@
-# make run    embed a few sentences with MODEL= and show words in context
+# make run    words in context by the bundled models (or MODEL=), as tables and a picture
 # make test   everything that has to hold
 # make check  style, types, and that imports point down
 # Each sets up what it needs in .venv; nothing has to be installed by hand.
@@ -6,32 +6,34 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := all,dev
 PEERS ?= .venvs/peers
 PEER_SCRIPTS ?= ../shared/peers
 
 # One thread per test process: two processes with two threads each only wait for one another.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help run model-is-named test check conformance bench clean
+.PHONY: help run test check conformance bench clean
 
 help:
 	@sed -n '/^#/s/^# \{0,1\}//p; /^$$/q' Makefile
 
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
 
-$(VENV)/ready: pyproject.toml constraints.txt
+$(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "elmo needs Python 3.11 or newer; name one with make PYTHON=…")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/ready: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) '.[all,dev]'
 	touch $@
 
-model-is-named:
-	@test -n "$(MODEL)" || { echo 'make run: no model is bundled yet; name one, in any published format: make run MODEL=path/or/hub-id' >&2; exit 1; }
+# Showing words needs less than testing does; what the tests installed will do, too.
+$(VENV)/ready-to-run: pyproject.toml constraints.txt | $(BIN)/python
+	test $(VENV)/ready -nt pyproject.toml || $(INSTALL) '.[plots,zh]'
+	touch $@
 
-run: model-is-named $(VENV)/ready
-	@echo 'One word, four sentences: how alike its vectors are, layer by layer ($(MODEL))'
-	@$(BIN)/elmo compare bank 'I sat by the bank of the river .' 'The boat drifted to the far bank .' \
-	    'She took the money to the bank .' 'The bank raised its interest rates .' --model "$(MODEL)" --picture bank.png
+run: $(VENV)/ready-to-run
+	@$(BIN)/elmo demo $(if $(MODEL),--model "$(MODEL)") --picture words.png
 
 test: $(VENV)/ready
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal -m 'not conformance'

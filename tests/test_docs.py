@@ -26,6 +26,10 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lines = ["I sat by the bank of the river .", "She took the money to the bank .", "", "苹果发布了新手机。"]
     (tmp_path / "corpus.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (tmp_path / "other.txt").write_text("One more line .\n", encoding="utf-8")
+    rows = "She O\nflew O\nto O\nLondon B-LOC\n. O\n\nParis B-LOC\nis O\nhere O\n\n"
+    for name in ("train.conll", "dev.conll"):
+        (tmp_path / name).write_text(rows * 4, encoding="utf-8")
+    monkeypatch.setenv("ELMO_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

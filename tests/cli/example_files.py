@@ -8,9 +8,11 @@ import pytest
 
 from elmo.lexicon import probe
 from tests.cli.conftest import Run
+from tests.cli.task_files import train, write_files
 from tests.lexicon.test_word_pairs import DATA, GOLD
 from tests.lexicon.test_wordnet import write_wordnet
 from tests.lexicon.test_wsd import write_corpus, write_evaluation
+from tests.tasks.evidence.example_plan import write_plan
 from tests.train.logs import write_log
 
 _WORDS = (("banks", "NOUN", "Number=Plur", "nsubj"), ("lend", "VERB", "Number=Plur", "root"),
@@ -39,6 +41,12 @@ def prepare(command: str | None, here: Path, run: Run, monkeypatch: pytest.Monke
         for name in ("train", "dev"):
             (here / f"{name}.conllu").write_text(f"{rows}\n" * 6)
             (here / f"{name}.tsv").write_text("".join(f"{w}\t{t}\n" for w, t, _, _ in _WORDS) + "\n")
+    if command == "evidence":
+        write_plan(here)
+    if command == "task":
+        monkeypatch.setenv("ELMO_CACHE", str(here / "cache"))
+        write_files(here)
+        assert train(run, "tagging", "train.conll", "--dev", "dev.conll").code == 0
     if command == "similarity":
         (here / "wic").mkdir()
         for name in ("pairs", "more", "wic/train", "wic/dev"):

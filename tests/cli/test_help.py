@@ -25,6 +25,7 @@ GROUPS = {
         "similarity",
         "score",
     ),
+    "Tasks:": ("evidence", "task"),
 }
 COMMANDS = tuple(command for commands in GROUPS.values() for command in commands)
 

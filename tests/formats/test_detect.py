@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from elmo import models
 from elmo.errors import ConfigError, FormatError, OutputError
 from elmo.formats import detect, hdf5, native
 from elmo.formats.convert import convert
@@ -51,10 +52,10 @@ def test_where_formats_lie_together_our_own_is_read(folder: Path, tmp_path: Path
     assert detect.load(folder).format == native.NAME
 
 
-def test_no_source_says_that_no_model_is_bundled() -> None:
-    for source in (None, ""):
-        with pytest.raises(ConfigError, match="no model is bundled yet: give a path, or a Hub id"):
-            detect.load(source)
+def test_no_source_is_the_bundled_english_model_and_an_empty_one_is_refused() -> None:
+    assert_same_model(detect.load(None), detect.load(models.folder("en")))
+    with pytest.raises(ConfigError, match="expected a model's name, path or Hub id, found an empty one"):
+        detect.load("")
 
 
 def test_a_folder_of_no_format_is_refused_with_what_it_holds(tmp_path: Path) -> None:

@@ -57,6 +57,12 @@ def test_what_is_saved_predicts_the_same(folder: Path, tmp_path: Path, choice: d
         np.testing.assert_allclose(one.confidences, two.confidences, atol=2e-3)  # static vectors are halved
 
 
+def test_equal_models_are_equal_files(folder: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        trained(sources(folder), options=SHORT, elmo_name=str(folder)).save(tmp_path / name)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
 def test_a_fine_tuned_bilm_goes_with_the_file(folder: Path, tmp_path: Path) -> None:
     model = trained(sources(folder, is_bilm_tuned=True), options=SHORT, elmo_name=str(folder))
     before = Elmo.from_pretrained(folder).bilm.state_dict()
@@ -89,14 +95,14 @@ def test_files_that_are_no_task_models_are_refused(folder: Path, tmp_path: Path)
     save_file({"x": torch.zeros(1)}, path)
     with pytest.raises(FormatError, match="expected a task model, as elmo task train writes them"):
         TaskModel.load(path)
-    about = {"format": "elmo task model", "version": "1", "description": json.dumps({"kind": "tagging"})}
-    save_file({"x": torch.zeros(1)}, path, metadata=about)
+    about = {"format": "elmo task model", "version": 1, "kind": "tagging"}
+    save_file({"x": torch.zeros(1)}, path, metadata={"elmo": json.dumps(about)})
     with pytest.raises(FormatError, match="a task model that cannot be read"):
         TaskModel.load(path)
     path.write_bytes(raw)
     tensors = load_file(path)
     tensors["head.scores.linear.weight"] = torch.zeros(1)
-    about["description"] = json.dumps({**TaskModel.load(path)._description(), "epochs": []})
-    save_file(tensors, path, metadata=about)
+    about |= TaskModel.load(path)._description()
+    save_file(tensors, path, metadata={"elmo": json.dumps(about)})
     with pytest.raises(FormatError, match="a task model that cannot be read"):
         TaskModel.load(path)

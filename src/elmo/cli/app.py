@@ -16,6 +16,7 @@ from elmo.cli import (
     curves,
     demo,
     embed,
+    evidence,
     index,
     info,
     neighbours,
@@ -25,6 +26,7 @@ from elmo.cli import (
     senses,
     similarity,
     substitutes,
+    task,
     train,
     warm,
     wsd,
@@ -77,8 +79,10 @@ for panel, name, module in (
     ("Words", "probe", probe),
     ("Words", "similarity", similarity),
     ("Words", "score", score),
+    ("Tasks", "evidence", evidence),
 ):
     app.command(name, rich_help_panel=panel, epilog=module.EXAMPLES)(module.command)
+app.add_typer(task.app, name="task", rich_help_panel="Tasks")
 
 
 def _version(is_asked: bool) -> None:

@@ -76,7 +76,7 @@ def command(
     measure: Annotated[
         Literal["apd", "prt", "prt-inverted", "jsd"],
         typer.Option(help="Average pairwise distance, distance of prototypes, or divergence of senses."),
-    ] = "apd",
+    ] = "prt",
     limit: Annotated[
         int,
         typer.Option(min=1, max=1000, metavar="N", help="Usages of a word in a period; of more, a sample."),
@@ -99,7 +99,7 @@ def command(
     ] = 2,
     top: Annotated[int, typer.Option(min=0, metavar="N", help="Words whose sentences are shown.")] = 10,
     by: By = "layers",
-    layers: OneVector = "average",
+    layers: OneVector = "top",
     as_written: AsWritten = False,
     as_json: AsJson = False,
     out: ResultFile = None,

@@ -14,7 +14,7 @@ from elmo.cli.report import logger, one_line
 if TYPE_CHECKING:
     from elmo.embed.compare import Comparison
 
-EXAMPLES = examples("elmo demo --model model", "elmo demo --model model --picture words.png")
+EXAMPLES = examples("elmo demo", "elmo demo --model model --picture words.png")
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ WORDS = (
     Word(
         "en", "bank", ("money", "river"),
         (
-            "She took the money to the bank.",
-            "The bank raised its interest rates.",
-            "I sat by the bank of the river.",
-            "The boat drifted to the far bank.",
+            "The bank lent the company two million dollars.",
+            "Her bank gave her a loan to buy the house.",
+            "They walked along the bank of the river.",
+            "The village lies on the north bank of the stream.",
         ),
     ),
     Word(
@@ -87,7 +87,10 @@ def _compared(model: str | None) -> list[tuple[Word, Comparison]]:
     from elmo.embed.elmo import Elmo
     from elmo.errors import MissingExtraError
 
-    wanted = [word for word in WORDS if model is None or word.model == "en"]
+    if model is None:
+        models.folder()  # an installation without any says what to give instead
+    there = models.names() if model is None else (models.DEFAULT,)
+    wanted = [word for word in WORDS if word.model in there]
     loaded: dict[str, Elmo] = {}
     found: list[tuple[Word, Comparison]] = []
     for word in wanted:

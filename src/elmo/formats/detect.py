@@ -125,8 +125,10 @@ def _read(folder: Path, is_temporary: bool) -> Pretrained:
 @contextmanager
 def _found(source: str | Path | None) -> Iterator[tuple[Path, bool]]:
     """The folder that holds the model, and whether it is a temporary one."""
-    if source is None or not str(source):
+    if source is None:
         source = models.folder()
+    elif source == "":  # an unset variable of a script, which never meant the bundled model
+        raise ConfigError("expected a model's name, path or Hub id, found an empty one")
     elif isinstance(source, str) and source in models.names():
         source = models.folder(source)
     path = Path(source)

@@ -42,8 +42,10 @@ def model_card(model: Pretrained, *, dtype: str) -> str:
         ("Vocabulary", "none" if model.vocab is None else f"{len(model.vocab):,} words"),
         ("Output layer (softmax)", "yes" if model.softmax else "no"),
         ("Numbers", dtype),
-        ("Converted from", str(model.metadata.get("converted_from", model.format))),
     ]
+    origin = model.metadata.get("converted_from", model.format)
+    if origin != "elmo":  # one of our own was not converted
+        rows.append(("Converted from", str(origin)))
     return "\n".join([
         "---", *front, "---", "",
         "# ELMo: word vectors in context", "",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 FORMAT = "elmo task model"
 VERSION = 1
+_ABOUT = "elmo"  # under this name the file carries its description as JSON
 _STATIC_WORDS, _STATIC_VECTORS = "static.words", "static.vectors"
 _EXTRA = (_STATIC_WORDS, _STATIC_VECTORS)
 _TABLE = "words.static.weight"
@@ -48,6 +49,7 @@ class TaskModel:
     sources: WordSources
     epochs: Sequence[Epoch] = ()
     elmo_name: str | None = None  # where the biLM came from, as it was named
+    reading: Mapping[str, Any] = field(default_factory=dict)  # how the examples were read: tokeniser, columns
 
     @classmethod
     def train(
@@ -111,10 +113,11 @@ class TaskModel:
             raw = json.dumps(static.words, ensure_ascii=False).encode("utf-8", "surrogatepass")
             tensors[_STATIC_WORDS] = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
             tensors[_STATIC_VECTORS] = table.half()
-        about = {"format": FORMAT, "version": str(VERSION), "description": json.dumps(self._description())}
+        # one entry: the library writes several in any order, and equal models should be equal files
+        about = {"format": FORMAT, "version": VERSION, **self._description()}
         try:
             with replacing(path) as temporary:
-                save_file(tensors, temporary, metadata=about)
+                save_file(tensors, temporary, metadata={_ABOUT: json.dumps(about)})
         except SafetensorError as error:
             raise cannot_write(path, error) from error
 
@@ -152,7 +155,8 @@ class TaskModel:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise FormatError(f"{shown(path)}: a task model that cannot be read: {reason}") from error
         epochs = [Epoch(**epoch) for epoch in about.get("epochs", [])]
-        return cls(task, network.eval(), sources, epochs, about.get("elmo", {}).get("name"))
+        name = about.get("elmo", {}).get("name")
+        return cls(task, network.eval(), sources, epochs, name, about.get("reading", {}))
 
     def _description(self) -> dict[str, Any]:
         sources = self.sources
@@ -163,6 +167,7 @@ class TaskModel:
             "start": sources.start,
             "others": [one.key for one in sources.others],
             "epochs": [asdict(epoch) for epoch in self.epochs],
+            "reading": dict(self.reading),
         }
         if sources.elmo is not None and sources.choice.elmo != "none":
             encoder = ElmoEncoder(sources.elmo, start=sources.start)
@@ -179,7 +184,8 @@ class TaskModel:
         static = self.sources.static
         if static is not None:
             digest.update(static.vectors.tobytes())
-        description = {name: value for name, value in self._description().items() if name != "epochs"}
+        description = self._description()
+        del description["epochs"], description["reading"]
         return {**description, "data": digest.hexdigest(), "sizes": [len(train), len(dev)]}
 
 
@@ -194,13 +200,12 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], Mapping[str, Any]]:
         pass
     try:
         with safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
-            if about.get("format") != FORMAT:
+            about = json.loads((file.metadata() or {}).get(_ABOUT, "null"))
+            if not isinstance(about, dict) or about.get("format") != FORMAT:
                 raise FormatError(f"{shown(path)}: expected a task model, as elmo task train writes them")
-            if about.get("version") != str(VERSION):
+            if about.get("version") != VERSION:
                 raise FormatError(f"{shown(path)}: written by another version of elmo; train it again")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 -- no mapping
-            return tensors, json.loads(about["description"])
+            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 -- no mapping
     except (SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise FormatError(f"{shown(path)}: no task model, or a damaged one: {error}") from error
 

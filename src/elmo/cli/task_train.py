@@ -1,0 +1,349 @@
+"""``elmo task train``: labelled examples in, a model of a task out; stopped and started again at will."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import cache as once
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from elmo.cli.options import AsJson, Model, Start, Tokenizer, examples
+from elmo.cli.report import logger, one_line
+from elmo.cli.task_options import (
+    Also,
+    Cache,
+    CacheLimit,
+    Column,
+    FileFormat,
+    Header,
+    NoCache,
+    Separator,
+    TextColumn,
+    cutting,
+    is_bar_shown,
+    layer_cache,
+    read,
+    reader_options,
+    score_lines,
+    shown_score,
+)
+
+if TYPE_CHECKING:
+    from elmo.embed.elmo import Elmo
+    from elmo.tasks.fit import Epoch
+    from elmo.tasks.task_model import TaskModel
+    from elmo.tasks.vectors.static import StaticVectors
+
+KINDS = "tagging, classification, entailment, similarity, answers, roles or coreference"
+EXAMPLES = examples(
+    "elmo task train tagging train.conll --out a.safetensors -m model --epochs 2",
+    "elmo task train classification texts.tsv --out b.safetensors -m model",
+    "elmo task train roles roles.tsv --out c.safetensors -m model --elmo both",
+    "elmo task train tagging train.conll --out d.safetensors -m model --vectors v",
+)
+SUFFIX = ".safetensors"
+_TOKENISED = ("tagging", "roles", "coreference")  # kinds whose labelled files are columns of words
+_HELD_OUT = 10  # one in so many groups of examples
+
+_words = partial(typer.Option, rich_help_panel="Vectors of words")
+_network = partial(typer.Option, rich_help_panel="The network", show_default="by the kind")
+_learning = partial(typer.Option, rich_help_panel="How it learns")
+
+
+def command(
+    context: typer.Context,
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"{KINDS}.", show_default=False)],
+    train: Annotated[
+        list[str],
+        typer.Argument(metavar="TRAIN", help="Files to learn from, compressed or not.", show_default=False),
+    ],
+    *,
+    out: Annotated[Path, typer.Option(metavar=f"FILE{SUFFIX}", help="The new model.", show_default=False)],
+    dev: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE", help="Files to measure on after each epoch.", show_default="a tenth of TRAIN"
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model of that name.")] = False,
+    model: Model = None,
+    elmo: Annotated[
+        Literal["none", "input", "output", "both"],
+        _words("--elmo", help="Where the network is given ELMo's vectors."),
+    ] = "input",
+    top_only: Annotated[bool, _words("--top-only", help="The top layer alone, no mix.")] = False,
+    layer_norm: Annotated[
+        bool, _words("--layer-norm", help="Normalise layers before they are mixed.")
+    ] = False,
+    mix_penalty: Annotated[
+        float, _words(metavar="X", help="On the mix's weights; much gives all layers equal shares.")
+    ] = 0.001,
+    elmo_dropout: Annotated[float, _words(metavar="X", help="On ELMo's vectors.")] = 0.5,
+    tune_bilm: Annotated[bool, _words("--tune-bilm", help="Train the biLM, too; slow.")] = False,
+    start: Start = "zero",
+    vectors: Annotated[
+        Path | None, _words(metavar="FILE", help="Static vectors: GloVe, word2vec, fastText.")
+    ] = None,
+    tune_vectors: Annotated[bool, _words("--tune-vectors", help="Train the static vectors, too.")] = False,
+    characters: Annotated[
+        int, _words(min=0, metavar="N", help="Width of vectors made of a word's characters.")
+    ] = 0,
+    also: Also = None,
+    network: Annotated[
+        Literal["biattentive", "linear"] | None, _network("--network", help="Of classification.")
+    ] = None,
+    hidden: Annotated[int | None, _network(min=1, metavar="N", help="Width of its states.")] = None,
+    layers: Annotated[int | None, _network(min=1, metavar="N", help="Of tagging and roles.")] = None,
+    dropout: Annotated[float | None, _network(metavar="X", help="Inside it.")] = None,
+    crf: Annotated[
+        bool | None, _network("--crf/--no-crf", help="Of tagging.", show_default="where tags mark spans")
+    ] = None,
+    epochs: Annotated[int, _learning(min=1, metavar="N", help="At most.")] = 50,
+    patience: Annotated[int, _learning(min=1, metavar="N", help="Epochs to wait for a better score.")] = 6,
+    batch_size: Annotated[int, _learning(min=1, metavar="N", help="Examples of a batch.")] = 32,
+    learning_rate: Annotated[float, _learning(metavar="X", help="AdamW's.")] = 0.001,
+    seed: Annotated[int, _learning(min=0, metavar="N", help="The same seed gives the same model.")] = 1,
+    column: Column = None,
+    text_column: TextColumn = None,
+    file_format: FileFormat = None,
+    header: Header = None,
+    separator: Separator = None,
+    tokenizer: Tokenizer = None,
+    cache: Cache = None,
+    no_cache: NoCache = False,
+    cache_limit: CacheLimit = 20.0,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.png",
+            help="Draw the layers' shares in the mixes (.png, .pdf or .svg).",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model of a task; the one file holds all of it but the biLM.
+
+    A run that was stopped goes on after its last epoch when the same command is given again: until the
+    model is written, checkpoints lie in FILE.training.
+    """
+    from elmo.embed.atomic import locked
+    from elmo.embed.elmo import Elmo
+    from elmo.tasks.fit import FitOptions
+    from elmo.tasks.kinds.by_name import task_class
+    from elmo.tasks.task_model import TaskModel
+    from elmo.tasks.vectors.encoders import TransformerEncoder
+    from elmo.tasks.vectors.word_vectors import VectorChoice
+    from elmo.tasks.word_sources import WordSources
+
+    task_class(kind)  # mistakes are told before a large model is loaded
+    _check_out(out, inputs=[*train, *(dev or ())], is_replaced=overwrite)
+    if picture is not None:
+        from elmo.embed.figure import check
+
+        check(picture)
+    asked = {"--network": network, "--hidden": hidden, "--layers": layers, "--dropout": dropout, "--crf": crf}
+    head = _head_options(kind, asked)
+    reading = reader_options(
+        kind,
+        column=column,
+        text_column=text_column,
+        file_format=file_format,
+        header=header,
+        separator=separator,
+    )
+    choice = VectorChoice(
+        elmo=elmo,
+        top_only=top_only,
+        layer_norm=layer_norm,
+        dropout=elmo_dropout,
+        mix_penalty=mix_penalty,
+        is_bilm_tuned=tune_bilm,
+        is_static_tuned=tune_vectors,
+        characters=characters,
+    )
+    options = FitOptions(
+        epochs=epochs, patience=patience, batch_size=batch_size, learning_rate=learning_rate, seed=seed
+    )
+
+    @once
+    def bilm() -> Elmo | None:
+        return None if elmo == "none" else Elmo.from_pretrained(model)
+
+    cut, chosen = cutting(tokenizer, bilm)
+    learned = read(kind, train, cut=cut, options=reading).examples
+    measured = read(kind, dev, cut=cut, options=reading).examples if dev else None
+    is_held_out = measured is None
+    if measured is None:
+        learned, measured = _held_out(learned, seed=seed)
+    task: Any = task_class(kind).of(learned, head)  # pyright: ignore[reportArgumentType]
+    sources = WordSources(
+        choice,
+        bilm(),
+        None if vectors is None else _static(vectors, [*learned, *measured]),
+        tuple(TransformerEncoder(name) for name in also or ()),
+        layer_cache(cache, has_none=no_cache, limit=cache_limit),
+        start,
+    )
+    if tokenizer is not None and kind in _TOKENISED:
+        logger.warning("--tokenizer is for raw text; labelled files of %s have their own words", kind)
+    if is_held_out:
+        of_all = f"{len(measured):,} of {len(learned) + len(measured):,}"
+        logger.info("%s examples are held out to measure on (--dev names others)", of_all)
+    folder = out.with_name(f"{out.name}.training")
+    context.obj.after_interrupt = "; give the same command again to go on after the last epoch"
+    with (
+        locked(out.with_name(f".{out.name}.lock"), subject=out),
+        context.obj.showing("elmo.tasks.vectors.layer_cache"),
+    ):
+        if folder.exists():
+            logger.info("%s: going on with the run that was begun", folder)
+        found = TaskModel.train(
+            task,
+            learned,
+            measured,
+            sources=sources,
+            options=options,
+            elmo_name=model if elmo != "none" else None,
+            folder=folder,
+            on_epoch=_tell,
+            show_progress=is_bar_shown(context.obj),
+        )
+        # how text was cut, and files were read, for those who measure or use the model
+        name = tokenizer if kind in _TOKENISED else chosen().name
+        found.reading = {"tokenizer": name, "options": reading}
+        found.save(out)
+        _forget(folder)
+    values = _values(found, out, n_train=len(learned), n_dev=len(measured))
+    print(json.dumps(values) if as_json else "\n".join(map(one_line, _lines(values))))
+    logger.info("%s: written", out)
+    if picture is not None:
+        _draw(found, out, picture)
+
+
+def _check_out(out: Path, *, inputs: Sequence[str], is_replaced: bool) -> None:
+    from elmo.errors import OutputError
+    from elmo.formats.files import shown
+
+    if out.suffix != SUFFIX:
+        raise OutputError(f"{shown(out)}: expected a name that ends in {SUFFIX}")
+    if not out.parent.is_dir():
+        raise OutputError(f"{shown(out)}: there is no folder {shown(out.parent)}")
+    if out.is_dir():
+        raise OutputError(f"{shown(out)}: expected the name of a file, found a folder")
+    if out.resolve() in (Path(one).resolve() for one in inputs if one != "-"):
+        raise OutputError(f"{shown(out)}: lies among the input; put it elsewhere")
+    if out.exists() and not is_replaced:
+        raise OutputError(f"{shown(out)}: is there already; --overwrite replaces it, or name another")
+
+
+def _head_options(kind: str, asked: Mapping[str, Any]) -> Any:
+    """The options of the kind's network; one that it has not is named as the user wrote it."""
+    from dataclasses import fields
+
+    from elmo.errors import ConfigError
+    from elmo.tasks.kinds.by_name import KINDS, task_options
+
+    names = {
+        "--network": "network",
+        "--hidden": "hidden_width",
+        "--layers": "n_layers",
+        "--dropout": "dropout",
+        "--crf": "has_crf",
+    }
+    known = {one.name for one in fields(KINDS[kind][1])}
+    for option, value in asked.items():
+        if value is not None and names[option] not in known:
+            has = ", ".join(option for option, name in names.items() if name in known)
+            raise ConfigError(f"{kind} has no {option}; of its network, it has {has}")
+    return task_options(kind, {names[option]: value for option, value in asked.items()})
+
+
+def _held_out(examples: Sequence[Any], *, seed: int) -> tuple[list[Any], list[Any]]:
+    """A tenth of the examples, by chance; those that share a sentence or a passage stay together."""
+    import numpy as np
+
+    from elmo.errors import DataError
+
+    groups: dict[Any, list[Any]] = {}
+    for example in examples:
+        groups.setdefault(example.sentences[0], []).append(example)
+    if len(groups) < 2:
+        raise DataError("expected two different examples or more to hold some out, found one; give --dev")
+    order = np.random.default_rng((seed, len(groups))).permutation(len(groups))
+    held = set(order[: max(1, round(len(groups) / _HELD_OUT))].tolist())
+    is_held = {words: place in held for place, words in enumerate(groups)}
+    parts: tuple[list[Any], list[Any]] = ([], [])
+    for example in examples:
+        parts[is_held[example.sentences[0]]].append(example)
+    return parts
+
+
+def _static(path: Path, examples: Sequence[Any]) -> StaticVectors:
+    from elmo.tasks.vectors.static import read_static
+
+    words = {word for example in examples for sentence in example.sentences for word in sentence}
+    found = read_static(path, wanted=words)
+    n_found = sum(found.place(word) >= 0 for word in words)
+    logger.info("%s: vectors of %s of %s words", path, f"{n_found:,}", f"{len(words):,}")
+    return found
+
+
+def _tell(epoch: Epoch) -> None:
+    scores = ", ".join(
+        f"{name.replace('_', ' ')} {shown_score(name, value)}" for name, value in epoch.scores.items()
+    )
+    best = ", best so far" if epoch.is_best else ""
+    logger.info(f"epoch {epoch.epoch}: loss {epoch.loss:.4f}, {scores}{best}", extra=asdict(epoch))
+
+
+def _forget(folder: Path) -> None:
+    """Checkpoints have done their duty when the model stands."""
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        logger.warning("%s: cannot be removed; it is of no use any more", folder)
+
+
+def _values(model: TaskModel, out: Path, *, n_train: int, n_dev: int) -> dict[str, Any]:
+    best = next(epoch for epoch in reversed(model.epochs) if epoch.is_best)
+    return {
+        "model": str(out),
+        "kind": model.task.kind,
+        "train": n_train,
+        "dev": n_dev,
+        "best_epoch": best.epoch,
+        "scores": best.scores,
+        "mixes": best.mixes,
+        "epochs": [asdict(epoch) for epoch in model.epochs],
+    }
+
+
+def _lines(values: Mapping[str, Any]) -> list[str]:
+    """The best epoch's figures, and what the mixes learned."""
+    lines = [
+        f"{'train':20}{values['train']:>9,} examples",
+        f"{'dev':20}{values['dev']:>9,} examples",
+        f"{'best epoch':20}{values['best_epoch']:>9} of {len(values['epochs'])}",
+        *score_lines(values["scores"]),
+    ]
+    for place, mix in values["mixes"].items():
+        shares = ", ".join(f"{k}: {share:.2f}" for k, share in enumerate(mix["shares"]))
+        lines.append(f"the mix's shares at the {place}: {shares}; gamma {mix['gamma']:.2f}")
+    return lines
+
+
+def _draw(model: TaskModel, out: Path, picture: Path) -> None:
+    from elmo.tasks.mix_picture import draw_mixes, learned_mixes
+
+    if mixes := learned_mixes(model, out.stem):
+        draw_mixes(mixes, picture)
+        logger.info("%s: written", picture)
+    else:
+        logger.warning("%s: a model without ELMo has no mix to draw", picture)

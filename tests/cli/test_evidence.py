@@ -1,0 +1,84 @@
+"""``elmo evidence``: tables on stdout, files in the folder, mistakes in one line, and nothing done twice."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+
+from tests.cli.conftest import Run, assert_refused
+from tests.tasks.evidence.example_plan import PLAN, write_plan
+
+
+def test_it_prints_the_tables_and_does_nothing_twice(run: Run, here: Path) -> None:
+    write_plan(here)
+    first = run("evidence", "plan.toml", "--out", "found", "--tables", "1", "--seeds", "1", "--tasks", "ner")
+    assert first.code == 0, first.err
+    assert "Table 1." in first.out
+    assert "Table 2." not in first.out
+    assert "1 of 2: ner, baseline, seed 1, 24 examples: f1 " in first.err
+    assert " left\n" in first.err
+    assert first.out == (here / "found" / "evidence.txt").read_text(encoding="utf-8")
+    second = run(
+        "evidence", "plan.toml", "--out", "found", "--tables", "1", "--seeds", "1", "--tasks", "ner", "--json"
+    )
+    assert json.loads(second.out) == json.loads(
+        (here / "found" / "evidence.json").read_text(encoding="utf-8")
+    )
+    assert "of 2:" not in second.err
+
+
+def test_what_the_command_line_says_counts_before_the_plan(
+    run: Run, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_plan(here, PLAN.replace('model = "model"', 'model = "nowhere"').replace("glove", "gone"))
+    arguments = ("evidence", "plan.toml", "--out", "found", "--tables", "1", "--seeds", "1", "--tasks", "ner")
+    assert_refused(run(*arguments), "[defaults] vectors", "gone.txt: no such file")
+    write_plan(here, PLAN.replace('model = "model"', 'model = "nowhere"'))
+    monkeypatch.setenv("ELMO_MODEL", "model")
+    assert_refused(run(*arguments, "--vectors", "glove.txt"), "nowhere")
+    found = run(*arguments, "--model", "model")
+    assert found.code == 0, found.err
+
+
+def test_without_matplotlib_the_rest_is_written_and_one_line_says_so(
+    run: Run, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    write_plan(here)
+    found = run("evidence", "plan.toml", "--out", "found", "--tables", "1", "--seeds", "1", "--tasks", "mood")
+    assert found.code == 0, found.err
+    assert (here / "found" / "evidence.json").is_file()
+    assert "warning: left out: gains.png, mixes.png; pictures need pip install 'pyelmo[plots]'" in found.err
+
+
+def test_mistakes_are_told_in_one_line(run: Run, here: Path) -> None:
+    write_plan(here)
+    assert_refused(run("evidence", "plan.toml", "--out", "x", "--tables", "4"), "tables like 1,2,3", code=2)
+    assert_refused(run("evidence", "plan.toml", "--out", "x", "--tables", ""), "nothing to gather")
+    assert_refused(run("evidence", "plan.toml", "--out", "x", "--tasks", "pos"), "no task 'pos'", "ner, mood")
+    assert_refused(run("evidence", "nothing.toml", "--out", "x"), "nothing.toml")
+    (here / "plan.toml").write_text("[ner]\nkind = 'tagging'\ntrain = 'a'\n")
+    assert_refused(
+        run("evidence", "plan.toml", "--out", "x"), "a: no such file", "[ner] dev: expected the path"
+    )
+    assert not (here / "x").exists()
+
+
+def test_ctrl_c_keeps_all_and_says_how_to_go_on(start: Callable[..., Popen[str]], here: Path) -> None:
+    write_plan(here, PLAN.replace("epochs = 2", "epochs = 100000\npatience = 100000"))
+    process = start("evidence", "plan.toml", "--out", "found", "--tables", "1", "--tasks", "ner")
+    runs = here / "found" / "runs"
+    while process.poll() is None and not list(runs.glob("*.training/step-*")):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert err == "elmo: interrupted; give the same command again to go on\n"
+    assert list(runs.glob("*.training/step-*"))

@@ -1,0 +1,309 @@
+"""``elmo task``: trained, measured and used on tiny data; mistakes are told in one line, nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from elmo.tasks.data.columns import read_tagged
+from elmo.tasks.data.roles import read_roles
+from elmo.tasks.data.texts import read_texts
+from elmo.tasks.task_model import TaskModel
+from tests.cli.conftest import Run, assert_refused
+from tests.cli.task_files import FAST, TEXTS, train, write_files
+from tests.cli.test_help import examples
+
+
+@pytest.fixture
+def data(here: Path) -> Path:
+    write_files(here)
+    return here
+
+
+@pytest.fixture(scope="module")
+def kept() -> dict[str, bytes]:
+    """A tagger that was trained once."""
+    return {}
+
+
+@pytest.fixture
+def ner(data: Path, run: Run, kept: dict[str, bytes]) -> Path:
+    """A tagger that was trained on the same data, with the model of the same folder."""
+    path = data / "ner.safetensors"
+    if not kept:
+        assert train(run, "tagging", "train.conll", "--dev", "dev.conll").code == 0
+        kept["ner"] = path.read_bytes()
+    path.write_bytes(kept["ner"])
+    return path
+
+
+def test_a_tagger_is_trained_measured_and_used(run: Run, data: Path) -> None:
+    outcome = train(run, "tagging", "train.conll", "--dev", "dev.conll", "--elmo", "both")
+    assert outcome.code == 0, outcome.err
+    lines = outcome.err.splitlines()
+    assert re.fullmatch(r"elmo: epoch 1: loss [\d.]+, f1 [\d.]+%, precision .*, best so far", lines[0])
+    assert lines[-1] == "elmo: ner.safetensors: written"
+    assert "best epoch" in outcome.out
+    for place in ("input", "output"):
+        assert re.search(rf"shares at the {place}: 0: 0.3\d, 1: 0.3\d, 2: 0.3\d; gamma \d", outcome.out)
+    assert sorted(path.name for path in data.glob("*ner*")) == ["ner.safetensors"]  # no checkpoints any more
+
+    measured = run(
+        "task", "evaluate", "ner.safetensors", "dev.conll", "--no-cache", "--json", "--out", "p.jsonl"
+    )
+    assert measured.code == 0, measured.err
+    values = json.loads(measured.out)
+    assert (values["examples"], values["tokens"], values["kind"]) == (5, 18, "tagging")
+    best = max(epoch.scores["f1"] for epoch in TaskModel.load(data / "ner.safetensors").epochs)
+    assert values["scores"]["f1"] == best
+    rows = [json.loads(line) for line in (data / "p.jsonl").read_text().splitlines()]
+    assert rows[0]["gold"] == ["O", "B-ORG", "O", "O"]
+    table = run("task", "evaluate", "ner.safetensors", "dev.conll", "--no-cache").out.splitlines()
+    assert f"{'f1':20}{best:9.2%}" in table
+
+    (data / "plain.txt").write_text("The Bank lends.\n\nLondon\n")
+    shown = run("task", "predict", "ner.safetensors", "plain.txt")
+    assert re.search(r"(?m)^Bank   \S+ +[\d.]+%$", shown.out), shown
+    assert shown.out.count("\n\n") == 2
+    written = run("task", "predict", "ner.safetensors", "plain.txt", "--out", "tagged.conll")
+    assert (written.code, written.out) == (0, "")
+    found = read_tagged(data / "tagged.conll")
+    assert [one.words for one in found] == [("The", "Bank", "lends", "."), ("London",)]
+    one = json.loads(run("task", "predict", "ner.safetensors", "--text", "London lends", "--json").out)
+    assert one["words"] == ["London", "lends"]
+    assert len(one["tags"]) == len(one["confidences"]) == 2
+
+
+def test_a_classifier_is_trained_measured_and_used(run: Run, data: Path) -> None:
+    outcome = train(run, "classification", "texts.tsv", "--dev", "texts.tsv", out="c.safetensors")
+    assert outcome.code == 0, outcome.err
+    measured = run("task", "evaluate", "c.safetensors", "texts.tsv", "--no-cache", "--out", "p.tsv")
+    assert re.search(r"(?m)^accuracy +\d+\.\d\d%$", measured.out), measured
+    assert read_texts(data / "p.tsv")[0].words == ("the", "river", "is", "fine")
+    shown = run("task", "predict", "c.safetensors", "--text", "a fine river", "--text", "broke")
+    assert [re.sub(r"[\d.]+%", "%", line).split()[1:] for line in shown.out.splitlines()] == [
+        ["%", "a", "fine", "river"],
+        ["%", "broke"],
+    ]
+
+
+def test_roles_are_learned_measured_and_used(run: Run, data: Path) -> None:
+    outcome = train(run, "roles", "roles.tsv", "--dev", "roles.tsv", "--layers", "1", out="r.safetensors")
+    assert outcome.code == 0, outcome.err
+    measured = run("task", "evaluate", "r.safetensors", "roles.tsv", "--no-cache", "--out", "p.conll")
+    assert "precision" in measured.out
+    assert [(one.words[0], one.predicate) for one in read_roles(data / "p.conll")] == [
+        ("They", 1),
+        ("Banks", 1),
+    ]
+    shown = run("task", "predict", "r.safetensors", "--text", "Banks [[lend]] money .")
+    assert "[[lend]]" in shown.out, shown
+    (data / "asked.tsv").write_text("Banks\tN\tbank\t-\nlend\tV\tlend\tlend.01\n")
+    assert "[[lend]]" in run("task", "predict", "r.safetensors", "asked.tsv").out
+    for given in (("corpus.txt",), ("--text", "Banks lend money .")):
+        assert_refused(
+            run("task", "predict", "r.safetensors", *given), "mark it, --text 'They [[lent]] money .'"
+        )
+
+
+@contextmanager
+def interrupted(at: str) -> Iterator[None]:
+    """Ctrl-C, right after the line that begins so was logged."""
+
+    def press(record: logging.LogRecord) -> bool:
+        if record.getMessage().startswith(at):
+            raise KeyboardInterrupt
+        return True
+
+    logging.getLogger("elmo.cli").addFilter(press)
+    try:
+        yield
+    finally:
+        logging.getLogger("elmo.cli").removeFilter(press)
+
+
+def test_a_stopped_run_goes_on_to_the_same_model(run: Run, data: Path) -> None:
+    more = ("--dev", "dev.conll", "--epochs", "3")
+    assert train(run, "tagging", "train.conll", *more, out="whole.safetensors").code == 0
+    with interrupted("epoch 2"):
+        stopped = train(run, "tagging", "train.conll", *more)
+    assert stopped.code == 130
+    said = "elmo: interrupted; give the same command again to go on after the last epoch"
+    assert stopped.err.splitlines()[-1] == said
+    assert not (data / "ner.safetensors").exists()
+    other = train(run, "tagging", "train.conll", *more, "--seed", "2")
+    assert other.code == 1
+    assert "was begun with other data or options" in other.err
+    again = train(run, "tagging", "train.conll", *more)
+    assert again.code == 0, again.err
+    assert [line[:13] for line in again.err.splitlines() if "loss" in line] == ["elmo: epoch 3"]
+    assert "going on with the run that was begun" in again.err
+    assert not (data / "ner.safetensors.training").exists()
+    whole, parts = (load_file(data / f"{name}.safetensors") for name in ("whole", "ner"))
+    assert whole.keys() == parts.keys()
+    for name, weight in whole.items():
+        assert torch.equal(weight, parts[name]), name
+    both = [TaskModel.load(data / f"{name}.safetensors").epochs for name in ("whole", "ner")]
+    assert both[0] == both[1]
+
+
+def test_without_dev_a_tenth_is_held_out_and_sentences_stay_together(run: Run, data: Path) -> None:
+    outcome = train(run, "tagging", "train.conll", "--json")
+    assert outcome.code == 0, outcome.err
+    assert "elmo: 1 of 5 examples are held out to measure on (--dev names others)" in outcome.err
+    values = json.loads(outcome.out)
+    assert (values["train"], values["dev"], len(values["epochs"])) == (4, 1, 2)
+    from elmo.cli.task_train import _held_out
+
+    pairs = [*read_roles(data / "roles.tsv"), *read_roles(data / "roles.tsv")]
+    learned, held = _held_out(pairs, seed=3)
+    assert len(held) == len(learned) == 2
+    assert not {one.words for one in learned} & {one.words for one in held}
+    assert [_held_out(pairs, seed=seed) for seed in (3, 3)] == [(learned, held)] * 2
+
+
+def test_what_an_earlier_run_wrote_is_kept_unless_told(run: Run, ner: Path) -> None:
+    before = ner.read_bytes()
+    assert_refused(train(run, "tagging", "train.conll"), "ner.safetensors: is there already; --overwrite")
+    assert ner.read_bytes() == before
+    assert train(run, "tagging", "train.conll", "--overwrite", "--seed", "4").code == 0
+    assert ner.read_bytes() != before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("parsing train.conll", "the kinds of tasks are tagging, classification"),
+        ("tagging empty.conll", "empty.conll: expected examples, found an empty file"),
+        ("tagging nothing.conll", "nothing.conll"),
+        ("tagging train.conll --column 5", "train.conll:1: expected a column 5, counted from 0"),
+        ("tagging uneven.conll", "uneven.conll:2: expected 2 columns"),
+        ("tagging train.conll --network linear", "tagging has no --network; of its network, it has --hidden"),
+        ("classification texts.tsv --column x", "expected a column 'x', found 'label', 'text'"),
+        ("classification texts.tsv --layers 2", "classification has no --layers"),
+        ("entailment texts.tsv --text-column 1", "entailment takes two of --text-column, found 1"),
+        ("answers texts.tsv --column 1", "files of answers have fixed columns"),
+        ("roles roles.tsv --column x", "give a number, found 'x'"),
+        ("tagging train.conll --header", "tagging is read without has_header"),
+        ("tagging train.conll --dev other.conll", "'PER' is none that was learned"),
+        ("tagging train.conll --dev dev.conll --elmo none", "a task needs vectors of words"),
+        ("tagging train.conll --model nowhere", "nowhere"),
+        ("tagging train.conll --vectors nowhere.txt", "nowhere.txt"),
+        ("tagging train.conll --elmo-dropout 2", "dropout must lie in 0..1"),
+        ("tagging train.conll --out x.bin", "x.bin: expected a name that ends in .safetensors"),
+        ("tagging train.conll --out no/x.safetensors", "there is no folder no"),
+        ("tagging train.conll --picture x.doc", "x.doc: expected a name that ends in"),
+        ("tagging train.conll --tokenizer x", "tokenizer: expected one of en"),
+        (
+            "tagging one.conll",
+            "expected two different examples or more to hold some out, found one; give --dev",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_told_in_one_line(run: Run, data: Path, arguments: str, told: str) -> None:
+    if "x.doc" in arguments:
+        pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    (data / "empty.conll").write_text("\n")
+    (data / "one.conll").write_text("The O\nBank B-ORG\n")
+    (data / "uneven.conll").write_text("The O\nBank B-ORG x\n")
+    (data / "other.conll").write_text("Ann S-PER\n\nBob B-PER\n\n")
+    before = sorted(path.name for path in data.iterdir())
+    assert_refused(train(run, *arguments.split()), told)
+    assert sorted(path.name for path in data.iterdir()) == before
+
+
+def test_what_cannot_be_measured_or_asked_is_told_in_one_line(run: Run, ner: Path) -> None:
+    here = ner.parent
+    (here / "other.conll").write_text("Ann B-PER\n\n")
+    (here / "empty.conll").write_text("")
+    (here / "some.bin").write_bytes(b"abc")
+    evaluate, predict = ("task", "evaluate"), ("task", "predict")
+    assert_refused(run(*evaluate, "nothing.safetensors", "dev.conll"), "nothing.safetensors")
+    assert_refused(run(*evaluate, "some.bin", "dev.conll"), "some.bin: no task model, or a damaged one")
+    assert_refused(run(*evaluate, ner, "nothing.conll"), "nothing.conll")
+    assert_refused(run(*evaluate, ner, "empty.conll", "--no-cache"), "found an empty file")
+    assert_refused(run(*evaluate, ner, "other.conll", "--no-cache"), "'PER' is none that was learned: LOC, O")
+    assert_refused(
+        run(*evaluate, ner, "dev.conll", "--out", "x.json"), "ends in .jsonl, .conll, .tsv for tagging"
+    )
+    assert_refused(run(*evaluate, ner, "dev.conll", "--out", "dev.conll"), "dev.conll: lies among the input")
+    assert_refused(run(*predict, ner, "empty.conll"), "found an empty file")
+    assert_refused(run(*predict, ner, "--text", " "), "--text:1: expected words in the text")
+    assert_refused(
+        run(*predict, ner, "--question", "who", "--passage", "I"), "tagging is asked by --text or FILE"
+    )
+    assert_refused(run(*predict, ner), "expected one of FILE, --text", code=2)
+    assert_refused(run(*predict, ner, "corpus.txt", "--text", "x"), "found FILE, --text", code=2)
+    (here / "mixed.conll").write_text("Ann B-PER\nLondon B-LOC\n\n")
+    told = run(*evaluate, ner, "mixed.conll", "--no-cache")
+    assert told.code == 0
+    assert "mixed.conll:1: 1 labels of 1 kinds were not seen in training, 'PER' for one" in told.err
+    (here / "model").rename(here / "moved")
+    moved = run(*predict, ner, "--text", "Bank")
+    assert_refused(moved, "elmo: model: expected a folder", "; --model names the biLM that")
+    assert run(*predict, ner, "--text", "Bank", "--model", "moved").code == 0
+
+
+def test_layers_are_kept_where_the_user_says(run: Run, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ("task", "train", "tagging", "train.conll", "-m", "model", "--epochs", "1", "--hidden", "4")
+    assert run(*command, "--out", "a.safetensors", "--cache", "here").code == 0
+    assert list(data.glob("here/elmo-*/*.block"))
+    monkeypatch.setenv("ELMO_CACHE", str(data / "there"))
+    outcome = run(*command, "--out", "b.safetensors")
+    assert "5 of 5 sentences are not in the cache: computing" in outcome.err
+    assert list(data.glob("there/elmo-*/*.block"))
+    monkeypatch.delenv("ELMO_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(data / "home"))
+    assert run("task", "evaluate", "b.safetensors", "dev.conll").code == 0
+    assert list(data.glob("home/elmo/layers/elmo-*/*.block"))
+
+
+def test_static_vectors_and_characters_do_without_a_bilm(run: Run, data: Path) -> None:
+    arguments = ("--elmo", "none", "--vectors", "v", "--characters", "4", "--picture", "mix.png")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    outcome = run("task", "train", "tagging", "train.conll", "--out", "x.safetensors", *FAST, *arguments)
+    assert outcome.code == 0, outcome.err
+    assert "v: vectors of 6 of 6 words" in outcome.err
+    assert "mix.png: a model without ELMo has no mix to draw" in outcome.err
+    assert run("task", "predict", "x.safetensors", "--text", "Bank").code == 0
+
+
+def test_a_model_remembers_how_its_examples_were_read(run: Run, data: Path) -> None:
+    rows = "".join(f"{text}\tx\t{label}\n" for label, text in (row.split("\t") for row in TEXTS))
+    (data / "odd.tsv").write_text(rows)
+    options = ("--column", "2", "--text-column", "0", "--tokenizer", "whitespace")
+    outcome = train(run, "classification", "odd.tsv", "--dev", "odd.tsv", *options, out="c.safetensors")
+    assert outcome.code == 0, outcome.err
+    assert run("task", "evaluate", "c.safetensors", "odd.tsv", "--no-cache").code == 0
+    shown = run("task", "predict", "c.safetensors", "--text", "it's fine.", "--json")
+    assert json.loads(shown.out)["words"] == ["it's", "fine."]
+
+
+@pytest.mark.parametrize("command", [(), ("train",), ("evaluate",), ("predict",)])
+def test_every_example_of_the_help_runs(
+    run: Run, ner: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("ELMO_CACHE", str(ner.parent / "cache"))
+    shown = run("task", *command, "--help")
+    assert (shown.code, shown.err) == (0, "")
+    assert max(map(len, shown.out.splitlines())) <= 80
+    lines = examples(shown.out)
+    assert len(lines) >= 2
+    for line in lines:
+        words = shlex.split(line)
+        assert len(line) <= 78, line
+        short = ["--epochs", "1", "--hidden", "4"] if "train" in words else []
+        outcome = run(*words[1:], *short)
+        assert outcome.code == 0, (line, outcome.err)
+        if "--out" in words:
+            assert (ner.parent / words[words.index("--out") + 1]).exists(), line

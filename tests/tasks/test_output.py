@@ -1,0 +1,186 @@
+"""Files of predictions: the readers read them back, all that is known is in them, bad names are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elmo import OutputError
+from elmo.tasks.data.examples import (
+    Document,
+    LabelledText,
+    Place,
+    Predicate,
+    Question,
+    Span,
+    TaggedSentence,
+    TextPair,
+)
+from elmo.tasks.kinds.answers import PredictedAnswer
+from elmo.tasks.kinds.classification import PredictedLabel
+from elmo.tasks.kinds.coreference import PredictedClusters
+from elmo.tasks.kinds.roles import PredictedRoles
+from elmo.tasks.kinds.similarity import PredictedScore
+from elmo.tasks.kinds.tagging import PredictedTags
+from elmo.tasks.output import SUFFIXES, check_output, record, write_predictions
+from elmo.tasks.reading import read_examples
+
+WORDS = ("They", "lent\N{NO-BREAK SPACE}out", "河岸", "cash", "and", "left")
+HERE = Place("a.conll", 1)
+TEXT = "The Bank lends."
+ASKED: dict[str, tuple[list[Any], list[Any]]] = {
+    "tagging": (
+        [TaggedSentence(WORDS, None), TaggedSentence(("Bank",), ("B-ORG",))],
+        [
+            PredictedTags(("O", "O", "B-LOC", "O", "O", "O"), (0.5,) * 6),
+            PredictedTags(("B-ORG",), (0.987654,)),
+        ],
+    ),
+    "classification": (
+        [LabelledText(WORDS, "good")],
+        [PredictedLabel("bad", {"bad": 0.75, "good": 0.25})],
+    ),
+    "entailment": (
+        [TextPair(WORDS, ("a", "b"), "yes", 4.0)],
+        [PredictedLabel("no", {"no": 0.75, "yes": 0.25})],
+    ),
+    "similarity": ([TextPair(WORDS, ("a", "b"), "yes", 4.0)], [PredictedScore(3.14159)]),
+    "answers": (
+        [Question("q1", ("Who", "?"), ("The", "Bank"), TEXT, ((0, 3), (4, 8)), ("The Bank",), (Span(0, 2),))],
+        [PredictedAnswer((("Bank", 0.6), ("The Bank", 0.3)))],
+    ),
+    "roles": (
+        [Predicate(WORDS, 5, None, HERE), Predicate(WORDS, 1, (Span(0, 1, "A0"),), HERE)],
+        [
+            PredictedRoles((Span(0, 1, "A0"),), (0.9,)),
+            PredictedRoles((Span(0, 1, "A0"), Span(2, 4, "A1")), (0.8, 0.7)),
+        ],
+    ),
+    "coreference": (
+        [
+            Document(
+                "d; part 002", (("Ann", "lends", "her", "cash"), ("She",)), None, ("A", "A", "A", "A", "B")
+            )
+        ],
+        [PredictedClusters(((Span(0, 1), Span(2, 3), Span(4, 5)),), ((0.9, 0.8, 0.7),))],
+    ),
+}
+
+
+def write(kind: str, path: Path) -> Path:
+    examples, predictions = ASKED[kind]
+    write_predictions(path, kind, examples=examples, predictions=predictions)
+    return path
+
+
+@pytest.mark.parametrize("kind", ASKED)
+def test_json_lines_hold_every_kind_with_what_is_right_where_it_is_known(kind: str, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in write(kind, tmp_path / "p.jsonl").read_text("utf-8").splitlines()]
+    examples, predictions = ASKED[kind]
+    assert len(rows) == len(examples)
+    for row, one in zip(rows, predictions, strict=True):
+        assert row.items() >= one.to_json().items()
+    gold = {
+        "tagging": ["B-ORG"],
+        "classification": "good",
+        "entailment": "yes",
+        "similarity": 4.0,
+        "answers": ["The Bank"],
+        "roles": [{"start": 0, "end": 1, "role": "A0"}],
+    }
+    assert [row["gold"] for row in rows if "gold" in row] == ([gold[kind]] if kind in gold else [])
+
+
+def test_tags_are_read_back_from_columns(tmp_path: Path) -> None:
+    for suffix in (".conll", ".tsv"):
+        found = read_examples("tagging", [write("tagging", tmp_path / f"p{suffix}")]).examples
+        assert [one.words for one in found] == [WORDS, ("Bank",)]
+        assert [one.tags for one in found] == [one.tags for one in ASKED["tagging"][1]]
+
+
+def test_roles_of_one_sentence_are_read_back_from_one_block_of_columns(tmp_path: Path) -> None:
+    path = write("roles", tmp_path / "p.conll")
+    found = read_examples("roles", [path]).examples
+    assert [(one.predicate, one.words) for one in found] == [(1, WORDS), (5, WORDS)]
+    assert [one.roles for one in found] == [one.roles for one in reversed(ASKED["roles"][1])]
+    assert path.read_text("utf-8").count("They") == 1
+
+
+def test_a_role_around_its_predicate_is_cut_there(tmp_path: Path) -> None:
+    example = Predicate(("a", "b", "c", "d"), 1, None)
+    one = PredictedRoles((Span(0, 4, "A0"),), (0.5,))
+    write_predictions(tmp_path / "p.conll", "roles", examples=[example], predictions=[one])
+    (found,) = read_examples("roles", [tmp_path / "p.conll"]).examples
+    assert found.roles == (Span(0, 1, "A0"), Span(2, 4, "C-A0"))
+
+
+def test_the_same_sentence_twice_stays_two_sentences(tmp_path: Path) -> None:
+    examples = [Predicate(("a", "b"), 1, None, Place("x", line)) for line in (1, 4)]
+    told = [PredictedRoles((Span(0, 1, "A0"),), (0.5,))] * 2
+    write_predictions(tmp_path / "p.conll", "roles", examples=examples, predictions=told)
+    assert len(read_examples("roles", [tmp_path / "p.conll"]).examples) == 2
+
+
+def test_clusters_are_read_back_with_name_and_speakers(tmp_path: Path) -> None:
+    (found,) = read_examples("coreference", [write("coreference", tmp_path / "p.conll")]).examples
+    (document,) = ASKED["coreference"][0]
+    assert (found.name, found.text, found.speakers) == (document.name, document.text, document.speakers)
+    assert found.clusters == ASKED["coreference"][1][0].clusters
+
+
+def test_squads_own_program_reads_the_answers(tmp_path: Path) -> None:
+    assert json.loads(write("answers", tmp_path / "p.json").read_text()) == {"q1": "Bank"}
+
+
+def test_tables_are_read_back_as_labelled_data(tmp_path: Path) -> None:
+    (text,) = read_examples("classification", [write("classification", tmp_path / "a.tsv")]).examples
+    assert (text.label, text.words) == ("bad", WORDS)
+    (pair,) = read_examples("entailment", [write("entailment", tmp_path / "b.tsv")]).examples
+    assert (pair.label, pair.first, pair.second) == ("no", WORDS, ("a", "b"))
+    (alike,) = read_examples("similarity", [write("similarity", tmp_path / "c.tsv")]).examples
+    assert (alike.score, alike.second) == (3.1416, ("a", "b"))
+    assert write("answers", tmp_path / "d.tsv").read_text().splitlines()[1] == "q1\tBank\t0.6000\tWho ?"
+
+
+def test_what_utf_8_and_columns_cannot_hold_does_no_harm(tmp_path: Path) -> None:
+    odd = [TaggedSentence(("a\tb", "\udc80"), None)]
+    told = [PredictedTags(("O", "O"), (1.0, 1.0))]
+    path = tmp_path / "p.conll"
+    path.write_text("before")
+    with pytest.raises(
+        OutputError, match=r"without tabs and line ends for columns, found 'a\\tb'; write .jsonl"
+    ):
+        write_predictions(path, "tagging", examples=odd, predictions=told)
+    assert [one.name for one in tmp_path.iterdir()] == ["p.conll"]
+    assert path.read_text() == "before"
+    write_predictions(tmp_path / "p.jsonl", "tagging", examples=odd, predictions=told)
+    assert json.loads((tmp_path / "p.jsonl").read_text())["words"] == ["a\tb", "\udc80"]
+    texts = [LabelledText(("a\tb\n", "c"), None)]
+    said = [PredictedLabel("x", {"x": 1.0})]
+    write_predictions(tmp_path / "p.tsv", "classification", examples=texts, predictions=said)
+    assert (tmp_path / "p.tsv").read_text().splitlines()[1] == "x\t1.0000\ta\\tb\\n c"
+
+
+def test_names_of_no_format_and_of_inputs_are_refused(tmp_path: Path) -> None:
+    for kind, suffixes in SUFFIXES.items():
+        for suffix in (".jsonl", ".conll", ".json", ".tsv", ".txt", ""):
+            if suffix in suffixes:
+                check_output(tmp_path / f"p{suffix}", kind)
+            else:
+                with pytest.raises(OutputError, match=f"expected a name that ends in .* for {kind}"):
+                    check_output(tmp_path / f"p{suffix}", kind)
+    with pytest.raises(OutputError, match="there is no folder"):
+        check_output(tmp_path / "no" / "p.jsonl", "tagging")
+    (tmp_path / "folder.jsonl").mkdir()
+    with pytest.raises(OutputError, match="found a folder"):
+        check_output(tmp_path / "folder.jsonl", "tagging")
+    with pytest.raises(OutputError, match="lies among the input"):
+        check_output(tmp_path / "p.jsonl", "tagging", inputs=["-", str(tmp_path / "p.jsonl")])
+
+
+def test_a_stranger_is_no_example() -> None:
+    with pytest.raises(TypeError, match="expected an example of a task, found int"):
+        record(3, PredictedScore(1.0))

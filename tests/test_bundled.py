@@ -1,0 +1,92 @@
+"""The bundled models: small, whole, offline, and able to tell the senses of a word apart."""
+
+from __future__ import annotations
+
+import socket
+from collections import defaultdict
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elmo import ConfigError, Elmo, models, perplexity, similarity
+from elmo.formats import detect
+from elmo.lexicon.expected_words import expected_words
+from elmo.lexicon.usages import Usage
+
+DATA = Path(__file__).parent / "data"
+LANGUAGES: dict[str, str | None] = {"en": None}  # with the library that its tokeniser needs
+MAX_BYTES = 25_000_000
+
+
+@pytest.fixture(scope="module", params=LANGUAGES)
+def elmo(request: pytest.FixtureRequest) -> Elmo:
+    name = request.param
+    if library := LANGUAGES[name]:
+        pytest.importorskip(library, reason=f"{library} is not installed")
+    return Elmo.from_pretrained(name)
+
+
+def test_they_are_there_and_the_english_one_is_the_default() -> None:
+    assert models.names() == tuple(LANGUAGES)
+    assert detect.describe(None).fingerprint == detect.describe("en").fingerprint
+    with pytest.raises(ConfigError, match="no model 'fr' is bundled; those that are: en"):
+        models.folder("fr")
+
+
+@pytest.mark.parametrize("name", LANGUAGES)
+def test_each_is_small_and_has_its_card(name: str) -> None:
+    folder = models.folder(name)
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= MAX_BYTES
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    for part in ("## Data", "## Recipe", "## Scores", "## Limits", "CC BY-SA", f"recipes/{name}.sh"):
+        assert part in card, part
+
+
+def test_no_network_is_asked(elmo: Elmo, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise AssertionError("a bundled model went to the network")
+
+    monkeypatch.setattr(socket.socket, "connect", refused)
+    again = Elmo.from_pretrained(models.folder(elmo.tokenizer.name))
+    text = "I sat by the bank." if elmo.tokenizer.name == "en" else "我坐在河边。"
+    assert np.array_equal(again.encode(text).vectors, elmo.encode(text).vectors)
+
+
+def test_it_predicts_words(elmo: Elmo) -> None:
+    assert elmo.vocab is not None
+    assert len(elmo.vocab) >= 40_000
+    text = (
+        "The king of France died in Paris ."
+        if elmo.tokenizer.name == "en"
+        else "他出生于北京，毕业于清华大学。"
+    )
+    assert perplexity(elmo, [text])["zero"].geometric_mean < 1000
+
+
+def test_layers_tell_senses_apart_better_than_chance_and_expected_words_far_better(elmo: Elmo) -> None:
+    lines = (DATA / f"senses.{elmo.tokenizer.name}.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    words, senses, sentences = zip(*(line.split("\t") for line in lines), strict=True)
+    tokens = [elmo.tokenizer(sentence) for sentence in sentences]
+    places = [found.tokens.index(word) for found, word in zip(tokens, words, strict=True)]
+    usages = [Usage(found, place, place + 1, "") for found, place in zip(tokens, places, strict=True)]
+    layers = [found.word(word) for found, word in zip(elmo.encode(sentences), words, strict=True)]
+    assert _share_right(words, senses, layers) >= 0.65  # measured 0.694
+    assert _share_right(words, senses, list(expected_words(elmo, usages).vectors)) >= 0.85  # 0.888
+
+
+def _share_right(words: tuple[str, ...], senses: tuple[str, ...], vectors: list[Any]) -> float:
+    """Of three sentences with a word, how often the two of one sense are nearer; 0.5 is chance."""
+    by_word = defaultdict(list)
+    for number, word in enumerate(words):
+        by_word[word].append(number)
+    right = [
+        similarity(vectors[a], vectors[b]) > similarity(vectors[a], vectors[c])
+        for numbers in by_word.values()
+        for a, b, c in permutations(numbers, 3)
+        if senses[a] == senses[b] != senses[c]
+    ]
+    assert len(right) == 8 * len(by_word)
+    return float(np.mean(right))
