@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.embed.start import Start
+from elmo.embed.start import Carry, Start
 from elmo.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -28,10 +28,8 @@ class ElmoEncoder:
     def __init__(self, elmo: Elmo, *, start: Start = "zero") -> None:
         from elmo.embed.to_files import fingerprint_now
 
-        if start not in ("zero", "warm"):
-            raise ConfigError(
-                "a task's vectors start from zero or warm: a carried state depends on the order"
-            )
+        if isinstance(start, Carry):
+            raise ConfigError("a task's vectors start from zero or warm: a carried state follows the order")
         self.elmo = elmo
         self.start: Literal["zero", "warm"] = start
         self.fingerprint = fingerprint_now(elmo, start=start)
