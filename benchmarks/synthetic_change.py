@@ -7,8 +7,8 @@ more, two "periods" are drawn with shares of its senses that differ by chance; h
 Jensen-Shannon divergence of the senses drawn) is what a measure of change should tell. Prints Spearman's
 correlation over words, the mean over draws, for every measure and vector: layers of the word as written,
 layers with the lemma in its place, and the words that are expected there. Then, of the same words, how well
-clusters of each vector agree with the senses (adjusted Rand index). The defaults of ``elmo change`` and of
-``elmo senses`` are chosen by these tables, and by nothing that ``change.py`` measures.
+clusters of each vector agree with the senses (adjusted Rand index). No two periods here differ in anything
+but their senses: what real periods differ in besides, ``change.py`` shows.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def command(
     measure: Annotated[
         Literal["apd", "prt", "prt-inverted", "jsd"],
         typer.Option(help="Average pairwise distance, distance of prototypes, or divergence of senses."),
-    ] = "prt",
+    ] = "apd",
     limit: Annotated[
         int,
         typer.Option(min=1, max=1000, metavar="N", help="Usages of a word in a period; of more, a sample."),

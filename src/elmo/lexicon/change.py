@@ -99,7 +99,7 @@ def change(
     words: Iterable[tuple[str, Mapping[str, Usages]]],
     periods: Sequence[str],
     *,
-    measure: str = "prt",
+    measure: str = "apd",
     method: Method = "agglomerative",
     permutations: int = 1000,
     min_count: int = 10,
@@ -135,7 +135,7 @@ def change(
     return Changes(measure, tuple(periods), *_ranked(changed, left_out))
 
 
-def check_periods(periods: Sequence[str], *, min_count: int, measure: str = "prt") -> None:
+def check_periods(periods: Sequence[str], *, min_count: int, measure: str = "apd") -> None:
     """Refuse what cannot be compared, before anything is read."""
     if len(periods) < 2 or len(set(periods)) < len(periods):
         raise ConfigError(
