@@ -29,6 +29,7 @@ def binary() -> bytes:
         ("glove.txt.gz", gzip.compress(LINES.encode())),
         ("word2vec.bin", binary()),
     ],
+    ids=["GloVe", "fastText", "compressed", "word2vec"],
 )
 def test_every_kind_of_file_gives_the_same_table(tmp_path: Path, name: str, raw: bytes) -> None:
     (tmp_path / name).write_bytes(raw)
