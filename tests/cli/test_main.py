@@ -73,7 +73,7 @@ def test_wrong_usage_is_told_in_one_line_with_code_2(run: Run, arguments: list[s
     [
         (["embed", "nothing.txt", "--model", "model"], "nothing.txt"),
         (["embed", "none/*.txt", "--model", "model"], "none/*.txt"),
-        (["embed", "corpus.txt"], "no model"),
+        (["embed", "corpus.txt", "--model", ""], "expected a model's name"),
         (["embed", "corpus.txt", "--model", "nowhere"], "nowhere"),
         (["embed", "corpus.txt", "--model", "more"], "more"),
         (["embed", "corpus.txt", "--model", "model", "--layers", "7"], "7"),
@@ -85,7 +85,7 @@ def test_wrong_usage_is_told_in_one_line_with_code_2(run: Run, arguments: list[s
         (["embed", "corpus.txt", "--model", "model", "--format", "conllu"], "corpus.txt"),
         (["embed", "corpus.txt", "--model", "model", "--format", "tokens", "--split"], "split"),
         (["embed", "latin.txt", "--model", "model"], "latin.txt:1"),
-        (["info"], "no model"),
+        (["info", ""], "expected a model's name"),
         (["info", "nowhere"], "nowhere"),
         (["info", "corpus.txt"], "corpus.txt"),
         (["info", "x" * 5000], "xxx"),

@@ -54,6 +54,7 @@ def test_where_formats_lie_together_our_own_is_read(folder: Path, tmp_path: Path
 
 def test_no_source_is_the_bundled_english_model_and_an_empty_one_is_refused() -> None:
     assert_same_model(detect.load(None), detect.load(models.folder("en")))
+    assert detect.describe(None).source == "en"
     with pytest.raises(ConfigError, match="expected a model's name, path or Hub id, found an empty one"):
         detect.load("")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from elmo import ConfigError, DataError, Elmo, TrainingError
 from elmo.tasks.data.examples import TaggedSentence
 from elmo.tasks.fit import Epoch, FitOptions, shuffled_batches
-from elmo.tasks.kinds.tagging import Tagging, TaggingOptions
+from elmo.tasks.kinds.tagging import PredictedTags, Tagging, TaggingOptions
 from elmo.tasks.task_model import TaskModel
 from elmo.tasks.vectors.layer_cache import LayerCache
 from elmo.tasks.vectors.word_vectors import VectorChoice
@@ -120,6 +120,38 @@ def test_it_stops_when_the_score_no_longer_rises(sources: WordSources) -> None:
     assert [epoch.learning_rate for epoch in epochs] == [1e-12, 1e-12, 0.5e-12]
 
 
+@dataclass(frozen=True)
+class Scripted(Tagging):
+    """Tagging whose held-out scores are given."""
+
+    def scores(
+        self, examples: Sequence[TaggedSentence], predictions: Sequence[PredictedTags]
+    ) -> dict[str, float]:
+        return {"accuracy": SCRIPT.pop(0)}
+
+
+SCRIPT: list[float] = []
+
+
+@pytest.mark.parametrize(
+    ("script", "best", "n_epochs"),
+    [
+        ([-0.4, -0.2, -0.3, -0.25, -0.1], 2, 4),  # correlations may be negative
+        ([0.0, 0.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.5], 5, 7),  # nothing right yet is no reason to stop
+        ([0.5, 0.5, 0.5, 0.9], 1, 3),
+    ],
+)
+def test_the_best_epoch_is_the_first_with_the_highest_score(
+    sources: WordSources, script: list[float], best: int, n_epochs: int
+) -> None:
+    SCRIPT[:] = script
+    plain = Tagging.of(TRAIN, HEAD)
+    task = Scripted(plain.scheme, plain.labels, plain.options)
+    options = replace(OPTIONS, epochs=len(script), patience=2)
+    epochs = TaskModel.train(task, TRAIN[:8], DEV[:2], sources=sources, options=options).epochs
+    assert (max(epoch.epoch for epoch in epochs if epoch.is_best), len(epochs)) == (best, n_epochs)
+
+
 def test_a_loss_that_is_no_number_ends_the_run_with_advice(sources: WordSources) -> None:
     with pytest.raises(TrainingError, match=r"the loss is no number any more .*smaller learning rate"):
         trained(sources, options=replace(OPTIONS, learning_rate=1e30, clip=1e30, epochs=20))
@@ -140,7 +172,7 @@ def test_every_example_is_in_one_batch_and_batches_keep_their_bounds() -> None:
     assert seen == sorted(map(id, examples))
     for batch in batches:
         assert len(batch) <= 7
-        assert len(batch) == 1 or sum(len(example.words) for example in batch) <= 30
+        assert len(batch) == 1 or len(batch) * max(len(example.words) for example in batch) <= 30  # padded
     again = list(shuffled_batches(examples, options, np.random.default_rng(2)))
     assert batches != again
 
@@ -150,3 +182,4 @@ def test_cached_layers_and_computed_ones_lead_to_one_score(sources: WordSources,
     one, two = (trained(each, options=replace(OPTIONS, epochs=2)) for each in (sources, cached))
     for a, b in zip(one.epochs, two.epochs, strict=True):
         assert a.loss == pytest.approx(b.loss, rel=1e-2)  # half precision
+        assert a.scores == pytest.approx(b.scores, abs=0.02)

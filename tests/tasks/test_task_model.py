@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from elmo import ConfigError, Elmo, FormatError
+from elmo import ConfigError, Elmo, ElmoError, FormatError
 from elmo.tasks.task_model import TaskModel
 from elmo.tasks.vectors.static import StaticVectors
 from elmo.tasks.vectors.word_vectors import VectorChoice
@@ -63,6 +63,36 @@ def test_equal_models_are_equal_files(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
+def test_a_description_is_not_believed(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tagger.safetensors"
+    model = trained(sources(folder), options=SHORT, elmo_name=str(folder))
+    model.save(path)
+    tensors = load_file(path)
+    about = {"format": "elmo task model", "version": 1, **model._description()}
+    task = {**about["task"], "options": {**about["task"]["options"], "hidden_width": 10**7}}
+    for change, message in (
+        ({"epochs": 3}, "cannot be read"),
+        ({"epochs": [{"x": 1}]}, "cannot be read"),
+        ({"reading": [1]}, "cannot be read"),
+        ({"task": task}, r"head\.lstm\.layers\.0\.weight_ih_l0 of shape \(32, \d+\), expected \(40000000"),
+        ({"kind": "parsing"}, "the kinds of tasks are"),
+    ):
+        save_file(tensors, path, metadata={"elmo": json.dumps({**about, **change})})
+        with pytest.raises(ElmoError, match=message):
+            TaskModel.load(path)
+
+
+def test_vectors_beyond_half_precision_are_kept_whole(folder: Path, tmp_path: Path) -> None:
+    large = StaticVectors(("a", "Q"), np.array([[1e5, 1.0], [-1e5, 0.25]], np.float32))
+    model = trained(
+        WordSources(VectorChoice(), Elmo.from_pretrained(folder), large), options=SHORT, elmo_name=str(folder)
+    )
+    model.save(tmp_path / "tagger.safetensors")
+    again = TaskModel.load(tmp_path / "tagger.safetensors")
+    assert again.sources.static is not None
+    np.testing.assert_array_equal(again.sources.static.vectors, large.vectors)
+
+
 def test_a_fine_tuned_bilm_goes_with_the_file(folder: Path, tmp_path: Path) -> None:
     model = trained(sources(folder, is_bilm_tuned=True), options=SHORT, elmo_name=str(folder))
     before = Elmo.from_pretrained(folder).bilm.state_dict()
@@ -104,5 +134,14 @@ def test_files_that_are_no_task_models_are_refused(folder: Path, tmp_path: Path)
     tensors["head.scores.linear.weight"] = torch.zeros(1)
     about |= TaskModel.load(path)._description()
     save_file(tensors, path, metadata={"elmo": json.dumps(about)})
-    with pytest.raises(FormatError, match="a task model that cannot be read"):
+    with pytest.raises(
+        FormatError, match=r"tagger\.safetensors: head\.scores\.linear\.weight of shape \(1,\)"
+    ):
         TaskModel.load(path)
+
+
+def test_the_door_of_the_room_opens_to_what_it_names() -> None:
+    from elmo import tasks
+
+    assert tasks.__all__ == sorted(tasks.__all__) == dir(tasks)
+    assert all(callable(getattr(tasks, name)) for name in tasks.__all__)

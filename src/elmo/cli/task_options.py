@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from elmo.tasks.vectors.layer_cache import LayerCache
     from elmo.text.tokens import Tokenizer, Tokens
 
+TOKENISED = ("tagging", "roles", "coreference")  # kinds whose labelled files are columns of words
+
 _data = partial(typer.Option, rich_help_panel="The data", show_default=False)
 _cache = partial(typer.Option, rich_help_panel="The cache", show_default=False)
 

@@ -12,6 +12,7 @@ import typer
 from elmo.cli.options import AsJson, Tokenizer, examples
 from elmo.cli.report import logger, one_line
 from elmo.cli.task_options import (
+    TOKENISED,
     Also,
     Bilm,
     Column,
@@ -31,6 +32,9 @@ from elmo.cli.task_options import (
 
 if TYPE_CHECKING:
     from elmo.tasks.data.sources import Tokenize
+
+# options of readers that are not of labels
+_PLACES = ("text", "first", "second", "has_header", "file_format")
 
 EXAMPLES = examples(
     "elmo task predict ner.safetensors --text 'The river bank .'",
@@ -106,6 +110,9 @@ def command(
         header=header,
         separator=separator,
     )
+    if kind not in TOKENISED:  # columns of tables are where they were; files of words tell by themselves
+        before = remembered(learned).get("options", {})
+        options = {name: before[name] for name in _PLACES if name in before} | options
     cut, _ = cutting(tokenizer or remembered(learned).get("tokenizer"), lambda: learned.sources.elmo)
     if files:
         asked = _of_files(kind, files, cut=cut, options=options)

@@ -15,6 +15,7 @@ import typer
 from elmo.cli.options import AsJson, Model, Start, Tokenizer, examples
 from elmo.cli.report import logger, one_line
 from elmo.cli.task_options import (
+    TOKENISED,
     Also,
     Cache,
     CacheLimit,
@@ -47,7 +48,6 @@ EXAMPLES = examples(
     "elmo task train tagging train.conll --out d.safetensors -m model --vectors v",
 )
 SUFFIX = ".safetensors"
-_TOKENISED = ("tagging", "roles", "coreference")  # kinds whose labelled files are columns of words
 _HELD_OUT = 10  # one in so many groups of examples
 
 _words = partial(typer.Option, rich_help_panel="Vectors of words")
@@ -190,7 +190,7 @@ def command(
         layer_cache(cache, has_none=no_cache, limit=cache_limit),
         start,
     )
-    if tokenizer is not None and kind in _TOKENISED:
+    if tokenizer is not None and kind in TOKENISED:
         logger.warning("--tokenizer is for raw text; labelled files of %s have their own words", kind)
     if is_held_out:
         of_all = f"{len(measured):,} of {len(learned) + len(measured):,}"
@@ -209,13 +209,13 @@ def command(
             measured,
             sources=sources,
             options=options,
-            elmo_name=model if elmo != "none" else None,
+            elmo_name=_lasting(model) if elmo != "none" else None,
             folder=folder,
             on_epoch=_tell,
             show_progress=is_bar_shown(context.obj),
         )
         # how text was cut, and files were read, for those who measure or use the model
-        name = tokenizer if kind in _TOKENISED else chosen().name
+        name = tokenizer if kind in TOKENISED else chosen().name
         found.reading = {"tokenizer": name, "options": reading}
         found.save(out)
         _forget(folder)
@@ -224,6 +224,14 @@ def command(
     logger.info("%s: written", out)
     if picture is not None:
         _draw(found, out, picture)
+
+
+def _lasting(model: str | None) -> str | None:
+    """A path as it is known from every folder; a bundled model or a Hub id as it is."""
+    from elmo import models
+
+    is_path = model is not None and model not in models.names() and Path(model).exists()
+    return str(Path(model).resolve()) if is_path and model else model
 
 
 def _check_out(out: Path, *, inputs: Sequence[str], is_replaced: bool) -> None:

@@ -76,7 +76,7 @@ def describe(source: str | Path | None) -> ModelInfo:
         model = _read(folder, is_temporary)
         sizes = {name: size for name, size in _sizes(folder) if is_wanted(name)}
     return ModelInfo(
-        source=str(source),
+        source=models.DEFAULT if source is None else str(source),
         format=model.format,
         files=sizes,
         config=model.config,

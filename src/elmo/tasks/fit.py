@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from elmo.embed.progress import tracked
-from elmo.errors import ConfigError, DataError, TrainingError
+from elmo.errors import ConfigError, DataError, TrainingError, raise_all
+from elmo.formats.files import shown
 from elmo.tasks.data.examples import Example
 from elmo.tasks.network import TaskNetwork
 from elmo.tasks.task import Task, size
@@ -38,7 +39,7 @@ class FitOptions:
     epochs: int = 50
     patience: int = 6  # epochs without a better score after which the run ends
     batch_size: int = 32  # examples
-    max_tokens: int = 4096  # of a batch, padding not counted; an example that has more goes alone
+    max_tokens: int = 4096  # of a batch, padding counted; an example that has more goes alone
     learning_rate: float = 0.001
     decay: float = 0.5  # of the learning rate, after ``decay_patience`` epochs without a better score
     decay_patience: int = 2
@@ -47,13 +48,19 @@ class FitOptions:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        counts = (self.epochs, self.patience, self.batch_size, self.max_tokens, self.decay_patience)
-        if min(counts) < 1:
-            raise ConfigError("epochs, patience and sizes of batches must be at least 1")
-        if not (0 < self.learning_rate < math.inf and 0 < self.decay <= 1 and self.clip > 0):
-            raise ConfigError("the learning rate and the clip must be positive, the decay in 0..1")
-        if self.weight_decay < 0 or self.seed < 0:
-            raise ConfigError("weight decay and seed must not be negative")
+        counts = ("epochs", "patience", "batch_size", "max_tokens", "decay_patience")
+        problems = [f"{name} must be at least 1, found {getattr(self, name)}" for name in counts
+                    if getattr(self, name) < 1]  # fmt: skip
+        for name, is_right, wanted in (
+            ("learning_rate", 0 < self.learning_rate < math.inf, "positive"),
+            ("clip", self.clip > 0, "positive"),
+            ("decay", 0 < self.decay <= 1, "in 0..1"),
+            ("weight_decay", 0 <= self.weight_decay < math.inf, "not negative"),
+            ("seed", self.seed >= 0, "not negative"),
+        ):
+            if not is_right:
+                problems.append(f"{name} must be {wanted}, found {getattr(self, name)}")
+        raise_all(problems, subject="how a task is learned", kind=ConfigError)
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,7 @@ def fit(
     for name, examples in (("training", train), ("held-out", dev)):
         if not examples:
             raise DataError(f"expected {name} examples, found none")
-    begun = _plain({"options": asdict(options), **(identity or {})})
+    begun = run_identity(options, identity)
     run = _Run(task, network, source, options=options, folder=folder, identity=begun)
     with torch.random.fork_rng(devices=[]):
         run.restore()
@@ -98,6 +105,15 @@ def fit(
             on_epoch(run.epochs[-1])
     run.take_best()
     return run.epochs
+
+
+def check_begun(folder: Path, identity: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run that was begun with something else; cheap, and so done first."""
+    found = Checkpoints(folder).latest() if folder.is_dir() else None
+    if found is not None and found[1].progress.get("identity") != _plain(identity):
+        raise ConfigError(
+            f"{shown(folder)}: was begun with other data or options; remove it, or name another place"
+        )
 
 
 class _Run:
@@ -124,24 +140,28 @@ class _Run:
         self.best: dict[str, Tensor] = {}
 
     @property
-    def since_best(self) -> int:
-        """Epochs since the best one."""
-        bests = [epoch.epoch for epoch in self.epochs if epoch.is_best]
-        return len(self.epochs) - bests[-1] if bests else 0
-
-    @property
     def is_over(self) -> bool:
-        return len(self.epochs) >= self.options.epochs or self.since_best >= self.options.patience
+        waited = self._waited()
+        is_tired = bool(waited) and waited[-1] >= self.options.patience
+        return is_tired or len(self.epochs) >= self.options.epochs
 
     @property
     def rate(self) -> float:
         """The learning rate of the next epoch."""
-        rate, waited = self.options.learning_rate, 0
+        steps = sum(n > 0 and n % self.options.decay_patience == 0 for n in self._waited())
+        return self.options.learning_rate * self.options.decay**steps
+
+    def _waited(self) -> list[int]:
+        """After each epoch, how many there were since the best one.
+
+        While nothing at all is right (F1 in the first epochs of little data), waiting has not begun.
+        """
+        found: list[int] = []
+        best = 0.0
         for epoch in self.epochs:
-            waited = 0 if epoch.is_best else waited + 1
-            if waited == self.options.decay_patience:
-                rate, waited = rate * self.options.decay, 0
-        return rate
+            best = epoch.scores[self.task.main_score] if epoch.is_best else best
+            found.append(0 if epoch.is_best or best == 0.0 else found[-1] + 1)
+        return found
 
     def epoch(self, train: Sequence[E], dev: Sequence[E], *, show_progress: bool) -> None:
         """One pass over ``train``, then the scores of ``dev``."""
@@ -158,8 +178,7 @@ class _Run:
             total += self._step(batch) * len(batch)
         scores = self.task.scores(dev, predict(self.task, dev, network=self.network, source=self.source))
         main = self.task.main_score
-        # while nothing at all is right (F1 in the first epochs of little data), waiting has not begun
-        is_best = all(scores[main] > epoch.scores[main] or epoch.scores[main] <= 0 for epoch in self.epochs)
+        is_best = all(scores[main] > epoch.scores[main] for epoch in self.epochs)
         self.epochs.append(Epoch(number, total / len(train), rate, scores, is_best, self._mixes()))
         if is_best:
             self.best = {name: weight.detach().clone() for name, weight in self._learned().items()}
@@ -209,11 +228,7 @@ class _Run:
         if found is None or self.checkpoints is None:
             return
         _, snapshot = found
-        if snapshot.progress.get("identity") != self.identity:
-            raise ConfigError(
-                f"{self.checkpoints.folder}: was begun with other data or options; "
-                "remove it, or name another place"
-            )
+        check_begun(self.checkpoints.folder, self.identity)
         self.network.load_state_dict(dict(snapshot.tensors["weights"]), strict=False)
         state = optimiser_state(snapshot.tensors["optimiser"])
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
@@ -265,16 +280,21 @@ def shuffled_batches(
 
 
 def _cut(examples: Sequence[E], options: FitOptions) -> Iterator[list[E]]:
+    """Batches of examples that come in order of size: the last one is what the others are padded to."""
     batch: list[E] = []
-    n_tokens = 0
     for example in examples:
-        if batch and (len(batch) == options.batch_size or n_tokens + size(example) > options.max_tokens):
+        is_full = len(batch) == options.batch_size
+        if batch and (is_full or (len(batch) + 1) * size(example) > options.max_tokens):
             yield batch
-            batch, n_tokens = [], 0
+            batch = []
         batch.append(example)
-        n_tokens += size(example)
     if batch:
         yield batch
+
+
+def run_identity(options: FitOptions, identity: Mapping[str, Any] | None) -> dict[str, Any]:
+    """All that must be the same for a run to go on."""
+    return _plain({"options": asdict(options), **(identity or {})})
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

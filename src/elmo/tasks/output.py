@@ -1,7 +1,7 @@
 """Examples and what a task model says of them in, a file out: JSON lines, columns, a table or SQuAD's JSON.
 
 The suffix is the format. ``.jsonl`` holds all that is known, for every kind; the others hold what the field's
-own programs read, and ``read_examples`` reads them back.
+own programs read.
 """
 
 from __future__ import annotations

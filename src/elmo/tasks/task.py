@@ -37,6 +37,10 @@ class Task(Protocol[E_contra, P]):
         """What the head says of each example, with how sure it is."""
         ...
 
+    def check(self, examples: Sequence[E_contra]) -> None:
+        """Refuse examples that cannot be scored, and tell of labels that were not learned."""
+        ...
+
     def scores(self, examples: Sequence[E_contra], predictions: Sequence[P]) -> dict[str, float]:
         """The field's figures, shares between 0 and 1."""
         ...

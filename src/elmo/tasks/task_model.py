@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from elmo.embed.atomic import cannot_write, replacing
-from elmo.errors import ConfigError, ElmoError, FormatError
+from elmo.errors import ConfigError, ElmoError, FormatError, raise_all
 from elmo.formats.files import open_regular, shown
-from elmo.tasks.data.examples import Example
-from elmo.tasks.fit import Epoch, FitOptions, fit, predict
+from elmo.tasks.data.examples import Example, check_words
+from elmo.tasks.fit import Epoch, FitOptions, check_begun, fit, predict, run_identity
 from elmo.tasks.kinds.by_name import task_class
 from elmo.tasks.network import TaskNetwork
 from elmo.tasks.vectors.encoders import ElmoEncoder
@@ -67,13 +67,17 @@ class TaskModel:
     ) -> TaskModel:
         """Learn ``task`` from ``train``, watching ``dev``; ``folder`` keeps checkpoints to go on from."""
         options = options or FitOptions()
+        check_words([*train, *dev])
         task.check(dev)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options.seed)
             words = sources.network()
             network = TaskNetwork(words, task.head(words.widths))
-        source = sources.of(_sentences([*train, *dev]), show_progress=show_progress)
         found = cls(task, network, sources, elmo_name=elmo_name)
+        identity = found._identity(train, dev)
+        if folder is not None:
+            check_begun(folder, run_identity(options, identity))
+        source = sources.of(_sentences([*train, *dev]), show_progress=show_progress)
         found.epochs = fit(
             task,
             train,
@@ -82,7 +86,7 @@ class TaskModel:
             source=source,
             options=options,
             folder=folder,
-            identity=found._identity(train, dev),
+            identity=identity,
             on_epoch=on_epoch,
             show_progress=show_progress,
         )
@@ -90,6 +94,7 @@ class TaskModel:
 
     def predict(self, examples: Sequence[Any], *, show_progress: bool = False) -> list[Any]:
         """What the model says of each example."""
+        check_words(examples)
         source = self.sources.of(_sentences(examples), show_progress=show_progress)
         return predict(self.task, examples, network=self.network, source=source, show_progress=show_progress)
 
@@ -112,12 +117,14 @@ class TaskModel:
             table = self.network.state_dict()[_TABLE]
             raw = json.dumps(static.words, ensure_ascii=False).encode("utf-8", "surrogatepass")
             tensors[_STATIC_WORDS] = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
-            tensors[_STATIC_VECTORS] = table.half()
+            halved = table.half()
+            is_exact = self.sources.choice.is_static_tuned or not torch.isfinite(halved).all()
+            tensors[_STATIC_VECTORS] = table if is_exact else halved
         # one entry: the library writes several in any order, and equal models should be equal files
         about = {"format": FORMAT, "version": VERSION, **self._description()}
         try:
             with replacing(path) as temporary:
-                save_file(tensors, temporary, metadata={_ABOUT: json.dumps(about)})
+                save_file(tensors, temporary, metadata={_ABOUT: json.dumps(about, sort_keys=True)})
         except SafetensorError as error:
             raise cannot_write(path, error) from error
 
@@ -137,26 +144,24 @@ class TaskModel:
             task = task_class(about["kind"]).from_json(about["task"])
             choice = VectorChoice(**about["vectors"])
             static = _static(tensors)
+            epochs = [Epoch(**epoch) for epoch in about["epochs"]]
+            reading = dict(about["reading"])
+            named = dict(about.get("elmo") or {})
             if choice.elmo != "none":
-                elmo = _elmo(about["elmo"], elmo, start=about["start"], path=path)
+                elmo = _elmo(named, elmo, start=about["start"], path=path)
             sources = WordSources(
                 choice, elmo, static, tuple(others), cache or LayerCache(None), about["start"]
             )
             _check_others(sources, about["others"], path)
-            words = sources.network()
-            network = TaskNetwork(words, task.head(words.widths))
             if static is not None:
                 tensors[_TABLE] = torch.from_numpy(np.concatenate([_first_rows(tensors), static.vectors]))
-            learned = {name: tensor for name, tensor in tensors.items() if name not in _EXTRA}
-            network.load_state_dict(learned)
+            network = _network(task, sources, tensors, path=path)
         except ElmoError:
             raise
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise FormatError(f"{shown(path)}: a task model that cannot be read: {reason}") from error
-        epochs = [Epoch(**epoch) for epoch in about.get("epochs", [])]
-        name = about.get("elmo", {}).get("name")
-        return cls(task, network.eval(), sources, epochs, name, about.get("reading", {}))
+        return cls(task, network, sources, epochs, named.get("name"), reading)
 
     def _description(self) -> dict[str, Any]:
         sources = self.sources
@@ -179,11 +184,12 @@ class TaskModel:
         import hashlib
 
         digest = hashlib.sha256()
-        for example in (*train, *dev):
-            digest.update(repr(example).encode("utf-8", "surrogatepass"))
+        for example in (*train, *dev):  # wherever their file lies
+            digest.update(repr(replace(example, place=None)).encode("utf-8", "surrogatepass"))
         static = self.sources.static
         if static is not None:
-            digest.update(static.vectors.tobytes())
+            digest.update(repr(static.words).encode("utf-8", "surrogatepass") + static.vectors.tobytes())
+        digest.update(b"halved" if self.sources.cache.folder else b"")
         description = self._description()
         del description["epochs"], description["reading"]
         return {**description, "data": digest.hexdigest(), "sizes": [len(train), len(dev)]}
@@ -208,6 +214,31 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], Mapping[str, Any]]:
             return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 -- no mapping
     except (SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise FormatError(f"{shown(path)}: no task model, or a damaged one: {error}") from error
+
+
+def _network(
+    task: Any, sources: WordSources, tensors: Mapping[str, torch.Tensor], *, path: Path
+) -> TaskNetwork:
+    """The network that the description tells of, with these weights.
+
+    It is laid out without memory first, so that no size in a description is believed before the weights
+    were seen to have it.
+    """
+    with torch.device("meta"):
+        words = sources.network()
+        network = TaskNetwork(words, task.head(words.widths))
+    wanted = {name: tuple(one.shape) for name, one in network.state_dict().items()}
+    given = {name: one for name, one in tensors.items() if name not in _EXTRA}
+    problems = [f"no {name}" for name in wanted if name not in given]
+    problems += [f"unknown {name}" for name in given if name not in wanted]
+    problems += [
+        f"{name} of shape {tuple(given[name].shape)}, expected {shape}"
+        for name, shape in wanted.items()
+        if name in given and tuple(given[name].shape) != shape
+    ]
+    raise_all(problems, subject=shown(path))
+    network.load_state_dict(given, assign=True)
+    return network.eval()
 
 
 def _static(tensors: Mapping[str, torch.Tensor]) -> StaticVectors | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from elmo.errors import ConfigError
 from elmo.tasks.vectors.encoders import ElmoEncoder
 from elmo.tasks.vectors.layer_cache import Encoder, LayerCache
 from elmo.tasks.vectors.static import StaticVectors
@@ -28,6 +29,13 @@ class WordSources:
     others: tuple[Encoder, ...] = ()
     cache: LayerCache = field(default_factory=lambda: LayerCache(None))
     start: Start = "zero"
+
+    def __post_init__(self) -> None:
+        if self.choice.is_bilm_tuned and self.start != "zero":
+            raise ConfigError(
+                f"a biLM that is fine-tuned starts from zero, found the start {self.start!r:.20}; "
+                "leave one of the two out"
+            )
 
     @property
     def widths(self) -> SourceWidths:

@@ -57,6 +57,15 @@ def test_marks_nest_and_share_tokens(tmp_path: Path) -> None:
     assert clusters(tmp_path, "-", "*") == []
 
 
+@pytest.mark.parametrize("cells", [("-", "(0)|(1)"), ("(0|(1", "0)|1)")])
+def test_a_mention_in_two_clusters_is_refused_with_its_line(tmp_path: Path, cells: tuple[str, str]) -> None:
+    with pytest.raises(
+        DataError, match=r"a\.conll:3: expected a mention in one cluster, found the same in 0"
+    ):
+        clusters(tmp_path, *cells)
+    assert clusters(tmp_path, "(0)|(0)", "(0)") == [[(0, 1), (1, 2)]]  # twice in its own does no harm
+
+
 def test_an_empty_last_column_and_speakers_are_read(tmp_path: Path) -> None:
     rows = ["d\t0\t0\tHi\t-\t-\t-\t-\t-\tAnn B\t*\t", "d\t0\t1\t#\t-\t-\t-\t-\t-\t-\t*\t(7)"]
     path = file(tmp_path, "\n".join(["#begin document (d)", *rows, "#end document", ""]) * 2)

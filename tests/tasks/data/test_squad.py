@@ -63,23 +63,28 @@ def test_part_of_a_token_is_covered_by_the_whole(tmp_path: Path) -> None:
     ]
 
 
-def test_an_answer_is_found_near_its_offset_or_left_out_and_counted(tmp_path: Path) -> None:
+def test_an_answer_is_found_near_its_offset_or_is_scored_only_and_counted(tmp_path: Path) -> None:
     questions = [
         qa("near", ("Egypt", 11), ("1922", 57), ("1922", 0)),
         qa("nowhere", ("1999", 3), ("1919", -99), (" ", 2), ("1922", 10**9)),
     ]
     left_out: Counter[str] = Counter()
     found = read_squad([file(tmp_path, squad(*questions))], tokenize=tokenizer("en"), left_out=left_out)
-    assert [(one.id, one.answers) for one in found] == [("near", ("Egypt", "1922"))]
+    assert [(one.id, one.answers) for one in found] == [
+        ("near", ("Egypt", "1922", "1922")),
+        ("nowhere", ("1999", "1919", "1922")),
+    ]
+    assert found[1].spans == ()
     assert [found[0].passage[span.start : span.end] for span in found[0].spans] == [("Egypt",), ("1922",)]
     assert left_out == {MISPLACED: 5, UNANSWERED: 1}
 
 
 def test_questions_without_an_answer_are_left_out_and_counted(tmp_path: Path) -> None:
-    value = squad(qa("a", is_impossible=True), qa("b", ("In", 0), is_impossible=False))
+    blank = qa("c", (" ", 2))
+    value = squad(qa("a", is_impossible=True), qa("b", ("In", 0), is_impossible=False), blank)
     left_out: Counter[str] = Counter()
     assert [one.id for one in read_squad([file(tmp_path, value)], left_out=left_out)] == ["b"]
-    assert left_out == {IMPOSSIBLE: 1}
+    assert left_out == {IMPOSSIBLE: 2, MISPLACED: 1}
 
 
 def test_without_labels_every_question_is_kept(tmp_path: Path) -> None:

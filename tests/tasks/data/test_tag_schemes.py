@@ -18,6 +18,8 @@ from elmo.tasks.data.tag_schemes import (
     Transitions,
     allowed_transitions,
     converted,
+    in_letters,
+    letters_of,
     scheme_of,
     spans_of,
     tags_of,
@@ -191,3 +193,19 @@ def test_tags_of_no_scheme_are_refused() -> None:
         ConfigError, match="expected one of IOB1, IOB2, BIOES, plain as a scheme, found 'BIO'"
     ):
         tags_of([], 1, cast("Scheme", "BIO"))
+
+
+@pytest.mark.parametrize(
+    ("tags", "letters"),
+    [
+        ("B-X I-X E-X O S-X", "BIES"),
+        ("B-X I-X L-X O U-X", "BILU"),
+        ("B-X L-X", "BILU"),  # no U is there: it goes with the L
+        ("B-X M-X E-X W-X", "BMEW"),
+        ("B-X M-X E-X S-X", "BMES"),
+    ],
+)
+def test_other_letters_of_bioes_are_told_and_written_again(tags: str, letters: str) -> None:
+    given = tags.split()
+    assert letters_of([given]) == letters
+    assert in_letters(converted(given, "BIOES", "BIOES"), letters) == tuple(given)

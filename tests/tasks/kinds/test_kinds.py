@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,7 @@ from elmo.tasks.data.examples import (
 )
 from elmo.tasks.fit import FitOptions
 from elmo.tasks.kinds.by_name import KINDS, task_class, task_options
-from elmo.tasks.kinds.coreference import Coreference, parts_of
-from elmo.tasks.kinds.similarity import Similarity
+from elmo.tasks.kinds.coreference import parts_of
 from elmo.tasks.kinds.tagging import Tagging
 from elmo.tasks.task_model import TaskModel
 from elmo.tasks.vectors.word_vectors import VectorChoice
@@ -159,7 +157,7 @@ def test_an_unknown_kind_and_an_unknown_option_are_named() -> None:
         ConfigError, match=r"the kinds of tasks are tagging, classification, .*; found 'parsing'"
     ):
         task_class("parsing")
-    with pytest.raises(ConfigError, match="answers has no option n_layers; it has dropout, hidden_width"):
+    with pytest.raises(ConfigError, match="answers has no option n_layers; it has by_character, dropout"):
         task_options("answers", {"n_layers": 2})
 
 
@@ -177,7 +175,7 @@ def test_labels_that_were_not_seen_are_told_and_a_foreign_set_is_refused(
     assert (
         "1 labels of 1 kinds were not seen in training, 'Z' for one: they can only be missed" in caplog.text
     )
-    with pytest.raises(DataError, match=r"x.conll:0: the labels 'Z' is none that was learned: "):
+    with pytest.raises(DataError, match=r"x.conll:0: the label 'Z' is none that was learned: "):
         task.check(tags(["B-Z", "O"]))
     with pytest.raises(DataError, match="expected at least 2 different tags to learn, found O"):
         Tagging.of(tags(["O", "O"]))
@@ -197,16 +195,6 @@ def test_tags_are_predicted_in_the_scheme_of_the_data(folder: Path) -> None:
     assert said == {"O", "B-X", "I-X"}
 
 
-def test_a_score_off_the_scale_is_refused() -> None:
-    pairs = [TextPair(("a",), ("b",), None, score) for score in (1.0, 2.5, 5.0)]
-    task = Similarity.of(pairs)
-    assert (task.low, task.high) == (1, 5)
-    with pytest.raises(DataError, match=r"expected a score in 1\.\.5, found 6\.0"):
-        task.check([replace(pairs[0], score=6.0)])
-    with pytest.raises(DataError, match="expected a score, found none"):
-        Similarity.of([replace(pairs[0], score=None)])
-
-
 def test_a_long_document_is_cut_between_sentences_and_clusters_go_with_their_mentions() -> None:
     text = tuple(tuple(f"{k}.{i}" for i in range(4)) for k in range(6))
     spans = (Span(0, 2), Span(9, 11), Span(23, 24))
@@ -217,11 +205,3 @@ def test_a_long_document_is_cut_between_sentences_and_clusters_go_with_their_men
     assert (second.clusters, third.clusters) == (((Span(1, 3),),), ((Span(7, 8),),))
     assert second.speakers == tuple("ab" * 4)
     assert parts_of(whole, 24) == [whole]
-
-
-def test_singletons_count_where_the_data_has_them() -> None:
-    assert not Coreference.of(made("coreference", 2, 1)).has_singletons
-    lone = Document("d", (("a", "b"),), ((Span(0, 1),),))
-    assert Coreference.of([lone]).has_singletons
-    with pytest.raises(DataError, match="expected documents with clusters to learn from, found none"):
-        Coreference.of([replace(lone, clusters=())])

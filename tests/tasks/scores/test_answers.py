@@ -9,7 +9,14 @@ from random import Random
 import pytest
 
 from elmo.errors import DataError
-from elmo.tasks.scores.answers import AnswerScores, answer_f1, answer_scores, is_exact_match, normalised
+from elmo.tasks.scores.answers import (
+    AnswerScores,
+    answer_f1,
+    answer_scores,
+    is_exact_match,
+    is_mostly_chinese,
+    normalised,
+)
 
 PIECES = [
     *(
@@ -147,3 +154,9 @@ def test_questions_without_a_true_answer_or_an_answer_are_refused() -> None:
         answer_scores([["a"], []], ["a", "b"])
     with pytest.raises(DataError, match="expected an answer to each of 1 questions, found 2"):
         answer_scores([["a"]], ["a", "b"])
+
+
+def test_answers_are_chinese_where_most_of_their_characters_are() -> None:
+    assert is_mostly_chinese([["北京大学", "北京 大学"], ["1922"]])
+    assert not is_mostly_chinese([["北京"], ["in 1922"]])
+    assert not is_mostly_chinese([["Egypt"], [" "]])

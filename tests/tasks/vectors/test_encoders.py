@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,9 @@ def test_the_key_follows_the_weights_and_the_start() -> None:
     keys.append(ElmoEncoder(Elmo(tiny_model(seed=3))).key)
     assert len(set(keys)) == 3
     assert ElmoEncoder(Elmo(tiny_model(warm=True))).key == keys[0]
+    lazy = ElmoEncoder(Elmo(model))
+    assert "fingerprint" not in vars(lazy)  # hashing all weights takes time: not without need
+    assert lazy.key == keys[0]
     with pytest.raises(ConfigError, match="start from zero or warm"):
         ElmoEncoder(Elmo(model), start=Carry())
 
@@ -77,6 +82,36 @@ def test_long_sentences_are_read_in_windows_and_batches_change_nothing(bert: Pat
     window = encoder.layers([("river",) * 7])[0]  # 14 pieces: what the model reads beside its two marks
     np.testing.assert_allclose(together[2][:, :7], window, atol=1e-5)
     assert np.abs(together[2]).min(axis=2).all()
+
+
+def test_the_key_of_a_transformer_follows_its_tokeniser(bert: Path, tmp_path: Path) -> None:
+    first = TransformerEncoder(str(bert))
+    key = first.key
+    first.layers(SENTENCES)
+    assert TransformerEncoder(str(bert)).key == first.key == key
+    other = tmp_path / "bert"
+    shutil.copytree(bert, other)
+    tokenizer = json.loads((other / "tokenizer.json").read_text(encoding="utf-8"))
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["the"], vocabulary["bank"] = vocabulary["bank"], vocabulary["the"]
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    assert TransformerEncoder(str(other)).key != key
+
+
+def test_roberta_reads_as_many_pieces_as_it_has_positions_after_paddings(bert: Path, tmp_path: Path) -> None:
+    transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
+    config = transformers.RobertaConfig(
+        vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+        max_position_embeddings=18, pad_token_id=1,
+    )  # fmt: skip
+    transformers.RobertaModel(config).save_pretrained(tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(bert)
+    tokenizer.model_max_length = 10**9  # it tells nothing
+    tokenizer.save_pretrained(tmp_path)
+    encoder = TransformerEncoder(str(tmp_path))
+    window, longer = encoder.layers([("bank",) * 14, ("bank",) * 30])  # 16 positions, two for marks
+    np.testing.assert_allclose(longer[:, :14], window, atol=1e-5)
+    np.testing.assert_allclose(longer[:, 14:28], window, atol=1e-5)
 
 
 def test_a_transformer_stands_beside_elmo_in_a_tasks_vectors(bert: Path) -> None:

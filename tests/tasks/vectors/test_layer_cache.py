@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,8 @@ import pytest
 from numpy.typing import NDArray
 
 from elmo import ConfigError
+from elmo.errors import OutputError
+from elmo.tasks.vectors import layer_cache
 from elmo.tasks.vectors.layer_cache import LayerCache, key_of
 
 Words = tuple[str, ...]
@@ -25,7 +31,7 @@ class Counting:
         self.key, self.scale = key, scale
         self.n_computed = 0
 
-    def layers(self, sentences: list[Words]) -> list[NDArray[Any]]:
+    def layers(self, sentences: Sequence[Words]) -> list[NDArray[Any]]:
         self.n_computed += len(sentences)
         return [self.of(words) for words in sentences]
 
@@ -62,14 +68,18 @@ def test_another_encoder_has_a_place_of_its_own(tmp_path: Path) -> None:
 
 def test_without_a_folder_layers_are_computed_when_they_are_asked_for() -> None:
     encoder = Counting()
-    found = LayerCache(None).layers(encoder, SENTENCES)
-    assert encoder.n_computed == 0
+    unread = iter(SENTENCES)
+    found = LayerCache(None).layers(encoder, unread)
+    assert (encoder.n_computed, len(list(unread))) == (0, len(SENTENCES))
     np.testing.assert_array_equal(found.of(SENTENCES)[1], encoder.of(SENTENCES[1]))
     found.of(SENTENCES[:1])
     assert encoder.n_computed == len(SENTENCES) + 1
 
 
-def test_what_was_used_longest_ago_goes_first_but_nothing_in_use(tmp_path: Path) -> None:
+def test_what_was_used_longest_ago_goes_first_but_nothing_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layer_cache, "BLOCK_TOKENS", 1)  # no block is too small to stay
     encoder = Counting()
     paths: list[Path] = []
     for age, words in enumerate(SENTENCES):
@@ -81,17 +91,143 @@ def test_what_was_used_longest_ago_goes_first_but_nothing_in_use(tmp_path: Path)
     found = LayerCache(tmp_path, limit=room).layers(encoder, SENTENCES[:1])  # the oldest is in use now
     assert set(tmp_path.glob("*/*.block")) == {paths[0], paths[3]}
     assert_same(found.of(SENTENCES[:1]), encoder, SENTENCES[:1])
-    LayerCache(tmp_path, limit=0).layers(encoder, SENTENCES[3:])
-    assert set(tmp_path.glob("*/*.block")) == {paths[3]}
 
 
-@pytest.mark.parametrize("damage", ["cut", "overwritten", "empty"])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
+def test_the_folder_never_grows_beyond_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, share: float
+) -> None:
+    monkeypatch.setattr(layer_cache, "BLOCK_TOKENS", 60)
+    encoder, sizes = Counting(), list[int]()
+    compute = encoder.layers
+
+    def watched(sentences: Sequence[Words]) -> list[NDArray[Any]]:
+        sizes.append(sum(path.stat().st_size for path in tmp_path.rglob("*.block*")))
+        return compute(sentences)
+
+    monkeypatch.setattr(encoder, "layers", watched)
+    sentences = [(f"{k}",) * 10 for k in range(50)]
+    LayerCache(tmp_path).layers(encoder, sentences)
+    whole = sum(path.stat().st_size for path in tmp_path.rglob("*.block"))
+    limit = int(share * whole)
+    others = [(f"new {k}",) * 10 for k in range(50)]
+    for wanted in (others, others, sentences):  # new ones; what fits of them is there; the limit once more
+        sizes.clear()
+        caplog.clear()
+        found = LayerCache(tmp_path, limit=limit).layers(encoder, wanted)
+        sizes.append(sum(path.stat().st_size for path in tmp_path.rglob("*.block*")))
+        assert max(sizes[1:], default=0) <= limit
+        assert sizes[-1] >= limit - whole // 4 or share == 0.0
+        (record,) = caplog.records
+        assert re.search(r"may take 0 MB \(--cache-limit\): \d+ of 50 sentences are computed", record.message)
+        for states, words in zip(found.of(wanted), wanted, strict=True):
+            np.testing.assert_allclose(states, encoder.of(words), rtol=1e-3)
+
+
+def test_a_cache_that_was_given_less_room_is_cut_even_where_it_is_in_use(tmp_path: Path) -> None:
+    encoder = Counting()
+    LayerCache(tmp_path).layers(encoder, SENTENCES)
+    found = LayerCache(tmp_path, limit=0).layers(encoder, SENTENCES)
+    assert not list(tmp_path.rglob("*.block"))
+    np.testing.assert_array_equal(found.of(SENTENCES)[2], encoder.of(SENTENCES[2]))
+
+
+def test_a_file_that_cannot_be_removed_is_not_counted_as_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LayerCache(tmp_path).layers(Counting("one"), SENTENCES)
+    (old,) = tmp_path.rglob("*.block")
+
+    def refuse(_: Path, missing_ok: bool = False) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    other = Counting("two")
+    LayerCache(tmp_path, limit=old.stat().st_size).layers(other, SENTENCES)
+    assert list(tmp_path.rglob("*.block")) == [old]
+
+
+def test_small_blocks_become_one(tmp_path: Path) -> None:
+    encoder = Counting()
+    sentences = [("w",) * k for k in range(1, 8)]
+    early = [LayerCache(tmp_path).layers(encoder, [sentences[0], words]) for words in sentences]
+    assert len(list(tmp_path.rglob("*.block"))) == 1
+    assert encoder.n_computed == len(sentences)
+    found = LayerCache(tmp_path).layers(encoder, sentences)
+    LayerCache(tmp_path).layers(encoder, [("another",)])  # merges what ``found`` has mapped
+    assert_same(found.of(sentences), encoder, sentences)
+    for one in early:
+        assert_same(one.of(sentences[:1]), encoder, sentences[:1])
+    assert encoder.n_computed == len(sentences) + 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit of descriptors there")
+def test_many_blocks_need_no_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import resource
+
+    monkeypatch.setattr(layer_cache, "BLOCK_TOKENS", 1)
+    monkeypatch.setattr("elmo.embed.atomic.sync", lambda _: None)
+    encoder = Counting()
+    sentences = [(f"{k}",) for k in range(100)]
+    LayerCache(tmp_path).layers(encoder, sentences)
+    assert len(list(tmp_path.rglob("*.block"))) == len(sentences)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(path.name) for path in Path("/dev/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 10, before[1]))
+    try:
+        found = LayerCache(tmp_path).layers(encoder, sentences)
+        assert_same(found.of(sentences), encoder, sentences)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert encoder.n_computed == len(sentences)
+
+
+@pytest.mark.parametrize("kind", ["descriptors", "memory"])
+def test_a_good_block_that_cannot_be_read_now_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    encoder = Counting()
+    LayerCache(tmp_path).layers(encoder, SENTENCES)
+    error = {"descriptors": OSError(errno.EMFILE, "Too many open files"), "memory": MemoryError()}[kind]
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(layer_cache, "read_arrays", refuse)
+        with pytest.raises(OutputError, match=r"block of the cache cannot be read: (Too many|MemoryError)"):
+            LayerCache(tmp_path).layers(encoder, SENTENCES)
+    LayerCache(tmp_path).layers(encoder, SENTENCES)
+    assert encoder.n_computed == len(SENTENCES)
+
+
+def test_a_block_that_another_process_removed_is_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = Counting()
+    LayerCache(tmp_path).layers(encoder, SENTENCES)
+    (path,) = tmp_path.rglob("*.block")
+    listed = Path.glob
+
+    def late(folder: Path, pattern: str) -> list[Path]:
+        found = list(listed(folder, pattern))
+        path.unlink(missing_ok=True)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "glob", late)
+        found = LayerCache(tmp_path).layers(encoder, SENTENCES)
+    assert_same(found.of(SENTENCES), encoder, SENTENCES)
+
+
+@pytest.mark.parametrize("damage", ["cut", "longer", "overwritten", "empty"])
 def test_a_damaged_block_is_computed_again(tmp_path: Path, damage: str) -> None:
     encoder = Counting()
     LayerCache(tmp_path).layers(encoder, SENTENCES)
     (path,) = tmp_path.glob("*/*.block")
     raw = path.read_bytes()
-    path.write_bytes({"cut": raw[:-5], "overwritten": b"\xff" * len(raw), "empty": b""}[damage])
+    damaged = {"cut": raw[:-5], "longer": raw + b"\0", "overwritten": b"\xff" * len(raw), "empty": b""}
+    path.write_bytes(damaged[damage])
     found = LayerCache(tmp_path).layers(encoder, SENTENCES)
     assert encoder.n_computed == 2 * len(SENTENCES)
     assert_same(found.of(SENTENCES), encoder, SENTENCES)

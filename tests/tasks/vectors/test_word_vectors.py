@@ -91,22 +91,61 @@ def test_choices_that_contradict_each_other_are_refused(elmo: Elmo) -> None:
         VectorChoice(elmo="middle")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="a biLM that is given no place cannot be fine-tuned"):
         VectorChoice(elmo="none", is_bilm_tuned=True)
+    with pytest.raises(
+        ConfigError, match="a biLM that is fine-tuned starts from zero, found the start 'warm'"
+    ):
+        WordSources(VectorChoice(is_bilm_tuned=True), elmo, start="warm")
     with pytest.raises(ConfigError, match="ELMo is wanted at input, but no model was given"):
         WordSources(VectorChoice()).network()
+    with pytest.raises(ConfigError, match="the top layer alone is wanted, but ELMo is at none"):
+        VectorChoice(elmo="none", top_only=True)
+    with pytest.raises(ConfigError, match="static vectors are to be fine-tuned, but none were given"):
+        WordSources(VectorChoice(is_static_tuned=True), elmo).network()
     for choice in (VectorChoice(elmo="none"), VectorChoice(elmo="output")):
         with pytest.raises(ConfigError, match="a task needs vectors of words"):
             WordSources(choice, elmo).network()
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"dropout": 1.0}, "dropout of ELMo's vectors must lie in 0..1, below 1, found 1.0"),
+        ({"mix_penalty": -0.5}, "penalty of the mix must not be negative, found -0.5"),
+        ({"mix_penalty": float("nan")}, "penalty of the mix must not be negative, found nan"),
+        ({"characters": -3}, "width of characters must not be negative, found -3"),
+    ],
+)
+def test_a_number_out_of_range_is_named(choice: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        VectorChoice(**choice)
+
+
+def test_a_word_that_stands_often_is_read_once_with_the_same_vectors_and_gradients() -> None:
+    torch.manual_seed(0)
+    network = CharacterVectors(4)
+    rows = [("the", "bank", "the"), ("the",), ()]
+    ids = character_ids(rows, 3)
+    assert (len(ids.words), ids.places.tolist()) == (3, [[1, 2, 1], [1, 0, 0], [0, 0, 0]])
+    together = network(ids)
+    singly = [network(character_ids([(word,)], 1))[0, 0] for words in rows for word in words]
+    is_word = ids.places > 0
+    torch.testing.assert_close(together[is_word], torch.stack(singly))
+    assert not together[~is_word].any()
+    found = torch.autograd.grad(together.square().sum(), list(network.parameters()))
+    expected = torch.autograd.grad(torch.stack(singly).square().sum(), list(network.parameters()))
+    torch.testing.assert_close(found, expected)
+    assert network(character_ids([()], 1)).tolist() == [[[0.0] * 4]]
 
 
 def test_characters_are_read_in_any_script_and_padding_changes_nothing() -> None:
     torch.manual_seed(0)
     network = CharacterVectors(4)
     rows = [("苹果", "a"), ("a" * 100, "\ud800")]
-    together = network(torch.from_numpy(character_ids([*rows, ("b",)], 2)))
+    together = network(character_ids([*rows, ("b",)], 2))
     assert together.shape == (3, 2, 4)
     assert not together[2, 1].any()
-    alone = network(torch.from_numpy(character_ids([("a",)], 1)))
+    alone = network(character_ids([("a",)], 1))
     torch.testing.assert_close(together[0, 1], alone[0, 0])
-    cut = network(torch.from_numpy(character_ids([("a" * MAX_BYTES,)], 1)))
+    cut = network(character_ids([("a" * MAX_BYTES,)], 1))
     torch.testing.assert_close(together[1, 0], cut[0, 0])
     assert not torch.equal(together[0, 0], together[0, 1])

@@ -54,8 +54,8 @@ def read_tagged(
     has ten columns of which the first is the number 1.
 
     ``is_labelled=False`` needs no tags, and gives none. A file is then text with a sentence a line, cut by
-    ``tokenize``, unless it is CoNLL-U, its first line has a tab or is ``-DOCSTART-``, ``separator`` or
-    ``words`` is given, or ``file_format`` says otherwise.
+    ``tokenize``, unless it is CoNLL-U, its name ends in ``.conll`` or the like, its first line has a tab or
+    is ``-DOCSTART-``, ``separator`` or ``words`` is given, or ``file_format`` says otherwise.
     """
     if file_format not in get_args(TaggedFormat):
         expected = ", ".join(get_args(TaggedFormat))
@@ -104,7 +104,8 @@ def _kind(file: Source, first: str, *, may_be_text: bool) -> TaggedFormat:
     is_first_word = len(columns) == len(CONLLU) and _FIRST_ID.fullmatch(columns[0]) is not None
     if suffix_of(file) == ".conllu" or is_first_word:
         return "conllu"
-    is_text = may_be_text and len(columns) == 1 and not first.startswith(_DOCSTART)
+    is_named = suffix_of(file) in (".conll", ".bio", ".iob", ".iob2", ".col")
+    is_text = may_be_text and len(columns) == 1 and not first.startswith(_DOCSTART) and not is_named
     return "text" if is_text else "columns"
 
 

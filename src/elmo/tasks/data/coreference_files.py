@@ -129,6 +129,7 @@ def _clusters(sentences: Sequence[Sequence[Row]]) -> tuple[tuple[Span, ...], ...
     """Mentions by their marks; of two that are open, the one that was opened last ends first."""
     open_at: defaultdict[str, list[tuple[int, Place]]] = defaultdict(list)
     clusters: defaultdict[str, set[Span]] = defaultdict(set)
+    cluster_of: dict[Span, str] = {}
     token = 0
     for sentence in sentences:
         for row in sentence:
@@ -147,7 +148,13 @@ def _clusters(sentences: Sequence[Sequence[Row]]) -> tuple[tuple[Span, ...], ...
                             f"{row.place}: expected a mention ({match[2]} before {mark}, found none open"
                         )
                     start, _ = open_at[match[2]].pop()
-                    clusters[match[2]].add(Span(start, token + 1))
+                    span = Span(start, token + 1)
+                    if (other := cluster_of.setdefault(span, match[2])) != match[2]:
+                        raise DataError(
+                            f"{row.place}: expected a mention in one cluster, found the same in {other} and "
+                            f"{match[2]}: {marks[:40]!r}"
+                        )
+                    clusters[match[2]].add(span)
             token += 1
         for id_, places in open_at.items():
             if places:

@@ -6,8 +6,11 @@ per sentence.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from elmo.errors import DataError
 
 Words = tuple[str, ...]
 
@@ -21,6 +24,11 @@ class Place:
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}"
+
+
+def at(place: Place | None) -> str:
+    """The beginning of a message about an example: its place, where it has one."""
+    return "" if place is None else f"{place}: "
 
 
 @dataclass(frozen=True, order=True)
@@ -100,7 +108,7 @@ class Question:
     text: str  # the passage as it is written
     offsets: tuple[tuple[int, int], ...]  # of each of the passage's tokens in ``text``
     answers: tuple[str, ...]  # as annotators wrote them; () where none is known
-    spans: tuple[Span, ...]  # tokens that cover each answer
+    spans: tuple[Span, ...]  # tokens that cover an answer, of each answer that stands in its place
     place: Place | None = None
 
     @property
@@ -141,3 +149,22 @@ class Document:
     def sentences(self) -> tuple[Words, ...]:
         """Its sentences."""
         return self.text
+
+
+def check_words(examples: Sequence[Example]) -> None:
+    """Refuse an example with a sentence that has no words, or whose words are no tuple of strings."""
+    for number, example in enumerate(examples, start=1):
+        where = at(example.place) or f"example {number}: "
+        sentences: object = example.sentences
+        if not isinstance(sentences, tuple) or not sentences:
+            raise DataError(f"{where}expected a tuple of sentences, found {_shown(sentences)}")
+        for words in sentences:
+            if not isinstance(words, tuple) or not words:
+                raise DataError(f"{where}expected a sentence as a tuple of words, found {_shown(words)}")
+            for word in words:
+                if not isinstance(word, str):
+                    raise DataError(f"{where}expected words that are str, found {_shown(word)}")
+
+
+def _shown(value: object) -> str:
+    return "an empty tuple" if value == () else f"{type(value).__name__} {value!r:.40}"

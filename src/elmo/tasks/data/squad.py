@@ -1,7 +1,8 @@
 """SQuAD files (JSON, versions 1.1 and 2.0) in, questions with the passage's tokens that answer them out.
 
 Version 2.0's questions without an answer (``is_impossible``) are left out and counted: the paper's model
-always answers. An answer that does not stand at its offset is looked for nearby, and else left out.
+always answers. An answer that does not stand at its offset is looked for nearby, and else not
+learned from: its text still counts when answers are scored.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from elmo.text.lines import Source, open_text, shown
 MAX_BYTES = 2 << 30  # JSON is held in memory whole, several times over
 NEARBY = 20  # characters that an offset may be wrong by: published ones are off by one or two
 IMPOSSIBLE = "questions that have no answer"
-MISPLACED = "answers that stand elsewhere in their passage or nowhere"
-UNANSWERED = "questions whose answers were all left out"
+MISPLACED = "answers, in training only, that stand elsewhere in their passage or nowhere"
+UNANSWERED = "questions, in training only, none of whose answers could be placed"
 
 
 def read_squad(
@@ -160,15 +161,18 @@ def _question(
         if not given:
             raise DataError(f"{where}: expected an answer to question {id_[:60]!r}, found none")
         for answer in given:
-            span = _span(_string(answer, "text", where), _start(answer, where), passage)
+            span = _span(text := _string(answer, "text", where), _start(answer, where), passage)
+            if text.strip():
+                answers.append(text)
             if span is None:
                 counts[MISPLACED] += 1
             else:
-                answers.append(answer["text"])
                 spans.append(span)
+        if not answers:  # white space alone
+            counts[IMPOSSIBLE] += 1
+            return None
         if not spans:
             counts[UNANSWERED] += 1
-            return None
     return Question(
         id_,
         words_of(_string(item, "question", where), tokenize, what="question", place=where.place),

@@ -2,12 +2,14 @@
 
 IOB2 (BIO) opens every span with B-. IOB1 does so only where a span of the same label stands right before it;
 others open with I-. BIOES ends a span of several tokens with E- and marks one of a single token S-. BILOU
-(L, U) and BMEWO (M, E, W) are BIOES in other letters: they are read as such and written as BIOES.
+(L, U) and BMEWO (M, E, W) are BIOES in other letters: they are read as such and written as BIOES, which
+``in_letters`` turns back.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -53,6 +55,25 @@ def scheme_of(tag_sequences: Sequence[Sequence[str]]) -> Scheme:
     if any(tag != OUTSIDE and tag[0] not in "BI" for tag in found):
         return "BIOES"
     return _iob1_or_iob2(tag_sequences)
+
+
+def is_of_a_scheme(tag: str) -> bool:
+    """Whether it is O, or a letter that schemes have, - and a label."""
+    return _part(tag) is not None
+
+
+def letters_of(tag_sequences: Sequence[Sequence[str]]) -> str:
+    """What tags have in place of B, I, E and S, the commonest of each: BIES, BILU or BMEW, say."""
+    counts = Counter(tag[0] for tags in tag_sequences for tag in tags if tag != OUTSIDE and _part(tag))
+    usual = "BILU" if counts["L"] + counts["U"] > counts["E"] + counts["S"] + counts["W"] else "BIES"
+    groups = ([first, *_alike(letter)] for first, letter in zip(usual, "BIES", strict=True))
+    return "".join(max(group, key=lambda letter: counts[letter]) for group in groups)  # the first of equals
+
+
+def in_letters(tags: Sequence[str], letters: str) -> tuple[str, ...]:
+    """Tags of BIOES with those letters in place of B, I, E and S."""
+    given = dict(zip("BIES", letters, strict=True))
+    return tuple(tag if tag == OUTSIDE else given[tag[0]] + tag[1:] for tag in tags)
 
 
 def spans_of(tags: Sequence[str], scheme: Scheme, *, is_strict: bool = False) -> tuple[Span, ...]:
@@ -184,6 +205,10 @@ def _known(scheme: str) -> None:
         raise ConfigError("plain tags mark no spans: expected IOB1, IOB2 or BIOES")
     if scheme not in _USED:
         raise ConfigError(f"expected one of {', '.join(get_args(Scheme))} as a scheme, found {scheme!r}")
+
+
+def _alike(letter: str) -> list[str]:
+    return [one for one, meant in _LETTERS.items() if meant == letter]
 
 
 def _shown(span: Span) -> str:

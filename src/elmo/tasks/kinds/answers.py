@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import DataError
-from elmo.tasks.data.examples import Question, Words
+from elmo.tasks.data.examples import Question, Words, at
 from elmo.tasks.heads.answers import AnswersHead, FoundAnswer
 from elmo.tasks.heads.sentence_vectors import SentenceVectors, Widths
-from elmo.tasks.scores.answers import answer_scores
+from elmo.tasks.kinds.option_ranges import check_options
+from elmo.tasks.scores.answers import answer_scores, is_mostly_chinese
 from elmo.tasks.task import Vectors
 
 N_BEST = 3
@@ -21,11 +22,15 @@ N_BEST = 3
 
 @dataclass(frozen=True)
 class AnswersOptions:
-    """Of the head, and of what counts as an answer."""
+    """Of the head, and of what counts as an answer; how answers are compared is told from them by default."""
 
     hidden_width: int = 90
     dropout: float = 0.2
     max_length: int = 17  # tokens
+    by_character: bool | None = None  # compared as CMRC 2018 does, not as SQuAD
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class Answers:
 
     @property
     def main_score(self) -> str:
-        """SQuAD's F1 of words."""
+        """SQuAD's F1 of words, or CMRC's of characters."""
         return "f1"
 
     def head(self, widths: Widths) -> AnswersHead:
@@ -100,14 +105,25 @@ class Answers:
         """Refuse questions that nobody answered."""
         for example in examples:
             if not example.answers:
-                where = "" if example.place is None else f"{example.place}: "
-                raise DataError(f"{where}question {example.id[:40]!r}: expected an answer, found none")
+                raise DataError(
+                    f"{at(example.place)}question {example.id[:40]!r}: expected an answer, found none"
+                )
 
     def scores(
         self, examples: Sequence[Question], predictions: Sequence[PredictedAnswer]
     ) -> dict[str, float]:
-        """SQuAD's F1 and exact match."""
-        found = answer_scores([example.answers for example in examples], [one.text for one in predictions])
+        """F1 and exact match by SQuAD's rules; by CMRC 2018's where most of the gold answers is Chinese.
+
+        To SQuAD's rules, which part words at spaces, a Chinese answer is a single word, right or wrong.
+        The option ``by_character`` chooses instead.
+        """
+        gold = [example.answers for example in examples]
+        by_character = self.options.by_character
+        found = answer_scores(
+            gold,
+            [one.text for one in predictions],
+            by_character=is_mostly_chinese(gold) if by_character is None else by_character,
+        )
         return {"f1": found.f1, "exact_match": found.exact_match}
 
     def to_json(self) -> dict[str, Any]:

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import ConfigError, DataError
-from elmo.tasks.data.examples import LabelledText, TextPair
+from elmo.tasks.data.examples import LabelledText, TextPair, at
 from elmo.tasks.heads.biattentive import BiattentiveHead
 from elmo.tasks.heads.linear import LinearHead
 from elmo.tasks.heads.sentence_vectors import Widths
 from elmo.tasks.kinds.labels import Labels
+from elmo.tasks.kinds.option_ranges import check_options
 from elmo.tasks.scores.labels import label_scores
 from elmo.tasks.task import Vectors
 
@@ -30,6 +31,7 @@ class ClassificationOptions:
     dropout: float | None = None
 
     def __post_init__(self) -> None:
+        check_options(self)
         if self.network not in get_args(Network):
             raise ConfigError(
                 f"the network must be {' or '.join(get_args(Network))}, not {self.network!r:.40}"
@@ -113,8 +115,7 @@ class Classification:
 def known_label(example: LabelledText | TextPair) -> str:
     """The label of an example that has one."""
     if example.label is None:
-        where = "" if example.place is None else f"{example.place}: "
-        raise DataError(f"{where}expected a label, found none")
+        raise DataError(f"{at(example.place)}expected a label, found none")
     return example.label
 
 

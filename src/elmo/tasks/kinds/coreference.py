@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self, cast
@@ -10,25 +11,33 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import DataError
-from elmo.tasks.data.examples import Document, Span
+from elmo.tasks.data.examples import Document, Span, at
 from elmo.tasks.heads.coreference import CoreferenceHead
 from elmo.tasks.heads.sentence_vectors import Widths
-from elmo.tasks.scores.coreference import coreference_scores
+from elmo.tasks.kinds.option_ranges import check_options
+from elmo.tasks.scores.coreference import check_extra, coreference_scores
 from elmo.tasks.task import Vectors
 
 Clusters = tuple[tuple[Span, ...], ...]
+SINGLETON_SHARE = 0.02  # of clusters: where fewer have one mention, those are slips
 MAX_TRAINED_TOKENS = 1500  # of a document in training: a longer one is cut between sentences
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class CoreferenceOptions:
-    """Of the head."""
+    """Of the head; whether clusters of one mention count is told from the data by default."""
 
     hidden_width: int = 150
     max_span_width: int = 10
     kept_share: float = 0.4
     max_antecedents: int = 100
     dropout: float = 0.2
+    has_singletons: bool | None = None
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,7 @@ class PredictedClusters:
 
 @dataclass(frozen=True)
 class Coreference:
-    """Whether clusters of one mention count follows from the training data."""
+    """Clusters of one mention count where the training data has them (2 % of clusters or more)."""
 
     kind: ClassVar[str] = "coreference"
     has_singletons: bool
@@ -62,10 +71,22 @@ class Coreference:
     @classmethod
     def of(cls, train: Sequence[Document], options: CoreferenceOptions | None = None) -> Self:
         """The task that these examples set."""
-        sizes = [len(cluster) for example in train for cluster in _known(example)]
-        if not sizes:
+        check_extra()
+        options = options or CoreferenceOptions()
+        clusters = [cluster for example in train for cluster in _once(example)]
+        if not clusters:
             raise DataError("expected documents with clusters to learn from, found none")
-        return cls(min(sizes) == 1, options or CoreferenceOptions())
+        widths = [span.end - span.start for cluster in clusters for span in cluster]
+        if n_wide := sum(width > options.max_span_width for width in widths):
+            _log.warning(
+                "%.1f %% of the mentions (%d of %d) are wider than max_span_width, %d: they are never found",
+                100 * n_wide / len(widths), n_wide, len(widths), options.max_span_width,
+            )  # fmt: skip
+        has_singletons = options.has_singletons
+        if has_singletons is None:
+            n_single = sum(len(cluster) == 1 for cluster in clusters)
+            has_singletons = n_single >= SINGLETON_SHARE * len(clusters)
+        return cls(has_singletons, options)
 
     @property
     def main_score(self) -> str:
@@ -74,7 +95,7 @@ class Coreference:
 
     def head(self, widths: Widths) -> CoreferenceHead:
         """End-to-end span ranking."""
-        return CoreferenceHead(widths, has_singletons=self.has_singletons, **asdict(self.options))
+        return CoreferenceHead(widths, **{**asdict(self.options), "has_singletons": self.has_singletons})
 
     def loss(self, head: nn.Module, vectors: Vectors, examples: Sequence[Document]) -> Tensor:
         """How unlikely the right antecedents are, on average over documents."""
@@ -100,9 +121,10 @@ class Coreference:
         return predicted
 
     def check(self, examples: Sequence[Document]) -> None:
-        """Refuse documents whose clusters are not known."""
+        """Refuse documents whose clusters are not known, or share a mention."""
+        check_extra()
         for example in examples:
-            _known(example)
+            _once(example)
 
     def scores(
         self, examples: Sequence[Document], predictions: Sequence[PredictedClusters]
@@ -160,9 +182,21 @@ def parts_of(document: Document, max_tokens: int) -> list[Document]:
 
 def _known(example: Document) -> Clusters:
     if example.clusters is None:
-        where = "" if example.place is None else f"{example.place}: "
-        raise DataError(f"{where}expected the clusters of {example.name[:40]!r}, found none")
+        raise DataError(f"{at(example.place)}expected the clusters of {example.name[:40]!r}, found none")
     return example.clusters
+
+
+def _once(example: Document) -> Clusters:
+    """The clusters of a document that has each mention once: no measure is defined for others."""
+    seen: set[tuple[int, int]] = set()
+    for span in (span for cluster in _known(example) for span in cluster):
+        if (span.start, span.end) in seen:
+            raise DataError(
+                f"{at(example.place)}{example.name[:40]!r}: expected each mention once, "
+                f"found tokens {span.start} to {span.end} again"
+            )
+        seen.add((span.start, span.end))
+    return _known(example)
 
 
 def _speakers(example: Document) -> Tensor | None:

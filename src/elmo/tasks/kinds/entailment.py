@@ -14,6 +14,7 @@ from elmo.tasks.heads.esim import EsimHead
 from elmo.tasks.heads.sentence_vectors import Widths
 from elmo.tasks.kinds.classification import PredictedLabel, known_label, named, scores_of_labels
 from elmo.tasks.kinds.labels import Labels
+from elmo.tasks.kinds.option_ranges import check_options
 from elmo.tasks.task import Vectors
 
 
@@ -23,6 +24,9 @@ class EntailmentOptions:
 
     hidden_width: int = 150
     dropout: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
 
 @dataclass(frozen=True)

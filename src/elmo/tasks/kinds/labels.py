@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from elmo.errors import DataError
-from elmo.tasks.data.examples import Place
+from elmo.tasks.data.examples import Place, at
 
 _log = logging.getLogger(__name__)
 
@@ -50,13 +50,13 @@ class Labels:
         if not unseen:
             return
         name, place = next(pair for pair in found if pair[0] in unseen)
-        where = "" if place is None else f"{place}: "
         if sum(unseen.values()) == len(found):
             seen = ", ".join(self.names[:10]) + (", …" if len(self) > 10 else "")
-            raise DataError(f"{where}the {what} {name[:40]!r} is none that was learned: {seen}")
+            one = what.removesuffix("s")
+            raise DataError(f"{at(place)}the {one} {name[:40]!r} is none that was learned: {seen}")
         _log.warning(
             "%s%d %s of %d kinds were not seen in training, %r for one: they can only be missed",
-            where, sum(unseen.values()), what, len(unseen), name[:40],
+            at(place), sum(unseen.values()), what, len(unseen), name[:40],
         )  # fmt: skip
 
 

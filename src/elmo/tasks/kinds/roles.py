@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import DataError
-from elmo.tasks.data.examples import Predicate, Span, Words
+from elmo.tasks.data.examples import Predicate, Span, Words, at
 from elmo.tasks.data.tag_schemes import allowed_transitions, spans_of, tags_of
 from elmo.tasks.heads.roles import RolesHead
 from elmo.tasks.heads.sentence_vectors import Widths
 from elmo.tasks.kinds.labels import Labels, padded_numbers
+from elmo.tasks.kinds.option_ranges import check_options
 from elmo.tasks.scores.spans import span_scores
 from elmo.tasks.task import Vectors
 
@@ -27,6 +28,9 @@ class RolesOptions:
     n_layers: int = 4
     dropout: float = 0.1
     predicate_width: int = 50
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,12 @@ class Roles:
     def scores(
         self, examples: Sequence[Predicate], predictions: Sequence[PredictedRoles]
     ) -> dict[str, float]:
-        """Precision, recall and F1 of spans with their roles; the predicate's own are not counted."""
+        """Precision, recall and F1 of spans with their roles; the predicate's own are not counted.
+
+        A span counts by its own label: the later part of an argument, C-ARG1 say, is a span for itself.
+        CoNLL-2005's scorer joins it to its ARG1 and counts both as one, so that the figures are not
+        comparable where arguments have several parts.
+        """
         found = span_scores(
             [_scored(_known(example)) for example in examples], [_scored(one.roles) for one in predictions]
         )
@@ -135,8 +144,7 @@ class Roles:
 
 def _known(example: Predicate) -> tuple[Span, ...]:
     if example.roles is None:
-        where = "" if example.place is None else f"{example.place}: "
-        raise DataError(f"{where}expected the roles of the predicate, found none")
+        raise DataError(f"{at(example.place)}expected the roles of the predicate, found none")
     return example.roles
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,11 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import DataError
-from elmo.tasks.data.examples import TextPair
+from elmo.tasks.data.examples import TextPair, at
 from elmo.tasks.heads.sentence_vectors import Widths
 from elmo.tasks.heads.similarity import SimilarityHead
+from elmo.tasks.kinds.option_ranges import check_options
 from elmo.tasks.scores.correlation import mean_squared_error, pearson, spearman
 from elmo.tasks.task import Vectors
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,9 @@ class SimilarityOptions:
 
     hidden_width: int = 150
     dropout: float = 0.3
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
 
 @dataclass(frozen=True)
@@ -82,11 +89,13 @@ class Similarity:
         ]
 
     def check(self, examples: Sequence[TextPair]) -> None:
-        """Refuse scores that lie off the scale."""
-        for example in examples:
-            if not self.low <= (score := _known(example)) <= self.high:
-                where = "" if example.place is None else f"{example.place}: "
-                raise DataError(f"{where}expected a score in {self.low}..{self.high}, found {score}")
+        """Tell of scores that lie off the scale: they count, but are never predicted."""
+        off = [example for example in examples if not self.low <= _known(example) <= self.high]
+        if off:
+            _log.warning(
+                "%s%d of %d scores lie off the learned scale %d..%d, %g for one: they are never predicted",
+                at(off[0].place), len(off), len(examples), self.low, self.high, _known(off[0]),
+            )  # fmt: skip
 
     def scores(self, examples: Sequence[TextPair], predictions: Sequence[PredictedScore]) -> dict[str, float]:
         """Pearson's and Spearman's correlation, and the mean squared error."""
@@ -109,6 +118,6 @@ class Similarity:
 
 def _known(example: TextPair) -> float:
     if example.score is None or not math.isfinite(example.score):
-        where = "" if example.place is None else f"{example.place}: "
-        raise DataError(f"{where}expected a score, found none")
+        found = "none" if example.score is None else example.score
+        raise DataError(f"{at(example.place)}expected a score, found {found}")
     return example.score

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self, cast
@@ -10,13 +11,27 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import DataError
-from elmo.tasks.data.examples import TaggedSentence
-from elmo.tasks.data.tag_schemes import Scheme, allowed_transitions, converted, scheme_of, spans_of
+from elmo.tasks.data.examples import TaggedSentence, at
+from elmo.tasks.data.tag_schemes import (
+    Scheme,
+    allowed_transitions,
+    converted,
+    in_letters,
+    is_of_a_scheme,
+    letters_of,
+    scheme_of,
+    spans_of,
+)
 from elmo.tasks.heads.sentence_vectors import Widths
 from elmo.tasks.heads.tagger import TaggerHead
 from elmo.tasks.kinds.labels import Labels, padded_numbers
+from elmo.tasks.kinds.option_ranges import check_options
 from elmo.tasks.scores.spans import span_scores
 from elmo.tasks.task import Vectors
+
+NEARLY_ALL = 0.95  # of the tags but O: where so many mark spans, others are slips
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -27,6 +42,9 @@ class TaggingOptions:
     n_layers: int = 1
     dropout: float = 0.5
     has_crf: bool | None = None
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
 
 @dataclass(frozen=True)
@@ -49,15 +67,20 @@ class Tagging:
     scheme: Scheme
     labels: Labels  # as learned
     options: TaggingOptions = TaggingOptions()
+    letters: str = "BIES"  # of the data: BILU and others are BIOES too
 
     @classmethod
     def of(cls, train: Sequence[TaggedSentence], options: TaggingOptions | None = None) -> Self:
-        """The task that these examples set."""
+        """The task that these examples set; tags that nearly all mark spans must all do so."""
         tags = [_known(example) for example in train]
         scheme = scheme_of(tags)
+        if scheme == "plain":
+            _refuse_slips(train)
         learned = [_learned(row, scheme) for row in tags]
         labels = Labels.of((tag for row in learned for tag in row), what="tags")
-        return cls(scheme, labels, options or TaggingOptions())
+        letters = letters_of(tags) if scheme == "BIOES" else "BIES"
+        _log.info("tags are %s (%s), learned as %d labels", scheme, _described(scheme, letters), len(labels))
+        return cls(scheme, labels, options or TaggingOptions(), letters)
 
     @property
     def has_spans(self) -> bool:
@@ -98,20 +121,22 @@ class Tagging:
     def predict(
         self, head: nn.Module, vectors: Vectors, examples: Sequence[TaggedSentence]
     ) -> list[PredictedTags]:
-        """The likeliest tags, in the scheme of the data."""
+        """The likeliest tags, in the scheme and the letters of the data."""
         found = cast("TaggerHead", head).predict(vectors([example.words for example in examples]))
         predicted = []
         for one in found:
             tags = tuple(self.labels.names[number] for number in one.tags)
             if self.has_spans:
-                tags = converted(tags, "BIOES", self.scheme)
+                tags = in_letters(converted(tags, "BIOES", self.scheme), self.letters)
             predicted.append(PredictedTags(tags, one.confidences))
         return predicted
 
     def check(self, examples: Sequence[TaggedSentence]) -> None:
-        """Tell of tags that were not seen in training."""
-        found = [(tag, example.place) for example in examples for tag in example.tags or ()]
+        """Tell of tags that were not seen in training; refuse those of no scheme where tags mark spans."""
+        found = [(tag, example.place) for example in examples for tag in _known(example)]
         if self.has_spans:  # what counts are the labels: any scheme's marks will do
+            for example in examples:
+                _refuse_odd(example, "O, or B- or I- and a label, as in training")
             known = Labels(tuple(sorted({_label(name) for name in self.labels.names})))
             known.check([(_label(tag), place) for tag, place in found if tag != "O"], what="labels")
         else:
@@ -120,20 +145,22 @@ class Tagging:
     def scores(
         self, examples: Sequence[TaggedSentence], predictions: Sequence[PredictedTags]
     ) -> dict[str, float]:
-        """Accuracy; and precision, recall and F1 of whole spans."""
-        gold = [_known(example) for example in examples]
+        """Accuracy; and precision, recall and F1 of whole spans.
+
+        Where tags mark spans, both sides are compared as BIOES, whichever scheme and letters they have.
+        """
+        gold = [_learned(_known(example), self.scheme) for example in examples]
+        predicted = [_learned(one.tags, self.scheme) for one in predictions]
         pairs = [
             (right, said)
-            for row, one in zip(gold, predictions, strict=True)
-            for right, said in zip(row, one.tags, strict=True)
+            for row, said_row in zip(gold, predicted, strict=True)
+            for right, said in zip(row, said_row, strict=True)
         ]
         accuracy = sum(right == said for right, said in pairs) / max(len(pairs), 1)
         if not self.has_spans:
             return {"accuracy": accuracy}
-        scheme = scheme_of(gold)
         found = span_scores(
-            [spans_of(row, self.scheme if scheme == "plain" else scheme) for row in gold],
-            [spans_of(one.tags, self.scheme) for one in predictions],
+            [spans_of(row, "BIOES") for row in gold], [spans_of(row, "BIOES") for row in predicted]
         )
         return {
             "f1": found.overall.f1,
@@ -147,6 +174,7 @@ class Tagging:
         return {
             "scheme": str(self.scheme),
             "labels": list(self.labels.names),
+            "letters": self.letters,
             "options": asdict(self.options),
         }
 
@@ -154,14 +182,36 @@ class Tagging:
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """What ``to_json`` gave."""
         options = TaggingOptions(**values["options"])
-        return cls(cast("Scheme", values["scheme"]), Labels(tuple(values["labels"])), options)
+        labels, letters = Labels(tuple(values["labels"])), str(values.get("letters", "BIES"))
+        return cls(cast("Scheme", values["scheme"]), labels, options, letters)
 
 
 def _known(example: TaggedSentence) -> tuple[str, ...]:
     if example.tags is None:
-        where = "" if example.place is None else f"{example.place}: "
-        raise DataError(f"{where}expected a tag for every word, found a sentence without tags")
+        raise DataError(f"{at(example.place)}expected a tag for every word, found a sentence without tags")
     return example.tags
+
+
+def _refuse_slips(train: Sequence[TaggedSentence]) -> None:
+    """One tag mistyped, and all would be learned as plain tags, whose spans are not scored."""
+    tags = [tag for example in train for tag in _known(example) if tag != "O"]
+    n_fit = sum(map(is_of_a_scheme, tags))
+    if n_fit < NEARLY_ALL * len(tags):
+        return
+    for example in train:
+        _refuse_odd(
+            example, f"O, or B- or I- and a label, as {n_fit:,} of {len(tags):,} tags beside O have it"
+        )
+
+
+def _refuse_odd(example: TaggedSentence, expected: str) -> None:
+    for number, tag in enumerate(_known(example), start=1):
+        if not is_of_a_scheme(tag):
+            raise DataError(f"{at(example.place)}tag {number}: expected {expected}, found {tag[:40]!r}")
+
+
+def _described(scheme: Scheme, letters: str) -> str:
+    return {"plain": "no spans", "BIOES": f"in the letters {letters}"}.get(scheme, "spans")
 
 
 def _learned(tags: tuple[str, ...], scheme: Scheme) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from elmo.text.english import HAN
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _NO_CMRC_PUNCTUATION = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
+_HAN = re.compile(f"[{HAN}]")
 _UNIT = re.compile(rf"[{HAN}]|[^\W{HAN}]+(?:[.,'][^\W{HAN}]+)*|[^\w\s]")
 
 
@@ -38,6 +39,12 @@ class AnswerScores:
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
         return asdict(self)
+
+
+def is_mostly_chinese(gold: Sequence[Sequence[str]]) -> bool:
+    """Whether more than half of the true answers' characters (white space aside) are Chinese ones."""
+    text = "".join("".join(one.split()) for answers in gold for one in answers)
+    return 2 * len(_HAN.findall(text)) > len(text)
 
 
 def answer_scores(

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,12 @@ class _Overlaps:
     gold: _Counts  # (overlap,): which cluster
     predicted: _Counts  # (overlap,)
     shared: _Counts  # (overlap,): mentions
+
+
+def check_extra() -> None:
+    """Refuse to begin what could not be scored in the end: CEAF needs scipy."""
+    if find_spec("scipy") is None:
+        raise MissingExtraError("CEAF", extra="tasks")
 
 
 def coreference_scores(

@@ -6,27 +6,44 @@ Characters are UTF-8 bytes, so any script is read and no list of characters is n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 MAX_BYTES = 40  # of a word; what is longer is cut
 _PADDING, _BEGIN, _END = 0, 257, 258  # bytes are 1..256
 
 
-def character_ids(sentences: Sequence[Sequence[str]], longest: int) -> NDArray[np.int64]:
-    """(batch, time, char): begin, bytes, end, padding."""
-    ids = np.zeros((len(sentences), longest, MAX_BYTES + 2), np.int64)
+@dataclass(frozen=True, eq=False)
+class CharacterIds:
+    """The characters of a batch: each word once, and where it stands."""
+
+    words: Tensor  # (word, char): begin, bytes, end, padding; row 0 is padding alone
+    places: Tensor  # (batch, time): rows of words
+
+
+def character_ids(sentences: Sequence[Sequence[str]], longest: int) -> CharacterIds:
+    """The bytes of a batch's words."""
+    rows: dict[str, int] = {}
+    places = np.zeros((len(sentences), longest), np.int64)
     for k, words in enumerate(sentences):
-        for place, word in enumerate(words):
-            raw = np.frombuffer(word.encode("utf-8", "surrogatepass")[:MAX_BYTES], np.uint8)
-            ids[k, place, 0] = _BEGIN
-            ids[k, place, 1 : len(raw) + 1] = raw.astype(np.int64) + 1
-            ids[k, place, len(raw) + 1] = _END
-    widest = int((ids != _PADDING).any(axis=(0, 1)).sum())
-    return ids[:, :, : max(widest, 3)]
+        places[k, : len(words)] = [rows.setdefault(word, len(rows) + 1) for word in words]
+    found = [_ids(word) for word in rows]
+    ids = np.zeros((len(rows) + 1, max(map(len, found), default=3)), np.int64)
+    for row, one in enumerate(found, start=1):
+        ids[row, : len(one)] = one
+    return CharacterIds(torch.from_numpy(ids), torch.from_numpy(places))
+
+
+@lru_cache(maxsize=1 << 16)
+def _ids(word: str) -> NDArray[np.int16]:
+    raw = np.frombuffer(word.encode("utf-8", "surrogatepass")[:MAX_BYTES], np.uint8)
+    return np.concatenate([[_BEGIN], raw.astype(np.int16) + 1, [_END]], dtype=np.int16)
 
 
 class CharacterVectors(nn.Module):
@@ -37,10 +54,9 @@ class CharacterVectors(nn.Module):
         self.embedding = nn.Embedding(259, byte_width, padding_idx=_PADDING)
         self.filters = nn.Conv1d(byte_width, width, kernel_size=3, padding=1)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """(batch, time, char) to (batch, time, width)."""
-        words = ids.flatten(end_dim=1)  # (batch · time, char)
-        found = self.filters(self.embedding(words).transpose(1, 2))  # (batch · time, width, char)
-        found = found.masked_fill((words == _PADDING)[:, None], -torch.inf).amax(dim=2)
-        is_word = (words != _PADDING).any(dim=1, keepdim=True)
-        return torch.where(is_word, found, 0.0).view(*ids.shape[:2], -1)
+    def forward(self, ids: CharacterIds) -> Tensor:
+        """(batch, time, width), zero where there is no word; a word that stands often is computed once."""
+        words = ids.words[1:]  # (word, char)
+        found = self.filters(self.embedding(words).transpose(1, 2))  # (word, width, char)
+        found = found.masked_fill((words == _PADDING)[:, None], -torch.inf).amax(dim=2)  # (word, width)
+        return functional.embedding(ids.places, functional.pad(found, (0, 0, 1, 0)))

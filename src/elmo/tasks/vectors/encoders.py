@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,13 +27,17 @@ class ElmoEncoder:
     """All layers of a frozen biLM."""
 
     def __init__(self, elmo: Elmo, *, start: Start = "zero") -> None:
-        from elmo.embed.to_files import fingerprint_now
-
         if isinstance(start, Carry):
             raise ConfigError("a task's vectors start from zero or warm: a carried state follows the order")
         self.elmo = elmo
         self.start: Literal["zero", "warm"] = start
-        self.fingerprint = fingerprint_now(elmo, start=start)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the weights, and of a warm start; hashed when it is asked for, since that takes time."""
+        from elmo.embed.to_files import fingerprint_now
+
+        return fingerprint_now(self.elmo, start=self.start)
 
     @property
     def key(self) -> str:
@@ -82,14 +87,14 @@ class TransformerEncoder:
             ) from error
         self._model = model.eval()
         self.width = int(model.config.hidden_size)
-        longest = getattr(model.config, "max_position_embeddings", 512)
+        longest = getattr(model.config, "max_position_embeddings", 512) - _first_position(model)
         self._n_special = int(self._tokenizer.num_special_tokens_to_add())
         self._longest = min(int(self._tokenizer.model_max_length), int(longest)) - self._n_special
-        self._digest = _digest(model)
+        self._digest = _digest(model, self._tokenizer, self._longest)
 
     @property
     def key(self) -> str:
-        """A hash of the weights."""
+        """A hash of the weights and of the tokeniser."""
         return f"transformer-{self._digest[:24]}"
 
     def layers(self, sentences: Sequence[Words]) -> list[NDArray[Any]]:
@@ -143,8 +148,20 @@ class TransformerEncoder:
             yield sums / np.maximum(counts, 1)
 
 
-def _digest(model: Any) -> str:
+def _first_position(model: Any) -> int:
+    """Rows of the table of positions that no piece is given: RoBERTa and its kin count from padding's on."""
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            return int(module.padding_idx) + 1
+    return 0
+
+
+def _digest(model: Any, tokenizer: Any, longest: int) -> str:
+    """Of all that vectors depend on; before the tokeniser is used, which notes in itself how it was used."""
     digest = hashlib.sha256(json.dumps(model.config.to_dict(), sort_keys=True, default=str).encode())
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    pieces = json.dumps(tokenizer.get_vocab(), sort_keys=True) if backend is None else backend.to_str()
+    digest.update(f"{longest} {pieces}".encode("utf-8", "surrogatepass"))
     for name, weight in sorted(model.state_dict().items()):
         digest.update(name.encode() + weight.detach().cpu().contiguous().float().numpy().tobytes())
     return digest.hexdigest()

@@ -6,8 +6,10 @@ form), plain or compressed. Files list frequent words first, so a bound on the n
 
 from __future__ import annotations
 
+import codecs
 import io
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -18,11 +20,13 @@ from numpy.typing import NDArray
 from elmo.embed.reading import DAMAGE
 from elmo.errors import DataError
 from elmo.formats.files import open_regular, reason, shown
-from elmo.text.lines import read_lines
+from elmo.text.lines import open_text, read_lines
 
 MAX_WORDS = 200_000  # that are kept beyond those that are asked for
 _MAX_WIDTH = 10_000
 _MAX_WORD_BYTES = 10_000
+_PIECE = 1 << 20  # bytes that are read at once
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz, Zstandard
 Vector = NDArray[np.float32]
 IsKept = Callable[[str, int], bool]  # a word and its place in the file
 
@@ -64,7 +68,7 @@ def read_static(
             return True
         return False
 
-    rows = list(_binary(path, is_kept) if path.suffix == ".bin" else _text(path, is_kept))
+    rows = list(_binary(path, is_kept) if _is_binary(path) else _text(path, is_kept))
     if not rows:
         raise DataError(f"{shown(path)}: expected words with their vectors, found none")
     return StaticVectors(tuple(word for word, _ in rows), np.stack([vector for _, vector in rows]))
@@ -76,6 +80,8 @@ def _text(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:
         if line.number == 1 and (width := _announced(line.text)):
             continue
         text = line.text.rstrip()
+        if not text:  # after the last word, as editors leave it
+            continue
         width = width or text.count(" ")
         # a few words of the published files have spaces in them: the numbers are the last ones
         word, *numbers = text.rsplit(" ", width)
@@ -102,28 +108,68 @@ def _announced(first: str) -> int:
     return int(parts[1]) if len(parts) == 2 and all(part.isdecimal() for part in parts) else 0
 
 
+def _is_binary(path: Path) -> bool:
+    """Whether it is word2vec's binary form, by its content; by its name where that tells nothing."""
+    is_named = bool({".bin"} & {suffix.lower() for suffix in path.suffixes[-2:]})
+    if not path.is_file():  # what can be read once only, or is not there
+        return is_named
+    with _bytes_of(path) as stream:
+        width = _announced(stream.readline(100).decode("utf-8", "replace"))
+        sample = stream.read(4096)
+    if not width or not sample:
+        return is_named
+    numbers = sample.partition(b" ")[2].partition(b"\n")[0]
+    if numbers and not numbers.strip(b"0123456789+-.eEnaif \t\r"):
+        return False
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(sample)  # its end may be in the middle of a character
+    except UnicodeDecodeError:
+        return True
+    return b"\0" in sample
+
+
+@contextmanager
+def _bytes_of(path: Path) -> Iterator[io.BufferedIOBase | BinaryIO]:
+    """A file's bytes, decompressed."""
+    with open_regular(path) as file:
+        is_compressed = file.read(6).startswith(_COMPRESSED)
+        if not is_compressed:
+            file.seek(0)
+            yield file
+    if is_compressed:
+        with open_text(path) as (_, stream):
+            yield stream
+
+
 def _binary(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:
     """word2vec's binary form: "words width" in a line, then word, a space and the numbers, over and over."""
     try:
-        with open_regular(path) as file:
-            n_words, width = (int(part) for part in file.readline(100).split())
+        with _bytes_of(path) as stream:
+            n_words, width = (int(part) for part in stream.readline(100).split())
             if not (0 < width <= _MAX_WIDTH and n_words > 0):
                 raise ValueError(f"{n_words} words, {width} wide")
-            for number in range(n_words):
-                word = _until_space(file)
-                raw = file.read(4 * width)
-                if len(raw) != 4 * width:
-                    raise EOFError("the file ends in the middle of a vector")
+            for number, (word, raw) in enumerate(_rows(stream, n_words, 4 * width)):
                 if is_kept(word, number):
-                    yield word, np.frombuffer(raw, "<f4").astype(np.float32)
+                    vector = np.frombuffer(raw, "<f4").astype(np.float32)
+                    if not np.isfinite(vector).all():
+                        where = f"{shown(path)}: word {number + 1}"
+                        raise DataError(f"{where}: the vector of {word[:40]!r} has no finite numbers")
+                    yield word, vector
     except DAMAGE as error:
         raise DataError(f"{shown(path)}: no word2vec file in binary form: {reason(error)}") from error
 
 
-def _until_space(file: BinaryIO | io.BufferedReader) -> str:
-    raw = bytearray()
-    while (byte := file.read(1)) != b" ":
-        if not byte or len(raw) > _MAX_WORD_BYTES:
-            raise EOFError("expected a word and a space")
-        raw += byte
-    return bytes(raw).decode("utf-8", "replace").lstrip("\n")
+def _rows(stream: io.BufferedIOBase | BinaryIO, n_words: int, n_bytes: int) -> Iterator[tuple[str, bytes]]:
+    """Words and the bytes of their vectors, read in large pieces: a word ends where its space is found."""
+    buffer, at = b"", 0
+    for _ in range(n_words):
+        while (end := buffer.find(b" ", at, at + _MAX_WORD_BYTES)) < 0 or end + 1 + n_bytes > len(buffer):
+            if end < 0 and len(buffer) - at >= _MAX_WORD_BYTES:
+                raise ValueError("expected a word and a space")
+            more = stream.read(_PIECE)
+            if not more:
+                raise ValueError("the file ends in the middle of a vector")
+            buffer, at = buffer[at:] + more, 0
+        word = buffer[at:end].decode("utf-8", "replace").lstrip("\n")
+        at = end + 1 + n_bytes
+        yield word, buffer[end + 1 : at]

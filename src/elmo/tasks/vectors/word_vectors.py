@@ -7,6 +7,7 @@ the biLM where it is fine-tuned.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
@@ -19,7 +20,7 @@ from elmo.errors import ConfigError
 from elmo.model.layers import Layers
 from elmo.model.mix import LayerMix
 from elmo.tasks.heads.sentence_vectors import SentenceVectors, Widths
-from elmo.tasks.vectors.characters import CharacterVectors, character_ids
+from elmo.tasks.vectors.characters import CharacterIds, CharacterVectors, character_ids
 
 if TYPE_CHECKING:
     from elmo.model.bilm import BiLm
@@ -48,10 +49,20 @@ class VectorChoice:
     def __post_init__(self) -> None:
         if self.elmo not in PLACES:
             raise ConfigError(f"ELMo can be at {', '.join(PLACES)}, not at {self.elmo!r:.40}")
-        if not (0 <= self.dropout < 1 and self.mix_penalty >= 0 and self.characters >= 0):
-            raise ConfigError("dropout must lie in 0..1; the penalty and the width must not be negative")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(
+                f"the dropout of ELMo's vectors must lie in 0..1, below 1, found {self.dropout}"
+            )
+        if not 0 <= self.mix_penalty < math.inf:
+            raise ConfigError(f"the penalty of the mix must not be negative, found {self.mix_penalty}")
+        if self.characters < 0:
+            raise ConfigError(f"the width of characters must not be negative, found {self.characters}")
         if self.is_bilm_tuned and self.elmo == "none":
             raise ConfigError("a biLM that is given no place cannot be fine-tuned")
+        if self.top_only and self.elmo == "none":
+            raise ConfigError(
+                "the top layer alone is wanted, but ELMo is at none; give it a place, or leave it out"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +71,7 @@ class WordBatch:
 
     mask: Tensor  # (batch, time)
     static: Tensor | None = None  # (batch, time): rows
-    characters: Tensor | None = None  # (batch, time, char)
+    characters: CharacterIds | None = None
     layers: Tensor | None = None  # (batch, layer, time, width)
     ids: CharBatch | None = None  # for a biLM that is tuned: (batch, time + 2, char)
     others: tuple[Tensor, ...] = ()  # (batch, time, width) each
@@ -89,7 +100,7 @@ class VectorSource:
                 rows[k, : len(words)] = [self.static.place(word) + 2 for word in words]
             static = torch.from_numpy(rows)
         if self.has_characters:
-            characters = torch.from_numpy(character_ids(sentences, longest))
+            characters = character_ids(sentences, longest)
         if self.elmo is not None:
             layers = _padded(self.elmo, sentences, longest)
         elif self.bilm_indexer is not None:
@@ -141,6 +152,8 @@ class WordVectors(nn.Module):
                 table = np.concatenate([np.zeros_like(mean), mean, static.vectors])
                 self.static.weight.data.copy_(torch.from_numpy(table))
             self.static.requires_grad_(choice.is_static_tuned)
+        elif choice.is_static_tuned:
+            raise ConfigError("static vectors are to be fine-tuned, but none were given; name a file of them")
         self.characters = CharacterVectors(choice.characters) if choice.characters else None
         has_input, has_output = (choice.elmo in (place, "both") for place in ("input", "output"))
         if choice.elmo != "none" and not widths.elmo:
@@ -176,7 +189,7 @@ class WordVectors(nn.Module):
         if self.static is not None:
             parts.append(self.static(cast("Tensor", batch.static)))
         if self.characters is not None:
-            parts.append(self.characters(cast("Tensor", batch.characters)))
+            parts.append(self.characters(cast("CharacterIds", batch.characters)))
         parts += batch.others
         layers = self._layers(batch) if self.mixes else None
         if self.input_mix is not None:

@@ -1,0 +1,42 @@
+"""Examples: their places in messages, and what is asked of their words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from elmo.errors import DataError
+from elmo.tasks.data.examples import Document, Example, LabelledText, Place, TaggedSentence, TextPair, at
+from elmo.tasks.data.examples import check_words as check
+
+PLACE = Place("a.conll", 7)
+LIST: Any = ["a"]
+NUMBERS: Any = ("a", 3)
+TEXT: Any = "ab"
+
+
+def test_a_message_begins_with_the_place_where_there_is_one() -> None:
+    assert (at(PLACE), at(None)) == ("a.conll:7: ", "")
+
+
+def test_words_in_tuples_will_do() -> None:
+    check([TaggedSentence(("a",), None), TextPair(("a",), ("b", ""), None), Document("d", (("a",),), None)])
+    check([])
+
+
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        (TaggedSentence((), (), PLACE), "a.conll:7: expected a sentence as a tuple of words, found an empty"),
+        (TextPair(("a",), (), "yes"), "example 2: expected a sentence as a tuple of words, found an empty"),
+        (Document("d", (), None, None, PLACE), "a.conll:7: expected a tuple of sentences, found an empty"),
+        (Document("d", (("a",), ()), None), "example 2: expected a sentence as a tuple of words"),
+        (LabelledText(LIST, "x"), r"example 2: expected a sentence as a tuple of words, found list \['a'\]"),
+        (LabelledText(TEXT, "x"), "example 2: expected a sentence as a tuple of words, found str 'ab'"),
+        (LabelledText(NUMBERS, "x"), "example 2: expected words that are str, found int 3"),
+    ],
+)
+def test_an_example_without_words_is_refused_with_its_place(example: Example, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        check([LabelledText(("a",), "x"), example])
