@@ -125,7 +125,7 @@ fit = 3
         ("defaults = 1\n", r"\[defaults\]: expected a table, found 1"),
         ("[a]\nkind = []\n", "kind: expected one of"),
         ("[a]\nreader = {tags = 1.5}\nkind = 'tagging'", "tags: expected a text, a number"),
-        ("[a]\nfit = {epochs = 0}\nkind = 'tagging'", r"\[a.fit\]: epochs, patience .* must be at least 1"),
+        ("[a]\nfit = {epochs = 0}\nkind = 'tagging'", r"\[a.fit\]: .*epochs must be at least 1, found 0"),
     ],
 )
 def test_what_is_no_plan_is_refused(tmp_path: Path, text: str, part: str) -> None:
@@ -140,9 +140,16 @@ def test_what_is_no_plan_is_refused(tmp_path: Path, text: str, part: str) -> Non
 def test_problems_of_the_data_are_told_for_all_tasks_at_once(tmp_path: Path) -> None:
     path = write_plan(tmp_path)
     (tmp_path / "ner" / "train.conll").write_text("only\nwords\n")
-    path.write_text(path.read_text() + "dropout = 3.0\n")  # of the last table, mood's head
-    with pytest.raises(DataError, match=r"\[ner\].*train\.conll.*\[mood\] \[mood.head\]: no network can"):
+    (tmp_path / "mood.dev.txt").write_text("")
+    with pytest.raises(DataError, match=r"\[ner\].*train\.conll.*\[mood\].*dev\.txt"):
         read_tasks(read_plan(path))
+
+
+def test_a_head_that_cannot_be_is_told_with_the_plan(tmp_path: Path) -> None:
+    path = write_plan(tmp_path)
+    path.write_text(path.read_text() + "dropout = 3.0\n")  # of the last table, mood's head
+    with pytest.raises(ConfigError, match=r"\[mood\.head\]: option dropout: expected a share .* found 3\.0"):
+        read_plan(path)
 
 
 def test_the_hash_of_data_does_not_know_where_it_lies(tmp_path: Path) -> None:
