@@ -27,21 +27,11 @@ def data(here: Path) -> Path:
     return here
 
 
-@pytest.fixture(scope="module")
-def kept() -> dict[str, bytes]:
-    """A tagger that was trained once."""
-    return {}
-
-
 @pytest.fixture
-def ner(data: Path, run: Run, kept: dict[str, bytes]) -> Path:
-    """A tagger that was trained on the same data, with the model of the same folder."""
-    path = data / "ner.safetensors"
-    if not kept:
-        assert train(run, "tagging", "train.conll", "--dev", "dev.conll").code == 0
-        kept["ner"] = path.read_bytes()
-    path.write_bytes(kept["ner"])
-    return path
+def ner(data: Path, run: Run) -> Path:
+    """A tagger, with the model of the same folder."""
+    assert train(run, "tagging", "train.conll", "--dev", "dev.conll").code == 0
+    return data / "ner.safetensors"
 
 
 def test_a_tagger_is_trained_measured_and_used(run: Run, data: Path) -> None:
