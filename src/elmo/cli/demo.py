@@ -65,7 +65,7 @@ def command(
 ) -> None:
     """Show what this is about: ambiguous words in sentences, a table each.
 
-    English words by --model; without it English and Chinese ones, by the bundled models.
+    English words by --model; without it, words of each language that a model is bundled for.
     """
     if picture:
         from elmo.embed.figure import check

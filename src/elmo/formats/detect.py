@@ -62,9 +62,9 @@ class ModelInfo:
 def load(source: str | Path | None) -> Pretrained:
     """Read a model of any format from a folder, an archive, one of its files, or the Hugging Face Hub.
 
-    None is the bundled English model; ``en`` and ``zh`` are the bundled ones (a folder of that name is
-    ``./zh``). A string that names no file here may be a Hub id, ``org/name`` or ``org/name@revision``. Where
-    files of several formats lie together, the first of ``readers()`` counts.
+    None is the bundled English model, and so is ``en``; each bundled one goes by its name (a folder of that
+    name is ``./en``). A string that names no file here may be a Hub id, ``org/name`` or
+    ``org/name@revision``. Where files of several formats lie together, the first of ``readers()`` counts.
     """
     with _found(source) as (folder, is_temporary):
         return _read(folder, is_temporary)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from elmo.errors import ConfigError
+from elmo.tasks.data.examples import Words
 from elmo.tasks.vectors.encoders import ElmoEncoder
 from elmo.tasks.vectors.layer_cache import Encoder, LayerCache
 from elmo.tasks.vectors.static import StaticVectors
@@ -15,8 +16,6 @@ from elmo.tasks.vectors.word_vectors import SourceWidths, VectorChoice, VectorSo
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
     from elmo.embed.start import Start
-
-Words = tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)

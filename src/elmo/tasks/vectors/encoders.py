@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from elmo.embed.start import Carry, Start
 from elmo.errors import ConfigError, MissingExtraError
+from elmo.tasks.data.examples import Words
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
 
-Words = tuple[str, ...]
 _WINDOWS = 32  # of a batch
 
 

@@ -27,8 +27,8 @@ from elmo.embed.progress import tracked
 from elmo.embed.reading import DAMAGE
 from elmo.errors import ConfigError, FormatError, OutputError
 from elmo.formats.files import reason, shown
+from elmo.tasks.data.examples import Words
 
-Words = tuple[str, ...]
 Item = tuple[bytes, Words]  # a sentence and its key
 States = NDArray[np.float16]  # (layer, time, width)
 BLOCK_TOKENS = 20_000  # of a file: some 40 MB for a model 320 wide

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from elmo.errors import ConfigError
 from elmo.model.layers import Layers
 from elmo.model.mix import LayerMix
+from elmo.tasks.data.examples import Words
 from elmo.tasks.heads.sentence_vectors import SentenceVectors, Widths
 from elmo.tasks.vectors.characters import CharacterIds, CharacterVectors, character_ids
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from elmo.tasks.vectors.static import StaticVectors
     from elmo.text.batch import CharBatch, TokenIndexer
 
-Words = tuple[str, ...]
 Place = Literal["none", "input", "output", "both"]
 PLACES = ("none", "input", "output", "both")
 
