@@ -1,4 +1,4 @@
-# make run    words in context by the bundled model (or MODEL=), as tables and a picture
+# make run    words in context by the bundled models (or MODEL=), as tables and a picture
 # make test   everything that has to hold
 # make check  style, types, and that imports point down
 # Each sets up what it needs in .venv; nothing has to be installed by hand.

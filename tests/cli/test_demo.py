@@ -53,3 +53,12 @@ def test_a_picture_that_cannot_be_is_refused_before_anything_is_computed(run: Ru
     outcome = run("demo", "--model", "model", "--picture", "words.txt")
     assert (outcome.code, outcome.out) == (1, "")
     assert "words.txt: expected a name that ends in .png, .pdf, .svg" in outcome.err
+
+
+def test_the_bundled_models_tell_the_senses_of_every_word_apart(run: Run) -> None:
+    pytest.importorskip("jieba", reason="jieba is not installed")
+    outcome = run("demo")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.count("alike in the same sense") == len(WORDS) == 3
+    assert "does not tell the senses apart" not in outcome.out
+    assert "[苹果]发布了新款手机。" in outcome.out

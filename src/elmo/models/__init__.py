@@ -1,4 +1,4 @@
-"""The name of a bundled model in, its folder out: ``en``, trained by a command in ``recipes``.
+"""The name of a bundled model in, its folder out: ``en`` or ``zh``, each trained by a command in ``recipes``.
 
 Each folder is in elmo's own format, with its card: data, licences, recipe, scores, limits.
 """

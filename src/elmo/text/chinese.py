@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from elmo.errors import MissingExtraError
 from elmo.text import english
@@ -33,7 +33,7 @@ class ChineseTokenizer:
     name = "zh"
 
     def __init__(self) -> None:
-        _jieba()  # what is missing is known at once
+        _jieba()  # what is missing is known at once; its dictionary is read with the first text, for a second
         check()
 
     def __call__(self, text: str) -> Tokens:
@@ -41,7 +41,7 @@ class ChineseTokenizer:
         return Tokens.cut(text, self._spans(text))
 
     def _spans(self, text: str) -> Iterator[tuple[int, int]]:
-        jieba = _jieba()
+        jieba = _cutter()
         for match in _pattern().finditer(text):
             stretch = match["stretch"]
             if stretch is None:
@@ -60,12 +60,8 @@ def _pattern() -> re.Pattern[str]:
 
 
 @cache
-def _jieba() -> Jieba:
-    """A tokeniser of jieba's with its dictionary read.
-
-    Left to itself jieba would look in the machine's temporary folder for ``jieba.cache``, where any user
-    may have put one, and unmarshal it; and it would log to stderr. So we read its dictionary for it.
-    """
+def _jieba() -> Any:
+    """The library, which logs and warns as it is imported."""
     logger = logging.getLogger("jieba")
     handlers, level = list(logger.handlers), logger.level
     try:
@@ -77,7 +73,17 @@ def _jieba() -> Jieba:
     finally:
         logger.handlers[:] = handlers
         logger.setLevel(max(level, logging.WARNING))
-    found = jieba.Tokenizer()
+    return jieba
+
+
+@cache
+def _cutter() -> Jieba:
+    """A tokeniser of jieba's with its dictionary read.
+
+    Left to itself jieba would look in the machine's temporary folder for ``jieba.cache``, where any user
+    may have put one, and unmarshal it. So we read its dictionary for it.
+    """
+    found = _jieba().Tokenizer()
     found.FREQ, found.total = found.gen_pfdict(found.get_dict_file())
     found.initialized = True
     return found
