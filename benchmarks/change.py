@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from quality import Glove, _lines
 
-from elmo import Elmo
+from elmo import Elmo, similarity
 from elmo.lexicon.change_tests import measure_of, rank_correlation
 from elmo.lexicon.clustering import METHODS, cluster
 from elmo.lexicon.usages import Usage, embed_usages, respelled
@@ -141,7 +141,7 @@ def glove_changes(uses: Mapping[str, Mapping[str, Sequence[Usage]]], glove: Glov
             glove([token for usage in some for token in context(usage)]).mean(axis=0)
             for some in periods.values()
         ]
-        found.append(distance(*means))
+        found.append(1 - float(similarity(*means)))
     return found
 
 
@@ -157,12 +157,7 @@ def ppmi_changes(uses: Mapping[str, Mapping[str, Sequence[Usage]]]) -> list[floa
     table = np.array([[one[name] for name in names] for one in counts], dtype=np.float64)
     expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / table.sum()
     ppmi = np.maximum(np.log(np.where(table > 0, table, 1e-9) / expected), 0)
-    return [distance(a, b) for a, b in zip(ppmi[::2], ppmi[1::2], strict=True)]
-
-
-def distance(a: Vectors, b: Vectors) -> float:
-    """1 - cosine."""
-    return 1 - float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
+    return [1 - float(similarity(a, b)) for a, b in zip(ppmi[::2], ppmi[1::2], strict=True)]
 
 
 def senses(
@@ -186,9 +181,9 @@ def senses(
         guesses = {method: cluster(vectors[word]["average"], method=method).labels for method in METHODS}
         guesses |= {"one cluster": np.zeros(len(gold), dtype=int), "spelling": spelling}
         for name, guess in guesses.items():
-            scores.setdefault(name, []).append(_agreement(gold[kept], guess[kept], spelling[kept]))
+            scores.setdefault(name, []).append(agreement(gold[kept], guess[kept], spelling[kept]))
         random = chance.permutation(gold[kept])
-        scores.setdefault("random, DWUG's sizes", []).append(_agreement(gold[kept], random, spelling[kept]))
+        scores.setdefault("random, DWUG's sizes", []).append(agreement(gold[kept], random, spelling[kept]))
     n = len(next(iter(scores.values())))
     print(f"\n{f'senses, {n} words':24}{'ARI':>8}{'V':>8}{'clusters':>10}{'ARI with spelling':>19}")
     found: dict[str, dict[str, float]] = {}
@@ -199,7 +194,7 @@ def senses(
     return found
 
 
-def _agreement(gold: Vectors, guess: Vectors, spelling: Vectors) -> tuple[float, ...]:
+def agreement(gold: Vectors, guess: Vectors, spelling: Vectors) -> tuple[float, ...]:
     """ARI, V-measure, the number of clusters, and the ARI with the spellings."""
     from sklearn.metrics import adjusted_rand_score, v_measure_score
 

@@ -22,12 +22,14 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import logging
 import lzma
-from collections import defaultdict
+import sys
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 import numpy as np
 from quality import Glove
@@ -35,6 +37,7 @@ from quality import Glove
 from elmo import Elmo
 from elmo.lexicon.lemmas import Lemmas
 from elmo.lexicon.substitutes import BETA, TEMPERATURE, Combine, Substituter
+from elmo.lexicon.unit_rows import unit_rows
 from elmo.lexicon.usages import Usage
 from elmo.text.sentences import split_sentences
 
@@ -71,6 +74,12 @@ def main() -> None:
     parser.add_argument("--tune", action="store_true", help="beta and temperature, on half a")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    with Told("elmo.lexicon"):
+        compare(options)
+
+
+def compare(options: argparse.Namespace) -> None:
+    """All combinations on all targets, or with --tune the settings of two on half of them."""
     elmo = Elmo.from_pretrained(options.model)
     lemmas = Lemmas("en")
     targets = list(read(options.data, elmo, lemmas))
@@ -97,6 +106,30 @@ def main() -> None:
         print(f"{name:14}" + "".join(rows), flush=True)
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+class Told(logging.Handler):
+    """Counts what a part of the library warns of, one line a target, and tells it in one line a kind."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(logging.WARNING)
+        self.counts: Counter[str] = Counter()
+        self._logger = logging.getLogger(name)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Count the kind of message: its words without what it is about."""
+        self.counts[" ".join(str(record.msg).replace("%s", "…").replace("%r", "…").split())] += 1
+
+    def __enter__(self) -> Self:
+        self._logger.addHandler(self)
+        self._logger.propagate = False
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self)
+        self._logger.propagate = True
+        for message, n in self.counts.items():
+            print(f"{n:,} × {message}", file=sys.stderr)
 
 
 def read(path: Path, elmo: Elmo, lemmas: Lemmas) -> Iterator[Target]:
@@ -138,23 +171,18 @@ def ours(elmo: Elmo, targets: Sequence[Target], **options: Any) -> Answers:
 def static(glove: Glove, targets: Sequence[Target], lemmas: Lemmas, n_words: int) -> Answers:
     """Neighbours of the target's static vector, and candidates by the cosine with it."""
     words = [word for word in list(glove.rows)[:n_words] if word.replace("-", "").isalpha()]
-    rows = units(glove(words))
+    rows = unit_rows(glove(words))
     generated: list[list[str]] = []
     ranked: list[list[str]] = []
     for target in targets:
-        vector = units(glove([target.word]))[0]
+        vector = unit_rows(glove([target.word]))[0]
         best = [lemmas(words[k]) for k in np.argsort(-(rows @ vector))[: 4 * N_GIVEN]]
         own = phrase_lemma(target.word, lemmas)
         generated.append([lemma for lemma in dict.fromkeys(best) if lemma != own][:N_GIVEN])
         given = list(target.judged)
-        cosines = units(np.stack([glove(phrase.split()).mean(axis=0) for phrase in given])) @ vector
+        cosines = unit_rows(np.stack([glove(phrase.split()).mean(axis=0) for phrase in given])) @ vector
         ranked.append([given[k] for k in np.argsort(-cosines, kind="stable")])
     return Answers(generated, ranked)
-
-
-def units(rows: Any) -> Any:
-    """Rows of length 1; zero stays zero."""
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
 
 
 def figures(targets: Sequence[Target], answers: Answers, chosen: Sequence[bool]) -> dict[str, float]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
 
 from elmo import DataError, OutputError
-from elmo.cli.words import check_result_file, word_list, write_results
+from elmo.cli.words import NowAndThen, check_result_file, word_list, write_results
 
 
 def test_words_are_a_list_or_the_lines_of_a_file(tmp_path: Path) -> None:
@@ -30,6 +31,17 @@ def test_a_table_is_escaped_and_json_is_whole(tmp_path: Path) -> None:
     write_results(tmp_path / "x.json", columns=(), rows=[], values={"词": 1})
     assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == {"词": 1}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.json", "x.tsv"]
+
+
+def test_long_work_is_told_now_and_then(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmo.cli.words._EVERY", 0.0)
+    with caplog.at_level(logging.INFO):
+        NowAndThen("approximate index", is_quiet=True)(1, 2)
+        assert caplog.messages == []
+        NowAndThen("approximate index", is_quiet=False)(8192, 662_710)
+    assert caplog.messages == ["approximate index: 8,192 of 662,710 usages"]
 
 
 def test_what_cannot_be_written_is_refused_before_work_begins(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ pytest.importorskip("sklearn")
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from elmo import ConfigError, DataError
-from elmo.lexicon.clustering import METHODS, Method, cluster, reduced, silhouette, units
+from elmo.lexicon.clustering import METHODS, Method, cluster, reduced, silhouette
+from elmo.lexicon.unit_rows import unit_rows
 
 
 def clouds(*sizes: int, apart: float = 6.0, width: int = 12, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -94,7 +95,7 @@ def test_half_the_squared_distance_of_reduced_rows_is_the_cosine_distance() -> N
     rows = np.random.default_rng(0).normal(size=(15, 6)).astype(np.float32)
     points = reduced(rows)
     squares = ((points[:, None] - points) ** 2).sum(axis=2) / 2
-    assert np.allclose(squares, 1 - units(rows) @ units(rows).T)
+    assert np.allclose(squares, 1 - unit_rows(rows) @ unit_rows(rows).T)
 
 
 def test_what_cannot_be_clustered_is_refused() -> None:

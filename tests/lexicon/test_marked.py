@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from elmo import DataError
-from elmo.lexicon.marked import marked_usage
-from elmo.text.tokens import WhitespaceTokenizer, tokenizer
+from elmo.lexicon.marked import marked_usage, marked_usages
+from elmo.text.tokens import Tokens, WhitespaceTokenizer, tokenizer
 
 SPACES = WhitespaceTokenizer()
 
@@ -49,3 +49,45 @@ def test_chinese_words_are_found() -> None:
 def test_a_word_that_is_not_there_is_told(sentence: str, word: str | None, message: str) -> None:
     with pytest.raises(DataError, match=message):
         marked_usage(SPACES, sentence, word, number=7)
+
+
+def test_all_marked_words_of_a_sentence_are_found() -> None:
+    found = marked_usages(tokenizer("en"), "By [[New York]]'s old [[banks]].", number=3)
+    assert [usage.word for usage in found] == ["New York", "banks"]
+    assert {usage.place for usage in found} == {"sentence 3"}
+    assert {"".join(usage.parts()) for usage in found} == {"By New York's old banks."}
+    assert found[0].sentence is found[1].sentence  # which is read once
+
+
+def test_one_marked_word_is_the_same_by_both() -> None:
+    for sentence in ("the bank by the [[bank]] .", "in [[New York]] ."):
+        assert marked_usages(SPACES, sentence) == [marked_usage(SPACES, sentence)]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "message"),
+    [
+        ("a bank", r"sentence 7: expected a word that is marked like \[\[this\]\], found none: 'a bank'"),
+        ("[[a]] [[ ]]", r"sentence 7: expected one word marked by \[\[ \]\], found a mark without any"),
+        ("a [[]] b", "found a mark without any"),
+    ],
+)
+def test_a_mark_without_a_word_is_told(sentence: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        marked_usages(SPACES, sentence, number=7)
+    with pytest.raises(DataError, match=r"sentence 7: (which word|expected one word marked)"):
+        marked_usage(SPACES, sentence, number=7)
+
+
+def test_a_mark_around_what_is_no_token_is_told() -> None:
+    class Cut(WhitespaceTokenizer):
+        """As tokenisers do that drop control characters."""
+
+        def __call__(self, text: str) -> Tokens:
+            found = super().__call__(text)
+            pairs = zip(found.tokens, found.offsets or (), strict=True)
+            tokens, places = zip(*(pair for pair in pairs if pair[0] != "-"), strict=True)
+            return Tokens(text, tokens, places)
+
+    with pytest.raises(DataError, match=r"sentence 7: expected a word between \[\[ and \]\], found '-'"):
+        marked_usages(Cut(), "the [[-]] bank", number=7)

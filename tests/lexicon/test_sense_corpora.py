@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from elmo.errors import DataError
-from elmo.lexicon.sense_corpora import Instance, marked_sentence, read_gold, read_senses, score
+from elmo.lexicon.marked import marked_usages
+from elmo.lexicon.sense_corpora import Instance, SenseSentence, read_gold, read_senses, score
 from elmo.text.tokens import tokenizer
 
 WORDS: list[dict[str, Any]] = [
@@ -170,15 +171,13 @@ def test_gold_keys_are_read_by_id(tmp_path: Path) -> None:
     assert read_gold(path)["d0.s0.t1"] == ("point_out%2:32:01::", "point_out%2:32:00::")
 
 
-def test_marked_words_of_a_text_are_instances_without_their_marks() -> None:
-    found = marked_sentence("By [[New York]]'s [[banks]].", tokenizer=tokenizer("en"))
+def test_marked_words_of_a_text_are_instances_of_unknown_lemma() -> None:
+    usages = marked_usages(tokenizer("en"), "By [[New York]]'s [[banks]].")
+    found = SenseSentence.of_usages(usages, pos="noun")
     assert found.tokens.text == "By New York's banks."
     assert [found.word(each) for each in found.instances] == ["New York", "banks"]
-    assert [(each.lemma, each.pos, each.keys) for each in found.instances] == [("", None, ())] * 2
-    with pytest.raises(DataError, match=r"marked like \[\[this\]\], found none in 'a bank'"):
-        marked_sentence("a bank", tokenizer=tokenizer("en"))
-    with pytest.raises(DataError, match=r"expected a word between \[\[ and \]\], found ' '"):
-        marked_sentence("a [[ ]]", tokenizer=tokenizer("en"))
+    assert [(each.lemma, each.pos, each.keys) for each in found.instances] == [("", "noun", ())] * 2
+    assert found.usages() == usages
 
 
 def test_scores_are_those_of_the_unified_framework() -> None:

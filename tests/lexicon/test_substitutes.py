@@ -235,6 +235,18 @@ def test_chinese_works(caplog: pytest.LogCaptureFixture) -> None:
     assert "lemmas" not in caplog.text
 
 
+def test_a_word_that_the_vocabulary_has_not_is_told_once(
+    elmo: Elmo, caplog: pytest.LogCaptureFixture
+) -> None:
+    substituter = Substituter(elmo, language="en")
+    usages = [marked_usage(elmo.tokenizer, f"the [[zzxq]] {k}") for k in range(5)]
+    list(substituter.substitutes(usages, n=1))
+    assert caplog.text.count("has no form of 'zzxq'") == 1
+    caplog.clear()
+    substituter.rank(usages, [["river", "qqww"]] * 5)
+    assert caplog.text.count("no part of 'qqww'") == 1
+
+
 @pytest.fixture
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
     native.write(tiny_model(softmax=True, words=WORDS), tmp_path / "model")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -88,3 +90,19 @@ def test_what_makes_no_sense_is_refused(elmo: Elmo) -> None:
         find_usages(SENTENCES, ["a"], key=entry_key(elmo), limit=0)
     with pytest.raises(ConfigError, match="a usage has one vector"):
         embed_usages(elmo, [], layers="all")
+
+
+def test_lengths_of_a_shard_are_exact_and_need_no_wide_copy_of_its_vectors() -> None:
+    from elmo.lexicon.usage_shard import _lengths
+
+    vectors = np.random.default_rng(0).normal(size=(100_000, 64)).astype(np.float16)
+    vectors[0] = 0
+    _lengths(vectors[:1])
+    tracemalloc.start()
+    try:
+        found = _lengths(vectors)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < vectors.nbytes  # in float64 they have four times as many bytes
+    assert np.array_equal(found, np.linalg.norm(vectors.astype(np.float64), axis=1).astype(np.float32))

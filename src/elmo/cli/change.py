@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -27,10 +26,12 @@ from elmo.cli.report import logger, one_line
 from elmo.cli.words import (
     AsWritten,
     By,
+    NowAndThen,
     Picture,
     ResultFile,
     Words,
     check_result_file,
+    hint_of_tokens,
     sentence_line,
     tell_of_bytes,
     told,
@@ -49,7 +50,6 @@ EXAMPLES = examples(
     "elmo change corpus.txt more --min-count 1 --skip 0 -m model --out c.tsv",
     "elmo change corpus.txt more --min-count 1 --skip 0 -m model --picture c.png",
 )
-_EVERY = 10.0  # seconds between two log lines
 
 
 def command(
@@ -140,7 +140,7 @@ def command(
         "measure": measure, "permutations": permutations, "n_examples": n_examples,
         "is_as_written": as_written, "by": by,
         "keep_usages": chosen is not None and len(chosen) == 1,  # for the picture of one word
-        "on_progress": _Embedded(is_quiet=context.obj.is_quiet),
+        "on_progress": NowAndThen("embedding", is_quiet=context.obj.is_quiet),
     }  # fmt: skip
     if found_uses is not None:
         periods = in_order({period for by_period in found_uses.values() for period in by_period})
@@ -152,7 +152,8 @@ def command(
         changes = change_in_corpora(elmo, corpora, limit=limit, max_words=max_words, skip=skip, **options)
         tell_of_bytes(tally)
     for one in changes.left_out:
-        logger.warning("%s: left out: %s", one.word, one.reason)
+        hint = "" if uses else hint_of_tokens(elmo.tokenizer, one.word)
+        logger.warning("%s: left out: %s%s", one.word, one.reason, hint)
     if not changes.words:
         raise DataError("no word has enough usages in each period; give more text, or a smaller --min-count")
     print(json.dumps(changes.to_json(), ensure_ascii=False) if as_json else "\n".join(_lines(changes, top)))
@@ -198,18 +199,6 @@ def _corpora(
     return {name: reader(path) for name, path in zip(names, given, strict=True)}
 
 
-class _Embedded:
-    """Tells now and then how many usages have their vectors."""
-
-    def __init__(self, *, is_quiet: bool) -> None:
-        self._is_quiet, self._last = is_quiet, time.monotonic()
-
-    def __call__(self, n_done: int, n_all: int) -> None:
-        if not self._is_quiet and time.monotonic() - self._last >= _EVERY:
-            self._last = time.monotonic()
-            logger.info("embedding: %s of %s usages", f"{n_done:,}", f"{n_all:,}")
-
-
 def _lines(changes: Changes, top: int) -> list[str]:
     """The ranking, how it goes with frequency, then what appeared and went."""
     from elmo.embed.figure import text_width
@@ -233,7 +222,8 @@ def _lines(changes: Changes, top: int) -> list[str]:
             steps = "; ".join(f"{s.earlier} → {s.later} {s.value:.4f} (q {s.q:.3f})" for s in word.steps[:-1])
             lines.append(one_line(f"{'':{size}}  {steps}"))
     if changes.with_frequency is not None:
-        lines += ["", f"rank correlation of change with frequency: {changes.with_frequency:+.2f}"]
+        n = len(changes.words)
+        lines += ["", f"rank correlation of change with frequency: {changes.with_frequency:+.2f} ({n} words)"]
     for word in changes.words[:top]:
         step = word.whole
         if step.appeared or step.went:

@@ -21,7 +21,7 @@ from elmo.cli.options import (
     layer_choice,
 )
 from elmo.cli.report import logger
-from elmo.cli.words import Words, word_list
+from elmo.cli.words import NowAndThen, Words, word_list
 
 EXAMPLES = examples(
     "elmo index corpus.txt --model model --out usages",
@@ -58,7 +58,7 @@ def command(
         bool, typer.Option("--approximate", help="Make an approximate index, too, for many millions.")
     ] = False,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Begin anew where an earlier run left its index.")
+        bool, typer.Option("--restart", help="Begin anew; a whole index stays until the new one is whole.")
     ] = False,
     device: Device = "cpu",
 ) -> None:
@@ -68,6 +68,7 @@ def command(
     """
     from elmo.cli.progress import shown
     from elmo.embed.elmo import Elmo
+    from elmo.lexicon.index_anew import is_whole
     from elmo.lexicon.index_job import IndexJob, build_index
     from elmo.text.source import expand
 
@@ -79,12 +80,18 @@ def command(
     expand(job.inputs)  # a typo is told before a large model is loaded
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     context.obj.after_interrupt = "; give the same command again to go on from here"
+    if restart:
+        is_old_kept = is_whole(out)
+        context.obj.after_interrupt = (
+            "; the old index is as it was" if is_old_kept else "; without --restart it goes on from here"
+        )
     with shown(context.obj, n_sentences=None, is_stdout_free=True) as show:
         index = build_index(job, elmo, on_progress=show)
     if approximate:
         from elmo.lexicon.approximate import ApproximateIndex
 
-        ApproximateIndex.build(index)
+        told = NowAndThen("approximate index", is_quiet=context.obj.is_quiet)
+        ApproximateIndex.build(index, on_progress=lambda n_done: told(n_done, len(index)))
     if not len(index):
         logger.warning("%s: no usage was found in %s tokens", out, f"{index.n_tokens:,}")
     logger.info(

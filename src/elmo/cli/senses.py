@@ -29,6 +29,7 @@ from elmo.cli.words import (
     Picture,
     ResultFile,
     check_result_file,
+    hint_of_tokens,
     sentence_line,
     tell_of_bytes,
     told,
@@ -98,8 +99,9 @@ def command(
         from elmo.embed.figure import check
 
         check(picture)
-    name_of, tally = None, Tally()
+    name_of, hint, tally = None, "", Tally()
     if len(inputs) == 1 and Path(inputs[0], MANIFEST).is_file():
+        _tell_of_index(context, inputs[0])
         usages = Index(inputs[0]).usages(word, limit=limit, seed=seed)
     else:
         expand(inputs)  # typos are told before a large model is loaded
@@ -118,6 +120,7 @@ def command(
             read = told(sentences, show)
             found = find_usages(read, [word], key=entry_key(elmo), limit=limit, seed=seed)[word]
         tell_of_bytes(tally)
+        hint = "" if found else hint_of_tokens(elmo.tokenizer, word)
         if by == "substitutes":
             usages = expected_words(elmo, found, start=start)
         else:
@@ -126,7 +129,8 @@ def command(
             usages = Usages(tuple(found), vectors)
         name_of = by_substitutes(elmo)
     if not len(usages):
-        raise DataError(f"{word[:40]!r} does not occur in the text; is it spelled and tokenised like this?")
+        hint = hint or "; is it spelled and tokenised like this?"
+        raise DataError(f"{word[:40]!r} does not occur in the text{hint}")
     _check_clusters(word, usages, clusters)
     result = senses(
         usages, word=word, method=method, n_clusters=clusters, n_examples=n_examples, name_of=name_of,
@@ -143,6 +147,22 @@ def command(
         logger.info("%s: written", picture)
 
 
+def _tell_of_index(context: typer.Context, folder: str) -> None:
+    """An index has its vectors already: what asks for others is told to have no effect."""
+    named = ("by", "layers", "as_written", "start", "model", "tokenizer", "input_format", "split", "errors")
+    options = {option.name: option.opts[0] for option in context.command.params}
+    given = [
+        options[name]
+        for name in named
+        if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE"
+    ]
+    if given:
+        logger.warning(
+            "%s: an index has its vectors, so %s changes nothing; give the text to have others",
+            folder, ", ".join(given),
+        )  # fmt: skip
+
+
 def _check_clusters(word: str, usages: Usages, clusters: int | None) -> None:
     from elmo.errors import DataError
 
@@ -153,10 +173,14 @@ def _check_clusters(word: str, usages: Usages, clusters: int | None) -> None:
 
 
 def _lines(found: Senses) -> list[str]:
+    from elmo.lexicon.clustering import MAX_CLUSTERS
+
     how = "one sense" if len(found) == 1 else f"{len(found)} senses"
     lines = [one_line(f"{found.word}: {how} in {len(found.usages):,} usages ({found.method})")]
     if found.silhouette is not None and found.null is not None:
         lines.append(f"silhouette {found.silhouette:.3f}, of data without clusters {found.null:.3f}")
+        if len(found) == MAX_CLUSTERS:
+            lines.append(f"no more than {MAX_CLUSTERS} are looked for; --clusters K makes K")
     for sense in found.items:
         lines += ["", one_line(f"{sense.share:5.0%}  {sense.label}")]
         lines += [f"       {sentence_line(usage)}" for usage in sense.examples]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
     from elmo.cli.progress import Show
     from elmo.lexicon.usages import Usage
     from elmo.text.source import Sentence, Tally
+    from elmo.text.tokens import Tokenizer
 
 _LINE = 100  # of a sentence in a table, in Latin letters
+_EVERY = 10.0  # seconds between two log lines
 Words = Annotated[
     str | None,
     typer.Option(
@@ -120,6 +123,19 @@ def told(sentences: Iterable[Sentence], show: Show | None) -> Iterator[Sentence]
         yield sentence
 
 
+class NowAndThen:
+    """Tells now and then how many usages a long piece of work has done."""
+
+    def __init__(self, work: str, *, is_quiet: bool) -> None:
+        self._work, self._is_quiet, self._last = work, is_quiet, time.monotonic()
+
+    def __call__(self, n_done: int, n_all: int) -> None:
+        """Say so, if the last time was long ago."""
+        if not self._is_quiet and time.monotonic() - self._last >= _EVERY:
+            self._last = time.monotonic()
+            logger.info("%s: %s of %s usages", self._work, f"{n_done:,}", f"{n_all:,}")
+
+
 def sentence_line(usage: Usage) -> str:
     """A usage's sentence in one line of a terminal, its word in brackets."""
     from elmo.embed.figure import shortened, text_width
@@ -128,6 +144,17 @@ def sentence_line(usage: Usage) -> str:
     room = max(_LINE - text_width(word), 20)
     left = shortened(before[::-1], max(room // 2, room - text_width(after)))[::-1]
     return f"{left}[{word}]{shortened(after, max(room - text_width(left), 1))}"
+
+
+def hint_of_tokens(tokenizer: Tokenizer, word: str) -> str:
+    """What to do about a word that no text can have, because the tokenizer cuts it up; or nothing."""
+    from elmo.lexicon.choice import parts_of
+
+    tokens = tokenizer(word).tokens
+    if tokens == parts_of(word):
+        return ""
+    name = getattr(tokenizer, "name", "this one")
+    return f"; the tokenizer {name} makes {' | '.join(tokens)[:60]} of it: name another with --tokenizer"
 
 
 def tell_of_bytes(tally: Tally) -> None:

@@ -130,8 +130,8 @@ def command(
         _print_scores(answers, as_json=as_json, out=out)
         return
     panels: list[Panel] = []
-    for text in texts or ():
-        answers = disambiguate_text(elmo, text, known, wordnet=net, pos=pos, method=method)
+    for number, text in enumerate(texts or (), start=1):
+        answers = disambiguate_text(elmo, text, known, wordnet=net, pos=pos, method=method, number=number)
         panels += [_panel(answer, net) for answer in answers]
         if as_json:
             print(json.dumps([_to_json(answer, net) for answer in answers]))

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from elmo.errors import ConfigError
 from elmo.lexicon.change_tests import MEASURES, judged, measure_of, q_values, rank_correlation
-from elmo.lexicon.clustering import Labels, Method, cluster, units
+from elmo.lexicon.clustering import Labels, Method, cluster
 from elmo.lexicon.senses import distinct, usage_json
+from elmo.lexicon.unit_rows import unit_rows
 from elmo.lexicon.usages import Usage, Usages
 
 COLUMNS = (
@@ -168,7 +169,7 @@ def _steps(
         is_later = np.repeat([False, True], [len(one) for one in both])
         found = judged(measure_of(measure, vectors, own), is_later, permutations=permutations, seed=seed)
         items = both[0].items + both[1].items
-        rows = units(vectors)
+        rows = unit_rows(vectors)
         appeared, went = (
             distinct([items[k] for k in _typical(rows, own, is_own)], n) for is_own in (is_later, ~is_later)
         )

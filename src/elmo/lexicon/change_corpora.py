@@ -67,7 +67,7 @@ def change_in_corpora(
         if not words:
             raise DataError(
                 f"expected words that occur {min_count} times or more in each text and are not among the "
-                f"{skip} most frequent, found none; give words, a smaller min_count, or a smaller skip"
+                f"{skip} most frequent, found none; give --words, or a smaller --min-count or --skip"
             )
     words = list(dict.fromkeys(words))
     texts = {period: Counted(read(), Choice(words, key=key)) for period, read in corpora.items()}

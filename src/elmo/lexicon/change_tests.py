@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.errors import ConfigError, DataError
-from elmo.lexicon.clustering import Labels, units
+from elmo.lexicon.clustering import Labels
+from elmo.lexicon.unit_rows import unit_rows
 
 MeasureName = Literal["apd", "prt", "prt-inverted", "jsd"]
 MEASURES: tuple[str, ...] = get_args(MeasureName)
@@ -61,7 +62,7 @@ def measure_of(name: str, vectors: NDArray[np.floating[Any]], labels: Labels | N
             raise ConfigError("jsd compares the shares of senses: give the sense of each usage, too")
         rows = np.eye(int(labels.max()) + 1)[labels]
     elif name == "apd":
-        rows = units(rows)
+        rows = unit_rows(rows)
     return Measure(name, rows)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.errors import ConfigError, DataError, MissingExtraError
+from elmo.lexicon.unit_rows import unit_rows
 
 Method = Literal["agglomerative", "kmeans", "affinity", "hdbscan"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -26,6 +27,7 @@ Labels = NDArray[np.int64]
 N_COMPONENTS = 20  # of the PCA: what varies less is mostly noise to a few hundred usages
 N_NULLS = 19  # sets of data without clusters: to lie above all of them has a chance of 1 in 20
 SMALLEST_SHARE = 0.04  # of the usages, and three: fewer are strays of the next cluster, no sense
+MAX_CLUSTERS = 10  # that are looked for where nobody says how many
 _FEWEST = 6  # usages, below which no clusters are looked for
 MOST = 5000  # usages, whose distances to each other are held, some times over
 
@@ -45,7 +47,7 @@ def cluster(
     *,
     method: Method = "agglomerative",
     n_clusters: int | None = None,
-    max_clusters: int = 10,
+    max_clusters: int = MAX_CLUSTERS,
     seed: int = 0,
 ) -> Clustering:
     """The clusters of ``vectors`` (usage, width).
@@ -74,19 +76,12 @@ def reduced(vectors: Floats, n_components: int = N_COMPONENTS) -> NDArray[np.flo
 
     Half the squared distance of two such rows is their cosine distance, but for what the PCA leaves out.
     """
-    rows = units(vectors)
+    rows = unit_rows(vectors)
     centred = rows - rows.mean(axis=0, keepdims=True) if len(rows) else rows
     left, sizes, right = np.linalg.svd(centred, full_matrices=False)
     n_kept = min(n_components, int((sizes > 1e-9).sum()))
     signs = np.sign(right[np.arange(n_kept), np.abs(right[:n_kept]).argmax(axis=1)])  # LAPACK may choose
     return left[:, :n_kept] * (sizes[:n_kept] * signs)
-
-
-def units(vectors: Floats) -> NDArray[np.float64]:
-    """The rows with length one; a zero row stays zero."""
-    rows = np.asarray(vectors, dtype=np.float64)
-    sizes = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(sizes > 0, sizes, 1.0)
 
 
 def silhouette(distances: Floats, labels: Labels) -> float:

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from elmo.lexicon.choice import entry_key, is_word
+from elmo.lexicon.unit_rows import unit_rows
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
@@ -88,8 +89,7 @@ class Entries:
         found = [vector for token in tokens if (vector := self._vector(token)) is not None]
         if not found:
             return None
-        target = np.mean(found, axis=0)
-        target /= max(float(np.linalg.norm(target)), 1e-9)
+        (target,) = unit_rows(np.mean(found, axis=0)[None], dtype=np.float32)
         own = (self._weight @ target) / self._norms
         lemma = (self._lemma_vectors @ target)[self.entry_of_row]
         return (own + lemma) / self._lengths
@@ -108,19 +108,20 @@ class Entries:
         self._norms = np.maximum(np.linalg.norm(self._weight, axis=1), 1e-9)  # (row,)
         entries = torch.from_numpy(self.entry_of_row)
         summed = torch.zeros(len(self.lemmas), self._weight.shape[1])
-        for part, units in self._units():
+        for part, units in self._forms():
             summed.index_add_(0, entries[part], torch.from_numpy(units))
         sums = summed.numpy()
-        self._lemma_vectors = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-9)
+        self._lemma_vectors = unit_rows(sums, dtype=np.float32)
         self._lengths = np.empty_like(self._norms)  # of a form's unit vector and its lemma's together
-        for part, units in self._units():
+        for part, units in self._forms():
             both = units + self._lemma_vectors[self.entry_of_row[part]]
             self._lengths[part] = np.maximum(np.linalg.norm(both, axis=1), 1e-9)
 
-    def _units(self) -> Iterator[tuple[slice, Floats]]:
+    def _forms(self) -> Iterator[tuple[slice, Floats]]:
+        """The softmax's vectors at length one, some rows at a time."""
         for begin in range(0, len(self._weight), _ROWS):
             part = slice(begin, begin + _ROWS)
-            yield part, self._weight[part] / self._norms[part, None]
+            yield part, unit_rows(self._weight[part], lengths=self._norms[part], dtype=np.float32)
 
 
 def log_shares(n_words: int) -> NDArray[np.float32]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from elmo.lexicon.entries import log_shares
 from elmo.lexicon.predictions import Expectations, Start
+from elmo.lexicon.unit_rows import unit_rows
 from elmo.lexicon.usages import Usage, Usages, Vectors
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def expected_words(
     """
     expected = Expectations(elmo, start=start)
     weight = expected.softmax.weight.detach().float().cpu().numpy()
-    units = weight / np.maximum(np.linalg.norm(weight, axis=1, keepdims=True), 1e-9)  # (word, width)
+    units = unit_rows(weight, dtype=np.float32)  # (word, width)
     shares = log_shares(len(weight))
     vocab = expected.vocab
     special = [vocab.bos_id, vocab.eos_id, *([vocab.id(vocab.unknown)] if vocab.unknown in vocab else [])]

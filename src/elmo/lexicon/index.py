@@ -172,10 +172,10 @@ class Index:
     def measured(self, query: Vectors, numbers: NDArray[np.int64]) -> list[Neighbour]:
         """Usages with their cosine to one query, best first; numbers below 0 stand for nothing."""
         there = numbers[numbers >= 0]
-        # once more, one by one: so they do not depend on what else was looked for
-        cosines = np.atleast_1d(similarity(self.vectors(there), query)) if len(there) else []
-        pairs = sorted(zip(cosines, there.tolist(), strict=True), key=lambda pair: (-pair[0], pair[1]))
-        return [Neighbour(self.usage(number), float(cosine), number) for cosine, number in pairs]
+        # Once more, each row by itself: a product's last bits would depend on what else was looked for.
+        cosines = (unit_rows(self.vectors(there)) * unit_rows(query[None])).sum(axis=1).clip(-1, 1)
+        pairs = sorted(zip(cosines.tolist(), there.tolist(), strict=True), key=lambda one: (-one[0], one[1]))
+        return [Neighbour(self.usage(number), cosine, number) for cosine, number in pairs]
 
     def _blocks(self, left_out: NDArray[np.int64] | None) -> Iterator[Any]:
         from elmo.lexicon.search import Block

@@ -10,7 +10,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,11 +24,12 @@ from elmo.embed.pieces import pieces
 from elmo.embed.request import EmbedJob, Progress, encode
 from elmo.embed.shard import Layout
 from elmo.embed.to_files import ToFiles, fingerprint_now
-from elmo.errors import ConfigError, DataError, OutputError
+from elmo.errors import ConfigError, OutputError
 from elmo.formats.checksums import sha256
 from elmo.formats.files import shown
 from elmo.lexicon.choice import Choice, Reader, Sample, UsedSentence, entry_key
 from elmo.lexicon.index import MANIFEST, SHARDS, VERSION, WORDS, Index
+from elmo.lexicon.index_anew import beside, is_whole, settle
 from elmo.lexicon.usage_shard import UsageShard
 from elmo.lexicon.usages import Vectors
 from elmo.text.fields import escaped
@@ -79,7 +80,15 @@ class IndexJob:
 
 
 def build_index(job: IndexJob, elmo: Elmo, *, on_progress: Callable[[Progress], None] | None = None) -> Index:
-    """Make the index, or what is left of it."""
+    """Make the index, or what is left of it; ``restart`` keeps a whole one until the new one is whole."""
+    if not (job.restart and is_whole(job.out)):
+        return _build(job, elmo, on_progress)
+    with beside(job.out, inputs=job.inputs) as aside:
+        _build(replace(job, out=aside), elmo, on_progress)
+    return Index(job.out)
+
+
+def _build(job: IndexJob, elmo: Elmo, on_progress: Callable[[Progress], None] | None) -> Index:
     embedding = job.embedding()
     layout = Layout.of(elmo.config, layers=job.layers, dtype=job.dtype)
     encode([], embedding, elmo)  # a wrong option is told before anything is written
@@ -89,6 +98,7 @@ def build_index(job: IndexJob, elmo: Elmo, *, on_progress: Callable[[Progress], 
     sentences = embedding.sentences(elmo.tokenizer, tally)  # a missing file is told at once
     _make_folder(job.out)
     with locked(files.lock, subject=job.out) as lock:
+        settle(job.out)
         sample = None
         if job.limit is not None:
             again = embedding.sentences(elmo.tokenizer)
@@ -109,18 +119,10 @@ def build_index(job: IndexJob, elmo: Elmo, *, on_progress: Callable[[Progress], 
             yield from reader.used(sentences)
 
         summary = work.run(used(), tally)
-        if not summary.was_complete or not _is_sound(job.out):
+        if not summary.was_complete or not is_whole(job.out):
             _finish(job, elmo, reader, files)
         _tell(tally)
     return Index(job.out)
-
-
-def _is_sound(folder: Path) -> bool:
-    """Whether what is written last can be read."""
-    try:
-        return len(Index(folder).words) >= 0
-    except DataError:
-        return False
 
 
 def _tell(tally: Tally) -> None:

@@ -1,10 +1,11 @@
-"""A sentence and a word in it, marked like ``[[this]]`` or named, in; its usage out."""
+"""A sentence and words in it, marked like ``[[this]]`` or named, in; their usages out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elmo.embed.marks import find_word, joined_places, start_of, unmarked
+from elmo.embed.encoding import Span
+from elmo.embed.marks import find_word, joined_places, start_of, unmarked, without_marks
 from elmo.errors import DataError
 from elmo.lexicon.usages import Usage
 from elmo.text.tokens import Tokenizer, Tokens
@@ -13,7 +14,7 @@ from elmo.text.tokens import Tokenizer, Tokens
 def marked_usage(
     tokenizer: Tokenizer, sentence: str | Sequence[str], word: str | None = None, *, number: int = 1
 ) -> Usage:
-    """Where the word stands: the marked place, else the first place of ``word``.
+    """Where the one word stands: the marked place, else the first place of ``word``.
 
     ``number`` is the sentence's, for messages. Of a word that is part of a token, the token is taken.
     """
@@ -31,10 +32,29 @@ def marked_usage(
                 f"{start_of(text)!r}"
             )
         span = find_word(word, text, offsets)
-    inside = [k for k, (begin, end) in enumerate(offsets) if span and begin < span[1] and end > span[0]]
-    if not inside:
+    if span is None:
         raise DataError(
             f"sentence {number} does not have the word {(word or '')[:40]!r}: {start_of(text)!r}; "
             "mark the word that you mean, like [[this]]"
         )
+    return _usage(tokens, offsets, span, number)
+
+
+def marked_usages(tokenizer: Tokenizer, sentence: str, *, number: int = 1) -> list[Usage]:
+    """Where all the marked words stand, one or more, in one sentence."""
+    text, spans = without_marks(sentence, number)
+    if not spans:
+        raise DataError(
+            f"sentence {number}: expected a word that is marked like [[this]], found none: {start_of(text)!r}"
+        )
+    tokens = tokenizer(text)
+    offsets = tokens.offsets or joined_places(tokens.tokens)
+    return [_usage(tokens, offsets, span, number) for span in spans]
+
+
+def _usage(tokens: Tokens, offsets: Sequence[Span], span: Span, number: int) -> Usage:
+    inside = [k for k, (begin, end) in enumerate(offsets) if begin < span[1] and end > span[0]]
+    if not inside:  # such as a character that the tokeniser leaves out
+        found = (tokens.text or "")[slice(*span)]
+        raise DataError(f"sentence {number}: expected a word between [[ and ]], found {found!r:.40}")
     return Usage(tokens, inside[0], inside[-1] + 1, f"sentence {number}")

@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from elmo.lexicon.unit_rows import unit_rows
+
 BLOCK_ROWS = 1 << 14  # whose similarities to all queries exist at a time
 BLOCK_QUERIES = 1 << 10
 _GROUP = 64  # rows of which only the best is held against what was found before
@@ -42,12 +44,14 @@ def nearest(queries: NDArray[np.floating[Any]], blocks: Iterable[Block], k: int)
     """
     if not len(queries):
         return Found(np.zeros((0, k), np.int64), np.zeros((0, k), np.float32))
-    wanted = torch.from_numpy(np.array(queries, dtype=np.float32))
-    parts = [_Best(_units(part, None), k) for part in wanted.split(BLOCK_QUERIES)]
+    wanted = torch.from_numpy(unit_rows(queries, dtype=np.float32))
+    parts = [_Best(part, k) for part in wanted.split(BLOCK_QUERIES)]
     for block in blocks:
         for begin in range(0, len(block.vectors), BLOCK_ROWS):
             rows = slice(begin, begin + BLOCK_ROWS)
-            unit = _units(torch.from_numpy(np.array(block.vectors[rows], np.float32)), block.norms[rows])
+            unit = torch.from_numpy(
+                unit_rows(block.vectors[rows], lengths=block.norms[rows], dtype=np.float32)
+            )
             out = None if block.is_left_out is None else torch.from_numpy(block.is_left_out[rows])
             for best in parts:
                 best.add(unit, block.first + begin, out)
@@ -104,9 +108,3 @@ class _Best:
         self.numbers = torch.from_numpy(numbers[chosen].reshape(n_queries, k))
         self.cosines = torch.from_numpy(cosines[chosen].reshape(n_queries, k))
         self.numbers[torch.isinf(self.cosines)] = -1
-
-
-def _units(vectors: Tensor, norms: NDArray[np.float32] | None) -> Tensor:
-    """The vectors at length 1, zeros as they are."""
-    lengths = vectors.norm(dim=1) if norms is None else torch.from_numpy(np.array(norms))
-    return vectors / torch.where(lengths > 0, lengths, 1)[:, None]

@@ -7,17 +7,16 @@ file of gold keys of Raganato et al. 2017 (Word Sense Disambiguation: A Unified 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, Self, cast
 
-from elmo.embed.marks import MARK
 from elmo.errors import DataError
 from elmo.lexicon.usages import Usage
 from elmo.lexicon.wordnet import PARTS_OF_SPEECH, Pos, is_key, pos_of
 from elmo.text.lines import Line, read_lines, shown
-from elmo.text.tokens import Tokenizer, Tokens
+from elmo.text.tokens import Tokens
 
 # What corpora of the Penn Treebank's kind write for signs that other text has as they are.
 _ESCAPED = {"``": '"', "''": '"', "-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]"}
@@ -50,6 +49,13 @@ class SenseSentence:
     def word(self, instance: Instance) -> str:
         """An instance as it is spelled here."""
         return " ".join(self.tokens.tokens[instance.begin : instance.end])
+
+    @classmethod
+    def of_usages(cls, usages: Sequence[Usage], *, pos: Pos | None = None) -> Self:
+        """A sentence by the uses of words in it, whose lemmas are not known."""
+        (tokens,) = {id(usage.sentence): usage.sentence for usage in usages}.values()
+        found = (Instance(str(k), usage.begin, usage.end, "", pos) for k, usage in enumerate(usages))
+        return cls(tokens, tuple(found), document="", place=usages[0].place)
 
     def usages(self) -> list[Usage]:
         """The instances as uses of words, in their order."""
@@ -90,26 +96,6 @@ def read_gold(path: str | Path) -> dict[str, tuple[str, ...]]:
     if not found:
         raise DataError(f"{shown(Path(path))}: expected gold keys, found none")
     return found
-
-
-def marked_sentence(text: str, *, tokenizer: Tokenizer, pos: Pos | None = None) -> SenseSentence:
-    """A text without its marks [[ ]], and the words that stood in them, whose lemmas are not known."""
-    plain, spans, at = "", [], 0
-    for match in MARK.finditer(text):
-        plain += text[at : match.start()]
-        spans.append((len(plain), len(plain) + len(match[1])))
-        plain, at = plain + match[1], match.end()
-    plain += text[at:]
-    if not spans:
-        raise DataError(f"expected a word that is marked like [[this]], found none in {text[:60]!r}")
-    tokens = tokenizer(plain)
-    instances = []
-    for k, (begin, end) in enumerate(spans):
-        inside = [i for i, (first, last) in enumerate(tokens.offsets or ()) if first < end and last > begin]
-        if not inside:
-            raise DataError(f"expected a word between [[ and ]], found {plain[begin:end][:40]!r}")
-        instances.append(Instance(str(k), inside[0], inside[-1] + 1, "", pos))
-    return SenseSentence(tokens, tuple(instances), document="", place="the text")
 
 
 # --- the score --------------------------------------------------------------------------------------

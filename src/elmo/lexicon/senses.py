@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from elmo.errors import ConfigError, DataError
-from elmo.lexicon.clustering import Labels, Method, cluster, units
+from elmo.lexicon.clustering import MAX_CLUSTERS, Labels, Method, cluster
+from elmo.lexicon.unit_rows import unit_rows
 from elmo.lexicon.usages import Usage, Usages
 
 NameOf = Callable[[Sequence[Usage]], Sequence[str]]
@@ -82,7 +83,7 @@ def senses(
     word: str | None = None,
     method: Method = "agglomerative",
     n_clusters: int | None = None,
-    max_clusters: int = 10,
+    max_clusters: int = MAX_CLUSTERS,
     n_examples: int = 3,
     name_of: NameOf | None = None,
     seed: int = 0,
@@ -173,8 +174,8 @@ def usage_json(usage: Usage) -> dict[str, str]:
 
 
 def _to_centre(usages: Usages, labels: Labels) -> np.ndarray[Any, np.dtype[np.float64]]:
-    rows = units(usages.vectors)
-    centres = units(np.stack([rows[labels == k].mean(axis=0) for k in range(int(labels.max()) + 1)]))
+    rows = unit_rows(usages.vectors)
+    centres = unit_rows(np.stack([rows[labels == k].mean(axis=0) for k in range(int(labels.max()) + 1)]))
     return (rows * centres[labels]).sum(axis=1)
 
 

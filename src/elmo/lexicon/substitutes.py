@@ -135,6 +135,8 @@ class Substituter:
             if combine == name and not is_there:
                 raise ConfigError(f"combine {name}: this model was trained in the other direction only")
         self.combine, self.beta, self.temperature = combine, beta, temperature
+        self._told: set[str] = set()  # targets that the vocabulary has not
+        self._told_candidates: set[str] = set()
         self.lemmas = Lemmas(language or language_of(elmo))
         expected = self._expected
         self.entries = Entries(elmo, self.lemmas, vocab=expected.vocab, softmax=expected.softmax)
@@ -184,7 +186,8 @@ class Substituter:
         usage = prediction.usage
         tokens = usage.sentence.tokens[usage.begin : usage.end]
         similarity = self.entries.similarities(tokens)
-        if similarity is None and self.combine == "inject":
+        if similarity is None and self.combine == "inject" and usage.word not in self._told:
+            self._told.add(usage.word)  # once, however many places of it there are
             logger.warning("%s: the vocabulary has no form of %r, so the context alone counts",
                            usage.place or "a usage", usage.word[:40])  # fmt: skip
         scores = self._combined(prediction, similarity)
@@ -228,8 +231,9 @@ class Substituter:
             if parts:
                 scores[k] = by_entry[parts].mean()
         is_known = np.isfinite(scores)
-        if not is_known.all():
-            unknown = [candidate for candidate, known in zip(candidates, is_known, strict=True) if not known]
+        unknown = [candidate for candidate, known in zip(candidates, is_known, strict=True) if not known]
+        if not self._told_candidates.issuperset(unknown):
+            self._told_candidates.update(unknown)
             logger.warning("%s: the vocabulary has no part of %s: last in the ranking",
                            place.prediction.usage.place or "a usage", _named(unknown))  # fmt: skip
         total = np.logaddexp.reduce(scores) if is_known.any() else 0.0

@@ -27,6 +27,7 @@ from elmo.lexicon.usages import Usage, Vectors
 from elmo.text.tokens import Tokens
 
 VERSION = 1
+_AT_ONCE = 1 << 12  # vectors whose lengths are computed
 _WIDEST_GAP = 100  # between two words of a sentence that is shown
 Ints = NDArray[np.int64]
 
@@ -64,14 +65,13 @@ class UsageShard:
         names = sorted(set(entries))
         numbers = {name: number for number, name in enumerate(names)}
         counts = np.bincount([numbers[name] for name in entries], minlength=len(names)).astype(np.int64)
-        wide = vectors.astype(np.float64)
         return cls(
             lengths=text.lengths, token_ends=text.token_ends, offsets=text.offsets, places=text.places,
             spans=np.array(spans, dtype=np.int64).reshape(-1, 2),
             order=np.array(order, dtype=np.int64),
             entry_ends=np.cumsum([len(name) for name in names], dtype=np.int64),
             usage_ends=np.cumsum(counts, dtype=np.int64),
-            norms=np.sqrt(np.einsum("uw,uw->u", wide, wide)).astype(np.float32),
+            norms=_lengths(vectors),
             vectors=vectors,
             token_bytes=text.token_bytes,
             entry_bytes=np.frombuffer(b"".join(names), dtype=np.uint8),
@@ -194,6 +194,17 @@ class UsageShard:
 
 
 ARRAYS = tuple(field.name for field in fields(UsageShard) if field.name != "files")  # widest items first
+
+
+def _lengths(vectors: Vectors) -> NDArray[np.float32]:
+    """Of the vectors (usage,), summed in float64, some at a time: a wide copy of all would be a shard's size
+    many times over.
+    """
+    found = np.empty(len(vectors), dtype=np.float32)
+    for begin in range(0, len(vectors), _AT_ONCE):
+        wide = vectors[begin : begin + _AT_ONCE].astype(np.float64)
+        found[begin : begin + _AT_ONCE] = np.sqrt(np.einsum("uw,uw->u", wide, wide))
+    return found
 
 
 def _raw(entry: str) -> bytes:

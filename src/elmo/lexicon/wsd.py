@@ -20,7 +20,9 @@ from elmo.embed.atomic import replacing
 from elmo.embed.to_files import fingerprint_now
 from elmo.errors import ConfigError, DataError, FormatError, OutputError
 from elmo.formats.files import open_regular, reason, shown
-from elmo.lexicon.sense_corpora import Instance, SenseSentence, marked_sentence
+from elmo.lexicon.marked import marked_usages
+from elmo.lexicon.sense_corpora import Instance, SenseSentence
+from elmo.lexicon.unit_rows import unit_rows
 from elmo.lexicon.usages import embed_usages
 from elmo.lexicon.wordnet import PARTS_OF_SPEECH, Pos, WordNet, is_key
 
@@ -120,7 +122,7 @@ class SenseCentroids:
         counts = np.array([self.count(key) for key in candidates])
         if method == "first" or not counts.any():
             return np.tile(by_rank / by_rank.sum(), (len(vectors), 1))
-        units = _units(vectors)
+        units = unit_rows(vectors, dtype=np.float32)
         if method == "knn":
             votes = self._votes(units, candidates, tuning) + tuning.rank_votes * by_rank
             return votes / votes.sum(axis=1, keepdims=True)
@@ -129,7 +131,7 @@ class SenseCentroids:
         cosines = np.full((len(vectors), len(candidates)), np.nan)
         is_seen = counts > 0
         centroids = self.centroids[[self._places[key] for key in candidates if key in self._places]]
-        cosines[:, is_seen] = units @ _units(centroids).T
+        cosines[:, is_seen] = units @ unit_rows(centroids, dtype=np.float32).T
         if method == "centroid":
             return cosines
         # A sense without uses is taken to be as far away as the farthest that has some.
@@ -146,7 +148,7 @@ class SenseCentroids:
         spans = [(0, 0) if k is None else (self._ends[k] - self.counts[k], self._ends[k]) for k in places]
         uses = np.concatenate([self.uses[begin:end] for begin, end in spans])
         sense_of = np.repeat(np.arange(len(spans)), [end - begin for begin, end in spans])
-        cosines = units @ _units(uses).T  # (word, use)
+        cosines = units @ unit_rows(uses, dtype=np.float32).T  # (word, use)
         n_kept = min(tuning.n_neighbours, len(uses))
         least = -np.partition(-cosines, n_kept - 1, axis=1)[:, n_kept - 1 : n_kept]
         nearness = np.exp((cosines - cosines.max(axis=1, keepdims=True)) / tuning.temperature)
@@ -239,11 +241,6 @@ def _checked_keys(tensors: Mapping[str, NDArray[Any]], path: Path) -> tuple[str,
     if problems:
         raise FormatError(f"{shown(path)}: {'; '.join(problems)}; train it again")
     return tuple(keys)
-
-
-def _units(rows: Rows) -> NDArray[np.float32]:
-    rows = rows.astype(np.float32)
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
 
 
 # --- learning ---------------------------------------------------------------------------------------
@@ -352,14 +349,18 @@ def disambiguate_text(
     wordnet: WordNet,
     pos: Pos | None = None,
     method: Method = "knn",
+    number: int = 1,
 ) -> list[Answer]:
-    """The senses of the words that a text marks like [[this]]; of all parts of speech unless one is given."""
-    sentence = marked_sentence(text, tokenizer=elmo.tokenizer, pos=pos)
+    """The senses of the words that a text marks like [[this]]; of all parts of speech unless one is given.
+
+    ``number`` is the text's among several, for messages.
+    """
+    sentence = SenseSentence.of_usages(marked_usages(elmo.tokenizer, text, number=number), pos=pos)
     answers = list(disambiguate(elmo, [sentence], senses, wordnet=wordnet, method=method))
     for answer in answers:
         if not answer.senses:
             raise DataError(
-                f"WordNet has no {pos or 'word'} {answer.word[:40]!r}; mark another word or phrase"
+                f"sentence {number}: WordNet has no {pos or 'word'} {answer.word[:40]!r}; mark another"
             )
     return answers
 

@@ -1,0 +1,282 @@
+"""``elmo substitutes``, ``senses``, ``change`` and ``similarity``: what they print and write, and refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run, assert_refused
+from tests.lexicon.test_word_pairs import DATA, GOLD
+
+MODEL = ("--model", "model")
+BANKS = ("the bank lent us money {}", "money is in the bank {}", "we sat on the river bank {}")
+
+
+@pytest.fixture
+def periods(here: Path) -> Path:
+    """``old.txt`` and ``new.txt`` with a dozen uses of bank each, and Chinese ones of 河岸."""
+    for name in ("old", "new"):
+        lines = [text.format(f"{name}{k}") for k in range(4) for text in BANKS]
+        (here / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        lines = [f"{place}的河岸很美。" for place in ("那里", "城里", "村里", "这里")]
+        (here / f"{name}.zh.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (here / "empty.txt").write_text("\n\n")
+    return here
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    """The rows of a .tsv by the names of its columns."""
+    head, *rows = (line.split("\t") for line in path.read_text("utf-8").splitlines())
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+# --- substitutes ------------------------------------------------------------------------------------
+
+
+def test_substitutes_say_the_same_as_table_json_and_file(run: Run, here: Path) -> None:
+    asked = ("substitutes", "by the [[bank]] there", "a river", "--word", "river", "-n", "3", *MODEL)
+    values = json.loads(run(*asked, "--json").out)
+    assert [(one["before"], one["word"], one["after"]) for one in values] == [
+        ("by the ", "bank", " there"), ("a ", "river", ""),
+    ]  # fmt: skip
+    blocks = run(*asked).out.rstrip("\n").split("\n\n")
+    assert [block.splitlines()[0] for block in blocks] == ["by the [bank] there", "a [river]"]
+    for block, value in zip(blocks, values, strict=True):
+        shown = [line.split() for line in block.splitlines()[1:]]
+        wanted = [[f"{one['probability']:.2%}", one["word"]] for one in value["substitutes"]]
+        assert shown == wanted
+        assert value["word"] not in [one["word"] for one in value["substitutes"]]
+    outcome = run(*asked, "--out", "s.tsv")
+    assert (outcome.code, outcome.err) == (0, "elmo: s.tsv: written\n")
+    found = [(one["sentence"], one["rank"], one["substitute"]) for one in table(here / "s.tsv")]
+    assert found == [
+        (str(n), str(rank), one["word"])
+        for n, value in enumerate(values, start=1)
+        for rank, one in enumerate(value["substitutes"], start=1)
+    ]
+    assert run(*asked, "--out", "s.json").code == 0
+    assert json.loads((here / "s.json").read_text("utf-8")) == values
+
+
+def test_candidates_are_ranked_and_unknown_ones_come_last(run: Run, here: Path) -> None:
+    asked = ("substitutes", "a [[bank]]", "--candidates", "zzxq,river,café", *MODEL)
+    outcome = run(*asked)
+    assert outcome.out.splitlines()[-1].split() == ["unknown", "zzxq"]
+    assert "sentence 1: the vocabulary has no part of 'zzxq': last in the ranking" in outcome.err
+    assert run("-q", *asked).err == ""
+    values = json.loads(run("-q", *asked, "--json").out)[0]["substitutes"]
+    assert {one["candidate"]: one["is_known"] for one in values} == {
+        "river": True, "café": True, "zzxq": False,
+    }  # fmt: skip
+    assert sum(one["probability"] for one in values) == pytest.approx(1)
+
+
+def test_substitutes_of_a_chinese_word(run: Run) -> None:
+    pytest.importorskip("jieba")
+    outcome = run("substitutes", "我坐在[[河岸]]上。", "--tokenizer", "zh", *MODEL)
+    assert outcome.code == 0
+    assert outcome.out.splitlines()[0] == "我坐在[河岸]上。"
+    assert "河岸" not in "".join(outcome.out.splitlines()[1:])
+
+
+# --- senses -----------------------------------------------------------------------------------------
+
+
+def test_senses_say_the_same_as_lines_json_and_file(run: Run, periods: Path) -> None:
+    pytest.importorskip("sklearn")
+    asked = ("senses", "bank", "old.txt", "--clusters", "2", "--examples", "1", *MODEL)
+    values = json.loads(run(*asked, "--json").out)
+    assert (values["word"], values["usages"], len(values["senses"])) == ("bank", 12, 2)
+    lines = run(*asked).out.splitlines()
+    assert lines[0] == "bank: 2 senses in 12 usages (agglomerative)"
+    shown = [line for line in lines if "%" in line]
+    assert shown == [
+        f"{one['share']:5.0%}  {one['sense']}: {', '.join(one['name'])}" for one in values["senses"]
+    ]
+    assert sum("[bank]" in line for line in lines) == 2
+    assert run(*asked, "--out", "b.tsv").code == 0
+    rows = table(periods / "b.tsv")
+    assert [row["place"] for row in rows] == [f"old.txt:{n}" for n in range(1, 13)]
+    assert [sum(row["sense"] == n for row in rows) for n in "12"] == [
+        one["usages"] for one in values["senses"]
+    ]
+    assert {row["before"] + row["word"] + row["after"] for row in rows} == set(
+        (periods / "old.txt").read_text().splitlines()
+    )
+
+
+def test_senses_come_from_an_index_too_and_chinese_words_have_some(run: Run, periods: Path) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("jieba")
+    assert run("index", "old.zh.txt", "--tokenizer", "zh", "--out", "zh", *MODEL).code == 0
+    told = [
+        json.loads(run("senses", "河岸", *given, "--json").out)
+        for given in (("zh",), ("old.zh.txt", "--tokenizer", "zh", *MODEL))
+    ]
+    assert [(one["word"], one["usages"]) for one in told] == [("河岸", 4)] * 2
+    assert_refused(run("senses", "船", "zh"), "'船' does not occur")
+
+
+def test_a_word_that_the_tokenizer_cuts_is_told(run: Run, periods: Path) -> None:
+    hint = "the tokenizer en makes 河 | 岸 of it: name another with --tokenizer"
+    refused = run("-q", "senses", "河岸", "old.zh.txt", *MODEL)
+    assert_refused(refused, "'河岸' does not occur in the text; " + hint)
+    outcome = run("change", "old.zh.txt", "new.zh.txt", "--words", "河岸", *MODEL)
+    assert outcome.code == 1
+    assert (
+        f"河岸: left out: expected 10 usages or more in each period, found 0 in old, 0 in new; {hint}"
+        in outcome.err
+    )
+
+
+def test_what_an_index_cannot_change_is_told(run: Run, periods: Path) -> None:
+    pytest.importorskip("sklearn")
+    assert run("index", "old.txt", "--out", "usages", *MODEL).code == 0
+    plain, asked = run("senses", "bank", "usages"), run("senses", "bank", "usages", "--by", "substitutes")
+    assert plain.err == ""
+    assert "usages: an index has its vectors, so --by changes nothing" in asked.err
+    assert asked.out == plain.out
+
+
+def test_that_no_more_senses_are_looked_for_is_told(run: Run, here: Path) -> None:
+    pytest.importorskip("sklearn")
+    lines = [f"{a} {a} {a} bank {a}" for a in "abcdefghijklmn" for _ in range(4)]
+    (here / "many.txt").write_text("\n".join(lines) + "\n")
+    found, asked = (
+        run("senses", "bank", "many.txt", "--layers", "top", *MODEL, *more)
+        for more in ((), ("--clusters", "12"))
+    )
+    assert found.out.startswith("bank: 10 senses in 56 usages")
+    assert "no more than 10 are looked for; --clusters K makes K" in found.out
+    assert asked.out.startswith("bank: 12 senses")
+    assert "no more than" not in asked.out
+
+
+# --- change -----------------------------------------------------------------------------------------
+
+
+def test_change_says_the_same_as_table_json_and_file(run: Run, periods: Path) -> None:
+    pytest.importorskip("sklearn")
+    asked = ("change", "old.txt", "new.txt", "--words", "bank,the,tree", "--permutations", "9", *MODEL)
+    outcome = run(*asked, "--min-count", "4", "--json")
+    values = json.loads(outcome.out)
+    assert values["periods"] == ["old", "new"]
+    assert {word["word"] for word in values["words"]} == {"bank", "the"}
+    assert [one["word"] for one in values["left_out"]] == ["tree"]
+    assert "tree: left out: expected 4 usages or more" in outcome.err
+    assert run(*asked, "--min-count", "4", "--out", "c.tsv").code == 0
+    rows = table(periods / "c.tsv")
+    assert [row["word"] for row in rows] == [word["word"] for word in values["words"]]
+    assert [row["rank"] for row in rows] == ["1", "2"]
+    lines = run("-q", *asked, "--min-count", "4", "--examples", "0").out.splitlines()
+    assert lines[0] == "old → new"
+    assert [line.split()[:2] for line in lines[2:4]] == [
+        [row["word"], f"{float(row['change']):.4f}"] for row in rows
+    ]
+    assert all(float(row["low"]) <= float(row["change"]) <= float(row["high"]) for row in rows)
+
+
+def test_change_in_chinese(run: Run, periods: Path) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("jieba")
+    outcome = run(
+        "change", "old.zh.txt", "new.zh.txt", "--words", "河岸", "--tokenizer", "zh", "--min-count", "4",
+        "--permutations", "9", *MODEL,
+    )  # fmt: skip
+    assert outcome.code == 0
+    assert outcome.out.splitlines()[2].split()[0] == "河岸"
+
+
+# --- similarity -------------------------------------------------------------------------------------
+
+
+def test_similarity_says_the_same_as_lines_json_and_file(run: Run, here: Path) -> None:
+    (here / "pairs.txt").write_text(DATA, encoding="utf-8")
+    (here / "gold.txt").write_text(GOLD)
+    asked = ("similarity", "pairs.txt", *MODEL)
+    pairs = json.loads(run(*asked, "--json").out)["pairs"]
+    lines = run(*asked).out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [f"{one['cosine']:.3f}" for one in pairs]
+    assert lines[-1].endswith("坐在 [河岸] 上  |  那 条 [河岸]")
+    assert run(*asked, "--out", "p.tsv").code == 0
+    assert [row["word"] for row in table(here / "p.tsv")] == ["bank", "river", "河岸"]
+    judged = run("similarity", "pairs.txt", "gold.txt", "--tune", "pairs.txt", "gold.txt", *MODEL).out
+    assert judged.splitlines()[0] == "3 pairs, thresholds from 3 others"
+
+
+# --- all of them ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("substitutes", "the bank"), ("sentence 1: which word is meant?", "[[this]]")),
+        (("substitutes", "the bank", "--word", "tree"), ("sentence 1 does not have the word 'tree'",)),
+        (("substitutes", "[[a]] [[b]]"), ("sentence 1: expected one word marked", "found 2")),
+        (("substitutes", "a [[ ]]"), ("sentence 1: expected one word marked", "found a mark without any")),
+        (("substitutes", ""), ("which word is meant?",)),
+        (("substitutes", "a [[b]]", "--candidates", "no/such.txt"), ("no/such.txt: no such file",)),
+        (("substitutes", "a [[b]]", "--candidates", "empty.txt"), ("expected words, found none",)),
+        (("substitutes", "a [[b]]", "--start", "warm"), ("no warm state",)),
+        (("substitutes", "a [[b]]", "--out", "x.csv"), ("x.csv", ".tsv or .json")),
+        (("senses", "tree", "old.txt"), ("'tree' does not occur in the text",)),
+        (("senses", " ", "old.txt"), ("expected a word, found white space only",)),
+        (("senses", "bank", "empty.txt"), ("'bank' does not occur in the text",)),
+        (("senses", "bank", "nowhere.txt"), ("nowhere.txt: no such file",)),
+        (("senses", "bank", "old.txt", "--clusters", "13"), ("expected 13 usages or more", "found 12")),
+        (("senses", "bank", "old.txt", "--picture", "x.doc"), ("x.doc",)),
+        (("change", "old.txt", "nowhere.txt"), ("nowhere.txt: no such file",)),
+        (("change", "old.txt", "empty.txt", "--words", "bank"), ("empty: expected text of this period",)),
+        (("change", "old.txt", "new.txt", "--words", "tree"), ("no word has enough usages",)),
+        (("change", "--uses", "nowhere"), ("nowhere: expected a folder with files of uses",)),
+        (("similarity", "nowhere.txt"), ("nowhere.txt: cannot be read: No such file",)),
+        (("similarity", "empty.txt"), ("empty.txt: expected pairs of sentences, found none",)),
+        (("similarity", "old.txt"), ("old.txt:1: expected 5 columns",)),
+    ],
+)
+def test_what_cannot_be_answered_is_one_line(
+    run: Run, periods: Path, arguments: tuple[str, ...], parts: tuple[str, ...]
+) -> None:
+    before = sorted(periods.rglob("*"))
+    outcome = run("-q", *arguments, *MODEL)
+    assert_refused(outcome, *parts)
+    assert sorted(periods.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("index", "old.txt", "--out", "usages"),
+        ("substitutes", "a [[bank]]"),
+        ("senses", "bank", "old.txt"),
+        ("change", "old.txt", "new.txt"),
+        ("similarity", "pairs.txt"),
+        ("score", "old.txt"),
+    ],
+)
+def test_a_model_that_is_not_there_is_one_line(run: Run, periods: Path, arguments: tuple[str, ...]) -> None:
+    (periods / "pairs.txt").write_text(DATA, encoding="utf-8")
+    before = sorted(periods.rglob("*"))
+    assert_refused(run("-q", *arguments, "--model", "no/model/here"), "no/model/here")
+    assert sorted(periods.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("substitutes",), "SENTENCE"),
+        (("substitutes", "a [[b]]", "-n", "0"), "-n"),
+        (("substitutes", "a [[b]]", "--combine", "sum"), "--combine"),
+        (("senses", "bank"), "INPUT"),
+        (("senses", "bank", "old.txt", "--method", "dbscan"), "--method"),
+        (("senses", "bank", "old.txt", "--layers", "all"), "--layers"),
+        (("change", "old.txt"), "expected a text for each of two periods or more"),
+        (("change", "old.txt", "new.txt", "--measure", "cosine"), "--measure"),
+        (("change", "old.txt", "-"), "texts are read twice"),
+        (("similarity", "a", "b", "c"), "found 3 names"),
+    ],
+)
+def test_wrong_usage_names_the_option(run: Run, periods: Path, arguments: tuple[str, ...], part: str) -> None:
+    assert_refused(run(*arguments), part, f"(see: elmo {arguments[0]} --help)", code=2)
