@@ -34,6 +34,8 @@ from embedding import made_up_model
 from precision import accuracy, read
 
 from elmo import Elmo, models, perplexity, similarity
+from elmo.lexicon.expected_words import expected_words
+from elmo.lexicon.usages import Usage
 
 HERE = Path(__file__).resolve().parent
 SENSES = HERE.parent / "tests" / "data" / "senses.en.tsv"
@@ -73,7 +75,7 @@ def main() -> None:
     if not (options.texts or options.senses or options.tags or options.wic):
         options.senses = [SENSES]
     for path in options.senses:
-        found[f"senses {path.name}"] = senses(path, ours, elmo.tokenizer, glove)
+        found[f"senses {path.name}"] = senses(path, ours, elmo, glove)
     if options.tags:
         found["tags"] = tags(*options.tags, systems)
     if options.wic:
@@ -168,10 +170,11 @@ def perplexities(elmo: Elmo, texts: list[Path], *, is_raw: bool) -> dict[str, An
     return found
 
 
-def senses(path: Path, systems: list[System], tokenizer: Any, glove: Glove | None) -> dict[str, float]:
+def senses(path: Path, systems: list[System], elmo: Elmo, glove: Glove | None) -> dict[str, float]:
     """How often the sentence with the same sense is nearer than one with the other."""
     rows = [line.split("\t") for line in _lines(path)[1:]]
-    cut = [list(tokenizer(text).tokens) for _, _, text in rows]
+    tokens = [elmo.tokenizer(text) for _, _, text in rows]
+    cut = [list(one.tokens) for one in tokens]
     found: dict[str, float] = {}
 
     def tell(name: str, vectors: list[Vectors]) -> None:
@@ -194,9 +197,16 @@ def senses(path: Path, systems: list[System], tokenizer: Any, glove: Glove | Non
                     for vectors, words, row in zip(embedded, cut, rows, strict=True)
                 ],
             )
+    others = [[w for w in words if w != row[0]] for words, row in zip(cut, rows, strict=True)]
+    for system in systems:  # what their context alone says, in any language
+        context = [vectors.mean(axis=0) for vectors in system.embed(others, 0)]
+        tell(f"{system.name}, 0, other words", context)
     if glove is not None:
-        others = [[w for w in words if w != row[0]] for words, row in zip(cut, rows, strict=True)]
         tell("GloVe, other words", [glove(words).mean(axis=0) for words in others])
+    if elmo.vocab is not None:
+        places = [one.tokens.index(row[0]) for one, row in zip(tokens, rows, strict=True)]
+        usages = [Usage(one, place, place + 1) for one, place in zip(tokens, places, strict=True)]
+        tell("elmo, expected words", list(expected_words(elmo, usages).vectors))
     return found
 
 
