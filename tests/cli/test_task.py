@@ -184,6 +184,7 @@ def test_what_an_earlier_run_wrote_is_kept_unless_told(run: Run, ner: Path) -> N
         ("tagging train.conll --model nowhere", "nowhere"),
         ("tagging train.conll --vectors nowhere.txt", "nowhere.txt"),
         ("tagging train.conll --elmo-dropout 2", "the dropout of ELMo's vectors must lie in 0..1"),
+        ("tagging train.conll --elmo none --layer-norm", "layers are to be normalised, but ELMo is at none"),
         ("tagging train.conll --out x.bin", "x.bin: expected a name that ends in .safetensors"),
         ("tagging train.conll --out no/x.safetensors", "there is no folder no"),
         ("tagging train.conll --picture x.doc", "x.doc: expected a name that ends in"),
@@ -231,12 +232,27 @@ def test_what_cannot_be_measured_or_asked_is_told_in_one_line(run: Run, ner: Pat
     (here / "mixed.conll").write_text("Ann B-PER\nLondon B-LOC\n\n")
     told = run(*evaluate, ner, "mixed.conll", "--no-cache")
     assert told.code == 0
-    assert "mixed.conll:1: 1 labels of 1 kinds were not seen in training, 'PER' for one" in told.err
+    assert "mixed.conll:1: 1 label was not seen in training, 'PER': it can only be missed" in told.err
     assert train(run, "tagging", "train.conll", "--dev", "dev.conll", out="own.safetensors").code == 0
     (here / "model").rename(here / "moved")
     moved = run(*predict, "own.safetensors", "--text", "Bank")
     assert_refused(moved, "model: expected a folder", "; --model names the biLM that")
     assert run(*predict, "own.safetensors", "--text", "Bank", "--model", "moved").code == 0
+
+
+def test_a_lost_bilm_is_told_whatever_it_was_called(run: Run, data: Path) -> None:
+    """Here the message of the biLM begins with the name of the task model."""
+    own, bilm = data / "own.safetensors", data / "own.safetensors.bilm"
+    (data / "model").rename(bilm)
+    found = run("task", "train", "tagging", "train.conll", "--out", own, "--model", bilm, *FAST)
+    assert found.code == 0
+    bilm.rename(data / "moved")
+    lost = run("task", "predict", own, "--text", "Bank")
+    assert_refused(lost, "own.safetensors.bilm: expected a folder", "; --model names the biLM that")
+    own.write_bytes(own.read_bytes()[:-9])  # it is the file itself now
+    damaged = run("task", "predict", own, "--text", "Bank")
+    assert_refused(damaged, "own.safetensors: no task model, or a damaged one")
+    assert "--model" not in damaged.err
 
 
 def test_layers_are_kept_where_the_user_says(run: Run, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from elmo import OutputError
+from elmo import DataError, OutputError
 from elmo.tasks.data.examples import (
     Document,
     LabelledText,
@@ -25,7 +26,7 @@ from elmo.tasks.kinds.coreference import PredictedClusters
 from elmo.tasks.kinds.roles import PredictedRoles
 from elmo.tasks.kinds.similarity import PredictedScore
 from elmo.tasks.kinds.tagging import PredictedTags
-from elmo.tasks.output import SUFFIXES, check_output, record, write_predictions
+from elmo.tasks.output import SUFFIXES, check_output, record, write_pairs, write_predictions
 from elmo.tasks.reading import read_examples
 
 WORDS = ("They", "lent\N{NO-BREAK SPACE}out", "河岸", "cash", "and", "left")
@@ -184,3 +185,24 @@ def test_names_of_no_format_and_of_inputs_are_refused(tmp_path: Path) -> None:
 def test_a_stranger_is_no_example() -> None:
     with pytest.raises(TypeError, match="expected an example of a task, found int"):
         record(3, PredictedScore(1.0))
+
+
+@pytest.mark.parametrize(("kind", "suffix"), [(kind, one) for kind in SUFFIXES for one in SUFFIXES[kind]])
+def test_what_comes_one_by_one_is_the_same_file(kind: str, suffix: str, tmp_path: Path) -> None:
+    whole = write(kind, tmp_path / f"whole{suffix}")
+    write_pairs(tmp_path / f"p{suffix}", kind, iter(zip(*ASKED[kind], strict=True)))
+    assert (tmp_path / f"p{suffix}").read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".conll"])
+def test_an_error_on_the_way_leaves_the_file_as_it_was(suffix: str, tmp_path: Path) -> None:
+    def broken() -> Iterator[tuple[Any, Any]]:
+        yield from zip(*ASKED["coreference"], strict=True)
+        raise DataError("x.txt:7: no")
+
+    path = tmp_path / f"p{suffix}"
+    path.write_text("before")
+    with pytest.raises(DataError, match=r"x\.txt:7"):
+        write_pairs(path, "coreference", broken())
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+    assert path.read_text() == "before"

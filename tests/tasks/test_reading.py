@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from elmo import ConfigError
+from elmo import ConfigError, DataError
 from elmo.tasks.kinds.by_name import KINDS
-from elmo.tasks.reading import read_examples
+from elmo.tasks.reading import each_example, read_examples
 
 _EMPTY = "\t" + 7 * "-\t"
 FILES = {
@@ -54,3 +55,27 @@ def test_an_option_that_a_kind_does_not_have_is_named(tmp_path: Path) -> None:
         read_examples("coreference", [tmp_path], options={"tags": 2})
     with pytest.raises(ConfigError, match="the kinds of tasks are tagging"):
         read_examples("parsing", [tmp_path])
+
+
+def _predicates(*words: str) -> str:
+    return "".join(f"{word}\tX\tx\tbe.01\t(V*)\n\n" for word in words)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "text"),
+    [
+        ("tagging", "a.conll", "The O\n\n" * 3 + "The O x\n"),
+        ("classification", "a.jsonl", '{"text": "a b"}\n' * 3 + "[]\n"),
+        ("entailment", "a.tsv", "sentence1\tsentence2\n" + "a\tb\n" * 3 + "fine\n"),
+        ("roles", "a.tsv", _predicates("a", "b", "c") + "\tN\tb\tx\n"),
+        ("coreference", "a.conll", 3 * FILES["coreference"][1] + "#begin document (e)\n"),
+    ],
+)
+def test_a_file_is_read_no_further_than_its_examples_are_taken(
+    tmp_path: Path, kind: str, name: str, text: str
+) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    found = each_example(kind, [tmp_path / name])
+    assert len(list(islice(found, 2))) == 2
+    with pytest.raises(DataError, match=name):
+        list(found)

@@ -70,11 +70,13 @@ def test_a_description_is_not_believed(folder: Path, tmp_path: Path) -> None:
     tensors = load_file(path)
     about = {"format": "elmo task model", "version": 1, **model._description()}
     task = {**about["task"], "options": {**about["task"]["options"], "hidden_width": 10**7}}
+    deep = {**about["task"], "options": {**about["task"]["options"], "n_layers": 10**6}}
     for change, message in (
         ({"epochs": 3}, "cannot be read"),
         ({"epochs": [{"x": 1}]}, "cannot be read"),
         ({"reading": [1]}, "cannot be read"),
         ({"task": task}, r"head\.lstm\.layers\.0\.weight_ih_l0 of shape \(32, \d+\), expected \(40000000"),
+        ({"task": deep}, "option n_layers: expected a whole number from 1 to 64"),
         ({"kind": "parsing"}, "the kinds of tasks are"),
     ):
         save_file(tensors, path, metadata={"elmo": json.dumps({**about, **change})})

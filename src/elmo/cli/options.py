@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from elmo.embed.result import LayerChoice
 
-MODEL_HELP = "A folder, an archive or a Hub id; any published format."
+MODEL_HELP = "en or zh (bundled), a folder, an archive or a Hub id; any published format."
 LAYERS = ("average", "top", "all", "concat")
 
 

@@ -162,7 +162,7 @@ def read(
     found = read_examples(kind, files, is_labelled=is_labelled, tokenize=cut, options=options)
     names = ", ".join(files)[:200]
     for why, n in found.left_out.items():
-        logger.warning("%s: left out: %s %s", names, f"{n:,}", why)
+        logger.warning("%s: left out: %s: %s", names, why, f"{n:,}")
     if not found.examples:
         raise DataError(f"{names}: expected examples of {kind}, found none")
     return found
@@ -209,18 +209,16 @@ def layer_cache(folder: Path | None, *, has_none: bool, limit: float) -> LayerCa
 def load_model(path: Path, *, bilm: str | None, also: Sequence[str] | None, kept: LayerCache) -> TaskModel:
     """A task model, with the biLM and the encoders that were asked for."""
     from elmo.embed.elmo import Elmo
-    from elmo.errors import ConfigError, FormatError
+    from elmo.errors import ConfigError
     from elmo.formats.files import shown
-    from elmo.tasks.task_model import TaskModel
+    from elmo.tasks.task_model import LostBilmError, TaskModel
     from elmo.tasks.vectors.encoders import TransformerEncoder
 
     others = [TransformerEncoder(name) for name in also or ()]
     elmo = None if bilm is None else Elmo.from_pretrained(bilm)
     try:
         return TaskModel.load(path, elmo=elmo, others=others, cache=kept)
-    except (ConfigError, FormatError) as error:
-        if elmo is not None or str(error).startswith(shown(path)):  # of the file itself
-            raise
+    except LostBilmError as error:
         raise ConfigError(f"{error}; --model names the biLM that {shown(path)} was learned with") from error
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from elmo.cli.options import AsJson, Tokenizer, examples
+from elmo.cli.progress import EVERY
 from elmo.cli.report import logger, one_line
 from elmo.cli.task_options import (
     TOKENISED,
@@ -22,10 +24,8 @@ from elmo.cli.task_options import (
     TaskFile,
     TextColumn,
     cutting,
-    is_bar_shown,
     layer_cache,
     load_model,
-    read,
     reader_options,
     remembered,
 )
@@ -49,7 +49,6 @@ PREDICATES = (
 
 
 def command(
-    context: typer.Context,
     task_model: TaskFile,
     files: Annotated[
         list[str] | None,
@@ -89,7 +88,7 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Ask a model: tags, labels, answers, with how sure it is of each."""
-    from elmo.tasks.output import check_output, record, write_predictions
+    from elmo.tasks.output import check_output, write_pairs
     from elmo.text.source import expand
 
     given = [name for name, value in (("FILE", files), ("--text", text), ("--question", question)) if value]
@@ -114,26 +113,63 @@ def command(
         before = remembered(learned).get("options", {})
         options = {name: before[name] for name in _PLACES if name in before} | options
     cut, _ = cutting(tokenizer or remembered(learned).get("tokenizer"), lambda: learned.sources.elmo)
+    asked: Iterable[Any]
     if files:
         asked = _of_files(kind, files, cut=cut, options=options)
     else:
         asked = _of_texts(kind, text or [], question=question, passage=passage, cut=cut)
-    predictions = learned.predict(asked, show_progress=is_bar_shown(context.obj))
-    if out is not None:
-        write_predictions(out, kind, examples=asked, predictions=predictions)
-        logger.info("%s: written", out, extra={"examples": len(asked)})
-    for example, one in zip(asked, predictions, strict=True):
-        if as_json:
-            print(json.dumps(record(example, one), ensure_ascii=False))
-        elif out is None:
-            print("\n".join(map(one_line, _shown(kind, example, one))))
+    said = _told(learned.predict_each(asked))
+    if out is None:
+        for pair in said:
+            _print(kind, *pair, as_json=as_json)
+        return
+    closed: list[BrokenPipeError] = []
+    write_pairs(out, kind, _printed(said, closed) if as_json else said)
+    logger.info("%s: written", out)
+    if closed:
+        raise closed[0]
 
 
-def _of_files(kind: str, files: Sequence[str], *, cut: Tokenize, options: dict[str, Any]) -> list[Any]:
+def _print(kind: str, example: Any, one: Any, *, as_json: bool) -> None:
+    from elmo.tasks.output import record
+
+    if as_json:
+        print(json.dumps(record(example, one), ensure_ascii=False))
+    else:
+        print("\n".join(map(one_line, _shown(kind, example, one))))
+
+
+def _printed(pairs: Iterator[tuple[Any, Any]], closed: list[BrokenPipeError]) -> Iterator[tuple[Any, Any]]:
+    """Print what passes through; when nobody reads on, the file is still to be written."""
+    for pair in pairs:
+        if not closed:
+            try:
+                _print("", *pair, as_json=True)
+            except BrokenPipeError as error:
+                closed.append(error)
+        yield pair
+
+
+def _told(pairs: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    """A line now and then about how many there were; how many there will be, nobody knows."""
+    last = time.monotonic()
+    for number, pair in enumerate(pairs, start=1):
+        yield pair
+        if time.monotonic() - last >= EVERY:
+            last = time.monotonic()
+            logger.info("predicting: %s examples", f"{number:,}", extra={"examples": number})
+
+
+def _of_files(kind: str, files: Sequence[str], *, cut: Tokenize, options: dict[str, Any]) -> Iterator[Any]:
+    """Examples as they are asked for."""
     from elmo.errors import DataError
+    from elmo.tasks.data.sources import at_least_one
+    from elmo.tasks.reading import each_example
 
+    examples = each_example(kind, files, tokenize=cut, options=options)
+    none = f"{', '.join(files)[:200]}: expected examples of {kind}, found none"
     try:
-        return read(kind, files, cut=cut, options=options, is_labelled=False).examples
+        yield from at_least_one(examples, none)
     except DataError as error:
         if kind != "roles":
             raise

@@ -33,6 +33,8 @@ from elmo.cli.task_options import (
     score_lines,
     shown_score,
 )
+from elmo.cli.task_settings import Assignments, assigned, head_options
+from elmo.cli.watching import watching
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
@@ -46,6 +48,7 @@ EXAMPLES = examples(
     "elmo task train classification texts.tsv --out b.safetensors -m model",
     "elmo task train roles roles.tsv --out c.safetensors -m model --elmo both",
     "elmo task train tagging train.conll --out d.safetensors -m model --vectors v",
+    "elmo task train tagging train.conll --out e.safetensors -m model --adapt 1",
 )
 SUFFIX = ".safetensors"
 _HELD_OUT = 10  # one in so many groups of examples
@@ -85,6 +88,14 @@ def command(
     ] = 0.001,
     elmo_dropout: Annotated[float, _words(metavar="X", help="On ELMo's vectors.")] = 0.5,
     tune_bilm: Annotated[bool, _words("--tune-bilm", help="Train the biLM, too; slow.")] = False,
+    adapt: Annotated[
+        float | None,
+        _words(
+            metavar="EPOCHS",
+            help="First train the biLM on the text of TRAIN, as a language model.",
+            show_default=False,
+        ),
+    ] = None,
     start: Start = "zero",
     vectors: Annotated[
         Path | None, _words(metavar="FILE", help="Static vectors: GloVe, word2vec, fastText.")
@@ -108,6 +119,7 @@ def command(
     batch_size: Annotated[int, _learning(min=1, metavar="N", help="Examples of a batch.")] = 32,
     learning_rate: Annotated[float, _learning(metavar="X", help="AdamW's.")] = 0.001,
     seed: Annotated[int, _learning(min=0, metavar="N", help="The same seed gives the same model.")] = 1,
+    assignments: Assignments = None,
     column: Column = None,
     text_column: TextColumn = None,
     file_format: FileFormat = None,
@@ -127,7 +139,7 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model of a task; the one file holds all of it but the biLM.
+    """Train a model of a task; the one file holds all of it but a frozen biLM, which it names.
 
     A run that was stopped goes on after its last epoch when the same command is given again: until the
     model is written, checkpoints lie in FILE.training.
@@ -147,8 +159,9 @@ def command(
         from elmo.embed.figure import check
 
         check(picture)
-    asked = {"--network": network, "--hidden": hidden, "--layers": layers, "--dropout": dropout, "--crf": crf}
-    head = _head_options(kind, asked)
+    more = assigned(context, kind, assignments)
+    asked = {"network": network, "hidden": hidden, "layers": layers, "dropout": dropout, "crf": crf}
+    head = head_options(kind, asked, more["head"])
     reading = reader_options(
         kind,
         column=column,
@@ -158,29 +171,39 @@ def command(
         separator=separator,
     )
     choice = VectorChoice(
-        elmo=elmo,
-        top_only=top_only,
-        layer_norm=layer_norm,
-        dropout=elmo_dropout,
-        mix_penalty=mix_penalty,
-        is_bilm_tuned=tune_bilm,
-        is_static_tuned=tune_vectors,
-        characters=characters,
+        **{
+            "elmo": elmo,
+            "top_only": top_only,
+            "layer_norm": layer_norm,
+            "dropout": elmo_dropout,
+            "mix_penalty": mix_penalty,
+            "is_bilm_tuned": tune_bilm,
+            "is_static_tuned": tune_vectors,
+            "characters": characters,
+            **more["words"],
+        }
     )
     options = FitOptions(
-        epochs=epochs, patience=patience, batch_size=batch_size, learning_rate=learning_rate, seed=seed
+        **{
+            "epochs": epochs,
+            "patience": patience,
+            "batch_size": batch_size,
+            "learning_rate": learning_rate,
+            "seed": seed,
+            **more["fit"],
+        }
     )
 
     @once
     def bilm() -> Elmo | None:
-        return None if elmo == "none" else Elmo.from_pretrained(model)
+        return None if choice.elmo == "none" else Elmo.from_pretrained(model)
 
     cut, chosen = cutting(tokenizer, bilm)
     learned = read(kind, train, cut=cut, options=reading).examples
     measured = read(kind, dev, cut=cut, options=reading).examples if dev else None
     is_held_out = measured is None
     if measured is None:
-        learned, measured = _held_out(learned, seed=seed)
+        learned, measured = _held_out(learned, seed=options.seed)
     task: Any = task_class(kind).of(learned, head)  # pyright: ignore[reportArgumentType]
     sources = WordSources(
         choice,
@@ -200,6 +223,7 @@ def command(
     with (
         locked(out.with_name(f".{out.name}.lock"), subject=out),
         context.obj.showing("elmo.tasks.vectors.layer_cache"),
+        context.obj.showing("elmo.tasks.adapt"),
     ):
         if folder.exists():
             logger.info("%s: going on with the run that was begun", folder)
@@ -209,9 +233,11 @@ def command(
             measured,
             sources=sources,
             options=options,
-            elmo_name=_lasting(model) if elmo != "none" else None,
+            adapt=adapt,
+            elmo_name=_lasting(model) if choice.elmo != "none" else None,
             folder=folder,
             on_epoch=_tell,
+            on_adapt=watching(context.obj, out, has_tensorboard=False)["on_report"],
             show_progress=is_bar_shown(context.obj),
         )
         # how text was cut, and files were read, for those who measure or use the model
@@ -248,28 +274,6 @@ def _check_out(out: Path, *, inputs: Sequence[str], is_replaced: bool) -> None:
         raise OutputError(f"{shown(out)}: lies among the input; put it elsewhere")
     if out.exists() and not is_replaced:
         raise OutputError(f"{shown(out)}: is there already; --overwrite replaces it, or name another")
-
-
-def _head_options(kind: str, asked: Mapping[str, Any]) -> Any:
-    """The options of the kind's network; one that it has not is named as the user wrote it."""
-    from dataclasses import fields
-
-    from elmo.errors import ConfigError
-    from elmo.tasks.kinds.by_name import KINDS, task_options
-
-    names = {
-        "--network": "network",
-        "--hidden": "hidden_width",
-        "--layers": "n_layers",
-        "--dropout": "dropout",
-        "--crf": "has_crf",
-    }
-    known = {one.name for one in fields(KINDS[kind][1])}
-    for option, value in asked.items():
-        if value is not None and names[option] not in known:
-            has = ", ".join(option for option, name in names.items() if name in known)
-            raise ConfigError(f"{kind} has no {option}; of its network, it has {has}")
-    return task_options(kind, {names[option]: value for option, value in asked.items()})
 
 
 def _held_out(examples: Sequence[Any], *, seed: int) -> tuple[list[Any], list[Any]]:

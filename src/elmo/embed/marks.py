@@ -1,4 +1,4 @@
-"""A sentence with one word marked, ``the bank by the [[bank]]``, in; the sentence and the place out."""
+"""A sentence with words marked, ``the bank by the [[bank]]``, in; the sentence and their places out."""
 
 from __future__ import annotations
 
@@ -11,18 +11,30 @@ from elmo.errors import DataError
 MARK = re.compile(r"\[\[(.*?)\]\]", re.DOTALL)
 
 
+def without_marks(sentence: str, number: int) -> tuple[str, tuple[Span, ...]]:
+    """The sentence without its marks, and where each of them stood; ``number`` is the sentence's."""
+    plain, spans, at = "", [], 0
+    for match in MARK.finditer(sentence):
+        if not match[1].strip():
+            raise DataError(
+                f"sentence {number}: expected one word marked by [[ ]], found a mark without any: "
+                f"{start_of(sentence)!r}"
+            )
+        plain += sentence[at : match.start()]
+        spans.append((len(plain), len(plain) + len(match[1])))
+        plain, at = plain + match[1], match.end()
+    return plain + sentence[at:], tuple(spans)
+
+
 def unmarked(sentence: str, number: int) -> tuple[str, Span | None]:
-    """The sentence without its mark, and where that stood."""
-    marks = list(MARK.finditer(sentence))
-    if not marks:
-        return sentence, None
-    if len(marks) > 1 or not marks[0][1].strip():
+    """The same for a sentence that may mark one word; None where it marks none."""
+    plain, spans = without_marks(sentence, number)
+    if len(spans) > 1:
         raise DataError(
-            f"sentence {number}: expected one word marked by [[ ]], found {len(marks)}: "
+            f"sentence {number}: expected one word marked by [[ ]], found {len(spans)}: "
             f"{start_of(sentence)!r}"
         )
-    begin, end = marks[0].span(1)
-    return sentence[: begin - 2] + marks[0][1] + sentence[end + 2 :], (begin - 2, end - 2)
+    return plain, spans[0] if spans else None
 
 
 def find_word(word: str, text: str, offsets: Sequence[Span]) -> Span | None:

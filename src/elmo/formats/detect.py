@@ -154,7 +154,8 @@ def _found(source: str | Path | None) -> Iterator[tuple[Path, bool]]:
         yield hub.fetch(*repo), False
     else:
         raise FormatError(
-            f"{shown(path)!s:.200}: expected a folder, an archive or a Hub id such as org/name, found none"
+            f"{shown(path)!s:.200}: expected a folder, an archive or a Hub id such as org/name, found none; "
+            f"bundled are {', '.join(models.names()) or 'none'}"
         )
 
 

@@ -56,7 +56,7 @@ class FitOptions:
             ("clip", self.clip > 0, "positive"),
             ("decay", 0 < self.decay <= 1, "in 0..1"),
             ("weight_decay", 0 <= self.weight_decay < math.inf, "not negative"),
-            ("seed", self.seed >= 0, "not negative"),
+            ("seed", 0 <= self.seed < 1 << 63, "in 0..2^63, below"),
         ):
             if not is_right:
                 problems.append(f"{name} must be {wanted}, found {getattr(self, name)}")

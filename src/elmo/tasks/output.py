@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,12 @@ def check_output(path: Path, kind: str, *, inputs: Iterable[str | Path] = ()) ->
 
 def write_predictions(path: Path, kind: str, *, examples: Sequence[Any], predictions: Sequence[Any]) -> None:
     """Write what was said of each example, whole or not at all."""
+    write_pairs(path, kind, zip(examples, predictions, strict=True))
+
+
+def write_pairs(path: Path, kind: str, pairs: Iterable[tuple[Any, Any]]) -> None:
+    """Write examples, each with what was said of it, as they come; the file is whole or not there at all."""
     check_output(path, kind)
-    pairs = list(zip(examples, predictions, strict=True))
     suffix = path.suffix.lower()
     if suffix == ".conll" and kind == "coreference":
         write_coreference((replace(document, clusters=one.clusters) for document, one in pairs), path)
@@ -65,8 +70,7 @@ def write_predictions(path: Path, kind: str, *, examples: Sequence[Any], predict
     if suffix == ".jsonl":
         lines = (json.dumps(record(*pair), ensure_ascii=False) for pair in pairs)
     elif suffix == ".json":
-        found = {question.id: one.text for question, one in pairs}
-        lines = iter([json.dumps(found, ensure_ascii=False)])
+        lines = _answers(pairs)
     elif kind == "tagging":
         lines = _tagged(pairs)
     elif kind == "roles":
@@ -74,7 +78,7 @@ def write_predictions(path: Path, kind: str, *, examples: Sequence[Any], predict
     else:
         columns, row = _TABLES[kind]
         rows = (row(*pair) for pair in pairs)
-        lines = ("\t".join(map(escaped, cells)) for cells in [columns, *rows])
+        lines = ("\t".join(map(escaped, cells)) for cells in chain([columns], rows))
     with (
         replacing(path) as temporary,
         # a lone surrogate becomes \udc80, which is its escape in JSON, too
@@ -105,6 +109,12 @@ def record(example: Any, prediction: Any) -> dict[str, Any]:
     return {**asked, **prediction.to_json(), **({} if gold is None else {"gold": gold})}
 
 
+def _answers(pairs: Iterable[tuple[Question, Any]]) -> Iterator[str]:
+    """One object in one line: answers by the ids of their questions, which are little beside the passages."""
+    found = {question.id: one.text for question, one in pairs}
+    yield json.dumps(found, ensure_ascii=False)
+
+
 def _span(span: Span) -> dict[str, Any]:
     return {"start": span.start, "end": span.end}
 
@@ -118,7 +128,7 @@ def _tagged(pairs: Iterable[tuple[TaggedSentence, Any]]) -> Iterator[str]:
         yield ""
 
 
-def _roles(pairs: Sequence[tuple[Predicate, Any]]) -> Iterator[str]:
+def _roles(pairs: Iterable[tuple[Predicate, Any]]) -> Iterator[str]:
     """PropBank's columns: word, tag, lemma, the predicate's word in its row, brackets per predicate.
 
     Tags and lemmas are not known here: ``-``. A sentence without a predicate is no example, and not here.
@@ -133,7 +143,7 @@ def _roles(pairs: Sequence[tuple[Predicate, Any]]) -> Iterator[str]:
         yield ""
 
 
-def _by_sentence(pairs: Sequence[tuple[Predicate, Any]]) -> Iterator[list[tuple[Predicate, Any]]]:
+def _by_sentence(pairs: Iterable[tuple[Predicate, Any]]) -> Iterator[list[tuple[Predicate, Any]]]:
     """The predicates of each sentence, in the order of their words."""
     together: list[tuple[Predicate, Any]] = []
     for pair in pairs:

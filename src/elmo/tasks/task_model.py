@@ -1,43 +1,45 @@
 """Examples in, a trained task model out; and back from its one file, without the training data.
 
 The file is safetensors: what was learned, the static vectors in half precision, and a description. A frozen
-biLM is not in it but named there, with its fingerprint; a fine-tuned one is.
+biLM is not in it but named there, with its fingerprint; one that was fine-tuned, with the task or before on
+the task's text, is. Other encoders are named, too.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
-from elmo.embed.atomic import cannot_write, replacing
 from elmo.errors import ConfigError, ElmoError, FormatError, raise_all
-from elmo.formats.files import open_regular, shown
+from elmo.formats.files import shown
+from elmo.tasks.adapt import Adaptation, adapted, refuse_what_cannot_adapt
 from elmo.tasks.data.examples import Example, check_words
 from elmo.tasks.fit import Epoch, FitOptions, check_begun, fit, predict, run_identity
 from elmo.tasks.kinds.by_name import task_class
 from elmo.tasks.network import TaskNetwork
-from elmo.tasks.vectors.encoders import ElmoEncoder
+from elmo.tasks.own_bilm import bilm_tensors, is_own, take_bilm
+from elmo.tasks.pieces import pieces
+from elmo.tasks.task_file import TABLE, read_file, static_tensors, take_static, write_file
+from elmo.tasks.vectors.encoders import ElmoEncoder, other_encoders
 from elmo.tasks.vectors.layer_cache import Encoder, LayerCache
-from elmo.tasks.vectors.static import StaticVectors
 from elmo.tasks.vectors.word_vectors import VectorChoice
 from elmo.tasks.word_sources import WordSources
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
     from elmo.embed.start import Start
+    from elmo.train.loop import Report
 
-FORMAT = "elmo task model"
-VERSION = 1
-_ABOUT = "elmo"  # under this name the file carries its description as JSON
-_STATIC_WORDS, _STATIC_VECTORS = "static.words", "static.vectors"
-_EXTRA = (_STATIC_WORDS, _STATIC_VECTORS)
-_TABLE = "words.static.weight"
+_log = logging.getLogger(__name__)
+
+
+class LostBilmError(ConfigError):
+    """The biLM that a task model names cannot be loaded; another place of it can be given."""
 
 
 @dataclass(eq=False)
@@ -50,6 +52,8 @@ class TaskModel:
     epochs: Sequence[Epoch] = ()
     elmo_name: str | None = None  # where the biLM came from, as it was named
     reading: Mapping[str, Any] = field(default_factory=dict)  # how the examples were read: tokeniser, columns
+    adapted_epochs: float | None = None  # that the biLM went on for on the task's text; None: it did not
+    first_fingerprint: str | None = None  # of the biLM before it was fine-tuned; None: it is as it was
 
     @classmethod
     def train(
@@ -60,23 +64,35 @@ class TaskModel:
         *,
         sources: WordSources,
         options: FitOptions | None = None,
+        adapt: float | None = None,
         elmo_name: str | None = None,
         folder: Path | None = None,
         on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+        on_adapt: Callable[[Report], None] | None = None,
         show_progress: bool = False,
     ) -> TaskModel:
-        """Learn ``task`` from ``train``, watching ``dev``; ``folder`` keeps checkpoints to go on from."""
+        """Learn ``task`` from ``train``, watching ``dev``; ``folder`` keeps checkpoints to go on from.
+
+        With ``adapt`` the biLM first goes on as a language model for so many epochs of the text of ``train``.
+        """
         options = options or FitOptions()
         check_words([*train, *dev])
         task.check(dev)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(options.seed)
-            words = sources.network()
-            network = TaskNetwork(words, task.head(words.widths))
-        found = cls(task, network, sources, elmo_name=elmo_name)
+        network = _new_network(task, sources, seed=options.seed)
+        found = cls(task, network, sources, elmo_name=elmo_name, adapted_epochs=adapt)
+        elmo = sources.elmo if sources.choice.elmo != "none" else None
+        if adapt is not None:
+            refuse_what_cannot_adapt(elmo, adapt)
         identity = found._identity(train, dev)
         if folder is not None:
             check_begun(folder, run_identity(options, identity))
+        if found.has_own_bilm:
+            found.first_fingerprint = identity["elmo"]["fingerprint"]
+        if elmo is not None and adapt is not None:
+            asked = Adaptation(adapt, options.seed, sources.start)
+            new = adapted(elmo, _sentences(train), asked=asked, folder=folder, on_report=on_adapt)
+            found.sources = sources = replace(sources, elmo=new)
+            found.network = network = _new_network(task, sources, seed=options.seed)
         source = sources.of(_sentences([*train, *dev]), show_progress=show_progress)
         found.epochs = fit(
             task,
@@ -92,11 +108,21 @@ class TaskModel:
         )
         return found
 
+    @property
+    def has_own_bilm(self) -> bool:
+        """Whether the biLM is none that can be found elsewhere."""
+        return self.sources.choice.is_bilm_tuned or self.adapted_epochs is not None
+
     def predict(self, examples: Sequence[Any], *, show_progress: bool = False) -> list[Any]:
         """What the model says of each example."""
         check_words(examples)
         source = self.sources.of(_sentences(examples), show_progress=show_progress)
         return predict(self.task, examples, network=self.network, source=source, show_progress=show_progress)
+
+    def predict_each(self, examples: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        """Each example with what the model says of it; no more than some hundred are held at a time."""
+        for piece in pieces(examples):
+            yield from zip(piece, self.predict(piece), strict=True)
 
     def evaluate(self, examples: Sequence[Any], *, show_progress: bool = False) -> dict[str, float]:
         """The scores of the model on examples whose answers are known."""
@@ -105,28 +131,16 @@ class TaskModel:
 
     def save(self, path: str | Path) -> None:
         """Write the one file, whole or not at all."""
-        from safetensors import SafetensorError
-        from safetensors.torch import save_file
-
-        path = Path(path)
-        tensors = {
-            name: tensor.contiguous() for name, tensor in self.network.state_dict().items() if name != _TABLE
-        }
-        static = self.sources.static
-        if static is not None:
-            table = self.network.state_dict()[_TABLE]
-            raw = json.dumps(static.words, ensure_ascii=False).encode("utf-8", "surrogatepass")
-            tensors[_STATIC_WORDS] = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
-            halved = table.half()
-            is_exact = self.sources.choice.is_static_tuned or not torch.isfinite(halved).all()
-            tensors[_STATIC_VECTORS] = table if is_exact else halved
-        # one entry: the library writes several in any order, and equal models should be equal files
-        about = {"format": FORMAT, "version": VERSION, **self._description()}
-        try:
-            with replacing(path) as temporary:
-                save_file(tensors, temporary, metadata={_ABOUT: json.dumps(about, sort_keys=True)})
-        except SafetensorError as error:
-            raise cannot_write(path, error) from error
+        weights = self.network.state_dict()
+        tensors = {name: tensor.contiguous() for name, tensor in weights.items() if name != TABLE}
+        sources = self.sources
+        if sources.static is not None:
+            is_exact = sources.choice.is_static_tuned
+            tensors |= static_tensors(sources.static, weights[TABLE], is_exact=is_exact)
+        if self.has_own_bilm and sources.elmo is not None:
+            is_tuned = sources.choice.is_bilm_tuned
+            tensors |= bilm_tensors(sources.elmo, start=sources.start, is_tuned=is_tuned)
+        write_file(Path(path), tensors, self._description())
 
     @classmethod
     def load(
@@ -137,31 +151,33 @@ class TaskModel:
         others: Sequence[Encoder] = (),
         cache: LayerCache | None = None,
     ) -> TaskModel:
-        """Read the one file; ``elmo`` in place of the biLM that it names, and ``others`` that it wants."""
+        """Read the one file; ``elmo`` and ``others`` in place of the biLM and the encoders that it names."""
         path = Path(path)
-        tensors, about = _read(path)
+        tensors, about = read_file(path)
         try:
             task = task_class(about["kind"]).from_json(about["task"])
             choice = VectorChoice(**about["vectors"])
-            static = _static(tensors)
+            static = take_static(tensors)
             epochs = [Epoch(**epoch) for epoch in about["epochs"]]
             reading = dict(about["reading"])
             named = dict(about.get("elmo") or {})
-            if choice.elmo != "none":
+            first = None
+            if is_own(tensors):
+                elmo, first = _own(tensors, elmo, path=path), named["fingerprint"]
+            elif choice.elmo != "none":
                 elmo = _elmo(named, elmo, start=about["start"], path=path)
-            sources = WordSources(
-                choice, elmo, static, tuple(others), cache or LayerCache(None), about["start"]
-            )
-            _check_others(sources, about["others"], path)
-            if static is not None:
-                tensors[_TABLE] = torch.from_numpy(np.concatenate([_first_rows(tensors), static.vectors]))
-            network = _network(task, sources, tensors, path=path)
+                first = named["fingerprint"] if choice.is_bilm_tuned else None  # as files once were
+            names = about.get("other_names") or [None] * len(about["others"])
+            wanted = list(zip(about["others"], names, strict=True))
+            beside = other_encoders(wanted, others, subject=shown(path))
+            sources = WordSources(choice, elmo, static, beside, cache or LayerCache(None), about["start"])
+            network = _loaded(task, sources, tensors, path=path)
         except ElmoError:
             raise
-        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise FormatError(f"{shown(path)}: a task model that cannot be read: {reason}") from error
-        return cls(task, network, sources, epochs, named.get("name"), reading)
+        return cls(task, network, sources, epochs, named.get("name"), reading, about.get("adapted"), first)
 
     def _description(self) -> dict[str, Any]:
         sources = self.sources
@@ -174,9 +190,14 @@ class TaskModel:
             "epochs": [asdict(epoch) for epoch in self.epochs],
             "reading": dict(self.reading),
         }
+        if sources.others:
+            about["other_names"] = [getattr(one, "name", None) for one in sources.others]
+        if self.adapted_epochs is not None:
+            about["adapted"] = self.adapted_epochs
         if sources.elmo is not None and sources.choice.elmo != "none":
-            encoder = ElmoEncoder(sources.elmo, start=sources.start)
-            about["elmo"] = {"name": self.elmo_name, "fingerprint": encoder.fingerprint}
+            # what was fine-tuned is known by what it was before
+            found = self.first_fingerprint or ElmoEncoder(sources.elmo, start=sources.start).fingerprint
+            about["elmo"] = {"name": self.elmo_name, "fingerprint": found}
         return about
 
     def _identity(self, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, Any]:
@@ -189,9 +210,12 @@ class TaskModel:
         static = self.sources.static
         if static is not None:
             digest.update(repr(static.words).encode("utf-8", "surrogatepass") + static.vectors.tobytes())
+            if self.sources.choice.is_static_tuned and static.is_met is not None:
+                digest.update(static.is_met.tobytes())  # whose vectors are tuned
         digest.update(b"halved" if self.sources.cache.folder else b"")
         description = self._description()
-        del description["epochs"], description["reading"]
+        for name in ("epochs", "reading", "other_names"):
+            description.pop(name, None)
         return {**description, "data": digest.hexdigest(), "sizes": [len(train), len(dev)]}
 
 
@@ -199,24 +223,14 @@ def _sentences(examples: Sequence[Example]) -> list[tuple[str, ...]]:
     return [sentence for example in examples for sentence in example.sentences]
 
 
-def _read(path: Path) -> tuple[dict[str, torch.Tensor], Mapping[str, Any]]:
-    from safetensors import SafetensorError, safe_open
-
-    with open_regular(path):  # a typed error for what is no file
-        pass
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {}).get(_ABOUT, "null"))
-            if not isinstance(about, dict) or about.get("format") != FORMAT:
-                raise FormatError(f"{shown(path)}: expected a task model, as elmo task train writes them")
-            if about.get("version") != VERSION:
-                raise FormatError(f"{shown(path)}: written by another version of elmo; train it again")
-            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 -- no mapping
-    except (SafetensorError, KeyError, ValueError, RecursionError) as error:
-        raise FormatError(f"{shown(path)}: no task model, or a damaged one: {error}") from error
+def _new_network(task: Any, sources: WordSources, *, seed: int) -> TaskNetwork:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        words = sources.network()
+        return TaskNetwork(words, task.head(words.widths))
 
 
-def _network(
+def _loaded(
     task: Any, sources: WordSources, tensors: Mapping[str, torch.Tensor], *, path: Path
 ) -> TaskNetwork:
     """The network that the description tells of, with these weights.
@@ -228,38 +242,36 @@ def _network(
         words = sources.network()
         network = TaskNetwork(words, task.head(words.widths))
     wanted = {name: tuple(one.shape) for name, one in network.state_dict().items()}
-    given = {name: one for name, one in tensors.items() if name not in _EXTRA}
-    problems = [f"no {name}" for name in wanted if name not in given]
-    problems += [f"unknown {name}" for name in given if name not in wanted]
+    problems = [f"no {name}" for name in wanted if name not in tensors]
+    problems += [f"unknown {name}" for name in tensors if name not in wanted]
     problems += [
-        f"{name} of shape {tuple(given[name].shape)}, expected {shape}"
+        f"{name} of shape {tuple(tensors[name].shape)}, expected {shape}"
         for name, shape in wanted.items()
-        if name in given and tuple(given[name].shape) != shape
+        if name in tensors and tuple(tensors[name].shape) != shape
     ]
     raise_all(problems, subject=shown(path))
-    network.load_state_dict(given, assign=True)
+    network.load_state_dict(dict(tensors), assign=True)
     return network.eval()
 
 
-def _static(tensors: Mapping[str, torch.Tensor]) -> StaticVectors | None:
-    if _STATIC_WORDS not in tensors:
-        return None
-    words = json.loads(tensors[_STATIC_WORDS].numpy().tobytes().decode("utf-8", "surrogatepass"))
-    vectors = tensors[_STATIC_VECTORS].float().numpy()
-    if not isinstance(words, list) or vectors.shape[0] != len(words) + 2:
-        raise ValueError(f"{len(words)} words with {vectors.shape[0]} vectors")
-    return StaticVectors(tuple(map(str, words)), vectors[2:])
-
-
-def _first_rows(tensors: Mapping[str, torch.Tensor]) -> np.ndarray[Any, Any]:
-    """Of padding and of words without a vector."""
-    return tensors[_STATIC_VECTORS][:2].float().numpy()
+def _own(tensors: dict[str, torch.Tensor], given: Elmo | None, *, path: Path) -> Elmo:
+    """The biLM of the file itself."""
+    try:
+        found = take_bilm(tensors)
+    except ElmoError as error:
+        raise FormatError(f"{shown(path)}: a task model whose biLM cannot be read: {error}") from error
+    if given is not None:
+        _log.warning("%s: has a biLM of its own; the one that was given is not used", shown(path))
+    return found
 
 
 def _elmo(about: Mapping[str, Any], given: Elmo | None, *, start: Start, path: Path) -> Elmo:
     from elmo.embed.elmo import Elmo
 
-    elmo = given or Elmo.from_pretrained(about["name"])
+    try:
+        elmo = given or Elmo.from_pretrained(about["name"])
+    except (ConfigError, FormatError) as error:
+        raise LostBilmError(str(error)) from error
     found = ElmoEncoder(elmo, start=start).fingerprint
     if found != about["fingerprint"]:
         raise ConfigError(
@@ -267,12 +279,3 @@ def _elmo(about: Mapping[str, Any], given: Elmo | None, *, start: Start, path: P
             f"{found[:12]}…; name that model"
         )
     return elmo
-
-
-def _check_others(sources: WordSources, wanted: Sequence[str], path: Path) -> None:
-    found = [one.key for one in sources.others]
-    if found != list(wanted):
-        raise ConfigError(
-            f"{shown(path)}: learned with {len(wanted)} other encoders beside ELMo; give the same ones, "
-            f"found {len(found)}"
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from elmo.errors import ConfigError
@@ -46,6 +47,11 @@ class WordSources:
             others=tuple(one.width for one in self.others),
         )
 
+    @cached_property
+    def _encoder(self) -> ElmoEncoder | None:
+        """One for all pieces of a corpus: to know a biLM, all its weights are hashed."""
+        return None if self.elmo is None else ElmoEncoder(self.elmo, start=self.start)
+
     def network(self) -> WordVectors:
         """New weights for what a task learns of its words' vectors."""
         bilm = None
@@ -60,9 +66,8 @@ class WordSources:
         wanted: Sequence[Words] = list(dict.fromkeys(sentences))
         layers = None
         has_elmo = self.elmo is not None and self.choice.elmo != "none"
-        if has_elmo and self.elmo is not None and not self.choice.is_bilm_tuned:
-            encoder = ElmoEncoder(self.elmo, start=self.start)
-            layers = self.cache.layers(encoder, wanted, show_progress=show_progress)
+        if has_elmo and self._encoder is not None and not self.choice.is_bilm_tuned:
+            layers = self.cache.layers(self._encoder, wanted, show_progress=show_progress)
         indexer = self.elmo.indexer if has_elmo and self.elmo and self.choice.is_bilm_tuned else None
         return VectorSource(
             static=self.static,

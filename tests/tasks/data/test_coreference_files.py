@@ -176,6 +176,14 @@ def test_twelve_columns_are_written(tmp_path: Path) -> None:
             Document("d", (("a",) * 6,), ((Span(0, 3), Span(1, 5)),)),
             r"mentions that do not cross in cluster 0",
         ),
+        (
+            Document("d", (("a",) * 6,), ((Span(0, 3), Span(4, 5)), (Span(0, 3),))),
+            r"d: expected each mention once, found tokens 0 to 3 in cluster 0 and again in cluster 1",
+        ),
+        (
+            Document("d", (("a",) * 6,), ((Span(2, 3), Span(2, 3)),)),
+            r"each mention once, found tokens 2 to 3 in cluster 0 and again in cluster 0",
+        ),
         (Document("d", (("a\tb",),), ()), r"without tabs and line ends, found 'a\\tb'"),
         (Document("d", (("",),), ()), r"expected words"),
         (Document("d", (("\ud800",),), ()), r"expected words"),

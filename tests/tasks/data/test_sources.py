@@ -8,7 +8,16 @@ import pytest
 
 from elmo.errors import ConfigError, DataError
 from elmo.tasks.data.examples import Place
-from elmo.tasks.data.sources import WHITESPACE, files_of, is_blank, opened, suffix_of, tokens_of, words_of
+from elmo.tasks.data.sources import (
+    WHITESPACE,
+    NoFilesError,
+    files_of,
+    is_blank,
+    opened,
+    suffix_of,
+    tokens_of,
+    words_of,
+)
 
 
 def test_paths_may_be_one_several_or_a_folder(tmp_path: Path) -> None:
@@ -17,8 +26,9 @@ def test_paths_may_be_one_several_or_a_folder(tmp_path: Path) -> None:
     assert files_of(tmp_path / "a.txt") == files_of([str(tmp_path / "a.txt")]) == [tmp_path / "a.txt"]
     assert files_of(tmp_path) == [tmp_path / "a.txt", tmp_path / "b.txt"]
     assert files_of("-") == ["-"]
-    with pytest.raises(ConfigError, match="at least one file"):
+    with pytest.raises(NoFilesError, match="at least one file"):
         files_of([])
+    assert issubclass(NoFilesError, ConfigError)
 
 
 def test_compression_does_not_hide_a_suffix() -> None:

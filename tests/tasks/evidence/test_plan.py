@@ -164,3 +164,26 @@ def test_the_hash_of_data_does_not_know_where_it_lies(tmp_path: Path) -> None:
     file = places[0] / "ner" / "dev.conll"
     file.write_text(file.read_text() + "a O\n")
     assert read_tasks(plans[0])["ner"].digest != two["ner"].digest
+
+
+def test_a_reader_is_asked_about_its_options_without_a_file(tmp_path: Path) -> None:
+    wrong = PLAN + '[ner.reader]\nfile_format = "tsv"\n'
+    with pytest.raises(ConfigError, match=r"\[ner\.reader\] .*expected one of") as refused:
+        read_plan(write_plan(tmp_path, wrong))
+    assert "at least one file" not in str(refused.value)
+    right = PLAN + '[ner.reader]\nfile_format = "columns"\n'
+    assert read_plan(write_plan(tmp_path, right)).tasks[0].reader == {"file_format": "columns"}
+
+
+def test_the_example_plan_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = Path(__file__).parents[3] / "examples" / "evidence.toml"
+    for name in re.findall(r'"\$DATA/([^"]+)"', example.read_text(encoding="utf-8")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "glove.txt").touch()
+    monkeypatch.setenv("DATA", str(tmp_path))
+    monkeypatch.setenv("VECTORS", str(tmp_path / "glove.txt"))
+    plan = read_plan(example)
+    kinds = {"tagging", "classification", "entailment", "answers", "roles", "coreference"}
+    assert {task.kind for task in plan.tasks} == kinds
+    assert plan.seeds == 3

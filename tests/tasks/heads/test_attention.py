@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import ShapeError
+from elmo.tasks.heads import attention
 from elmo.tasks.heads.attention import align, join_outputs, masked_softmax
 from elmo.tasks.heads.sentence_vectors import SentenceVectors, Widths
 
@@ -109,3 +110,37 @@ def test_vectors_for_the_output_that_are_missing_are_refused() -> None:
     vectors = SentenceVectors(torch.ones(1, 1, 5), torch.ones(1, 1, dtype=torch.bool))
     with pytest.raises(ShapeError, match="width 3, found 0"):
         join_outputs(torch.ones(1, 1, 5), vectors, width=3)
+
+
+def largest_kept(compute: Callable[[], Tensor]) -> int:
+    """Numbers of the largest tensor that is kept for the gradients of ``compute``."""
+    sizes = [0]
+
+    def keep(tensor: Tensor) -> Tensor:
+        sizes.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        compute().sum().backward()
+    return max(sizes)
+
+
+def test_long_texts_are_aligned_in_parts_with_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    queries, keys = (torch.randn(2, n, 4, dtype=torch.float64, requires_grad=True) for n in (7, 5))
+    mask = torch.arange(5) < torch.tensor([[5], [3]])
+
+    def results() -> list[Tensor]:
+        found = align(queries, keys, mask=mask)
+        return [found, *torch.autograd.grad(found.square().sum(), [queries, keys])]
+
+    whole = results()
+    monkeypatch.setattr(attention, "SCORES_AT_ONCE", 20)  # those of two rows
+    for one, other in zip(results(), whole, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_an_alignment_of_many_thousand_tokens_keeps_no_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "SCORES_AT_ONCE", 1 << 16)
+    text = torch.randn(1, 2000, 3, requires_grad=True)
+    mask = torch.ones(1, 2000, dtype=torch.bool)
+    assert largest_kept(lambda: align(text, text, mask=mask)) <= 1 << 16

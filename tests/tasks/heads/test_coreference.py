@@ -10,7 +10,7 @@ from elmo.errors import ConfigError, DataError, ShapeError
 from elmo.tasks.data.examples import Span
 from elmo.tasks.heads import coreference
 from elmo.tasks.heads.coreference import CoreferenceHead
-from elmo.tasks.heads.sentence_vectors import SentenceVectors, Widths
+from elmo.tasks.heads.sentence_vectors import SentenceGroups, SentenceVectors, Widths
 
 
 def vectors(*lengths: int, seed: int = 0, padding: int = 0) -> SentenceVectors:
@@ -188,3 +188,37 @@ def test_what_does_not_fit_is_refused() -> None:
     assert head.predict(vectors(0, padding=1)) == ()
     with pytest.raises(ConfigError, match=r"found 0, 100 and 0\.4"):
         a_head(max_span_width=0)
+
+
+def test_sentences_in_groups_have_the_numbers_of_a_padded_batch() -> None:
+    """Groups of sentences 1, 4 | 0, 3 | 2: the document's order is not theirs."""
+    head = a_head(has_singletons=True)
+    whole = vectors(5, 2, 9, 4, 1)
+    rows = ([1, 4], [0, 3], [2])
+    groups = []
+    for some in rows:
+        longest = int(whole.lengths[some].max())
+        assert whole.outputs is not None
+        groups.append(
+            SentenceVectors(
+                whole.inputs[some, :longest], whole.mask[some, :longest], whole.outputs[some, :longest]
+            )
+        )
+    document = SentenceGroups(
+        tuple(groups), torch.tensor([place for some in rows for place in some]).argsort()
+    )
+    assert document.lengths.tolist() == [5, 2, 9, 4, 1]
+    gold = [pairs([(0, 1), (8, 9), (16, 18)]), pairs([(3, 5)])]
+    found, expected = head(document), head(whole)
+    assert found.spans.pairs() == expected.spans.pairs()
+    assert found.kept.tolist() == expected.kept.tolist()
+    torch.testing.assert_close(found.mentions, expected.mentions, atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.links, expected.links, atol=1e-5, rtol=0)
+    weights = list(head.parameters())
+    grouped = torch.autograd.grad(head.loss(document, gold), weights, allow_unused=True)
+    padded = torch.autograd.grad(head.loss(whole, gold), weights, allow_unused=True)
+    for one, other in zip(grouped, padded, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+    assert [[one.span for one in cluster] for cluster in head.predict(document)] == [
+        [one.span for one in cluster] for cluster in head.predict(whole)
+    ]

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
+from elmo.tasks.heads import attention, passage_attention
 from elmo.tasks.heads.passage_attention import QuestionAttention, SelfAttention, TrilinearSimilarity
+from tests.tasks.heads.test_attention import largest_kept
 
 WIDTH = 5
 
@@ -73,3 +76,40 @@ def test_a_passage_of_one_token_attends_to_nothing_and_has_gradients() -> None:
     found.sum().backward()
     assert passage.grad is not None
     assert passage.grad.isfinite().all()
+
+
+def test_a_long_question_and_passage_are_attended_to_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(3)
+    found = QuestionAttention(WIDTH).double()
+    (passage, passage_mask), (question, question_mask) = sequences(9, 6), sequences(3, 2)
+    masks = {"passage_mask": passage_mask, "question_mask": question_mask}
+    whole = found(passage, question, **masks)
+    monkeypatch.setattr(attention, "SCORES_AT_ONCE", 12)  # those of two rows
+    torch.testing.assert_close(found(passage, question, **masks), whole)
+
+
+def test_tokens_of_a_long_passage_attend_to_their_block_and_the_two_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(2)
+    found = SelfAttention(WIDTH).double()
+    passage, mask = sequences(11, 4)
+    short = found(passage[1:, :4], mask[1:, :4])
+    monkeypatch.setattr(passage_attention, "MAX_WHOLE", 4)
+    read = found(passage, mask)
+    p = passage[0].numpy()
+    for i in range(11):
+        seen = [j for j in range(11) if j != i and abs(j // 2 - i // 2) <= 1]
+        scores = [trilinear(found.similarity, p[i], p[j]) for j in seen]
+        c = of_numpy(np.array([*scores, found.none.item()]))[:-1] @ p[seen]
+        np.testing.assert_allclose(
+            read[0, i].detach().numpy(), np.concatenate([p[i], c, p[i] * c]), rtol=1e-9
+        )
+    torch.testing.assert_close(read[1:, :4], short)  # whole, whatever stands beside it in the batch
+
+
+def test_self_attention_of_many_thousand_tokens_keeps_no_square() -> None:
+    found = SelfAttention(2)
+    passage = torch.randn(1, 5000, 2, requires_grad=True)
+    kept = largest_kept(lambda: found(passage, torch.ones(1, 5000, dtype=torch.bool)))
+    assert kept <= 512 * (3 * 512 + 1)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from elmo import ConfigError
-from elmo.tasks.kinds.by_name import KINDS, task_options
+from elmo.tasks.heads.sentence_vectors import Widths
+from elmo.tasks.kinds.by_name import KINDS, task_class, task_options
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -38,6 +39,12 @@ def test_every_kind_refuses_options_out_of_range(kind: str, name: str, value: An
         ("coreference", "kept_share", float("inf")),
         ("coreference", "max_antecedents", 0),
         ("coreference", "has_singletons", 1),
+        ("coreference", "is_coarse", 1),
+        ("coreference", "feature_width", 0),
+        ("coreference", "input_dropout", 1),
+        ("classification", "final_layers", "softmax"),
+        ("classification", "use_max", "yes"),
+        ("similarity", "encoder", "gru"),
     ],
 )
 def test_a_kind_refuses_its_own_options_out_of_range(kind: str, name: str, value: Any) -> None:
@@ -49,3 +56,40 @@ def test_a_kind_refuses_its_own_options_out_of_range(kind: str, name: str, value
 def test_the_usual_options_and_no_dropout_will_do(kind: str) -> None:
     task_options(kind, {})
     assert task_options(kind, {"dropout": 0}).dropout == 0
+
+
+CHOSEN: dict[str, Any] = {
+    "coreference": {"is_coarse": True, "feature_width": 3, "input_dropout": 0.1},
+    "classification": {"network": "linear", "use_max": True},
+    "similarity": {"encoder": "mean"},
+}
+GIVEN: dict[str, dict[str, Any]] = {
+    "coreference": {"has_singletons": True},
+    "classification": {"labels": ["a", "b"]},
+    "similarity": {"low": 1, "high": 5},
+}
+
+
+@pytest.mark.parametrize("kind", CHOSEN)
+def test_options_that_came_later_are_kept_where_they_were_chosen(kind: str) -> None:
+    task = task_class(kind)
+    usual = {**GIVEN[kind], "options": {"dropout": 0.1}}  # as models were saved before
+    old = task.from_json(usual)
+    assert not set(CHOSEN[kind]) - {"network"} & set(old.to_json()["options"])
+    new = task.from_json({**usual, "options": {"dropout": 0.1, **CHOSEN[kind]}})
+    assert CHOSEN[kind].items() <= new.to_json()["options"].items()
+    assert task.from_json(new.to_json()) == new
+    widths = Widths(4, 2)
+    assert (
+        dict(new.head(widths).named_parameters()).keys() != dict(old.head(widths).named_parameters()).keys()
+    )
+
+
+def test_an_option_of_the_other_network_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match="option use_max is of the linear network, found it with biattentive"
+    ):
+        task_options("classification", {"use_max": True})
+    with pytest.raises(ConfigError, match="final_layers is of the biattentive network, found it with linear"):
+        task_options("classification", {"network": "linear", "final_layers": "maxout"})
+    assert task_options("classification", {"final_layers": "maxout"}).final_layers == "maxout"

@@ -88,6 +88,24 @@ def test_the_message_of_a_foreign_label_is_a_sentence(what: str) -> None:
         Labels(("A", "B")).check([("Z", None)], what=what)
 
 
+@pytest.mark.parametrize(
+    ("unseen", "told"),
+    [
+        (["Z"], "1 label was not seen in training, 'Z': it can only be missed"),
+        (["Z", "Z"], "2 labels of 1 kind were not seen in training, 'Z': they can only be missed"),
+        (
+            ["Z", "Y", "Z"],
+            "3 labels of 2 kinds were not seen in training, 'Z' for one: they can only be missed",
+        ),
+    ],
+)
+def test_unseen_labels_are_counted_in_good_english(
+    unseen: list[str], told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    Labels(("A", "B")).check([("A", None), *((name, None) for name in unseen)], what="labels")
+    assert caplog.messages == [told]
+
+
 def document(*clusters: Sequence[Span]) -> Document:
     return Document("d", (("a",) * 400,), tuple(map(tuple, clusters)), place=Place("x.conll", 1))
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from elmo import Carry, ConfigError, Elmo
-from elmo.tasks.vectors.encoders import ElmoEncoder, TransformerEncoder
+from elmo.tasks.vectors.encoders import ElmoEncoder, TransformerEncoder, other_encoders
 from elmo.tasks.vectors.word_vectors import VectorChoice
 from elmo.tasks.word_sources import WordSources
 from tests.formats.tiny import tiny_model
@@ -44,15 +44,20 @@ def test_the_key_follows_the_weights_and_the_start() -> None:
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_bert(tmp_path_factory.mktemp("berts") / "bert", seed=1)
+
+
+def make_bert(folder: Path, *, seed: int) -> Path:
+    """A tiny model of transformers'; other seeds give other weights."""
     transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
-    folder = tmp_path_factory.mktemp("bert")
+    folder.mkdir()
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "ri", "##ver", "bank"]
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
     config = transformers.BertConfig(
         vocab_size=len(pieces), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
         intermediate_size=8, max_position_embeddings=16,
     )  # fmt: skip
-    transformers.set_seed(1)
+    transformers.set_seed(seed)
     transformers.BertModel(config).save_pretrained(folder)
     tokenizer = transformers.BertTokenizerFast(str(folder / "vocab.txt"))
     tokenizer.model_max_length = 16
@@ -91,6 +96,7 @@ def test_the_key_of_a_transformer_follows_its_tokeniser(bert: Path, tmp_path: Pa
     assert TransformerEncoder(str(bert)).key == first.key == key
     other = tmp_path / "bert"
     shutil.copytree(bert, other)
+    assert TransformerEncoder(str(other)).key == key  # wherever it lies
     tokenizer = json.loads((other / "tokenizer.json").read_text(encoding="utf-8"))
     vocabulary = tokenizer["model"]["vocab"]
     vocabulary["the"], vocabulary["bank"] = vocabulary["bank"], vocabulary["the"]
@@ -127,3 +133,30 @@ def test_what_is_no_transformer_is_named(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed")
     with pytest.raises(ConfigError, match="no model of transformers' with safetensors weights"):
         TransformerEncoder(str(tmp_path))
+
+
+def test_encoders_are_found_by_their_names_and_known_by_their_keys(bert: Path, tmp_path: Path) -> None:
+    one = TransformerEncoder(str(bert))
+    assert one.name == str(bert.resolve())
+    wanted = [(one.key, one.name)]
+    (found,) = other_encoders(wanted, (), subject="x")
+    assert found.key == one.key
+    assert other_encoders(wanted, [one], subject="x") == (one,)
+    assert other_encoders([], (), subject="x") == ()
+    other = TransformerEncoder(str(make_bert(tmp_path / "other", seed=5)))
+    for given, told in (
+        ([other], r"x: learned with the encoder .*bert as [0-9a-f]{12}…, but .*other is [0-9a-f]{12}…"),
+        (
+            [one, other],
+            r"x: learned with 1 other encoders beside ELMo \(.*bert\); give the same ones, found 2",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            other_encoders(wanted, given, subject="x")
+    with pytest.raises(ConfigError, match=r"x: the encoder .* cannot be loaded; --also names where it is: "):
+        other_encoders([(one.key, str(tmp_path / "gone"))], (), subject="x")
+    with pytest.raises(ConfigError, match="learned with 1 other encoders beside ELMo; give the same ones, "):
+        other_encoders([(one.key, None)], (), subject="x")  # as earlier versions wrote it
+    mine = ElmoEncoder(Elmo(tiny_model()))  # an encoder without a name
+    with pytest.raises(ConfigError, match="but what was given is"):
+        other_encoders(wanted, [mine], subject="x")

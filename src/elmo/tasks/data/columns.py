@@ -19,8 +19,10 @@ from elmo.tasks.data.sources import (
     WHITESPACE,
     Paths,
     Tokenize,
+    at_least_one,
     files_of,
     is_blank,
+    listed,
     opened,
     place_of,
     suffix_of,
@@ -36,7 +38,7 @@ _NO_WORD = re.compile(r"[0-9]+-[0-9]+|[0-9]+\.[0-9]+")  # a range that words spe
 _DOCSTART = "-DOCSTART-"
 
 
-def read_tagged(
+def each_tagged(
     paths: Paths,
     *,
     words: Column | None = None,
@@ -45,7 +47,7 @@ def read_tagged(
     file_format: TaggedFormat = "auto",
     is_labelled: bool = True,
     tokenize: Tokenize = WHITESPACE,
-) -> list[TaggedSentence]:
+) -> Iterator[TaggedSentence]:
     """The sentences of column files with the tags of one column.
 
     Columns count from 0, or from the end with -1; in CoNLL-U they have names (``upos``, ``xpos``,
@@ -64,7 +66,6 @@ def read_tagged(
         raise ConfigError("file format: text has no tags; read it with is_labelled=False, or give columns")
     if separator not in (None, "\t", " "):
         raise ConfigError(f"separator: expected a tab, a space or None, found {separator!r:.40}")
-    found: list[TaggedSentence] = []
     for file in files_of(paths):
         first, lines = opened(file)
         kind = file_format
@@ -80,13 +81,15 @@ def read_tagged(
             sentences = _of_conllu(lines, _conllu_column(words, "form"), wanted)
         else:
             sentences = _of_columns(lines, words, tags, separator=separator, is_labelled=is_labelled)
-        before = len(found)
-        found += sentences
-        if len(found) == before:
-            raise DataError(f"{first.path}: expected sentences, found none")
-        if kind == "conllu" and all(set(one.tags or "?") == {"_"} for one in found[before:]):
+        has_tags = False
+        for sentence in at_least_one(sentences, f"{first.path}: expected sentences, found none"):
+            has_tags = has_tags or set(sentence.tags or "?") != {"_"}
+            yield sentence
+        if kind == "conllu" and not has_tags:
             raise DataError(f"{first.path}: expected tags in column {tags or 'upos'}, found only _")
-    return found
+
+
+read_tagged = listed(each_tagged)
 
 
 def _up_to_a_row(lines: Iterator[Line]) -> list[Line]:

@@ -23,6 +23,7 @@ from elmo.tasks.data.sources import (
     Tokenize,
     files_of,
     is_blank,
+    listed,
     opened,
     place_of,
     words_of,
@@ -38,27 +39,29 @@ _UNWRITABLE = re.compile("[\t\n\r\ud800-\udfff]")  # UTF-8 has no lone surrogate
 _WORD, _SPEAKER, _N_COLUMNS = 3, 9, 12  # of CoNLL-2012, at least so many
 
 
-def read_coreference(
+def each_document(
     paths: Paths, *, is_labelled: bool = True, tokenize: Tokenize = WHITESPACE
-) -> list[Document]:
+) -> Iterator[Document]:
     """The documents of CoNLL-2012 files, each part a document; spans count tokens from its beginning.
 
     ``is_labelled=False`` passes over the last column, and gives no clusters. A file that does not begin with
     ``#begin document`` is then a document of its own: text with a sentence a line, cut by ``tokenize``.
     """
-    found: list[Document] = []
     for file in files_of(paths):
         first, lines = opened(file)
         if is_labelled or first.text.startswith("#begin document"):
-            found += (_document(*one, is_labelled=is_labelled) for one in _documents(lines))
+            for one in _documents(lines):
+                yield _document(*one, is_labelled=is_labelled)
         else:
             text = tuple(
                 words_of(line.text, tokenize, what="line", place=place_of(line))
                 for line in lines
                 if not is_blank(line.text)
             )
-            found.append(Document(first.path, text, None, None, place_of(first)))
-    return found
+            yield Document(first.path, text, None, None, place_of(first))
+
+
+read_coreference = listed(each_document)
 
 
 def write_coreference(documents: Iterable[Document], path: str | Path) -> None:
@@ -185,6 +188,7 @@ def _lines(document: Document) -> Iterator[str]:
 
 def _marks(document: Document) -> list[str]:
     """The last column: mentions that end, longest last; of one token; that begin, longest first."""
+    _refuse_mentions_given_twice(document)
     _refuse_what_marks_cannot_say(document)
     cells: list[list[str]] = [[] for sentence in document.text for _ in sentence]
     mentions = [(span, id_) for id_, spans in enumerate(document.clusters or ()) for span in spans]
@@ -197,6 +201,20 @@ def _marks(document: Document) -> list[str]:
     for span, id_ in sorted(longer, key=lambda one: -one[0].end):
         cells[span.start].append(f"({id_}")
     return ["|".join(marks) or "-" for marks in cells]
+
+
+def _refuse_mentions_given_twice(document: Document) -> None:
+    """What no reader would take back."""
+    cluster_of: dict[tuple[int, int], int] = {}
+    for id_, spans in enumerate(document.clusters or ()):
+        for span in spans:
+            other = cluster_of.get((span.start, span.end))
+            if other is not None:
+                raise OutputError(
+                    f"{document.name[:60]}: expected each mention once, found tokens {span.start} to "
+                    f"{span.end} in cluster {other} and again in cluster {id_}"
+                )
+            cluster_of[span.start, span.end] = id_
 
 
 def _refuse_what_marks_cannot_say(document: Document) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from typing import Literal, get_args
 
 from elmo.errors import ConfigError, DataError
 from elmo.tasks.data.examples import TextPair
-from elmo.tasks.data.sources import WHITESPACE, Paths, Tokenize, files_of, opened, suffix_of
+from elmo.tasks.data.sources import WHITESPACE, Paths, Tokenize, files_of, listed, opened, suffix_of
 from elmo.tasks.data.tables import SUFFIXES, Column, Field, Record, TableFormat, read_table
 
 PairFormat = Literal["auto", "tsv", "csv", "jsonl"]
@@ -21,7 +22,7 @@ _LABEL = ("gold_label", "entailment_judgment", "entailment_label", "label", "is_
 _SCORE = ("relatedness_score", "score", "similarity")
 
 
-def read_pairs(
+def each_pair(
     paths: Paths,
     *,
     first: Column | None = None,
@@ -33,7 +34,7 @@ def read_pairs(
     has_header: bool | None = None,
     is_labelled: bool = True,
     left_out: Counter[str] | None = None,
-) -> list[TextPair]:
+) -> Iterator[TextPair]:
     """Pairs with a label, a score, or both, whichever the file has.
 
     Columns are given by name or number from 0; those of SNLI, MultiNLI, GLUE and SICK are found by their
@@ -48,7 +49,6 @@ def read_pairs(
         fields += [Field("label", label, _LABEL, is_needed=False)]
         fields += [Field("score", score, _SCORE, is_needed=False)]
     counts = Counter() if left_out is None else left_out
-    found: list[TextPair] = []
     for file in files_of(paths):
         start, lines = opened(file)
         kind: TableFormat
@@ -69,10 +69,12 @@ def read_pairs(
             if record.cells.get("label") == NO_GOLD:
                 counts[WITHOUT_GOLD] += 1
             else:
-                found.append(_pair(record, tokenize))
+                yield _pair(record, tokenize)
         if not n_read:
             raise DataError(f"{start.path}: expected pairs, found none")
-    return found
+
+
+read_pairs = listed(each_pair)
 
 
 def _pair(record: Record, tokenize: Tokenize) -> TextPair:

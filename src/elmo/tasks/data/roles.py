@@ -16,7 +16,7 @@ from typing import Literal, get_args
 from elmo.errors import ConfigError, DataError
 from elmo.tasks.data.examples import Predicate, Span
 from elmo.tasks.data.rows import Row, Separator, cell, read_rows, separator_of
-from elmo.tasks.data.sources import Paths, files_of, is_blank, opened
+from elmo.tasks.data.sources import Paths, files_of, is_blank, listed, opened
 from elmo.text.lines import Line
 
 RoleFormat = Literal["auto", "propbank", "conll2005", "conll2012"]
@@ -42,9 +42,9 @@ _PROPBANK = _Layout(words=0, target=3, first=4, n_after=0, is_paired=True)
 _CONLL2012 = _Layout(words=3, target=7, first=11, n_after=1, is_paired=False)
 
 
-def read_roles(
+def each_predicate(
     paths: Paths, *, file_format: RoleFormat = "auto", target: int | None = None, is_labelled: bool = True
-) -> list[Predicate]:
+) -> Iterator[Predicate]:
     """Every predicate of every sentence with its roles, in the order of their columns.
 
     ``propbank`` has columns word, tag, lemma, roleset, brackets; ``conll2005`` a word first, and a target
@@ -59,7 +59,6 @@ def read_roles(
         raise ConfigError(f"file format: expected one of {expected}, found {str(file_format)!r:.40}")
     if target is not None and target < 1:
         raise ConfigError(f"target: expected the number of a column after the word's, found {target}")
-    found: list[Predicate] = []
     for file in files_of(paths):
         first, lines = opened(file)
         separator, lines = _after_comments(lines)
@@ -68,13 +67,15 @@ def read_roles(
             kind = "conll2012"
         elif kind == "auto":
             kind = "propbank" if separator == "\t" else "conll2005"
-        sentences = list(read_rows(lines, separator=separator, is_no_row=_is_comment))
-        if not sentences:
+        layout = None
+        for rows in read_rows(lines, separator=separator, is_no_row=_is_comment):
+            layout = layout or _layout(rows, kind, target, is_labelled=is_labelled)
+            yield from _of_sentence(rows, layout, is_labelled=is_labelled)
+        if layout is None:
             raise DataError(f"{first.path}: expected sentences, found none")
-        layout = _layout(sentences[0], kind, target, is_labelled=is_labelled)
-        for rows in sentences:
-            found += _of_sentence(rows, layout, is_labelled=is_labelled)
-    return found
+
+
+read_roles = listed(each_predicate)
 
 
 def _after_comments(lines: Iterator[Line]) -> tuple[Separator, Iterator[Line]]:

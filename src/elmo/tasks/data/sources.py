@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import wraps
 from itertools import chain
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from elmo.errors import ConfigError, DataError
 from elmo.tasks.data.examples import Place, Words
@@ -17,14 +19,40 @@ Paths = str | Path | Sequence[str | Path]
 Tokenize = Callable[[str], Tokens | Sequence[str]]
 
 WHITESPACE = WhitespaceTokenizer()  # for data that is tokenised already
+P = ParamSpec("P")
+E = TypeVar("E")
 _COMPRESSED = re.compile(r"\.(gz|xz|bz2|zst)$", re.IGNORECASE)
+
+
+class NoFilesError(ConfigError):
+    """No path was given; a reader looks at its options first."""
+
+
+def listed(each: Callable[P, Iterator[E]]) -> Callable[P, list[E]]:
+    """A reader that gives one example at a time, as one that gives them all."""
+
+    @wraps(each)
+    def read(*given: P.args, **named: P.kwargs) -> list[E]:
+        return list(each(*given, **named))
+
+    return read
+
+
+def at_least_one(examples: Iterable[E], message: str) -> Iterator[E]:
+    """The examples; ``DataError`` with this message where there are none."""
+    is_none = True
+    for example in examples:
+        is_none = False
+        yield example
+    if is_none:
+        raise DataError(message)
 
 
 def files_of(paths: Paths) -> list[Source]:
     """The files that paths, folders and globs name, in order; ``-`` is stdin."""
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     if not given:
-        raise ConfigError("paths: expected at least one file, found none")
+        raise NoFilesError("paths: expected at least one file, found none")
     return expand([str(path) for path in given])
 
 

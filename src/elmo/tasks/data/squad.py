@@ -16,7 +16,7 @@ from typing import Any
 
 from elmo.errors import DataError
 from elmo.tasks.data.examples import Place, Question, Span, Words
-from elmo.tasks.data.sources import WHITESPACE, Paths, Tokenize, files_of, tokens_of, words_of
+from elmo.tasks.data.sources import WHITESPACE, Paths, Tokenize, files_of, listed, tokens_of, words_of
 from elmo.text.lines import Source, open_text, shown
 
 MAX_BYTES = 2 << 30  # JSON is held in memory whole, several times over
@@ -26,21 +26,21 @@ MISPLACED = "answers, in training only, that stand elsewhere in their passage or
 UNANSWERED = "questions, in training only, none of whose answers could be placed"
 
 
-def read_squad(
+def each_question(
     paths: Paths,
     *,
     tokenize: Tokenize = WHITESPACE,
     is_labelled: bool = True,
     left_out: Counter[str] | None = None,
     max_bytes: int = MAX_BYTES,
-) -> list[Question]:
+) -> Iterator[Question]:
     """The questions of SQuAD files, each id once; what is left out is counted in ``left_out``.
 
     An answer's span is the smallest one of whole tokens that covers it. ``is_labelled=False`` reads
     questions without answers, and passes over answers that there are.
     """
     counts = Counter() if left_out is None else left_out
-    found: dict[str, Question] = {}
+    ids: set[str] = set()
     for file in files_of(paths):
         n_read = 0
         for passage in _passages(_json(_text(file, max_bytes), shown(file)), shown(file), tokenize):
@@ -49,12 +49,15 @@ def read_squad(
                 question = _question(item, where, passage, tokenize, counts=counts if is_labelled else None)
                 if question is None:
                     continue
-                if question.id in found:
+                if question.id in ids:
                     raise DataError(f"{where}: expected an id of its own, found {question.id[:60]!r} again")
-                found[question.id] = question
+                ids.add(question.id)
+                yield question
         if not n_read:
             raise DataError(f"{shown(file)}:1: expected questions, found none")
-    return list(found.values())
+
+
+read_squad = listed(each_question)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,10 @@ from elmo.tasks.data.sources import (
     WHITESPACE,
     Paths,
     Tokenize,
+    at_least_one,
     files_of,
     is_blank,
+    listed,
     opened,
     place_of,
     suffix_of,
@@ -31,7 +33,7 @@ _FASTTEXT = "__label__"
 _LABEL_AND_TEXT = re.compile(r"[ \t]*([^ \t]+)[ \t]+(.*)", re.DOTALL)
 
 
-def read_texts(
+def each_text(
     paths: Paths,
     *,
     text: Column | None = None,
@@ -40,7 +42,7 @@ def read_texts(
     file_format: TextFormat = "auto",
     has_header: bool | None = None,
     is_labelled: bool = True,
-) -> list[LabelledText]:
+) -> Iterator[LabelledText]:
     """Texts and their classes.
 
     The format goes by the name: ``.tsv``, ``.csv``, ``.jsonl`` and ``.json`` (JSON lines) are tables, whose
@@ -54,29 +56,28 @@ def read_texts(
         raise ConfigError(f"file format: expected one of {expected}, found {str(file_format)!r:.40}")
     fields = [Field("text", text, ("text", "sentence"))]
     fields += [Field("label", label, ("label",))] if is_labelled else []
-    found: list[LabelledText] = []
     for file in files_of(paths):
         first, lines = opened(file)
-        before = len(found)
         kind = _kind(file, first.text) if file_format == "auto" else file_format
         if kind == "lines":
             if text is not None or label is not None:
                 raise ConfigError(
                     f"{first.path}: lines of `label text` have no columns; give the format, such as tsv"
                 )
-            found += _of_lines(lines, tokenize, is_labelled=is_labelled)
+            found = _of_lines(lines, tokenize, is_labelled=is_labelled)
         elif kind == "semeval":
-            found += read_semeval(lines, tokenize, is_labelled=is_labelled)
+            found = read_semeval(lines, tokenize, is_labelled=is_labelled)
         else:
             cut = with_marks(tokenize)
             records = read_table(lines, fields, file_format=kind, has_header=has_header)
-            found += (
+            found = (
                 LabelledText(one.words("text", cut), one.label("label") if is_labelled else None, one.place)
                 for one in records
             )
-        if len(found) == before:
-            raise DataError(f"{first.path}: expected texts, found none")
-    return found
+        yield from at_least_one(found, f"{first.path}: expected texts, found none")
+
+
+read_texts = listed(each_text)
 
 
 def _kind(file: Source, first: str) -> Literal["tsv", "csv", "jsonl", "lines", "semeval"]:

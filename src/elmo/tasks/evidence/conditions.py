@@ -17,7 +17,7 @@ from elmo.tasks.vectors.word_vectors import VectorChoice
 
 BASELINE, ELMO = "baseline", "input"
 CONDITIONS: Mapping[str, Mapping[str, Any]] = {
-    BASELINE: {"elmo": "none"},
+    BASELINE: {"elmo": "none", "layer_norm": False},
     ELMO: {"elmo": "input", "mix_penalty": 0.001},
     "top_only": {"elmo": "input", "top_only": True},
     "lambda_1": {"elmo": "input", "mix_penalty": 1.0},

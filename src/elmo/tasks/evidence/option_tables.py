@@ -1,7 +1,11 @@
-"""A table of a plan and the options that it sets in, all that is wrong with it out: names and types."""
+"""A table of a plan and the options that it sets in, all that is wrong with it out: names and types.
+
+The same tables may be given in a command line, value by value: ``head.max_span_width=12``.
+"""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from types import UnionType
@@ -34,6 +38,42 @@ def option_problems(
         if name in known and not _fits(value, types[name]):
             found.append(f"[{place}] {name}: expected {_spoken(types[name])}, found {value!r:.40}")
     return found
+
+
+def assignments_of(
+    given: Iterable[str], tables: Mapping[str, type[Any]]
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """``table.name=value``, as often as you like, as values by table; and what is wrong with them."""
+    found: dict[str, dict[str, Any]] = {table: {} for table in tables}
+    problems: list[str] = []
+    for one in given:
+        place, equals, text = one.partition("=")
+        table, _, name = place.strip().partition(".")
+        if not equals or not name or table not in tables:
+            problems.append(
+                f"expected TABLE.NAME=VALUE with one of the tables {', '.join(tables)}, found {one[:60]!r}"
+            )
+        elif name in found[table]:
+            problems.append(f"[{table}] {name}: expected one value, found a second, {text[:40]!r}")
+        else:
+            found[table][name] = _value(text.strip())
+    for table, options in tables.items():
+        problems += option_problems(found[table], options, place=table)
+    return found, problems
+
+
+def _value(text: str) -> Any:
+    """As TOML has it; text needs no quotation marks, nor a number a digit before its point."""
+    try:
+        values = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        values = {}
+    if len(values) == 1:
+        return values["value"]
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _fits(value: Any, wanted: Any) -> bool:

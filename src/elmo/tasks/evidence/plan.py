@@ -33,6 +33,7 @@ from typing import Any
 
 from elmo.errors import ConfigError, DataError, ElmoError, raise_all
 from elmo.formats.files import open_regular, shown
+from elmo.tasks.data.sources import NoFilesError
 from elmo.tasks.evidence.option_tables import option_problems, table_of, unknown_names
 from elmo.tasks.fit import FitOptions
 from elmo.tasks.kinds.by_name import KINDS
@@ -262,10 +263,10 @@ def _reader(kind: str, given: Any, *, name: str, problems: list[str]) -> tuple[d
     if not strange:
         try:
             read_examples(kind, (), options=options)
+        except NoFilesError:  # options are looked at first: they are right
+            pass
         except ConfigError as error:
-            # options are looked at first; that there is no file is all there may be to say
-            if not str(error).startswith("paths:"):
-                problems.append(f"[{place}] {error}")
+            problems.append(f"[{place}] {error}")
     return options, str(cut)
 
 

@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import cast
+
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from elmo.errors import ShapeError
 from elmo.tasks.heads.sentence_vectors import SentenceVectors
+
+SCORES_AT_ONCE = 1 << 24  # that are in memory
+
+
+def by_rows(
+    compute: Callable[[Tensor], tuple[Tensor, ...]], rows: Tensor, *, row_scores: int
+) -> tuple[Tensor, ...]:
+    """What ``compute`` gives for ``rows`` (batch, row, width), each of which needs ``row_scores`` scores.
+
+    Scores of long texts would not fit in memory: those of a few rows are made at a time, and again for
+    their gradients.
+    """
+    n_at_once = max(1, SCORES_AT_ONCE // max(1, row_scores))
+    if rows.size(1) <= n_at_once:
+        return compute(rows)
+    parts = [
+        cast("tuple[Tensor, ...]", checkpoint(compute, some, use_reentrant=False))
+        for some in rows.split(n_at_once, dim=1)
+    ]
+    return tuple(torch.cat(part, dim=1) for part in zip(*parts, strict=True))
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
@@ -24,8 +48,12 @@ def align(queries: Tensor, keys: Tensor, *, mask: Tensor) -> Tensor:
     (McCann et al. 2017, section 5). ``mask`` (batch, key time) tells which keys are words.
     """
     keys = keys.masked_fill(~mask.unsqueeze(-1), 0.0)
-    scores = queries @ keys.transpose(1, 2)  # (batch, query time, key time)
-    return masked_softmax(scores, mask.unsqueeze(1)) @ keys  # (batch, query time, width)
+
+    def aligned(rows: Tensor) -> tuple[Tensor]:
+        scores = rows @ keys.transpose(1, 2)  # (batch, row, key time)
+        return (masked_softmax(scores, mask.unsqueeze(1)) @ keys,)  # (batch, row, width)
+
+    return by_rows(aligned, queries, row_scores=mask.numel())[0]
 
 
 def join_outputs(states: Tensor, vectors: SentenceVectors, *, width: int) -> Tensor:

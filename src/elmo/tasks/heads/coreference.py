@@ -21,7 +21,7 @@ from elmo.errors import ConfigError, DataError, ShapeError
 from elmo.tasks.data.examples import Span
 from elmo.tasks.heads.attention import join_outputs
 from elmo.tasks.heads.recurrent import BiLstm, LockedDropout
-from elmo.tasks.heads.sentence_vectors import SentenceVectors, Widths
+from elmo.tasks.heads.sentence_vectors import SentenceGroups, SentenceVectors, Widths
 from elmo.tasks.heads.span_vectors import (
     Spans,
     SpanVectors,
@@ -30,6 +30,8 @@ from elmo.tasks.heads.span_vectors import (
     cluster_numbers,
     spans_within,
 )
+
+Sentences = SentenceVectors | SentenceGroups
 
 PAIRS_AT_ONCE = 8_192  # whose products of span vectors are in memory
 _DISTANCES = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # where the buckets of distances begin
@@ -149,8 +151,8 @@ class CoreferenceHead(nn.Module):
         if self.coarse is not None:
             nn.init.zeros_(self.coarse.weight)  # mention scores alone choose at first
 
-    def forward(self, vectors: SentenceVectors, speakers: Tensor | None = None) -> DocumentScores:
-        """Scores of the spans of one document, whose sentences are the batch.
+    def forward(self, vectors: Sentences, speakers: Tensor | None = None) -> DocumentScores:
+        """Scores of the spans of one document, whose sentences are the batch, or those of all groups.
 
         ``speakers`` (token,) are numbers; negative, or None at all: not known.
         """
@@ -171,7 +173,7 @@ class CoreferenceHead(nn.Module):
 
     def loss(
         self,
-        vectors: SentenceVectors,
+        vectors: Sentences,
         clusters: Sequence[Sequence[Span]],
         *,
         speakers: Tensor | None = None,
@@ -198,10 +200,10 @@ class CoreferenceHead(nn.Module):
 
     @torch.no_grad()
     def predict(
-        self, vectors: SentenceVectors, *, speakers: Tensor | None = None
+        self, vectors: Sentences, *, speakers: Tensor | None = None
     ) -> tuple[tuple[FoundMention, ...], ...]:
         """Clusters in the order of their first mentions; a document without words has none."""
-        if not vectors.mask.any():
+        if not vectors.lengths.any():
             return ()
         found = self(vectors, speakers)
         spans = [Span(*pair) for pair in found.spans[found.kept].pairs()]
@@ -223,8 +225,19 @@ class CoreferenceHead(nn.Module):
             if len(cluster) > 1 or (self.has_singletons and cluster[0].score > 0)
         )
 
-    def _tokens(self, vectors: SentenceVectors) -> Tokens:
+    def _tokens(self, vectors: Sentences) -> Tokens:
         """The document's tokens, without padding."""
+        if isinstance(vectors, SentenceVectors):
+            return self._tokens_of(vectors)
+        parts = [self._tokens_of(group) for group in vectors.groups]
+        words = vectors.words  # (token,)
+        return Tokens(
+            torch.cat([part.inputs for part in parts]).index_select(0, words),
+            torch.cat([part.states for part in parts]).index_select(0, words),
+        )
+
+    def _tokens_of(self, vectors: SentenceVectors) -> Tokens:
+        """Those of sentences that are padded together, one sentence after another."""
         inputs = self.input_dropout(vectors.inputs)
         states = self.state_dropout(self.context(inputs, vectors.mask))  # (batch, time, 2 · hidden)
         states = join_outputs(states, vectors, width=self.output_width)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal, Self, cast, get_args
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from elmo.errors import ConfigError, DataError
 from elmo.tasks.data.examples import LabelledText, TextPair, at
-from elmo.tasks.heads.biattentive import BiattentiveHead
+from elmo.tasks.heads.biattentive import BiattentiveHead, FinalLayers
 from elmo.tasks.heads.linear import LinearHead
 from elmo.tasks.heads.sentence_vectors import Widths
 from elmo.tasks.kinds.labels import Labels
-from elmo.tasks.kinds.option_ranges import check_options
+from elmo.tasks.kinds.option_ranges import LATER, check_options, kept_options
 from elmo.tasks.scores.labels import label_scores
 from elmo.tasks.task import Vectors
 
@@ -29,13 +29,18 @@ class ClassificationOptions:
     network: Network = "biattentive"
     hidden_width: int | None = None
     dropout: float | None = None
+    final_layers: FinalLayers = field(default="relu", metadata=LATER)  # biattentive; "maxout": McCann's
+    use_max: bool = field(default=False, metadata=LATER)  # linear: the maximum beside the mean
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.network not in get_args(Network):
-            raise ConfigError(
-                f"the network must be {' or '.join(get_args(Network))}, not {self.network!r:.40}"
-            )
+        for name, value, usual, network in (
+            ("hidden_width", self.hidden_width, None, "biattentive"),
+            ("final_layers", self.final_layers, "relu", "biattentive"),
+            ("use_max", self.use_max, False, "linear"),
+        ):
+            if value != usual and self.network != network:
+                raise ConfigError(f"option {name} is of the {network} network, found it with {self.network}")
 
 
 @dataclass(frozen=True)
@@ -72,11 +77,14 @@ class Classification:
 
     def head(self, widths: Widths) -> nn.Module:
         """The network of the options."""
-        given = {"hidden_width": self.options.hidden_width, "dropout": self.options.dropout}
-        if self.options.network == "linear":
-            given.pop("hidden_width")
-        chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        kind = LinearHead if self.options.network == "linear" else BiattentiveHead
+        options = self.options
+        given: dict[str, Any] = {"dropout": options.dropout}
+        if options.network == "linear":
+            kind, given["use_max"] = LinearHead, options.use_max
+        else:
+            kind = BiattentiveHead
+            given |= {"hidden_width": options.hidden_width, "final_layers": options.final_layers}
+        chosen = {name: value for name, value in given.items() if value is not None}
         return kind(widths, n_labels=len(self.labels), **chosen)
 
     def loss(self, head: nn.Module, vectors: Vectors, examples: Sequence[LabelledText]) -> Tensor:
@@ -104,7 +112,7 @@ class Classification:
 
     def to_json(self) -> dict[str, Any]:
         """For a saved model."""
-        return {"labels": list(self.labels.names), "options": asdict(self.options)}
+        return {"labels": list(self.labels.names), "options": kept_options(self.options)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from elmo.errors import DataError
-from elmo.tasks.data.examples import Document, Span, at
-from elmo.tasks.heads.coreference import CoreferenceHead
-from elmo.tasks.heads.sentence_vectors import Widths
-from elmo.tasks.kinds.option_ranges import check_options
+from elmo.tasks.data.examples import Document, Span, Words, at
+from elmo.tasks.heads.coreference import CoreferenceHead, Sentences
+from elmo.tasks.heads.sentence_vectors import SentenceGroups, Widths
+from elmo.tasks.kinds.option_ranges import LATER, check_options, kept_options
 from elmo.tasks.scores.coreference import check_extra, coreference_scores
 from elmo.tasks.task import Vectors
 
 Clusters = tuple[tuple[Span, ...], ...]
 SINGLETON_SHARE = 0.02  # of clusters: where fewer have one mention, those are slips
 MAX_TRAINED_TOKENS = 1500  # of a document in training: a longer one is cut between sentences
+MAX_PADDED = 16_384  # tokens, padding counted, of sentences that are read together whatever their lengths
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +36,9 @@ class CoreferenceOptions:
     max_antecedents: int = 100
     dropout: float = 0.2
     has_singletons: bool | None = None
+    is_coarse: bool = field(default=False, metadata=LATER)  # candidates by a bilinear score, not the nearest
+    feature_width: int = field(default=20, metadata=LATER)  # of vectors of widths, distances and speakers
+    input_dropout: float = field(default=0.5, metadata=LATER)
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -102,7 +106,7 @@ class Coreference:
         losses = []
         for example in examples:
             for part in parts_of(example, MAX_TRAINED_TOKENS):
-                found = vectors(part.text)
+                found = read_sentences(vectors, part.text)
                 losses.append(
                     cast("CoreferenceHead", head).loss(found, _known(part), speakers=_speakers(part))
                 )
@@ -114,7 +118,8 @@ class Coreference:
         """The clusters of each document."""
         predicted = []
         for example in examples:
-            found = cast("CoreferenceHead", head).predict(vectors(example.text), speakers=_speakers(example))
+            read = read_sentences(vectors, example.text)
+            found = cast("CoreferenceHead", head).predict(read, speakers=_speakers(example))
             clusters = tuple(tuple(mention.span for mention in cluster) for cluster in found)
             sure = tuple(tuple(mention.probability for mention in cluster) for cluster in found)
             predicted.append(PredictedClusters(clusters, sure))
@@ -143,12 +148,29 @@ class Coreference:
 
     def to_json(self) -> dict[str, Any]:
         """For a saved model."""
-        return {"has_singletons": self.has_singletons, "options": asdict(self.options)}
+        return {"has_singletons": self.has_singletons, "options": kept_options(self.options)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """What ``to_json`` gave."""
         return cls(bool(values["has_singletons"]), CoreferenceOptions(**values["options"]))
+
+
+def read_sentences(vectors: Vectors, text: Sequence[Words]) -> Sentences:
+    """The vectors of a document; one long sentence among many short ones does not pad them all to its length.
+
+    In a group no sentence is more than twice as long as another, so that at most half of it is padding.
+    """
+    if len(text) * max(map(len, text), default=0) <= MAX_PADDED:
+        return vectors(text)
+    groups: dict[int, list[int]] = {}
+    for place, words in enumerate(text):
+        groups.setdefault((len(words) - 1).bit_length(), []).append(place)
+    order = [place for group in groups.values() for place in group]
+    return SentenceGroups(
+        tuple(vectors([text[place] for place in group]) for group in groups.values()),
+        torch.tensor(order).argsort(),
+    )
 
 
 def parts_of(document: Document, max_tokens: int) -> list[Document]:

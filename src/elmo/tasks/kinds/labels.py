@@ -54,10 +54,18 @@ class Labels:
             seen = ", ".join(self.names[:10]) + (", …" if len(self) > 10 else "")
             one = what.removesuffix("s")
             raise DataError(f"{at(place)}the {one} {name[:40]!r} is none that was learned: {seen}")
-        _log.warning(
-            "%s%d %s of %d kinds were not seen in training, %r for one: they can only be missed",
-            at(place), sum(unseen.values()), what, len(unseen), name[:40],
-        )  # fmt: skip
+        _log.warning("%s%s", at(place), _told(unseen, what, first=name))
+
+
+def _told(unseen: Counter[str], what: str, *, first: str) -> str:
+    """How many labels of how many kinds can only be missed."""
+    n, shown = sum(unseen.values()), repr(first[:40])
+    if n == 1:
+        return f"1 {what.removesuffix('s')} was not seen in training, {shown}: it can only be missed"
+    kinds = f"of 1 kind were not seen in training, {shown}"
+    if len(unseen) > 1:
+        kinds = f"of {len(unseen)} kinds were not seen in training, {shown} for one"
+    return f"{n:,} {what} {kinds}: they can only be missed"
 
 
 def padded_numbers(rows: Sequence[Sequence[int]], longest: int) -> np.ndarray[Any, np.dtype[np.int64]]:

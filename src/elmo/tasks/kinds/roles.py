@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Self, cast
 
 import torch
@@ -57,6 +57,9 @@ class Roles:
     kind: ClassVar[str] = "roles"
     labels: Labels  # tags
     options: RolesOptions = RolesOptions()
+    _gold: dict[tuple[tuple[Span, ...], int], tuple[int, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )  # numbers of the tags, by roles and length
 
     @classmethod
     def of(cls, train: Sequence[Predicate], options: RolesOptions | None = None) -> Self:
@@ -86,13 +89,17 @@ class Roles:
         """How unlikely the words' tags are."""
         sentences, rows = _shared(examples)
         found = vectors(sentences)
-        tags = [
-            [self.labels.number(tag) for tag in tags_of(_known(example), len(example.words), "IOB2")]
-            for example in examples
-        ]
+        tags = [self._numbers(example) for example in examples]
         predicates = torch.tensor([example.predicate for example in examples])
         numbers = torch.from_numpy(padded_numbers(tags, found.mask.size(1)))
         return cast("RolesHead", head).loss(found, predicates, tags=numbers, rows=rows)
+
+    def _numbers(self, example: Predicate) -> tuple[int, ...]:
+        """Of the tag of each word; every epoch asks for them again."""
+        key = (_known(example), len(example.words))
+        if key not in self._gold:
+            self._gold[key] = tuple(map(self.labels.number, tags_of(*key, "IOB2")))
+        return self._gold[key]
 
     def predict(
         self, head: nn.Module, vectors: Vectors, examples: Sequence[Predicate]

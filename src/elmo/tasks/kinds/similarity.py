@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Self, cast
 
 import torch
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from elmo.errors import DataError
 from elmo.tasks.data.examples import TextPair, at
 from elmo.tasks.heads.sentence_vectors import Widths
-from elmo.tasks.heads.similarity import SimilarityHead
-from elmo.tasks.kinds.option_ranges import check_options
+from elmo.tasks.heads.similarity import Encoder, SimilarityHead
+from elmo.tasks.kinds.option_ranges import LATER, check_options, kept_options
 from elmo.tasks.scores.correlation import mean_squared_error, pearson, spearman
 from elmo.tasks.task import Vectors
 
@@ -28,6 +28,7 @@ class SimilarityOptions:
 
     hidden_width: int = 150
     dropout: float = 0.3
+    encoder: Encoder = field(default="lstm", metadata=LATER)  # of a sentence; or the "mean" of its vectors
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -108,7 +109,7 @@ class Similarity:
 
     def to_json(self) -> dict[str, Any]:
         """For a saved model."""
-        return {"low": self.low, "high": self.high, "options": asdict(self.options)}
+        return {"low": self.low, "high": self.high, "options": kept_options(self.options)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:

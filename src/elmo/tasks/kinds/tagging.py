@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Self, cast
 
 import torch
@@ -60,6 +60,14 @@ class PredictedTags:
 
 
 @dataclass(frozen=True)
+class _Gold:
+    """The tags of a sentence as they are learned, and their numbers."""
+
+    tags: tuple[str, ...]
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Tagging:
     """Tags as the data has them, and as the network learns them: spans are learned as BIOES."""
 
@@ -68,6 +76,7 @@ class Tagging:
     labels: Labels  # as learned
     options: TaggingOptions = TaggingOptions()
     letters: str = "BIES"  # of the data: BILU and others are BIOES too
+    _gold: dict[tuple[str, ...], _Gold] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, train: Sequence[TaggedSentence], options: TaggingOptions | None = None) -> Self:
@@ -111,10 +120,7 @@ class Tagging:
     def loss(self, head: nn.Module, vectors: Vectors, examples: Sequence[TaggedSentence]) -> Tensor:
         """How unlikely the tags are."""
         found = vectors([example.words for example in examples])
-        rows = [
-            [self.labels.number(tag) for tag in _learned(_known(example), self.scheme)]
-            for example in examples
-        ]
+        rows = [self._of_gold(example).numbers for example in examples]
         tags = torch.from_numpy(padded_numbers(rows, found.mask.size(1)))
         return cast("TaggerHead", head).loss(found, tags)
 
@@ -149,7 +155,7 @@ class Tagging:
 
         Where tags mark spans, both sides are compared as BIOES, whichever scheme and letters they have.
         """
-        gold = [_learned(_known(example), self.scheme) for example in examples]
+        gold = [self._of_gold(example).tags for example in examples]
         predicted = [_learned(one.tags, self.scheme) for one in predictions]
         pairs = [
             (right, said)
@@ -168,6 +174,14 @@ class Tagging:
             "recall": found.overall.recall,
             "accuracy": accuracy,
         }
+
+    def _of_gold(self, example: TaggedSentence) -> _Gold:
+        """The tags of an example as they are learned; every epoch asks for them again."""
+        tags = _known(example)
+        if tags not in self._gold:
+            learned = _learned(tags, self.scheme)
+            self._gold[tags] = _Gold(learned, tuple(map(self.labels.number, learned)))
+        return self._gold[tags]
 
     def to_json(self) -> dict[str, Any]:
         """For a saved model."""

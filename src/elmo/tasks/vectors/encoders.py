@@ -19,6 +19,7 @@ from elmo.tasks.data.examples import Words
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
+    from elmo.tasks.vectors.layer_cache import Encoder
 
 _WINDOWS = 32  # of a batch
 
@@ -75,6 +76,8 @@ class TransformerEncoder:
         except ImportError as error:
             raise MissingExtraError("a model of transformers'", extra="transformers") from error
         place = Path(source)
+        # as it is known from every folder; a Hub id as it is
+        self.name = str(place.resolve()) if place.exists() else source
         if (place / "0_Transformer").is_dir():  # how sentence-transformers once laid its models out
             source = str(place / "0_Transformer")
         try:
@@ -148,6 +151,47 @@ class TransformerEncoder:
             yield sums / np.maximum(counts, 1)
 
 
+def other_encoders(
+    wanted: Sequence[tuple[str, str | None]], given: Sequence[Encoder], *, subject: str
+) -> tuple[Encoder, ...]:
+    """The encoders whose keys are ``wanted``: those ``given``, or where there are none, by their names.
+
+    Another one than was learned with, or none where it was, is told in one line.
+    """
+    names = [name for _, name in wanted]
+    if not given and None not in names:
+        given = [_found(str(name), subject) for name in names]
+    if len(given) != len(wanted):
+        of_these = f" ({', '.join(map(str, names))})" if wanted and None not in names else ""
+        raise ConfigError(
+            f"{subject}: learned with {len(wanted)} other encoders beside ELMo{of_these}; give the same "
+            f"ones, found {len(given)}"
+        )
+    for (key, name), one in zip(wanted, given, strict=True):
+        if one.key != key:
+            now = getattr(one, "name", None) or "what was given"
+            raise ConfigError(
+                f"{subject}: learned with the encoder {name or 'beside ELMo'} as {_short(key)}, but {now} is "
+                f"{_short(one.key)}, another one or changed since; --also names the one that it was"
+            )
+    return tuple(given)
+
+
+def _found(name: str, subject: str) -> TransformerEncoder:
+    try:
+        return TransformerEncoder(name)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{subject}: the encoder beside ELMo that it was learned with cannot be loaded; --also names "
+            f"where it is: {error}"
+        ) from error
+
+
+def _short(key: str) -> str:
+    """Enough of a key to tell two apart."""
+    return f"{key.rpartition('-')[2][:12]}…"
+
+
 def _first_position(model: Any) -> int:
     """Rows of the table of positions that no piece is given: RoBERTa and its kin count from padding's on."""
     for name, module in model.named_modules():
@@ -158,7 +202,10 @@ def _first_position(model: Any) -> int:
 
 def _digest(model: Any, tokenizer: Any, longest: int) -> str:
     """Of all that vectors depend on; before the tokeniser is used, which notes in itself how it was used."""
-    digest = hashlib.sha256(json.dumps(model.config.to_dict(), sort_keys=True, default=str).encode())
+    config = model.config.to_dict()
+    for name in ("_name_or_path", "transformers_version"):  # where it lies, and who reads it, change nothing
+        config.pop(name, None)
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
     backend = getattr(tokenizer, "backend_tokenizer", None)
     pieces = json.dumps(tokenizer.get_vocab(), sort_keys=True) if backend is None else backend.to_str()
     digest.update(f"{longest} {pieces}".encode("utf-8", "surrogatepass"))

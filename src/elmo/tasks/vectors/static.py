@@ -37,6 +37,7 @@ class StaticVectors:
 
     words: tuple[str, ...]
     vectors: NDArray[np.float32]  # (word, width)
+    is_met: NDArray[np.bool_] | None = None  # (word,): which words data has; None: any may
     _places: dict[str, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -71,7 +72,13 @@ def read_static(
     rows = list(_binary(path, is_kept) if _is_binary(path) else _text(path, is_kept))
     if not rows:
         raise DataError(f"{shown(path)}: expected words with their vectors, found none")
-    return StaticVectors(tuple(word for word, _ in rows), np.stack([vector for _, vector in rows]))
+    words = tuple(word for word, _ in rows)
+    is_met = np.array([word in also for word in words])
+    return StaticVectors(
+        words,
+        np.stack([vector for _, vector in rows]),
+        is_met if is_met.any() and not is_met.all() else None,
+    )
 
 
 def _text(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:

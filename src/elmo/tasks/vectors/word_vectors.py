@@ -22,6 +22,7 @@ from elmo.model.mix import LayerMix
 from elmo.tasks.data.examples import Words
 from elmo.tasks.heads.sentence_vectors import SentenceVectors, Widths
 from elmo.tasks.vectors.characters import CharacterIds, CharacterVectors, character_ids
+from elmo.tasks.vectors.tuned_table import TunedTable
 
 if TYPE_CHECKING:
     from elmo.model.bilm import BiLm
@@ -59,10 +60,12 @@ class VectorChoice:
             raise ConfigError(f"the width of characters must not be negative, found {self.characters}")
         if self.is_bilm_tuned and self.elmo == "none":
             raise ConfigError("a biLM that is given no place cannot be fine-tuned")
-        if self.top_only and self.elmo == "none":
-            raise ConfigError(
-                "the top layer alone is wanted, but ELMo is at none; give it a place, or leave it out"
-            )
+        for is_wanted, what in (
+            (self.top_only, "the top layer alone is wanted"),
+            (self.layer_norm, "layers are to be normalised"),
+        ):
+            if is_wanted and self.elmo == "none":
+                raise ConfigError(f"{what}, but ELMo is at none; give it a place, or leave it out")
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +146,7 @@ class WordVectors(nn.Module):
         """``static`` gives the table its numbers; a loaded model has them among its weights."""
         super().__init__()
         self.choice = choice
-        self.static: nn.Embedding | None = None
+        self.static: nn.Embedding | TunedTable | None = None
         n_words, static_width = widths.static
         if static_width:
             self.static = nn.Embedding(n_words + 2, static_width, padding_idx=0)
@@ -152,6 +155,9 @@ class WordVectors(nn.Module):
                 table = np.concatenate([np.zeros_like(mean), mean, static.vectors])
                 self.static.weight.data.copy_(torch.from_numpy(table))
             self.static.requires_grad_(choice.is_static_tuned)
+            if choice.is_static_tuned and static is not None and static.is_met is not None:
+                met = np.concatenate([[1], static.is_met.nonzero()[0] + 2])  # words without a vector, too
+                self.static = TunedTable(self.static.weight.detach(), torch.from_numpy(met))
         elif choice.is_static_tuned:
             raise ConfigError("static vectors are to be fine-tuned, but none were given; name a file of them")
         self.characters = CharacterVectors(choice.characters) if choice.characters else None

@@ -1,0 +1,157 @@
+"""A biLM that first goes on as a language model on a task's text: better at it, kept, never shown dev."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from elmo import ConfigError, Elmo
+from elmo.tasks.adapt import Adaptation, adapted
+from elmo.tasks.data.examples import TaggedSentence
+from elmo.tasks.kinds.tagging import Tagging
+from elmo.tasks.task_model import TaskModel
+from elmo.tasks.vectors.encoders import ElmoEncoder
+from elmo.tasks.vectors.layer_cache import LayerCache
+from elmo.tasks.vectors.word_vectors import VectorChoice
+from elmo.tasks.word_sources import WordSources
+from elmo.train.loop import Report
+from tests.formats.tiny import tiny_model
+from tests.tasks.test_fit import DEV, HEAD, OPTIONS, TRAIN, Killed
+
+SHORT = replace(OPTIONS, epochs=1)
+SENTENCES = [one.words for one in TRAIN]
+
+
+def lm(**made: object) -> Elmo:
+    return Elmo(tiny_model(softmax=True, **made))  # pyright: ignore[reportArgumentType]
+
+
+def learned(
+    elmo: Elmo | None, *, folder: Path | None = None, adapt: float = 0.5, dev: list[TaggedSentence] = DEV,
+    choice: VectorChoice | None = None, **given: object,
+) -> TaskModel:  # fmt: skip
+    sources = WordSources(choice or VectorChoice(), elmo, **given)  # pyright: ignore[reportArgumentType]
+    task = Tagging.of(TRAIN, HEAD)
+    return TaskModel.train(task, TRAIN, dev, sources=sources, options=SHORT, adapt=adapt, folder=folder)
+
+
+def weights(elmo: Elmo | None) -> dict[str, torch.Tensor]:
+    assert elmo is not None
+    return elmo.bilm.state_dict()
+
+
+def test_it_learns_to_predict_the_text_and_keeps_what_it_reads_by() -> None:
+    told: list[Report] = []
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    elmo = Elmo(tiny_model(softmax=True, warm=True), tokenizer="whitespace")
+    found = adapted(elmo, SENTENCES, asked=Adaptation(2, start="warm"), on_report=told.append)
+    assert torch.equal(torch.rand(2), expected)  # the user's own random numbers are left alone
+    measured = [one.heldout_forward for one in told if one.heldout_forward is not None]
+    assert measured[-1] < 0.95 * measured[0]
+    assert found.config == elmo.config
+    assert found.tokenizer is elmo.tokenizer
+    assert found.pretrained.warm is not None
+    assert not any(weight.requires_grad for weight in found.bilm.parameters())
+
+
+def test_the_task_sees_the_adapted_layers_and_the_file_holds_all_of_it(tmp_path: Path) -> None:
+    elmo, before, cache = lm(), weights(lm()), LayerCache(tmp_path / "cache")
+    model = learned(elmo, folder=tmp_path / "run", cache=cache)
+    after = weights(model.sources.elmo)
+    assert all(torch.equal(weight, before[name]) for name, weight in weights(elmo).items())
+    assert not all(torch.equal(weight, before[name]) for name, weight in after.items())
+    # its text is that of the training examples, each sentence once, and nothing of dev
+    text = (tmp_path / "run" / "adapt" / "text.txt").read_text(encoding="utf-8").splitlines()
+    assert text == list(dict.fromkeys(" ".join(words) for words in SENTENCES))
+    assert not {" ".join(one.words) for one in DEV} <= set(text)
+    # layers are kept under the adapted model's name
+    assert model.sources.elmo is not None
+    (kept,) = (tmp_path / "cache").iterdir()
+    assert kept.name == ElmoEncoder(model.sources.elmo).key != ElmoEncoder(elmo).key
+
+    model.save(tmp_path / "tagger.safetensors")
+    again = TaskModel.load(tmp_path / "tagger.safetensors")
+    assert again.adapted_epochs == 0.5
+    assert all(torch.equal(weight, after[name]) for name, weight in weights(again.sources.elmo).items())
+    plain = replace(model.sources, cache=LayerCache(None))
+    model.sources = plain
+    for one, two in zip(model.predict(DEV), again.predict(DEV), strict=True):
+        np.testing.assert_array_equal(one.confidences, two.confidences)
+    again.save(tmp_path / "again.safetensors")
+    first, second = ((tmp_path / f"{name}.safetensors").read_bytes() for name in ("tagger", "again"))
+    assert first == second
+
+
+@pytest.mark.parametrize("at", ["adapting", "the task"])
+def test_a_killed_run_goes_on_to_the_same_weights(tmp_path: Path, at: str) -> None:
+    whole = learned(lm(), folder=tmp_path / "whole", choice=VectorChoice(is_bilm_tuned=True))
+    told: list[Report] = []
+
+    def kill(report: object) -> None:
+        told.append(report)  # pyright: ignore[reportArgumentType]
+        if at == "the task" or len(told) == 5:
+            raise Killed
+
+    def run(**given: object) -> TaskModel:
+        sources = WordSources(VectorChoice(is_bilm_tuned=True), lm())
+        return TaskModel.train(
+            Tagging.of(TRAIN, HEAD), TRAIN, DEV, sources=sources, options=SHORT, adapt=0.5,
+            folder=tmp_path / "run", **given,  # pyright: ignore[reportArgumentType]
+        )  # fmt: skip
+
+    with pytest.raises(Killed):
+        run(**{"on_adapt" if at == "adapting" else "on_epoch": kill})
+    again: list[Report] = []
+    found = run(on_adapt=again.append)
+    if at == "adapting":
+        assert again[0].step > 1  # not from the beginning
+    else:
+        assert not again
+    assert found.epochs == whole.epochs
+    for name, weight in whole.network.state_dict().items():
+        assert torch.equal(weight, found.network.state_dict()[name]), name
+
+
+def test_a_run_is_not_gone_on_with_for_something_else(tmp_path: Path) -> None:
+    learned(lm(), folder=tmp_path)
+    for checkpoint in tmp_path.glob("step-*"):
+        shutil.rmtree(checkpoint)  # killed after the biLM was done, before the first epoch was
+    for elmo, adapt in ((lm(seed=5), 0.5), (lm(), 0.25)):
+        with pytest.raises(ConfigError, match="adapt: was begun with other data or options"):
+            learned(elmo, adapt=adapt, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("elmo", "epochs", "told"),
+    [
+        (Elmo(tiny_model()), 1, "this tiny model has no softmax and no vocabulary: it cannot go on as a"),
+        (Elmo(tiny_model(vocab=True)), 1, r"this tiny model has no softmax: .*elmo train TEXT --from MODEL"),
+        (lm(alphabet="unicode"), 1, "reads characters by a dictionary of its own"),
+        (lm(), 0, "must be a positive number, found 0"),
+        (lm(), float("nan"), "must be a positive number, found nan"),
+    ],
+)
+def test_what_is_no_language_model_is_told_in_one_line(elmo: Elmo, epochs: float, told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as caught:
+        learned(elmo, adapt=epochs)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_a_bilm_there_is_nothing_to_adapt() -> None:
+    with pytest.raises(ConfigError, match="there is no biLM that could be trained"):
+        learned(lm(), choice=VectorChoice(elmo="none", characters=4))
+
+
+def test_few_long_texts_are_enough_and_a_word_may_hold_a_space() -> None:
+    elmo = lm()
+    text = [f"word{k % 7}" for k in range(300)]
+    found = adapted(elmo, [(f"text{k}", *text, "10 000") for k in range(6)], asked=Adaptation(0.5))
+    pairs = zip(weights(found).values(), weights(elmo).values(), strict=True)
+    assert any(not torch.equal(new, old) for new, old in pairs)
