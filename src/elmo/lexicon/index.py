@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.embed.encoding import similarity
 from elmo.embed.manifest import read_manifest
 from elmo.embed.output_files import OutputFiles
 from elmo.embed.to_files import fingerprint_now
 from elmo.errors import ConfigError, DataError, ElmoError
 from elmo.formats.files import read_json, shown
 from elmo.lexicon.choice import Key, entry_key_of, entry_of
+from elmo.lexicon.unit_rows import unit_rows
 from elmo.lexicon.usage_shard import UsageShard
 from elmo.lexicon.usages import Usage, Usages, Vectors
 from elmo.text.fields import unescaped
