@@ -49,6 +49,17 @@ def test_a_row_has_the_same_bits_among_any_rows(chosen: Kernels) -> None:
         assert len(found) == 1
 
 
+@pytest.mark.parametrize("width", [5, 6, 7, 9, 15, 24, 37])
+@pytest.mark.parametrize("n_out", [4, 8, 11, 21, 40])
+def test_a_row_of_any_width_has_the_same_bits_at_any_place(width: int, n_out: int) -> None:
+    weight, bias, x = rows(n_out, width), rows(1, n_out)[0], rows(kernels.PLAIN_ROWS, width)
+    product = plain(weight, "asked for").product(weight, bias)
+    right = product(x)
+    torch.testing.assert_close(right, F.linear(x, weight, bias))
+    for moved in (torch.arange(len(x)).flip(0), torch.arange(len(x)).roll(1)):
+        assert product(x[moved]).equal(right[moved])
+
+
 @each
 def test_rows_cover_what_is_asked_for_and_are_never_one(chosen: Kernels) -> None:
     for n in range(1, chosen.max_rows + 1):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from elmo.embed.products import aligned_linear
 from elmo.model.lstm import LstmState, ProjectedLstm
 
 # Rows of a product come in multiples of 32, the floats that torch's vector loops take at a time. Fewer
@@ -28,9 +29,10 @@ def read_layer(
     for begin in range(0, time, STEPS):
         size = min(STEPS, time - begin)
         block[:size, :n_rows] = inputs[begin : begin + size]
-        gates = F.linear(block.view(STEPS * ROWS, width), lstm.input_weight, lstm.bias).view(STEPS, ROWS, -1)
+        rows = block.view(STEPS * ROWS, width)
+        gates = aligned_linear(rows, lstm.input_weight, lstm.bias).view(STEPS, ROWS, -1)
         for t in range(begin, begin + size):
-            state = lstm.step(gates[t - begin], state)
+            state = lstm.step(gates[t - begin], state, linear=aligned_linear)
             n_true = _count_longer(lengths, t)
             outputs[t, :n_true] = state.hidden[:n_true]
             ending = slice(_count_longer(lengths, t + 1), n_true)  # at the tail of the true ones

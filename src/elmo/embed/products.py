@@ -20,6 +20,7 @@ _TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 3e-2}  # beside torch's own p
 _PART, _MOST_PARTS = 256, 8  # numbers of a row that are added up in one go at least, and how often at most
 _LEVELS = 127  # of a number in eight bits, either side of zero
 _ZERO = 128  # oneDNN's fast products take inputs without a sign
+_ALIGNED = 8  # numbers of a row, a multiple of which a plain product adds up
 
 
 class Product(Protocol):
@@ -39,6 +40,20 @@ def state_dtype(weight: Tensor) -> torch.dtype:
     return weight.dtype if weight.dtype == torch.float64 else torch.float32
 
 
+def aligned_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``F.linear`` in which a row's bits do not depend on its place among the others.
+
+    MKL, on processors without AVX-512, adds up some rows of one product in another order than the rest, where
+    their width is no multiple of four; zeros at the end of a row change no sum.
+    """
+    missing = -x.size(1) % _ALIGNED
+    return (
+        F.linear(F.pad(x, (0, missing)), F.pad(weight, (0, missing)), bias)
+        if missing
+        else F.linear(x, weight, bias)
+    )
+
+
 class PlainProduct:
     """torch's own, which any machine has."""
 
@@ -50,7 +65,7 @@ class PlainProduct:
 
     def __call__(self, x: Tensor, added: Tensor | None = None) -> Tensor:
         """The product, of one number of rows: see ``Kernels``."""
-        found = F.linear(x.to(self._weight.dtype), self._weight, self._bias).to(self._dtype)
+        found = aligned_linear(x.to(self._weight.dtype), self._weight, self._bias).to(self._dtype)
         found = found if added is None else found.add_(added)
         return found.tanh_() if self._with_tanh else found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -64,15 +65,17 @@ class ProjectedLstm(nn.Module):
             )
         return torch.stack(outputs, dim=1), state
 
-    def step(self, input_gates: Tensor, state: LstmState) -> LstmState:
-        """One token: ``input_gates`` (batch, 4 · cell) already hold W x + b."""
-        i, f, j, o = (input_gates + F.linear(state.hidden, self.state_weight)).chunk(4, dim=1)
+    def step(
+        self, input_gates: Tensor, state: LstmState, *, linear: Callable[[Tensor, Tensor], Tensor] = F.linear
+    ) -> LstmState:
+        """One token: ``input_gates`` (batch, 4 · cell) already hold W x + b; ``linear`` is x · Wᵀ."""
+        i, f, j, o = (input_gates + linear(state.hidden, self.state_weight)).chunk(4, dim=1)
         cell = (f + self.forget_bias).sigmoid() * state.cell + i.sigmoid() * j.tanh()
         if self.cell_clip is not None:
             cell = cell.clamp(-self.cell_clip, self.cell_clip)
         hidden = o.sigmoid() * cell.tanh()
         if self.projection is not None:
-            hidden = F.linear(hidden, self.projection)
+            hidden = linear(hidden, self.projection)
             if self.state_clip is not None:  # TensorFlow clips what it projects, and only that
                 hidden = hidden.clamp(-self.state_clip, self.state_clip)
         return LstmState(hidden, cell)

@@ -21,6 +21,7 @@ from torch import Tensor
 from elmo.embed.elmo import Elmo
 from elmo.embed.engine import Engine
 from elmo.embed.fixed_rows import ROWS, read_layer
+from elmo.embed.products import aligned_linear
 from elmo.errors import ConfigError
 from elmo.formats.pretrained import SoftmaxWeights
 from elmo.model.bilm import BiLmState
@@ -138,7 +139,7 @@ class Predictor:
         for part in _parts(len(states), self._chunk):
             size = part.stop - part.start
             padded = F.pad(states[part], (0, 0, 0, self._chunk - size))
-            found[part] = F.linear(padded, self._weight, self._bias)[:size].log_softmax(dim=1)
+            found[part] = aligned_linear(padded, self._weight, self._bias)[:size].log_softmax(dim=1)
         return found
 
     def _windows(
@@ -184,7 +185,7 @@ class Predictor:
         for part in _parts(len(states), self._chunk):
             size = part.stop - part.start
             padded = F.pad(states[part].to(self._weight), (0, 0, 0, self._chunk - size))
-            logits = F.linear(padded, self._weight, self._bias)[:size]  # (token, words)
+            logits = aligned_linear(padded, self._weight, self._bias)[:size]  # (token, words)
             true = logits.gather(1, ids[part, None])
             highest = logits.amax(dim=1, keepdim=True)
             parts.append((true - highest - logits.sub_(highest).exp_().sum(dim=1, keepdim=True).log())[:, 0])

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from elmo.errors import ConfigError
+from elmo.tasks.heads.recurrent import turned_places
 
 
 class HighwayLstm(nn.Module):
@@ -38,7 +39,7 @@ class HighwayLstm(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """States (batch, time, width) of ``x`` (batch, time, width); zero where ``mask`` is false."""
-        turned = _turned_places(mask)
+        turned = turned_places(mask).t()  # (time, batch): padding comes last, the loop needs no mask
         states = x.transpose(0, 1)  # (time, batch, width)
         for k, layer in enumerate(self.layers):
             if k > 0:  # every layer reads against the direction of the one before
@@ -73,16 +74,6 @@ class HighwayLstmLayer(nn.Module):
             x, self.input_weight, F.pad(self.bias, (0, self.width))
         )  # (time, batch, 6 · width)
         return _Loop.apply(products, self.state_weight, kept)  # pyright: ignore
-
-
-def _turned_places(mask: Tensor) -> Tensor:
-    """Where each word stands when its sentence is read from its end, (time, batch); padding stays last.
-
-    So padding comes after all words in either direction, and the loop over time needs no mask.
-    """
-    places = torch.arange(mask.size(1), device=mask.device)[:, None]  # (time, 1)
-    lengths = mask.sum(dim=1)  # (batch,)
-    return torch.where(places < lengths, lengths - 1 - places, places)
 
 
 class _Loop(torch.autograd.Function):
