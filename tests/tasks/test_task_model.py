@@ -75,7 +75,10 @@ def test_a_description_is_not_believed(folder: Path, tmp_path: Path) -> None:
         ({"epochs": 3}, "cannot be read"),
         ({"epochs": [{"x": 1}]}, "cannot be read"),
         ({"reading": [1]}, "cannot be read"),
-        ({"task": task}, r"head\.lstm\.layers\.0\.ahead\.weight_ih_l0 of shape \(32, \d+\), expected \(40000000"),
+        (
+            {"task": task},
+            r"head\.lstm\.layers\.0\.ahead\.weight_ih_l0 of shape \(32, \d+\), expected \(40000000",
+        ),
         ({"task": deep}, "option n_layers: expected a whole number from 1 to 64"),
         ({"kind": "parsing"}, "the kinds of tasks are"),
     ):

@@ -68,10 +68,13 @@ class _Best:
         self._turned = queries.t().contiguous()  # (width, query)
         self.numbers = torch.full((len(queries), k), -1, dtype=torch.int64)
         self.cosines = torch.full((len(queries), k), -torch.inf)
+        self._scores = queries.new_empty(0, len(queries))  # (row, query), kept: fresh memory is slow
 
     def add(self, unit: Tensor, first: int, left_out: Tensor | None) -> None:
         """Look at rows (row, width) of length 1."""
-        scores = unit @ self._turned  # (row, query)
+        if len(unit) > len(self._scores):
+            self._scores = unit.new_empty(len(unit), self._turned.size(1))
+        scores = torch.mm(unit, self._turned, out=self._scores[: len(unit)])  # (row, query)
         if left_out is not None:
             scores[left_out] = -torch.inf
         n_rows, n_queries = scores.shape

@@ -143,12 +143,14 @@ class UsageShard:
         offsets = self.offsets[first:last].tolist()
         if not offsets or offsets[0][0] < 0:
             return Tokens.given(tokens)
-        text, places, at = "", [], offsets[0][0]
+        parts, places, n, at = [], [], 0, offsets[0][0]
         for token, (start, end) in zip(tokens, offsets, strict=True):
-            text += " " * min(start - at, _WIDEST_GAP)
-            places.append((len(text), len(text) + len(token)))
-            text, at = text + token, end
-        return Tokens(text, tuple(tokens), tuple(places))
+            gap = " " * min(start - at, _WIDEST_GAP)
+            begin, at = n + len(gap), end
+            n = begin + len(token)
+            parts += (gap, token)
+            places.append((begin, n))
+        return Tokens("".join(parts), tuple(tokens), tuple(places))
 
     def _entry(self, place: int) -> bytes:
         begin = int(self.entry_ends[place - 1]) if place else 0
