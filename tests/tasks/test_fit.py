@@ -70,8 +70,8 @@ def test_it_learns_what_needs_context(sources: WordSources) -> None:
 def test_the_seed_decides_everything(sources: WordSources) -> None:
     assert_equal(trained(sources), trained(sources))
     other = trained(sources, options=replace(OPTIONS, seed=2))
-    assert not torch.equal(weights(other)["head.lstm.layers.0.weight_ih_l0"],
-                           weights(trained(sources))["head.lstm.layers.0.weight_ih_l0"])  # fmt: skip
+    assert not torch.equal(weights(other)["head.lstm.layers.0.ahead.weight_ih_l0"],
+                           weights(trained(sources))["head.lstm.layers.0.ahead.weight_ih_l0"])  # fmt: skip
 
 
 def test_the_users_own_random_numbers_are_left_alone(sources: WordSources) -> None:

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from elmo import ConfigError, Elmo, ElmoError, FormatError
+from elmo.tasks.task_file import VERSION
 from elmo.tasks.task_model import TaskModel
 from elmo.tasks.vectors.static import StaticVectors
 from elmo.tasks.vectors.word_vectors import VectorChoice
@@ -68,7 +69,7 @@ def test_a_description_is_not_believed(folder: Path, tmp_path: Path) -> None:
     model = trained(sources(folder), options=SHORT, elmo_name=str(folder))
     model.save(path)
     tensors = load_file(path)
-    about = {"format": "elmo task model", "version": 1, **model._description()}
+    about = {"format": "elmo task model", "version": VERSION, **model._description()}
     task = {**about["task"], "options": {**about["task"]["options"], "hidden_width": 10**7}}
     deep = {**about["task"], "options": {**about["task"]["options"], "n_layers": 10**6}}
     for change, message in (
@@ -130,7 +131,7 @@ def test_files_that_are_no_task_models_are_refused(folder: Path, tmp_path: Path)
     save_file({"x": torch.zeros(1)}, path)
     with pytest.raises(FormatError, match="expected a task model, as elmo task train writes them"):
         TaskModel.load(path)
-    about = {"format": "elmo task model", "version": 1, "kind": "tagging"}
+    about = {"format": "elmo task model", "version": VERSION, "kind": "tagging"}
     save_file({"x": torch.zeros(1)}, path, metadata={"elmo": json.dumps(about)})
     with pytest.raises(FormatError, match="a task model that cannot be read"):
         TaskModel.load(path)

@@ -152,7 +152,7 @@ def command(
         changes = change_in_corpora(elmo, corpora, limit=limit, max_words=max_words, skip=skip, **options)
         tell_of_bytes(tally)
     for one in changes.left_out:
-        hint = "" if uses else hint_of_tokens(elmo.tokenizer, one.word)
+        hint = "" if uses or input_format != "text" else hint_of_tokens(elmo.tokenizer, one.word)
         logger.warning("%s: left out: %s%s", one.word, one.reason, hint)
     if not changes.words:
         raise DataError("no word has enough usages in each period; give more text, or a smaller --min-count")

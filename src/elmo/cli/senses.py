@@ -120,7 +120,7 @@ def command(
             read = told(sentences, show)
             found = find_usages(read, [word], key=entry_key(elmo), limit=limit, seed=seed)[word]
         tell_of_bytes(tally)
-        hint = "" if found else hint_of_tokens(elmo.tokenizer, word)
+        hint = "" if found or input_format != "text" else hint_of_tokens(elmo.tokenizer, word)
         if by == "substitutes":
             usages = expected_words(elmo, found, start=start)
         else:

@@ -63,13 +63,13 @@ def _take_over(aside: Path, folder: Path) -> None:
     try:
         (folder / MANIFEST).unlink(missing_ok=True)  # so that nobody reads half of each
         for path in sorted(aside.iterdir()):
-            if path.name != MANIFEST:
+            if path.name not in (MANIFEST, files.lock.name):  # the lock that is held stays where it is
                 path.replace(folder / path.name)
         files.remove_strays(folder / record.file for record in read_manifest(files.manifest).shards)
         sync(folder)
         (aside / MANIFEST).replace(folder / MANIFEST)
         sync(folder)
-        aside.rmdir()
+        _forget(aside)
     except OSError as error:
         raise cannot_write(folder, error) from error
 

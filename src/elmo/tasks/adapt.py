@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import math
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
@@ -141,7 +142,7 @@ def _trained(
 
 def _without_space(word: str) -> str:
     """A word of a corpus may hold a space (10 000), which would part it in two."""
-    return word.replace(" ", "\N{NO-BREAK SPACE}")
+    return re.sub(r"[ \t\r\n]", "\N{NO-BREAK SPACE}", word)
 
 
 def _tokenizer(elmo: Elmo) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from elmo.train.checkpoint import Checkpoints, Snapshot, optimiser_state, optimi
 
 E = TypeVar("E", bound=Example)
 P = TypeVar("P")
+_NETWORKS = 2  # the version of the heads' weights: a checkpoint of another one is not gone on with
 _POOL = 50  # batches whose examples are sorted by size together
 
 
@@ -294,7 +295,7 @@ def _cut(examples: Sequence[E], options: FitOptions) -> Iterator[list[E]]:
 
 def run_identity(options: FitOptions, identity: Mapping[str, Any] | None) -> dict[str, Any]:
     """All that must be the same for a run to go on."""
-    return _plain({"options": asdict(options), **(identity or {})})
+    return _plain({"options": asdict(options), "networks": _NETWORKS, **(identity or {})})
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Tensors and a description in, a task model's one file out; and back, both seen to fit each other.
 
-Version 2 is a file with a biLM of its own; all others stay version 1, which earlier readers know.
+Files of version 1 and 2 are of heads whose LSTMs had their weights under other names.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from torch import Tensor
 from elmo.embed.atomic import cannot_write, replacing
 from elmo.errors import FormatError
 from elmo.formats.files import open_regular, shown
-from elmo.tasks.own_bilm import is_own
 from elmo.tasks.vectors.static import StaticVectors
 
 FORMAT = "elmo task model"
-VERSIONS = (1, 2)
+VERSION = 3
 TABLE = "words.static.weight"  # of the network, which the file keeps in the form of the next two
 _ABOUT = "elmo"  # under this name the file carries its description as JSON
 _STATIC_WORDS, _STATIC_VECTORS = "static.words", "static.vectors"
@@ -33,7 +32,7 @@ def write_file(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, An
     from safetensors.torch import save_file
 
     # one entry: the library writes several in any order, and equal models should be equal files
-    described = {"format": FORMAT, "version": VERSIONS[is_own(tensors)], **about}
+    described = {"format": FORMAT, "version": VERSION, **about}
     try:
         with replacing(path) as temporary:
             save_file(dict(tensors), temporary, metadata={_ABOUT: json.dumps(described, sort_keys=True)})
@@ -52,7 +51,7 @@ def read_file(path: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
             about = json.loads((file.metadata() or {}).get(_ABOUT, "null"))
             if not isinstance(about, dict) or about.get("format") != FORMAT:
                 raise FormatError(f"{shown(path)}: expected a task model, as elmo task train writes them")
-            if about.get("version") not in VERSIONS:
+            if about.get("version") != VERSION:
                 raise FormatError(f"{shown(path)}: written by another version of elmo; train it again")
             return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 -- no mapping
     except (SafetensorError, KeyError, ValueError, RecursionError) as error:

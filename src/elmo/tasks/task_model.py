@@ -166,7 +166,6 @@ class TaskModel:
                 elmo, first = _own(tensors, elmo, path=path), named["fingerprint"]
             elif choice.elmo != "none":
                 elmo = _elmo(named, elmo, start=about["start"], path=path)
-                first = named["fingerprint"] if choice.is_bilm_tuned else None  # as files once were
             names = about.get("other_names") or [None] * len(about["others"])
             wanted = list(zip(about["others"], names, strict=True))
             beside = other_encoders(wanted, others, subject=shown(path))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from elmo.errors import ConfigError
 from elmo.tasks.data.examples import Words
@@ -29,6 +28,7 @@ class WordSources:
     others: tuple[Encoder, ...] = ()
     cache: LayerCache = field(default_factory=lambda: LayerCache(None))
     start: Start = "zero"
+    _known: dict[str, tuple[Any, ElmoEncoder]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.choice.is_bilm_tuned and self.start != "zero":
@@ -47,10 +47,15 @@ class WordSources:
             others=tuple(one.width for one in self.others),
         )
 
-    @cached_property
-    def _encoder(self) -> ElmoEncoder | None:
-        """One for all pieces of a corpus: to know a biLM, all its weights are hashed."""
-        return None if self.elmo is None else ElmoEncoder(self.elmo, start=self.start)
+    def _encoder(self, elmo: Elmo) -> ElmoEncoder:
+        """One for all pieces of a corpus: to know a biLM, all its weights are hashed.
+
+        A model that was warmed up meanwhile is another one.
+        """
+        known = self._known.get("pretrained")
+        if known is None or known[0] is not elmo.pretrained:
+            known = self._known["pretrained"] = (elmo.pretrained, ElmoEncoder(elmo, start=self.start))
+        return known[1]
 
     def network(self) -> WordVectors:
         """New weights for what a task learns of its words' vectors."""
@@ -66,8 +71,8 @@ class WordSources:
         wanted: Sequence[Words] = list(dict.fromkeys(sentences))
         layers = None
         has_elmo = self.elmo is not None and self.choice.elmo != "none"
-        if has_elmo and self._encoder is not None and not self.choice.is_bilm_tuned:
-            layers = self.cache.layers(self._encoder, wanted, show_progress=show_progress)
+        if has_elmo and self.elmo is not None and not self.choice.is_bilm_tuned:
+            layers = self.cache.layers(self._encoder(self.elmo), wanted, show_progress=show_progress)
         indexer = self.elmo.indexer if has_elmo and self.elmo and self.choice.is_bilm_tuned else None
         return VectorSource(
             static=self.static,

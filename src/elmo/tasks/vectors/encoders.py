@@ -202,8 +202,8 @@ def _first_position(model: Any) -> int:
 
 def _digest(model: Any, tokenizer: Any, longest: int) -> str:
     """Of all that vectors depend on; before the tokeniser is used, which notes in itself how it was used."""
-    config = model.config.to_dict()
-    for name in ("_name_or_path", "transformers_version"):  # where it lies, and who reads it, change nothing
+    config = model.config.to_diff_dict()  # defaults are the reader's, and come and go with its versions
+    for name in ("_name_or_path", "transformers_version", "dtype", "torch_dtype"):
         config.pop(name, None)
     digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
     backend = getattr(tokenizer, "backend_tokenizer", None)
