@@ -197,17 +197,29 @@ def senses(path: Path, systems: list[System], elmo: Elmo, glove: Glove | None) -
                     for vectors, words, row in zip(embedded, cut, rows, strict=True)
                 ],
             )
-    others = [[w for w in words if w != row[0]] for words, row in zip(cut, rows, strict=True)]
-    for system in systems:  # what their context alone says, in any language
-        context = [vectors.mean(axis=0) for vectors in system.embed(others, 0)]
-        tell(f"{system.name}, 0, other words", context)
+    places = [words.index(row[0]) for words, row in zip(cut, rows, strict=True)]
+    static = [System(f"{one.name}, 0", one.embed, (0,)) for one in systems]  # in any language
     if glove is not None:
-        tell("GloVe, other words", [glove(words).mean(axis=0) for words in others])
+        static.append(System("GloVe", lambda some, _: [glove(words) for words in some], (0,)))
+    for system in static:  # what their context alone says, as a whole and in halves as a biLM has it
+        of_words = system.embed(cut, 0)
+        contexts = [_sides(one, place) for one, place in zip(of_words, places, strict=True)]
+        tell(f"{system.name}, other words", [_mean(np.concatenate(sides)) for sides in contexts])
+        tell(f"{system.name}, left; right", [np.concatenate([_mean(s) for s in sides]) for sides in contexts])
     if elmo.vocab is not None:
-        places = [one.tokens.index(row[0]) for one, row in zip(tokens, rows, strict=True)]
         usages = [Usage(one, place, place + 1) for one, place in zip(tokens, places, strict=True)]
         tell("elmo, expected words", list(expected_words(elmo, usages).vectors))
     return found
+
+
+def _sides(vectors: Vectors, place: int) -> tuple[Vectors, Vectors]:
+    """The vectors before a place, and those after it."""
+    return vectors[:place], vectors[place + 1 :]
+
+
+def _mean(vectors: Vectors) -> Vectors:
+    """Zeros where there are none."""
+    return vectors.mean(axis=0) if len(vectors) else np.zeros(vectors.shape[1], vectors.dtype)
 
 
 def triples(rows: list[list[str]]) -> Iterator[tuple[int, int, int]]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,3 +81,94 @@ def test_of_rows_that_are_equally_near_the_first_are_taken() -> None:
     rows = np.tile(np.array([[1.0, 0.0], [0.0, 1.0]], np.float32), (300, 1))
     found = nearest(np.array([[2.0, 0.0]], np.float32), blocks(rows, [200, 200], set()), 5)
     assert found.numbers.tolist() == [[0, 2, 4, 6, 8]]
+
+
+def cosines_of(queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """(query, row), in double precision."""
+    unit, asked = (
+        x.astype("f8") / np.linalg.norm(x.astype("f8"), axis=1, keepdims=True) for x in (rows, queries)
+    )
+    return asked @ unit.T
+
+
+@pytest.mark.parametrize("has_units", [True, False])
+@pytest.mark.parametrize("share", [0.0, 0.02, 1.0])
+@pytest.mark.parametrize("spread", [1.0, 0.1, 0.001, 0.0])
+def test_whatever_looks_come_first_the_nearest_are_found(
+    has_units: bool, share: float, spread: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows as near to each other as half of their digits, or all, or as any are."""
+    monkeypatch.setattr(search, "has_bfloat16", lambda: has_units)
+    monkeypatch.setattr(search, "MEASURED_SHARE", share)
+    monkeypatch.setattr(search, "BLOCK_ROWS", 400)
+    random = np.random.default_rng(1)
+    centres = random.standard_normal((7, 24))
+    rows = (centres[random.integers(0, 7, 3000)] + spread * random.standard_normal((3000, 24))).astype("f4")
+    queries = rows[:40] + np.float32(spread)
+    left_out = set(range(0, 200, 3))
+    found = nearest(queries, blocks(rows, [1000, 500], left_out), 12)
+    cosines = cosines_of(queries, rows)
+    cosines[:, sorted(left_out)] = -np.inf
+    best = -np.sort(-cosines, axis=1)[:, :12]
+    assert np.abs(np.take_along_axis(cosines, found.numbers, axis=1) - best).max() < 1e-6
+    assert np.abs(found.cosines - best).max() < 1e-6
+
+
+def test_a_rough_look_is_enough_where_rows_lie_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first block, which everything in it may be near to, no finer product is taken."""
+    monkeypatch.setattr(search, "has_bfloat16", lambda: True)
+    monkeypatch.setattr(search, "BLOCK_ROWS", 512)
+    taken: list[torch.dtype] = []
+    times = search._Rows.times
+
+    def counted(self: search._Rows, turned: torch.Tensor) -> torch.Tensor:
+        taken.append(turned.dtype)
+        return times(self, turned)
+
+    monkeypatch.setattr(search._Rows, "times", counted)
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((4096, 64)).astype("f4")
+    found = nearest(rows[:8], blocks(rows, [], set()), 5)
+    assert taken.count(torch.float32) <= 1
+    assert taken.count(torch.bfloat16) == 8
+    best = np.argsort(-cosines_of(rows[:8], rows), axis=1)[:, :5]
+    assert np.array_equal(found.numbers, best)
+
+
+@pytest.mark.parametrize("has_units", [True, False])
+@pytest.mark.parametrize("seed", range(8))
+def test_copies_in_later_blocks_never_take_the_place_of_the_first(
+    has_units: bool, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "has_bfloat16", lambda: has_units)
+    random = np.random.default_rng(seed)
+    one, others = random.standard_normal((1, 320)), random.standard_normal((2000, 320))
+    others[::400] = one
+    rows = np.concatenate([np.repeat(one, 640, axis=0), others]).astype("f4")
+    query = (one + 0.3 * random.standard_normal((1, 320))).astype("f4")
+    alone = nearest(query, blocks(rows, [640, 700], set()), 5)
+    assert alone.numbers.tolist() == [[0, 1, 2, 3, 4]]
+    with_others = nearest(np.concatenate([query, rows[650:850]]), blocks(rows, [640, 700], set()), 5)
+    assert np.array_equal(with_others.numbers[:1], alone.numbers)
+    assert np.array_equal(with_others.cosines[:1], alone.cosines)
+
+
+@pytest.mark.parametrize("n_broken", [1, 30])
+def test_rows_of_no_numbers_are_not_found_and_hide_no_others(n_broken: int) -> None:
+    random = np.random.default_rng(3)
+    rows = random.standard_normal((600, 8)).astype("f4")
+    whole = nearest(rows[:3], blocks(rows, [200, 200], set(range(100, 100 + n_broken))), 7).numbers
+    rows[100 : 100 + n_broken, 2] = np.nan
+    assert np.array_equal(nearest(rows[:3], blocks(rows, [200, 200], set()), 7).numbers, whole)
+
+
+def test_a_rough_score_is_never_farther_off_than_is_said() -> None:
+    random = np.random.default_rng(2)
+    for width in (3, 320, 2048):
+        a, b = (
+            torch.nn.functional.normalize(torch.from_numpy(random.standard_normal((300, width))), dim=1)
+            for _ in range(2)
+        )
+        b = torch.cat([b, a])  # cosines of 1 are rounded the most
+        rough = (a.bfloat16() @ b.T.bfloat16()).double()
+        assert (rough - a @ b.T).abs().max() <= search._rough_error(width)

@@ -55,7 +55,8 @@ def read_arrays(path: Path, *, is_mapped: bool = False) -> tuple[dict[str, Array
         if not isinstance(header, dict) or not all(isinstance(entry, dict) for entry in header.values()):
             raise ValueError("a header that describes no arrays")
         description = json.loads(header.pop("__metadata__")[DESCRIPTION])
-        mapped = np.memmap(file, dtype=np.uint8, mode="r") if is_mapped else None
+        # as a plain array: every look at one of np.memmap costs ten times as much
+        mapped = np.asarray(np.memmap(file, dtype=np.uint8, mode="r")) if is_mapped else None
         arrays: dict[str, Array] = {}
         for name, entry in header.items():
             begin, end, shape, dtype = _checked(entry, room=size - 8 - length)

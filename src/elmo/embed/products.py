@@ -40,18 +40,20 @@ def state_dtype(weight: Tensor) -> torch.dtype:
     return weight.dtype if weight.dtype == torch.float64 else torch.float32
 
 
-def aligned_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``F.linear`` in which a row's bits do not depend on its place among the others.
+def aligned_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None
+) -> Tensor:
+    """``F.linear`` in which a row's bits do not depend on its place among the others; into ``out``, if given.
 
     MKL, on processors without AVX-512, adds up some rows of one product in another order than the rest, where
     their width is no multiple of four; zeros at the end of a row change no sum.
     """
     missing = -x.size(1) % _ALIGNED
-    return (
-        F.linear(F.pad(x, (0, missing)), F.pad(weight, (0, missing)), bias)
-        if missing
-        else F.linear(x, weight, bias)
-    )
+    if missing:
+        x, weight = F.pad(x, (0, missing)), F.pad(weight, (0, missing))
+    if out is None:
+        return F.linear(x, weight, bias)
+    return torch.mm(x, weight.t(), out=out) if bias is None else torch.addmm(bias, x, weight.t(), out=out)
 
 
 class PlainProduct:

@@ -10,7 +10,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import add
 from pathlib import Path
 from typing import BinaryIO
 
@@ -140,17 +141,15 @@ class UsageShard:
         raw = self.token_bytes[begin : ends[-1] if ends else begin].tobytes()
         cuts = [0, *(end - begin for end in ends)]
         tokens = [raw[a:b].decode("utf-8", "surrogatepass") for a, b in pairwise(cuts)]
-        offsets = self.offsets[first:last].tolist()
-        if not offsets or offsets[0][0] < 0:
+        begins, stops = (self.offsets[first:last, side].tolist() for side in (0, 1))
+        if not begins or begins[0] < 0:
             return Tokens.given(tokens)
-        parts, places, n, at = [], [], 0, offsets[0][0]
-        for token, (start, end) in zip(tokens, offsets, strict=True):
-            gap = " " * min(start - at, _WIDEST_GAP)
-            begin, at = n + len(gap), end
-            n = begin + len(token)
-            parts += (gap, token)
-            places.append((begin, n))
-        return Tokens("".join(parts), tuple(tokens), tuple(places))
+        between = zip(begins[1:], stops, strict=False)
+        gaps = [0, *(min(max(begin - stop, 0), _WIDEST_GAP) for begin, stop in between)]
+        text = "".join([" " * gap + token for gap, token in zip(gaps, tokens, strict=True)])
+        last_stops = accumulate(map(add, gaps, map(len, tokens)))
+        places = tuple((stop - len(token), stop) for token, stop in zip(tokens, last_stops, strict=True))
+        return Tokens(text, tuple(tokens), places)
 
     def _entry(self, place: int) -> bytes:
         begin = int(self.entry_ends[place - 1]) if place else 0

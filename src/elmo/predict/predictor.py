@@ -8,7 +8,7 @@ that no sentence's numbers depend on another's, to the last bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -30,7 +30,8 @@ from elmo.text.vocab import Vocabulary
 
 BOS, EOS, FIRST_WORD = 0, 1, 2  # numbers of ``Words``
 WINDOW = 128  # words of a row whose states exist at a time; a multiple of the engine's steps
-CHUNK_TOKENS = 128  # whose logits exist at a time
+CHUNK_TOKENS = 256  # whose logits exist at a time: each product first arranges the softmax's weights
+HELD_TOKENS = 8 * CHUNK_TOKENS  # whose states wait for their logits: few chunks have to be filled up
 CHUNK_LOGITS = 1 << 24  # and at most about this many, whatever the vocabulary
 
 Numbers = NDArray[np.int64]
@@ -111,10 +112,14 @@ class Predictor:
         """
         hidden, cell = _rows_of(start, len(rows), direction)
         found: list[list[LogProbabilities]] = [[] for _ in rows]
-        for window in self._windows(words, [row.inputs for row in rows], hidden, cell, direction):
-            targets = [rows[k].targets[window.at : window.at + WINDOW] for k in window.rows]
-            scored = self._log_probabilities(words, window.tops, np.concatenate(targets))
-            for k, part in zip(window.rows, np.split(scored, window.ends[:-1]), strict=True):
+        windows = self._windows(words, [row.inputs for row in rows], hidden, cell, direction)
+        for some in _together(windows, HELD_TOKENS):
+            targets = [rows[k].targets[one.at : one.at + WINDOW] for one in some for k in one.rows]
+            tops = torch.cat([one.tops for one in some])
+            scored = self._log_probabilities(words, tops, np.concatenate(targets))
+            ends = np.cumsum([len(part) for part in targets])
+            owners = [k for one in some for k in one.rows]
+            for k, part in zip(owners, np.split(scored, ends[:-1]), strict=True):
                 found[k].append(part)
             if on_read is not None:
                 on_read(len(scored))
@@ -182,10 +187,11 @@ class Predictor:
         """For each state (token, width) log p(target) under the full softmax, a chunk of logits at a time."""
         ids = words.targets[torch.from_numpy(targets)]
         parts: list[Tensor] = []
+        space = self._weight.new_empty(self._chunk, len(self._bias))  # for all chunks: fresh memory is slow
         for part in _parts(len(states), self._chunk):
             size = part.stop - part.start
             padded = F.pad(states[part].to(self._weight), (0, 0, 0, self._chunk - size))
-            logits = aligned_linear(padded, self._weight, self._bias)[:size]  # (token, words)
+            logits = aligned_linear(padded, self._weight, self._bias, out=space)[:size]  # (token, words)
             true = logits.gather(1, ids[part, None])
             highest = logits.amax(dim=1, keepdim=True)
             parts.append((true - highest - logits.sub_(highest).exp_().sum(dim=1, keepdim=True).log())[:, 0])
@@ -196,6 +202,18 @@ def _rows_of(start: BiLmState, n_rows: int, direction: int) -> tuple[Tensor, Ten
     """A direction's own hidden and cell (layer, row, width), a row for each."""
     hidden, cell = (part[direction].expand(-1, n_rows, -1).clone() for part in (start.hidden, start.cell))
     return hidden, cell
+
+
+def _together(windows: Iterable[_Window], n_tokens: int) -> Iterator[list[_Window]]:
+    """Some windows at a time, until they have so many tokens."""
+    held: list[_Window] = []
+    for window in windows:
+        held.append(window)
+        if sum(len(one.tops) for one in held) >= n_tokens:
+            yield held
+            held = []
+    if held:
+        yield held
 
 
 def _parts(n: int, size: int) -> Iterator[slice]:
