@@ -1,11 +1,12 @@
 """How well does a model see that words changed, and which senses they have? On DWUG's judgments of people.
 
-usage: change.py MODEL FOLDER [--glove FOLDER] [--json FILE] [--no-senses]
+usage: change.py MODEL FOLDER [--glove FOLDER] [--transformer FOLDER] [--json FILE] [--no-senses]
 
 FOLDER has DWUG's WORD.uses.csv, WORD.clusters.csv and gold.tsv (columns lemma, change_graded), .xz or not.
 Prints Spearman's correlation of every measure of change, from every layer, with the graded change that people
 judged, and its 95 % interval over words; beside it frequency (the word's rank in the model's vocabulary) and
-vectors without a network: PPMI counts of the words around, and with --glove the mean of their GloVe vectors.
+vectors without a network: PPMI counts of the words around, and with --glove the mean of their GloVe vectors;
+with --transformer those of a model of transformers', its pieces of a word averaged.
 Then the senses that each method finds in all usages of a word (average of the layers), against DWUG's
 clusters, for words with two or more: adjusted Rand index and V-measure, beside one cluster, random clusters
 with the sizes of DWUG's own, and the spellings (bag, bags): the last column is the agreement with these, by
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from quality import Glove, _lines
+from quality import Glove, System, _lines, transformer
 
 from elmo import Elmo, similarity
 from elmo.lexicon.change_tests import measure_of, rank_correlation
@@ -46,6 +47,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--glove", type=Path)
+    parser.add_argument("--transformer", type=Path)
     parser.add_argument("--no-senses", action="store_true")
     parser.add_argument("--json", type=Path, help="write all figures there")
     options = parser.parse_args()
@@ -63,6 +65,10 @@ def main() -> None:
         "model": options.model,
         "change": changes(elmo, uses, vectors, gold, options.glove),
     }
+    if options.transformer:
+        other = transformer(options.transformer)
+        beside = {word: read_other(other, periods, spelling_of(word)) for word, periods in uses.items()}
+        found[f"change, {other.name}"] = changes(elmo, uses, beside, gold, None)
     written = {word: read(elmo, periods, None) for word, periods in uses.items()}
     found["change as written"] = changes(elmo, uses, written, gold, None)
     if not options.no_senses:
@@ -81,6 +87,18 @@ def read(elmo: Elmo, periods: Mapping[str, Sequence[Usage]], spelling: str | Non
     # the token layer has nothing to tell of one spelling
     told = range(0 if spelling is None else 1, elmo.n_layers)
     return {"average": layers.mean(axis=1)} | {str(k): layers[:, k] for k in told}
+
+
+def read_other(system: System, periods: Mapping[str, Sequence[Usage]], spelling: str) -> dict[str, Vectors]:
+    """The same by another system's layers."""
+    usages = [respelled(usage, spelling) for some in periods.values() for usage in some]
+    sentences = [list(usage.sentence.tokens) for usage in usages]
+    return {
+        f"{system.name} {layers}": np.stack(
+            [rows[usage.begin] for rows, usage in zip(system.embed(sentences, layers), usages, strict=True)]
+        )
+        for layers in system.layers
+    }
 
 
 def changes(
