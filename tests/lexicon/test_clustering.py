@@ -38,7 +38,16 @@ def test_the_number_of_clusters_is_found(method: Method) -> None:
     assert adjusted_rand_score(truth, found.labels) == 1.0
     assert found.silhouette is not None
     assert found.null is not None
-    assert found.silhouette > found.null + 0.2
+    assert found.silhouette > found.null + 0.1
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_clusters_are_found_just_where_the_silhouette_lies_above_what_is_told_beside_it(seed: int) -> None:
+    rows = np.random.default_rng(seed).standard_normal((12, 6)) + np.repeat([[0.0], [2.5]], 6, axis=0)
+    found = cluster(rows)
+    assert found.silhouette is not None
+    assert found.null is not None
+    assert (found.n_clusters > 1) == (found.silhouette > found.null)
 
 
 @pytest.mark.parametrize("method", ["agglomerative", "kmeans"])

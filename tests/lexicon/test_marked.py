@@ -27,6 +27,18 @@ def test_the_mark_or_the_first_place_is_meant(
     assert "[[" not in "".join(found.parts())
 
 
+@pytest.mark.parametrize(
+    ("sentence", "word", "told"),
+    [("the [[bank]]er", None, "'bank' is part of a token, which is taken: 'banker'"), ("a bank", "bank", "")],
+)
+def test_a_token_that_is_more_than_the_marked_word_is_told(
+    sentence: str, word: str | None, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    marked_usage(SPACES, sentence, word)
+    assert told in caplog.text
+    assert bool(caplog.records) == bool(told)
+
+
 def test_tokens_may_be_given() -> None:
     assert marked_usage(SPACES, ["a", "New", "York"], "New York").word == "New York"
 

@@ -173,14 +173,17 @@ def _check_clusters(word: str, usages: Usages, clusters: int | None) -> None:
 
 
 def _lines(found: Senses) -> list[str]:
-    from elmo.lexicon.clustering import MAX_CLUSTERS
+    from elmo.lexicon.clustering import FEWEST, MAX_CLUSTERS
 
     how = "one sense" if len(found) == 1 else f"{len(found)} senses"
-    lines = [one_line(f"{found.word}: {how} in {len(found.usages):,} usages ({found.method})")]
+    n = len(found.usages)
+    lines = [one_line(f"{found.word}: {how} in {n:,} usage{'s' * (n != 1)} ({found.method})")]
     if found.silhouette is not None and found.null is not None:
-        lines.append(f"silhouette {found.silhouette:.3f}, of data without clusters {found.null:.3f}")
-        if len(found) == MAX_CLUSTERS:
-            lines.append(f"no more than {MAX_CLUSTERS} are looked for; --clusters K makes K")
+        lines.append(f"silhouette {found.silhouette:.3f}; data without clusters reach {found.null:.3f}")
+    elif n < FEWEST:
+        lines.append(f"too few to look for senses, which needs {FEWEST} usages; --clusters K makes K")
+    if found.silhouette is not None and len(found) == MAX_CLUSTERS:
+        lines.append(f"no more than {MAX_CLUSTERS} are looked for; --clusters K makes K")
     for sense in found.items:
         lines += ["", one_line(f"{sense.share:5.0%}  {sense.label}")]
         lines += [f"       {sentence_line(usage)}" for usage in sense.examples]

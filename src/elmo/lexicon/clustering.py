@@ -28,7 +28,7 @@ N_COMPONENTS = 20  # of the PCA: what varies less is mostly noise to a few hundr
 N_NULLS = 19  # sets of data without clusters: to lie above all of them has a chance of 1 in 20
 SMALLEST_SHARE = 0.04  # of the usages, and three: fewer are strays of the next cluster, no sense
 MAX_CLUSTERS = 10  # that are looked for where nobody says how many
-_FEWEST = 6  # usages, below which no clusters are looked for
+FEWEST = 6  # usages, below which no clusters are looked for
 MOST = 5000  # usages, whose distances to each other are held, some times over
 
 
@@ -39,7 +39,7 @@ class Clustering:
     labels: Labels  # (usage,)
     n_clusters: int
     silhouette: float | None = None  # of the best number above one, whether it was taken or not
-    null: float | None = None  # what data without clusters reach with that number, on average
+    null: float | None = None  # what data without clusters reach: above it, there are clusters
 
 
 def cluster(
@@ -59,7 +59,7 @@ def cluster(
     rows = np.asarray(vectors, dtype=np.float64)
     points = reduced(rows)
     n = len(points)
-    if n_clusters == 1 or (n_clusters is None and n < _FEWEST) or points.shape[1] == 0:
+    if n_clusters == 1 or (n_clusters is None and n < FEWEST) or points.shape[1] == 0:
         return Clustering(np.zeros(n, dtype=np.int64), min(n, 1))
     if method in ("affinity", "hdbscan"):
         labels = _by_size((_affinity if method == "affinity" else _hdbscan)(points, seed))
@@ -142,13 +142,14 @@ def _best(points: NDArray[np.float64], cut: Cut, *, max_clusters: int, seed: int
         ]
     )  # (null, number)
     means = nulls.mean(axis=0)
-    is_above = scores - means > (nulls - means).max()  # of any number: there are many to choose from
+    reached = means + (nulls - means).max()  # of any number: there are many to choose from
+    is_above = scores > reached
     # the null is long where clusters lie apart, and so parts well in two: silhouettes themselves choose
     best = int(np.where(is_above, scores, scores - 2).argmax())
     labels = np.zeros(n, dtype=np.int64)
     if is_above[best]:
         labels = _by_size(_noise_joined(points, found[best]))
-    return Clustering(labels, int(labels.max()) + 1, float(scores[best]), float(means[best]))
+    return Clustering(labels, int(labels.max()) + 1, float(scores[best]), float(reached[best]))
 
 
 def _silhouettes(points: NDArray[np.float64], labels: Iterable[Labels]) -> NDArray[np.float64]:

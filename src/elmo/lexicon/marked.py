@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from elmo.embed.encoding import Span
@@ -9,6 +10,8 @@ from elmo.embed.marks import find_word, joined_places, start_of, unmarked, witho
 from elmo.errors import DataError
 from elmo.lexicon.usages import Usage
 from elmo.text.tokens import Tokenizer, Tokens
+
+_log = logging.getLogger(__name__)
 
 
 def marked_usage(
@@ -28,7 +31,7 @@ def marked_usage(
     if span is None:
         if not word or not word.strip():
             raise DataError(
-                f"sentence {number}: which word is meant? Mark it like [[this]], or name it: "
+                f"sentence {number}: which word is meant? Mark it like [[this]], or name it (--word): "
                 f"{start_of(text)!r}"
             )
         span = find_word(word, text, offsets)
@@ -57,4 +60,13 @@ def _usage(tokens: Tokens, offsets: Sequence[Span], span: Span, number: int) -> 
     if not inside:  # such as a character that the tokeniser leaves out
         found = (tokens.text or "")[slice(*span)]
         raise DataError(f"sentence {number}: expected a word between [[ and ]], found {found!r:.40}")
+    begin, end = offsets[inside[0]][0], offsets[inside[-1]][1]
+    if begin < span[0] or end > span[1]:
+        text = tokens.text or " ".join(tokens.tokens)
+        _log.warning(
+            "sentence %d: %r is part of a token, which is taken: %r; is the tokenizer right?",
+            number,
+            text[slice(*span)][:40],
+            text[begin:end][:80],
+        )
     return Usage(tokens, inside[0], inside[-1] + 1, f"sentence {number}")
