@@ -10,6 +10,7 @@ import pytest
 
 from elmo import DataError, OutputError
 from elmo.cli.words import NowAndThen, check_result_file, word_list, write_results
+from tests.cli.conftest import Run
 
 
 def test_words_are_a_list_or_the_lines_of_a_file(tmp_path: Path) -> None:
@@ -56,3 +57,20 @@ def test_what_cannot_be_written_is_refused_before_work_begins(tmp_path: Path) ->
     with pytest.raises(OutputError, match="lies among the input"):
         check_result_file(tmp_path / "x.tsv", inputs=["-", tmp_path / "." / "x.tsv"])
     check_result_file(tmp_path / "x.tsv")
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "sentence", "is_told"),
+    [
+        ("en", "他每天吃一个苹果。", True),
+        ("zh", "他每天吃一个苹果。", False),
+        ("en", "an apple (苹果)", False),
+    ],
+)
+def test_chinese_that_is_cut_by_english_rules_is_told(
+    run: Run, here: Path, tokenizer: str, sentence: str, is_told: bool
+) -> None:
+    if tokenizer == "zh":
+        pytest.importorskip("jieba")
+    found = run("compare", "苹果", sentence, sentence, "--tokenizer", tokenizer, "--model", "model")
+    assert ("--model zh" in found.err) is is_told

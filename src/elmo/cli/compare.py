@@ -10,6 +10,7 @@ import typer
 
 from elmo.cli.options import AsJson, Device, Layers, Model, Start, Tokenizer, examples, layer_choice
 from elmo.cli.report import logger, one_line
+from elmo.cli.words import tell_of_script
 
 if TYPE_CHECKING:
     from elmo.embed.compare import Comparison
@@ -58,6 +59,7 @@ def command(
 
         check(picture)
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
+    tell_of_script(elmo.tokenizer, sentences)
     found = compare(elmo, word, sentences, layers=layer_choice(layers), start=start)
     if as_json:
         print(json.dumps(found.to_json()))

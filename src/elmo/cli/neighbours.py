@@ -17,6 +17,7 @@ from elmo.cli.words import (
     ResultFile,
     check_result_file,
     sentence_line,
+    tell_of_script,
     write_results,
 )
 
@@ -64,6 +65,7 @@ def command(
         check(picture)
     opened = Index(index)
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer or opened.tokenizer)
+    tell_of_script(elmo.tokenizer, sentences)
     found = neighbours(elmo, opened, sentences, word=word, k=n, among=among, is_approximate=approximate)
     values = [one.to_json() for one in found]
     print(json.dumps(values, ensure_ascii=False) if as_json else "\n\n".join(map(_table, found)))

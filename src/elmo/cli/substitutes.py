@@ -15,6 +15,7 @@ from elmo.cli.words import (
     Picture,
     ResultFile,
     check_result_file,
+    tell_of_script,
     word_list,
     write_results,
 )
@@ -81,6 +82,7 @@ def command(
         check(picture)
     given = word_list(candidates, option="--candidates")
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
+    tell_of_script(elmo.tokenizer, sentences)
     usages = [
         marked_usage(elmo.tokenizer, sentence, word, number=number)
         for number, sentence in enumerate(sentences, start=1)

@@ -157,6 +157,18 @@ def hint_of_tokens(tokenizer: Tokenizer, word: str) -> str:
     return f"; the tokenizer {name} makes {' | '.join(tokens)[:60]} of it: name another with --tokenizer"
 
 
+def tell_of_script(tokenizer: Tokenizer, sentences: Sequence[str]) -> None:
+    """That Chinese is read by rules, and so perhaps by a model, of another language."""
+    from elmo.text.choose import choose_tokenizer
+
+    found = choose_tokenizer(" ".join(sentences))
+    if found is not None and found.tokenizer == "zh" and getattr(tokenizer, "name", "") == "en":
+        logger.warning(
+            "the text is Chinese, and is cut into characters by English rules; a Chinese model is bundled: "
+            "--model zh (or --tokenizer zh, where yours is one)"
+        )
+
+
 def tell_of_bytes(tally: Tally) -> None:
     """What an error policy did to the lines of a text."""
     if tally.repaired:
