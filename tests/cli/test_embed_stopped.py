@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from elmo.embed.to_files import ToFiles
 from tests.cli.conftest import Outcome, Run, assert_refused
 from tests.embed.jobs import contents
 from tests.embed.processes import children, wait_until_gone
@@ -64,7 +65,8 @@ def test_ctrl_c_ends_all_workers_and_the_same_command_goes_on(
     assert len(workers) == 2
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
     out, err = process.communicate(timeout=120)
-    assert_refused(Outcome(process.returncode, out, err), "interrupted; give the same command", code=130)
+    said = "interrupted; give the same command again to go on after its last whole part"
+    assert_refused(Outcome(process.returncode, out, err), said, code=130)
     wait_until_gone(workers)
     assert not list(here.glob("out/.*"))
     assert_goes_on(run, here, expected)
@@ -91,7 +93,22 @@ def test_ctrl_c_is_heard_while_stdin_brings_nothing(start: Start, here: Path) ->
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130
     assert process.stderr
-    assert process.stderr.read().startswith("elmo: interrupted")
+    said = "elmo: interrupted; nothing was kept yet: the same command begins anew\n"
+    assert process.stderr.read() == said
+
+
+def test_ctrl_c_of_a_restarted_job_says_that_it_goes_on_without_restart(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = (*COMMAND, "--out", "v.npz", "--restart")
+    monkeypatch.setattr(ToFiles, "_finish", _ctrl_c)
+    stopped = run(*command, stdin="".join(LINES))
+    said = "elmo: interrupted; without --restart it goes on after its last whole part\n"
+    assert (stopped.code, stopped.err) == (130, said)
+
+
+def _ctrl_c(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_workers_without_a_file_are_refused(run: Run) -> None:

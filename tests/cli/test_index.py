@@ -62,6 +62,24 @@ def test_a_text_without_such_words_is_said_to_have_none(run: Run) -> None:
     assert "no usage was found" in outcome.out
 
 
+@pytest.mark.parametrize(
+    ("stopped_at", "said"),
+    [
+        ("_Maker.vectors", "nothing was kept yet: the same command begins anew"),
+        ("_finish", "give the same command again to go on after its last whole part"),
+    ],
+)
+def test_ctrl_c_says_whether_a_part_was_kept(
+    run: Run, monkeypatch: pytest.MonkeyPatch, stopped_at: str, said: str
+) -> None:
+    def ctrl_c(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"elmo.lexicon.index_job.{stopped_at}", ctrl_c)
+    stopped = run("index", "corpus.txt", "--model", "model", "--out", "usages", "--quiet")
+    assert (stopped.code, stopped.err) == (130, f"elmo: interrupted; {said}\n")
+
+
 def test_what_cannot_be_is_one_line(run: Run, indexed: Path, here: Path) -> None:
     model = ("--model", "model")
     assert_refused(run("neighbours", "nowhere", "[[a]]", *model), "no such folder; make an index")

@@ -69,6 +69,19 @@ def test_wrong_usage_is_told_in_one_line_with_code_2(run: Run, arguments: list[s
 
 
 @pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("embed x --batch-size many", "'--batch-size': expected a whole number, found 'many' (see"),
+        ("embed x --batch-size 0", "'--batch-size': expected at least 1, found '0' (see"),
+        ("train x --out y --heldout few", "'--heldout': expected a number, found 'few' (see"),
+        ("train x --out y --preset tinny", "'--preset': 'tinny' is not one of 'tiny', 'mini',"),
+    ],
+)
+def test_a_wrong_value_is_told_in_plain_words(run: Run, arguments: str, said: str) -> None:
+    assert_refused(run(*arguments.split()), f"Invalid value for {said}", code=2)
+
+
+@pytest.mark.parametrize(
     ("arguments", "part"),
     [
         (["embed", "nothing.txt", "--model", "model"], "nothing.txt"),

@@ -141,6 +141,29 @@ def test_a_stopped_run_goes_on_to_the_same_model(run: Run, data: Path) -> None:
     assert (data / "whole.safetensors").read_bytes() == (data / "ner.safetensors").read_bytes()
 
 
+def test_a_run_that_is_stopped_before_its_first_epoch_says_that_it_begins_anew(
+    run: Run, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TaskModel, "train", _ctrl_c)
+    stopped = train(run, "tagging", "train.conll", "--dev", "dev.conll")
+    assert stopped.code == 130
+    said = "elmo: interrupted; no epoch was kept yet: the same command begins the training anew"
+    assert stopped.err.splitlines()[-1] == said
+
+
+def _ctrl_c(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_text_that_is_not_utf8_is_told_without_an_option_that_is_not_there(
+    run: Run, data: Path, ner: Path
+) -> None:
+    (data / "latin1.txt").write_bytes("Le café .\n".encode("latin-1"))
+    refused = run("task", "predict", ner, "latin1.txt")
+    assert_refused(refused, "latin1.txt:1: byte 7 of the line (0xe9) is not UTF-8; convert the file to UTF-8")
+    assert "--errors" not in refused.err
+
+
 def test_without_dev_a_tenth_is_held_out_and_sentences_stay_together(run: Run, data: Path) -> None:
     outcome = train(run, "tagging", "train.conll", "--json")
     assert outcome.code == 0, outcome.err
@@ -261,7 +284,7 @@ def test_layers_are_kept_where_the_user_says(run: Run, data: Path, monkeypatch: 
     assert list(data.glob("here/elmo-*/*.block"))
     monkeypatch.setenv("ELMO_CACHE", str(data / "there"))
     outcome = run(*command, "--out", "b.safetensors")
-    assert "5 of 5 sentences are not in the cache: computing" in outcome.err
+    assert f"5 of 5 sentences are not in the cache {data / 'there'}: computing" in outcome.err
     assert list(data.glob("there/elmo-*/*.block"))
     monkeypatch.delenv("ELMO_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(data / "home"))

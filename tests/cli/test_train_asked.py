@@ -74,6 +74,8 @@ def test_the_same_command_again_is_content_and_another_is_one_line(run: Run, her
     trained(run, *SMALL, *QUICK)
     again = run("train", "text.txt", "--out", "m", *SMALL, *QUICK)
     assert again.code == 0
-    assert "m: was written before; nothing is left to do" in again.err
+    assert again.err == "elmo: m: was written before; nothing is left to do\n"
+    resumed = run("train", "--resume", "--out", "m")
+    assert (resumed.code, resumed.err) == (0, again.err)
     other = run("train", "text.txt", "--out", "m", *SMALL, *QUICK, "--seed", "3")
     assert_refused(other, "m: exists already; name a new folder")

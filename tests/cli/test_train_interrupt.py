@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Run
 from tests.train.arena import contents, visible
 
@@ -42,3 +44,15 @@ def test_ctrl_c_says_in_one_line_how_to_go_on_and_the_same_command_ends_with_the
     ended, expected = (visible(contents(here / f"{name}.training")) for name in ("parts", "whole"))
     del ended["curves.png"], expected["curves.png"]  # it bears the run's name
     assert ended == expected
+
+
+def test_ctrl_c_before_the_first_checkpoint_says_that_the_training_begins_anew(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ctrl_c(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("elmo.train.run._planned", ctrl_c)
+    stopped = run("train", "corpus.txt", "--out", "m", "--quiet", *OPTIONS)
+    said = "elmo: interrupted; no checkpoint was kept yet: the same command begins the training anew\n"
+    assert (stopped.code, stopped.err) == (130, said)

@@ -262,7 +262,8 @@ def test_a_failure_leaves_no_folder_behind(tmp_path: Path) -> None:
 
 
 def test_a_failure_of_the_system_is_an_output_error(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="cannot be written: No space left"), new_folder(tmp_path / "model"):
+    said = "model: cannot be written: No space left on device; free some space and run it again$"
+    with pytest.raises(OutputError, match=said), new_folder(tmp_path / "model"):
         raise OSError(28, "No space left on device")
     assert names(tmp_path) == []
 

@@ -12,6 +12,7 @@ import pytest
 from elmo import ConfigError, DataError, OutputError, similarity
 from elmo.embed.elmo import Elmo
 from elmo.embed.job import Progress
+from elmo.formats.detect import describe
 from elmo.lexicon.index import Index
 from elmo.lexicon.index_job import IndexJob, build_index
 from elmo.lexicon.usages import embed_usages
@@ -110,8 +111,16 @@ def test_another_wish_for_the_same_folder_is_refused_and_restart_obeyed(job: Ind
 
 
 def test_another_model_is_refused(index: Index) -> None:
-    with pytest.raises(ConfigError, match="made with another model"):
+    said = "usages: this index was made with another model; give that one, or make an index with yours$"
+    with pytest.raises(ConfigError, match=said):
         index.check(tiny_elmo(seed=1))
+
+
+def test_a_bundled_model_that_made_the_index_is_named(index: Index, elmo: Elmo) -> None:
+    index.model = describe("zh").fingerprint
+    said = "made with another model, the bundled zh: give --model zh, or make an index with yours$"
+    with pytest.raises(ConfigError, match=said):
+        index.check(elmo)
 
 
 def test_a_folder_with_other_files_is_left_alone(job: IndexJob, elmo: Elmo) -> None:

@@ -76,6 +76,12 @@ def test_what_is_not_utf8_is_named_by_line_and_byte(file: Path) -> None:
     with pytest.raises(
         EncodingError, match=r"text\.txt:2: byte 5 of the line \(0xff\) is not UTF-8; use --errors"
     ):
+        lines_of(file, errors="strict")
+
+
+def test_who_has_no_choice_of_policies_hears_of_none(file: Path) -> None:
+    file.write_bytes(BAD)
+    with pytest.raises(EncodingError, match=r"\(0xff\) is not UTF-8; convert the file to UTF-8$"):
         lines_of(file)
 
 

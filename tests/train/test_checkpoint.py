@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from elmo.errors import FormatError, OutputError
 from elmo.train.checkpoint import Checkpoints, Snapshot
@@ -176,6 +177,18 @@ def test_killed_at_any_instant_an_old_or_a_new_checkpoint_loads_and_the_best_is_
     script = f"from {__name__} import *; kill_again_and_again(Path({str(tmp_path)!r}))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=300)
+
+
+def test_a_full_disk_is_told_in_the_words_of_every_other_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    said = "step-000000001: cannot be written: No space left on device; free some space and run it again$"
+    with pytest.raises(OutputError, match=said):
+        Checkpoints(tmp_path).save(snapshot(1), step=1)
 
 
 def test_a_full_disk_is_one_line_and_the_checkpoint_before_stands(tmp_path: Path) -> None:

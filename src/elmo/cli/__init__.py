@@ -60,17 +60,38 @@ def _run(argv: Sequence[str], report: Report) -> int:
     except usage_error as error:
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "elmo"
+        _say_plainly(error)
         message = " ".join(getattr(error, "format_message", error.__str__)().split())
         report.error(f"{message} (see: {path} --help)", kind="UsageError", code=MISUSED)
         return MISUSED
     return 0
 
 
+def _say_plainly(error: Any) -> None:
+    """Put what typer took over from pydantic's error into our words, where they are fewer."""
+    found = getattr(error.__cause__, "errors", list)()
+    if not found:
+        return
+    first: dict[str, Any] = found[0]
+    limits, given = first.get("ctx", {}), f"found {str(first['input'])[:40]!r}"
+    match first["type"]:
+        case "int_parsing" | "int_from_float":
+            error.message = f"expected a whole number, {given}"
+        case "float_parsing":
+            error.message = f"expected a number, {given}"
+        case "greater_than_equal":
+            error.message = f"expected at least {limits['ge']}, {given}"
+        case "less_than_equal":
+            error.message = f"expected at most {limits['le']}, {given}"
+        case _:
+            error.message = error.message.removeprefix("Value error, ")
+
+
 def _exit_code(error: BaseException, report: Report) -> int:
     """Say what went wrong, in one line."""
     causes = (error, error.__cause__)
     if isinstance(error, KeyboardInterrupt):
-        report.error(f"interrupted{report.after_interrupt}", kind="Interrupted", code=INTERRUPTED)
+        report.interrupted(kind="Interrupted", code=INTERRUPTED)
         return INTERRUPTED
     if any(isinstance(cause, BrokenPipeError) for cause in causes):
         _forget_stdout()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -97,7 +98,7 @@ def command(
     A run with --out that was stopped goes on where it was when the same command is given again, with
     another number of workers, too.
     """
-    from elmo.cli.progress import shown
+    from elmo.cli.progress import shown, what_is_kept
     from elmo.embed.elmo import Elmo
     from elmo.embed.job import EmbedJob, plan, run
     from elmo.text.source import expand
@@ -128,7 +129,7 @@ def command(
         _print_plan(plan(job, elmo))
         return
     if out is not None:
-        context.obj.after_interrupt = "; give the same command again to go on from here"
+        context.obj.after_interrupt = partial(what_is_kept, out, restart=restart)
     n_sentences = None if context.obj.is_quiet else lines_to_come(job)
     with shown(context.obj, n_sentences=n_sentences, is_stdout_free=out is not None) as show:
         summary = run(job, elmo, on_progress=show)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -66,8 +67,9 @@ def command(
 
     A run that was stopped goes on where it was when the same command is given again.
     """
-    from elmo.cli.progress import shown
+    from elmo.cli.progress import shown, what_is_kept
     from elmo.embed.elmo import Elmo
+    from elmo.lexicon.index import SHARDS
     from elmo.lexicon.index_anew import is_whole
     from elmo.lexicon.index_job import IndexJob, build_index
     from elmo.text.source import expand
@@ -79,12 +81,9 @@ def command(
     )  # fmt: skip
     expand(job.inputs)  # a typo is told before a large model is loaded
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
-    context.obj.after_interrupt = "; give the same command again to go on from here"
-    if restart:
-        is_old_kept = is_whole(out)
-        context.obj.after_interrupt = (
-            "; the old index is as it was" if is_old_kept else "; without --restart it goes on from here"
-        )
+    context.obj.after_interrupt = partial(what_is_kept, out / SHARDS, restart=restart)
+    if restart and is_whole(out):
+        context.obj.after_interrupt = "; the old index is as it was"
     with shown(context.obj, n_sentences=None, is_stdout_free=True) as show:
         index = build_index(job, elmo, on_progress=show)
     if approximate:

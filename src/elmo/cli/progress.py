@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from elmo.cli.report import Report, logger
@@ -35,6 +36,19 @@ def shown(report: Report, *, n_sentences: int | None, is_stdout_free: bool) -> I
             yield show
     else:
         yield _Lines(n_sentences)
+
+
+def what_is_kept(out: Path, *, restart: bool) -> str:
+    """What to do after Ctrl-C of a job that writes ``out``: it goes on after its whole shards only."""
+    from elmo.embed.manifest import read_manifest
+    from elmo.embed.output_files import OutputFiles
+
+    manifest = OutputFiles(out).manifest
+    if not manifest.exists() or not read_manifest(manifest).shards:
+        return "; nothing was kept yet: the same command begins anew"
+    if restart:
+        return "; without --restart it goes on after its last whole part"
+    return "; give the same command again to go on after its last whole part"
 
 
 class _Lines:

@@ -8,9 +8,11 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
+
+from elmo.errors import ElmoError
 
 logger = logging.getLogger("elmo.cli")
 
@@ -24,7 +26,8 @@ class Report:
         self.is_json = False
         self.is_verbose = False
         self.is_quiet = False
-        self.after_interrupt = ""  # what to do after Ctrl-C, for the one line that says it came
+        # what to do after Ctrl-C, for the one line that says it came; a function finds out when it has come
+        self.after_interrupt: str | Callable[[], str] = ""
         self._handler = _Handler(self)
 
     @contextlib.contextmanager
@@ -86,6 +89,15 @@ class Report:
             )
         else:
             self.write(f"{trace or ''}elmo: {one_line(message)}")
+
+    def interrupted(self, *, kind: str, code: int) -> None:
+        """The one line that says that Ctrl-C came, and what to do after it."""
+        after = self.after_interrupt
+        try:
+            rest = after if isinstance(after, str) else after()
+        except ElmoError:  # what is there cannot be read: the next run will say so
+            rest = ""
+        self.error(f"interrupted{rest}", kind=kind, code=code)
 
     def write(self, line: str) -> None:
         """One line on stderr; where that is closed, nobody is there to be told."""

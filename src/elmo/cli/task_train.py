@@ -219,7 +219,7 @@ def command(
         of_all = f"{len(measured):,} of {len(learned) + len(measured):,}"
         logger.info("%s examples are held out to measure on (--dev names others)", of_all)
     folder = out.with_name(f"{out.name}.training")
-    context.obj.after_interrupt = "; give the same command again to go on after the last epoch"
+    context.obj.after_interrupt = partial(_what_is_kept, folder, is_adapted=bool(adapt))
     with (
         locked(out.with_name(f".{out.name}.lock"), subject=out),
         context.obj.showing("elmo.tasks.vectors.layer_cache"),
@@ -250,6 +250,15 @@ def command(
     logger.info("%s: written", out)
     if picture is not None:
         _draw(found, out, picture)
+
+
+def _what_is_kept(folder: Path, *, is_adapted: bool) -> str:
+    """What to do after Ctrl-C; a biLM that is adapted first keeps checkpoints of its own."""
+    from elmo.train.checkpoint import Checkpoints
+
+    if is_adapted or Checkpoints(folder).steps():
+        return "; give the same command again to go on after the last epoch"
+    return "; no epoch was kept yet: the same command begins the training anew"
 
 
 def _lasting(model: str | None) -> str | None:

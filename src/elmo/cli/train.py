@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from elmo.cli.options import Device, Errors, examples
-from elmo.cli.report import logger
 from elmo.cli.watching import watching
 
 EXAMPLES = examples(
@@ -166,8 +165,14 @@ def command(
     from elmo.errors import ConfigError
     from elmo.train.presets import Shape
     from elmo.train.run import resume_bilm, train_bilm
+    from elmo.train.run_folder import RunFolder
 
-    context.obj.after_interrupt = "; give the same command again to go on after the last checkpoint"
+    def after_interrupt() -> str:
+        if RunFolder(out).has_begun:
+            return "; give the same command again to go on after the last checkpoint"
+        return "; no checkpoint was kept yet: the same command begins the training anew"
+
+    context.obj.after_interrupt = after_interrupt
     if os.environ.get("RANK", "0") != "0":
         context.obj.be_quiet()  # of many processes that torchrun began, the first one speaks
     if not resume and not inputs:
@@ -182,7 +187,6 @@ def command(
     if resume:
         with context.obj.showing("elmo.train.run"):
             resume_bilm(out, **told)
-        logger.info("%s: written", out)
         return
     # Only what was asked for: the rest follows from the text, the model and the time.
     is_counted = _is_number(vocabulary)
@@ -253,7 +257,6 @@ def command(
             device=device,
             **{name: value for name, value in options.items() if value is not None},
         )
-    logger.info("%s: written", out)
 
 
 def _is_asked(context: typer.Context, *names: str) -> bool:

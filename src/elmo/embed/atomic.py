@@ -9,7 +9,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from elmo.errors import OutputError
-from elmo.formats.files import reason, shown, sync
+from elmo.formats.files import cannot_write, shown, sync
+
+__all__ = ["cannot_write", "locked", "replacing", "temporary_name"]
 
 
 def temporary_name(name: str) -> str:
@@ -35,12 +37,6 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-
-
-def cannot_write(path: Path, error: BaseException) -> OutputError:
-    """The error of a library or of the system as one line of ours."""
-    rest = "; free some space and run it again" if getattr(error, "errno", None) == errno.ENOSPC else ""
-    return OutputError(f"{shown(path)}: cannot be written: {reason(error)}{rest}")
 
 
 @contextmanager

@@ -90,6 +90,12 @@ def describe(source: str | Path | None) -> ModelInfo:
     )
 
 
+def bundled_name(wanted: str, *, with_warm: bool = False) -> str | None:
+    """The name of the bundled model whose ``fingerprint`` is ``wanted``; None when it is of another."""
+    found = (name for name in models.names() if fingerprint(load(name), with_warm=with_warm) == wanted)
+    return next(found, None)
+
+
 def readers() -> Iterator[Reader]:
     """The formats, in the order in which a folder is tried: our own, which has checksums, is first."""
     from elmo.formats import native

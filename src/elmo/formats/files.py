@@ -6,6 +6,7 @@ a gigabyte of brackets. Every reader opens its files by these functions.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
@@ -26,6 +27,7 @@ LINES_LIMIT = 1 << 25  # bytes; Python takes up to four times as many, should ea
 MAX_DEPTH = 64  # of JSON brackets; what Python reads it may still fail to print
 MAX_LINES = 1 << 20  # Python takes some 200 bytes for a word and its id; the published have 0.8 million
 _FREE_HOLES = 1 << 26  # bytes of a file that need not be on disk
+_RUST_ERROR = re.compile(r"I/O error: (.+) \(os error (\d+)\)")  # what safetensors makes of the system's own
 
 
 def shown(path: str | Path) -> str:
@@ -37,7 +39,18 @@ def shown(path: str | Path) -> str:
 def reason(error: BaseException) -> str:
     """An error of the system or of a library, on one line and without the path that we name ourselves."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    if found := _RUST_ERROR.search(text):
+        text = found[1]
     return " ".join(text.split())[:200] or type(error).__name__
+
+
+def cannot_write(path: Path, error: BaseException) -> OutputError:
+    """The error of a library or of the system as one line of ours."""
+    number = getattr(error, "errno", None)
+    if found := _RUST_ERROR.search(str(error)):
+        number = int(found[2])
+    rest = "; free some space and run it again" if number == errno.ENOSPC else ""
+    return OutputError(f"{shown(path)}: cannot be written: {reason(error)}{rest}")
 
 
 def names(folder: Path) -> list[str]:
@@ -170,7 +183,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
         temporary.rename(folder)
         sync(folder.parent)
     except OSError as error:
-        raise OutputError(f"{shown(folder)}: cannot be written: {reason(error)}") from error
+        raise cannot_write(folder, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)  # gone already when all went well
         if lock is not None:

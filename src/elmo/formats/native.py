@@ -257,7 +257,7 @@ def _replace(path: Path, content: bytes) -> None:
                 os.close(descriptor)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise OutputError(f"{files.shown(path)}: cannot be written: {error.strerror}") from error
+        raise files.cannot_write(path, error) from error
 
 
 _BREAKS = re.compile("[\n\r\ud800-\udfff]")

@@ -16,6 +16,7 @@ from elmo.embed.manifest import read_manifest
 from elmo.embed.output_files import OutputFiles
 from elmo.embed.to_files import fingerprint_now
 from elmo.errors import ConfigError, DataError, ElmoError
+from elmo.formats.detect import bundled_name
 from elmo.formats.files import read_json, shown
 from elmo.lexicon.choice import Key, entry_key_of, entry_of
 from elmo.lexicon.unit_rows import unit_rows
@@ -110,11 +111,14 @@ class Index:
 
     def check(self, elmo: Elmo) -> None:
         """Refuse a model whose vectors are not those of this index."""
-        if fingerprint_now(elmo, start=self.start) != self.model:
-            raise ConfigError(
-                f"{shown(self.folder)}: this index was made with another model; give that one, or make an "
-                "index with yours"
-            )
+        if fingerprint_now(elmo, start=self.start) == self.model:
+            return
+        name = bundled_name(self.model, with_warm=self.start == "warm")
+        other = "give that one" if name is None else f"the bundled {name}: give --model {name}"
+        raise ConfigError(
+            f"{shown(self.folder)}: this index was made with another model{';' if name is None else ','} "
+            f"{other}, or make an index with yours"
+        )
 
     def usage(self, number: int) -> Usage:
         """The usage of a number in 0..len(index) - 1."""

@@ -132,22 +132,23 @@ def _files_of(path: Path, *, may_be_empty: bool = False) -> list[Path]:
 def read_lines(
     path: Source,
     *,
-    errors: ErrorPolicy = "strict",
+    errors: ErrorPolicy | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
     tally: Tally | None = None,
 ) -> Iterator[Line]:
     r"""The lines of a file, one at a time; only ``\n`` ends a line, and an empty line is a line.
 
     Bytes that are not UTF-8 raise an ``EncodingError`` that names them (``strict``), become U+FFFD
-    (``replace``) or lone surrogates (``surrogateescape``), or their line is left out (``skip``). A byte
-    order mark at the very start is dropped. Compression is told by content.
+    (``replace``) or lone surrogates (``surrogateescape``), or their line is left out (``skip``). None is
+    ``strict`` where the user has no choice of policies, and hears of none. A byte order mark at the very
+    start is dropped. Compression is told by content.
     """
-    if errors not in ERROR_POLICIES:
+    if errors is not None and errors not in ERROR_POLICIES:
         raise ConfigError(f"errors: expected one of {', '.join(ERROR_POLICIES)}, found {str(errors)[:40]!r}")
     return _lines(path, errors=errors, max_line_bytes=max_line_bytes, tally=tally or Tally())
 
 
-def _lines(path: Source, *, errors: ErrorPolicy, max_line_bytes: int, tally: Tally) -> Iterator[Line]:
+def _lines(path: Source, *, errors: ErrorPolicy | None, max_line_bytes: int, tally: Tally) -> Iterator[Line]:
     name = shown(path)
     with open_text(path) as (_, stream):
         for number in itertools.count(1):
@@ -184,17 +185,20 @@ def open_text(path: Source) -> Iterator[tuple[io.BufferedReader, io.BufferedIOBa
         raise DataError(f"{name}: cannot be read: {reason[:200]}") from error
 
 
-def decode_line(line: bytes, *, before: int = 0, errors: ErrorPolicy, place: str, tally: Tally) -> str | None:
+def decode_line(
+    line: bytes, *, before: int = 0, errors: ErrorPolicy | None, place: str, tally: Tally
+) -> str | None:
     """The text of a line; None when the policy leaves it out. ``before`` it stand bytes of the same line."""
     body = line.removesuffix(b"\n").removesuffix(b"\r")
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError as error:
-        if errors == "strict":
+        if errors is None or errors == "strict":
+            choice = "use --errors replace, skip or surrogateescape, or " if errors else ""
             position = before + error.start + 1
             raise EncodingError(
                 f"{place}: byte {position} of the line (0x{body[error.start]:02x}) is not UTF-8; "
-                "use --errors replace, skip or surrogateescape, or convert the file"
+                f"{choice}convert the file to UTF-8"
             ) from error
     if errors == "skip":
         tally.skipped += 1

@@ -59,9 +59,7 @@ class Checkpoints:
                 try:
                     save_file(_apart(tensors), new / f"{name}{_SUFFIX}")
                 except SafetensorError as error:  # what the library makes of a full disk
-                    raise OutputError(
-                        f"{files.shown(place)}: cannot be written: {files.reason(error)}"
-                    ) from error
+                    raise files.cannot_write(place, error) from error
             for name, values in ((_PROGRESS, dict(snapshot.progress)), (_BEST, {"step": best})):
                 text = json.dumps(values, indent=1, sort_keys=True) + "\n"
                 (new / name).write_text(text, encoding="utf-8")

@@ -135,6 +135,7 @@ def _carry_out(
                     curves.leave_curves(place.path)
                     # last: where it is, all is
                     native.write(finished(trainer, tokenizer=corpus.tokenizer), out)
+                    _log.info("%s: written", shown(out))
     return out
 
 

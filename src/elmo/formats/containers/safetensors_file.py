@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from elmo.errors import FormatError, OutputError, raise_all
-from elmo.formats.files import open_regular, reason, shown
+from elmo.formats.files import cannot_write, open_regular, reason, shown
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +50,7 @@ def write(tensors: Mapping[str, Tensor], path: Path, *, dtype: Dtype = "float32"
         safetensors.torch.save_file(ready, path, metadata={"format": "pt"})
         path.chmod(mode)  # safetensors hides its files from everybody else, but models are shared
     except SafetensorError as error:
-        raise OutputError(f"{shown(path)}: cannot be written: {reason(error)}") from error
+        raise cannot_write(path, error) from error
 
 
 def _ready(tensors: Mapping[str, Tensor], dtype: Dtype) -> dict[str, Tensor]:

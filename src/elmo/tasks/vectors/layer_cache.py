@@ -91,7 +91,8 @@ class LayerCache:
         missing = [(key, words) for key, words in wanted.items() if key not in blocks.rows]
         fitting = _fitting(missing, self.limit - blocks.n_bytes, blocks.token_bytes)
         if fitting:
-            _log.info("%d of %d sentences are not in the cache: computing", len(missing), len(wanted))
+            n_all, cache = len(wanted), shown(self.folder)
+            _log.info("%d of %d sentences are not in the cache %s: computing", len(missing), n_all, cache)
         parts = list(_parts(fitting))
         for part in tracked(parts, "Embedding", is_shown=show_progress):
             small = blocks.small(_n_tokens(part)) if part is parts[-1] else []
