@@ -140,12 +140,47 @@ def test_a_map_of_many_usages_is_the_same_every_time_and_of_one_is_a_point() -> 
     from elmo.lexicon.senses_picture import flat
 
     many = banks(40, 30).vectors
-    places = flat(many, seed=1)
+    places, caption = flat(many, seed=1)
     assert places.shape == (70, 2)
-    assert np.array_equal(places, flat(many, seed=1))
+    assert "t-SNE" in caption
+    assert np.array_equal(places, flat(many, seed=1)[0])
     centres = places[:40].mean(axis=0), places[40:].mean(axis=0)
     assert np.linalg.norm(centres[0] - centres[1]) > places[:40].std()
-    assert flat(many[:1]).tolist() == [[0, 0]]
+    one, caption = flat(many[:1])
+    assert one.tolist() == [[0, 0]]
+    assert "principal components" in caption
+
+
+@pytest.mark.parametrize("n_senses", [1, 2, 8])
+def test_the_picture_marks_the_usages_whose_sentences_it_shows(
+    monkeypatch: pytest.MonkeyPatch, n_senses: int
+) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+    from matplotlib.text import Annotation
+
+    from elmo.lexicon import senses_picture
+
+    figures: list[Figure] = []
+
+    def keep(figure: Figure, _: Path) -> None:
+        figures.append(figure)
+
+    monkeypatch.setattr(senses_picture, "save", keep)
+    found = senses(banks(), n_clusters=n_senses)
+    senses_picture.draw_senses(found, "x.png")
+    axes = figures[0].axes[0]
+    assert "principal components" in axes.get_xlabel()
+    points, _ = senses_picture.flat(found.usages.vectors)
+    wanted = {
+        f"{sense.number}{letter}": points[found.usages.items.index(usage)].tolist()
+        for sense in found.items
+        for letter, usage in zip("abc" if n_senses < 5 else "a", sense.examples, strict=False)
+    }
+    marks = [text for text in axes.texts if isinstance(text, Annotation)]
+    assert {text.get_text(): list(text.xy) for text in marks} == wanted
+    below = [text.get_text() for text in figures[0].texts]
+    assert all(any(line.startswith(f"{name}  ") for line in below) for name in wanted)
 
 
 @pytest.fixture

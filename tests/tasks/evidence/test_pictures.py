@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from elmo.tasks.evidence.curve_picture import _figure
 from elmo.tasks.evidence.pictures import CURVES, GAINS, MIXES, draw_pictures
 from elmo.tasks.evidence.statistics import difference, summary
 from elmo.tasks.evidence.tables import Curve, Evidence, Gain, Mix, Point, Row, Table, TaskAbout
@@ -81,3 +82,18 @@ def test_one_seed_has_no_intervals_in_the_text() -> None:
     assert "±" not in text
     assert "[" not in text
     assert "of one seed." in text
+
+
+@pytest.mark.parametrize("n_tasks", [1, 2])
+def test_what_the_lines_mean_lies_inside_the_picture(n_tasks: int) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    curves = evidence().curves[:n_tasks]
+    figure = _figure(curves, {curve.task: "f1" for curve in curves})
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    (legend,) = figure.legends
+    box = legend.get_title().get_window_extent(canvas.get_renderer())
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.width

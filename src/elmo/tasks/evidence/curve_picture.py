@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ _STYLES = {"ELMo": ("#0072B2", "o", "-"), "baseline": ("#D55E00", "s", "--")}
 _COLUMNS = 3
 _PANEL = (3.4, 2.7)  # inches
 _TITLE = 28  # Latin letters
+_LETTERS = 14  # of the smallest print in an inch
 
 
 def draw_curves(curves: Sequence[Curve], path: str | Path, *, scores: Mapping[str, str]) -> None:
@@ -50,16 +52,18 @@ def _figure(curves: Sequence[Curve], scores: Mapping[str, str]) -> Figure:
         axes.set_visible(False)
     lines, names = cells[0].get_legend_handles_labels()
     figure.legend(
-        lines, names, loc="outside lower left", ncols=2, fontsize=9, frameon=False, title=_under(curves),
-        title_fontsize=8.5, alignment="left",
+        lines, names, loc="outside lower left", ncols=2, fontsize=9, frameon=False,
+        title=_under(curves, 0.9 * size[0]), title_fontsize=8.5, alignment="left",
     )  # fmt: skip
     return figure
 
 
-def _under(curves: Sequence[Curve]) -> str:
+def _under(curves: Sequence[Curve], inches: float) -> str:
+    """What the lines mean, in as many lines as fit into so many inches."""
     n_seeds = len(curves[0].points[0].baseline.scores)
     band = f"bands: one standard deviation over {n_seeds} seeds" if n_seeds > 1 else "one seed"
-    return f"{band}; dotted: the baseline with all examples; the axis of examples is logarithmic"
+    text = f"{band}; dotted: the baseline with all examples; the axis of examples is logarithmic"
+    return textwrap.fill(text, int(inches * _LETTERS))
 
 
 def _draw(axes: Axes, curve: Curve) -> None:
