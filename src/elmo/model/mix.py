@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmo.errors import ConfigError, ShapeError
+from elmo.model.dropout import Dropout
 from elmo.model.layers import Layers
 
 
@@ -37,13 +38,11 @@ class LayerMix(nn.Module):
             raise ConfigError("a mix of the top layer only takes no weights")
         if weights is not None and len(weights) != n_layers:
             raise ConfigError(f"expected {n_layers} weights, one per layer, found {len(weights)}")
-        if not 0.0 <= dropout < 1.0:
-            raise ConfigError(f"dropout must lie in 0..1, found {dropout}")
         self.n_layers = n_layers
         self.top_only = top_only
         self.layer_norm = layer_norm
         self.keep_boundaries = keep_boundaries
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         w = torch.zeros(n_layers) if weights is None else torch.tensor(weights, dtype=torch.float32)
         self.w = nn.Parameter(w, requires_grad=not (is_fixed or top_only))
         self.gamma = nn.Parameter(torch.tensor(float(gamma)), requires_grad=not is_fixed)

@@ -29,7 +29,9 @@ from elmo.train.checkpoint import Checkpoints, Snapshot, optimiser_state, optimi
 
 E = TypeVar("E", bound=Example)
 P = TypeVar("P")
-_NETWORKS = 2  # the version of the heads' weights: a checkpoint of another one is not gone on with
+_NETWORKS = (
+    3  # the version of the heads, their weights and draws: a checkpoint of another one is not gone on with
+)
 _POOL = 50  # batches whose examples are sorted by size together
 
 

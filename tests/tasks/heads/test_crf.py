@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from elmo.errors import ConfigError, ShapeError
-from elmo.tasks.heads.crf import Crf
+from elmo.tasks.heads.crf import Chain, Crf
+from elmo.tasks.heads.crf_sums import ChainSums
 
 N_TAGS = 3
 LENGTHS = (4, 1, 3, 2)
@@ -93,6 +94,38 @@ def test_marginals_are_the_gradient_of_log_z() -> None:
     emissions.requires_grad_()
     (gradient,) = torch.autograd.grad(crf.chain().log_partition(emissions, mask).sum(), emissions)
     torch.testing.assert_close(crf.marginals(emissions, mask), gradient, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("spread", [1.0, 30.0, 300.0, 3000.0])
+def test_sums_of_numbers_agree_with_sums_of_logarithms(
+    spread: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However far scores lie apart: where numbers do not reach, logarithms are taken."""
+    crf = a_crf(12, **bio(), has_constrained_training=True)
+    emissions, tags, mask = a_batch(12, lengths=(9, 1, 5, 7))
+    emissions = (spread * emissions).requires_grad_()
+    wanted = [emissions, *crf.parameters()]
+
+    def found() -> list[Tensor]:
+        likelihood = crf.log_likelihood(emissions, tags, mask)
+        gradients = torch.autograd.grad(likelihood.sum(), wanted)
+        return [likelihood, crf.marginals(emissions, mask), *gradients]
+
+    quick = found()
+    monkeypatch.setattr(Chain, "_sums", lambda *_: None)
+    for one, other in zip(quick, found(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_sums_that_numbers_cannot_hold_are_known() -> None:
+    crf, (emissions, _, mask) = a_crf(13), a_batch(13)
+    parts = {"starts": crf.starts, "steps": crf.steps, "ends": crf.ends}
+    assert ChainSums.of(emissions, mask, **parts).is_exact
+    torn = emissions.clone()
+    torn[0, 1], torn[0, 2] = torch.tensor([0.0, -1e4, -1e4]), torch.tensor([-1e4, 0.0, -1e4])
+    never = crf.steps.detach().clone()
+    never[0, 1] = -1e4  # a step that both words ask for
+    assert not ChainSums.of(torn, mask, **parts | {"steps": never}).is_exact
 
 
 def test_likelihood_and_its_gradients_agree_with_trying_every_sequence() -> None:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elmo.errors import ConfigError
+from elmo.model.dropout import kept_units
 from elmo.tasks.heads.highway_lstm import HighwayLstm, HighwayLstmLayer
 
 Array = NDArray[np.float64]
@@ -71,7 +72,7 @@ def test_dropout_leaves_out_the_same_units_at_every_word() -> None:
     torch.manual_seed(11)
     found = layer(x.transpose(0, 1)).detach().numpy()  # (time, batch, width)
     torch.manual_seed(11)
-    kept = torch.empty(3, 3, dtype=torch.float64).bernoulli_(0.5).numpy() * 2
+    kept = kept_units((3, 3), 0.5, like=x).numpy()
     assert 0 < (kept == 0).sum() < 9
     for k in range(3):
         expected = slow_layer(layer, x[k].numpy(), is_backward=False, kept=kept[k])

@@ -31,7 +31,7 @@ from elmo.tasks.word_sources import WordSources
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
 
-VERSION = 2  # of what a run is: another one repeats all of them
+VERSION = 3  # of what a run is: another one repeats all of them
 _log = logging.getLogger(__name__)
 _UNSEEN = logging.getLogger("elmo.tasks.kinds.labels")
 

@@ -15,9 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmo.errors import ConfigError, DataError, ShapeError
+from elmo.model.dropout import Dropout
 from elmo.tasks.heads.attention import join_outputs
 from elmo.tasks.heads.passage_attention import QuestionAttention, SelfAttention
-from elmo.tasks.heads.recurrent import BiLstm, LockedDropout
+from elmo.tasks.heads.recurrent import BiLstm
 from elmo.tasks.heads.sentence_vectors import SentenceVectors, Widths
 
 MAX_LENGTH = 17  # tokens of an answer, as in the paper
@@ -47,7 +48,7 @@ class AnswersHead(nn.Module):
         super().__init__()
         width = 2 * hidden_width
         self.output_width = widths.outputs
-        self.dropout = LockedDropout(dropout)
+        self.dropout = Dropout(dropout, is_locked=True)
         self.shared = BiLstm(widths.inputs, hidden_width, dropout=dropout)
         self.attention = QuestionAttention(width + widths.outputs)
         self.merge = nn.Linear(self.attention.width, width)

@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmo.errors import ConfigError
+from elmo.model.dropout import Dropout
 from elmo.tasks.heads.attention import align, join_outputs
 from elmo.tasks.heads.pooling import SelfAttentivePooling, masked_max, masked_mean, masked_min
-from elmo.tasks.heads.recurrent import BiLstm, LockedDropout
+from elmo.tasks.heads.recurrent import BiLstm
 from elmo.tasks.heads.sentence_vectors import SentenceVectors, Widths
 
 FinalLayers = Literal["relu", "maxout"]
@@ -56,7 +57,7 @@ class BiattentiveHead(nn.Module):
         if final_layers not in get_args(FinalLayers):
             raise ConfigError(f"final_layers must be relu or maxout, not {str(final_layers)!r:.40}")
         self.output_width = widths.outputs
-        self.dropout = LockedDropout(dropout)
+        self.dropout = Dropout(dropout, is_locked=True)
         self.feedforward = nn.Linear(widths.inputs, hidden_width)
         self.encoder = BiLstm(hidden_width, hidden_width, dropout=dropout)
         encoded_width = self.encoder.width + widths.outputs
@@ -64,11 +65,11 @@ class BiattentiveHead(nn.Module):
         self.self_attentive = SelfAttentivePooling(self.integrator.width)
         pooled_width = 4 * self.integrator.width
         self.final = nn.Sequential(
-            nn.Dropout(dropout),
+            Dropout(dropout),
             *_layer(final_layers, pooled_width, hidden_width),
-            nn.Dropout(dropout),
+            Dropout(dropout),
             *_layer(final_layers, hidden_width, hidden_width),
-            nn.Dropout(dropout),
+            Dropout(dropout),
             nn.Linear(hidden_width, n_labels),
         )
 

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from elmo.errors import ConfigError, DataError, ShapeError
+from elmo.model.dropout import Dropout
 from elmo.tasks.data.examples import Span
 from elmo.tasks.heads.attention import join_outputs
-from elmo.tasks.heads.recurrent import BiLstm, LockedDropout
+from elmo.tasks.heads.recurrent import BiLstm
 from elmo.tasks.heads.sentence_vectors import SentenceGroups, SentenceVectors, Widths
 from elmo.tasks.heads.span_vectors import (
     Spans,
@@ -133,7 +134,7 @@ class CoreferenceHead(nn.Module):
         self.max_span_width, self.kept_share = max_span_width, kept_share
         self.max_antecedents = max_antecedents
         self.has_singletons, self.output_width = has_singletons, widths.outputs
-        self.input_dropout, self.state_dropout = nn.Dropout(input_dropout), LockedDropout(dropout)
+        self.input_dropout, self.state_dropout = Dropout(input_dropout), Dropout(dropout, is_locked=True)
         self.context = BiLstm(widths.inputs, hidden_width)
         self.vectors = SpanVectors(
             state_width=self.context.width + widths.outputs,
@@ -278,10 +279,10 @@ def _rest(hidden_width: int, dropout: float) -> nn.Sequential:
     """The rest of a feedforward net of two hidden layers, after its first weights: a score."""
     return nn.Sequential(
         nn.ReLU(),
-        nn.Dropout(dropout),
+        Dropout(dropout),
         nn.Linear(hidden_width, hidden_width),
         nn.ReLU(),
-        nn.Dropout(dropout),
+        Dropout(dropout),
         nn.Linear(hidden_width, 1),
     )
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import ConfigError, ShapeError
+from elmo.tasks.heads.crf_sums import ChainSums, log_z
 
 FORBIDDEN = -1e30  # as good as -inf: exp() of it is 0, but a gradient through it stays a number
 
@@ -35,6 +36,9 @@ class Chain:
 
     def log_partition(self, emissions: Tensor, mask: Tensor) -> Tensor:
         """Log Z, (batch,), of ``emissions`` (batch, time, tag); 0 for a sentence without words."""
+        sums = self._sums(emissions, mask)
+        if sums is not None:
+            return log_z(sums, emissions, starts=self.starts, steps=self.steps, ends=self.ends)
         last = self._forward(emissions, mask)[-1]  # (batch, tag)
         return torch.where(mask[:, 0], (last + self.ends).logsumexp(dim=1), 0)
 
@@ -59,6 +63,9 @@ class Chain:
 
     def marginals(self, emissions: Tensor, mask: Tensor) -> Tensor:
         """How likely each word has each tag, (batch, time, tag); zero for padding."""
+        sums = self._sums(emissions, mask)
+        if sums is not None:
+            return sums.marginals().to(emissions.dtype)
         before = torch.stack(self._forward(emissions, mask), dim=1)  # (batch, time, tag)
         after = torch.stack(self._backward(emissions, mask), dim=1)
         return torch.where(mask[:, :, None], (before + after).softmax(dim=2), 0)
@@ -80,6 +87,13 @@ class Chain:
             path.append(origin.gather(1, path[-1][:, None])[:, 0])
         tags = torch.stack(path[::-1], dim=1)  # (batch, time)
         return BestPaths(tags.masked_fill(~mask, -1), torch.where(mask[:, 0], scores, 0))
+
+    def _sums(self, emissions: Tensor, mask: Tensor) -> ChainSums | None:
+        """Without logarithms, where numbers reach that far: not for paths that are forbidden altogether."""
+        if emissions.device.type != "cpu":  # others have no double precision, or are slow at it
+            return None
+        sums = ChainSums.of(emissions, mask, starts=self.starts, steps=self.steps, ends=self.ends)
+        return sums if sums.is_exact else None
 
     def _forward(self, emissions: Tensor, mask: Tensor) -> list[Tensor]:
         """For each time (batch, tag): log of the sum over all beginnings that lead to the tag there.

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from elmo.model.dropout import Dropout
 from elmo.tasks.heads.attention import align, join_outputs
 from elmo.tasks.heads.pooling import masked_max, masked_mean
-from elmo.tasks.heads.recurrent import BiLstm, LockedDropout
+from elmo.tasks.heads.recurrent import BiLstm
 from elmo.tasks.heads.sentence_vectors import SentenceVectors, Widths
 
 
@@ -28,16 +29,16 @@ class EsimHead(nn.Module):
     ) -> None:
         super().__init__()
         self.output_width = widths.outputs
-        self.dropout = LockedDropout(dropout)
+        self.dropout = Dropout(dropout, is_locked=True)
         self.encoder = BiLstm(widths.inputs, hidden_width, dropout=dropout)
         encoded_width = self.encoder.width + widths.outputs
         self.projection = nn.Linear(4 * encoded_width, hidden_width)
         self.composition = BiLstm(hidden_width, hidden_width, dropout=dropout)
         self.final = nn.Sequential(
-            nn.Dropout(dropout),
+            Dropout(dropout),
             nn.Linear(4 * self.composition.width, hidden_width),
             nn.Tanh(),
-            nn.Dropout(dropout),
+            Dropout(dropout),
             nn.Linear(hidden_width, n_labels),
         )
 

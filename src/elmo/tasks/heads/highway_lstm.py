@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from elmo.errors import ConfigError
+from elmo.model.dropout import kept_units
 from elmo.tasks.heads.recurrent import turned_places
 
 
@@ -69,7 +70,7 @@ class HighwayLstmLayer(nn.Module):
         """States (time, batch, width) of ``x`` (time, batch, width), from a state of zeros on."""
         kept = None
         if self.training and self.dropout > 0.0:
-            kept = x.new_empty(x.size(1), self.width).bernoulli_(1 - self.dropout) / (1 - self.dropout)
+            kept = kept_units((x.size(1), self.width), self.dropout, like=x)
         products = F.linear(
             x, self.input_weight, F.pad(self.bias, (0, self.width))
         )  # (time, batch, 6 · width)

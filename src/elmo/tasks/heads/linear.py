@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from elmo.model.dropout import Dropout
 from elmo.tasks.heads.attention import join_outputs
 from elmo.tasks.heads.pooling import masked_max, masked_mean
 from elmo.tasks.heads.sentence_vectors import SentenceVectors, Widths
@@ -21,7 +22,7 @@ class LinearHead(nn.Module):
         super().__init__()
         self.output_width = widths.outputs
         self.use_max = use_max
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.linear = nn.Linear((widths.inputs + widths.outputs) * (2 if use_max else 1), n_labels)
 
     def forward(self, vectors: SentenceVectors) -> Tensor:

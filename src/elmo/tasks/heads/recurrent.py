@@ -5,20 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-
-class LockedDropout(nn.Module):
-    """Dropout that drops the same units at every time step of a sentence (Gal and Ghahramani 2016)."""
-
-    def __init__(self, share: float) -> None:
-        super().__init__()
-        self.share = share
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Drop from (batch, time, width)."""
-        if not self.training or self.share == 0.0:
-            return x
-        kept = torch.empty_like(x[:, :1]).bernoulli_(1 - self.share)  # (batch, 1, width)
-        return x * (kept / (1 - self.share))
+from elmo.model.dropout import Dropout
 
 
 class BiLstm(nn.Module):
@@ -27,7 +14,7 @@ class BiLstm(nn.Module):
     def __init__(self, input_width: int, width: int, *, n_layers: int = 1, dropout: float = 0.0) -> None:
         super().__init__()
         self.width = 2 * width  # of what comes out
-        self.dropout = LockedDropout(dropout)
+        self.dropout = Dropout(dropout, is_locked=True)
         widths = [input_width] + [2 * width] * (n_layers - 1)
         self.layers = nn.ModuleList(_BothDirections(layer_width, width) for layer_width in widths)
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import DataError, ShapeError
+from elmo.model.dropout import Dropout
 from elmo.tasks.heads.crf import Crf
 from elmo.tasks.heads.highway_lstm import HighwayLstm
-from elmo.tasks.heads.recurrent import LockedDropout
 from elmo.tasks.heads.sentence_vectors import SentenceVectors, Widths
 from elmo.tasks.heads.tagger import TagPrediction, TagScores, mean_cross_entropy, predictions
 
@@ -41,7 +41,7 @@ class RolesHead(nn.Module):
     ) -> None:
         super().__init__()
         self.is_predicate = nn.Embedding(2, predicate_width)
-        self.dropout = LockedDropout(dropout)
+        self.dropout = Dropout(dropout, is_locked=True)
         self.lstm = HighwayLstm(
             widths.inputs + predicate_width, hidden_width, n_layers=n_layers, dropout=dropout
         )

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmo.errors import ConfigError, DataError
+from elmo.model.dropout import Dropout
 from elmo.tasks.heads.attention import join_outputs
 from elmo.tasks.heads.pooling import masked_max, masked_mean
 from elmo.tasks.heads.recurrent import BiLstm
@@ -52,7 +53,7 @@ class SimilarityHead(nn.Module):
         else:
             self.encoder = None
             pooled_width = widths.inputs + widths.outputs
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.compared = nn.Linear(2 * pooled_width, hidden_width)  # W₁ and W₂ side by side
         self.final = nn.Linear(hidden_width, high - low + 1)
 

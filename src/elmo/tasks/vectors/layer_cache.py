@@ -105,7 +105,7 @@ class LayerCache:
             blocks.write(part, encoder.layers([words for _, words in part]), merged=small)
         self._make_room(blocks, 0)
         self._tell_rest(blocks, wanted)
-        return Kept(blocks, encoder)
+        return Kept(blocks, encoder, {words: key for key, words in wanted.items()})
 
     def _make_room(self, blocks: _Blocks, n_bytes: int) -> bool:
         """Remove what was used longest ago, not ``blocks``, until ``n_bytes`` more fit; whether they do."""
@@ -163,13 +163,14 @@ class Computed:
 class Kept:
     """Layers that lie on disk, mapped into memory: pages that are not used cost nothing."""
 
-    def __init__(self, blocks: _Blocks, encoder: Encoder) -> None:
+    def __init__(self, blocks: _Blocks, encoder: Encoder, keys: Mapping[Words, bytes]) -> None:
         self._blocks = blocks
         self._encoder = encoder  # for the sentences that did not fit
+        self._keys = keys  # of the sentences that were asked for: every epoch looks them up again
 
     def of(self, sentences: Sequence[Words]) -> list[NDArray[Any]]:
         """(layer, time, width) for each, in half precision where they are kept."""
-        keys = [key_of(words) for words in sentences]
+        keys = [self._keys.get(words) or key_of(words) for words in sentences]
         given = dict(zip(keys, sentences, strict=True))
         rest = {key: words for key, words in given.items() if key not in self._blocks.rows}
         computed = dict(zip(rest, self._encoder.layers(list(rest.values())), strict=True)) if rest else {}

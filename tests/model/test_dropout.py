@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from elmo.errors import ConfigError
+from elmo.model.dropout import Dropout, kept_units
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.9])
+def test_a_share_is_dropped_wherever_a_number_stands(share: float) -> None:
+    torch.manual_seed(1)
+    kept = kept_units((50_000, 8), share, like=torch.zeros(()))
+    by_place = (kept == 0).float().mean(dim=0)  # eight draws come from two numbers of 64 bits
+    assert (by_place - share).abs().max() < 5 * (share * (1 - share) / 50_000) ** 0.5
+    assert kept.unique().numel() == 2
+    assert kept.max().item() == pytest.approx(1 / (1 - share), rel=1e-3)
+
+
+def test_neighbours_are_dropped_independently() -> None:
+    torch.manual_seed(2)
+    is_dropped = (kept_units((400_000,), 0.5, like=torch.zeros(())) == 0).double()
+    for lag in range(1, 9):
+        pairs = torch.corrcoef(torch.stack([is_dropped[:-lag], is_dropped[lag:]]))
+        assert abs(pairs[0, 1].item()) < 5 / 400_000**0.5
+
+
+def test_the_mean_stays_as_it_was_and_gradients_go_where_numbers_were_kept() -> None:
+    torch.manual_seed(3)
+    x = torch.ones(1000, 301, requires_grad=True)  # no multiple of four
+    found = Dropout(0.3)(x)
+    assert found.mean().item() == pytest.approx(1, abs=0.01)
+    found.sum().backward()
+    assert torch.equal(x.grad, found.detach())  # pyright: ignore
+
+
+def test_locked_units_are_the_same_at_every_time() -> None:
+    torch.manual_seed(4)
+    found = Dropout(0.5, is_locked=True)(torch.ones(6, 5, 40))
+    assert torch.equal(found, found[:, :1].expand_as(found))
+    assert not torch.equal(found[0], found[1])
+
+
+def test_nothing_is_dropped_after_training_or_without_a_share() -> None:
+    x = torch.randn(3, 4)
+    assert Dropout(0.5).eval()(x) is x
+    assert Dropout(0.0)(x) is x
+
+
+def test_a_seed_gives_the_same_draws() -> None:
+    first, second = (torch.manual_seed(5) and kept_units((33,), 0.5, like=torch.zeros(())) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
+def test_a_share_out_of_bounds_is_refused(share: float) -> None:
+    with pytest.raises(ConfigError, match=r"dropout must lie in 0\.\.1"):
+        Dropout(share)
