@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,12 @@ _WORDS = (("banks", "NOUN", "Number=Plur", "nsubj"), ("lend", "VERB", "Number=Pl
 
 def prepare(command: str | None, here: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside those that every command finds (``here``)."""
+    shutil.copytree(here / "model", here / "path" / "to" / "model")
     if command == "curves":
         for name in ("first", "second"):
             write_log(here / f"{name}.training")
     if command == "neighbours":
-        assert run("index", "corpus.txt", "--model", "model", "--out", "usages").code == 0
+        assert run("index", "corpus.txt", "--out", "usages").code == 0
     if command in ("senses", "change"):
         pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     if command == "wsd":

@@ -137,6 +137,38 @@ def test_progress_without_a_terminal_is_a_log_line_now_and_then(
     assert run("embed", "corpus.txt", *MODEL, "--restart", "--out", "v.npz", "--quiet").err == ""
 
 
+def test_a_terminal_gets_the_shapes_of_the_first_sentences(
+    run: Run, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    outcome = run("embed", "corpus.txt", *MODEL)
+    assert outcome.out.splitlines() == [
+        " 9 × 8  I sat by the bank of the river .",
+        " 0 × 8",
+        "10 × 8  The bank lent me money . It was kind .",
+        " 4 × 8  河 岸 café 😀",
+    ]
+    hint = "--out FILE, or a pipe, takes them all\n"
+    assert outcome.err == f"elmo: a terminal shows only the shapes of vectors; {hint}"
+    assert run("embed", "corpus.txt", *MODEL, "--quiet").err == ""
+    (here / "long.txt").write_text("\n" * 10 + "the bank\n")
+    outcome = run("embed", "long.txt", *MODEL, "--layers", "all")
+    assert outcome.out == "3 × 0 × 8\n" * 10
+    assert (
+        outcome.err == f"elmo: a terminal shows only the shapes of vectors, of the first 10 sentences; {hint}"
+    )
+
+
+def test_a_terminal_changes_nothing_about_a_file(
+    run: Run, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("embed", "corpus.txt", *MODEL, "--out", "a.npz").code == 0
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    outcome = run("embed", "corpus.txt", *MODEL, "--out", "b.npz")
+    assert (outcome.code, outcome.out) == (0, "")
+    assert (here / "a.npz").read_bytes() == (here / "b.npz").read_bytes()
+
+
 @pytest.mark.skipif(os.name == "nt", reason="opens a terminal of its own")
 def test_progress_on_a_terminal_is_a_bar_that_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     import pty

@@ -112,7 +112,10 @@ def test_a_wrong_value_is_told_in_plain_words(run: Run, arguments: str, said: st
         (["compare", "bank", "a bank", "a river", "--model", "model"], "sentence 2"),
         (["compare", "bank", "a bank", "a bank", "--model", "model", "--layers", "9"], "9"),
         (["compare", "bank", "a bank", "a bank", "--model", "model", "--picture", "x.bmp"], "x.bmp"),
-        (["compare", "bank", "a bank", "a bank", "--model", "model", "--picture", "no/x.png"], "no/x.png"),
+        (
+            ["compare", "bank", "a bank", "a bank", "--model", "model", "--picture", "corpus.txt/x.png"],
+            "is a file",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_told_in_one_line_with_code_1(

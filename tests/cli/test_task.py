@@ -209,7 +209,7 @@ def test_what_an_earlier_run_wrote_is_kept_unless_told(run: Run, ner: Path) -> N
         ("tagging train.conll --elmo-dropout 2", "the dropout of ELMo's vectors must lie in 0..1"),
         ("tagging train.conll --elmo none --layer-norm", "layers are to be normalised, but ELMo is at none"),
         ("tagging train.conll --out x.bin", "x.bin: expected a name that ends in .safetensors"),
-        ("tagging train.conll --out no/x.safetensors", "there is no folder no"),
+        ("tagging train.conll --out v/x.safetensors", "v is a file"),
         ("tagging train.conll --picture x.doc", "x.doc: expected a name that ends in"),
         ("tagging train.conll --tokenizer x", "tokenizer: expected one of en"),
         (
@@ -244,6 +244,9 @@ def test_what_cannot_be_measured_or_asked_is_told_in_one_line(run: Run, ner: Pat
     assert_refused(
         run(*evaluate, ner, "dev.conll", "--out", "x.json"), "ends in .jsonl, .conll, .tsv for tagging"
     )
+    assert_refused(run(*evaluate, ner, "dev.conll", "--out", "new/x.json"), "new/x.json: expected a name")
+    assert_refused(run(*evaluate, ner, "dev.conll", "--out", "some.bin/x.tsv"), "some.bin is a file")
+    assert not (here / "new").exists()
     assert_refused(run(*evaluate, ner, "dev.conll", "--out", "dev.conll"), "dev.conll: lies among the input")
     assert_refused(run(*predict, ner, "empty.conll"), "found an empty file")
     assert_refused(run(*predict, ner, "--text", " "), "--text:1: expected words in the text")
@@ -313,12 +316,25 @@ def test_a_model_remembers_how_its_examples_were_read(run: Run, data: Path) -> N
     assert json.loads(shown.out)["words"] == ["it's", "fine."]
 
 
+def test_the_folders_of_an_output_are_made(run: Run, ner: Path) -> None:
+    here = ner.parent
+    assert train(run, "tagging", "train.conll", out="new/models/ner.safetensors").code == 0
+    for command, file, out in (
+        ("evaluate", "dev.conll", "new/a/dev.jsonl"),
+        ("predict", "corpus.txt", "new/b/c.conll"),
+    ):
+        outcome = run("task", command, "new/models/ner.safetensors", file, "--out", out)
+        assert outcome.code == 0, outcome.err
+        assert (here / out).is_file()
+
+
 @pytest.mark.parametrize("command", [(), ("train",), ("evaluate",), ("predict",)])
 def test_every_example_of_the_help_runs(
     run: Run, ner: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("ELMO_CACHE", str(ner.parent / "cache"))
+    monkeypatch.setenv("ELMO_MODEL", "model")  # a tiny one in the place of the bundled
     shown = run("task", *command, "--help")
     assert (shown.code, shown.err) == (0, "")
     assert max(map(len, shown.out.splitlines())) <= 80

@@ -47,16 +47,19 @@ def test_long_work_is_told_now_and_then(
 
 def test_what_cannot_be_written_is_refused_before_work_begins(tmp_path: Path) -> None:
     (tmp_path / "y.tsv").mkdir()
+    (tmp_path / "z").touch()
     for name, message in (
         ("x.csv", "ends in .tsv or .json"),
         ("y.tsv", "found a folder"),
-        ("no/x.tsv", "there is no folder"),
+        ("z/no/x.tsv", "expected a folder, but .*z is a file"),
     ):
         with pytest.raises(OutputError, match=message):
             check_result_file(tmp_path / name)
     with pytest.raises(OutputError, match="lies among the input"):
         check_result_file(tmp_path / "x.tsv", inputs=["-", tmp_path / "." / "x.tsv"])
     check_result_file(tmp_path / "x.tsv")
+    check_result_file(tmp_path / "new" / "x.tsv")
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(

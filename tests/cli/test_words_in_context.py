@@ -223,7 +223,7 @@ def test_similarity_says_the_same_as_lines_json_and_file(run: Run, here: Path) -
         (("substitutes", "a [[b]]", "--out", "x.csv"), ("x.csv", ".tsv or .json")),
         (("senses", "tree", "old.txt"), ("'tree' does not occur in the text",)),
         (("senses", " ", "old.txt"), ("expected a word, found white space only",)),
-        (("senses", "bank", "empty.txt"), ("'bank' does not occur in the text",)),
+        (("senses", "bank", "empty.txt"), ("empty.txt: expected text, found no word in it",)),
         (("senses", "bank", "nowhere.txt"), ("nowhere.txt: no such file",)),
         (("senses", "bank", "old.txt", "--clusters", "13"), ("expected 13 usages or more", "found 12")),
         (("senses", "bank", "old.txt", "--picture", "x.doc"), ("x.doc",)),

@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import FormatError, OutputError
-from elmo.formats.files import member, names, new_folder, open_regular, read_json, read_lines
+from elmo.formats.files import (
+    check_parents,
+    make_parents,
+    member,
+    names,
+    new_folder,
+    open_regular,
+    read_json,
+    read_lines,
+)
 
 
 @pytest.fixture
@@ -281,3 +290,20 @@ def test_an_empty_folder_may_be_filled(tmp_path: Path) -> None:
     with new_folder(tmp_path / "model") as inside:
         (inside / "a").touch()
     assert names(tmp_path / "model") == ["a"]
+
+
+def test_the_folders_of_an_output_are_made_unless_a_file_is_in_the_way(tmp_path: Path) -> None:
+    for _ in range(2):  # they may be there already
+        check_parents(tmp_path / "a" / "b" / "x.tsv")
+        make_parents(tmp_path / "a" / "b" / "x.tsv")
+    assert names(tmp_path / "a") == ["b"]
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match=r"x\.tsv: expected a folder, but .*file is a file$"):
+        check_parents(tmp_path / "file" / "b" / "x.tsv")
+    with pytest.raises(OutputError, match=r"x\.tsv: cannot be written: Not a directory$"):
+        make_parents(tmp_path / "file" / "b" / "x.tsv")
+
+
+def test_looking_at_the_folders_of_an_output_makes_none(tmp_path: Path) -> None:
+    check_parents(tmp_path / "a" / "x.tsv")
+    assert names(tmp_path) == []

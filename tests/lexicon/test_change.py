@@ -245,7 +245,7 @@ def test_pictures_hold_words_intervals_and_periods(tmp_path: Path, n_periods: in
     many, single = ((tmp_path / f"{name}.svg").read_text(encoding="utf-8") for name in ("many", "one"))
     for part in ("$money", "1850s → ", "may be chance", "12 → 12"):
         assert part in many, part
-    for part in ("1850s: 12 usages", f"more in {periods[-1]}:", "$x$", "p = "):
+    for part in ("1850s: 12 usages", f"uses most typical of {periods[-1]}:", "$x$", "p = "):
         assert part in single, part
     assert ("from each period to the next" in many) == (n_periods == 3)
     with pytest.raises(DataError, match="one word or more to draw, found none"):
@@ -277,7 +277,7 @@ def test_the_command_ranks_tells_and_writes(app: typer.Typer, caplog: pytest.Log
     assert (code, error) == (0, None)
     assert out.startswith("1850s → 1950s\nword")
     assert re.search(r"rank correlation of change with frequency: [+-][01]\.\d\d \(2 words\)", out)
-    assert "bank: more in 1950s\n  + The [Bank] lent" in out
+    assert "bank: uses most typical of 1950s\n  + The [Bank] lent" in out
     assert (
         "tree: left out: expected 5 usages or more in each period, found 0 in 1850s, 1 in 1950s"
         in caplog.text

@@ -132,9 +132,25 @@ def test_a_folder_with_other_files_is_left_alone(job: IndexJob, elmo: Elmo) -> N
         build_index(replace(job, out=job.out / "thesis.tex"), elmo)
 
 
-@pytest.mark.parametrize("text", ["", "\n\n", ". , !\n"])
-def test_a_text_without_words_gives_an_empty_index(job: IndexJob, elmo: Elmo, text: str) -> None:
+@pytest.mark.parametrize("text", ["", "\n\n"])
+def test_a_text_without_tokens_is_refused_and_leaves_nothing(job: IndexJob, elmo: Elmo, text: str) -> None:
     Path(job.inputs[0]).write_text(text)
+    with pytest.raises(DataError, match="expected text, found no word in it"):
+        build_index(job, elmo)
+    assert not job.out.exists()
+
+
+def test_a_text_of_nothing_to_index_leaves_the_old_index_as_it_was(job: IndexJob, elmo: Elmo) -> None:
+    build_index(job, elmo)
+    before = contents(job.out)
+    Path(job.inputs[0]).write_text("\n")
+    with pytest.raises(DataError, match="found no word in it"):
+        build_index(replace(job, restart=True), elmo)
+    assert contents(job.out) == before
+
+
+def test_a_text_of_punctuation_gives_an_empty_index(job: IndexJob, elmo: Elmo) -> None:
+    Path(job.inputs[0]).write_text(". , !\n")
     index = build_index(job, elmo)
     assert len(index) == 0
     assert index.words == {}

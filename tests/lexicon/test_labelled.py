@@ -121,6 +121,7 @@ def test_a_folder_is_read_file_by_file(tmp_path: Path) -> None:
     [
         ("", 2, DataError, r"a\.tsv: expected labels in column 2, found no words"),
         ("\n \n", 2, DataError, "found no words"),
+        ("\n \n", "upos", DataError, r"a\.tsv: expected labels in column upos, found no words"),
         ("a\tX\nb\n", 2, DataError, r"a\.tsv:2: expected 2 columns parted by tabs, .*, found 1"),
         ("a X\n\nb\n", 2, DataError, r"a\.tsv:3: expected 2 columns or more parted by spaces, found 1"),
         ("a\tX\nb\t\n", 2, DataError, r"a\.tsv:2: expected a label in column 2, found nothing"),

@@ -308,5 +308,7 @@ def test_what_does_not_go_together_is_told(here: Path, arguments: tuple[str, ...
 def test_typos_are_told_before_a_model_is_loaded(here: Path) -> None:
     with pytest.raises(DataError, match=r"semcor\.json: no such file"):
         run("--train", "semcor.json", "--model", "no model", "--out", "s.safetensors")
-    with pytest.raises(OutputError, match="nowhere/s: its folder does not exist"):
-        run("--train", "semcor.jsonl", "--model", "no model", "--out", "nowhere/s")
+    with pytest.raises(
+        OutputError, match=r"semcor\.jsonl/s: expected a folder, but .*semcor\.jsonl is a file"
+    ):
+        run("--train", "semcor.jsonl", "--model", "no model", "--out", "semcor.jsonl/s")

@@ -173,8 +173,9 @@ def test_names_of_no_format_and_of_inputs_are_refused(tmp_path: Path) -> None:
             else:
                 with pytest.raises(OutputError, match=f"expected a name that ends in .* for {kind}"):
                     check_output(tmp_path / f"p{suffix}", kind)
-    with pytest.raises(OutputError, match="there is no folder"):
-        check_output(tmp_path / "no" / "p.jsonl", "tagging")
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match=r"expected a folder, but .*file is a file"):
+        check_output(tmp_path / "file" / "p.jsonl", "tagging")
     (tmp_path / "folder.jsonl").mkdir()
     with pytest.raises(OutputError, match="found a folder"):
         check_output(tmp_path / "folder.jsonl", "tagging")

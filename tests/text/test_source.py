@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import ConfigError, DataError, EncodingError
-from elmo.text.source import Tally, read_sentences
+from elmo.text.source import Tally, read_sentences, with_a_word
 from elmo.text.tokens import tokenizer
 
 EN = tokenizer("en")
@@ -88,3 +88,16 @@ def test_the_error_policy_reaches_every_format(tmp_path: Path) -> None:
         found = read_sentences([file], tokenizer=EN, input_format=input_format, errors="replace", tally=tally)  # type: ignore[arg-type]
         assert [sentence.tokens.tokens for sentence in found] == [("a",), ("\ufffd",)]
         assert tally.repaired == 1
+
+
+def test_a_text_without_a_word_is_refused_and_every_other_is_left_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    for text in ("", "\n \n"):
+        file.write_text(text)
+        with pytest.raises(DataError, match=r"a\.txt: expected text, found no word in it$"):
+            with_a_word(read_sentences([file], tokenizer=EN), named=[file])
+    with pytest.raises(DataError, match=r"^<stdin>: expected text"):
+        with_a_word([], named=["-"])
+    file.write_text("\na\n\nb\n")
+    expected = list(read_sentences([file], tokenizer=EN))
+    assert list(with_a_word(read_sentences([file], tokenizer=EN), named=[file])) == expected

@@ -51,8 +51,8 @@ app = typer.Typer(
     name="elmo",
     cls=_Group,
     epilog=examples(
-        "elmo embed corpus.txt --model model --out vectors.h5",
-        "elmo compare bank 'the bank of the river' 'the bank has money' --model model",
+        "elmo embed corpus.txt --out vectors.h5",
+        "elmo compare bank 'the bank of the river' 'the bank has money'",
     ),
     rich_markup_mode=None,
     add_completion=False,

@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from elmo.text.source import Sentence
 
 EXAMPLES = examples(
-    "elmo change corpus.txt more --words the,river --min-count 1 --model model",
-    "elmo change corpus.txt more --words the --min-count 1 -m model --json",
-    "elmo change corpus.txt more --min-count 1 --skip 0 -m model --out c.tsv",
-    "elmo change corpus.txt more --min-count 1 --skip 0 -m model --picture c.png",
+    "elmo change corpus.txt more --words the,river --min-count 1",
+    "elmo change corpus.txt more --words the --min-count 1 --json",
+    "elmo change corpus.txt more --min-count 1 --skip 0 --out c.tsv",
+    "elmo change corpus.txt more --min-count 1 --skip 0 --picture c.png",
 )
 
 
@@ -227,8 +227,8 @@ def _lines(changes: Changes, top: int) -> list[str]:
     for word in changes.words[:top]:
         step = word.whole
         if step.appeared or step.went:
-            lines += ["", one_line(f"{word.word}: more in {last}")]
+            lines += ["", one_line(f"{word.word}: uses most typical of {last}")]
             lines += [f"  + {sentence_line(usage)}" for usage in step.appeared]
-            lines.append(one_line(f"{word.word}: more in {first}"))
+            lines.append(one_line(f"{word.word}: uses most typical of {first}"))
             lines += [f"  - {sentence_line(usage)}" for usage in step.went]
     return lines

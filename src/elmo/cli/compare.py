@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from elmo.embed.compare import Comparison
 
 EXAMPLES = examples(
-    "elmo compare bank 'the bank of the river' 'the bank has money' --model model",
-    "elmo compare bank 'a bank' 'two [[banks]]' 'BANK' --model model --json",
-    "elmo compare 苹果 '我吃苹果' '苹果公司' --tokenizer zh --model model",
-    "elmo compare bank 'a bank' 'the bank' --model model --picture bank.png",
+    "elmo compare bank 'the bank of the river' 'the bank has money'",
+    "elmo compare bank 'a bank' 'two [[banks]]' 'BANK' --json",
+    "elmo compare 苹果 '他每天吃一个苹果' '苹果发布了新款手机' --model zh",
+    "elmo compare bank 'a bank' 'the bank' --picture bank.png",
 )
 
 

@@ -11,8 +11,8 @@ from elmo.cli.options import MODEL_HELP, examples
 from elmo.cli.report import logger
 
 EXAMPLES = examples(
-    "elmo convert model half --dtype float16",
-    "elmo convert model for-allennlp --to hdf5",
+    "elmo convert en half --dtype float16",
+    "elmo convert path/to/model for-allennlp --to hdf5",
 )
 
 

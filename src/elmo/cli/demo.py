@@ -14,7 +14,7 @@ from elmo.cli.report import logger, one_line
 if TYPE_CHECKING:
     from elmo.embed.compare import Comparison
 
-EXAMPLES = examples("elmo demo", "elmo demo --model model --picture words.png")
+EXAMPLES = examples("elmo demo", "elmo demo --model path/to/model --picture words.png")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -24,16 +26,19 @@ from elmo.cli.options import (
 from elmo.cli.report import logger, one_line
 
 if TYPE_CHECKING:
+    from elmo.embed.elmo import Elmo
     from elmo.embed.job import EmbedJob, Plan, Summary
 
 EXAMPLES = examples(
-    "elmo embed corpus.txt --model model",
-    "elmo embed - --model model --layers top < corpus.txt",
-    "elmo embed corpus.txt more/*.txt --model model --out vectors.h5",
-    "elmo embed corpus.txt --model model --layers all --dtype float16 --out v.npz",
-    "elmo embed corpus.txt --model model --split --out big.parquet --dry-run",
-    "elmo embed corpus.txt --model model --workers 2 --out vectors.safetensors",
+    "elmo embed corpus.txt more/*.txt --out vectors.h5",
+    "elmo embed corpus.txt --layers all --dtype float16 --out v.npz",
+    "elmo embed corpus.txt --split --out big.parquet --dry-run",
+    "elmo embed corpus.txt --workers 2 --out vectors.safetensors",
+    "elmo embed corpus.txt --model path/to/model --out other.h5",
+    "elmo embed - --layers top < corpus.txt",
 )
+_SHOWN = 10  # sentences on a terminal
+_WIDE = 80  # of a sentence there, in Latin letters
 _COUNTED_BYTES = 1 << 32  # counting the lines of more than that would hold up the work
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7", b"BZh", b"\x28\xb5")
 
@@ -48,7 +53,7 @@ def command(
         typer.Option(
             metavar="FILE",
             help="Its suffix is the format: .h5 (AllenNLP's layout), .safetensors, .npz, .parquet, .jsonl.",
-            show_default="JSON lines on stdout",
+            show_default="JSON lines on stdout; on a terminal, their shapes",
         ),
     ] = None,
     layers: Layers = "average",
@@ -95,8 +100,8 @@ def command(
 ) -> None:
     """Embed text: a vector for every token.
 
-    A run with --out that was stopped goes on where it was when the same command is given again, with
-    another number of workers, too.
+    After Ctrl-C, a kill or a full disk, give the same command again: with --out it goes on after its last
+    whole part (with another number of workers, too), to the same bytes as if it had never stopped.
     """
     from elmo.cli.progress import shown, what_is_kept
     from elmo.embed.elmo import Elmo
@@ -128,6 +133,9 @@ def command(
     if dry_run:
         _print_plan(plan(job, elmo))
         return
+    if out is None and sys.stdout.isatty():
+        _tell(job, _show_shapes(job, elmo))
+        return
     if out is not None:
         context.obj.after_interrupt = partial(what_is_kept, out, restart=restart)
     n_sentences = None if context.obj.is_quiet else lines_to_come(job)
@@ -136,6 +144,32 @@ def command(
     _tell(job, summary)
     if summary.is_cut_short:
         raise BrokenPipeError
+
+
+def _show_shapes(job: EmbedJob, elmo: Elmo) -> Summary:
+    """For a terminal, where the numbers of one sentence would fill several screens: the first sentences."""
+    from elmo.embed.figure import shortened
+    from elmo.embed.groups import check_length
+    from elmo.embed.job import Summary
+    from elmo.embed.request import encode
+    from elmo.text.source import Tally
+
+    tally = Tally()
+    read = list(islice(job.sentences(elmo.tokenizer, tally), _SHOWN + 1))
+    for sentence in read[:_SHOWN]:
+        check_length(sentence)
+    found = encode(read[:_SHOWN], job, elmo)
+    shapes = [" × ".join(map(str, encoding.vectors.shape)) for encoding in found]
+    widest = max(map(len, shapes), default=0)
+    for shape, encoding in zip(shapes, found, strict=True):
+        print(f"{shape:>{widest}}  {shortened(one_line(' '.join(encoding.tokens)), _WIDE)}".rstrip())
+    has_more = len(read) > _SHOWN
+    of = f", of the first {_SHOWN} sentences" if has_more else ""
+    logger.info("a terminal shows only the shapes of vectors%s; --out FILE, or a pipe, takes them all", of)
+    return Summary(
+        sentences=len(found), tokens=sum(map(len, found)), kept=0, was_complete=False, files=(),
+        manifest=None, repaired_lines=tally.repaired, skipped_lines=tally.skipped, is_cut_short=has_more,
+    )  # fmt: skip
 
 
 def _print_plan(found: Plan) -> None:
@@ -169,6 +203,8 @@ def _tell(job: EmbedJob, summary: Summary) -> None:
         )
     if summary.skipped_lines:
         logger.warning("lines left out that were not UTF-8 (--errors skip): %d", summary.skipped_lines)
+    if not summary.tokens and not summary.is_cut_short:
+        logger.warning("the text has no word in it, so there are no vectors")
     if job.out is not None:
         done = "was done already" if summary.was_complete else "written"
         fields = {

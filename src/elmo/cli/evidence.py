@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from elmo.tasks.evidence.collect import RunReport
 
 EXAMPLES = examples(
-    "elmo evidence plan.toml --model model --vectors glove.txt --out evidence",
-    "elmo evidence plan.toml -m model --out evidence --tables 1 --curve",
+    "elmo evidence plan.toml --vectors glove.txt --out evidence",
+    "elmo evidence plan.toml -m path/to/model --out other --tables 1 --curve",
     "elmo evidence plan.toml --out evidence --tables 1,3 --tasks ner --seeds 2",
 )
 _CONDITIONS = {

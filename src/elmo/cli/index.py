@@ -25,9 +25,9 @@ from elmo.cli.report import logger
 from elmo.cli.words import NowAndThen, Words, word_list
 
 EXAMPLES = examples(
-    "elmo index corpus.txt --model model --out usages",
-    "elmo index corpus.txt --model model --words bank,river --out few",
-    "elmo index corpus.txt more/*.txt --model model --limit 100 --out sample",
+    "elmo index corpus.txt --out usages",
+    "elmo index corpus.txt --words bank,river --out few",
+    "elmo index corpus.txt more/*.txt --limit 100 --out sample",
 )
 
 
@@ -65,7 +65,8 @@ def command(
 ) -> None:
     """Index a corpus: where each word stands, and its vector there.
 
-    A run that was stopped goes on where it was when the same command is given again.
+    After Ctrl-C, a kill or a full disk, give the same command again: it goes on after its last whole part,
+    to the same bytes as if it had never stopped.
     """
     from elmo.cli.progress import shown, what_is_kept
     from elmo.embed.elmo import Elmo

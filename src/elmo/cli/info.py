@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from elmo.formats.detect import ModelInfo
 
 EXAMPLES = examples(
-    "elmo info model",
-    "elmo info model --json",
-    "elmo info model --engine",
-    "elmo info model --engine --precision bfloat16",
+    "elmo info",
+    "elmo info path/to/model --json",
+    "elmo info --engine",
+    "elmo info path/to/model --engine --precision bfloat16",
 )
 
 _ALPHABETS = {"bytes": "UTF-8 bytes", "simplified": "UTF-8 bytes, Chinese simplified"}

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from elmo.lexicon.neighbours import Neighbours
 
 EXAMPLES = examples(
-    "elmo neighbours usages 'by the [[bank]] of the river' --model model",
-    "elmo neighbours usages 'the river' --word river -n 3 --model model --json",
-    "elmo neighbours usages 'a [[bank]]' --among others --model model --out n.tsv",
-    "elmo neighbours usages 'a [[bank]]' --model model --picture n.png",
+    "elmo neighbours usages 'by the [[bank]] of the river'",
+    "elmo neighbours usages 'the river' --word river -n 3 --json",
+    "elmo neighbours usages 'a [[bank]]' --among others --out n.tsv",
+    "elmo neighbours usages 'a [[bank]]' --picture n.png",
 )
 
 

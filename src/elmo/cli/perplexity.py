@@ -16,13 +16,16 @@ if TYPE_CHECKING:
     from elmo.text.source import Tally
 
 EXAMPLES = examples(
-    "elmo perplexity model corpus.txt",
-    "elmo perplexity model corpus.txt more --split --start carry --json",
-    "elmo perplexity model corpus.txt --start zero --out scores.tsv",
-    "elmo perplexity model corpus.txt --start zero --by token --out scores.jsonl",
+    "elmo perplexity en corpus.txt",
+    "elmo perplexity path/to/model corpus.txt more --split --start carry --json",
+    "elmo perplexity en corpus.txt --start zero --out scores.tsv",
+    "elmo perplexity en corpus.txt --start zero --by token --out scores.jsonl",
 )
 _COLUMNS = ("forward", "backward", "arithmetic", "geometric", "nats/token", "bits/char")
 _N_SHOWN = 10  # unknown words in the table
+_TO_QUOTE = (
+    "to quote: geometric, as <UNK>; carry for running text, as bilm-tf does, zero for single sentences"
+)
 
 
 def command(
@@ -77,6 +80,9 @@ def command(
     device: Device = "cpu",
 ) -> None:
     """Measure how well a model predicts text: perplexity, every token, full softmax.
+
+    Quote the geometric mean with unknown words as <UNK>: of carry for running text, as bilm-tf does, of zero
+    for sentences that stand alone; the forward one beside models that read from left to right.
 
     Per character counts the characters of the words and one boundary after each word.
     """
@@ -141,6 +147,8 @@ def _lines(found: Perplexity) -> list[str]:
     for start, both in found.by_start.items():
         lines.append(f"{start:6}{'as <UNK>':9}{_row(both.with_unknown)}")
         lines.append(f"{'':6}{'left out':9}{_row(both.without_unknown)}")
+    if len(found.by_start) > 1:  # who asked for one start knows what for
+        lines += ["", _TO_QUOTE]
     return lines
 
 

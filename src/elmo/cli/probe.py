@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from elmo.lexicon.probe import Baseline, LayerProbe, Measure, Probing
 
 EXAMPLES = examples(
-    "elmo probe train.conllu dev.conllu --column upos --model model",
-    "elmo probe train.conllu dev.conllu --column feats:Number -m model --seeds 3",
-    "elmo probe train.conllu dev.conllu --column deprel -m model --picture x.png",
-    "elmo probe train.tsv dev.tsv --column 2 --model model --out probes.tsv",
+    "elmo probe train.conllu dev.conllu --column upos",
+    "elmo probe train.conllu dev.conllu --column feats:Number --seeds 3",
+    "elmo probe train.conllu dev.conllu --column deprel --picture x.png",
+    "elmo probe train.tsv dev.tsv --column 2 --out probes.tsv",
 )
 _COLUMNS = ("layer", "measure", "label", "n", "mean", "spread")
 _N_LABELS = 12  # in the table

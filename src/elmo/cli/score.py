@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from elmo.predict.scores import SentenceScores
 
 EXAMPLES = examples(
-    "elmo score corpus.txt --model model",
-    "elmo score --text 'the bank of the river' --tokens --model model",
-    "elmo score --text 我坐在河岸 --tokenizer zh --json --model model",
-    "elmo score corpus.txt more --tokens --out scores.tsv --model model",
-    "elmo score --text 'the river bank' --model model --picture score.png",
+    "elmo score corpus.txt",
+    "elmo score --text 'the bank of the river' --tokens",
+    "elmo score --text 我坐在河岸 --model zh --json",
+    "elmo score corpus.txt more --tokens --out scores.tsv",
+    "elmo score --text 'the river bank' --picture score.png",
 )
 _DRAWN = 12  # sentences of one picture
 _SENTENCE = f"{'forward':>11}{'backward':>11}{'perplexity':>13}{'unknown':>9}  sentence"

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from elmo.lexicon.usages import Usages
 
 EXAMPLES = examples(
-    "elmo senses bank corpus.txt --model model",
-    "elmo senses bank corpus.txt --model model --clusters 2 --json",
-    "elmo senses bank corpus.txt --model model --clusters 2 --out bank.tsv",
-    "elmo senses the corpus.txt --model model --method kmeans --picture the.png",
+    "elmo senses bank corpus.txt",
+    "elmo senses bank corpus.txt --clusters 2 --json",
+    "elmo senses bank corpus.txt --clusters 2 --out bank.tsv",
+    "elmo senses the corpus.txt --method kmeans --picture the.png",
 )
 
 
@@ -92,7 +92,7 @@ def command(
     from elmo.errors import DataError
     from elmo.lexicon.index import MANIFEST, Index
     from elmo.lexicon.senses import COLUMNS, senses
-    from elmo.text.source import Tally, expand, read_sentences
+    from elmo.text.source import Tally, expand, read_sentences, with_a_word
 
     check_result_file(out)
     if picture:
@@ -117,7 +117,7 @@ def command(
                 inputs, tokenizer=elmo.tokenizer, input_format=input_format, split=split, errors=errors,
                 tally=tally,
             )  # fmt: skip
-            read = told(sentences, show)
+            read = told(with_a_word(sentences, named=inputs), show)
             found = find_usages(read, [word], key=entry_key(elmo), limit=limit, seed=seed)[word]
         tell_of_bytes(tally)
         hint = "" if found or input_format != "text" else hint_of_tokens(elmo.tokenizer, word)

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from elmo.lexicon.word_pairs import PairJudgements, PairSimilarities
 
 EXAMPLES = examples(
-    "elmo similarity pairs.data.txt --model model",
-    "elmo similarity wic --model model --layers all",
-    "elmo similarity pairs.data.txt --model model --layers 1 --out pairs.tsv",
-    "elmo similarity wic --model model --layers all --picture pairs.png",
-    "elmo similarity pairs.data.txt -m model --tune more.data.txt more.gold.txt",
+    "elmo similarity pairs.data.txt",
+    "elmo similarity wic --layers all",
+    "elmo similarity pairs.data.txt --layers 1 --out pairs.tsv",
+    "elmo similarity wic --layers all --picture pairs.png",
+    "elmo similarity pairs.data.txt --tune more.data.txt more.gold.txt",
 )
 _COLUMNS = ("pair", "word", "pos", "layer", "cosine", "judgement", "first", "second")
 

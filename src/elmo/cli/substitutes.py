@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from elmo.lexicon.substitutes import Substitutes
 
 EXAMPLES = examples(
-    "elmo substitutes 'I sat by the [[bank]] of the river .' --model model",
-    "elmo substitutes 'the river' 'a river' --word river -n 3 -m model --json",
-    "elmo substitutes 'a [[bank]]' --candidates river,café --model model",
-    "elmo substitutes 'a [[bank]]' --combine product --model model --out s.tsv",
-    "elmo substitutes 'the [[river]]' --model model --picture s.png",
+    "elmo substitutes 'I sat by the [[bank]] of the river .'",
+    "elmo substitutes 'the river' 'a river' --word river -n 3 --json",
+    "elmo substitutes 'a [[bank]]' --candidates river,café",
+    "elmo substitutes 'a [[bank]]' --combine product --out s.tsv",
+    "elmo substitutes 'the [[river]]' --picture s.png",
 )
 _COLUMNS = ("sentence", "target", "rank", "substitute", "lemma", "probability", "forward", "backward",
             "similarity")  # fmt: skip

@@ -8,7 +8,7 @@ from elmo.cli import task_evaluate, task_predict, task_train
 from elmo.cli.options import examples
 
 EXAMPLES = examples(
-    "elmo task train tagging train.conll --out a.safetensors -m model --epochs 2",
+    "elmo task train tagging train.conll --out a.safetensors --epochs 2",
     "elmo task evaluate ner.safetensors dev.conll",
     "elmo task predict ner.safetensors --text 'The river bank .'",
 )

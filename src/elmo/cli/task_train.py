@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 
 KINDS = "tagging, classification, entailment, similarity, answers, roles or coreference"
 EXAMPLES = examples(
-    "elmo task train tagging train.conll --out a.safetensors -m model --epochs 2",
-    "elmo task train classification texts.tsv --out b.safetensors -m model",
-    "elmo task train roles roles.tsv --out c.safetensors -m model --elmo both",
-    "elmo task train tagging train.conll --out d.safetensors -m model --vectors v",
-    "elmo task train tagging train.conll --out e.safetensors -m model --adapt 1",
+    "elmo task train tagging train.conll --out a.safetensors --epochs 2",
+    "elmo task train classification texts.tsv --out b.safetensors",
+    "elmo task train roles roles.tsv --out c.safetensors --elmo both",
+    "elmo task train tagging train.conll --out d.safetensors --vectors v",
+    "elmo task train tagging train.conll --out e.safetensors --adapt 1",
 )
 SUFFIX = ".safetensors"
 _HELD_OUT = 10  # one in so many groups of examples
@@ -218,7 +218,7 @@ def command(
     if is_held_out:
         of_all = f"{len(measured):,} of {len(learned) + len(measured):,}"
         logger.info("%s examples are held out to measure on (--dev names others)", of_all)
-    folder = out.with_name(f"{out.name}.training")
+    folder = _beside(out)
     context.obj.after_interrupt = partial(_what_is_kept, folder, is_adapted=bool(adapt))
     with (
         locked(out.with_name(f".{out.name}.lock"), subject=out),
@@ -252,6 +252,14 @@ def command(
         _draw(found, out, picture)
 
 
+def _beside(out: Path) -> Path:
+    """Where checkpoints go; the folders that it and the model lie in are made."""
+    from elmo.formats.files import make_parents
+
+    make_parents(out)
+    return out.with_name(f"{out.name}.training")
+
+
 def _what_is_kept(folder: Path, *, is_adapted: bool) -> str:
     """What to do after Ctrl-C; a biLM that is adapted first keeps checkpoints of its own."""
     from elmo.train.checkpoint import Checkpoints
@@ -271,12 +279,11 @@ def _lasting(model: str | None) -> str | None:
 
 def _check_out(out: Path, *, inputs: Sequence[str], is_replaced: bool) -> None:
     from elmo.errors import OutputError
-    from elmo.formats.files import shown
+    from elmo.formats.files import check_parents, shown
 
     if out.suffix != SUFFIX:
         raise OutputError(f"{shown(out)}: expected a name that ends in {SUFFIX}")
-    if not out.parent.is_dir():
-        raise OutputError(f"{shown(out)}: there is no folder {shown(out.parent)}")
+    check_parents(out)
     if out.is_dir():
         raise OutputError(f"{shown(out)}: expected the name of a file, found a folder")
     if out.resolve() in (Path(one).resolve() for one in inputs if one != "-"):

@@ -13,8 +13,8 @@ from elmo.cli.report import logger
 from elmo.errors import OutputError
 
 EXAMPLES = examples(
-    "elmo warm model corpus.txt",
-    "elmo warm model corpus.txt --out warm-model",
+    "elmo warm path/to/model corpus.txt",
+    "elmo warm en corpus.txt --out warm-model",
     "elmo embed corpus.txt --model warm-model --start warm --out warm.h5",
 )
 

@@ -78,7 +78,7 @@ def word_list(given: str | None, *, option: str = "--words") -> tuple[str, ...] 
 def check_result_file(path: Path | None, *, inputs: Iterable[str | Path] = ()) -> None:
     """Refuse a name before anything is computed: what cannot be written, or is an input."""
     from elmo.errors import OutputError
-    from elmo.formats.files import shown
+    from elmo.formats.files import check_parents, shown
 
     if path is None:
         return
@@ -86,8 +86,7 @@ def check_result_file(path: Path | None, *, inputs: Iterable[str | Path] = ()) -
         raise OutputError(f"{shown(path)}: expected a name that ends in .tsv or .json")
     if path.is_dir():
         raise OutputError(f"{shown(path)}: expected the name of a file, found a folder")
-    if not path.parent.is_dir():
-        raise OutputError(f"{shown(path)}: there is no folder {shown(path.parent)}")
+    check_parents(path)
     if path.resolve() in (Path(one).resolve() for one in inputs if one != "-"):
         raise OutputError(f"{shown(path)}: lies among the input; put it elsewhere")
 
@@ -98,8 +97,10 @@ def write_results(path: Path, *, columns: Sequence[str], rows: Iterable[Sequence
     In a table ``\``, tab and line ends are escaped as Python does.
     """
     from elmo.embed.atomic import replacing
+    from elmo.formats.files import make_parents
     from elmo.text.fields import escaped
 
+    make_parents(path)
     with (
         replacing(path) as temporary,
         temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from elmo.lexicon.wsd import Answer, Heard, SenseCentroids
 
 EXAMPLES = examples(
-    "elmo wsd --train semcor.jsonl --model model --out s.safetensors",
-    "elmo wsd 'the [[bank]] lent money' --senses s.safetensors --model model",
-    "elmo wsd 'by the [[banks]]' --pos noun --senses s.safetensors -m model",
-    "elmo wsd 'a [[bank]]' --senses s.safetensors -m model --picture s.png",
-    "elmo wsd --evaluate dev.xml --gold dev.txt --senses s.safetensors -m model",
+    "elmo wsd --train semcor.jsonl --out s.safetensors",
+    "elmo wsd 'the [[bank]] lent money' --senses s.safetensors",
+    "elmo wsd 'by the [[banks]]' --pos noun --senses s.safetensors",
+    "elmo wsd 'a [[bank]]' --senses s.safetensors --picture s.png",
+    "elmo wsd --evaluate dev.xml --gold dev.txt --senses s.safetensors",
 )
 _N_SHOWN = 10  # senses of a word
 
@@ -156,6 +156,7 @@ def _panel(answer: Answer, net: WordNet) -> Panel:
 def _check(context: typer.Context, *, texts: list[str] | None, **files: Path | None) -> None:
     """One thing is done at a time, with the files that it needs; typos are told before a model is loaded."""
     from elmo.errors import OutputError
+    from elmo.formats.files import check_parents
     from elmo.text.lines import expand, shown
 
     jobs = [name for name in ("train", "evaluate") if files[name]] + (["TEXT"] if texts else [])
@@ -170,8 +171,8 @@ def _check(context: typer.Context, *, texts: list[str] | None, **files: Path | N
         raise typer.BadParameter("--gold and --out go with --train and --evaluate", ctx=context)
     if (out := files["out"]) and out.is_dir():
         raise OutputError(f"{shown(out)}: expected the name of a file, found a folder")
-    if out and not out.parent.is_dir():
-        raise OutputError(f"{shown(out)}: its folder does not exist; make it first")
+    if out:
+        check_parents(out)
     expand([str(files[name]) for name in ("train", "evaluate", "gold") if files[name]])
 
 
@@ -221,9 +222,11 @@ def _heard(context: typer.Context, n_sentences: int) -> Iterator[Heard]:
 
 def _print_scores(answers: list[Answer], *, as_json: bool, out: Path | None) -> None:
     from elmo.embed.atomic import replacing
+    from elmo.formats.files import make_parents
     from elmo.lexicon.sense_corpora import score
 
     if out is not None:
+        make_parents(out)
         lines = [f"{answer.instance.id} {answer.key}\n" for answer in answers if answer.key]
         with replacing(out) as temporary:
             temporary.write_text("".join(lines), encoding="utf-8")

@@ -10,7 +10,7 @@ from unicodedata import east_asian_width
 
 from elmo.embed.atomic import replacing
 from elmo.errors import MissingExtraError, OutputError
-from elmo.formats.files import shown
+from elmo.formats.files import check_parents, make_parents, shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,8 +38,7 @@ def check(path: Path) -> None:
         raise MissingExtraError("a picture", extra="plots") from error
     if path.suffix.lower() not in SUFFIXES:
         raise OutputError(f"{shown(path)}: expected a name that ends in {', '.join(SUFFIXES)}")
-    if not path.parent.is_dir():
-        raise OutputError(f"{shown(path)}: there is no folder {shown(path.parent)}")
+    check_parents(path)
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -49,6 +48,7 @@ def save(figure: Figure, path: Path) -> None:
     # no date, no random names inside: the same figure gives the same bytes
     no_date: dict[str, Any] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
     form = path.suffix.lower()
+    make_parents(path)
     with replacing(path) as part, rc_context({"svg.hashsalt": "elmo"}):
         figure.savefig(part, format=form[1:], dpi=150, metadata=no_date[form])
 

@@ -53,6 +53,21 @@ def cannot_write(path: Path, error: BaseException) -> OutputError:
     return OutputError(f"{shown(path)}: cannot be written: {reason(error)}{rest}")
 
 
+def check_parents(path: Path) -> None:
+    """Refuse, before work begins, a file whose folders cannot be made because one of them is a file."""
+    nearest = next((parent for parent in path.absolute().parents if parent.exists()), None)
+    if nearest is not None and not nearest.is_dir():
+        raise OutputError(f"{shown(path)}: expected a folder, but {shown(nearest)} is a file")
+
+
+def make_parents(path: Path) -> None:
+    """Make the folders that an output lies in; done as it is written, so that a refusal leaves none."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise cannot_write(path, error) from error
+
+
 def names(folder: Path) -> list[str]:
     """Names of a folder's members, sorted; none when it is no folder or cannot be read.
 

@@ -179,7 +179,7 @@ def _map(changes: Changes, word: WordChange, *, seed: int) -> Figure:
     keys = [f"{_short(period)}: {n:,} usages" for period, n in word.n_usages.items()]
     appeared = [f"+{k}  {sentence_line(usage, 86)}" for k, usage in enumerate(step.appeared[:3], start=1)]
     went = [f"−{k}  {sentence_line(usage, 86)}" for k, usage in enumerate(step.went[:3], start=1)]
-    heads = [f"more in {_short(step.later)}:", f"more in {_short(step.earlier)}:"]
+    heads = [f"uses most typical of {_short(period)}:" for period in (step.later, step.earlier)]
     below = [heads[0], *appeared, heads[1], *went] if appeared or went else []
     n_keys, periods = len(keys), [_short(period) for period in changes.periods]
     fonts, lines = drawable([title, plain(word.word), *keys, *periods, *below])

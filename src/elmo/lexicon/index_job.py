@@ -33,7 +33,7 @@ from elmo.lexicon.index_anew import beside, is_whole, settle
 from elmo.lexicon.usage_shard import UsageShard
 from elmo.lexicon.usages import Vectors
 from elmo.text.fields import escaped
-from elmo.text.source import ErrorPolicy, InputFormat, Tally
+from elmo.text.source import ErrorPolicy, InputFormat, Tally, with_a_word
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
@@ -95,7 +95,8 @@ def _build(job: IndexJob, elmo: Elmo, on_progress: Callable[[Progress], None] | 
     tally = Tally()
     choice = Choice(job.words, key=entry_key(elmo, keep_case=job.keep_case))
     files = OutputFiles(job.out / SHARDS)
-    sentences = embedding.sentences(elmo.tokenizer, tally)  # a missing file is told at once
+    # a missing file is told at once, and so is a text of which no index can be made
+    sentences = with_a_word(embedding.sentences(elmo.tokenizer, tally), named=job.inputs)
     _make_folder(job.out)
     with locked(files.lock, subject=job.out) as lock:
         settle(job.out)

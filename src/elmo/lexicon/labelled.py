@@ -133,14 +133,16 @@ def _of_file(
         start.append(line)
         if line.text.strip() and not _is_comment(line.text):
             break
-    first = start[-1].text if start else ""
+    if not any(line.text.strip() for line in start):
+        return iter(())  # no words, and no header to look for a column in
+    first = start[-1].text
     is_tabbed = "\t" in first
     split: Split
     if is_conllu := file_format == "conllu" or (file_format == "auto" and _seems_conllu(file, first)):
         split = _conllu_rows(column, tokens_column or "form")
     else:
         has_name = any(name is not None and not _is_number(name) for name in (column, tokens_column))
-        header = start.pop() if start and (has_header or has_name) else None
+        header = start.pop() if has_header or has_name else None
         split = _column_rows(column, tokens_column or "1", header=header, is_tabbed=is_tabbed)
     return _sentences(chain(start, lines), split, is_conllu=is_conllu, is_tabbed=is_tabbed)
 

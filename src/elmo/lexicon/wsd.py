@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from elmo.embed.atomic import replacing
 from elmo.embed.to_files import fingerprint_now
 from elmo.errors import ConfigError, DataError, FormatError, OutputError
-from elmo.formats.files import open_regular, reason, shown
+from elmo.formats.files import make_parents, open_regular, reason, shown
 from elmo.lexicon.marked import marked_usages
 from elmo.lexicon.sense_corpora import Instance, SenseSentence
 from elmo.lexicon.unit_rows import unit_rows
@@ -177,6 +177,7 @@ class SenseCentroids:
         tensors = {name: np.ascontiguousarray(value, _DTYPES[name]) for name, value in found.items()}
         about = {"format": _FORMAT, "version": _VERSION, "model": self.model, "layers": self.layers}
         path = Path(path)
+        make_parents(path)
         with replacing(path) as temporary:
             temporary.touch()
             mode = temporary.stat().st_mode

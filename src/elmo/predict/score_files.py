@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TextIO, get_args
 
-from elmo.embed.atomic import cannot_write, locked, replacing
+from elmo.embed.atomic import locked, replacing
 from elmo.errors import ConfigError, OutputError
-from elmo.formats.files import shown
+from elmo.formats.files import check_parents, make_parents, shown
 from elmo.predict.scores import SentenceScores
 from elmo.text.fields import escaped
 
@@ -43,16 +43,14 @@ def check_output(path: Path, *, by: str = "sentence", inputs: Iterable[str | Pat
         raise OutputError(f"{shown(path)}: expected the name of a file, found a folder")
     if path.resolve() in (Path(one).resolve() for one in inputs if one != "-"):
         raise OutputError(f"{shown(path)}: lies among the input; put it elsewhere")
+    check_parents(path)
 
 
 @contextmanager
 def score_writer(path: Path, *, by: By = "sentence") -> Iterator[Write]:
     """What to give each sentence's number, from 1, and scores to; on leaving the file takes its place."""
     check_output(path, by=by)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(path, error) from error
+    make_parents(path)
     with (
         locked(path.with_name(f".{path.name}.lock"), subject=path),
         replacing(path) as temporary,

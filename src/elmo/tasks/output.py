@@ -16,7 +16,7 @@ from typing import Any
 
 from elmo.embed.atomic import replacing
 from elmo.errors import OutputError
-from elmo.formats.files import shown
+from elmo.formats.files import check_parents, make_parents, shown
 from elmo.tasks.data.coreference_files import write_coreference
 from elmo.tasks.data.examples import (
     Document,
@@ -49,8 +49,7 @@ def check_output(path: Path, kind: str, *, inputs: Iterable[str | Path] = ()) ->
         raise OutputError(f"{shown(path)}: expected a name that ends in {', '.join(known)} for {kind}")
     if path.is_dir():
         raise OutputError(f"{shown(path)}: expected the name of a file, found a folder")
-    if not path.parent.is_dir():
-        raise OutputError(f"{shown(path)}: there is no folder {shown(path.parent)}")
+    check_parents(path)
     if path.resolve() in (Path(one).resolve() for one in inputs if one != "-"):
         raise OutputError(f"{shown(path)}: lies among the input; put it elsewhere")
 
@@ -63,6 +62,7 @@ def write_predictions(path: Path, kind: str, *, examples: Sequence[Any], predict
 def write_pairs(path: Path, kind: str, pairs: Iterable[tuple[Any, Any]]) -> None:
     """Write examples, each with what was said of it, as they come; the file is whole or not there at all."""
     check_output(path, kind)
+    make_parents(path)
     suffix = path.suffix.lower()
     if suffix == ".conll" and kind == "coreference":
         write_coreference((replace(document, clusters=one.clusters) for document, one in pairs), path)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
-from elmo.errors import ConfigError
+from elmo.errors import ConfigError, DataError
 from elmo.text.conllu import read_conllu
 from elmo.text.lines import ErrorPolicy, Line, Source, Tally, expand, read_lines
 from elmo.text.sentences import split_sentences
@@ -23,6 +24,7 @@ __all__ = [
     "expand",
     "read_lines",
     "read_sentences",
+    "with_a_word",
 ]
 
 InputFormat = Literal["text", "tokens", "conllu"]
@@ -74,6 +76,18 @@ def read_sentences(
     # Policies are checked here too: the first line may be read much later.
     per_file = [read_lines(file, errors=errors, tally=tally) for file in files]
     return _sentences(per_file, tokenizer=tokenizer, input_format=input_format, split=split)
+
+
+def with_a_word(sentences: Iterable[Sentence], *, named: Sequence[str | Path]) -> Iterator[Sentence]:
+    """The same sentences; ``DataError`` at once when none of them has a word. ``named`` is their text."""
+    rest = iter(sentences)
+    begin: list[Sentence] = []
+    for sentence in rest:
+        begin.append(sentence)
+        if len(sentence):
+            return chain(begin, rest)
+    texts = ", ".join("<stdin>" if str(name) == "-" else str(name) for name in named)
+    raise DataError(f"{texts[:200]}: expected text, found no word in it")
 
 
 def _sentences(

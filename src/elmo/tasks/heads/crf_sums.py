@@ -1,9 +1,10 @@
 """Scores of tags and of steps between them in, sums over all sequences of tags out, with their gradients.
 
 What log Z and the probabilities of tags need are sums of products, so they are taken as such: numbers, not
-logarithms, a matrix product for each word, whose sums are brought back to 1 (Rabiner 1989, section V). That
-is five times as fast on a processor as sums of logarithms. In double precision it is exact as long as no
-word's scores leave less than 1e-290 of all that came before; ``is_exact`` tells.
+logarithms, a matrix product for each word, whose sums are brought back to 1 (Rabiner 1989, section V). On a
+processor that is faster than sums of logarithms: a little with 9 tags, seven times with 73. In double
+precision it is exact as long as no word's scores leave less than 1e-290 of all that came before; ``is_exact``
+tells.
 """
 
 from __future__ import annotations

@@ -1,0 +1,92 @@
+"""What all commands have in common: a text without a word, and outputs in folders that are not there yet."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run, assert_refused
+from tests.lexicon.test_word_pairs import DATA
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    """The tiny model in the place of the bundled one."""
+    monkeypatch.setenv("ELMO_MODEL", "model")
+
+
+@pytest.mark.parametrize("text", ["", " \n\n"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "index X --out new",
+        "senses bank X",
+        "change corpus.txt X --words bank",
+        "perplexity model X",
+        "score X",
+        "train X --out new --preset tiny",
+        "warm model X --out new",
+        "probe X X --column upos",
+        "similarity X",
+        "wsd --train X --out new.safetensors",
+        "task train tagging X --out new.safetensors",
+        "compare bank '' ''",
+        "substitutes '' --word bank",
+    ],
+)
+def test_a_text_without_a_word_is_refused(run: Run, here: Path, command: str, text: str) -> None:
+    (here / "empty.txt").write_text(text)
+    before = sorted(here.rglob("*"))
+    assert_refused(run(*shlex.split(command.replace("X", "empty.txt"))))
+    assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("text", "n_lines"), [("", 0), (" \n\n", 2)])
+def test_embed_alone_writes_a_text_without_a_word_line_by_line(
+    run: Run, here: Path, text: str, n_lines: int
+) -> None:
+    (here / "empty.txt").write_text(text)
+    warning = "elmo: warning: the text has no word in it, so there are no vectors\n"
+    outcome = run("embed", "empty.txt")
+    assert (outcome.code, outcome.err) == (0, warning)
+    assert [json.loads(line)["tokens"] for line in outcome.out.splitlines()] == [[]] * n_lines
+    outcome = run("embed", "empty.txt", "--out", "v.jsonl")
+    assert (outcome.code, outcome.err.startswith(warning)) == (0, True)
+    assert len((here / "v.jsonl").read_text().splitlines()) == n_lines
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "embed corpus.txt --out X/v.npz",
+        "embed corpus.txt --out X/v.h5",
+        "index corpus.txt --out X/usages",
+        "convert model X/half",
+        "warm model corpus.txt --out X/warm",
+        "perplexity model corpus.txt --out X/scores.tsv",
+        "score corpus.txt --out X/scores.jsonl",
+        "score corpus.txt --picture X/scores.png",
+        "substitutes 'a [[bank]]' --out X/s.json",
+        "substitutes 'a [[bank]]' --picture X/s.svg",
+        "senses bank corpus.txt --out X/s.tsv",
+        "change corpus.txt more --words the,river --min-count 1 --picture X/c.png",
+        "similarity pairs.txt --out X/pairs.tsv",
+        "compare bank 'a bank' 'the bank' --picture X/bank.png",
+        "demo --picture X/words.png",
+    ],
+)
+def test_folders_of_an_output_that_are_not_there_are_made(run: Run, here: Path, command: str) -> None:
+    if "--picture" in command and importlib.util.find_spec("matplotlib") is None:
+        pytest.skip("matplotlib is not installed")
+    if command.startswith(("senses", "change")):
+        pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    (here / "pairs.txt").write_text(DATA, encoding="utf-8")
+    arguments = shlex.split(command.replace("X/", "new/folder/"))
+    outcome = run(*arguments)
+    assert outcome.code == 0, outcome.err
+    (out,) = (argument for argument in arguments if argument.startswith("new/"))
+    assert (here / out).exists()
