@@ -1,7 +1,7 @@
 """What has a model learned? Perplexity, senses of ambiguous words, tags from each layer, words in context.
 
 usage: quality.py [MODEL] [--texts FILE …] [--senses FILE …] [--tags TRAIN DEV] [--wic FOLDER]
-                  [--raw] [--glove FOLDER] [--transformer FOLDER] [--untrained] [--json FILE]
+                  [--raw] [--glove FOLDER] [--transformer FOLDER] [--untrained] [--unrounded N] [--json FILE]
 
 --texts have a tokenised sentence a line, or raw text (--raw): perplexity under the full softmax, from a zero,
 the warm and a carried state. --senses have columns word, sense and sentence: of three sentences with a word,
@@ -10,9 +10,12 @@ part-of-speech tags from each layer. --wic holds Words in Context (train and dev
 two uses of a word are of one sense if their cosine reaches a threshold, the best one for train. --glove is
 the folder of static vectors (``*emb.npy`` and ``*index.parquet``), which stand beside the model's for senses
 and tags; so does, with --untrained, a model of the same shape with random weights, for words in context, too.
-For these --transformer names a folder of a model of transformers' (which has to be installed), whose pieces
-of a word are averaged. Files may end in .xz. Without arguments, the bundled English model, or one with random
-weights where none is, and the sentences of our own tests.
+For these and for senses --transformer names a folder of a model of transformers' (which has to be installed),
+whose pieces of a word are averaged; for senses, it also reads what comes before the word and what comes after
+it apart, as a biLM does. What half precision on disk can do is shown by --unrounded: N models of single
+precision, drawn at random among those that would be rounded to the very weights of MODEL. Files may end in
+.xz. Without arguments, the bundled English model, or one with random weights where none is, and the sentences
+of our own tests.
 """
 
 from __future__ import annotations
@@ -56,6 +59,7 @@ def main() -> None:
     parser.add_argument("--raw", action="store_true", help="--texts are not tokenised")
     parser.add_argument("--transformer", type=Path)
     parser.add_argument("--untrained", action="store_true")
+    parser.add_argument("--unrounded", type=int, default=0, metavar="N")
     parser.add_argument("--json", type=Path, help="write all figures there")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="elmo-") as place:
@@ -65,21 +69,26 @@ def main() -> None:
     systems = [System.of(elmo)]
     if options.untrained:
         systems.append(System.of(untrained(elmo), "untrained"))
+    drawn = [unrounded(elmo, seed) for seed in range(1, options.unrounded + 1)]
+    systems += [System.of(one, f"unrounded {number}") for number, one in enumerate(drawn, start=1)]
     ours = list(systems)
+    others = [transformer(options.transformer)] if options.transformer else []
     glove = Glove(options.glove) if options.glove else None
     if glove is not None:
         systems.append(System("GloVe", lambda rows, _: [glove(words) for words in rows], ("static",)))
     found: dict[str, Any] = {"model": str(options.model)}
     if options.texts:
         found["perplexity"] = perplexities(elmo, options.texts, is_raw=options.raw)
+        for number, one in enumerate(drawn, start=1):
+            print(f"unrounded {number}")
+            found[f"perplexity, unrounded {number}"] = perplexities(one, options.texts, is_raw=options.raw)
     if not (options.texts or options.senses or options.tags or options.wic):
         options.senses = [SENSES]
     for path in options.senses:
-        found[f"senses {path.name}"] = senses(path, ours, elmo, glove)
+        found[f"senses {path.name}"] = senses(path, ours, elmo=elmo, glove=glove, others=others)
     if options.tags:
         found["tags"] = tags(*options.tags, systems)
     if options.wic:
-        others = [transformer(options.transformer)] if options.transformer else []
         found["wic"] = words_in_context(options.wic, [*ours, *others])
     if options.json:
         options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -131,6 +140,30 @@ def untrained(elmo: Elmo) -> Elmo:
     return Elmo(replace(elmo.pretrained, weights=BiLm.from_config(elmo.config).state_dict()))
 
 
+def unrounded(elmo: Elmo, seed: int) -> Elmo:
+    """A model of single precision that becomes this one when it is written in half precision."""
+    from dataclasses import replace
+
+    from elmo.formats.pretrained import SoftmaxWeights
+
+    chance = np.random.default_rng(seed)
+
+    def before(weight: torch.Tensor) -> torch.Tensor:
+        halves = weight.numpy().astype(np.float16)
+        if not np.array_equal(halves.astype(np.float32), weight.numpy()):
+            raise SystemExit("--unrounded: expected a model in half precision, found more digits")
+        gap = np.abs(np.spacing(halves)).astype(np.float32)  # to the next number
+        drawn = weight.numpy() + gap * chance.uniform(-0.5, 0.5, gap.shape).astype(np.float32)
+        is_same = drawn.astype(np.float16) == halves  # below a power of two the gap is half as wide
+        return torch.from_numpy(np.where(is_same, drawn, weight.numpy()))
+
+    weights = {name: before(weight) for name, weight in elmo.pretrained.weights.items()}
+    softmax = elmo.pretrained.softmax
+    if softmax is not None:
+        softmax = SoftmaxWeights(before(softmax.weight), before(softmax.bias))
+    return Elmo(replace(elmo.pretrained, weights=weights, softmax=softmax))
+
+
 def transformer(folder: Path) -> System:
     """Its last layer, and the mean of all."""
     import transformers  # pyright: ignore[reportMissingImports] -- for this comparison only
@@ -170,7 +203,9 @@ def perplexities(elmo: Elmo, texts: list[Path], *, is_raw: bool) -> dict[str, An
     return found
 
 
-def senses(path: Path, systems: list[System], elmo: Elmo, glove: Glove | None) -> dict[str, float]:
+def senses(
+    path: Path, systems: list[System], *, elmo: Elmo, glove: Glove | None, others: list[System]
+) -> dict[str, float]:
     """How often the sentence with the same sense is nearer than one with the other."""
     rows = [line.split("\t") for line in _lines(path)[1:]]
     tokens = [elmo.tokenizer(text) for _, _, text in rows]
@@ -198,7 +233,7 @@ def senses(path: Path, systems: list[System], elmo: Elmo, glove: Glove | None) -
                 ],
             )
     places = [words.index(row[0]) for words, row in zip(cut, rows, strict=True)]
-    static = [System(f"{one.name}, 0", one.embed, (0,)) for one in systems]  # in any language
+    static = [System("elmo, 0", System.of(elmo).embed, (0,))]  # in any language
     if glove is not None:
         static.append(System("GloVe", lambda some, _: [glove(words) for words in some], (0,)))
     for system in static:  # what their context alone says, as a whole and in halves as a biLM has it
@@ -206,6 +241,17 @@ def senses(path: Path, systems: list[System], elmo: Elmo, glove: Glove | None) -
         contexts = [_sides(one, place) for one, place in zip(of_words, places, strict=True)]
         tell(f"{system.name}, other words", [_mean(np.concatenate(sides)) for sides in contexts])
         tell(f"{system.name}, left; right", [np.concatenate([_mean(s) for s in sides]) for sides in contexts])
+    for system in others:  # the word as part of a whole sentence, and of its beginning and its end apart
+        for layers in system.layers:
+            whole = system.embed(cut, layers)
+            tell(f"{system.name}, {layers}", [one[place] for one, place in zip(whole, places, strict=True)])
+            to = system.embed([words[: k + 1] for words, k in zip(cut, places, strict=True)], layers)
+            on = system.embed([words[k:] for words, k in zip(cut, places, strict=True)], layers)
+            apart = [np.concatenate([_unit(a[-1]), _unit(b[0])]) for a, b in zip(to, on, strict=True)]
+            tell(f"{system.name}, {layers}, apart", apart)
+    last = System.of(elmo).embed(cut, elmo.n_layers - 1)  # both directions predict by one softmax: one space
+    pairs = [np.split(one[place], 2) for one, place in zip(last, places, strict=True)]
+    tell("elmo, halves added", [ahead + back for ahead, back in pairs])
     if elmo.vocab is not None:
         usages = [Usage(one, place, place + 1) for one, place in zip(tokens, places, strict=True)]
         tell("elmo, expected words", list(expected_words(elmo, usages).vectors))
@@ -215,6 +261,10 @@ def senses(path: Path, systems: list[System], elmo: Elmo, glove: Glove | None) -
 def _sides(vectors: Vectors, place: int) -> tuple[Vectors, Vectors]:
     """The vectors before a place, and those after it."""
     return vectors[:place], vectors[place + 1 :]
+
+
+def _unit(vector: Vectors) -> Vectors:
+    return vector / np.linalg.norm(vector)
 
 
 def _mean(vectors: Vectors) -> Vectors:

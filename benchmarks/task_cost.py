@@ -1,12 +1,13 @@
-"""What does learning a task cost? Seconds an epoch with and without kept layers, and the memory of it.
+"""What does learning a task cost? Seconds an epoch with and without kept layers, a whole run, and its memory.
 
 usage: task_cost.py PLAN.toml VECTORS [--model MODEL] [--tasks NAME …] [--json FILE]
 
 PLAN.toml is one of `elmo evidence`. Each of its tasks is learned in a process of its own, ELMo at the input
 beside the static vectors: two epochs whose layers are computed once and kept on disk, then two whose layers
 are computed in every batch. An epoch is counted with its held-out score, as it is in use; the first of each
-is left out, so that filling the cache, which is shown beside, is not in the figures. Peak memory is that of
-the process with the cache. Without arguments two made-up tasks of tags with the bundled model.
+is left out, so that filling the cache, which is shown beside, is not in the figures. A run takes at most
+the filling and all epochs of the plan: most stop earlier. Peak memory is that of the process with the cache.
+Without arguments two made-up tasks of tags with the bundled model.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def main() -> None:
         os.environ.setdefault("VECTORS", str(options.vectors))
         names = [one.name for one in read_plan(options.plan, only=options.tasks).tasks]
         print(
-            f"{'':14}{'filling':>9}{'kept':>9}{'computed':>10}{'ratio':>8}{'memory':>10}   seconds an epoch"
+            f"{'':14}{'filling':>9}{'kept':>9}{'computed':>10}{'ratio':>8}{'run, min':>10}{'memory':>10}"
+            "   seconds an epoch"
         )
         found: dict[str, Times] = {}
         for name in names:
@@ -66,7 +68,7 @@ def main() -> None:
             found[name] = times
             ratio = times["computed"] / times["kept"]
             figures = f"{times['filling']:9.1f}{times['kept']:9.1f}{times['computed']:10.1f}{ratio:8.1f}"
-            print(f"{name:14}{figures}{times['memory']:8.2f} GB", flush=True)
+            print(f"{name:14}{figures}{times['run'] / 60:10.1f}{times['memory']:7.2f} GB", flush=True)
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
@@ -97,7 +99,9 @@ def _learned(job: Job) -> Times:
     if job.cache is None:
         return {"computed": ends[1] - ends[0]}
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    return {"filling": filled, "kept": ends[1] - ends[0], "memory": memory}
+    kept = ends[1] - ends[0]
+    run = filled + data.plan.fit.epochs * kept
+    return {"filling": filled, "kept": kept, "run": run, "memory": memory}
 
 
 def made_up_plan(place: Path) -> Path:
