@@ -154,14 +154,16 @@ def unrounded(elmo: Elmo, seed: int) -> Elmo:
             raise SystemExit("--unrounded: expected a model in half precision, found more digits")
         gap = np.abs(np.spacing(halves)).astype(np.float32)  # to the next number
         drawn = weight.numpy() + gap * chance.uniform(-0.5, 0.5, gap.shape).astype(np.float32)
-        is_same = drawn.astype(np.float16) == halves  # below a power of two the gap is half as wide
+        # zeros are padding's, and below a power of two the gap is half as wide
+        is_same = (drawn.astype(np.float16) == halves) & (halves != 0)
         return torch.from_numpy(np.where(is_same, drawn, weight.numpy()))
 
     weights = {name: before(weight) for name, weight in elmo.pretrained.weights.items()}
     softmax = elmo.pretrained.softmax
     if softmax is not None:
         softmax = SoftmaxWeights(before(softmax.weight), before(softmax.bias))
-    return Elmo(replace(elmo.pretrained, weights=weights, softmax=softmax))
+    # the warm state is what the rounded model was left in: it is not this one's
+    return Elmo(replace(elmo.pretrained, weights=weights, softmax=softmax, warm=None))
 
 
 def transformer(folder: Path) -> System:

@@ -54,14 +54,16 @@ def cannot_write(path: Path, error: BaseException) -> OutputError:
 
 
 def check_parents(path: Path) -> None:
-    """Refuse, before work begins, a file whose folders cannot be made because one of them is a file."""
-    nearest = next((parent for parent in path.absolute().parents if parent.exists()), None)
+    """Refuse, before work begins, a file whose folders cannot be made because something else is there."""
+    parents = path.absolute().parents
+    nearest = next((parent for parent in parents if parent.exists() or parent.is_symlink()), None)
     if nearest is not None and not nearest.is_dir():
-        raise OutputError(f"{shown(path)}: expected a folder, but {shown(nearest)} is a file")
+        what = "leads nowhere" if nearest.is_symlink() else "is a file"
+        raise OutputError(f"{shown(path)}: expected a folder, but {shown(nearest)} {what}")
 
 
 def make_parents(path: Path) -> None:
-    """Make the folders that an output lies in; done as it is written, so that a refusal leaves none."""
+    """Make the folders that an output lies in; done as it is written, so that most refusals leave none."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:

@@ -1,7 +1,8 @@
 """Vectors in, the same with some of their numbers dropped out (Srivastava et al. 2014).
 
 On a processor torch draws a number in 32 bits for each one that may be dropped, which takes a tenth to a
-quarter of a task's training. Here four are made of 64 bits: a share is met to 1/65536.
+quarter of a task's training. Here four are made of 64 bits: a share is met to 1/65536. (``train.dropout``
+draws as torch does: it is a small part of a biLM's training, whose bytes must stay what they were.)
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def kept_units(shape: Sequence[int], share: float, *, like: Tensor) -> Tensor:
             1 - share
         )
     n = torch.Size(shape).numel()
-    bits = torch.empty(-(-n // _DRAWS), dtype=torch.int64).random_(-(1 << 63), None)  # all 64 are drawn
+    bits = torch.empty(-(-n // _DRAWS), dtype=torch.int64, device=like.device).random_(
+        -(1 << 63), None
+    )  # all 64 are drawn
     n_dropped = min(round(share * _STEPS), _STEPS - 1)
     is_kept = bits.view(torch.int16)[:n] >= n_dropped - _STEPS // 2
     return is_kept.to(like.dtype).mul_(_STEPS / (_STEPS - n_dropped)).view(tuple(shape))

@@ -29,9 +29,7 @@ from elmo.train.checkpoint import Checkpoints, Snapshot, optimiser_state, optimi
 
 E = TypeVar("E", bound=Example)
 P = TypeVar("P")
-_NETWORKS = (
-    3  # the version of the heads, their weights and draws: a checkpoint of another one is not gone on with
-)
+_NETWORKS = 3  # the version of heads and draws: a checkpoint of another one is not gone on with
 _POOL = 50  # batches whose examples are sorted by size together
 
 
@@ -113,10 +111,12 @@ def fit(
 def check_begun(folder: Path, identity: Mapping[str, Any]) -> None:
     """Refuse to go on with a run that was begun with something else; cheap, and so done first."""
     found = Checkpoints(folder).latest() if folder.is_dir() else None
-    if found is not None and found[1].progress.get("identity") != _plain(identity):
-        raise ConfigError(
-            f"{shown(folder)}: was begun with other data or options; remove it, or name another place"
-        )
+    begun = None if found is None else found[1].progress.get("identity")
+    if found is None or begun == _plain(identity):
+        return
+    is_older = isinstance(begun, dict) and begun.get("networks") != _NETWORKS
+    how = "by another version of elmo" if is_older else "with other data or options"
+    raise ConfigError(f"{shown(folder)}: was begun {how}; remove it, or name another place")
 
 
 class _Run:

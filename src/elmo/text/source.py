@@ -10,7 +10,7 @@ from typing import Literal
 
 from elmo.errors import ConfigError, DataError
 from elmo.text.conllu import read_conllu
-from elmo.text.lines import ErrorPolicy, Line, Source, Tally, expand, read_lines
+from elmo.text.lines import ErrorPolicy, Line, Source, Tally, expand, read_lines, shown
 from elmo.text.sentences import split_sentences
 from elmo.text.tokens import Tokenizer, Tokens, WhitespaceTokenizer
 
@@ -86,7 +86,7 @@ def with_a_word(sentences: Iterable[Sentence], *, named: Sequence[str | Path]) -
         begin.append(sentence)
         if len(sentence):
             return chain(begin, rest)
-    texts = ", ".join("<stdin>" if str(name) == "-" else str(name) for name in named)
+    texts = ", ".join(map(shown, named))
     raise DataError(f"{texts[:200]}: expected text, found no word in it")
 
 

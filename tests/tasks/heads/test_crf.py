@@ -128,6 +128,42 @@ def test_sums_that_numbers_cannot_hold_are_known() -> None:
     assert not ChainSums.of(torn, mask, **parts | {"steps": never}).is_exact
 
 
+@pytest.mark.parametrize("starts", [None, torch.tensor([True, False])])
+def test_what_fades_word_by_word_is_not_lost(starts: Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tags without a step between them: what is behind at first may be all that counts in the end."""
+    crf = Crf(2, allowed=torch.eye(2).bool(), starts=starts, has_constrained_training=True).double()
+    emissions = torch.zeros(1, 60, 2, dtype=torch.float64)
+    emissions[0, :20, 0], emissions[0, 20:, 1] = 40.0, 40.0
+    emissions.requires_grad_()
+    mask = torch.ones(1, 60, dtype=torch.bool)
+    tags = torch.zeros(1, 60, dtype=torch.long)
+    wanted = [emissions, crf.steps]
+
+    def found() -> list[Tensor]:
+        sums = crf.chain().log_partition(emissions, mask)
+        gradients = torch.autograd.grad(crf.log_likelihood(emissions, tags, mask).sum(), wanted)
+        return [sums, crf.marginals(emissions, mask), *gradients]
+
+    quick = found()
+    monkeypatch.setattr(Chain, "_sums", lambda *_: None)
+    for one, other in zip(quick, found(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("n_words", [30, 500, 2000])
+def test_a_path_of_floats_is_at_most_certain(n_words: int) -> None:
+    torch.manual_seed(14)
+    crf = Crf(9)
+    torch.nn.init.normal_(crf.steps)
+    emissions = torch.randn(4, n_words, 9)
+    emissions.scatter_add_(2, torch.randint(9, (4, n_words, 1)), torch.full((4, n_words, 1), 30.0))
+    mask = torch.ones(4, n_words, dtype=torch.bool)
+    found = crf.path_probabilities(emissions, crf.best_paths(emissions, mask), mask)
+    assert found.dtype == torch.float32
+    assert (found <= 1).all()
+    assert (found > 0.99).all()
+
+
 def test_likelihood_and_its_gradients_agree_with_trying_every_sequence() -> None:
     crf = a_crf(3)
     emissions, tags, mask = a_batch(3)

@@ -13,9 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import ConfigError, ShapeError
-from elmo.tasks.heads.crf_sums import ChainSums, log_z
-
-FORBIDDEN = -1e30  # as good as -inf: exp() of it is 0, but a gradient through it stays a number
+from elmo.tasks.heads.crf_sums import FORBIDDEN, ChainSums, log_z
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,10 @@ class Chain:
     starts: Tensor  # (tag,)
     steps: Tensor  # (tag, tag): from, to
     ends: Tensor  # (tag,)
+
+    def to(self, dtype: torch.dtype) -> Chain:
+        """The same scores in another precision."""
+        return Chain(*(scores.to(dtype) for scores in (self.starts, self.steps, self.ends)))
 
     def log_partition(self, emissions: Tensor, mask: Tensor) -> Tensor:
         """Log Z, (batch,), of ``emissions`` (batch, time, tag); 0 for a sentence without words."""
@@ -62,7 +64,8 @@ class Chain:
         return scores - self.log_partition(emissions, mask)
 
     def marginals(self, emissions: Tensor, mask: Tensor) -> Tensor:
-        """How likely each word has each tag, (batch, time, tag); zero for padding."""
+        """How likely each word has each tag, (batch, time, tag), without gradients; zero for padding."""
+        emissions = emissions.detach()
         sums = self._sums(emissions, mask)
         if sums is not None:
             return sums.marginals().to(emissions.dtype)
@@ -194,7 +197,11 @@ class Crf(nn.Module):
     def path_probabilities(self, emissions: Tensor, paths: BestPaths, mask: Tensor) -> Tensor:
         """How likely the best paths (batch,) are as a whole, among all that keep the rules."""
         self._check(emissions, mask)
-        return (paths.scores - self.chain().log_partition(emissions, mask)).exp()
+        # a long sentence's scores are in the thousands: their difference needs more digits than floats have
+        exact = torch.float64 if emissions.device.type == "cpu" else emissions.dtype
+        chain, scores = self.chain().to(exact), emissions.to(exact)
+        found = chain.path_scores(scores, paths.tags, mask) - chain.log_partition(scores, mask)
+        return found.exp().clamp(max=1).to(emissions.dtype)
 
     def marginals(self, emissions: Tensor, mask: Tensor) -> Tensor:
         """How likely each word has each tag, (batch, time, tag), by all sequences that keep the rules."""

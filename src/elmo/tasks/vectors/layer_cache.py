@@ -170,7 +170,7 @@ class Kept:
 
     def of(self, sentences: Sequence[Words]) -> list[NDArray[Any]]:
         """(layer, time, width) for each, in half precision where they are kept."""
-        keys = [self._keys.get(words) or key_of(words) for words in sentences]
+        keys = [self._keys.get(tuple(words)) or key_of(words) for words in sentences]
         given = dict(zip(keys, sentences, strict=True))
         rest = {key: words for key, words in given.items() if key not in self._blocks.rows}
         computed = dict(zip(rest, self._encoder.layers(list(rest.values())), strict=True)) if rest else {}

@@ -116,9 +116,7 @@ def _padded(source: SentenceLayers, sentences: Sequence[Words], longest: int) ->
     """(batch, layer, time, width), zero where there is no word."""
     found = source.of(sentences)
     n_layers, _, width = found[0].shape
-    kind = np.result_type(
-        *found
-    )  # half precision where all is kept: torch turns it into single, faster than numpy
+    kind = np.result_type(*found)  # kept ones are halves, which torch turns into floats faster than numpy
     states = np.zeros((len(found), n_layers, longest, width), kind)
     for k, one in enumerate(found):
         states[k, :, : one.shape[1]] = one
