@@ -195,3 +195,30 @@ def test_tags_are_scored_by_their_spans_where_they_mark_any(benchmark: Any) -> N
     plain = [TaggedSentence(words, ("NOUN", "VERB", "NOUN"))]
     assert score(plain, [["NOUN", "NOUN", "NOUN"]]) == pytest.approx(2 / 3)
     assert score(plain, [["NOUN", "VERB", "NOUN"]]) == 1
+
+
+# An interpreter of Flair's that finds in DEV what stands there, and needs the vectors it was promised.
+STAND_IN = """#!{python}
+import json, sys
+from pathlib import Path
+task = json.load(sys.stdin)
+compile(sys.argv[2], "trainer", "exec")
+assert Path(task["vectors"]).read_text().splitlines() == ["2 2", "ann 0.5 1.0", "00 2.0 3.0"]
+Path(task["found"]).write_text(json.dumps([marks for _, marks in task["dev"]]))
+"""
+
+
+@pytest.mark.parametrize("tags", [("B-PER", "I-PER", "O"), ("NOUN", "O", "NOUN")])
+def test_flair_is_given_and_gives_back_spans_and_plain_tags(
+    benchmark: Any, tmp_path: Path, tags: tuple[str, ...]
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(STAND_IN.format(python=sys.executable))
+    python.chmod(0o755)
+    vectors = tmp_path / "vectors.txt"
+    vectors.write_text("the 9 9\nann 0.5 1\n00 2 3\n")  # Flair looks 42 up as 00
+    data = [TaggedSentence(("Ann", "42", "."), tags)]
+    found = benchmark("task_peers").flair_trained(
+        1, data, data, vectors=vectors, place=tmp_path, python=str(python)
+    )
+    assert found == [list(tags)]
