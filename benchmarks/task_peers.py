@@ -50,7 +50,7 @@ OURS = {
     "vectors, characters": VectorChoice(elmo="none", characters=64),
     "vectors, ELMo": VectorChoice(elmo="input"),
 }
-FIT = FitOptions(epochs=40, patience=6)
+FIT = FitOptions.for_kind("tagging")
 FLAIR = {"Flair": False, "Flair, characters": True}  # whether it has its network of characters
 FLAIR_EPOCHS = 60
 # What PYTHON runs: a task as JSON in on stdin, the marks of DEV's sentences as JSON out in a file. A mark is
@@ -199,7 +199,7 @@ def spacy_trained(
     what = "ner" if has_spans else "tagger"
     if not (place / "vectors").exists():
         blank = spacy.blank("en")
-        convert_vectors(blank, vectors, truncate=0, prune=-1)
+        convert_vectors(blank, vectors, truncate=0, prune=-1, attr="LOWER")  # GloVe's are in small letters
         blank.to_disk(place / "vectors")
         for name, part in (("train", train), ("dev", dev)):
             docs = [

@@ -183,3 +183,9 @@ def test_cached_layers_and_computed_ones_lead_to_one_score(sources: WordSources,
     for a, b in zip(one.epochs, two.epochs, strict=True):
         assert a.loss == pytest.approx(b.loss, rel=1e-2)  # half precision
         assert a.scores == pytest.approx(b.scores, abs=0.02)
+
+
+def test_a_kind_of_task_has_a_learning_rate_of_its_own_unless_one_is_given() -> None:
+    assert FitOptions.for_kind("tagging").learning_rate > FitOptions.for_kind("roles").learning_rate
+    assert FitOptions.for_kind("roles") == FitOptions()
+    assert FitOptions.for_kind("tagging", learning_rate=0.5, seed=3) == FitOptions(learning_rate=0.5, seed=3)

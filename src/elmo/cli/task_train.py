@@ -117,7 +117,9 @@ def command(
     epochs: Annotated[int, _learning(min=1, metavar="N", help="At most.")] = 50,
     patience: Annotated[int, _learning(min=1, metavar="N", help="Epochs to wait for a better score.")] = 6,
     batch_size: Annotated[int, _learning(min=1, metavar="N", help="Examples of a batch.")] = 32,
-    learning_rate: Annotated[float, _learning(metavar="X", help="AdamW's.")] = 0.001,
+    learning_rate: Annotated[
+        float | None, _learning(metavar="X", help="AdamW's.", show_default="0.005 for tagging, else 0.001")
+    ] = None,
     seed: Annotated[int, _learning(min=0, metavar="N", help="The same seed gives the same model.")] = 1,
     assignments: Assignments = None,
     column: Column = None,
@@ -183,15 +185,17 @@ def command(
             **more["words"],
         }
     )
-    options = FitOptions(
+    rate = {} if learning_rate is None else {"learning_rate": learning_rate}
+    options = FitOptions.for_kind(
+        kind,
         **{
             "epochs": epochs,
             "patience": patience,
             "batch_size": batch_size,
-            "learning_rate": learning_rate,
             "seed": seed,
+            **rate,
             **more["fit"],
-        }
+        },
     )
 
     @once

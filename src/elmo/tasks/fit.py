@@ -30,6 +30,7 @@ from elmo.train.checkpoint import Checkpoints, Snapshot, optimiser_state, optimi
 E = TypeVar("E", bound=Example)
 P = TypeVar("P")
 _NETWORKS = 3  # the version of heads and draws: a checkpoint of another one is not gone on with
+_RATES = {"tagging": 0.005}  # learning rates by kind: a CRF of few sentences learns little by the others'
 _POOL = 50  # batches whose examples are sorted by size together
 
 
@@ -47,6 +48,11 @@ class FitOptions:
     weight_decay: float = 0.0
     clip: float = 5.0
     seed: int = 1
+
+    @classmethod
+    def for_kind(cls, kind: str, **given: Any) -> FitOptions:
+        """What tasks of a kind learn well with, but for what is ``given``."""
+        return cls(**{"learning_rate": _RATES.get(kind, cls.learning_rate), **given})
 
     def __post_init__(self) -> None:
         counts = ("epochs", "patience", "batch_size", "max_tokens", "decay_patience")

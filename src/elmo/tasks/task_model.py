@@ -75,7 +75,7 @@ class TaskModel:
 
         With ``adapt`` the biLM first goes on as a language model for so many epochs of the text of ``train``.
         """
-        options = options or FitOptions()
+        options = options or FitOptions.for_kind(task.kind)
         check_words([*train, *dev])
         task.check(dev)
         network = _new_network(task, sources, seed=options.seed)
