@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_BOX = "\N{WHITE SQUARE}"  # what no font has
 SUFFIXES = (".png", ".pdf", ".svg")
 # Fonts with Chinese, Japanese and Korean characters, as Linux, macOS and Windows have them.
 CJK_FONTS = (
@@ -76,7 +77,7 @@ def drawable(lines: Sequence[str]) -> tuple[list[str], list[str]]:
     fonts, missing = fonts_for("".join(lines))
     if missing:
         logger.warning("no installed font can draw %s: shown as boxes; %s", missing[:20], INSTALL_FONTS)
-    boxes = dict.fromkeys(map(ord, missing), "\N{WHITE SQUARE}")  # matplotlib would warn of each
+    boxes = dict.fromkeys(map(ord, missing), _BOX)  # matplotlib would warn of each
     return fonts, [line.translate(boxes) for line in lines]
 
 
@@ -94,8 +95,8 @@ def shortened(text: str, width: int) -> str:
 
 
 def text_width(text: Iterable[str]) -> int:
-    """How wide a text is in Latin letters: Chinese characters count twice."""
-    return sum(2 if east_asian_width(c) in "WF" else 1 for c in text)
+    """How wide a text is in Latin letters: Chinese characters, and boxes in their place, count twice."""
+    return sum(2 if c == _BOX or east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def plain(text: str) -> str:
