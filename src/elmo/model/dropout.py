@@ -43,13 +43,11 @@ class Dropout(nn.Module):
 def kept_units(shape: Sequence[int], share: float, *, like: Tensor) -> Tensor:
     """Zeros for ``share`` of the numbers, and for the rest what keeps the mean as it was."""
     if like.device.type != "cpu":
-        return torch.empty(tuple(shape), device=like.device, dtype=like.dtype).bernoulli_(1 - share) / (
-            1 - share
-        )
+        kept = torch.empty(tuple(shape), device=like.device, dtype=like.dtype).bernoulli_(1 - share)
+        return kept / (1 - share)
     n = torch.Size(shape).numel()
-    bits = torch.empty(-(-n // _DRAWS), dtype=torch.int64, device=like.device).random_(
-        -(1 << 63), None
-    )  # all 64 are drawn
+    bits = torch.empty(-(-n // _DRAWS), dtype=torch.int64, device=like.device)
+    bits.random_(-(1 << 63), None)  # all 64 of them are drawn
     n_dropped = min(round(share * _STEPS), _STEPS - 1)
     is_kept = bits.view(torch.int16)[:n] >= n_dropped - _STEPS // 2
     return is_kept.to(like.dtype).mul_(_STEPS / (_STEPS - n_dropped)).view(tuple(shape))
