@@ -10,6 +10,7 @@ import pytest
 from elmo.lexicon import probe
 from tests.cli.conftest import Run
 from tests.cli.task_files import train, write_files
+from tests.lexicon.test_near_uses import text
 from tests.lexicon.test_word_pairs import DATA, GOLD
 from tests.lexicon.test_wordnet import write_wordnet
 from tests.lexicon.test_wsd import write_corpus, write_evaluation
@@ -20,12 +21,20 @@ _WORDS = (("banks", "NOUN", "Number=Plur", "nsubj"), ("lend", "VERB", "Number=Pl
           ("one", "NUM", "Number=Sing", "nummod"), ("river", "NOUN", "Number=Sing", "obj"))  # fmt: skip
 
 
+def write_articles(path: Path) -> None:
+    """Running text, long enough to be sharpened by."""
+    lines = [" ".join(sentence.tokens) for sentence in text()]
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
 def prepare(command: str | None, here: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside those that every command finds (``here``)."""
     shutil.copytree(here / "model", here / "path" / "to" / "model")
     if command == "curves":
         for name in ("first", "second"):
             write_log(here / f"{name}.training")
+    if command == "sharpen":
+        write_articles(here / "articles.txt")
     if command == "neighbours":
         assert run("index", "corpus.txt", "--out", "usages").code == 0
     if command in ("senses", "change"):

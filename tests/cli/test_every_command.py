@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run, assert_refused
+from tests.cli.example_files import write_articles
 from tests.lexicon.test_word_pairs import DATA
 
 
@@ -30,6 +31,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
         ("score X", "no sentence with a word in it"),
         ("train X --out new --preset tiny", "empty.txt"),
         ("warm model X --out new", "needs text"),
+        ("sharpen model X --out new", "empty.txt: expected text, found no word in it"),
         ("probe X X --column upos", "empty.txt"),
         ("similarity X", "empty.txt"),
         ("wsd --train X --out new.safetensors", "empty.txt"),
@@ -69,6 +71,7 @@ def test_embed_alone_writes_a_text_without_a_word_line_by_line(
         "index corpus.txt --out X/usages",
         "convert model X/half",
         "warm model corpus.txt --out X/warm",
+        "sharpen model articles.txt --out X/sharp",
         "perplexity model corpus.txt --out X/scores.tsv",
         "score corpus.txt --out X/scores.jsonl",
         "score corpus.txt --picture X/scores.png",
@@ -87,6 +90,8 @@ def test_folders_of_an_output_that_are_not_there_are_made(run: Run, here: Path, 
     if command.startswith(("senses", "change")):
         pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     (here / "pairs.txt").write_text(DATA, encoding="utf-8")
+    if command.startswith("sharpen"):
+        write_articles(here / "articles.txt")
     arguments = shlex.split(command.replace("X/", "new/folder/"))
     outcome = run(*arguments)
     assert outcome.code == 0, outcome.err

@@ -12,7 +12,7 @@ from tests.cli.conftest import Run
 from tests.cli.example_files import prepare
 
 GROUPS = {
-    "Embed:": ("embed", "compare", "demo", "info", "convert", "warm"),
+    "Embed:": ("embed", "compare", "demo", "info", "convert", "warm", "sharpen"),
     "Train:": ("train", "perplexity", "curves"),
     "Words:": (
         "index",
