@@ -74,3 +74,12 @@ def test_states_that_come_out_of_cells_cannot_be_turned() -> None:
 def test_a_matrix_of_another_size_is_refused() -> None:
     with pytest.raises(ShapeError, match="expected a matrix of 4 x 4"):
         turned(tiny_model(), matrix(5))
+
+
+def test_a_published_mix_stays_and_a_tied_table_still_reads() -> None:
+    model = tiny_model("words", softmax=True, mix=True)
+    after = turned(model, matrix())
+    assert after.mix == model.mix
+    assert torch.equal(
+        after.weights["token_layer.word_embed.weight"], model.weights["token_layer.word_embed.weight"]
+    )

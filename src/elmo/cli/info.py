@@ -103,7 +103,9 @@ def _token_layer(config: BiLmConfig) -> list[str]:
 def _lstms(config: BiLmConfig) -> str:
     lstm = config.lstm
     skip = "skip connections" if lstm.has_skip else "no skip connections"
-    clips = f"clipped at {lstm.cell_clip} and {lstm.state_clip}"
+    limits = {"cells": lstm.cell_clip, "states": lstm.state_clip}
+    clips = " and ".join(f"{name} clipped at {limit}" for name, limit in limits.items() if limit is not None)
+    clips = clips or "not clipped"
     return (
         f"{lstm.n_layers} each way, {lstm.cell_width} cells, states {lstm.state_width} wide, {clips}, {skip}"
     )

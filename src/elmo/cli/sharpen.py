@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +11,8 @@ import typer
 
 from elmo.cli.options import MODEL_HELP, Device, Errors, InputFormat, Split, Tokenizer, examples
 from elmo.cli.report import logger
-from elmo.errors import OutputError
 
+MUCH_CLIPPED = 1e-3  # share of numbers that were; more than that changes probabilities visibly
 EXAMPLES = examples(
     "elmo sharpen en articles.txt --out sharp",
     "elmo compare bank 'the bank of the river' 'the bank has money' --model sharp",
@@ -35,31 +36,42 @@ def command(
     split: Split = False,
     errors: Errors = "strict",
     tokenizer: Tokenizer = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Chooses words and their uses.")] = 0,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, max=2**63 - 1, help="Chooses words and their uses.")
+    ] = 0,
     device: Device = "cpu",
 ) -> None:
     """Turn a model's vectors so that their angles tell the senses of a word apart.
 
-    The text's first two million tokens are read, in a minute or two. The model predicts what it did before;
-    only its vectors lie otherwise, so what was learned from the old ones has to be learned again.
+    Of the text, a file or more in its order, the first two million tokens are read: by a model of the bundled
+    size in a minute or two. The model predicts what it did before, but for states that it clipped; only its
+    vectors lie otherwise, so what was learned from the old ones has to be learned again.
     """
     from elmo.embed.elmo import Elmo
     from elmo.formats import native
+    from elmo.formats.files import refuse_what_is_there
     from elmo.lexicon.sharpen import sharpen
     from elmo.text.source import read_sentences, with_a_word
 
-    if out.exists():
-        raise OutputError(f"{out}: is there already; give a new folder")
+    refuse_what_is_there(out)
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     sentences = read_sentences(
         text, tokenizer=elmo.tokenizer, input_format=input_format, split=split, errors=errors
     )
-    tokens = (sentence.tokens for sentence in with_a_word(sentences, named=text))
-    found = sharpen(elmo, tokens, seed=seed, show_progress=sys.stderr.isatty())
+    by_file = groupby(with_a_word(sentences, named=text), key=lambda sentence: sentence.path)
+    texts = ((sentence.tokens for sentence in some) for _, some in by_file)
+    found = sharpen(elmo, texts, seed=seed, show_progress=sys.stderr.isatty())
     native.write(found.model, out)
+    if found.clipped > MUCH_CLIPPED:
+        logger.warning(
+            "%.2g%% of its states' numbers were clipped, and no longer are: predictions differ a little",
+            100 * found.clipped,
+        )
+    if found.after <= found.before:
+        logger.warning("nothing was gained by it: is the text in its order, and of many subjects?")
     logger.info(
-        "%s: of three uses of a word, the two near each other in the text have the nearer vectors in %.1f%% "
-        "(before: %.1f%%), by words that were set aside",
+        "%s: of three uses of a word, the two near each other in the text have the nearer vectors in %.0f%% "
+        "(before: %.0f%%), by words that were set aside",
         out,
         100 * found.after,
         100 * found.before,

@@ -121,15 +121,19 @@ class Elmo:
 
     def save_pretrained(self, folder: str | Path, *, dtype: Dtype = "float32") -> None:
         """Write the model, as its weights are now, in elmo's own format; a named tokeniser goes with it."""
-        from dataclasses import replace
-
         from elmo.formats import native
+
+        native.write(self.as_pretrained(), Path(folder), dtype=dtype)
+
+    def as_pretrained(self) -> Pretrained:
+        """The model as its weights are now, whatever it was loaded from; a named tokeniser goes with it."""
+        from dataclasses import replace
 
         weights = {name: weight.detach().cpu().float() for name, weight in self.bilm.state_dict().items()}
         metadata = dict(self.pretrained.metadata)
         if self._tokenizer_name not in (None, metadata.get("tokenizer", "en")):
             metadata["tokenizer"] = self._tokenizer_name
-        native.write(replace(self.pretrained, weights=weights, metadata=metadata), Path(folder), dtype=dtype)
+        return replace(self.pretrained, weights=weights, metadata=metadata)
 
     def __repr__(self) -> str:
         return f"Elmo({self.pretrained.format}, {self.n_layers} layers, {self.width} wide, on {self.device})"

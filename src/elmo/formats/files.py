@@ -175,6 +175,12 @@ def read_lines(path: Path, limit: int = LINES_LIMIT, *, max_lines: int = MAX_LIN
         raise
 
 
+def refuse_what_is_there(folder: Path) -> None:
+    """``OutputError`` where ``new_folder`` would refuse: to be asked before hours of work."""
+    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+        raise OutputError(f"{shown(folder)}: exists already; name a new folder, or remove it first")
+
+
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
     """A folder to fill, which becomes ``folder`` on leaving, whole or not at all.
@@ -183,8 +189,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     an earlier try is removed.
     """
     try:
-        if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
-            raise OutputError(f"{shown(folder)}: exists already; name a new folder, or remove it first")
+        refuse_what_is_there(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         begin = f".{folder.name[:40]}."
         _remove_dead(folder.parent, begin)

@@ -46,6 +46,8 @@ def model_card(model: Pretrained, *, dtype: str) -> str:
     origin = model.metadata.get("converted_from", model.format)
     if origin != "elmo":  # one of our own was not converted
         rows.append(("Converted from", str(origin)))
+    if "sharpened" in model.metadata:
+        rows.append(("Vectors", "turned by `elmo sharpen`, so that their angles tell senses apart"))
     return "\n".join([
         "---", *front, "---", "",
         "# ELMo: word vectors in context", "",

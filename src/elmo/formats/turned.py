@@ -2,7 +2,7 @@
 
 Nothing but matrices reads the state h of an LSTM layer: those of its own next step, of the layer above and of
 the softmax. So M h can take its place, and M⁻¹ be multiplied into each of them: every probability stays what
-it was, and only the angles between vectors are others.
+it was, but for rounding and where a state was clipped, and only the angles between vectors are others.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from elmo.errors import ConfigError, ShapeError
 from elmo.formats.pretrained import Pretrained, SoftmaxWeights, WarmState
 
 STACKS = ("forward_stack", "backward_stack")
+_ROWS = 1 << 14
 
 
 def turned(model: Pretrained, turn: Tensor) -> Pretrained:
@@ -50,4 +51,8 @@ def turned(model: Pretrained, turn: Tensor) -> Pretrained:
 
 
 def _product(rows: Tensor, matrix: Tensor) -> Tensor:
-    return (rows.double() @ matrix).to(rows.dtype)
+    """In double precision, some rows at a time: a softmax may have a million."""
+    found = torch.empty_like(rows)
+    for part, out in zip(rows.split(_ROWS), found.split(_ROWS), strict=True):
+        out.copy_(part.double() @ matrix)
+    return found

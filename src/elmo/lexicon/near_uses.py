@@ -1,4 +1,4 @@
-"""Running text in, uses of words out, two and two near each other: most likely of one sense.
+"""Texts in, uses of words out, two and two near each other: most likely of one sense.
 
 Whoever writes a word again a few sentences on means the same by it ("one sense per discourse": Gale, Church
 and Yarowsky 1992), and elsewhere it may mean something else. So plain text says which uses are alike.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from elmo.lexicon.choice import Key, is_word
@@ -35,19 +35,23 @@ class _Place:
         return Usage(self.sentence, self.place, self.place + 1)
 
 
-def near_uses(text: Iterable[Tokens], *, key: Key, n_words: int, seed: int = 0) -> list[Usage]:
+def near_uses(texts: Iterable[Iterable[Tokens]], *, key: Key, n_words: int, seed: int = 0) -> list[Usage]:
     """``N_USES`` uses each of at most ``n_words`` words, a word's pairs one after the other.
 
-    Words are what ``key`` makes one word of, none of the most frequent, and none that is written with a
-    capital where it stands: names have no senses. A use is never the first or last token of its sentence, so
-    that both directions have read something before it.
+    A pair is of one text and of two different sentences. Words are what ``key`` makes one word of, none of
+    the most frequent, and none that is written with a capital where it stands: most of these are names
+    (in German nouns, which are passed over as well). A use is never the first or last token of its
+    sentence, so that both directions have read something before it.
     """
     counts: Counter[str] = Counter()
     before: dict[str, _Place] = {}
     newest: dict[str, int] = {}  # where a word's last pair ends
     pairs: defaultdict[str, list[tuple[_Place, _Place]]] = defaultdict(list)
     n_read = 0
-    for sentence in text:
+    for sentence in _sentences(texts):
+        if sentence is None:  # the next text
+            before.clear()
+            continue
         fits = SENTENCE[0] <= len(sentence) <= SENTENCE[1]
         last = len(sentence.tokens) - 1
         for place, token in enumerate(sentence.tokens):
@@ -60,7 +64,9 @@ def near_uses(text: Iterable[Tokens], *, key: Key, n_words: int, seed: int = 0) 
             here = _Place(n_read + place, sentence, place)
             earlier = before.get(word)
             before[word] = here
-            if earlier is None or earlier.sentence is sentence or here.token - earlier.token > REACH:
+            if earlier is None or here.token - earlier.token > REACH:
+                continue
+            if earlier.sentence.tokens == sentence.tokens:  # the same one, or a line that is repeated
                 continue
             if word not in newest or here.token - newest[word] >= APART:
                 pairs[word].append((earlier, here))
@@ -73,3 +79,10 @@ def near_uses(text: Iterable[Tokens], *, key: Key, n_words: int, seed: int = 0) 
     chance = random.Random(seed)
     chosen = chance.sample(words, min(n_words, len(words)))
     return [each.usage for word in chosen for pair in chance.sample(pairs[word], PAIRS) for each in pair]
+
+
+def _sentences(texts: Iterable[Iterable[Tokens]]) -> Iterator[Tokens | None]:
+    """All sentences; None where a text ends."""
+    for text in texts:
+        yield from text
+        yield None

@@ -25,7 +25,7 @@ from elmo.formats.pretrained import Pretrained
 from elmo.formats.turned import turned
 from elmo.lexicon.choice import entry_key
 from elmo.lexicon.entries import log_shares
-from elmo.lexicon.near_uses import N_USES, near_uses
+from elmo.lexicon.near_uses import N_USES, SENTENCE, near_uses
 from elmo.lexicon.usages import Usage
 from elmo.text.tokens import Tokens
 
@@ -55,82 +55,98 @@ class Sharpened:
     n_words: int
     before: float
     after: float
+    clipped: float  # share of the states' numbers that the model clipped, and no longer clips
 
 
-def sharpen(elmo: Elmo, text: Iterable[Tokens], *, seed: int = 0, show_progress: bool = False) -> Sharpened:
+def sharpen(
+    elmo: Elmo, texts: Iterable[Iterable[Tokens]], *, seed: int = 0, show_progress: bool = False
+) -> Sharpened:
     """Turn a model's states so that their angles tell senses apart; the first two million tokens are read.
 
-    ``text`` is running text in its order, of as many subjects as possible: uses of a word some hundred tokens
-    apart should be of one text. Every probability that the model gives stays as it was, but for rounding, and
-    where a state was clipped.
+    ``texts`` are running text, sentence by sentence in its order, of as many subjects as possible. Every
+    probability that the model gives stays as it was, but for rounding, and where a state was clipped.
     """
     if not elmo.config.lstm.has_projection:
         raise ConfigError("this model's states are not projected: it cannot be sharpened")
-    usages = near_uses(text, key=entry_key(elmo), n_words=N_WORDS, seed=seed)
+    usages = near_uses(texts, key=entry_key(elmo), n_words=N_WORDS, seed=seed)
     n_words = len(usages) // N_USES
     if n_words < FEWEST_WORDS:
         raise DataError(
             f"expected running text with {FEWEST_WORDS} words or more that are used twice, in sentences near "
-            f"each other, in {N_USES // 2} different places, found {n_words}: give more text"
+            f"each other, in {N_USES // 2} different places, found {n_words}: give more text; sentences of "
+            f"{SENTENCE[0]} to {SENTENCE[1]} tokens count, so split longer lines into sentences"
         )
-    layers, expected = _read(elmo, usages, show_progress=show_progress)
+    layers, around = _read(elmo, usages, show_progress=show_progress)
     n_held = max(1, n_words // _HELD_OUT) * N_USES
+    expected = _expected(elmo, around[n_held:], show_progress=show_progress)
     width = elmo.config.lstm.state_width
-    turn = _fitted(layers[n_held:], None if expected is None else expected[n_held:], width, seed)
-    kept = layers[:n_held]
-    metadata = {**elmo.pretrained.metadata, "sharpened": {"words": n_words, "seed": seed}}
+    turn = _fitted(layers[n_held:], expected, width, seed)
+    model = elmo.as_pretrained()
+    metadata = {**model.metadata, "sharpened": {"words": n_words, "seed": seed}}
     return Sharpened(
-        replace(turned(elmo.pretrained, turn), metadata=metadata),
+        turned(replace(model, metadata=metadata), turn),
         n_words,
-        before=_told(_mean(kept, torch.eye(width))),
-        after=_told(_mean(kept, turn)),
+        before=_told(_mean(layers[:n_held], torch.eye(width))),
+        after=_told(_mean(layers[:n_held], turn)),
+        clipped=_clipped(elmo, layers),
     )
 
 
-def _read(elmo: Elmo, usages: Sequence[Usage], *, show_progress: bool) -> tuple[Tensor, Tensor | None]:
-    """Of each use all layers (use, layer, width), and what both sides of it let expect (use, width)."""
+def _read(elmo: Elmo, usages: Sequence[Usage], *, show_progress: bool) -> tuple[Tensor, Tensor]:
+    """Of each use all layers (use, layer, width), and the top states that predict it (use, width)."""
     rows: dict[Tokens, list[int]] = {}
     for row, usage in enumerate(usages):
         rows.setdefault(usage.sentence, []).append(row)
     sentences = list(rows)
     layers = torch.empty(len(usages), elmo.n_layers, elmo.width)
-    around = torch.empty(len(usages), elmo.width)  # the states that predict the use
+    around = torch.empty(len(usages), elmo.width)
     half = elmo.width // 2
     starts = range(0, len(sentences), _SENTENCES_AT_ONCE)
     for start in tracked(starts, "Reading", is_shown=show_progress):
         some = sentences[start : start + _SENTENCES_AT_ONCE]
-        encoded = elmo.encode([list(sentence.tokens) for sentence in some], layers="all")
-        for sentence, found in zip(some, encoded, strict=True):
+        for sentence, found in zip(some, elmo.encode(some, layers="all"), strict=True):
             vectors = torch.from_numpy(np.asarray(found.vectors, dtype=np.float32))  # (layer, time, width)
             for row in rows[sentence]:
                 place = usages[row].begin
                 layers[row] = vectors[:, place]
                 around[row, :half] = vectors[-1, place - 1, :half]
                 around[row, half:] = vectors[-1, place + 1, half:]
-    return layers, _expected(elmo, around)
+    return layers, around
 
 
-def _expected(elmo: Elmo, states: Tensor) -> Tensor | None:
+def _clipped(elmo: Elmo, layers: Tensor) -> float:
+    """The share of the numbers of LSTM states that stand at the clip."""
+    lstm = elmo.config.lstm
+    if lstm.state_clip is None:
+        return 0.0
+    own = layers[:, 1:].clone()
+    if lstm.has_skip:
+        own[:, 1:] -= layers[:, 1:-1]  # as they came out, before the skip connection
+    return float((own.abs() >= lstm.state_clip * (1 - 1e-5)).float().mean())
+
+
+def _expected(elmo: Elmo, states: Tensor, *, show_progress: bool) -> Tensor | None:
     """Σ_w P(w) · v_w of each direction (use, width), P(w) ∝ √(P(w | what was read) / P_0(w)).
 
     v are the softmax's vectors at length one. Dividing by how frequent a word is keeps those that may stand
-    anywhere from drowning the rest.
+    anywhere from drowning the rest. ``lexicon.expected_words`` joins the directions; here each is a teacher
+    of its own half.
     """
     softmax, vocab = elmo.softmax, elmo.vocab
     if softmax is None or vocab is None:
         return None
     weight, bias = softmax.weight.detach().float().cpu(), softmax.bias.detach().float().cpu()
-    units, shares = F.normalize(weight, dim=1), torch.from_numpy(log_shares(len(weight)))
+    lengths, shares = weight.norm(dim=1).clamp(min=1e-12), torch.from_numpy(log_shares(len(weight)))
     special = [vocab.id(word) for word in (vocab.bos, vocab.eos, vocab.unknown) if word in vocab]
-    found = []
-    for half in states.chunk(2, dim=1):
-        parts = []
-        for part in half.split(max(1, _LOGITS // len(weight))):
-            scores = (F.linear(part, weight, bias).log_softmax(dim=1) - shares) / 2
+    found = torch.empty_like(states)
+    size = max(1, _LOGITS // len(weight))
+    for start in tracked(range(0, len(states), size), "Expecting", is_shown=show_progress):
+        rows = slice(start, start + size)
+        for half, out in zip(states[rows].chunk(2, dim=1), found[rows].chunk(2, dim=1), strict=True):
+            scores = (F.linear(half, weight, bias).log_softmax(dim=1) - shares) / 2
             scores[:, special] = -torch.inf
-            parts.append(scores.softmax(dim=1) @ units)
-        found.append(torch.cat(parts))
-    return torch.cat(found, dim=1)
+            out.copy_((scores.softmax(dim=1) / lengths) @ weight)
+    return found
 
 
 def _fitted(layers: Tensor, expected: Tensor | None, width: int, seed: int) -> Tensor:
@@ -175,9 +191,10 @@ def _disagreement(vectors: Tensor, target: Tensor) -> Tensor:
 
 
 def _told(vectors: Tensor) -> float:
-    """How often a use is nearer to its partner than to the first use of the word's next pair."""
-    units = F.normalize(vectors, dim=1).unflatten(0, (-1, N_USES // 2, 2))  # (word, pair, use, width)
-    first, second = units.unbind(dim=2)
-    near = (first * second).sum(dim=2)
-    far = (first * first.roll(1, dims=1)).sum(dim=2)
-    return float((near > far).float().mean())
+    """How often a use is nearer to its partner than to a use of another pair of the word."""
+    cosines = _choices(vectors, 1.0)  # (word, use, use)
+    partner = torch.arange(N_USES) ^ 1
+    near = cosines[:, torch.arange(N_USES), partner, None]
+    is_other = torch.ones(N_USES, N_USES, dtype=torch.bool).fill_diagonal_(False)
+    is_other[torch.arange(N_USES), partner] = False
+    return float((near > cosines)[:, is_other].float().mean())
