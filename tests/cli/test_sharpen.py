@@ -28,6 +28,8 @@ def test_it_writes_a_model_that_says_so_and_tells_what_was_gained(
     shown = run("info", "sharp")
     assert "cells clipped at 3.0, " in shown.out
     assert "states clipped" not in shown.out
+    assert "turned by elmo sharpen" in shown.out
+    assert "sharpen" not in run("info", "model").out
 
 
 def test_text_out_of_its_order_is_told(run: Run, articles: Path) -> None:
@@ -45,7 +47,7 @@ def test_text_out_of_its_order_is_told(run: Run, articles: Path) -> None:
     [
         (["--out", "model"], "model: exists already; name a new folder"),
         (["--out", "new", "--seed", str(1 << 64)], "--seed"),
-        (["--out", "new"], "sentences of 6 to 40 tokens count, so split longer lines into sentences"),
+        (["--out", "new"], "sentences of 6 to 40 tokens count, so split longer lines (--split)"),
     ],
 )
 def test_what_cannot_work_is_refused_in_a_line(run: Run, here: Path, arguments: list[str], told: str) -> None:

@@ -3,9 +3,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
+from elmo.errors import DataError
 from elmo.lexicon import near_uses as module
 from elmo.lexicon.near_uses import APART, N_COMMON, N_USES, REACH, SENTENCE, near_uses
 from elmo.text.tokens import Tokens
@@ -108,3 +110,11 @@ def test_no_more_is_read_than_is_needed(monkeypatch: pytest.MonkeyPatch) -> None
     left = iter(text(8))
     near_uses([left], key=str.lower, n_words=9)
     assert len(list(left)) > 500
+
+
+@pytest.mark.parametrize(
+    ("texts", "found"), [(text(1), r"found a sentence: give \[text\]"), ([["a b"]], "found a str")]
+)
+def test_what_is_no_text_of_sentences_is_refused(texts: Any, found: str) -> None:
+    with pytest.raises(DataError, match=found):
+        near_uses(texts, key=str.lower, n_words=9)

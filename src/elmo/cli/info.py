@@ -80,6 +80,8 @@ def _rows(info: ModelInfo) -> list[tuple[str, str]]:
         ("mix", "yes, the publisher's weights of the layers" if info.has_mix else "no"),
         ("checksum", f"{info.fingerprint} (SHA-256 of config and weights)"),
     ]
+    if "sharpened" in info.metadata:
+        rows.insert(-1, ("vectors", "turned by elmo sharpen"))
     files = [f"{name}  {size:,} bytes" for name, size in info.files.items()]
     rows += [("files" if k == 0 else "", line) for k, line in enumerate(files)]
     return rows

@@ -44,8 +44,9 @@ def command(
     """Turn a model's vectors so that their angles tell the senses of a word apart.
 
     Of the text, a file or more in its order, the first two million tokens are read: by a model of the bundled
-    size in a minute or two. The model predicts what it did before, but for states that it clipped; only its
-    vectors lie otherwise, so what was learned from the old ones has to be learned again.
+    size in a minute or two. Some 300,000 are needed. The model predicts what it did before, but for states
+    that it clipped; only its vectors lie otherwise, so what was learned from the old ones has to be learned
+    again.
     """
     from elmo.embed.elmo import Elmo
     from elmo.formats import native

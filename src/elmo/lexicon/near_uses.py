@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from elmo.errors import DataError
 from elmo.lexicon.choice import Key, is_word
 from elmo.lexicon.usages import Usage
 from elmo.text.tokens import Tokens
@@ -84,5 +85,11 @@ def near_uses(texts: Iterable[Iterable[Tokens]], *, key: Key, n_words: int, seed
 def _sentences(texts: Iterable[Iterable[Tokens]]) -> Iterator[Tokens | None]:
     """All sentences; None where a text ends."""
     for text in texts:
-        yield from text
+        if isinstance(text, str | Tokens):
+            raise DataError("expected texts, each of tokenised sentences, found a sentence: give [text]")
+        for sentence in text:
+            if not isinstance(sentence, Tokens):
+                kind = type(sentence).__name__
+                raise DataError(f"expected sentences as a tokenizer gives them, found a {kind}")
+            yield sentence
         yield None

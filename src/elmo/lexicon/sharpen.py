@@ -73,8 +73,8 @@ def sharpen(
     if n_words < FEWEST_WORDS:
         raise DataError(
             f"expected running text with {FEWEST_WORDS} words or more that are used twice, in sentences near "
-            f"each other, in {N_USES // 2} different places, found {n_words}: give more text; sentences of "
-            f"{SENTENCE[0]} to {SENTENCE[1]} tokens count, so split longer lines into sentences"
+            f"each other, in {N_USES // 2} different places, found {n_words}: sentences of {SENTENCE[0]} to "
+            f"{SENTENCE[1]} tokens count, so split longer lines (--split), or give more text"
         )
     layers, around = _read(elmo, usages, show_progress=show_progress)
     n_held = max(1, n_words // _HELD_OUT) * N_USES
@@ -140,7 +140,7 @@ def _expected(elmo: Elmo, states: Tensor, *, show_progress: bool) -> Tensor | No
     special = [vocab.id(word) for word in (vocab.bos, vocab.eos, vocab.unknown) if word in vocab]
     found = torch.empty_like(states)
     size = max(1, _LOGITS // len(weight))
-    for start in tracked(range(0, len(states), size), "Expecting", is_shown=show_progress):
+    for start in tracked(range(0, len(states), size), "Expected words", is_shown=show_progress):
         rows = slice(start, start + size)
         for half, out in zip(states[rows].chunk(2, dim=1), found[rows].chunk(2, dim=1), strict=True):
             scores = (F.linear(half, weight, bias).log_softmax(dim=1) - shares) / 2
