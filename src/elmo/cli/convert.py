@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from elmo.cli.options import MODEL_HELP, examples
+from elmo.cli.options import ModelArgument, examples
 from elmo.cli.report import logger
 
 EXAMPLES = examples(
@@ -17,7 +17,7 @@ EXAMPLES = examples(
 
 
 def command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)],
+    model: ModelArgument,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder.", show_default=False)],
     to: Annotated[
         Literal["native", "hdf5"],

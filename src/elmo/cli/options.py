@@ -41,6 +41,7 @@ Model = Annotated[
     str | None,
     typer.Option("--model", "-m", envvar="ELMO_MODEL", metavar="MODEL", help=MODEL_HELP, show_default=False),
 ]
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
 Layers = Annotated[
     str,
     typer.Option(

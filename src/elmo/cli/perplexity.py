@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from elmo.cli.options import MODEL_HELP, AsJson, Device, Errors, Tokenizer, examples
+from elmo.cli.options import AsJson, Device, Errors, ModelArgument, Tokenizer, examples
 from elmo.cli.report import logger, one_line
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _TO_QUOTE = (
 
 def command(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)],
+    model: ModelArgument,
     text: Annotated[
         list[str],
         typer.Argument(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from elmo.cli.options import MODEL_HELP, Device, Errors, InputFormat, Split, Tokenizer, examples
+from elmo.cli.options import Device, Errors, InputFormat, ModelArgument, Split, Tokenizer, examples
 from elmo.cli.report import logger
 
 MUCH_CLIPPED = 1e-3  # share of numbers that were; more than that changes probabilities visibly
@@ -21,7 +21,7 @@ EXAMPLES = examples(
 
 
 def command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)],
+    model: ModelArgument,
     text: Annotated[
         list[str],
         typer.Argument(

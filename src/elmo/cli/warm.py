@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from elmo.cli.options import MODEL_HELP, Device, Errors, Tokenizer, examples
+from elmo.cli.options import Device, Errors, ModelArgument, Tokenizer, examples
 from elmo.cli.report import logger
 from elmo.errors import OutputError
 
@@ -20,7 +20,7 @@ EXAMPLES = examples(
 
 
 def command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)],
+    model: ModelArgument,
     text: Annotated[
         list[str],
         typer.Argument(
