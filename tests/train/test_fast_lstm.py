@@ -65,6 +65,27 @@ def test_values_and_gradients_are_the_references_in_float64(kind: str) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
+@every_kind
+def test_a_start_resets_the_state_and_stops_gradients(kind: str) -> None:
+    starts = torch.tensor([[1, 0, 0, 1, 0, 0], [0, 1, 0, 0, 0, 1], [0, 0, 0, 0, 0, 0]], dtype=torch.bool)
+
+    def token_by_token(lstm: ProjectedLstm, inputs: Tensor, state: LstmState) -> tuple[Tensor, LstmState]:
+        outputs = []
+        for t in range(inputs.size(1)):
+            keep = (~starts[:, t, None]).to(inputs)
+            state = LstmState(state.hidden * keep, state.cell * keep)
+            output, state = reference(lstm, inputs[:, t : t + 1], state)
+            outputs.append(output)
+        return torch.cat(outputs, dim=1), state
+
+    def at_once(lstm: ProjectedLstm, inputs: Tensor, state: LstmState) -> tuple[Tensor, LstmState]:
+        return read_layer(lstm, inputs, state, starts=starts)
+
+    lstm = random_lstm(kind)
+    expected = values_and_gradients(token_by_token, lstm)
+    torch.testing.assert_close(values_and_gradients(at_once, lstm), expected, rtol=0, atol=1e-10)
+
+
 def test_the_clips_are_reached_and_not_always() -> None:
     lstm = random_lstm("clips")
     outputs, last = read_layer(lstm, *random_window(lstm))

@@ -17,6 +17,8 @@ from elmo.train.corpus_folder import Corpus
 from elmo.train.dropout import Dropout
 from elmo.train.loop import Report, Trainer, TrainOptions
 from elmo.train.schedule import Optimisation
+from elmo.train.windows import BOS
+from elmo.train.word_types import EOS
 
 CONFIG = BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4), (3, 8))), None, LstmConfig(2, 12, 8))
 OPTIONS = TrainOptions(
@@ -227,6 +229,34 @@ def test_rows_that_never_or_always_start_from_zero(share: float, corpus: Corpus,
     assert trainer.state.cell.any()
     start = trainer._start_of_window()
     assert bool(start.hidden.any()) == bool(start.cell.any()) == (share == 0.0)
+
+
+def test_a_share_of_the_sentences_starts_from_zero(corpus: Corpus, tmp_path: Path) -> None:
+    trainer = Trainer(corpus, CONFIG, replace(OPTIONS, sentence_starts=0.5), tmp_path / "run")
+    n_starts = n_sentences = 0
+    for trainer.step in range(50):
+        window = trainer._with_starts(trainer.windows.at(trainer.position))
+        for direction, first in ((window.forward, BOS), (window.backward, EOS)):
+            assert direction.starts is not None
+            assert not direction.starts[direction.inputs != first].any()
+            n_starts += int(direction.starts.sum())
+            n_sentences += int((direction.inputs == first).sum())
+    assert 0.4 < n_starts / n_sentences < 0.6
+
+
+def test_sentence_starts_change_what_is_learned(corpus: Corpus, tmp_path: Path) -> None:
+    weights = []
+    for share in (0.0, 1.0):
+        trainer = Trainer(corpus, CONFIG, replace(OPTIONS, sentence_starts=share), tmp_path / f"run{share}")
+        trainer.run()
+        weights.append(torch.cat([weight.detach().flatten() for weight in trainer.objective.parameters()]))
+    assert not torch.equal(*weights)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, math.nan])
+def test_sentence_starts_that_are_no_share_are_refused(share: float) -> None:
+    with pytest.raises(ConfigError, match=r"sentence_starts must lie in 0\.\.1"):
+        replace(OPTIONS, sentence_starts=share)
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.5, math.nan])

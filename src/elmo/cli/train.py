@@ -126,6 +126,9 @@ def command(
     restarts: Annotated[
         float, _learning(metavar="X", help="Share of windows read from a zero state; bilm-tf's is 0.")
     ] = 0.01,
+    sentence_starts: Annotated[
+        float, _learning(metavar="X", help="Share of sentences that start from a zero state.")
+    ] = 0.0,
     dropout: Annotated[float, _learning(metavar="X", help="On what each layer reads.")] = 0.1,
     input_dropout: Annotated[float | None, _learning(metavar="X", help="On what the first reads.")] = None,
     output_dropout: Annotated[float | None, _learning(metavar="X", help="Before the softmax.")] = None,
@@ -250,6 +253,7 @@ def command(
             directions=direction,
             loss_scale=loss_scale,
             restarts=restarts,
+            sentence_starts=sentence_starts,
             keep_order=keep_order,
             precision=precision,
             n_turns=turns,

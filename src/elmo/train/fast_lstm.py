@@ -27,13 +27,15 @@ def read_layer(
     state: LstmState,
     *,
     state_weight: Tensor | None = None,
+    starts: Tensor | None = None,
     has_bf16_products: bool = False,
     scratch: Scratch = FRESH,
 ) -> tuple[Tensor, LstmState]:
     """Read ``inputs`` (batch, time, width), all of them true tokens.
 
     Returns the states (batch, time, width) and each row's last state. ``state_weight`` stands in for the
-    layer's own, for instance with some of its numbers dropped. With ``has_bf16_products`` the factors of
+    layer's own, for instance with some of its numbers dropped. The state is reset to zero before each token that
+    ``starts`` (batch, time) marks. With ``has_bf16_products`` the factors of
     matrix products are rounded to bfloat16, and the products as well; sums over time, states and gradients of
     weights stay as they are. The results are laid out with time first: the next layer's fastest. With
     ``scratch`` of one's own, gradients may be taken once only: what they need is given back then.
@@ -53,6 +55,7 @@ def read_layer(
         is_bf16=has_bf16_products,
         scratch=scratch,
         is_kept=torch.is_grad_enabled(),
+        keeps=None if starts is None else (~starts).t()[:, :, None].to(inputs.dtype),
     )
     outputs, hidden, cell = _Layer.apply(
         inputs.transpose(0, 1),
@@ -75,6 +78,7 @@ class _Rules:
     is_bf16: bool
     scratch: Scratch
     is_kept: bool  # for gradients, until they are taken
+    keeps: Tensor | None = None  # (time, batch, 1): 0 where the state is reset before the token, else 1
 
     def factor(self, x: Tensor) -> Tensor:
         """``x`` as it enters a matrix product."""
@@ -115,9 +119,14 @@ class _Layer(torch.autograd.Function):
         merged = free_hiddens if projection is None else take(by_cell, inputs)
         down = None if projection is None else rules.factor(projection).t().contiguous()
         cells[0], hiddens[0] = cell, hidden
+        # What each step starts from: the state before it, but for resets.
+        starts = hiddens[:-1] if rules.keeps is None else torch.empty_like(hiddens[:-1])
         for t in range(time):
+            if rules.keeps is not None:
+                torch.mul(hiddens[t], rules.keeps[t], out=starts[t])
+                cells[t] *= rules.keeps[t]
             # the bias here and not with the inputs: there it would be one more pass over all gates
-            add_product(gates[t].add_(whole_bias), rules.factor(hiddens[t]), recurrent)
+            add_product(gates[t].add_(whole_bias), rules.factor(starts[t]), recurrent)
             i_f, j, o = gates[t].split((2 * n_cells, n_cells, n_cells), dim=1)
             i, f = i_f.sigmoid_().chunk(2, dim=1)
             j.tanh_()
@@ -143,7 +152,7 @@ class _Layer(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(
             inputs, input_weight, state_weight, projection,
-            gates, cells, free_cells, tanh_cells, merged, hiddens, free_hiddens,
+            gates, cells, free_cells, tanh_cells, merged, starts, free_hiddens,
         )  # fmt: skip
         return hiddens[1:], *last
 
@@ -153,7 +162,7 @@ class _Layer(torch.autograd.Function):
         d_outputs, d_hidden, d_cell = gradients
         (
             inputs, input_weight, state_weight, projection,
-            gates, cells, free_cells, tanh_cells, merged, hiddens, free_hiddens,
+            gates, cells, free_cells, tanh_cells, merged, starts, free_hiddens,
         ) = ctx.saved_tensors  # fmt: skip
         rules: _Rules = ctx.rules
         time, batch, n_cells = tanh_cells.shape
@@ -163,7 +172,7 @@ class _Layer(torch.autograd.Function):
         d_hiddens = torch.empty_like(free_hiddens)
         d_bias = torch.zeros_like(gates[0, 0])
         # What flows back from the step after, then from this one.
-        d_state: Tensor = torch.zeros_like(hiddens[0]) if d_hidden is None else d_hidden.clone()
+        d_state: Tensor = torch.zeros_like(starts[0]) if d_hidden is None else d_hidden.clone()
         d_cells: Tensor = torch.zeros_like(cells[0]) if d_cell is None else d_cell.clone()
         d_merged = d_state if up is None else torch.empty_like(d_cells)
         for t in range(time - 1, -1, -1):
@@ -188,6 +197,9 @@ class _Layer(torch.autograd.Function):
             d_cells *= f
             d_bias += d_gates[t].sum(dim=0)
             set_product(d_state, rules.factor(d_gates[t]), recurrent)
+            if rules.keeps is not None:
+                d_state *= rules.keeps[t]
+                d_cells *= rules.keeps[t]
 
         # What remains are sums over all steps, one product each.
         wants_inputs, wants_hidden, wants_cell, *wants_weights, wants_projection, _ = ctx.needs_input_grad
@@ -197,9 +209,9 @@ class _Layer(torch.autograd.Function):
         if wants_inputs:
             d_inputs = (factors @ rules.factor(input_weight)).to(inputs.dtype).view_as(inputs)
         if any(wants_weights):
-            read = torch.cat([inputs, hiddens[:-1]], dim=2).view(time * batch, -1)
+            read = torch.cat([inputs, starts], dim=2).view(time * batch, -1)
             both = (factors.t() @ rules.factor(read)).to(inputs.dtype)  # (4 · cell, input + state)
-            d_input_weight, d_state_weight = both.split((inputs.size(2), hiddens.size(2)), dim=1)
+            d_input_weight, d_state_weight = both.split((inputs.size(2), starts.size(2)), dim=1)
         if wants_projection:
             d_projection = _flat(rules.factor(d_hiddens)).t() @ _flat(rules.factor(merged))
         rules.scratch.give(d_gates, *ctx.borrowed)

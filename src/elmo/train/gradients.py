@@ -98,15 +98,16 @@ class Gradients:
 
         def piece(place: int, rows: slice) -> _Found:
             number = directions[place]
-            direction = (window.forward, window.backward)[number]
+            direction = (window.forward, window.backward)[number].at_rows(rows)
             leaf = vectors[place, rows].detach().requires_grad_()
             loss, after = objective.direction_loss(
                 number,
                 leaf,
-                ids.targets(direction.targets[rows]),
+                ids.targets(direction.targets),
                 BiLmState(state.hidden[:, :, rows], state.cell[:, :, rows]),
                 None if samples is None else samples[place],
                 replace(chance, first_row=chance.first_row + rows.start),
+                starts=None if direction.starts is None else ids.on_device(direction.starts),
             )
             share = scale * (rows.stop - rows.start) / (n_rows * len(directions))
             d_vectors, *d_weights = torch.autograd.grad(

@@ -153,7 +153,7 @@ class Trainer:
 
     def _train_one_window(self) -> None:
         options, optimisation = self.options, self.options.optimisation
-        window = self.windows.at(self.position)
+        window = self._with_starts(self.windows.at(self.position))
         loss = self._add_gradients(window)
         weights = [weight for weight in self.objective.parameters() if weight.grad is not None]
         self.ranks.add_up([loss, *(cast("Tensor", weight.grad) for weight in weights)])
@@ -217,6 +217,16 @@ class Trainer:
         drawn = torch.rand(options.n_rows, generator=generator)  # for all rows, whichever process has them
         goes_on = (drawn[self.rows] >= options.restarts).to(self.state.hidden)[:, None]
         return BiLmState(self.state.hidden * goes_on, self.state.cell * goes_on)
+
+    def _with_starts(self, window: Window) -> Window:
+        """Choose the sentences that are read from a zero state."""
+        options = self.options
+        if not options.sentence_starts:
+            return window
+        generator = generator_at("starts", seed=options.seed, step=self.step)
+        shape = (2, options.n_rows, options.n_steps)  # all rows, so that every process draws the same
+        drawn = torch.rand(shape, generator=generator)[:, self.rows] < options.sentence_starts
+        return window.with_starts(drawn.numpy())
 
     def _samples(self) -> tuple[Samples, ...] | None:
         """Words to predict against: others for each direction, the same for every row and process."""

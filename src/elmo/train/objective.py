@@ -109,9 +109,13 @@ class BiLmObjective(nn.Module):
         vectors = self.token_vectors(window, ids, chance)
         found: dict[int, tuple[Tensor, BiLmState]] = {}
         for place, number in enumerate(self.directions):
-            targets = ids.targets(_direction(window, number).targets)
+            direction = _direction(window, number)
+            targets = ids.targets(direction.targets)
             drawn = None if samples is None else samples[place]
-            found[number] = self.direction_loss(number, vectors[place], targets, state, drawn, chance)
+            starts = None if direction.starts is None else ids.on_device(direction.starts)
+            found[number] = self.direction_loss(
+                number, vectors[place], targets, state, drawn, chance, starts=starts
+            )
         return _losses({number: loss for number, (loss, _) in found.items()}, state, found)
 
     @torch.no_grad()
@@ -174,12 +178,17 @@ class BiLmObjective(nn.Module):
         state: BiLmState,
         samples: Samples | None,
         chance: Chance | None,
+        *,
+        starts: Tensor | None = None,
     ) -> tuple[Tensor, BiLmState]:
-        """The mean loss of one direction that reads ``vectors`` (batch, time, width), and its last state."""
+        """The mean loss of one direction that reads ``vectors`` (batch, time, width), and its last state.
+
+        The state is reset to zero before each token that ``starts`` (batch, time) marks.
+        """
         generator = None
         if self.training and not self.dropout.is_off:
             generator = _given(chance).masks(number)
-        top, after = self._read(vectors, state, number, generator)
+        top, after = self._read(vectors, state, number, generator, starts)
         if generator is not None:
             top = self.dropout.of_vectors(top, self.dropout.at_softmax, generator)
         # Outputs lie with time first: tokens in that order cost no copy, and a mean does not mind.
@@ -192,8 +201,13 @@ class BiLmObjective(nn.Module):
         """The LSTM layers of one direction."""
         return (self.bilm.forward_stack, self.bilm.backward_stack)[number]
 
-    def _read(
-        self, inputs: Tensor, state: BiLmState, direction: int, generator: torch.Generator | None
+    def _read(  # noqa: PLR0917
+        self,
+        inputs: Tensor,
+        state: BiLmState,
+        direction: int,
+        generator: torch.Generator | None,
+        starts: Tensor | None = None,
     ) -> tuple[Tensor, BiLmState]:
         """The top layer's output (batch, time, width), and the state (layer, batch, …) after it."""
         last = []
@@ -208,6 +222,7 @@ class BiLmObjective(nn.Module):
                 inputs,
                 state.at(direction, index),
                 state_weight=state_weight,
+                starts=starts,
                 has_bf16_products=self.has_bf16_products,
                 scratch=self.scratch,
             )

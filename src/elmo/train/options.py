@@ -40,6 +40,9 @@ class TrainOptions:
     # Of all windows of a row so many start from zero, as a sentence does that is embedded. bilm-tf carries on
     # for ever: what its models make of a state that they never saw again is chance.
     restarts: float = 0.01
+    # Share of the sentences that are read from a zero state, wherever they stand in a window. Sentences that
+    # are embedded one by one start like this.
+    sentence_starts: float = 0.0
     seed: int = 0
     keep_order: bool = False  # read the text in its own order instead of shuffled blocks
     log_every: int = 50
@@ -65,6 +68,8 @@ class TrainOptions:
             problems.append(f"loss_scale must be a positive number, not {self.loss_scale!r:.40}")
         if not 0 <= self.restarts <= 1:
             problems.append(f"restarts must lie in 0..1, not {self.restarts!r:.40}")
+        if not 0 <= self.sentence_starts <= 1:
+            problems.append(f"sentence_starts must lie in 0..1, not {self.sentence_starts!r:.40}")
         if self.directions not in get_args(Directions):
             problems.append(f"directions must be both, forward or backward, not {self.directions!r:.40}")
         if self.precision not in get_args(Precision):

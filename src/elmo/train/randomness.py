@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 import torch
 
-Purpose = Literal["samples", "words", "masks", "restarts"]
-_PURPOSES: dict[Purpose, int] = {"samples": 0, "words": 1, "masks": 2, "restarts": 3}
+Purpose = Literal["samples", "words", "masks", "restarts", "starts"]
+_PURPOSES: dict[Purpose, int] = {"samples": 0, "words": 1, "masks": 2, "restarts": 3, "starts": 4}
 
 
 def generator_at(purpose: Purpose, *, seed: int, step: int, place: tuple[int, ...] = ()) -> torch.Generator:

@@ -17,7 +17,7 @@ either, no window is padded, and no token is ever left out.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +46,12 @@ class Direction:
 
     inputs: Ids  # (batch, time)
     targets: Ids  # (batch, time)
+    starts: NDArray[np.bool_] | None = None  # (batch, time): True where the state is reset before reading
+
+    def at_rows(self, rows: slice) -> Direction:
+        """Select some of its rows."""
+        starts = None if self.starts is None else self.starts[rows]
+        return Direction(self.inputs[rows], self.targets[rows], starts)
 
 
 @dataclass(frozen=True)
@@ -59,10 +65,14 @@ class Window:
 
     def at_rows(self, rows: slice) -> Window:
         """Some of its rows."""
-        forward, backward = (
-            Direction(each.inputs[rows], each.targets[rows]) for each in (self.forward, self.backward)
-        )
-        return Window(forward, backward, self.position, None if self.mask is None else self.mask[rows])
+        mask = None if self.mask is None else self.mask[rows]
+        return Window(self.forward.at_rows(rows), self.backward.at_rows(rows), self.position, mask)
+
+    def with_starts(self, drawn: NDArray[np.bool_]) -> Window:
+        """Reset the state at the sentence starts among the ``drawn`` tokens, (direction, batch, time)."""
+        forward = replace(self.forward, starts=drawn[0] & (self.forward.inputs == BOS))
+        backward = replace(self.backward, starts=drawn[1] & (self.backward.inputs == EOS))
+        return replace(self, forward=forward, backward=backward)
 
 
 class Windows:
