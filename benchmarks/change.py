@@ -30,10 +30,9 @@ import numpy as np
 from quality import Glove, System, _lines, transformer
 
 from elmo import Elmo, similarity
-from elmo.lexicon.change_tests import measure_of, rank_correlation
+from elmo.lexicon.change import measure_of, rank_correlation
 from elmo.lexicon.clustering import METHODS, cluster
-from elmo.lexicon.usages import Usage, embed_usages, respelled
-from elmo.lexicon.uses_files import read_uses, spelling_of
+from elmo.lexicon.usages import Usage, embed_usages, read_uses, respelled, spelling_of
 
 Vectors = np.ndarray[Any, Any]
 WINDOW = 10

@@ -31,8 +31,8 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from elmo.text.lines import read_lines  # noqa: E402
 from elmo.text.sentences import split_sentences  # noqa: E402
-from elmo.text.tokens import tokenizer  # noqa: E402
-from elmo.train.corpus import BuildProgress, build  # noqa: E402
+from elmo.text.tokenizers import tokenizer  # noqa: E402
+from elmo.train.build_corpus import BuildProgress, build  # noqa: E402
 
 ALONE_MB = 20  # of text that the tokeniser alone reads
 CHANGED = 0.02  # of the words of each repetition

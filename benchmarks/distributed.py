@@ -41,10 +41,10 @@ def work(corpus: Path, folder: Path, options: dict[str, Any], pause_at: int | No
     """Train as a user's script would; the first rank tells how far it came, and waits to be stopped."""
     sys.path[:0] = [str(ROOT / "src")]
     from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
-    from elmo.train.corpus_folder import Corpus
-    from elmo.train.dropout import Dropout
+    from elmo.train.corpus import Corpus
+    from elmo.train.distributed import ranks_from
     from elmo.train.loop import Report, Trainer, TrainOptions
-    from elmo.train.ranks import ranks_from
+    from elmo.train.objective import Dropout
 
     def tell(report: Report) -> None:
         with telling(folder, os.getpid()).open("ab") as file:
@@ -155,7 +155,7 @@ class Arena:
         sys.path[:0] = [str(ROOT / "src")]
         import torch
 
-        from elmo.train.corpus import build
+        from elmo.train.build_corpus import build
 
         torch.set_num_threads(1)  # as torchrun tells its processes
         self.place, self.corpus, self.number = place, place / "corpus", 0

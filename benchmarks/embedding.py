@@ -301,7 +301,7 @@ def made_up_model(folder: Path, size: str) -> Path:
     from elmo.formats import native
     from elmo.formats.pretrained import Pretrained
     from elmo.model.bilm import BiLm
-    from elmo.train.presets import PRESETS
+    from elmo.train.options import PRESETS
 
     torch.manual_seed(0)
     weights = {name: weight.detach() for name, weight in BiLm.from_config(PRESETS[size]).state_dict().items()}

@@ -27,7 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from elmo.train.corpus import Corpus, build
+from elmo.train.build_corpus import Corpus, build
 
 N_LINES = 12_000
 

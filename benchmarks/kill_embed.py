@@ -29,13 +29,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 import torch  # noqa: E402
 from tests.formats.tiny import tiny_model  # noqa: E402
 
-from elmo.embed.atomic import locked  # noqa: E402
 from elmo.embed.elmo import Elmo  # noqa: E402
-from elmo.embed.job import EmbedJob, run  # noqa: E402
-from elmo.embed.output_files import OutputFiles  # noqa: E402
-from elmo.embed.reading import read_embeddings  # noqa: E402
-from elmo.embed.writers import SUFFIXES, check_libraries  # noqa: E402
 from elmo.errors import OutputError  # noqa: E402
+from elmo.jobs.plan import OutputFiles  # noqa: E402
+from elmo.jobs.reader import read_embeddings  # noqa: E402
+from elmo.jobs.run import EmbedJob, run  # noqa: E402
+from elmo.jobs.writers import SUFFIXES, check_libraries  # noqa: E402
+from elmo.storage.atomic import locked  # noqa: E402
 
 LINES = [
     "The river bank .",

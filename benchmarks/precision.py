@@ -19,7 +19,7 @@ import torch
 from embedding import made_up_model, made_up_text
 
 from elmo import Elmo
-from elmo.lexicon.labelled import read_labelled
+from elmo.lexicon.probe import read_labelled
 
 TYPES = ("bfloat16", "int8")
 ALLOWED = 0.2  # points that a type may move the task before it is called experimental

@@ -37,7 +37,7 @@ from embedding import made_up_model
 from precision import accuracy, read
 
 from elmo import Elmo, models, perplexity, similarity
-from elmo.lexicon.expected_words import expected_words
+from elmo.lexicon.predictions import expected_words
 from elmo.lexicon.usages import Usage
 
 HERE = Path(__file__).resolve().parent

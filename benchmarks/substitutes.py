@@ -36,8 +36,8 @@ from quality import Glove
 
 from elmo import Elmo
 from elmo.lexicon.lemmas import Lemmas
+from elmo.lexicon.search import unit_rows
 from elmo.lexicon.substitutes import BETA, TEMPERATURE, Combine, Substituter
-from elmo.lexicon.unit_rows import unit_rows
 from elmo.lexicon.usages import Usage
 from elmo.text.sentences import split_sentences
 

@@ -24,9 +24,9 @@ import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
 from elmo import Elmo
-from elmo.lexicon.change_tests import measure_of, rank_correlation
+from elmo.lexicon.change import measure_of, rank_correlation
 from elmo.lexicon.clustering import cluster
-from elmo.lexicon.expected_words import expected_words
+from elmo.lexicon.predictions import expected_words
 from elmo.lexicon.sense_corpora import read_senses
 from elmo.lexicon.usages import Usage, embed_usages, respelled
 

@@ -24,9 +24,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from elmo import Elmo
+from elmo.evidence.plan import read_plan, read_task
 from elmo.tasks import LayerCache, TaskModel, VectorChoice, WordSources, read_static
-from elmo.tasks.evidence.plan import read_plan
-from elmo.tasks.evidence.task_data import read_task
 
 Times = dict[str, float]
 

@@ -42,8 +42,8 @@ from elmo.tasks import (
     read_static,
 )
 from elmo.tasks.data.examples import Span, TaggedSentence
-from elmo.tasks.data.tag_schemes import Scheme, scheme_of, spans_of, tags_of
-from elmo.tasks.scores.spans import span_scores
+from elmo.tasks.data.tagging import Scheme, scheme_of, spans_of, tags_of
+from elmo.tasks.scores.labels import span_scores
 
 OURS = {
     "vectors": VectorChoice(elmo="none"),

@@ -58,7 +58,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="elmo-") as place:
         folder = Path(place) / "corpus"
-        from elmo.train.corpus import build
+        from elmo.train.build_corpus import build
 
         corpus = build(options.text or made_up(Path(place) / "text.txt"), folder, tokenizer="en")
         print(f"{corpus.n_tokens:,} tokens, {len(corpus.types):,} types; {options.threads} threads")
@@ -122,9 +122,9 @@ def measure(folder: Path, size: str, setting: str, n_windows: int, n_threads: in
     """Tokens per second of ``Trainer.run``, and how much longer it takes than the steps alone."""
     import torch
 
-    from elmo.train.corpus_folder import Corpus
+    from elmo.train.corpus import Corpus
     from elmo.train.loop import Report, Trainer, TrainOptions
-    from elmo.train.presets import PRESETS
+    from elmo.train.options import PRESETS
 
     torch.set_num_threads(n_threads)
     warm = 3

@@ -18,13 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from elmo.model.char_cnn import CharCnn
+from elmo.engine.lstm import read_layer
+from elmo.engine.threads import SideBySide
+from elmo.engine.token_layer import read_words
 from elmo.model.lstm import LstmState, ProjectedLstm
-from elmo.model.side_by_side import SideBySide
-from elmo.model.softmax import Softmax
-from elmo.model.word_sampler import LogUniformSampler, Samples
-from elmo.train.fast_char_cnn import read_words
-from elmo.train.fast_lstm import read_layer
+from elmo.model.softmax import LogUniformSampler, Samples, Softmax
+from elmo.model.token_layer import CharCnn
 
 BATCH, STEPS, STATE, N_WORDS, N_SAMPLES, N_DISTINCT = 128, 20, 128, 50_000, 8192, 900
 FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))

@@ -86,7 +86,7 @@ def main() -> None:
 def times(model: Path, text: Path, out: Path) -> dict[str, float]:
     """Seconds of the job and of ``encode``."""
     from elmo import Elmo
-    from elmo.lexicon.index_job import IndexJob, build_index
+    from elmo.lexicon.build_index import IndexJob, build_index
 
     elmo = Elmo.from_pretrained(model)
     sentences = [row.split() for row in text.read_text(encoding="utf-8").splitlines() if row.strip()]
@@ -105,8 +105,8 @@ def times(model: Path, text: Path, out: Path) -> dict[str, float]:
 
 def search(folder: Path, n_queries: int, *, has_graph: bool) -> dict[str, float]:
     """Seconds for all queries, a second time: the files then lie in memory, as for whoever asks again."""
-    from elmo.lexicon.approximate import ApproximateIndex
     from elmo.lexicon.index import Index
+    from elmo.lexicon.neighbors import ApproximateIndex
 
     index = Index(folder)
     numbers = np.random.default_rng(0).choice(len(index), min(n_queries, len(index)), replace=False)

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from elmo import Elmo
-from elmo.formats.fingerprint import fingerprint
+from elmo.formats.pretrained import fingerprint
 from elmo.lexicon.sense_corpora import Instance, Score, SenseSentence, read_senses, score
 from elmo.lexicon.usages import embed_usages
 from elmo.lexicon.wordnet import WordNet

@@ -14,7 +14,7 @@ import pytest
 
 from elmo.lexicon.usages import Usage
 from elmo.tasks.data.examples import TaggedSentence
-from elmo.text.tokens import Tokens
+from elmo.text.tokenizers import Tokens
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 TOKENS = Tokens.given(["the", "bank", "lends", "money"])

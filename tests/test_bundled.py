@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from elmo import ConfigError, Elmo, models, perplexity, similarity
-from elmo.formats import detect
-from elmo.lexicon.expected_words import expected_words
+from elmo.formats import load as detect
+from elmo.lexicon.predictions import expected_words
 from elmo.lexicon.usages import Usage
 
 DATA = Path(__file__).parent / "data"

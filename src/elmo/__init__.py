@@ -29,14 +29,13 @@ if TYPE_CHECKING:
     from elmo.config import BiLmConfig
     from elmo.embed.elmo import Elmo
     from elmo.embed.encoding import Encoding, similarity
-    from elmo.embed.reading import read_embeddings
     from elmo.embed.start import Carry
-    from elmo.formats.convert import convert
-    from elmo.model.bilm import BiLm
-    from elmo.model.layers import Layers
+    from elmo.formats.load import convert
+    from elmo.jobs.reader import read_embeddings
+    from elmo.model.bilm import BiLm, Layers
     from elmo.model.mix import LayerMix, LayerMixes
+    from elmo.plots.training import draw_curves
     from elmo.predict.perplexity import perplexity
-    from elmo.train.curves import draw_curves
     from elmo.train.run import resume_bilm, train_bilm
 
 __version__ = "0.1.0"
@@ -80,11 +79,11 @@ _ROOMS = {
     "Encoding": "elmo.embed.encoding",
     "LayerMix": "elmo.model.mix",
     "LayerMixes": "elmo.model.mix",
-    "Layers": "elmo.model.layers",
-    "convert": "elmo.formats.convert",
-    "draw_curves": "elmo.train.curves",
+    "Layers": "elmo.model.bilm",
+    "convert": "elmo.formats.load",
+    "draw_curves": "elmo.plots.training",
     "perplexity": "elmo.predict.perplexity",
-    "read_embeddings": "elmo.embed.reading",
+    "read_embeddings": "elmo.jobs.reader",
     "resume_bilm": "elmo.train.run",
     "similarity": "elmo.embed.encoding",
     "train_bilm": "elmo.train.run",

@@ -10,11 +10,11 @@ import pytest
 from elmo.lexicon import probe
 from tests.cli.conftest import Run
 from tests.cli.task_files import train, write_files
+from tests.evidence.example_plan import write_plan
 from tests.lexicon.test_near_uses import text
 from tests.lexicon.test_word_pairs import DATA, GOLD
 from tests.lexicon.test_wordnet import write_wordnet
 from tests.lexicon.test_wsd import write_corpus, write_evaluation
-from tests.tasks.evidence.example_plan import write_plan
 from tests.train.logs import write_log
 
 _WORDS = (("banks", "NOUN", "Number=Plur", "nsubj"), ("lend", "VERB", "Number=Plur", "root"),

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from elmo import Elmo
-from elmo.cli import progress
+from elmo.cli import report as progress
 from elmo.cli.report import Report
-from elmo.embed.job import Progress
+from elmo.jobs.run import Progress
 from tests.cli.conftest import TEXT, Run, assert_refused
 
 MODEL = ("--model", "model")

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from elmo.embed.to_files import ToFiles
+from elmo.jobs.run import ToFiles
 from tests.cli.conftest import Outcome, Run, assert_refused
-from tests.embed.jobs import contents
-from tests.embed.processes import children, wait_until_gone
+from tests.jobs.jobs import contents
+from tests.jobs.processes import children, wait_until_gone
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends signals")
 

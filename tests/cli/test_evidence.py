@@ -13,7 +13,7 @@ from subprocess import Popen
 import pytest
 
 from tests.cli.conftest import Run, assert_refused
-from tests.tasks.evidence.example_plan import PLAN, write_plan
+from tests.evidence.example_plan import PLAN, write_plan
 
 
 def test_it_prints_the_tables_and_does_nothing_twice(run: Run, here: Path) -> None:

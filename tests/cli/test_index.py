@@ -75,7 +75,7 @@ def test_ctrl_c_says_whether_a_part_was_kept(
     def ctrl_c(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"elmo.lexicon.index_job.{stopped_at}", ctrl_c)
+    monkeypatch.setattr(f"elmo.lexicon.build_index.{stopped_at}", ctrl_c)
     stopped = run("index", "corpus.txt", "--model", "model", "--out", "usages", "--quiet")
     assert (stopped.code, stopped.err) == (130, f"elmo: interrupted; {said}\n")
 

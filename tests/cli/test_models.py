@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from elmo import Elmo
-from elmo.embed.products import missing_int8, missing_packed
-from elmo.formats.detect import load
+from elmo.engine.matmul import missing_int8, missing_packed
+from elmo.formats.load import load
 from tests.cli.conftest import Run, assert_refused
 from tests.formats.tiny import assert_same_model, tiny_model
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from elmo.tasks.data.columns import read_tagged
 from elmo.tasks.data.roles import read_roles
+from elmo.tasks.data.tagging import read_tagged
 from elmo.tasks.data.texts import read_texts
-from elmo.tasks.task_model import TaskModel
+from elmo.tasks.model import TaskModel
 from tests.cli.conftest import Run, assert_refused
 from tests.cli.task_files import FAST, TEXTS, train, write_files
 from tests.cli.test_help import examples

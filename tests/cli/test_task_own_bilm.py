@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from elmo.tasks import pieces
+from elmo.tasks import fit as pieces
+from elmo.tasks.kinds.registry import read_examples
+from elmo.tasks.model import TaskModel
 from elmo.tasks.output import write_predictions
-from elmo.tasks.reading import read_examples
-from elmo.tasks.task_model import TaskModel
 from tests.cli.conftest import Outcome, Run, assert_refused
 from tests.cli.task_files import SENTENCES, train, write_files
 from tests.cli.test_task import interrupted
@@ -109,7 +109,7 @@ def assert_told(outcome: Outcome, line: str) -> None:
 
 
 def test_an_encoder_beside_elmo_is_found_by_its_name_and_known_again(run: Run, data: Path) -> None:
-    from tests.tasks.vectors.test_encoders import make_bert
+    from tests.tasks.features.test_encoders import make_bert
 
     make_bert(data / "bert", seed=1)
     outcome = train(run, "tagging", "train.conll", "--dev", "dev.conll", "--also", "bert")

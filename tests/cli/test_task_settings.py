@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from elmo.tasks.kinds.classification import ClassificationOptions
-from elmo.tasks.task_model import TaskModel
+from elmo.tasks.model import TaskModel
 from tests.cli.conftest import Run, assert_refused
 from tests.cli.task_files import train, write_files
 

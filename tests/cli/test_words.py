@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elmo import DataError, OutputError
-from elmo.cli.words import NowAndThen, check_result_file, word_list, write_results
+from elmo.cli.options import NowAndThen, check_result_file, word_list, write_results
 from tests.cli.conftest import Run
 
 
@@ -37,7 +37,7 @@ def test_a_table_is_escaped_and_json_is_whole(tmp_path: Path) -> None:
 def test_long_work_is_told_now_and_then(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elmo.cli.words._EVERY", 0.0)
+    monkeypatch.setattr("elmo.cli.options._EVERY", 0.0)
     with caplog.at_level(logging.INFO):
         NowAndThen("approximate index", is_quiet=True)(1, 2)
         assert caplog.messages == []

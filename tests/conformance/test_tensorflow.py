@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from elmo.formats import bilm_tf, hdf5, tf_hub
-from elmo.formats.containers.tf_bundle import read_index
+from elmo.formats.containers.tf_checkpoint import read_index
 from tests.conformance.peers import PEERS
 from tests.formats.tiny import assert_same_tensor, tiny_model
 from tests.formats.write_bilm import write_training_folder

@@ -8,9 +8,9 @@ import numpy as np
 
 from elmo.embed.elmo import Elmo
 from elmo.embed.encoding import Encoding
-from elmo.embed.shard import Layout, Shard
-from elmo.text.source import Sentence
-from elmo.text.tokens import Tokens
+from elmo.jobs.shard import Layout, Shard
+from elmo.text.reader import Sentence
+from elmo.text.tokenizers import Tokens
 from tests.formats.tiny import tiny_model
 
 HOSTILE: list[tuple[str, ...]] = [

@@ -10,18 +10,8 @@ import pytest
 import torch
 
 import elmo as door
-from elmo import (
-    Carry,
-    ConfigError,
-    DataError,
-    Elmo,
-    LayerMix,
-    LayerMixes,
-    ShapeError,
-    StateError,
-    similarity,
-)
-from elmo.text.tokens import Tokens
+from elmo import Carry, ConfigError, DataError, Elmo, LayerMix, LayerMixes, ShapeError, StateError, similarity
+from elmo.text.tokenizers import Tokens
 from tests.formats.tiny import tiny_model
 
 TEXT = "I sat by the bank of the river ."
@@ -367,7 +357,7 @@ def test_a_function_that_gives_a_list_of_strings_is_a_tokenizer() -> None:
 
 _LITTLE_MEMORY = """
 import resource
-import elmo.embed.engine, torch
+import elmo.engine.bilm, torch
 from elmo import Elmo, SentenceTooLongError
 from tests.formats.tiny import tiny_model
 elmo = Elmo(tiny_model(state_width=500, cell_width=500))

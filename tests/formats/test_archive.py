@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import FormatError
-from elmo.formats import archive, bilm_tf, detect, hdf5, many_langs, native, tf_hub
-from elmo.formats.convert import convert
+from elmo.formats import archive, bilm_tf, hdf5, many_langs, native, tf_hub
+from elmo.formats import load as detect
+from elmo.formats.archive import is_wanted
+from elmo.formats.load import convert
 from elmo.formats.pretrained import Pretrained
-from elmo.formats.wanted import is_wanted
 from tests.formats.many_langs_folder import write_folder
 from tests.formats.tiny import assert_same_model, tiny_model
 from tests.formats.write_bilm import write_hub_folder, write_training_folder

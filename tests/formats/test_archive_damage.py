@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from elmo.formats import hdf5, native
-from elmo.formats.detect import load
-from elmo.formats.fingerprint import fingerprint
+from elmo.formats.load import load
+from elmo.formats.pretrained import fingerprint
 from tests.formats.damage import Outcome, assert_refused_or_sound, flips_and_cuts, load_all
 from tests.formats.tiny import tiny_model
 

@@ -11,9 +11,10 @@ import pytest
 
 from elmo import models
 from elmo.errors import ConfigError, FormatError, OutputError
-from elmo.formats import detect, hdf5, native
-from elmo.formats.convert import convert
-from elmo.formats.fingerprint import fingerprint
+from elmo.formats import hdf5, native
+from elmo.formats import load as detect
+from elmo.formats.load import convert
+from elmo.formats.pretrained import fingerprint
 from tests.formats.damage import SOURCE
 from tests.formats.tiny import assert_same_model, tiny_model
 
@@ -139,7 +140,7 @@ def test_an_archive_is_described_by_what_is_in_it(folder: Path, tmp_path: Path) 
 
 def test_importing_detect_leaves_heavy_libraries_alone() -> None:
     heavy = {"torch", "h5py", "safetensors", "huggingface_hub"}
-    code = f"import sys, elmo.formats.detect, elmo.formats.convert; print({heavy} & set(sys.modules))"
+    code = f"import sys, elmo.formats.load, elmo.formats.load; print({heavy} & set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": str(SOURCE)},

@@ -15,7 +15,7 @@ import torch
 
 from elmo.errors import ConfigError, FormatError, OutputError
 from elmo.formats import hdf5
-from elmo.text.vocab import Vocabulary
+from elmo.text.ids import Vocabulary
 from tests.formats.tiny import WORDS, assert_same_model, tiny_model
 from tests.formats.write_published import arrays, options, publish, stored
 from tests.shared import FIXTURES, needs_fixtures

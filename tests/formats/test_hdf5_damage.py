@@ -18,7 +18,7 @@ import pytest
 
 from elmo.errors import ElmoError
 from elmo.formats import hdf5
-from elmo.formats.containers.plain_hdf5 import PlainHdf5
+from elmo.formats.containers.hdf5 import PlainHdf5
 from tests.formats.damage import assert_refused_or_sound, flips_and_cuts, load_all
 from tests.formats.tiny import WORDS, tiny_model
 from tests.formats.write_published import arrays, options, publish, shapes

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from elmo.formats import native
-from elmo.formats.detect import load
-from elmo.formats.fingerprint import fingerprint
 from elmo.formats.hub import split_id
+from elmo.formats.load import load
+from elmo.formats.pretrained import fingerprint
 from tests.formats.damage import SOURCE
 from tests.formats.hub_server import COMMIT, Hub, serving
 from tests.formats.tiny import assert_same_model, tiny_model
@@ -23,8 +23,8 @@ CODE = """
 import json, logging, sys, warnings
 warnings.simplefilter("error")
 from elmo.errors import ElmoError
-from elmo.formats.detect import load
-from elmo.formats.fingerprint import fingerprint
+from elmo.formats.load import load
+from elmo.formats.pretrained import fingerprint
 from elmo.formats.hub import fetch, split_id
 answers = []
 for task, source in json.loads(sys.argv[1]):

@@ -11,7 +11,7 @@ import torch
 from elmo.embed.elmo import Elmo
 from elmo.errors import FormatError
 from elmo.formats import many_langs
-from elmo.formats.detect import load
+from elmo.formats.load import load
 from elmo.formats.pretrained import SoftmaxWeights
 from tests.formats.many_langs_folder import (
     CHARACTERS,

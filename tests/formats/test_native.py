@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elmo.errors import ChecksumError, FormatError, OutputError, StateError
-from elmo.formats import files, native
-from elmo.formats.fingerprint import fingerprint
-from elmo.formats.pretrained import SoftmaxWeights, WarmState
+from elmo.formats import native
+from elmo.formats.pretrained import SoftmaxWeights, WarmState, fingerprint
+from elmo.storage import files
 from tests.formats.tiny import WORDS, assert_same_model, tiny_model
 
 OPTIONS = [

@@ -10,7 +10,7 @@ import pytest
 
 from elmo.config import CharCnnConfig, LstmConfig
 from elmo.errors import FormatError, OutputError
-from elmo.formats.options import Options, options_from_json, options_to_json, read_options
+from elmo.formats.options_json import Options, options_from_json, options_to_json, read_options
 from tests.formats.write_published import options
 
 SMALL = {

@@ -62,7 +62,7 @@ def with_entry(name: str, entry: bytes) -> Write:
     """The entry of one variable replaced, all checksums right."""
 
     def spoil(folder: Path) -> None:
-        from elmo.formats.containers.tf_table import read_table
+        from elmo.formats.containers.tf_checkpoint import read_table
 
         pairs = read_table(index(folder).read_bytes())
         pairs[name.encode()] = entry

@@ -10,7 +10,7 @@ import torch
 from elmo import Elmo, perplexity
 from elmo.errors import ConfigError, ShapeError
 from elmo.formats import native
-from elmo.formats.turned import turned
+from elmo.lexicon.sharpen import turned
 from tests.formats.tiny import tiny_model
 
 SENTENCES = [["the", "river", "bank"], ["the", "bank"], ["café", "the", "the", "river", "of", "the", "bank"]]

@@ -8,7 +8,7 @@ import torch
 
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, WordConfig, parameter_shapes
 from elmo.formats.pretrained import MixWeights, Pretrained, SoftmaxWeights, WarmState
-from elmo.text.vocab import Vocabulary
+from elmo.text.ids import Vocabulary
 
 WORDS = ("<S>", "</S>", "<UNK>", "the", "river", "bank", "café", "河岸", "\N{GRINNING FACE}")
 CHARACTERS = {

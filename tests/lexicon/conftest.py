@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from elmo.embed.elmo import Elmo
+from elmo.lexicon.build_index import IndexJob, build_index
 from elmo.lexicon.index import Index
-from elmo.lexicon.index_job import IndexJob, build_index
 from tests.embed.sentences import tiny_elmo
 
 LINES = (

@@ -14,12 +14,10 @@ from typer.testing import CliRunner
 
 from elmo import ConfigError, DataError
 from elmo.embed.elmo import Elmo
-from elmo.lexicon.change import Changes, change
-from elmo.lexicon.change_corpora import Counted, change_in_corpora, change_in_uses, frequent_words
-from elmo.lexicon.choice import Choice
-from elmo.lexicon.usages import Usage, Usages, embed_usages, respelled
-from elmo.text.source import Sentence
-from elmo.text.tokens import Tokens
+from elmo.lexicon.change import Changes, Counted, change, change_in_corpora, change_in_uses, frequent_words
+from elmo.lexicon.usages import Choice, Usage, Usages, embed_usages, respelled
+from elmo.text.reader import Sentence
+from elmo.text.tokenizers import Tokens
 
 pytest.importorskip("sklearn")
 from elmo.cli import change as cli_change
@@ -224,7 +222,7 @@ def test_pictures_hold_words_intervals_and_periods(tmp_path: Path, n_periods: in
     pytest.importorskip("matplotlib")
     from matplotlib import rc_context
 
-    from elmo.lexicon.change_picture import draw_changes
+    from elmo.plots.change import draw_changes
 
     periods = ["1850s", "1900s", "1950s"][:n_periods]
     given = [

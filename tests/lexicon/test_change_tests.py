@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from elmo import ConfigError, DataError
-from elmo.lexicon.change_tests import MEASURES, judged, measure_of, q_values, rank_correlation
+from elmo.lexicon.change import MEASURES, judged, measure_of, q_values, rank_correlation
 
 
 def periods(n: int = 30, *, moved: float = 0.0, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -5,10 +5,9 @@ import pytest
 
 from elmo import ConfigError
 from elmo.embed.elmo import Elmo
-from elmo.lexicon.expected_words import expected_words
-from elmo.lexicon.predictions import Expectations
+from elmo.lexicon.predictions import Expectations, expected_words
 from elmo.lexicon.usages import Usage
-from elmo.text.tokens import Tokens
+from elmo.text.tokenizers import Tokens
 from tests.embed.sentences import tiny_elmo
 
 

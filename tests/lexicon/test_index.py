@@ -11,13 +11,13 @@ import pytest
 
 from elmo import ConfigError, DataError, OutputError, similarity
 from elmo.embed.elmo import Elmo
-from elmo.embed.job import Progress
-from elmo.formats.detect import describe
+from elmo.formats.load import describe
+from elmo.jobs.run import Progress
+from elmo.lexicon.build_index import IndexJob, build_index
 from elmo.lexicon.index import Index
-from elmo.lexicon.index_job import IndexJob, build_index
 from elmo.lexicon.usages import embed_usages
-from tests.embed.jobs import contents, stop_after
 from tests.embed.sentences import tiny_elmo
+from tests.jobs.jobs import contents, stop_after
 from tests.lexicon.conftest import LINES
 
 
@@ -211,7 +211,7 @@ def test_killed_before_the_last_file_it_ends_with_the_same_bytes(
 
     with monkeypatch.context() as patch:
         # asked for when words.tsv stands, and index.json does not yet
-        patch.setattr("elmo.lexicon.index_job.fingerprint_now", kill)
+        patch.setattr("elmo.lexicon.build_index.fingerprint_now", kill)
         with pytest.raises(KeyboardInterrupt):
             build_index(killed, elmo)
     assert (killed.out / "words.tsv").exists()

@@ -17,15 +17,14 @@ from pathlib import Path
 import pytest
 
 from elmo.embed.elmo import Elmo
-from elmo.embed.manifest import read_manifest
 from elmo.errors import OutputError
 from elmo.formats import native
-from elmo.lexicon.approximate import ApproximateIndex
+from elmo.jobs.plan import read_manifest
+from elmo.lexicon.build_index import ANEW, IndexJob, build_index
 from elmo.lexicon.index import MANIFEST, Index
-from elmo.lexicon.index_anew import ANEW
-from elmo.lexicon.index_job import IndexJob, build_index
-from tests.embed.jobs import contents
+from elmo.lexicon.neighbors import ApproximateIndex
 from tests.formats.tiny import tiny_model
+from tests.jobs.jobs import contents
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends signals and sets limits")
 
@@ -33,8 +32,8 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from elmo.embed.elmo import Elmo
-from elmo.embed.manifest import read_manifest
-from elmo.lexicon.index_job import IndexJob, build_index
+from elmo.jobs.plan import read_manifest
+from elmo.lexicon.build_index import IndexJob, build_index
 job = IndexJob(("-",), Path("usages"), shard_tokens=12, dtype="float32", restart=sys.argv[1:] == ["restart"])
 build_index(job, Elmo.from_pretrained("model"))
 """

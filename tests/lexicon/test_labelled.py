@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import ConfigError, DataError, EncodingError
-from elmo.lexicon.labelled import LabelledText, read_labelled
+from elmo.lexicon.probe import LabelledText, read_labelled
 
 CONLLU = """\
 # text = He doesn't .

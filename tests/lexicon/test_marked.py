@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from elmo import DataError
-from elmo.lexicon.marked import marked_usage, marked_usages
-from elmo.text.tokens import Tokens, WhitespaceTokenizer, tokenizer
+from elmo.lexicon.usages import marked_usage, marked_usages
+from elmo.text.tokenizers import Tokens, WhitespaceTokenizer, tokenizer
 
 SPACES = WhitespaceTokenizer()
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from elmo.errors import DataError
-from elmo.lexicon import near_uses as module
-from elmo.lexicon.near_uses import APART, N_COMMON, N_USES, REACH, SENTENCE, near_uses
-from elmo.text.tokens import Tokens
+from elmo.lexicon import sharpen as module
+from elmo.lexicon.sharpen import APART, N_COMMON, N_USES, REACH, SENTENCE, near_uses
+from elmo.text.tokenizers import Tokens
 
 COMMON = [f"{a}{b}" for a in "abcdefghijklmnop" for b in "klmnopqrst"]  # more than are left out as frequent
 RARE = [f"sense{a}{b}" for a in "abcdefgh" for b in "abcdefghij"]

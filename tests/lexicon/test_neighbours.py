@@ -8,11 +8,10 @@ import pytest
 
 from elmo import ConfigError, DataError, MissingExtraError
 from elmo.embed.elmo import Elmo
-from elmo.lexicon import approximate
-from elmo.lexicon.approximate import ApproximateIndex
+from elmo.lexicon import neighbors as approximate
+from elmo.lexicon.build_index import IndexJob, build_index
 from elmo.lexicon.index import Index
-from elmo.lexicon.index_job import IndexJob, build_index
-from elmo.lexicon.neighbours import neighbours
+from elmo.lexicon.neighbors import ApproximateIndex, neighbours
 from tests.embed.sentences import tiny_elmo
 
 QUERY = "he sat by the [[bank]] of a river ."

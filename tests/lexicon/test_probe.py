@@ -22,8 +22,7 @@ from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, DataError, ElmoError, OutputError
 from elmo.formats import native
 from elmo.lexicon import probe as probes
-from elmo.lexicon.labelled import LabelledSentence, LabelledText
-from elmo.lexicon.probe import Measure, Probing, probe
+from elmo.lexicon.probe import LabelledSentence, LabelledText, Measure, Probing, probe
 from tests.formats.tiny import tiny_model
 
 WORDS = ("the", "river", "bank", "café", "河岸", "xyz", "aa", "b")
@@ -271,7 +270,7 @@ def test_the_picture_shows_labels_layers_and_figures(found: Probing, tmp_path: P
     pytest.importorskip("matplotlib")
     from matplotlib import rc_context
 
-    from elmo.lexicon.probe_picture import draw_probing
+    from elmo.plots.words import draw_probing
 
     for name in "ab":
         with rc_context({"svg.fonttype": "none"}):
@@ -286,8 +285,8 @@ def test_chinese_labels_are_drawn_or_told(
     elmo: Elmo, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
-    from elmo.embed import figure
-    from elmo.lexicon.probe_picture import draw_probing
+    from elmo.plots import figure
+    from elmo.plots.words import draw_probing
 
     found = probe(elmo, by_word(12, seed=1), by_word(5, seed=2))
     draw_probing(found, tmp_path / "a.png", column="词性")
@@ -306,7 +305,7 @@ def test_the_most_frequent_of_many_labels_are_drawn(found: Probing, tmp_path: Pa
 
     from matplotlib import rc_context
 
-    from elmo.lexicon.probe_picture import MAX_LABELS, draw_probing
+    from elmo.plots.words import MAX_LABELS, draw_probing
 
     labels = {f"L{k:03}": 500 - k for k in range(100)}
     layers = tuple(replace(layer, f1=dict.fromkeys(labels, Measure(0.5))) for layer in found.layers)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from elmo.errors import DataError
-from elmo.lexicon.marked import marked_usages
 from elmo.lexicon.sense_corpora import Instance, SenseSentence, read_gold, read_senses, score
-from elmo.text.tokens import tokenizer
+from elmo.lexicon.usages import marked_usages
+from elmo.text.tokenizers import tokenizer
 
 WORDS: list[dict[str, Any]] = [
     {"w": "The", "pos": "DT"},

@@ -13,14 +13,14 @@ from typer.testing import CliRunner
 from elmo import ConfigError, DataError
 from elmo.lexicon.senses import Senses, context_names, distinct, senses
 from elmo.lexicon.usages import Usage, Usages
-from elmo.text.tokens import Tokens
+from elmo.text.tokenizers import Tokens
 
 pytest.importorskip("sklearn")
 from elmo.cli import senses as cli_senses
 from elmo.cli.report import Report
 from elmo.embed.elmo import Elmo
 from elmo.formats import native
-from elmo.lexicon.index_job import IndexJob, build_index
+from elmo.lexicon.build_index import IndexJob, build_index
 from tests.formats.tiny import WORDS, tiny_model
 
 MONEY = ("the bank lent us money at once {}", "money is in the bank , {}", "a loan of money by the bank {}")
@@ -125,7 +125,7 @@ def test_the_picture_has_names_shares_and_sentences(tmp_path: Path, found: Sense
     pytest.importorskip("matplotlib")
     from matplotlib import rc_context
 
-    from elmo.lexicon.senses_picture import draw_senses
+    from elmo.plots.senses import draw_senses
 
     with rc_context({"svg.fonttype": "none"}):
         for name in "ab":
@@ -137,7 +137,7 @@ def test_the_picture_has_names_shares_and_sentences(tmp_path: Path, found: Sense
 
 
 def test_a_map_of_many_usages_is_the_same_every_time_and_of_one_is_a_point() -> None:
-    from elmo.lexicon.senses_picture import flat
+    from elmo.plots.senses import flat
 
     many = banks(40, 30).vectors
     places, caption = flat(many, seed=1)
@@ -159,7 +159,7 @@ def test_the_picture_marks_the_usages_whose_sentences_it_shows(
     from matplotlib.figure import Figure
     from matplotlib.text import Annotation
 
-    from elmo.lexicon import senses_picture
+    from elmo.plots import senses as senses_picture
 
     figures: list[Figure] = []
 

@@ -13,7 +13,7 @@ from elmo.errors import ConfigError, DataError
 from elmo.formats import native
 from elmo.formats.pretrained import Pretrained
 from elmo.lexicon.sharpen import Sharpened, sharpen
-from elmo.text.tokens import Tokens
+from elmo.text.tokenizers import Tokens
 from tests.formats.tiny import tiny_model
 from tests.lexicon.test_near_uses import COMMON, text
 

@@ -15,14 +15,12 @@ from elmo.cli import substitutes as cli
 from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, DataError, StateError
 from elmo.formats import native
-from elmo.lexicon.entries import Entries
-from elmo.lexicon.lemmas import Lemmas
-from elmo.lexicon.marked import marked_usage
+from elmo.lexicon.lemmas import Entries, Lemmas
 from elmo.lexicon.predictions import Expectations
 from elmo.lexicon.substitutes import Substituter, rank, substitutes
-from elmo.lexicon.usages import Usage
+from elmo.lexicon.usages import Usage, marked_usage
 from elmo.predict.scores import scores
-from elmo.text.tokens import Tokens
+from elmo.text.tokenizers import Tokens
 from tests.formats.tiny import tiny_model
 
 pytest.importorskip("simplemma")

@@ -8,8 +8,8 @@ import pytest
 from elmo import ConfigError, DataError, ShapeError
 from elmo.embed.elmo import Elmo
 from elmo.lexicon.usages import Usage, Usages, embed_usages, entry_key, find_usages, respelled
-from elmo.text.source import Sentence
-from elmo.text.tokens import Tokens, WhitespaceTokenizer
+from elmo.text.reader import Sentence
+from elmo.text.tokenizers import Tokens, WhitespaceTokenizer
 from tests.lexicon.conftest import LINES
 
 SENTENCES = [Sentence(WhitespaceTokenizer()(line), "text", k) for k, line in enumerate(LINES, start=1)]
@@ -93,7 +93,7 @@ def test_what_makes_no_sense_is_refused(elmo: Elmo) -> None:
 
 
 def test_lengths_of_a_shard_are_exact_and_need_no_wide_copy_of_its_vectors() -> None:
-    from elmo.lexicon.usage_shard import _lengths
+    from elmo.lexicon.index import _lengths
 
     vectors = np.random.default_rng(0).normal(size=(100_000, 64)).astype(np.float16)
     vectors[0] = 0

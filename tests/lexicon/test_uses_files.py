@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from elmo import DataError
-from elmo.lexicon.uses_files import in_order, read_uses, spelling_of
+from elmo.lexicon.usages import in_order, read_uses, spelling_of
 
 HEAD = "lemma\tpos\tdate\tgrouping\tidentifier\tcontext_tokenized\tindexes_target_token_tokenized\n"
 

@@ -6,7 +6,7 @@ import sys
 import torch
 from torch import nn
 
-from elmo.model.id_embedding import IdEmbedding
+from elmo.model.token_layer import IdEmbedding
 
 
 def test_it_starts_as_torch_s_own_does() -> None:
@@ -20,7 +20,7 @@ def test_it_starts_as_torch_s_own_does() -> None:
 
 def test_a_network_without_weights_is_made_without_torch_s_compiler() -> None:
     code = (
-        "import sys, torch\nfrom elmo.model.bilm import BiLm\nfrom elmo.train.presets import PRESETS\n"
+        "import sys, torch\nfrom elmo.model.bilm import BiLm\nfrom elmo.train.options import PRESETS\n"
         "with torch.device('meta'): BiLm.from_config(PRESETS['tiny'])\n"
         "assert 'torch._dynamo' not in sys.modules"
     )

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from elmo.errors import ConfigError, ShapeError
-from elmo.model.layers import Layers
+from elmo.model.bilm import Layers
 from elmo.model.mix import LayerMix, LayerMixes
 from tests import oracle
 

@@ -11,8 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from elmo.errors import ConfigError, ShapeError
 from elmo.model import softmax as module
-from elmo.model.softmax import AdaptiveSoftmax, Softmax
-from elmo.model.word_sampler import LogUniformSampler, Samples
+from elmo.model.softmax import AdaptiveSoftmax, LogUniformSampler, Samples, Softmax
 from tests import oracle
 
 N_WORDS, WIDTH = 23, 5

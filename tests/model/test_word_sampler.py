@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmo.errors import ConfigError
-from elmo.model.word_sampler import LogUniformSampler, Samples
+from elmo.model.softmax import LogUniformSampler, Samples
 from tests import oracle
 
 

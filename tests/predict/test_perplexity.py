@@ -14,16 +14,16 @@ import elmo
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, WordConfig
 from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, DataError, OutputError
-from elmo.formats.convert import convert
+from elmo.formats.load import convert
 from elmo.formats.pretrained import Pretrained, SoftmaxWeights
 from elmo.model.bilm import BiLm
 from elmo.model.softmax import Softmax
 from elmo.predict.perplexity import Means, perplexity
 from elmo.predict.scores import scores
 from elmo.train import evaluate
-from elmo.train.corpus import build
+from elmo.train.build_corpus import build
+from elmo.train.corpus import TypeIds
 from elmo.train.objective import BiLmObjective
-from elmo.train.type_ids import TypeIds
 from tests.formats.tiny import tiny_model
 
 TEXT = [["the", "dog", "sat"], ["the", "dog"], ["河岸", "bank"], ["café"]]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from elmo.errors import DataError
-from elmo.predict.texts import sentences_of
-from elmo.text.source import Sentence
-from elmo.text.tokens import Tokens
+from elmo.predict.predictor import sentences_of
+from elmo.text.reader import Sentence
+from elmo.text.tokenizers import Tokens
 
 
 def tokens(text: Any, **options: Any) -> list[tuple[str, ...]]:

@@ -13,12 +13,11 @@ import torch
 from elmo import ConfigError, Elmo
 from elmo.tasks.adapt import Adaptation, adapted
 from elmo.tasks.data.examples import TaggedSentence
+from elmo.tasks.features.encoders import ElmoEncoder
+from elmo.tasks.features.layer import VectorChoice
+from elmo.tasks.features.store import LayerCache, WordSources
 from elmo.tasks.kinds.tagging import Tagging
-from elmo.tasks.task_model import TaskModel
-from elmo.tasks.vectors.encoders import ElmoEncoder
-from elmo.tasks.vectors.layer_cache import LayerCache
-from elmo.tasks.vectors.word_vectors import VectorChoice
-from elmo.tasks.word_sources import WordSources
+from elmo.tasks.model import TaskModel
 from elmo.train.loop import Report
 from tests.formats.tiny import tiny_model
 from tests.tasks.test_fit import DEV, HEAD, OPTIONS, TRAIN, Killed

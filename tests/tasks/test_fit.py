@@ -12,12 +12,11 @@ import torch
 
 from elmo import ConfigError, DataError, Elmo, TrainingError
 from elmo.tasks.data.examples import TaggedSentence
+from elmo.tasks.features.layer import VectorChoice
+from elmo.tasks.features.store import LayerCache, WordSources
 from elmo.tasks.fit import Epoch, FitOptions, shuffled_batches
 from elmo.tasks.kinds.tagging import PredictedTags, Tagging, TaggingOptions
-from elmo.tasks.task_model import TaskModel
-from elmo.tasks.vectors.layer_cache import LayerCache
-from elmo.tasks.vectors.word_vectors import VectorChoice
-from elmo.tasks.word_sources import WordSources
+from elmo.tasks.model import TaskModel
 from tests.formats.tiny import tiny_model
 
 OPTIONS = FitOptions(epochs=4, batch_size=4, learning_rate=0.02)

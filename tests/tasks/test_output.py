@@ -23,11 +23,11 @@ from elmo.tasks.data.examples import (
 from elmo.tasks.kinds.answers import PredictedAnswer
 from elmo.tasks.kinds.classification import PredictedLabel
 from elmo.tasks.kinds.coreference import PredictedClusters
+from elmo.tasks.kinds.registry import read_examples
 from elmo.tasks.kinds.roles import PredictedRoles
 from elmo.tasks.kinds.similarity import PredictedScore
 from elmo.tasks.kinds.tagging import PredictedTags
 from elmo.tasks.output import SUFFIXES, check_output, record, write_pairs, write_predictions
-from elmo.tasks.reading import read_examples
 
 WORDS = ("They", "lent\N{NO-BREAK SPACE}out", "河岸", "cash", "and", "left")
 HERE = Place("a.conll", 1)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmo.tasks.data.examples import Document, TaggedSentence
-from elmo.tasks.pieces import EXAMPLES, TOKENS, pieces
-from elmo.tasks.task import size
+from elmo.tasks.fit import EXAMPLES, TOKENS, pieces
+from elmo.tasks.kinds.task import size
 
 
 @given(st.lists(st.integers(1, 9), max_size=3 * EXAMPLES))

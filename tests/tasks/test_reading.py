@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from elmo import ConfigError, DataError
-from elmo.tasks.kinds.by_name import KINDS
-from elmo.tasks.reading import each_example, read_examples
+from elmo.tasks.kinds.registry import KINDS, each_example, read_examples
 
 _EMPTY = "\t" + 7 * "-\t"
 FILES = {

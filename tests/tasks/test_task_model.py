@@ -12,11 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from elmo import ConfigError, Elmo, ElmoError, FormatError
-from elmo.tasks.task_file import VERSION
-from elmo.tasks.task_model import TaskModel
-from elmo.tasks.vectors.static import StaticVectors
-from elmo.tasks.vectors.word_vectors import VectorChoice
-from elmo.tasks.word_sources import WordSources
+from elmo.tasks.features.layer import VectorChoice
+from elmo.tasks.features.static import StaticVectors
+from elmo.tasks.features.store import WordSources
+from elmo.tasks.model import VERSION, TaskModel
 from tests.formats.tiny import tiny_model
 from tests.tasks.test_fit import DEV, OPTIONS, trained
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from elmo.text.tokens import Tokens
+from elmo.text.tokenizers import Tokens
 
 PIECES = [
     *("", " ", "\t", "\n", "\r\n", "\x00", "\x0b", "\x1c", "\x85", "\xa0", "\u2028", "\u2029", "\u3000"),

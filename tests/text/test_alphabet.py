@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmo.errors import FormatError
-from elmo.text.alphabet import N_BYTE_CHARACTERS, ByteAlphabet, UnicodeAlphabet
+from elmo.text.ids import N_BYTE_CHARACTERS, ByteAlphabet, UnicodeAlphabet
 
 tokens = st.text(st.characters(), max_size=80)
 DICTIONARY = {name: k for k, name in enumerate([*UnicodeAlphabet.SPECIAL, "a", "b", "中", "\u3000"])}

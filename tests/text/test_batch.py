@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmo.errors import DataError
-from elmo.text.alphabet import ByteAlphabet
-from elmo.text.batch import TokenIndexer
-from elmo.text.vocab import Vocabulary
+from elmo.text.ids import ByteAlphabet, TokenIndexer, Vocabulary
 
 ALPHABET = ByteAlphabet(6)
 VOCAB = Vocabulary(("<S>", "</S>", "<UNK>", "a"))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from elmo.errors import MissingExtraError
-from elmo.text.tokens import tokenizer
+from elmo.text.tokenizers import tokenizer
 from tests.text.hostile import assert_sound, texts
 
 HAS_JIEBA = importlib.util.find_spec("jieba") is not None
@@ -75,7 +75,7 @@ def test_the_tokeniser_travels_to_other_processes() -> None:
 def test_no_cache_is_read_or_written_and_nothing_is_printed(tmp_path: Path) -> None:
     planted = tmp_path / "jieba.cache"
     planted.write_bytes(b"planted")
-    code = "from elmo.text.tokens import tokenizer; assert len(tokenizer('zh')('北京大学')) == 1"
+    code = "from elmo.text.tokenizers import tokenizer; assert len(tokenizer('zh')('北京大学')) == 1"
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         env={"TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
@@ -91,7 +91,7 @@ def test_without_jieba_the_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['jieba'] = None\n"
         "from elmo.errors import MissingExtraError\n"
-        "from elmo.text.tokens import tokenizer\n"
+        "from elmo.text.tokenizers import tokenizer\n"
         "try: tokenizer('zh')\n"
         "except MissingExtraError as error: sys.exit(str(error))\n"
     )

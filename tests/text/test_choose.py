@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmo.text.choose import choose_tokenizer
+from elmo.text.chinese import choose_tokenizer
 from tests.shared import SHARED
 
 CHINESE = "数学是研究数量、结构以及空间等概念的学科（英語：mathematics），透過抽象化和邏輯推理的使用。"

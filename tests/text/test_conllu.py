@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 
 from elmo.errors import DataError
-from elmo.text.conllu import ConlluSentence, align, read_conllu
 from elmo.text.english import EnglishTokenizer
 from elmo.text.lines import Line
-from elmo.text.tokens import Tokens
+from elmo.text.reader import ConlluSentence, align, read_conllu
+from elmo.text.tokenizers import Tokens
 from tests.text.hostile import assert_sound, texts
 
 

@@ -9,7 +9,7 @@ import time
 import pytest
 from hypothesis import given, settings
 
-from elmo.text.tokens import tokenizer
+from elmo.text.tokenizers import tokenizer
 from tests.text.hostile import assert_sound, texts
 
 # A text, and the same text with a "|" wherever it is cut (white space around "|" is not in the token).
@@ -141,5 +141,5 @@ def test_repeated_pieces_are_cut_without_a_stop(unit: str, end: str) -> None:
 
 
 def test_the_expression_is_built_on_first_use_only() -> None:
-    code = "import sys, elmo.text.tokens; sys.exit('elmo.text.english' in sys.modules)"
+    code = "import sys, elmo.text.tokenizers; sys.exit('elmo.text.english' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

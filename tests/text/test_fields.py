@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmo.text.fields import escaped, unescaped
+from elmo.text.lines import escaped, unescaped
 
 
 @given(st.text(st.characters(codec=None)))

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from elmo import ConfigError, DataError, Elmo, MissingExtraError, OutputError, convert, perplexity, train_bilm
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
 from elmo.formats import hdf5, native
-from elmo.text import simplified as room
-from elmo.text.alphabet import ByteAlphabet, SimplifiedAlphabet
-from elmo.text.simplified import simplified, simplified_word
-from elmo.text.tokens import tokenizer
-from elmo.train.corpus import build
+from elmo.text import chinese as room
+from elmo.text.chinese import simplified, simplified_word
+from elmo.text.ids import ByteAlphabet, SimplifiedAlphabet
+from elmo.text.tokenizers import tokenizer
+from elmo.train.build_corpus import build
 from tests.formats.tiny import tiny_model
 from tests.text.hostile import texts
 
@@ -156,7 +156,7 @@ def test_formats_that_cannot_say_so_refuse_it(model: Path, tmp_path: Path) -> No
 
 
 def test_words_alone_have_no_script_to_choose(tmp_path: Path) -> None:
-    from elmo.train.presets import Shape
+    from elmo.train.options import Shape
 
     with pytest.raises(ConfigError, match="reads characters"):
         train_bilm(

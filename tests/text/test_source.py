@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import ConfigError, DataError, EncodingError
-from elmo.text.source import Tally, read_sentences, with_a_word
-from elmo.text.tokens import tokenizer
+from elmo.text.reader import Tally, read_sentences, with_a_word
+from elmo.text.tokenizers import tokenizer
 
 EN = tokenizer("en")
 

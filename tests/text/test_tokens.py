@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmo.errors import ConfigError, DataError, MissingExtraError
-from elmo.text.tokens import Tokens, WhitespaceTokenizer, tokenizer
+from elmo.text.tokenizers import Tokens, WhitespaceTokenizer, tokenizer
 from tests.text.hostile import assert_sound, texts
 
 HAS_SPACY = importlib.util.find_spec("spacy") is not None

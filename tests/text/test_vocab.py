@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmo.errors import DataError, FormatError
-from elmo.text.vocab import Vocabulary
+from elmo.text.ids import Vocabulary
 
 VOCAB = Vocabulary(("<S>", "</S>", "<UNK>", "the", "\u3000", "the"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from elmo.train.corpus import Corpus, build
+from elmo.train.build_corpus import Corpus, build
 
 TEXT = "the cat sat\nthe dog sat down\n\na cat and a dog\nthe end\n"
 

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 
 from elmo.errors import FormatError, OutputError
 from elmo.train.checkpoint import Checkpoints, Snapshot
-from tests.embed.test_job import small_files
+from tests.jobs.test_run import small_files
 
 
 def snapshot(step: int) -> Snapshot:

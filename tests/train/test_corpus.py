@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmo.errors import ConfigError, DataError, EncodingError
-from elmo.text.blocks import read_blocks
-from elmo.text.lines import read_lines
-from elmo.text.source import read_sentences
-from elmo.text.tokens import Tokens, tokenizer
-from elmo.train import corpus_files, draft, word_types
-from elmo.train.corpus import BuildProgress, Corpus, build
-from elmo.train.tokenising import words_of as words_of_block
+from elmo.text.lines import read_blocks, read_lines
+from elmo.text.reader import read_sentences
+from elmo.text.tokenizers import Tokens, tokenizer
+from elmo.train import build_corpus as corpus_files
+from elmo.train import build_corpus as draft
+from elmo.train import vocabulary as word_types
+from elmo.train.build_corpus import BuildProgress, Corpus, build
+from elmo.train.build_corpus import words_of as words_of_block
 from tests.shared import SHARED
 from tests.train.small_corpus import TEXT, names, tokens_of
 

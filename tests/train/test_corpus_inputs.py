@@ -17,8 +17,8 @@ import pytest
 
 from elmo.errors import DataError, EncodingError, MissingExtraError, OutputError
 from elmo.text import chinese
-from elmo.train import draft
-from elmo.train.corpus import Corpus, build
+from elmo.train import build_corpus as draft
+from elmo.train.build_corpus import Corpus, build
 
 TEXT = "".join(f"The {noun} crosses river {k}.\n" for k in range(9) for noun in ("cat", "dog"))
 CHINESE = "苹果公司发布了新手机。我每天吃一个苹果。河岸上有一只狗！\n" * 4

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from elmo.errors import DataError, ElmoError, OutputError
-from elmo.train import corpus_files
-from elmo.train.corpus import Corpus, build, reopen
-from elmo.train.corpus_place import replacing
+from elmo.train import build_corpus as corpus_files
+from elmo.train.build_corpus import Corpus, build, reopen, replacing
 from tests.train.small_corpus import TEXT, names, tokens_of
 
 

@@ -11,11 +11,10 @@ import torch
 
 from elmo.config import BiLmConfig, WordConfig
 from elmo.train import options as train_options
-from elmo.train.corpus_folder import Corpus
-from elmo.train.dropout import Dropout
+from elmo.train.corpus import Corpus
 from elmo.train.loop import Report, Trainer
-from elmo.train.options import TrainOptions
-from elmo.train.schedule import Optimisation
+from elmo.train.objective import Dropout
+from elmo.train.options import Optimisation, TrainOptions
 from tests.train.elsewhere import elsewhere
 from tests.train.test_loop import CONFIG, OPTIONS, make_corpus
 

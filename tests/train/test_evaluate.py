@@ -12,10 +12,10 @@ import torch
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
 from elmo.model.bilm import BiLm
 from elmo.model.softmax import Softmax
-from elmo.train.corpus import build
+from elmo.train.build_corpus import build
+from elmo.train.corpus import TypeIds
 from elmo.train.evaluate import Perplexity, perplexity
 from elmo.train.objective import BiLmObjective
-from elmo.train.type_ids import TypeIds
 
 CONFIG = BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4),)), None, LstmConfig(1, 6, 4))
 

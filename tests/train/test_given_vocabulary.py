@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from elmo.errors import DataError
-from elmo.text.vocab import Vocabulary
-from elmo.train import corpus_files, draft, word_types
-from elmo.train.corpus import Corpus, build
-from elmo.train.given_vocabulary import given_words
+from elmo.text.ids import Vocabulary
+from elmo.train import build_corpus as corpus_files
+from elmo.train import build_corpus as draft
+from elmo.train import vocabulary as word_types
+from elmo.train.build_corpus import Corpus, build
+from elmo.train.vocabulary import given_words
 from tests.shared import FIXTURES, needs_fixtures
 
 TEXT = "the cat sat\nthe dog sat down\na cat and a dog\nthe end\n"
@@ -155,8 +157,8 @@ def test_what_holds_no_words_is_one_line(given: Any, message: str) -> None:
 def test_a_vocabulary_that_no_model_can_hold_is_refused_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elmo.train.given_vocabulary.MAX_LINES", 6)
-    monkeypatch.setattr("elmo.train.given_vocabulary._MAX_WORDS", 3)
+    monkeypatch.setattr("elmo.train.vocabulary.MAX_LINES", 6)
+    monkeypatch.setattr("elmo.train.vocabulary._MAX_WORDS", 3)
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join(WORDS), encoding="utf-8")
     for given in (path, WORDS):

@@ -5,14 +5,11 @@ import torch
 
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, WordConfig
 from elmo.model.bilm import BiLm, BiLmState
-from elmo.model.softmax import AdaptiveSoftmax, Softmax
-from elmo.model.word_sampler import LogUniformSampler, Samples
-from elmo.train.corpus import build
-from elmo.train.corpus_folder import Corpus
-from elmo.train.dropout import Dropout
+from elmo.model.softmax import AdaptiveSoftmax, LogUniformSampler, Samples, Softmax
+from elmo.train.build_corpus import build
+from elmo.train.corpus import Corpus, TypeIds
 from elmo.train.gradients import Gradients
-from elmo.train.objective import BiLmObjective, Chance, Directions
-from elmo.train.type_ids import TypeIds
+from elmo.train.objective import BiLmObjective, Chance, Directions, Dropout
 from elmo.train.windows import Position, Window, Windows
 
 N_VOCAB, N_ROWS, N_STEPS = 30, 32, 5

@@ -12,13 +12,13 @@ import torch
 
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
 from elmo.errors import ConfigError, DataError, OutputError, TrainingError
-from elmo.train.corpus import build
-from elmo.train.corpus_folder import Corpus
-from elmo.train.dropout import Dropout
+from elmo.train.build_corpus import build
+from elmo.train.corpus import Corpus
 from elmo.train.loop import Report, Trainer, TrainOptions
-from elmo.train.schedule import Optimisation
+from elmo.train.objective import Dropout
+from elmo.train.options import Optimisation
+from elmo.train.vocabulary import EOS
 from elmo.train.windows import BOS
-from elmo.train.word_types import EOS
 
 CONFIG = BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4), (3, 8))), None, LstmConfig(2, 12, 8))
 OPTIONS = TrainOptions(

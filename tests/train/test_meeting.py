@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from elmo.train.meeting import unused_part
+from elmo.train.distributed import unused_part
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="this build of torch has no distributed part")
 SOON = timedelta(seconds=60)

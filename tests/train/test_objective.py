@@ -9,12 +9,10 @@ import torch
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, WordConfig
 from elmo.model.bilm import BiLm
 from elmo.model.softmax import Softmax
-from elmo.text.alphabet import ByteAlphabet
-from elmo.text.batch import TokenIndexer
-from elmo.train.corpus import build
-from elmo.train.corpus_folder import Corpus
+from elmo.text.ids import ByteAlphabet, TokenIndexer
+from elmo.train.build_corpus import build
+from elmo.train.corpus import Corpus, TypeIds
 from elmo.train.objective import BiLmObjective, Chance
-from elmo.train.type_ids import TypeIds
 from elmo.train.windows import Position, Windows, evaluation_windows
 
 N_VOCAB = 12

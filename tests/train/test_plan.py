@@ -11,14 +11,12 @@ import pytest
 
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, n_parameters
 from elmo.errors import ConfigError, FormatError
-from elmo.train.choose_size import MOST_EPOCHS, Speed, expected_loss, products
-from elmo.train.corpus import build
-from elmo.train.corpus_folder import Corpus
-from elmo.train.dropout import Dropout
+from elmo.train.build_corpus import build
+from elmo.train.corpus import Corpus
 from elmo.train.loop import Report, Trainer, TrainOptions
-from elmo.train.plan import NAME, Plan, kept_plan, plan, sizes_of
-from elmo.train.presets import PRESETS, Shape
-from elmo.train.schedule import Optimisation
+from elmo.train.objective import Dropout
+from elmo.train.options import PRESETS, Optimisation, Shape
+from elmo.train.plan import MOST_EPOCHS, NAME, Plan, Speed, expected_loss, kept_plan, plan, products, sizes_of
 
 OPTIONS = TrainOptions(n_windows=1, n_rows=4, n_steps=10, n_samples=None)
 TINY = BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4), (3, 8))), None, LstmConfig(1, 12, 8))

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from elmo.errors import ConfigError
+from elmo.train.distributed import Ranks, ranks_from
 from elmo.train.loop import Trainer
-from elmo.train.ranks import Ranks, ranks_from
 from tests.train.test_loop import CONFIG, OPTIONS, make_corpus
 
 ROOT = Path(__file__).parents[2]
@@ -110,7 +110,7 @@ import sys, torch
 from pathlib import Path
 from elmo.errors import ElmoError
 import torch.distributed as dist
-from elmo.train.ranks import ranks_from
+from elmo.train.distributed import ranks_from
 
 def refused(what):
     try:

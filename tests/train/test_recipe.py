@@ -8,10 +8,9 @@ import pytest
 
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
 from elmo.errors import FormatError
-from elmo.train.dropout import Dropout
-from elmo.train.presets import Shape
-from elmo.train.recipe import GENTLE, NAME, Recipe
-from elmo.train.schedule import Optimisation
+from elmo.train.objective import Dropout
+from elmo.train.options import Optimisation, Shape
+from elmo.train.run_folder import GENTLE, NAME, Recipe
 
 OWN = BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4),)), None, LstmConfig(1, 12, 8))
 CHOICES: dict[str, Any] = {

@@ -10,12 +10,11 @@ import pytest
 
 from elmo import ConfigError, DataError, Elmo, OutputError, resume_bilm, similarity, train_bilm
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
-from elmo.text.vocab import Vocabulary
-from elmo.train.dropout import Dropout
+from elmo.text.ids import Vocabulary
 from elmo.train.loop import Report
-from elmo.train.presets import PRESETS, Shape
-from elmo.train.recipe import GENTLE
-from elmo.train.schedule import Optimisation
+from elmo.train.objective import Dropout
+from elmo.train.options import PRESETS, Optimisation, Shape
+from elmo.train.run_folder import GENTLE
 
 TINY = BiLmConfig(CharCnnConfig(char_width=4, filters=((1, 8), (2, 16))), None, LstmConfig(2, 32, 16))
 FAST = Optimisation(optimiser="adamw", learning_rate=0.01)

@@ -11,7 +11,7 @@ import torch
 from elmo import ConfigError, DataError, ElmoError, OutputError, resume_bilm, train_bilm
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
 from elmo.formats import native
-from elmo.train.draft import BuildProgress
+from elmo.train.build_corpus import BuildProgress
 from elmo.train.loop import Report
 from elmo.train.run_folder import RunFolder
 from tests.formats.tiny import tiny_model

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import OutputError
-from elmo.train.run_log import RunLog
-from tests.embed.test_job import small_files
+from elmo.train.log import RunLog
+from tests.jobs.test_run import small_files
 
 
 def test_lines_added_after_a_checkpoint_are_cut_off_and_can_be_added_again(tmp_path: Path) -> None:

@@ -13,16 +13,16 @@ import torch
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
 from elmo.errors import ConfigError
 from elmo.formats import hdf5, native
-from elmo.formats.detect import load
+from elmo.formats.load import load
 from elmo.formats.pretrained import Pretrained
 from elmo.predict.perplexity import perplexity as perplexity_of_model
-from elmo.text.vocab import Vocabulary
-from elmo.train.corpus import build
-from elmo.train.corpus_folder import Corpus
+from elmo.text.ids import Vocabulary
+from elmo.train.build_corpus import build
+from elmo.train.corpus import Corpus
 from elmo.train.evaluate import Perplexity, perplexity
-from elmo.train.export import finished
 from elmo.train.loop import Report, Trainer, TrainOptions
-from elmo.train.schedule import Optimisation
+from elmo.train.options import Optimisation
+from elmo.train.run_folder import finished
 from elmo.train.start_from import is_tied_in, start_from, vocabulary_of
 from tests.formats.tiny import assert_same_tensor, tiny_model
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from elmo import OutputError
-from elmo.train.log import Entry, read_times
-from elmo.train.stopwatch import Stopwatch
+from elmo.train.log import Entry, Stopwatch, read_times
 
 
 def tell(folder: Path, *steps: int) -> dict[int, float]:

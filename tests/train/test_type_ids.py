@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, WordConfig
-from elmo.text.alphabet import ByteAlphabet
-from elmo.text.batch import TokenIndexer
-from elmo.train.corpus import build
-from elmo.train.type_ids import TypeIds
+from elmo.text.ids import ByteAlphabet, TokenIndexer
+from elmo.train.build_corpus import build
+from elmo.train.corpus import TypeIds
 
 
 def test_a_text_is_read_and_predicted_in_training_as_it_is_when_embedded(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from elmo.cli import (
     evidence,
     index,
     info,
-    neighbours,
     perplexity,
     probe,
     score,
@@ -32,6 +31,7 @@ from elmo.cli import (
     warm,
     wsd,
 )
+from elmo.cli import neighbors as neighbours
 from elmo.cli.options import examples
 
 

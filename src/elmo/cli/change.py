@@ -11,38 +11,36 @@ import typer
 
 from elmo.cli.options import (
     AsJson,
+    AsWritten,
+    By,
     Device,
     Errors,
     InputFormat,
     Model,
+    NowAndThen,
     OneVector,
+    Picture,
+    ResultFile,
     Split,
     Start,
     Tokenizer,
-    examples,
-    layer_choice,
-)
-from elmo.cli.report import logger, one_line
-from elmo.cli.words import (
-    AsWritten,
-    By,
-    NowAndThen,
-    Picture,
-    ResultFile,
     Words,
     check_result_file,
+    examples,
     hint_of_tokens,
+    layer_choice,
     sentence_line,
     tell_of_bytes,
     told,
     word_list,
     write_results,
 )
+from elmo.cli.report import logger, one_line
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
     from elmo.lexicon.change import Changes
-    from elmo.text.source import Sentence
+    from elmo.text.reader import Sentence
 
 EXAMPLES = examples(
     "elmo change corpus.txt more --words the,river --min-count 1",
@@ -118,14 +116,13 @@ def command(
     """
     from elmo.embed.elmo import Elmo
     from elmo.errors import DataError
-    from elmo.lexicon.change import COLUMNS
-    from elmo.lexicon.change_corpora import change_in_corpora, change_in_uses
-    from elmo.lexicon.uses_files import in_order, read_uses
-    from elmo.text.source import Tally, expand
+    from elmo.lexicon.change import COLUMNS, change_in_corpora, change_in_uses
+    from elmo.lexicon.usages import in_order, read_uses
+    from elmo.text.reader import Tally, expand
 
     check_result_file(out)
     if picture:
-        from elmo.embed.figure import check
+        from elmo.plots.figure import check
 
         check(picture)
     chosen = word_list(words)
@@ -161,7 +158,7 @@ def command(
         write_results(out, columns=COLUMNS, rows=changes.rows(), values=changes.to_json())
         logger.info("%s: written", out)
     if picture:
-        from elmo.lexicon.change_picture import draw_changes
+        from elmo.plots.change import draw_changes
 
         draw_changes(changes, picture, seed=seed)
         logger.info("%s: written", picture)
@@ -183,8 +180,8 @@ def _corpora(
     context: typer.Context, elmo: Elmo, given: list[str], reading: dict[str, Any]
 ) -> dict[str, Callable[[], Iterable[Sentence]]]:
     """How to read each text, by the name of its period."""
-    from elmo.cli.progress import shown
-    from elmo.text.source import read_sentences
+    from elmo.cli.report import shown
+    from elmo.text.reader import read_sentences
 
     stems = [Path(path).name.partition(".")[0] or path for path in given]
     names = stems if len(set(stems)) == len(stems) else given  # 1850s/all.txt and 1950s/all.txt
@@ -201,7 +198,7 @@ def _corpora(
 
 def _lines(changes: Changes, top: int) -> list[str]:
     """The ranking, how it goes with frequency, then what appeared and went."""
-    from elmo.embed.figure import text_width
+    from elmo.text.display import text_width
 
     size = max(4, *(text_width(one_line(word.word)) for word in changes.words))
     first, last = changes.periods[0], changes.periods[-1]

@@ -8,9 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elmo.cli.options import AsJson, Device, Layers, Model, Start, Tokenizer, examples, layer_choice
+from elmo.cli.options import (
+    AsJson,
+    Device,
+    Layers,
+    Model,
+    Start,
+    Tokenizer,
+    examples,
+    layer_choice,
+    tell_of_script,
+)
 from elmo.cli.report import logger, one_line
-from elmo.cli.words import tell_of_script
 
 if TYPE_CHECKING:
     from elmo.embed.compare import Comparison
@@ -55,7 +64,7 @@ def command(
     from elmo.embed.elmo import Elmo
 
     if picture:
-        from elmo.embed.figure import check
+        from elmo.plots.figure import check
 
         check(picture)
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
@@ -66,7 +75,7 @@ def command(
     else:
         print("\n".join(_lines(found)))
     if picture:
-        from elmo.embed.picture import draw
+        from elmo.plots.compare import draw
 
         draw(found, picture)
         logger.info("%s: written", picture)

@@ -13,7 +13,7 @@ from elmo.cli.options import AsJson, examples
 from elmo.cli.report import logger, one_line
 
 if TYPE_CHECKING:
-    from elmo.train.curves import Figures
+    from elmo.plots.training import Figures
 
 EXAMPLES = examples(
     "elmo curves first",
@@ -50,8 +50,8 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Draw training loss and held-out perplexity of one or more runs, finished or not."""
-    from elmo.embed.figure import check
-    from elmo.train.curves import draw_curves, figures, with_entries
+    from elmo.plots.figure import check
+    from elmo.plots.training import draw_curves, figures, with_entries
 
     check(out)
     found = with_entries(runs)
@@ -66,9 +66,8 @@ def command(
 
 def _lines(stand: list[Figures]) -> list[str]:
     """A table: a line for each run, names on the left, numbers below one another."""
-    from elmo.embed.figure import text_width
-    from elmo.train.curves import perplexity_text
-    from elmo.train.panels import short_count
+    from elmo.plots.training import perplexity_text, short_count
+    from elmo.text.display import text_width
 
     def told(value: float | None) -> str:
         return "-" if value is None else perplexity_text(value)

@@ -68,14 +68,14 @@ def command(
     English words by --model; without it, words of each language that a model is bundled for.
     """
     if picture:
-        from elmo.embed.figure import check
+        from elmo.plots.figure import check
 
         check(picture)
     found = _compared(model)
     tables = [_lines(word, comparison, 1 + 4 * k) for k, (word, comparison) in enumerate(found)]
     print("\n\n".join("\n".join(lines) for lines in tables))
     if picture:
-        from elmo.embed.picture import draw_words
+        from elmo.plots.compare import draw_words
 
         draw_words([comparison for _, comparison in found], picture)
         logger.info("%s: written", picture)

@@ -27,7 +27,7 @@ from elmo.cli.report import logger, one_line
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
-    from elmo.embed.job import EmbedJob, Plan, Summary
+    from elmo.jobs.run import EmbedJob, Plan, Summary
 
 EXAMPLES = examples(
     "elmo embed corpus.txt more/*.txt --out vectors.h5",
@@ -103,10 +103,10 @@ def command(
     After Ctrl-C, a kill or a full disk, give the same command again: with --out it goes on after its last
     whole part (with another number of workers, too), to the same bytes as if it had never stopped.
     """
-    from elmo.cli.progress import shown, what_is_kept
+    from elmo.cli.report import shown, what_is_kept
     from elmo.embed.elmo import Elmo
-    from elmo.embed.job import EmbedJob, plan, run
-    from elmo.text.source import expand
+    from elmo.jobs.run import EmbedJob, plan, run
+    from elmo.text.reader import expand
 
     devices = device.split(",")
     job = EmbedJob(
@@ -148,11 +148,11 @@ def command(
 
 def _show_shapes(job: EmbedJob, elmo: Elmo) -> Summary:
     """For a terminal, where the numbers of one sentence would fill several screens: the first sentences."""
-    from elmo.embed.figure import shortened
-    from elmo.embed.groups import check_length
-    from elmo.embed.job import Summary
-    from elmo.embed.request import encode
-    from elmo.text.source import Tally
+    from elmo.engine.batches import check_length
+    from elmo.jobs.plan import encode
+    from elmo.jobs.run import Summary
+    from elmo.text.display import shortened
+    from elmo.text.reader import Tally
 
     tally = Tally()
     read = list(islice(job.sentences(elmo.tokenizer, tally), _SHOWN + 1))
@@ -226,7 +226,7 @@ def _tell(job: EmbedJob, summary: Summary) -> None:
 
 def lines_to_come(job: EmbedJob) -> int | None:
     """How many sentences there are, where counting line ends tells; else None."""
-    from elmo.text.source import expand
+    from elmo.text.reader import expand
 
     if job.split or job.input_format == "conllu":
         return None

@@ -12,7 +12,7 @@ from elmo.cli.options import MODEL_HELP, AsJson, examples
 from elmo.cli.report import logger, one_line
 
 if TYPE_CHECKING:
-    from elmo.tasks.evidence.collect import RunReport
+    from elmo.evidence.collect import RunReport
 
 EXAMPLES = examples(
     "elmo evidence plan.toml --vectors glove.txt --out evidence",
@@ -84,10 +84,10 @@ def command(
     examples/evidence.toml.
     """
     from elmo.embed.elmo import Elmo
-    from elmo.tasks.evidence.collect import collect
-    from elmo.tasks.evidence.pictures import draw_pictures
-    from elmo.tasks.evidence.plan import read_plan
-    from elmo.tasks.evidence.text import lines_of
+    from elmo.evidence.collect import collect
+    from elmo.evidence.plan import read_plan
+    from elmo.evidence.tables import lines_of
+    from elmo.plots.evidence import draw_pictures
 
     names = None if tasks is None else [name.strip() for name in tasks.split(",") if name.strip()]
     found = read_plan(plan, only=names)

@@ -14,15 +14,17 @@ from elmo.cli.options import (
     InputFormat,
     Inputs,
     Model,
+    NowAndThen,
     OneVector,
     Split,
     Start,
     Tokenizer,
+    Words,
     examples,
     layer_choice,
+    word_list,
 )
 from elmo.cli.report import logger
-from elmo.cli.words import NowAndThen, Words, word_list
 
 EXAMPLES = examples(
     "elmo index corpus.txt --out usages",
@@ -68,12 +70,11 @@ def command(
     After Ctrl-C, a kill or a full disk, give the same command again: it goes on after its last whole part,
     to the same bytes as if it had never stopped.
     """
-    from elmo.cli.progress import shown, what_is_kept
+    from elmo.cli.report import shown, what_is_kept
     from elmo.embed.elmo import Elmo
+    from elmo.lexicon.build_index import IndexJob, build_index, is_whole
     from elmo.lexicon.index import SHARDS
-    from elmo.lexicon.index_anew import is_whole
-    from elmo.lexicon.index_job import IndexJob, build_index
-    from elmo.text.source import expand
+    from elmo.text.reader import expand
 
     job = IndexJob(
         inputs=tuple(inputs), out=out, words=word_list(words), limit=limit, layers=layer_choice(layers),
@@ -88,7 +89,7 @@ def command(
     with shown(context.obj, n_sentences=None, is_stdout_free=True) as show:
         index = build_index(job, elmo, on_progress=show)
     if approximate:
-        from elmo.lexicon.approximate import ApproximateIndex
+        from elmo.lexicon.neighbors import ApproximateIndex
 
         told = NowAndThen("approximate index", is_quiet=context.obj.is_quiet)
         ApproximateIndex.build(index, on_progress=lambda n_done: told(n_done, len(index)))

@@ -13,7 +13,7 @@ from elmo.cli.report import logger, one_line
 
 if TYPE_CHECKING:
     from elmo.predict.perplexity import Means, Perplexity
-    from elmo.text.source import Tally
+    from elmo.text.reader import Tally
 
 EXAMPLES = examples(
     "elmo perplexity en corpus.txt",
@@ -87,12 +87,12 @@ def command(
     Per character counts the characters of the words and one boundary after each word.
     """
     from elmo.cli.embed import lines_to_come
-    from elmo.cli.progress import shown
+    from elmo.cli.report import shown
     from elmo.embed.elmo import Elmo
-    from elmo.embed.request import EmbedJob, Progress
+    from elmo.jobs.plan import EmbedJob, Progress
     from elmo.predict.perplexity import perplexity
-    from elmo.predict.score_files import check_output
-    from elmo.text.source import Tally, expand, read_sentences
+    from elmo.predict.scores import check_output
+    from elmo.text.reader import Tally, expand, read_sentences
 
     if by is not None and out is None:
         raise typer.BadParameter("--by says how a file is written: give --out, too", ctx=context)

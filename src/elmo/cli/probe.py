@@ -7,13 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from elmo.cli.options import AsJson, Device, Errors, Model, Start, examples
+from elmo.cli.options import (
+    AsJson,
+    Device,
+    Errors,
+    Model,
+    Picture,
+    ResultFile,
+    Start,
+    check_result_file,
+    examples,
+    write_results,
+)
 from elmo.cli.report import logger, one_line
-from elmo.cli.words import Picture, ResultFile, check_result_file, write_results
 
 if TYPE_CHECKING:
-    from elmo.lexicon.labelled import LabelledText
-    from elmo.lexicon.probe import Baseline, LayerProbe, Measure, Probing
+    from elmo.lexicon.probe import Baseline, LabelledText, LayerProbe, Measure, Probing
 
 EXAMPLES = examples(
     "elmo probe train.conllu dev.conllu --column upos",
@@ -69,12 +78,11 @@ def command(
     it, selectivity, is not the classifier's own doing.
     """  # fmt: skip
     from elmo.embed.elmo import Elmo
-    from elmo.lexicon.labelled import read_labelled
-    from elmo.lexicon.probe import MAX_TOKENS, probe
+    from elmo.lexicon.probe import MAX_TRAIN_TOKENS, probe, read_labelled
 
     check_result_file(out, inputs=[train, dev])
     if picture is not None:
-        from elmo.embed.figure import check
+        from elmo.plots.figure import check
 
         check(picture)
     parts = []
@@ -86,7 +94,7 @@ def command(
                 tokens_column=tokens_column,
                 file_format=file_format,
                 has_header=header,
-                max_tokens=max_tokens or MAX_TOKENS,
+                max_tokens=max_tokens or MAX_TRAIN_TOKENS,
                 errors=errors,
             )
         )
@@ -105,7 +113,7 @@ def command(
         write_results(out, columns=_COLUMNS, rows=found.rows(), values=values)
         logger.info("%s: written", out)
     if picture is not None:
-        from elmo.lexicon.probe_picture import draw_probing
+        from elmo.plots.words import draw_probing
 
         draw_probing(found, picture, column=column)
         logger.info("%s: written", picture)

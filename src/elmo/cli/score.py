@@ -18,15 +18,16 @@ from elmo.cli.options import (
     Errors,
     InputFormat,
     Model,
+    Picture,
     Split,
     Tokenizer,
     examples,
+    tell_of_bytes,
 )
 from elmo.cli.report import logger, one_line
-from elmo.cli.words import Picture, tell_of_bytes
 
 if TYPE_CHECKING:
-    from elmo.lexicon.bars_picture import Panel
+    from elmo.plots.words import Panel
     from elmo.predict.scores import SentenceScores
 
 EXAMPLES = examples(
@@ -86,16 +87,15 @@ def command(
     """
     from elmo.embed.elmo import Elmo
     from elmo.errors import DataError
-    from elmo.predict.score_files import check_output, score_writer
-    from elmo.predict.scores import scores
-    from elmo.predict.texts import sentences_of
-    from elmo.text.source import Tally, expand, read_sentences
-    from elmo.text.tokens import WhitespaceTokenizer
+    from elmo.predict.predictor import sentences_of
+    from elmo.predict.scores import check_output, score_writer, scores
+    from elmo.text.reader import Tally, expand, read_sentences
+    from elmo.text.tokenizers import WhitespaceTokenizer
 
     if not inputs and not text:
         raise typer.BadParameter("give INPUT, or a sentence by --text", ctx=context)
     if picture:
-        from elmo.embed.figure import check
+        from elmo.plots.figure import check
 
         check(picture)
     files = expand(inputs or [])  # typos are told before a large model is loaded
@@ -131,7 +131,7 @@ def command(
     if out is not None:
         logger.info("%s: written", out)
     if picture:
-        from elmo.lexicon.bars_picture import draw_bars
+        from elmo.plots.words import draw_bars
 
         if number > len(drawn):
             logger.warning("%s: only the first %d of %d sentences are drawn", picture, _DRAWN, number)
@@ -141,7 +141,7 @@ def command(
 
 
 def _panel(found: SentenceScores) -> Panel:
-    from elmo.lexicon.bars_picture import Panel
+    from elmo.plots.words import Panel
 
     n = len(found.tokens)
     nothing = [None] * (n + 2)
@@ -163,7 +163,7 @@ def _perplexity(found: SentenceScores) -> float:
 
 def _json(number: int, found: SentenceScores, *, by_token: bool) -> str:
     """A line as the file of scores has it, with the sentence's perplexity."""
-    from elmo.predict.score_files import json_of_sentence, json_of_tokens
+    from elmo.predict.scores import json_of_sentence, json_of_tokens
 
     line = (json_of_tokens if by_token else json_of_sentence)(number, found)
     perplexity = _perplexity(found)

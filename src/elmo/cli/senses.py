@@ -10,31 +10,29 @@ import typer
 
 from elmo.cli.options import (
     AsJson,
+    AsWritten,
+    By,
     Device,
     Errors,
     InputFormat,
     Inputs,
     Model,
     OneVector,
+    Picture,
+    ResultFile,
     Split,
     Start,
     Tokenizer,
-    examples,
-    layer_choice,
-)
-from elmo.cli.report import logger, one_line
-from elmo.cli.words import (
-    AsWritten,
-    By,
-    Picture,
-    ResultFile,
     check_result_file,
+    examples,
     hint_of_tokens,
+    layer_choice,
     sentence_line,
     tell_of_bytes,
     told,
     write_results,
 )
+from elmo.cli.report import logger, one_line
 
 if TYPE_CHECKING:
     from elmo.lexicon.senses import Senses
@@ -92,11 +90,11 @@ def command(
     from elmo.errors import DataError
     from elmo.lexicon.index import MANIFEST, Index
     from elmo.lexicon.senses import COLUMNS, senses
-    from elmo.text.source import Tally, expand, read_sentences, with_a_word
+    from elmo.text.reader import Tally, expand, read_sentences, with_a_word
 
     check_result_file(out)
     if picture:
-        from elmo.embed.figure import check
+        from elmo.plots.figure import check
 
         check(picture)
     name_of, hint, tally = None, "", Tally()
@@ -105,10 +103,10 @@ def command(
         usages = Index(inputs[0]).usages(word, limit=limit, seed=seed)
     else:
         expand(inputs)  # typos are told before a large model is loaded
-        from elmo.cli.progress import shown
+        from elmo.cli.report import shown
         from elmo.embed.elmo import Elmo
-        from elmo.lexicon.expected_words import expected_words
-        from elmo.lexicon.sense_names import by_substitutes
+        from elmo.lexicon.predictions import expected_words
+        from elmo.lexicon.senses import by_substitutes
         from elmo.lexicon.usages import Usages, embed_usages, entry_key, find_usages, respelled
 
         elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
@@ -141,7 +139,7 @@ def command(
         write_results(out, columns=COLUMNS, rows=result.rows(), values=result.to_json())
         logger.info("%s: written", out)
     if picture:
-        from elmo.lexicon.senses_picture import draw_senses
+        from elmo.plots.senses import draw_senses
 
         draw_senses(result, picture, seed=seed)
         logger.info("%s: written", picture)

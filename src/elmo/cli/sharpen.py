@@ -50,9 +50,9 @@ def command(
     """
     from elmo.embed.elmo import Elmo
     from elmo.formats import native
-    from elmo.formats.files import refuse_what_is_there
     from elmo.lexicon.sharpen import sharpen
-    from elmo.text.source import read_sentences, with_a_word
+    from elmo.storage.files import refuse_what_is_there
+    from elmo.text.reader import read_sentences, with_a_word
 
     refuse_what_is_there(out)
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)

@@ -9,9 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elmo.cli.options import AsJson, Device, Layers, Model, Start, examples, layer_choice
+from elmo.cli.options import (
+    AsJson,
+    Device,
+    Layers,
+    Model,
+    Picture,
+    ResultFile,
+    Start,
+    check_result_file,
+    examples,
+    layer_choice,
+    write_results,
+)
 from elmo.cli.report import logger, one_line
-from elmo.cli.words import Picture, ResultFile, check_result_file, write_results
 
 if TYPE_CHECKING:
     from elmo.lexicon.word_pairs import PairJudgements, PairSimilarities
@@ -74,7 +85,7 @@ def command(
         raise typer.BadParameter("GOLD is judged with a threshold: give --tune DATA GOLD, too", ctx=context)
     check_result_file(out, inputs=[path for path in (data, gold, *(tune or ())) if path is not None])
     if picture:
-        from elmo.embed.figure import check
+        from elmo.plots.figure import check
 
         check(picture)
     pairs = read_pairs(data)  # mistakes are told before a large model is loaded
@@ -101,7 +112,7 @@ def command(
         write_results(out, columns=_COLUMNS, rows=table, values=values)
         logger.info("%s: written", out)
     if picture:
-        from elmo.lexicon.pairs_picture import draw_pairs
+        from elmo.plots.words import draw_pairs
 
         draw_pairs(found, picture, judged=judged, is_same=truths)
         logger.info("%s: written", picture)

@@ -7,24 +7,29 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from elmo.cli.options import AsJson, Device, Model, Start, Tokenizer, examples
-from elmo.cli.report import logger, one_line
-from elmo.cli.words import (
+from elmo.cli.options import (
+    AsJson,
+    Device,
     Marked,
     MarkedWord,
+    Model,
     Picture,
     ResultFile,
+    Start,
+    Tokenizer,
     check_result_file,
+    examples,
     tell_of_script,
     word_list,
     write_results,
 )
+from elmo.cli.report import logger, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from elmo.lexicon.bars_picture import Panel
     from elmo.lexicon.substitutes import Substitutes
+    from elmo.plots.words import Panel
 
 EXAMPLES = examples(
     "elmo substitutes 'I sat by the [[bank]] of the river .'",
@@ -72,12 +77,12 @@ def command(
 ) -> None:
     """Show what else could stand in the place of a word, by both language models."""
     from elmo.embed.elmo import Elmo
-    from elmo.lexicon.marked import marked_usage
     from elmo.lexicon.substitutes import Substituter
+    from elmo.lexicon.usages import marked_usage
 
     check_result_file(out)
     if picture:
-        from elmo.embed.figure import check
+        from elmo.plots.figure import check
 
         check(picture)
     given = word_list(candidates, option="--candidates")
@@ -98,14 +103,14 @@ def command(
         write_results(out, columns=_COLUMNS, rows=_rows(found), values=values)
         logger.info("%s: written", out)
     if picture:
-        from elmo.lexicon.bars_picture import draw_bars
+        from elmo.plots.words import draw_bars
 
         draw_bars(list(map(_panel, found)), picture, title="What else could stand there", form="{:.1%}")
         logger.info("%s: written", picture)
 
 
 def _panel(found: Substitutes) -> Panel:
-    from elmo.lexicon.bars_picture import Panel
+    from elmo.plots.words import Panel
 
     known = [one for one in found.found if one.is_known]
     title = "{}[{}]{}".format(*found.usage.parts())

@@ -70,7 +70,7 @@ def command(
 ) -> None:
     """Measure a model on examples whose answers are known."""
     from elmo.tasks.output import check_output, write_predictions
-    from elmo.text.source import expand
+    from elmo.text.reader import expand
 
     expand(files)  # a typo is told before a large model is loaded
     found = load_model(
@@ -95,7 +95,7 @@ def command(
     reading = read(kind, files, cut=cut, options={**known.get("options", {}), **asked})
     gold = reading.examples
     found.task.check(gold)
-    with context.obj.showing("elmo.tasks.vectors.layer_cache"):
+    with context.obj.showing("elmo.tasks.features.store"):
         predictions = found.predict(gold, show_progress=is_bar_shown(context.obj))
     scores = found.task.scores(gold, predictions)
     values = {

@@ -1,4 +1,7 @@
-"""What the commands of ``elmo task`` share: options, reading their files, figures in a table."""
+"""What ``elmo task train`` was asked for, by --set and by options of its own, in; options of tasks out.
+
+What the commands of ``elmo task`` share: options, reading their files, figures in a table.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,83 @@ from elmo.cli.report import Report, logger
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
-    from elmo.tasks.data.sources import Tokenize
-    from elmo.tasks.reading import Reading
-    from elmo.tasks.task_model import TaskModel
-    from elmo.tasks.vectors.layer_cache import LayerCache
-    from elmo.text.tokens import Tokenizer, Tokens
+    from elmo.tasks.data.files import Tokenize
+    from elmo.tasks.features.store import LayerCache
+    from elmo.tasks.kinds.registry import Reading
+    from elmo.tasks.model import TaskModel
+    from elmo.text.tokenizers import Tokenizer, Tokens
+
+
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="TABLE.NAME=VALUE",
+        help="What has no option of its own, named as in a plan of elmo evidence: head.max_span_width=12, "
+        "fit.decay=0.3, words.dropout=0; may be repeated.",
+        rich_help_panel="How it learns",
+        show_default=False,
+    ),
+]
+
+# by the parameters of the command: what a plan calls them
+_OWN: Mapping[str, tuple[str, str]] = {
+    "network": ("head", "network"),
+    "hidden": ("head", "hidden_width"),
+    "layers": ("head", "n_layers"),
+    "dropout": ("head", "dropout"),
+    "crf": ("head", "has_crf"),
+    "elmo": ("words", "elmo"),
+    "top_only": ("words", "top_only"),
+    "layer_norm": ("words", "layer_norm"),
+    "elmo_dropout": ("words", "dropout"),
+    "mix_penalty": ("words", "mix_penalty"),
+    "tune_bilm": ("words", "is_bilm_tuned"),
+    "tune_vectors": ("words", "is_static_tuned"),
+    "characters": ("words", "characters"),
+    **{name: ("fit", name) for name in ("epochs", "patience", "batch_size", "learning_rate", "seed")},
+}
+
+
+def assigned(
+    context: typer.Context, kind: str, assignments: Sequence[str] | None
+) -> Mapping[str, Mapping[str, Any]]:
+    """The values of ``--set`` by the tables of a plan: head, fit and words."""
+    from elmo.errors import ConfigError, raise_all
+    from elmo.evidence.plan import assignments_of
+    from elmo.tasks.features.layer import VectorChoice
+    from elmo.tasks.fit import FitOptions
+    from elmo.tasks.kinds.registry import KINDS
+
+    tables = {"head": KINDS[kind][1], "fit": FitOptions, "words": VectorChoice}
+    found, problems = assignments_of(assignments or (), tables)
+    for parameter, (table, name) in _OWN.items():
+        source = context.get_parameter_source(parameter)
+        if name in found[table] and source is not None and source.name == "COMMANDLINE":
+            problems.append(f"{table}.{name} is {_option(parameter)}; give one of the two")
+    raise_all(problems, subject="--set", kind=ConfigError)
+    return found
+
+
+def head_options(kind: str, asked: Mapping[str, Any], more: Mapping[str, Any]) -> Any:
+    """The options of the kind's network; one that it has not is named as the user wrote it."""
+    from dataclasses import fields
+
+    from elmo.errors import ConfigError
+    from elmo.tasks.kinds.registry import KINDS, task_options
+
+    names = {parameter: name for parameter, (table, name) in _OWN.items() if table == "head"}
+    known = {one.name for one in fields(KINDS[kind][1])}
+    for parameter, value in asked.items():
+        if value is not None and names[parameter] not in known:
+            has = ", ".join(_option(one) for one, name in names.items() if name in known)
+            raise ConfigError(f"{kind} has no {_option(parameter)}; of its network, it has {has}")
+    return task_options(kind, {names[parameter]: value for parameter, value in asked.items()} | {**more})
+
+
+def _option(parameter: str) -> str:
+    return f"--{parameter.replace('_', '-')}"
+
 
 TOKENISED = ("tagging", "roles", "coreference")  # kinds whose labelled files are columns of words
 
@@ -157,7 +232,7 @@ def read(
 ) -> Reading:
     """The examples of files, at least one; what was left out is told."""
     from elmo.errors import DataError
-    from elmo.tasks.reading import read_examples
+    from elmo.tasks.kinds.registry import read_examples
 
     found = read_examples(kind, files, is_labelled=is_labelled, tokenize=cut, options=options)
     names = ", ".join(files)[:200]
@@ -173,7 +248,7 @@ def cutting(name: str | None, elmo: Callable[[], Elmo | None]) -> tuple[Tokenize
 
     @cache
     def chosen() -> Tokenizer:
-        from elmo.text.tokens import tokenizer
+        from elmo.text.tokenizers import tokenizer
 
         if name is not None:
             return tokenizer(name)
@@ -196,7 +271,7 @@ def remembered(model: TaskModel) -> Mapping[str, Any]:
 
 def layer_cache(folder: Path | None, *, has_none: bool, limit: float) -> LayerCache:
     """Where layers are kept."""
-    from elmo.tasks.vectors.layer_cache import LayerCache
+    from elmo.tasks.features.store import LayerCache
 
     if has_none:
         return LayerCache(None)
@@ -210,9 +285,9 @@ def load_model(path: Path, *, bilm: str | None, also: Sequence[str] | None, kept
     """A task model, with the biLM and the encoders that were asked for."""
     from elmo.embed.elmo import Elmo
     from elmo.errors import ConfigError
-    from elmo.formats.files import shown
-    from elmo.tasks.task_model import LostBilmError, TaskModel
-    from elmo.tasks.vectors.encoders import TransformerEncoder
+    from elmo.storage.files import shown
+    from elmo.tasks.features.encoders import TransformerEncoder
+    from elmo.tasks.model import LostBilmError, TaskModel
 
     others = [TransformerEncoder(name) for name in also or ()]
     elmo = None if bilm is None else Elmo.from_pretrained(bilm)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from elmo.cli.options import AsJson, Tokenizer, examples
-from elmo.cli.progress import EVERY
-from elmo.cli.report import logger, one_line
+from elmo.cli.report import EVERY, logger, one_line
 from elmo.cli.task_options import (
     TOKENISED,
     Also,
@@ -31,7 +30,7 @@ from elmo.cli.task_options import (
 )
 
 if TYPE_CHECKING:
-    from elmo.tasks.data.sources import Tokenize
+    from elmo.tasks.data.files import Tokenize
 
 # options of readers that are not of labels
 _PLACES = ("text", "first", "second", "has_header", "file_format")
@@ -89,7 +88,7 @@ def command(
 ) -> None:
     """Ask a model: tags, labels, answers, with how sure it is of each."""
     from elmo.tasks.output import check_output, write_pairs
-    from elmo.text.source import expand
+    from elmo.text.reader import expand
 
     given = [name for name, value in (("FILE", files), ("--text", text), ("--question", question)) if value]
     if len(given) != 1 or (question is None) != (passage is None):
@@ -163,8 +162,8 @@ def _told(pairs: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
 def _of_files(kind: str, files: Sequence[str], *, cut: Tokenize, options: dict[str, Any]) -> Iterator[Any]:
     """Examples as they are asked for."""
     from elmo.errors import DataError
-    from elmo.tasks.data.sources import at_least_one
-    from elmo.tasks.reading import each_example
+    from elmo.tasks.data.files import at_least_one
+    from elmo.tasks.kinds.registry import each_example
 
     examples = each_example(kind, files, tokenize=cut, options=options)
     none = f"{', '.join(files)[:200]}: expected examples of {kind}, found none"
@@ -182,8 +181,8 @@ def _of_texts(
     """Examples of what was written on the command line."""
     from elmo.errors import ConfigError
     from elmo.tasks.data.examples import Document, LabelledText, Place, Question, TaggedSentence, TextPair
-    from elmo.tasks.data.relations import with_marks
-    from elmo.tasks.data.sources import tokens_of, words_of
+    from elmo.tasks.data.files import tokens_of, words_of
+    from elmo.tasks.data.texts import with_marks
 
     def words(text: str, number: int, tokenize: Tokenize = cut) -> tuple[str, ...]:
         return words_of(text, tokenize, what="text", place=Place("--text", number))
@@ -223,10 +222,10 @@ def _of_texts(
 
 def _marked(text: str, number: int, cut: Tokenize) -> Any:
     """A sentence whose predicate is marked like ``[[this]]``."""
-    from elmo.embed.marks import unmarked
+    from elmo.embed.encoding import unmarked
     from elmo.errors import DataError
     from elmo.tasks.data.examples import Predicate
-    from elmo.tasks.data.sources import tokens_of
+    from elmo.tasks.data.files import tokens_of
 
     plain, span = unmarked(text, number)
     tokens = tokens_of(plain, cut)
@@ -240,7 +239,7 @@ def _marked(text: str, number: int, cut: Tokenize) -> Any:
 
 def _shown(kind: str, example: Any, one: Any) -> Iterator[str]:
     """A prediction as people read it."""
-    from elmo.embed.figure import shortened, text_width
+    from elmo.text.display import shortened, text_width
 
     if kind == "tagging":
         widest = max(map(text_width, example.words))

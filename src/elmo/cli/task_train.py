@@ -17,6 +17,7 @@ from elmo.cli.report import logger, one_line
 from elmo.cli.task_options import (
     TOKENISED,
     Also,
+    Assignments,
     Cache,
     CacheLimit,
     Column,
@@ -25,7 +26,9 @@ from elmo.cli.task_options import (
     NoCache,
     Separator,
     TextColumn,
+    assigned,
     cutting,
+    head_options,
     is_bar_shown,
     layer_cache,
     read,
@@ -33,14 +36,13 @@ from elmo.cli.task_options import (
     score_lines,
     shown_score,
 )
-from elmo.cli.task_settings import Assignments, assigned, head_options
-from elmo.cli.watching import watching
+from elmo.cli.train import watching
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
+    from elmo.tasks.features.static import StaticVectors
     from elmo.tasks.fit import Epoch
-    from elmo.tasks.task_model import TaskModel
-    from elmo.tasks.vectors.static import StaticVectors
+    from elmo.tasks.model import TaskModel
 
 KINDS = "tagging, classification, entailment, similarity, answers, roles or coreference"
 EXAMPLES = examples(
@@ -146,19 +148,19 @@ def command(
     A run that was stopped goes on after its last epoch when the same command is given again: until the
     model is written, checkpoints lie in FILE.training.
     """
-    from elmo.embed.atomic import locked
     from elmo.embed.elmo import Elmo
+    from elmo.storage.atomic import locked
+    from elmo.tasks.features.encoders import TransformerEncoder
+    from elmo.tasks.features.layer import VectorChoice
+    from elmo.tasks.features.store import WordSources
     from elmo.tasks.fit import FitOptions
-    from elmo.tasks.kinds.by_name import task_class
-    from elmo.tasks.task_model import TaskModel
-    from elmo.tasks.vectors.encoders import TransformerEncoder
-    from elmo.tasks.vectors.word_vectors import VectorChoice
-    from elmo.tasks.word_sources import WordSources
+    from elmo.tasks.kinds.registry import task_class
+    from elmo.tasks.model import TaskModel
 
     task_class(kind)  # mistakes are told before a large model is loaded
     _check_out(out, inputs=[*train, *(dev or ())], is_replaced=overwrite)
     if picture is not None:
-        from elmo.embed.figure import check
+        from elmo.plots.figure import check
 
         check(picture)
     more = assigned(context, kind, assignments)
@@ -226,7 +228,7 @@ def command(
     context.obj.after_interrupt = partial(_what_is_kept, folder, is_adapted=bool(adapt))
     with (
         locked(out.with_name(f".{out.name}.lock"), subject=out),
-        context.obj.showing("elmo.tasks.vectors.layer_cache"),
+        context.obj.showing("elmo.tasks.features.store"),
         context.obj.showing("elmo.tasks.adapt"),
     ):
         if folder.exists():
@@ -258,7 +260,7 @@ def command(
 
 def _beside(out: Path) -> Path:
     """Where checkpoints go; the folders that it and the model lie in are made."""
-    from elmo.formats.files import make_parents
+    from elmo.storage.files import make_parents
 
     make_parents(out)
     return out.with_name(f"{out.name}.training")
@@ -283,7 +285,7 @@ def _lasting(model: str | None) -> str | None:
 
 def _check_out(out: Path, *, inputs: Sequence[str], is_replaced: bool) -> None:
     from elmo.errors import OutputError
-    from elmo.formats.files import check_parents, shown
+    from elmo.storage.files import check_parents, shown
 
     if out.suffix != SUFFIX:
         raise OutputError(f"{shown(out)}: expected a name that ends in {SUFFIX}")
@@ -317,7 +319,7 @@ def _held_out(examples: Sequence[Any], *, seed: int) -> tuple[list[Any], list[An
 
 
 def _static(path: Path, examples: Sequence[Any]) -> StaticVectors:
-    from elmo.tasks.vectors.static import read_static
+    from elmo.tasks.features.static import read_static
 
     words = {word for example in examples for sentence in example.sentences for word in sentence}
     found = read_static(path, wanted=words)
@@ -372,7 +374,7 @@ def _lines(values: Mapping[str, Any]) -> list[str]:
 
 
 def _draw(model: TaskModel, out: Path, picture: Path) -> None:
-    from elmo.tasks.mix_picture import draw_mixes, learned_mixes
+    from elmo.plots.tasks import draw_mixes, learned_mixes
 
     if mixes := learned_mixes(model, out.stem):
         draw_mixes(mixes, picture)

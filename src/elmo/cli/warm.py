@@ -44,7 +44,7 @@ def command(
     """Read running text once and store its mean state with the model, for --start warm."""
     from elmo.embed.elmo import Elmo
     from elmo.formats import native
-    from elmo.text.source import read_sentences
+    from elmo.text.reader import read_sentences
 
     folder = Path(model)
     if out is None and not native.is_here(folder):

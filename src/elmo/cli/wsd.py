@@ -10,15 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from elmo.cli.options import AsJson, Device, Model, OneVector, Start, Tokenizer, examples, layer_choice
+from elmo.cli.options import (
+    AsJson,
+    Device,
+    Model,
+    OneVector,
+    Picture,
+    Start,
+    Tokenizer,
+    examples,
+    layer_choice,
+)
 from elmo.cli.report import logger, one_line
-from elmo.cli.words import Picture
 
 if TYPE_CHECKING:
-    from elmo.lexicon.bars_picture import Panel
     from elmo.lexicon.sense_corpora import Score
     from elmo.lexicon.wordnet import WordNet
     from elmo.lexicon.wsd import Answer, Heard, SenseCentroids
+    from elmo.plots.words import Panel
 
 EXAMPLES = examples(
     "elmo wsd --train semcor.jsonl --out s.safetensors",
@@ -112,7 +121,7 @@ def command(
     if picture and not texts:
         raise typer.BadParameter("--picture goes with TEXT", ctx=context)
     if picture:
-        from elmo.embed.figure import check
+        from elmo.plots.figure import check
 
         check(picture)
     settings: Any = {"device": device, "tokenizer": tokenizer}
@@ -138,14 +147,14 @@ def command(
         else:
             print("\n".join(line for answer in answers for line in _lines(answer, net)))
     if picture:
-        from elmo.lexicon.bars_picture import draw_bars
+        from elmo.plots.words import draw_bars
 
         draw_bars(panels, picture, title=f"Senses of WordNet, by {method}")
         logger.info("%s: written", picture)
 
 
 def _panel(answer: Answer, net: WordNet) -> Panel:
-    from elmo.lexicon.bars_picture import Panel
+    from elmo.plots.words import Panel
 
     usage = answer.sentence.usages()[answer.sentence.instances.index(answer.instance)]
     best = answer.senses[:_N_SHOWN]
@@ -156,7 +165,7 @@ def _panel(answer: Answer, net: WordNet) -> Panel:
 def _check(context: typer.Context, *, texts: list[str] | None, **files: Path | None) -> None:
     """One thing is done at a time, with the files that it needs; typos are told before a model is loaded."""
     from elmo.errors import OutputError
-    from elmo.formats.files import check_parents
+    from elmo.storage.files import check_parents
     from elmo.text.lines import expand, shown
 
     jobs = [name for name in ("train", "evaluate") if files[name]] + (["TEXT"] if texts else [])
@@ -208,8 +217,8 @@ def _answers(
 
 @contextmanager
 def _heard(context: typer.Context, n_sentences: int) -> Iterator[Heard]:
-    from elmo.cli.progress import shown
-    from elmo.embed.request import Progress
+    from elmo.cli.report import shown
+    from elmo.jobs.plan import Progress
 
     with shown(context.obj, n_sentences=n_sentences, is_stdout_free=True) as show:
 
@@ -221,9 +230,9 @@ def _heard(context: typer.Context, n_sentences: int) -> Iterator[Heard]:
 
 
 def _print_scores(answers: list[Answer], *, as_json: bool, out: Path | None) -> None:
-    from elmo.embed.atomic import replacing
-    from elmo.formats.files import make_parents
     from elmo.lexicon.sense_corpora import score
+    from elmo.storage.atomic import replacing
+    from elmo.storage.files import make_parents
 
     if out is not None:
         make_parents(out)

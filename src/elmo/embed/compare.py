@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.embed.encoding import Span, Vectors, similarity
-from elmo.embed.marks import find_word, joined_places, start_of, unmarked
+from elmo.embed.encoding import Span, Vectors, find_word, joined_places, similarity, start_of, unmarked
 from elmo.errors import ConfigError, DataError
-from elmo.text.tokens import Tokens
+from elmo.text.tokenizers import Tokens
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo

@@ -6,26 +6,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast, overload
 
-from elmo.embed.encoding import Encoding, Vectors
-from elmo.embed.groups import MAX_TOKENS
-from elmo.embed.pieces import PIECE_TOKENS, pieces
-from elmo.embed.progress import tracked
-from elmo.embed.result import DTYPES, LayerChoice, check_dtype, finisher, layer_taker
+from elmo.embed.encoding import DTYPES, Encoding, LayerChoice, Vectors, check_dtype, finisher, layer_taker
 from elmo.embed.start import Carry, Start, mean_state
+from elmo.engine.batches import MAX_TOKENS, PIECE_TOKENS, pieces, tracked
 from elmo.errors import ConfigError, DataError, SentenceTooLongError, StateError
 from elmo.formats.pretrained import Pretrained, WarmState
-from elmo.text.batch import CharBatch
-from elmo.text.tokens import Tokenizer, Tokens
-from elmo.text.tokens import tokenizer as tokenizer_by_name
+from elmo.text.ids import CharBatch
+from elmo.text.tokenizers import Tokenizer, Tokens
+from elmo.text.tokenizers import tokenizer as tokenizer_by_name
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from elmo.embed.kernels import Kernels
-    from elmo.formats.containers.safetensors_file import Dtype
+    from elmo.engine.matmul import Kernels
     from elmo.model.bilm import BiLmState
     from elmo.model.mix import LayerMix
+    from elmo.storage.tensors import Dtype
 
 Sentence = str | Sequence[str] | Tokens
 DEVICES = ("cpu", "cuda", "mps", "xpu")
@@ -64,7 +61,7 @@ class Elmo:
         """Build the network from ``model``; ``tokenizer`` names a tokeniser, or is one."""
         import torch
 
-        from elmo.embed.engine import Engine
+        from elmo.engine.bilm import Engine
         from elmo.model.bilm import BiLm
 
         check_dtype(dtype, PRECISIONS)
@@ -97,7 +94,7 @@ class Elmo:
         tokenizer: str | Tokenizer | None = None,
     ) -> Self:
         """Load a model of any published format from a folder, an archive or a Hub id."""
-        from elmo.formats.detect import load
+        from elmo.formats.load import load
 
         return cls(load(source), device=device, dtype=dtype, tokenizer=tokenizer)
 
@@ -172,7 +169,7 @@ class Elmo:
         """Move the network to a device, or compute in another precision."""
         import torch
 
-        from elmo.embed.kernels import choose
+        from elmo.engine.matmul import choose
 
         check_dtype(dtype, PRECISIONS)
         if device is not None and str(device).partition(":")[0] not in DEVICES:
@@ -252,7 +249,7 @@ class Elmo:
         and ``lstm_outputs2`` (batch, time, width) are the LSTM layers, ``elmo`` their weighted sum (with
         the model's own weights where its publisher gave some), ``default`` its mean over true tokens.
         """
-        from elmo.embed.hub_outputs import outputs, true_tokens
+        from elmo.embed.encoding import outputs, true_tokens
 
         found = enumerate(true_tokens(sentences, tokens, lengths))
         rows = [self._tokens(row, place, max_tokens=MAX_TOKENS) for place, row in found]

@@ -1,20 +1,33 @@
-"""One sentence's vectors, and what is made of them: words, spans, phrases, the sentence."""
+"""One sentence's vectors, and what is made of them: words, spans, phrases, the sentence.
+
+A sentence with words marked, ``the bank by the [[bank]]``, in; the sentence and their places out.
+
+All layers of a sentence in, what ``encode`` was asked for out: which of them, in what form.
+
+All layers of each sentence in, the outputs of TF-Hub's elmo module out, by its names.
+"""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elmo.config import BiLmConfig
 from elmo.errors import ConfigError, DataError, ShapeError
+from elmo.formats.pretrained import MixWeights
+from elmo.text.tokenizers import Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from elmo.model.mix import LayerMix
+
 
 Pooling = Literal["mean", "max", "ends"]
 Vectors = NDArray[np.floating]
@@ -176,3 +189,189 @@ def _one(places: Sequence[Span], what: str, occurrence: int, tokens: tuple[str, 
             f"the sentence: {shown!r}"
         )
     return places[occurrence]
+
+
+MARK = re.compile(r"\[\[(.*?)\]\]", re.DOTALL)
+
+
+def without_marks(sentence: str, number: int) -> tuple[str, tuple[Span, ...]]:
+    """The sentence without its marks, and where each of them stood; ``number`` is the sentence's."""
+    plain, spans, at = "", [], 0
+    for match in MARK.finditer(sentence):
+        if not match[1].strip():
+            raise DataError(
+                f"sentence {number}: expected one word marked by [[ ]], found a mark without any: "
+                f"{start_of(sentence)!r}"
+            )
+        plain += sentence[at : match.start()]
+        spans.append((len(plain), len(plain) + len(match[1])))
+        plain, at = plain + match[1], match.end()
+    return plain + sentence[at:], tuple(spans)
+
+
+def unmarked(sentence: str, number: int) -> tuple[str, Span | None]:
+    """The same for a sentence that may mark one word; None where it marks none."""
+    plain, spans = without_marks(sentence, number)
+    if len(spans) > 1:
+        raise DataError(
+            f"sentence {number}: expected one word marked by [[ ]], found {len(spans)}: "
+            f"{start_of(sentence)!r}"
+        )
+    return plain, spans[0] if spans else None
+
+
+def find_word(word: str, text: str, offsets: Sequence[Span]) -> Span | None:
+    """The first place of the word: whole tokens before parts of them, its spelling before other case."""
+    spelled = places_of(word, text, offsets)
+    in_any_case = places_of(word, text, offsets, ignore_case=True)
+    found = next((places for pair in zip(spelled, in_any_case, strict=True) for places in pair if places), [])
+    return found[0] if found else None
+
+
+def joined_places(tokens: Sequence[str]) -> tuple[Span, ...]:
+    """Where tokens stand in the text that spaces between them make."""
+    found, at = [], 0
+    for token in tokens:
+        found.append((at, at + len(token)))
+        at += len(token) + 1
+    return tuple(found)
+
+
+def start_of(text: str) -> str:
+    """As much of a sentence as a message has room for."""
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+LayerChoice = Literal["average", "top", "all", "concat"]
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+
+
+def layer_taker(layers: LayerChoice | int | LayerMix, n_layers: int) -> Callable[[Tensor], Tensor]:
+    """A function from all layers (layer, time, width) to the vectors asked for."""
+    import torch
+
+    from elmo.model.bilm import Layers
+    from elmo.model.mix import LayerMix
+
+    if isinstance(layers, LayerMix):
+        mix = layers
+
+        def mixed(states: Tensor) -> Tensor:
+            mask = torch.ones(1, states.size(1), dtype=torch.bool, device=states.device)
+            was_training = mix.training
+            mix.eval()  # no dropout here
+            try:
+                with torch.inference_mode():
+                    return mix(Layers(states[None], mask, has_boundaries=False))[0]
+            finally:
+                mix.train(was_training)
+
+        return mixed
+    if isinstance(layers, int | np.integer) and not isinstance(layers, bool):
+        if not -n_layers <= layers < n_layers:
+            raise ConfigError(f"layer must lie in 0..{n_layers - 1}, found {layers}")
+        return lambda states: states[int(layers)].clone()  # a view would keep all layers in memory
+    named: dict[str, Callable[[Tensor], Tensor]] = {
+        "average": lambda states: states.mean(dim=0),
+        "top": lambda states: states[-1].clone(),
+        "all": lambda states: states,
+        "concat": lambda states: states.transpose(0, 1).flatten(start_dim=1),
+    }
+    if not isinstance(layers, str) or layers not in named:
+        found = repr(layers) if isinstance(layers, str | bool) else type(layers).__name__
+        raise ConfigError(
+            f"layers must be {', '.join(named)}, 0..{n_layers - 1} or a LayerMix, not {found[:40]}"
+        )
+    return named[layers]
+
+
+def check_dtype(dtype: str | None, known: Sequence[str] = DTYPES) -> None:
+    """Refuse a precision that is not one of those."""
+    if dtype is not None and dtype not in known:
+        raise ConfigError(f"dtype must be one of {', '.join(known)}, not {dtype!r:.40}")
+
+
+def finisher(*, as_tensor: bool, dtype: str | None) -> Callable[[Tensor], Any]:
+    """A function that brings vectors into the form and precision asked for."""
+    import torch
+
+    check_dtype(dtype)
+    if dtype == "bfloat16" and not as_tensor:
+        raise ConfigError("numpy has no bfloat16; ask for tensors with as_tensor=True, or for float16")
+
+    def finish(vectors: Tensor) -> Any:
+        if dtype is not None:
+            vectors = vectors.to(getattr(torch, dtype))
+        if as_tensor:
+            # a tensor made in inference mode could not be used in a user's own training
+            return vectors.clone() if vectors.is_inference() else vectors
+        if vectors.dtype == torch.bfloat16:
+            vectors = vectors.float()
+        return vectors.cpu().contiguous().numpy()
+
+    return finish
+
+
+def outputs(
+    layers: Iterable[Tensor], lengths: Sequence[int], config: BiLmConfig, mix: MixWeights | None
+) -> dict[str, Vectors]:
+    """Padded with zeros to the longest sentence; ``mix`` weighs the layers, which share alike without it."""
+    import torch
+
+    from elmo.model.bilm import Layers
+    from elmo.model.mix import LayerMix
+
+    weights, gamma = (mix.weights, mix.gamma) if mix else (None, 1.0)
+    weigh = LayerMix(config.n_layers, weights=weights, gamma=gamma, is_fixed=True)
+    batch, time, half = len(lengths), max(lengths, default=0), config.width // 2
+    lstm_names = [f"lstm_outputs{i}" for i in range(1, config.n_layers)]
+    found: dict[str, Vectors] = {"word_emb": np.zeros((batch, time, half), np.float32)}
+    for name in (*lstm_names, "elmo"):
+        found[name] = np.zeros((batch, time, config.width), np.float32)
+    found["default"] = np.zeros((batch, config.width), np.float32)
+    for k, (given, n) in enumerate(zip(layers, lengths, strict=True)):
+        if n == 0:
+            continue
+        states = given.float().cpu()
+        mask = torch.ones(1, n, dtype=torch.bool)
+        with torch.inference_mode():
+            mixed = weigh(Layers(states[None], mask, has_boundaries=False))[0]
+        found["word_emb"][k, :n] = states[0, :, :half]
+        for i, name in enumerate(lstm_names, start=1):
+            found[name][k, :n] = states[i]
+        found["elmo"][k, :n] = mixed
+        found["default"][k] = mixed.mean(dim=0)  # over true tokens: the padding is not among them
+    return found
+
+
+def true_tokens(
+    sentences: Iterable[str | Sequence[str] | Tokens] | str | None,
+    tokens: Sequence[Sequence[str]] | None,
+    lengths: Sequence[int] | None,
+) -> list[Sequence[str]]:
+    """The tokens of each row, from either of the module's two signatures: text, or tokens with lengths."""
+    if (sentences is None) == (tokens is None):
+        raise DataError("give either sentences, or tokens with their lengths")
+    if tokens is None:
+        if lengths is not None:
+            raise DataError("lengths go with tokens, not with sentences")
+        rows = [sentences] if isinstance(sentences, str | Tokens) else cast("Iterable[str]", sentences)
+        return [_split(row) for row in rows]
+    for k, row in enumerate(tokens):
+        if isinstance(row, str):
+            raise DataError(f"row {k}: expected a list of tokens, found one string; pass it as a sentence")
+    if lengths is None:
+        return list(tokens)
+    if len(lengths) != len(tokens):
+        raise DataError(f"expected a length for each of {len(tokens)} rows, found {len(lengths)}")
+    for k, (row, length) in enumerate(zip(tokens, lengths, strict=True)):
+        if not 0 <= length <= len(row):
+            raise DataError(f"row {k} has {len(row)} tokens, but its length is given as {length}")
+    return [row[:length] for row, length in zip(tokens, lengths, strict=True)]
+
+
+def _split(row: str | Sequence[str] | Tokens) -> Sequence[str]:
+    """The module splits text on spaces and on nothing else."""
+    if isinstance(row, str):
+        return [token for token in row.split(" ") if token]
+    return row.tokens if isinstance(row, Tokens) else row

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
-from elmo.embed.progress import tracked
+from elmo.engine.batches import tracked
 from elmo.errors import DataError, ShapeError
 from elmo.formats.pretrained import WarmState
 
 if TYPE_CHECKING:
-    from elmo.embed.engine import Engine
+    from elmo.engine.bilm import Engine
     from elmo.model.bilm import BiLmState
 
 STREAMS = 32  # how many stretches of a text are read side by side for a warm state

@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elmo.errors import FormatError, OutputError, raise_all
-from elmo.formats import files
-from elmo.formats.options import N_CHARACTERS, Options, options_to_json, read_options
+from elmo.formats.options_json import N_CHARACTERS, Options, options_to_json, read_options
 from elmo.formats.pretrained import Pretrained, SoftmaxWeights
-from elmo.text.vocab import MAXTERMID, Vocabulary
+from elmo.storage import files
+from elmo.text.ids import MAXTERMID, Vocabulary
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from elmo.config import BiLmConfig
-    from elmo.formats.containers.plain_hdf5 import PlainHdf5
+    from elmo.formats.containers.hdf5 import PlainHdf5
 
 NAME = "bilm-tf HDF5"
 _SUFFIXES = (".hdf5", ".h5")
@@ -127,7 +127,7 @@ def write(model: Pretrained, folder: Path) -> None:
     mixes and the name of a tokeniser have no place in this format.
     """
     from elmo.formats import bilm_layout
-    from elmo.formats.containers.new_hdf5 import new_hdf5
+    from elmo.formats.containers.hdf5 import new_hdf5
 
     _check_expressible(model)
     tokenizer = str(model.metadata.get("tokenizer", "en"))
@@ -165,7 +165,7 @@ def write(model: Pretrained, folder: Path) -> None:
 def _read(sources: _Sources) -> Pretrained:
     import torch
 
-    from elmo.formats.containers.plain_hdf5 import PlainHdf5
+    from elmo.formats.containers.hdf5 import PlainHdf5
 
     options = read_options(sources.options)
     with PlainHdf5(sources.weights) as file:
@@ -203,7 +203,7 @@ def _parameters(file: PlainHdf5, config: BiLmConfig, *, only: str = "") -> dict[
     import numpy as np
 
     from elmo.formats import bilm_layout
-    from elmo.formats.containers import plain_dataset
+    from elmo.formats.containers import hdf5 as plain_dataset
 
     found: dict[str, plain_dataset.Dataset] = {}
     problems: list[str] = []
@@ -266,7 +266,7 @@ def _slashes(name: str) -> list[int]:
 
 
 def _n_words(file: PlainHdf5, options: Options) -> int:
-    from elmo.formats.containers import plain_dataset
+    from elmo.formats.containers import hdf5 as plain_dataset
 
     dataset = plain_dataset.describe(file, "embedding")
     width = options.lstm.state_width
@@ -282,7 +282,7 @@ def _n_words(file: PlainHdf5, options: Options) -> int:
 def _softmax(file: PlainHdf5, options: Options) -> SoftmaxWeights:
     import torch
 
-    from elmo.formats.containers import plain_dataset
+    from elmo.formats.containers import hdf5 as plain_dataset
 
     prefix = "softmax/" if file.children("softmax") else ""
     weight, bias = plain_dataset.describe(file, f"{prefix}W"), plain_dataset.describe(file, f"{prefix}b")
@@ -306,7 +306,7 @@ def _softmax(file: PlainHdf5, options: Options) -> SoftmaxWeights:
 
 def _root(folder: Path, name: str) -> list[str]:
     """What lies at the root of an HDF5 file; nothing when it is none, for a folder may hold anything."""
-    from elmo.formats.containers.plain_hdf5 import PlainHdf5
+    from elmo.formats.containers.hdf5 import PlainHdf5
 
     try:
         with PlainHdf5(files.member(folder, name)) as file:

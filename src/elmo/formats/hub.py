@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from elmo.errors import FormatError
-from elmo.formats.files import member, names, read_json, reason, shown
-from elmo.formats.wanted import PATTERNS
+from elmo.formats.archive import PATTERNS
+from elmo.storage.files import member, names, read_json, reason, shown
 
 CONFIG = "config.json"
 _ID = re.compile(r"([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(?:@([\w][\w./-]{0,200}))?", re.ASCII)

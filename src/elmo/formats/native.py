@@ -1,4 +1,6 @@
-r"""A folder of our own format in, a model out, and back: safetensors, JSON and text, every byte checked.
+r"""A model in, the text of its ``config.json`` out; and back, as values of which every type is checked.
+
+A folder of our own format in, a model out, and back: safetensors, JSON and text, every byte checked.
 
 - ``config.json``: the biLM's config, the vocabulary's special words, a published mix, metadata.
 - ``model.safetensors``: the weights, by the names of ``config.parameter_shapes``.
@@ -19,22 +21,162 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from elmo.config import BiLmConfig, parameter_shapes
-from elmo.errors import FormatError, OutputError, StateError, raise_all
-from elmo.formats import checksums, files, native_config
-from elmo.formats.containers import safetensors_file
-from elmo.formats.fingerprint import fingerprint
+from elmo.config import MAX_ROWS, BiLmConfig, parameter_shapes
+from elmo.errors import ConfigError, FormatError, OutputError, StateError, raise_all
 from elmo.formats.model_card import model_card
-from elmo.formats.native_config import NativeConfig, VocabularyNotes
-from elmo.formats.pretrained import Pretrained, SoftmaxWeights, WarmState
-from elmo.text.alphabet import UnicodeAlphabet
-from elmo.text.vocab import Vocabulary
+from elmo.formats.pretrained import MixWeights, Pretrained, SoftmaxWeights, WarmState, fingerprint
+from elmo.storage import checksums, files
+from elmo.storage import tensors as safetensors_file
+from elmo.text.ids import UnicodeAlphabet, Vocabulary
 
-NAME = native_config.FORMAT
+FORMAT = "elmo"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class VocabularyNotes:
+    """What ``vocab.txt`` does not say itself."""
+
+    n_words: int
+    is_escaped: bool
+    bos: str
+    eos: str
+    unknown: str
+
+
+@dataclass(frozen=True)
+class NativeConfig:
+    """All that ``config.json`` says."""
+
+    bilm: BiLmConfig
+    vocabulary: VocabularyNotes | None  # None: there is no vocab.txt
+    n_softmax_words: int | None  # None: there is no softmax.safetensors
+    mix: MixWeights | None
+    metadata: Mapping[str, Any]
+
+
+def to_text(model: Pretrained, *, dtype: str, is_escaped: bool) -> str:
+    """The file's content; the same model gives the same text."""
+    vocab, mix, metadata = model.vocab, model.mix, dict(model.metadata)
+    if model.format != FORMAT:
+        metadata.setdefault("converted_from", model.format)
+    values = {
+        "format": FORMAT,
+        "format_version": VERSION,
+        "library_version": _library_version(),
+        "dtype": dtype,
+        "config": model.config.to_json(),
+        "vocabulary": None if vocab is None else {
+            "n_words": len(vocab), "is_escaped": is_escaped,
+            "bos": vocab.bos, "eos": vocab.eos, "unknown": vocab.unknown,
+        },
+        "softmax": None if model.softmax is None else {"n_words": len(model.softmax.bias)},
+        "mix": None if mix is None else {"weights": list(mix.weights), "gamma": mix.gamma},
+        "metadata": metadata,
+    }  # fmt: skip
+    try:
+        return json.dumps(values, indent=2, allow_nan=False) + "\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise OutputError(f"model: its mix or metadata cannot be written as JSON: {error}") from error
+
+
+def from_json(values: Any, subject: str) -> NativeConfig:
+    """From a parsed ``config.json``; ``FormatError`` for anything that ``to_text`` does not write."""
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        found = values.get("format") if isinstance(values, dict) else values
+        raise FormatError(f"{subject}: expected an object with format {FORMAT!r}, found {found!r:.40}")
+    if values.get("format_version") != VERSION:
+        raise FormatError(
+            f"{subject}: expected format_version {VERSION}, found {values.get('format_version')!r:.40}; "
+            "a newer pyelmo may read it"
+        )
+    problems = []
+    for key, tests in _PARTS.items():
+        if values.get(key) is not None:
+            problems += [f"{key}: {problem}" for problem in _part_problems(values[key], tests)]
+    metadata = values.get("metadata", {})
+    if not isinstance(metadata, dict):
+        problems.append("metadata must be an object")
+    try:
+        bilm = BiLmConfig.from_json(values.get("config", {}))
+    except ConfigError as error:
+        bilm = None
+        problems.append(str(error)[:2000])
+    raise_all(problems, subject=subject)
+    if bilm is None:  # for the type checker: raise_all has raised
+        raise FormatError(f"{subject}: no config")
+    vocabulary, softmax, mix = (values.get(key) for key in ("vocabulary", "softmax", "mix"))
+    return NativeConfig(
+        bilm,
+        vocabulary=None if vocabulary is None else VocabularyNotes(**vocabulary),
+        n_softmax_words=None if softmax is None else softmax["n_words"],
+        mix=None if mix is None else MixWeights(tuple(mix["weights"]), mix["gamma"]),
+        metadata=metadata,
+    )
+
+
+def _part_problems(part: Any, tests: Mapping[str, Callable[[Any], bool]]) -> list[str]:
+    if not isinstance(part, dict):
+        return [f"must be an object or null, found {part!r:.40}"]
+    return [
+        *(f"unexpected {name!r:.40}" for name in part if name not in tests),
+        *(f"missing {name!r}" for name in tests if name not in part),
+        *(
+            f"cannot use {name} {part[name]!r:.40}"
+            for name, is_fit in tests.items()
+            if name in part and not is_fit(part[name])
+        ),
+    ]
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MAX_ROWS
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 1e30
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_number, value))
+
+
+_PARTS: dict[str, dict[str, Callable[[Any], bool]]] = {
+    "vocabulary": {
+        "n_words": _is_count,
+        "is_escaped": _is_bool,
+        "bos": _is_text,
+        "eos": _is_text,
+        "unknown": _is_text,
+    },
+    "softmax": {"n_words": _is_count},
+    "mix": {"weights": _is_numbers, "gamma": _is_number},
+}
+
+
+def _library_version() -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("pyelmo")
+    except PackageNotFoundError:  # run from its sources
+        return None
+
+
+NAME = FORMAT
 CONFIG, WEIGHTS, VOCAB, CHARACTERS = "config.json", "model.safetensors", "vocab.txt", "characters.json"
 SOFTMAX, WARM = "softmax.safetensors", "warm.safetensors"
 # config.json stands last in SHA256SUMS: it says which other files there are, so no line can be cut off unseen
@@ -103,7 +245,7 @@ class _Source:
         return name in (files.names(self.folder) if self._sums is None else self._sums)
 
     def config(self) -> NativeConfig:
-        return native_config.from_json(self.json(CONFIG, files.JSON_LIMIT), files.shown(self.folder / CONFIG))
+        return from_json(self.json(CONFIG, files.JSON_LIMIT), files.shown(self.folder / CONFIG))
 
     def json(self, name: str, limit: int) -> Any:
         path = files.member(self.folder, name)
@@ -179,7 +321,7 @@ def write(model: Pretrained, folder: Path, *, dtype: safetensors_file.Dtype = "f
     """
     safetensors_file.torch_dtype(dtype)  # a wrong name is refused before anything is written
     is_escaped = model.vocab is not None and any(map(_BREAKS.search, model.vocab.words))
-    texts = {CONFIG: native_config.to_text(model, dtype=dtype, is_escaped=is_escaped)}
+    texts = {CONFIG: to_text(model, dtype=dtype, is_escaped=is_escaped)}
     if model.vocab is not None:
         words = map(_escaped, model.vocab.words) if is_escaped else model.vocab.words
         texts[VOCAB] = "".join(f"{word}\n" for word in words)

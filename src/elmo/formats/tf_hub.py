@@ -17,11 +17,11 @@ from pathlib import Path
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
 from elmo.errors import FormatError, raise_all
 from elmo.formats.bilm_layout import cell_group, shapes
-from elmo.formats.containers.tf_bundle import Bundle, read_index
-from elmo.formats.files import names, shown
+from elmo.formats.bilm_tf import mismatches, read_floats, read_weights, roles
+from elmo.formats.containers.tf_checkpoint import Bundle, read_index
 from elmo.formats.pretrained import MixWeights, Pretrained
-from elmo.formats.tf_variables import mismatches, read_floats, read_weights, roles
-from elmo.text.alphabet import N_BYTE_CHARACTERS
+from elmo.storage.files import names, shown
+from elmo.text.ids import N_BYTE_CHARACTERS
 
 NAME = "TF-Hub module"
 _PREFIX = "variables/variables"

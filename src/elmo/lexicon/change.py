@@ -1,21 +1,196 @@
-"""Usages of words in two or more periods in, the words ranked by how far they changed out."""
+"""Vectors of a word's usages in two periods in, how far the word changed and whether by chance, out.
+
+Every measure is a function of weights (case, usage), one row of numbers for each period: ones and zeros for
+the usages as they are, shuffled for a permutation, and how often each was drawn for a bootstrap. So a
+thousand permutations are two products of matrices.
+
+Usages of words in two or more periods in, the words ranked by how far they changed out.
+
+Texts or files of uses of two or more periods in, the words ranked by how far they changed out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.errors import ConfigError
-from elmo.lexicon.change_tests import MEASURES, judged, measure_of, q_values, rank_correlation
+from elmo.errors import ConfigError, DataError
 from elmo.lexicon.clustering import Labels, Method, cluster
+from elmo.lexicon.predictions import expected_words
+from elmo.lexicon.search import unit_rows
 from elmo.lexicon.senses import distinct, usage_json
-from elmo.lexicon.unit_rows import unit_rows
-from elmo.lexicon.usages import Usage, Usages
+from elmo.lexicon.usages import (
+    Choice,
+    Reservoir,
+    Usage,
+    Usages,
+    embed_usages,
+    entry_key,
+    entry_of,
+    find_usages,
+    is_word,
+    respelled,
+    spelling_of,
+)
+from elmo.text.display import text_width
+from elmo.text.reader import Sentence
+
+if TYPE_CHECKING:
+    from elmo.embed.elmo import Elmo
+
+
+MeasureName = Literal["apd", "prt", "prt-inverted", "jsd"]
+MEASURES: tuple[str, ...] = get_args(MeasureName)
+Floats = NDArray[np.float64]
+
+_CELLS = 1 << 22  # of a matrix of weights at once
+
+
+@dataclass(frozen=True, eq=False)
+class Measure:
+    """One of the measures for given usages; see ``measure_of``."""
+
+    name: str
+    rows: Floats  # (usage, feature): what is summed by the weights
+
+    def __call__(self, earlier: Floats, later: Floats) -> Floats:
+        """The change (case,) for the weights of each period, both (case, usage)."""
+        a, b = (weights @ self.rows / weights.sum(axis=1, keepdims=True) for weights in (earlier, later))
+        if self.name == "jsd":
+            return _entropy((a + b) / 2) - (_entropy(a) + _entropy(b)) / 2
+        if self.name == "apd":  # the mean cosine of all pairs is the product of the mean unit vectors
+            return 1 - (a * b).sum(axis=1)
+        sizes = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        cosines = (a * b).sum(axis=1) / np.where(sizes > 0, sizes, 1.0)
+        if self.name == "prt":
+            return 1 - cosines
+        # a mean vector that points elsewhere altogether has no inverse to speak of
+        return 1 / np.maximum(cosines, 1e-6)
+
+
+def measure_of(name: str, vectors: NDArray[np.floating[Any]], labels: Labels | None = None) -> Measure:
+    """A measure of change for usages with ``vectors`` (usage, width) and, for jsd, their senses' ``labels``.
+
+    ``apd``: average cosine distance of all pairs across the periods; ``prt``: 1 - cosine of the mean vectors
+    (prototypes), ``prt-inverted``: 1 / cosine (Kutuzov and Giulianelli 2020); ``jsd``: Jensen-Shannon
+    divergence of the senses' shares, in bits, from 0 to 1.
+    """
+    if name not in MEASURES:
+        raise ConfigError(f"measure must be one of {', '.join(MEASURES)}, not {name!r:.40}")
+    rows = np.asarray(vectors, dtype=np.float64)
+    if name == "jsd":
+        if labels is None:
+            raise ConfigError("jsd compares the shares of senses: give the sense of each usage, too")
+        rows = np.eye(int(labels.max()) + 1)[labels]
+    elif name == "apd":
+        rows = unit_rows(rows)
+    return Measure(name, rows)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A change with its 95 % interval and the chance of one at least as large, were nothing changed."""
+
+    value: float
+    low: float
+    high: float
+    p: float
+
+
+def judged(
+    measure: Measure, is_later: NDArray[np.bool_], *, permutations: int = 1000, seed: int = 0
+) -> Judged:
+    """The change between usages of the earlier and the later period; ``is_later`` (usage,) parts them.
+
+    p = (b + 1) / (m + 1) (Phipson and Smyth 2010), b of m permutations of the usages' periods being at least
+    as large. The interval is that of a bootstrap of the usages, moved so that its mean is the value: drawing
+    again makes prt and jsd larger by itself.
+    """
+    if permutations < 1:
+        raise ConfigError(f"permutations must be at least 1, found {permutations}")
+    if len(is_later) != len(measure.rows) or is_later.all() or not is_later.any():
+        raise DataError(
+            f"expected {len(measure.rows)} usages of two periods, found {int(is_later.sum())} later ones "
+            f"of {len(is_later)}"
+        )
+    chance = np.random.default_rng(seed)
+    asked = is_later[None].astype(np.float64)
+    value = float(measure(1 - asked, asked)[0])
+    shuffled = np.concatenate(
+        [measure(1 - weights, weights) for weights in _shuffled(is_later, permutations, chance)]
+    )
+    drawn = np.concatenate(
+        [measure(*weights) for weights in _drawn(is_later, max(permutations, 1000), chance)]
+    )
+    low, high = np.quantile(drawn, (0.025, 0.975)) - drawn.mean() + value
+    b = int((shuffled >= value - 1e-12).sum())  # sums in another order differ in the last bits
+    least = 1.0 if measure.name == "prt-inverted" else 0.0
+    most = 1.0 if measure.name == "jsd" else np.inf
+    return Judged(value, max(float(low), least), min(float(high), most), (b + 1) / (permutations + 1))
+
+
+def q_values(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The false-discovery rate at which each would be taken for a change (Benjamini and Hochberg 1995)."""
+    n = len(p_values)
+    order = np.argsort(p_values)
+    raw = p_values[order] * n / np.arange(1, n + 1)
+    found = np.empty(n)
+    found[order] = np.minimum(np.minimum.accumulate(raw[::-1])[::-1], 1.0)
+    return found
+
+
+def rank_correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float | None:
+    """Spearman's; None where one of them does not vary."""
+    if len(x) < 2:
+        return None
+    a, b = _ranks(x), _ranks(y)
+    if a.std() == 0 or b.std() == 0:
+        return None
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def _ranks(values: NDArray[np.float64]) -> Floats:
+    """From 1; equal values share the mean of their ranks."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return (ends - (counts - 1) / 2)[places]
+
+
+def _shuffled(is_later: NDArray[np.bool_], n: int, chance: np.random.Generator) -> Iterator[Floats]:
+    """The periods of the usages in ``n`` other orders, in matrices (case, usage) that fit in memory."""
+    for size in _sizes(n, len(is_later)):
+        yield chance.permuted(np.tile(is_later.astype(np.float64), (size, 1)), axis=1)
+
+
+def _drawn(
+    is_later: NDArray[np.bool_], n: int, chance: np.random.Generator
+) -> Iterator[tuple[Floats, Floats]]:
+    """How often each usage is drawn when as many as each period has are drawn from it, ``n`` times."""
+    for size in _sizes(n, len(is_later)):
+        both = []
+        for is_own in (~is_later, is_later):
+            weights = np.zeros((size, len(is_later)))
+            n_own = int(is_own.sum())
+            weights[:, is_own] = chance.multinomial(n_own, np.full(n_own, 1 / n_own), size=size)
+            both.append(weights)
+        yield both[0], both[1]
+
+
+def _sizes(n: int, width: int) -> Iterator[int]:
+    largest = max(_CELLS // max(width, 1), 1)
+    for begin in range(0, n, largest):
+        yield min(largest, n - begin)
+
+
+def _entropy(shares: Floats) -> Floats:
+    return -(shares * np.log2(np.where(shares > 0, shares, 1.0))).sum(axis=1)
+
 
 COLUMNS = (
     "rank", "word", "earlier", "later", "change", "low", "high", "p", "q", "usages_earlier", "usages_later",
@@ -223,3 +398,243 @@ def _word_json(word: WordChange) -> dict[str, Any]:
         "word": word.word, "usages": dict(word.n_usages),
         "per_million": None if word.per_million is None else dict(word.per_million), "steps": steps,
     }  # fmt: skip
+
+
+OnProgress = Callable[[int, int], None]  # usages that have their vectors, and all
+By = Literal["layers", "substitutes"]  # whose vectors: the word's layers, or the words expected in its place
+
+_WORDS_AT_ONCE = 32  # whose sentences are read together: a sentence with two of them is read once
+
+
+def change_in_corpora(
+    elmo: Elmo,
+    corpora: Mapping[str, Callable[[], Iterable[Sentence]]],
+    *,
+    words: Sequence[str] | None = None,
+    limit: int = 200,
+    min_count: int = 10,
+    max_words: int = 200,
+    skip: int = 150,
+    layers: Any = "average",
+    start: Any = "zero",
+    is_as_written: bool = False,
+    by: By = "layers",
+    on_progress: OnProgress | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Changes:
+    """The change of words between texts, one for each period; at most ``limit`` usages of each are read.
+
+    They are read with the word as it is asked for, whatever its case, unless ``is_as_written``.
+
+    Without ``words``, those that occur ``min_count`` times or more in each text, the most frequent first, at
+    most ``max_words``: words of letters, not too short, not among the ``skip`` most frequent. Texts are
+    functions, because they are then read twice. ``options`` are those of ``change``.
+    """
+    check_periods(list(corpora), min_count=min_count)
+    if limit < min_count:
+        raise ConfigError(f"limit must be at least min_count, which is {min_count}, found {limit}")
+    key = entry_key(elmo)
+    if words is None:
+        everything = {period: Counted(read(), Choice(None, key=key)) for period, read in corpora.items()}
+        for text in everything.values():
+            text.read()
+        _check_empty(everything)
+        words = frequent_words(
+            [text.counts for text in everything.values()], min_count=min_count, max_words=max_words, skip=skip
+        )
+        if not words:
+            raise DataError(
+                f"expected words that occur {min_count} times or more in each text and are not among the "
+                f"{skip} most frequent, found none; give --words, or a smaller --min-count or --skip"
+            )
+    words = list(dict.fromkeys(words))
+    texts = {period: Counted(read(), Choice(words, key=key)) for period, read in corpora.items()}
+    by_period = {
+        period: find_usages(text, words, key=key, limit=limit, seed=seed) for period, text in texts.items()
+    }
+    _check_empty(texts)
+    found = {word: {period: by_period[period][word] for period in corpora} for word in words}
+    per_million = {
+        word: {period: text.per_million(entry_of(word, key)) for period, text in texts.items()}
+        for word in words
+    }
+    return _read(
+        elmo, found, list(corpora), min_count=min_count, layers=layers, start=start, on_progress=on_progress,
+        spellings={} if is_as_written else {word: word for word in words}, by=by, per_million=per_million,
+        seed=seed, **options,
+    )  # fmt: skip
+
+
+def change_in_uses(
+    elmo: Elmo,
+    uses: Mapping[str, Mapping[str, Sequence[Usage]]],
+    periods: Sequence[str],
+    *,
+    words: Sequence[str] | None = None,
+    limit: int = 200,
+    min_count: int = 10,
+    layers: Any = "average",
+    start: Any = "zero",
+    is_as_written: bool = False,
+    by: By = "layers",
+    on_progress: OnProgress | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Changes:
+    """The change of words whose usages are known by period, as ``uses_files.read_uses`` gives them.
+
+    They are read with the lemma in the word's place, unless ``is_as_written``.
+    """
+    check_periods(periods, min_count=min_count)
+    unknown = [word for word in words or () if word not in uses]
+    chosen = {
+        word: {period: _sample(some, limit, seed, word) for period, some in uses[word].items()}
+        for word in (uses if words is None else words)
+        if word in uses
+    }
+    found = _read(
+        elmo,
+        chosen,
+        periods,
+        min_count=min_count,
+        layers=layers,
+        start=start,
+        on_progress=on_progress,
+        spellings={} if is_as_written else {word: spelling_of(word) for word in chosen},
+        by=by,
+        seed=seed,
+        **options,
+    )
+    return replace(
+        found, left_out=(*(LeftOut(word, "has no file of uses") for word in unknown), *found.left_out)
+    )
+
+
+def _sample(usages: Sequence[Usage], limit: int, seed: int, word: str) -> list[Usage]:
+    kept = Reservoir[Usage](limit, seed=seed, entry=word)
+    for usage in usages:
+        kept.add(usage)
+    return kept.kept()
+
+
+class Counted:
+    """Sentences to go through once, and how often words stand in what was read of them."""
+
+    def __init__(self, sentences: Iterable[Sentence], choice: Choice) -> None:
+        self._sentences, self._choice = sentences, choice
+        self.counts: Counter[str] = Counter()
+        self.n_tokens = 0
+
+    def __iter__(self) -> Iterator[Sentence]:
+        for sentence in self._sentences:
+            self.n_tokens += len(sentence)
+            self.counts.update(entry for _, entry in self._choice.found(sentence.tokens.tokens))
+            yield sentence
+
+    def read(self) -> None:
+        """Count it all, keep nothing of it."""
+        for _ in self:
+            pass
+
+    def per_million(self, entry: str) -> float:
+        """How frequent an entry is."""
+        return 1e6 * self.counts[entry] / max(self.n_tokens, 1)
+
+
+def frequent_words(
+    counts: Sequence[Mapping[str, int]], *, min_count: int, max_words: int, skip: int
+) -> list[str]:
+    """Words of every period, the most frequent first.
+
+    Not the ``skip`` most frequent of all, which are mostly function words, nor what has other characters than
+    letters or is shorter than three of them, or two Chinese ones.
+    """
+    total = Counter[str]()
+    for one in counts:
+        total.update(one)
+    ranked = sorted(total, key=lambda word: (-total[word], word))[skip:]
+    kept = (word for word in ranked if min(one.get(word, 0) for one in counts) >= min_count)
+    return [word for word in kept if is_word(word) and text_width(word) >= 3][:max_words]
+
+
+def _read(
+    elmo: Elmo,
+    found: Mapping[str, Mapping[str, Sequence[Usage]]],
+    periods: Sequence[str],
+    *,
+    min_count: int,
+    layers: Any,
+    start: Any,
+    on_progress: OnProgress | None,
+    spellings: Mapping[str, str],
+    by: By,
+    permutations: int | None = None,
+    **options: Any,
+) -> Changes:
+    """The change of words with enough usages: only theirs are read.
+
+    Permutations are so many, unless told, that a word which alone has changed can have a q of 0.05.
+    """
+    reasons = {word: too_few(usages, periods, min_count) for word, usages in found.items()}
+    chosen = {
+        word: {p: found[word][p] for p in periods} for word, reason in reasons.items() if reason is None
+    }
+    left_out = tuple(LeftOut(word, reason) for word, reason in reasons.items() if reason is not None)
+    embedded = _embedded(
+        elmo, chosen, layers=layers, start=start, on_progress=on_progress, spellings=spellings, by=by
+    )
+    permutations = permutations or max(1000, 20 * len(chosen))
+    changes = change(embedded, periods, min_count=min_count, permutations=permutations, **options)
+    return replace(changes, left_out=left_out)
+
+
+def _embedded(
+    elmo: Elmo,
+    found: Mapping[str, Mapping[str, Sequence[Usage]]],
+    *,
+    layers: Any,
+    start: Any,
+    on_progress: OnProgress | None,
+    spellings: Mapping[str, str],
+    by: By,
+) -> Iterator[tuple[str, dict[str, Usages]]]:
+    n_all = sum(len(usages) for periods in found.values() for usages in periods.values())
+    n_done = 0
+    words = list(found)
+    for at in range(0, len(words), _WORDS_AT_ONCE):
+        some = words[at : at + _WORDS_AT_ONCE]
+        usages = [
+            respelled(usage, spellings[word]) if word in spellings else usage
+            for word in some
+            for period in found[word].values()
+            for usage in period
+        ]
+        # same sentences side by side
+        order = sorted(range(len(usages)), key=lambda k: id(usages[k].sentence))
+        before = n_done
+
+        def told(n: int, before: int = before) -> None:
+            if on_progress is not None:
+                on_progress(before + n, n_all)
+
+        given = [usages[k] for k in order]
+        if by == "substitutes":
+            rows = expected_words(elmo, given, start=start, on_progress=told)
+        else:
+            rows = embed_usages(elmo, given, layers=layers, start=start, on_progress=told)
+        vectors = rows.vectors[np.argsort(order)]
+        n_done += len(usages)
+        first = 0
+        for word in some:
+            periods: dict[str, Usages] = {}
+            for period, items in found[word].items():
+                periods[period] = Usages(tuple(items), vectors[first : first + len(items)])
+                first += len(items)
+            yield word, periods
+
+
+def _check_empty(texts: Mapping[str, Counted]) -> None:
+    for period, text in texts.items():
+        if not text.n_tokens:
+            raise DataError(f"{period[:80]}: expected text of this period, found no words")

@@ -1,4 +1,6 @@
-"""Vectors in, the nearest of many others by cosine out: all are looked at, a block at a time.
+"""Vectors in, the same with length one out: products of such rows are cosines.
+
+Vectors in, the nearest of many others by cosine out: all are looked at, a block at a time.
 
 A product of matrices tells which rows may be among the nearest; what is compared in the end is each row's
 cosine, added up by itself. So which rows are found depends neither on the processor nor on what else was
@@ -16,8 +18,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from elmo.embed.products import has_bfloat16
-from elmo.lexicon.unit_rows import unit_rows
+from elmo.engine.matmul import has_bfloat16
+
+Floats = NDArray[np.floating[Any]]
+
+
+def unit_rows(vectors: Floats, *, lengths: Floats | None = None, dtype: Any = np.float64) -> NDArray[Any]:
+    """The rows (row, width) with length one, as a new array of ``dtype``; a zero row stays zero.
+
+    ``lengths`` (row,), where they are known, are not computed again.
+    """
+    rows = np.array(vectors, dtype=dtype)
+    sizes = np.linalg.norm(rows, axis=1) if lengths is None else np.asarray(lengths)
+    rows /= np.where(sizes > 0, sizes, 1.0).astype(rows.dtype)[:, None]
+    return rows
+
 
 BLOCK_ROWS = 1 << 14  # whose similarities to all queries exist at a time
 BLOCK_QUERIES = 1 << 10

@@ -16,7 +16,7 @@ from elmo.errors import DataError
 from elmo.lexicon.usages import Usage
 from elmo.lexicon.wordnet import PARTS_OF_SPEECH, Pos, is_key, pos_of
 from elmo.text.lines import Line, read_lines, shown
-from elmo.text.tokens import Tokens
+from elmo.text.tokenizers import Tokens
 
 # What corpora of the Penn Treebank's kind write for signs that other text has as they are.
 _ESCAPED = {"``": '"', "''": '"', "-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]"}

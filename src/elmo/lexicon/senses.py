@@ -1,18 +1,28 @@
-"""Usages of a word in, its senses out: clusters of usages with their shares, typical sentences and names."""
+"""Usages of a word in, its senses out: clusters of usages with their shares, typical sentences and names.
+
+A model in, a function that names a sense by what else could stand in its usages' places out.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from elmo.errors import ConfigError, DataError
 from elmo.lexicon.clustering import MAX_CLUSTERS, Labels, Method, cluster
-from elmo.lexicon.unit_rows import unit_rows
+from elmo.lexicon.search import unit_rows
+from elmo.lexicon.substitutes import Substituter
 from elmo.lexicon.usages import Usage, Usages
+
+if TYPE_CHECKING:
+    from elmo.embed.elmo import Elmo
+
+    pass
+
 
 NameOf = Callable[[Sequence[Usage]], Sequence[str]]
 
@@ -189,3 +199,23 @@ def _context(usage: Usage) -> set[str]:
 
 def _common_spelling(items: Sequence[Usage]) -> str:
     return Counter(usage.word.lower() for usage in items).most_common(1)[0][0]
+
+
+_USAGES = 20  # the most typical ones, whose substitutes are counted
+_EACH = 10  # substitutes of each of them
+
+
+def by_substitutes(elmo: Elmo, *, n_words: int = 3) -> NameOf | None:
+    """None for a model that predicts no words."""
+    if elmo.softmax is None or elmo.vocab is None:
+        return None
+    substituter = Substituter(elmo)
+
+    def name_of(usages: Sequence[Usage]) -> Sequence[str]:
+        shares: dict[str, float] = defaultdict(float)
+        for found in substituter.substitutes(usages[:_USAGES], n=_EACH):
+            for one in found.found:
+                shares[one.lemma] += one.probability
+        return sorted(shares, key=lambda word: -shares[word])[:n_words]
+
+    return name_of

@@ -1,4 +1,15 @@
-"""A model and running text in, the same language model in coordinates that show senses better out.
+"""A model and a matrix in, the same language model in other coordinates out.
+
+Nothing but matrices reads the state h of an LSTM layer: those of its own next step, of the layer above and of
+the softmax. So M h can take its place, and M⁻¹ be multiplied into each of them: every probability stays what
+it was, but for rounding and where a state was clipped, and only the angles between vectors are others.
+
+Texts in, uses of words out, two and two near each other: most likely of one sense.
+
+Whoever writes a word again a few sentences on means the same by it ("one sense per discourse": Gale, Church
+and Yarowsky 1992), and elsewhere it may mean something else. So plain text says which uses are alike.
+
+A model and running text in, the same language model in coordinates that show senses better out.
 
 What a language model knows of a word's sense need not show in the angles between its vectors: these say above
 all what may come next. So a matrix is sought for the states of its LSTM layers, by which uses of a word that
@@ -10,7 +21,9 @@ it expects the same words (Amrami and Goldberg 2018).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,18 +32,138 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from elmo.embed.progress import tracked
-from elmo.errors import ConfigError, DataError
-from elmo.formats.pretrained import Pretrained
-from elmo.formats.turned import turned
-from elmo.lexicon.choice import entry_key
-from elmo.lexicon.entries import log_shares
-from elmo.lexicon.near_uses import N_USES, SENTENCE, near_uses
-from elmo.lexicon.usages import Usage
-from elmo.text.tokens import Tokens
+from elmo.engine.batches import tracked
+from elmo.errors import ConfigError, DataError, ShapeError
+from elmo.formats.pretrained import Pretrained, SoftmaxWeights, WarmState
+from elmo.lexicon.lemmas import log_shares
+from elmo.lexicon.usages import Key, Usage, entry_key, is_word
+from elmo.text.tokenizers import Tokens
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
+
+
+STACKS = ("forward_stack", "backward_stack")
+_ROWS = 1 << 14
+
+
+def turned(model: Pretrained, turn: Tensor) -> Pretrained:
+    """``model`` with M h for the states h of all LSTM layers; ``turn`` is M (width, width).
+
+    Skip connections add the states of two layers and one softmax reads both directions, so all of them are
+    turned by the same matrix. States are no longer clipped: a box that was upright would lie aslant.
+    """
+    lstm = model.config.lstm
+    if not lstm.has_projection:
+        raise ConfigError("this model's states are not projected: what comes out of a cell cannot be turned")
+    if tuple(turn.shape) != (lstm.state_width, lstm.state_width):
+        raise ShapeError(f"expected a matrix of {lstm.state_width} x {lstm.state_width}, found {turn.shape}")
+    forth = turn.double()
+    back = torch.linalg.inv(forth)
+    weights = dict(model.weights)
+    for stack in STACKS:
+        for layer in range(lstm.n_layers):
+            name = f"{stack}.{layer}"
+            readers = [f"{name}.state_weight"] + [f"{name}.input_weight"] * (layer > 0)
+            for reader in readers:  # the first layer reads tokens, which stay as they are
+                weights[reader] = _product(weights[reader], back)
+            projection = weights[f"{name}.projection"]
+            weights[f"{name}.projection"] = (forth @ projection.double()).to(projection.dtype)
+    softmax, warm = model.softmax, model.warm
+    if softmax is not None:
+        softmax = SoftmaxWeights(_product(softmax.weight, back), softmax.bias)
+    if warm is not None:
+        warm = WarmState(_product(warm.hidden, forth.t()), warm.cell)
+    config = replace(model.config, lstm=replace(lstm, state_clip=None))
+    return replace(model, config=config, weights=weights, softmax=softmax, warm=warm)
+
+
+def _product(rows: Tensor, matrix: Tensor) -> Tensor:
+    """In double precision, some rows at a time: a softmax may have a million."""
+    found = torch.empty_like(rows)
+    for part, out in zip(rows.split(_ROWS), found.split(_ROWS), strict=True):
+        out.copy_(part.double() @ matrix)
+    return found
+
+
+PAIRS = 8  # of a word
+N_USES = 2 * PAIRS
+REACH = 400  # tokens from one use of a pair to the other, at most
+APART = 4 * REACH  # of a word's pairs one is taken in so many tokens: the next is of another text
+N_COMMON = 150  # the most frequent words have no senses to tell
+SENTENCE = (6, 40)  # tokens of one that counts
+MOST_TOKENS = 2_000_000  # that are read
+
+
+@dataclass(frozen=True)
+class _Place:
+    token: int  # of the text
+    sentence: Tokens
+    place: int
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(self.sentence, self.place, self.place + 1)
+
+
+def near_uses(texts: Iterable[Iterable[Tokens]], *, key: Key, n_words: int, seed: int = 0) -> list[Usage]:
+    """``N_USES`` uses each of at most ``n_words`` words, a word's pairs one after the other.
+
+    A pair is of one text and of two different sentences. Words are what ``key`` makes one word of, none of
+    the most frequent, and none that is written with a capital where it stands: most of these are names
+    (in German nouns, which are passed over as well). A use is never the first or last token of its
+    sentence, so that both directions have read something before it.
+    """
+    counts: Counter[str] = Counter()
+    before: dict[str, _Place] = {}
+    newest: dict[str, int] = {}  # where a word's last pair ends
+    pairs: defaultdict[str, list[tuple[_Place, _Place]]] = defaultdict(list)
+    n_read = 0
+    for sentence in _sentences(texts):
+        if sentence is None:  # the next text
+            before.clear()
+            continue
+        fits = SENTENCE[0] <= len(sentence) <= SENTENCE[1]
+        last = len(sentence.tokens) - 1
+        for place, token in enumerate(sentence.tokens):
+            if not is_word(token) or token != token.lower():
+                continue
+            word = key(token)
+            counts[word] += 1
+            if not fits or place in (0, last):
+                continue
+            here = _Place(n_read + place, sentence, place)
+            earlier = before.get(word)
+            before[word] = here
+            if earlier is None or here.token - earlier.token > REACH:
+                continue
+            if earlier.sentence.tokens == sentence.tokens:  # the same one, or a line that is repeated
+                continue
+            if word not in newest or here.token - newest[word] >= APART:
+                pairs[word].append((earlier, here))
+                newest[word] = here.token
+        n_read += len(sentence)
+        if n_read >= MOST_TOKENS:
+            break
+    common = {word for word, _ in counts.most_common(N_COMMON)}
+    words = [word for word, found in pairs.items() if len(found) >= PAIRS and word not in common]
+    chance = random.Random(seed)
+    chosen = chance.sample(words, min(n_words, len(words)))
+    return [each.usage for word in chosen for pair in chance.sample(pairs[word], PAIRS) for each in pair]
+
+
+def _sentences(texts: Iterable[Iterable[Tokens]]) -> Iterator[Tokens | None]:
+    """All sentences; None where a text ends."""
+    for text in texts:
+        if isinstance(text, str | Tokens):
+            raise DataError("expected texts, each of tokenised sentences, found a sentence: give [text]")
+        for sentence in text:
+            if not isinstance(sentence, Tokens):
+                kind = type(sentence).__name__
+                raise DataError(f"expected sentences as a tokenizer gives them, found a {kind}")
+            yield sentence
+        yield None
+
 
 N_WORDS = 1500  # more no longer help
 FEWEST_WORDS = 50

@@ -26,11 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.errors import ConfigError, DataError
-from elmo.lexicon.entries import Entries, Floats
-from elmo.lexicon.lemmas import Lemmas, language_of
-from elmo.lexicon.marked import marked_usage
+from elmo.lexicon.lemmas import Entries, Floats, Lemmas, language_of
 from elmo.lexicon.predictions import Expectations, Prediction, Start
-from elmo.lexicon.usages import Usage
+from elmo.lexicon.usages import Usage, marked_usage
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo

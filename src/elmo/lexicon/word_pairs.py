@@ -21,11 +21,11 @@ from elmo.embed.encoding import Vectors, similarity
 from elmo.errors import DataError
 from elmo.lexicon.usages import Usage
 from elmo.text.lines import Line, read_lines, shown
-from elmo.text.tokens import WhitespaceTokenizer
+from elmo.text.tokenizers import WhitespaceTokenizer
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
-    from elmo.embed.result import LayerChoice
+    from elmo.embed.encoding import LayerChoice
     from elmo.embed.start import Start
 
 PARTS = ("dev", "test")  # of a folder: the first that it has is judged

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from elmo.errors import DataError
-from elmo.formats.files import open_regular, reason, shown
+from elmo.storage.files import open_regular, reason, shown
 
 Pos = Literal["noun", "verb", "adj", "adv"]
 PARTS_OF_SPEECH: tuple[Pos, ...] = ("noun", "verb", "adj", "adv")

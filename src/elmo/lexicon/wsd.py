@@ -16,19 +16,18 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.embed.atomic import replacing
-from elmo.embed.to_files import fingerprint_now
 from elmo.errors import ConfigError, DataError, FormatError, OutputError
-from elmo.formats.files import make_parents, open_regular, reason, shown
-from elmo.lexicon.marked import marked_usages
+from elmo.jobs.run import fingerprint_now
+from elmo.lexicon.search import unit_rows
 from elmo.lexicon.sense_corpora import Instance, SenseSentence
-from elmo.lexicon.unit_rows import unit_rows
-from elmo.lexicon.usages import embed_usages
+from elmo.lexicon.usages import embed_usages, marked_usages
 from elmo.lexicon.wordnet import PARTS_OF_SPEECH, Pos, WordNet, is_key
+from elmo.storage.atomic import replacing
+from elmo.storage.files import make_parents, open_regular, reason, shown
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
-    from elmo.embed.result import LayerChoice
+    from elmo.embed.encoding import LayerChoice
 
 Method = Literal["knn", "prior", "centroid", "first"]
 METHODS: tuple[Method, ...] = ("knn", "prior", "centroid", "first")

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmo.errors import ConfigError, ShapeError
+from elmo.model.bilm import Layers
 from elmo.model.dropout import Dropout
-from elmo.model.layers import Layers
 
 
 class LayerMix(nn.Module):

@@ -15,18 +15,20 @@ import numpy as np
 from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, DataError
 from elmo.formats.pretrained import Pretrained
-from elmo.predict.score_files import By, check_output, score_writer
+from elmo.predict.predictor import Text, sentences_of
 from elmo.predict.scores import (
+    By,
     Directions,
     OnProgress,
     Scorer,
     SentenceScores,
     Start,
+    check_output,
     loaded,
+    score_writer,
     starts_of,
 )
-from elmo.predict.texts import Text, sentences_of
-from elmo.text.source import Source, expand
+from elmo.text.reader import Source, expand
 
 N_NAMED = 20  # unknown words that a report names
 _COUNTED_WORDS = 1 << 18  # different unknown words that are counted at a time

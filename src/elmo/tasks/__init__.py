@@ -11,21 +11,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from elmo.tasks.features.encoders import TransformerEncoder
+    from elmo.tasks.features.layer import VectorChoice
+    from elmo.tasks.features.static import read_static
+    from elmo.tasks.features.store import LayerCache, WordSources
     from elmo.tasks.fit import FitOptions
     from elmo.tasks.kinds.answers import Answers
     from elmo.tasks.kinds.classification import Classification
     from elmo.tasks.kinds.coreference import Coreference
     from elmo.tasks.kinds.entailment import Entailment
+    from elmo.tasks.kinds.registry import read_examples
     from elmo.tasks.kinds.roles import Roles
     from elmo.tasks.kinds.similarity import Similarity
     from elmo.tasks.kinds.tagging import Tagging
-    from elmo.tasks.reading import read_examples
-    from elmo.tasks.task_model import TaskModel
-    from elmo.tasks.vectors.encoders import TransformerEncoder
-    from elmo.tasks.vectors.layer_cache import LayerCache
-    from elmo.tasks.vectors.static import read_static
-    from elmo.tasks.vectors.word_vectors import VectorChoice
-    from elmo.tasks.word_sources import WordSources
+    from elmo.tasks.model import TaskModel
 
 __all__ = [
     "Answers",
@@ -52,16 +51,16 @@ _ROOMS = {
     "Coreference": "kinds.coreference",
     "Entailment": "kinds.entailment",
     "FitOptions": "fit",
-    "LayerCache": "vectors.layer_cache",
+    "LayerCache": "features.store",
     "Roles": "kinds.roles",
     "Similarity": "kinds.similarity",
     "Tagging": "kinds.tagging",
-    "TaskModel": "task_model",
-    "TransformerEncoder": "vectors.encoders",
-    "VectorChoice": "vectors.word_vectors",
-    "WordSources": "word_sources",
-    "read_examples": "reading",
-    "read_static": "vectors.static",
+    "TaskModel": "model",
+    "TransformerEncoder": "features.encoders",
+    "VectorChoice": "features.layer",
+    "WordSources": "features.store",
+    "read_examples": "kinds.registry",
+    "read_static": "features.static",
 }
 
 

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from elmo.embed.atomic import cannot_write, replacing
 from elmo.errors import ConfigError
 from elmo.formats import native
-from elmo.formats.files import read_json, shown
-from elmo.formats.fingerprint import fingerprint
+from elmo.formats.pretrained import fingerprint
+from elmo.storage.atomic import cannot_write, replacing
+from elmo.storage.files import read_json, shown
 from elmo.tasks.data.examples import Words
 
 if TYPE_CHECKING:

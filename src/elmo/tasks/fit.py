@@ -1,4 +1,6 @@
-"""A task, its examples and a network in, the network at its best on held-out examples out.
+"""Examples in, runs of them out that can be held at a time, in their order.
+
+A task, its examples and a network in, the network at its best on held-out examples out.
 
 Epochs over shuffled batches of examples of like size; after each the held-out score, which stops the run when
 it no longer rises. Everything random follows from the seed and the epoch, and each epoch ends with a
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,16 +20,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmo.embed.progress import tracked
+from elmo.engine.batches import tracked
 from elmo.errors import ConfigError, DataError, TrainingError, raise_all
-from elmo.formats.files import shown
-from elmo.tasks.data.examples import Example
-from elmo.tasks.network import TaskNetwork
-from elmo.tasks.task import Task, size
-from elmo.tasks.vectors.word_vectors import VectorSource
+from elmo.storage.files import shown
+from elmo.tasks.data.examples import Document, Example
+from elmo.tasks.features.layer import TaskNetwork, VectorSource
+from elmo.tasks.kinds.task import Task, size
 from elmo.train.checkpoint import Checkpoints, Snapshot, optimiser_state, optimiser_tensors
 
 E = TypeVar("E", bound=Example)
+EXAMPLES = 512  # enough to find some of like size, which are padded little
+TOKENS = 50_000
+
+
+def pieces(examples: Iterable[E]) -> Iterator[list[E]]:
+    """Some hundred examples, fewer where they are long; a document is a piece of its own."""
+    piece: list[E] = []
+    n_tokens = 0
+    for example in examples:
+        piece.append(example)
+        n_tokens += size(example)
+        if len(piece) >= EXAMPLES or n_tokens >= TOKENS or isinstance(example, Document):
+            yield piece
+            piece, n_tokens = [], 0
+    if piece:
+        yield piece
+
+
 P = TypeVar("P")
 _NETWORKS = 3  # the version of heads and draws: a checkpoint of another one is not gone on with
 _RATES = {"tagging": 0.005}  # learning rates by kind: a CRF of few sentences learns little by the others'

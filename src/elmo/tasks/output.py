@@ -14,10 +14,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from elmo.embed.atomic import replacing
 from elmo.errors import OutputError
-from elmo.formats.files import check_parents, make_parents, shown
-from elmo.tasks.data.coreference_files import write_coreference
+from elmo.storage.atomic import replacing
+from elmo.storage.files import check_parents, make_parents, shown
+from elmo.tasks.data.coreference import write_coreference
 from elmo.tasks.data.examples import (
     Document,
     LabelledText,
@@ -28,7 +28,7 @@ from elmo.tasks.data.examples import (
     TextPair,
 )
 from elmo.tasks.data.roles import VERB
-from elmo.text.fields import escaped
+from elmo.text.lines import escaped
 
 SUFFIXES: Mapping[str, tuple[str, ...]] = {
     "tagging": (".jsonl", ".conll", ".tsv"),

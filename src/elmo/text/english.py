@@ -15,7 +15,7 @@ import re
 import unicodedata
 from functools import cache
 
-from elmo.text.tokens import Tokens
+from elmo.text.tokenizers import Tokens
 
 HAN = (
     "\u2e80-\u2fdf\u3005\u3007\u3021-\u3029\u3038-\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elmo.embed.atomic import temporary_name
 from elmo.errors import FormatError, OutputError
-from elmo.formats import checksums, files
+from elmo.storage import checksums, files
+from elmo.storage.atomic import temporary_name
 
 if TYPE_CHECKING:
     from torch import Tensor

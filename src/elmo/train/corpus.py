@@ -1,295 +1,306 @@
-"""Text in, a corpus out: a folder of type ids, built once and read from disk ever after.
+"""A corpus folder in; its token streams, its types and their counts out, read where they lie on disk.
 
-What the text says is kept: a word is any token, lower-case ``<unk>`` like all others. A literal ``<UNK>`` is
-the unknown word. A literal ``<S>`` or ``</S>`` is no boundary but a word, read by its characters and
-predicted as the unknown word, as ``Vocabulary.id`` has it.
+::
+
+    manifest.json   how it was made, of what, and the size and SHA-256 of each file
+    types.txt       one word a line, in the order of ids; then those of the text that look like a boundary
+    type_ends.u64   where each of those lines ends
+    counts.u64      how often each type occurs in the training part
+    train.u32       type ids; every sentence ends in </S>
+    heldout.u32     the same for the part that is set aside
+
+Type ids of a corpus in, what a biLM's token layer reads out: character ids, word ids, or both.
 """
 
 from __future__ import annotations
 
-import logging
-import os
+import hashlib
+import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from elmo.errors import ConfigError, DataError, OutputError
-from elmo.formats.files import shown
-from elmo.text.lines import ERROR_POLICIES, ErrorPolicy, Source, expand
-from elmo.text.lines import shown as shown_source
-from elmo.text.simplified import check, simplified
-from elmo.text.source import INPUT_FORMATS, InputFormat
-from elmo.text.tokens import Tokenizer
-from elmo.text.tokens import tokenizer as tokenizer_by_name
-from elmo.train.corpus_files import Selecting, write_files
-from elmo.train.corpus_folder import MANIFEST, Corpus, CorpusManifest, read_manifest
-from elmo.train.corpus_place import replacing, tidy
-from elmo.train.draft import BuildProgress, Draft, OnProgress, Reading, read_draft
-from elmo.train.given_vocabulary import GivenVocabulary, digest, given_words
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-__all__ = ["BuildProgress", "Corpus", "build", "reopen"]
+from elmo.config import BiLmConfig
+from elmo.errors import ConfigError, DataError, FormatError, raise_all
+from elmo.storage.checksums import sha256
+from elmo.storage.files import member, read_json, shown
+from elmo.text.ids import N_BYTE_CHARACTERS, ByteAlphabet, Vocabulary
+from elmo.train.vocabulary import EOS, FIRST_WORD, UNKNOWN
 
-MAX_SENTENCE = 1000  # words
-_FEWEST = 2  # sentences
-_MANY_BYTES = 1 << 22  # text for which it pays to start processes
-_SCRATCH = ".draft"  # ends the names of files that are gone when the corpus is done
-_log = logging.getLogger(__name__)
-
-
-def build(
-    inputs: str | Path | Sequence[str | Path],
-    folder: str | Path,
-    *,
-    input_format: InputFormat = "text",
-    tokenizer: str | Tokenizer = "auto",
-    split: bool | None = None,
-    heldout: float | int | None = None,
-    heldout_inputs: str | Path | Sequence[str | Path] = (),
-    deduplicate: bool = False,
-    keep_order: bool = False,
-    blank_lines_count: bool = False,
-    is_simplified: bool = False,
-    max_sentence: int = MAX_SENTENCE,
-    errors: ErrorPolicy = "strict",
-    vocabulary: GivenVocabulary | None = None,
-    seed: int = 0,
-    processes: int | None = None,
-    on_progress: OnProgress | None = None,
-) -> Corpus:
-    """Turn files, globs, folders and stdin (``-``) into a corpus at ``folder``; reuse one that fits.
-
-    ``input_format``: raw ``text`` (``split`` cuts its lines into sentences, unless it is False), ``tokens``
-    parted by spaces with a sentence on each line, or ``conllu``. A sentence of more than ``max_sentence``
-    words, such as a whole text on one line, is cut. The tokeniser for raw text is chosen by its beginning
-    (``auto``: ``zh`` for Chinese, ``en`` for all others), or by name.
-
-    Held out is a share of the sentences (``heldout=0.05``), a number of them (``heldout=500``), what other
-    files hold (``heldout_inputs``), or by default 1%: at least 5 sentences, if that leaves enough, and about
-    200,000 tokens at most. Which ones depends on the ``seed`` and the sentence's number alone. With
-    ``keep_order`` they are taken in runs, so that documents stay whole; the order of the text is kept on disk
-    in any case. ``deduplicate`` leaves out sentences that came before.
-
-    Blank lines are nothing, or with ``blank_lines_count`` sentences without words (as for WikiText).
-    A ``vocabulary`` (a file with one word a line, a ``Vocabulary`` or a list; ``<S>``, ``</S>`` and ``<UNK>``
-    must be in it) has its words come first, in its order. ``is_simplified`` keeps Chinese words in simplified
-    characters, whichever script they are written in. ``processes`` tokenise raw text; their number
-    changes the speed only.
-
-    A folder that was built from the same files (by path, size and time of change) with the same options is
-    opened as it is; another corpus there is replaced when the new one is whole.
-    """
-    folder = Path(folder)
-    if isinstance(heldout, float) and heldout.is_integer() and heldout >= 1:
-        heldout = int(heldout)  # a command line knows no integers
-    files, heldout_files = _expanded(inputs, folder), _expanded(heldout_inputs, folder)
-    _check(
-        input_format=input_format,
-        split=split,
-        heldout=heldout,
-        has_heldout_files=bool(heldout_files),
-        deduplicate=deduplicate,
-        blank_lines_count=blank_lines_count,
-        max_sentence=max_sentence,
-        errors=errors,
-    )
-    is_text = input_format == "text"
-    reading = Reading(
-        input_format,
-        _tokenizer(tokenizer),
-        split=is_text and split is not False,
-        errors=errors,
-        blank_lines_count=blank_lines_count,
-        max_sentence=max_sentence,
-        processes=_processes(processes, [*files, *heldout_files]) if isinstance(tokenizer, str) else 1,
-        is_simplified=is_simplified,
-    )
-    given = None if vocabulary is None else given_words(vocabulary)
-    if is_simplified:
-        check()
-        if given is not None and isinstance(vocabulary, str | Path):
-            _refuse_unsimplified(given, vocabulary)
-    selecting = Selecting(heldout, deduplicate=deduplicate, keep_order=keep_order, seed=seed)
-    wanted = _Wanted(
-        _options(reading, selecting, given),
-        [_fingerprint(file, "train") for file in files]
-        + [_fingerprint(file, "heldout") for file in heldout_files],
-    )
-    tidy(folder)
-    if (found := wanted.at(folder)) is not None:
-        return found
-    with replacing(folder) as temporary:
-        if (found := wanted.at(folder, is_told=True)) is not None:  # another process was faster
-            return found
-        draft = read_draft(
-            files, heldout_files, reading=reading, folder=temporary, given=given, on_progress=on_progress
-        )
-        _refuse_too_little(draft, files, bool(heldout_files))
-        sizes, sums = write_files(draft, selecting=selecting, folder=temporary, on_progress=on_progress)
-        chosen = draft.tokenizer
-        del draft  # its files are mapped
-        for path in temporary.glob("*" + _SCRATCH):
-            path.unlink()
-        manifest = CorpusManifest(wanted.options, wanted.inputs, sizes, sums, chosen)
-        (temporary / MANIFEST).write_text(manifest.to_json(), encoding="ascii")
-    _log.info("built a corpus of %d words at %s", sizes.train_words, shown(folder))
-    return Corpus.open(folder, verify=False)
-
-
-def reopen(folder: str | Path) -> Corpus:
-    """The corpus at ``folder``, of whatever text it was built; what a killed build left beside it goes."""
-    tidy(Path(folder))
-    return Corpus.open(folder)
+VERSION = 1
+MANIFEST = "manifest.json"
+FILES = ("types.txt", "type_ends.u64", "counts.u64", "train.u32", "heldout.u32")
+TYPES, TYPE_ENDS, COUNTS, TRAIN, HELDOUT = FILES
+_MANIFEST_LIMIT = 1 << 28  # bytes: about a million input files
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    """What a corpus must have been made of, and how."""
+class CorpusSizes:
+    """What a corpus holds; words do not include ``</S>``."""
 
-    options: dict[str, Any]
-    inputs: list[dict[str, Any]]
+    types: int
+    train_words: int
+    train_sentences: int
+    heldout_words: int
+    heldout_sentences: int
+    duplicates: int  # sentences left out
+    repaired_lines: int  # by the policy for bytes that are not UTF-8
+    skipped_lines: int
+    given_types: int | None = None  # of the vocabulary that the user gave
+    look_alikes: int = 0  # spellings behind the types: words of the text that are spelled like a boundary
 
-    def at(self, folder: Path, *, is_told: bool = False) -> Corpus | None:
-        """The corpus at ``folder``, if it is such a one, and sound; why not is told once."""
-        if not (folder / MANIFEST).is_file():
-            return None
+    def bytes_of(self, name: str) -> int | None:
+        """How large a file must be; None when that cannot be told from here."""
+        sizes = {
+            TYPE_ENDS: 8 * (self.types + self.look_alikes),
+            COUNTS: 8 * self.types,
+            TRAIN: 4 * (self.train_words + self.train_sentences),
+            HELDOUT: 4 * (self.heldout_words + self.heldout_sentences),
+        }
+        return sizes.get(name)
+
+
+@dataclass(frozen=True)
+class CorpusManifest:
+    """How a corpus was made, and of what."""
+
+    options: dict[str, Any]  # all that changes its bytes, but for the input
+    inputs: list[dict[str, Any]]  # path, size and time of change of each file; of stdin, the path "-" alone
+    sizes: CorpusSizes
+    files: dict[str, str]  # SHA-256 by name
+    tokenizer: str | None = None  # for raw text of this kind; it cut this one, if it was raw
+
+    def to_json(self) -> str:
+        """The manifest's text; its last entry is a SHA-256 of the others."""
+        values = {"kind": "elmo corpus", "version": VERSION, **asdict(self)}
+        return json.dumps({**values, "sha256": _digest(values)}, indent=1, ensure_ascii=True) + "\n"
+
+
+class Types(Sequence[str]):
+    """The spellings of all types by id, read from disk when they are asked for.
+
+    Of ids beyond the last type, ``spellings`` and ``padded_bytes`` tell what stood in the text: a word that
+    is spelled like a boundary, and that no vocabulary holds.
+    """
+
+    def __init__(self, text: NDArray[np.uint8], ends: NDArray[np.int64], n_types: int | None = None) -> None:
+        self._text = text
+        self._ends = ends
+        self._n_types = len(ends) if n_types is None else n_types
+
+    def __len__(self) -> int:
+        return self._n_types
+
+    def __getitem__(self, index: Any) -> Any:  # an int gives a str, a slice a list of them
+        if isinstance(index, slice):
+            return self.spellings(np.arange(len(self))[index])
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"type {index} of {len(self)}")
+        return self.spellings(np.array([index % len(self)]))[0]
+
+    def spellings(self, ids: NDArray[np.integer]) -> list[str]:
+        """The words with these ids."""
+        starts, lengths = self._places(ids)
+        text = gathered(self._text, starts, lengths).tobytes()
+        ends = np.cumsum(lengths).tolist()
         try:
-            found = read_manifest(folder)
-            if (found.options, found.inputs) != (self.options, self.inputs):
-                if not is_told:
-                    what = "the text" if found.options == self.options else "an option"
-                    _log.info("%s: %s has changed since it was built; building it again", shown(folder), what)
-                return None
-            if any(one["path"] == "-" for one in self.inputs):
-                return None  # nobody knows whether stdin holds the same
-            corpus = Corpus.open(folder)
-        except DataError as error:
-            if not is_told:
-                _log.warning("%s; building it again", error)
-            return None
-        _log.info("%s: built before from the same text, used as it is", shown(folder))
-        return corpus
+            return [
+                text[start:end].decode("utf-8", "surrogatepass")  # lone surrogates, if that policy was chosen
+                for start, end in zip([0, *ends], ends, strict=False)
+            ]
+        except UnicodeDecodeError as error:
+            raise DataError(f"{TYPES}: expected UTF-8 words, found damage; build the corpus again") from error
+
+    def padded_bytes(
+        self, ids: NDArray[np.integer], width: int
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """The first ``width`` UTF-8 bytes of each word, (n, width) with zeros behind, and their number."""
+        starts, lengths = self._places(ids)
+        lengths = np.minimum(lengths, width)
+        padded = np.zeros((len(ids), width), dtype=np.uint8)
+        padded[np.arange(width) < lengths[:, None]] = gathered(self._text, starts, lengths)
+        return padded, lengths
+
+    def _places(self, ids: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        ids = np.asarray(ids, dtype=np.int64)
+        starts = np.where(ids > 0, self._ends[ids - 1], 0)
+        return starts, self._ends[ids] - 1 - starts
 
 
-def _expanded(inputs: str | Path | Sequence[str | Path], folder: Path) -> list[Source]:
-    """All files of the input; the corpus must not lie among them, or it would be read the next time."""
-    paths = [inputs] if isinstance(inputs, str | Path) else inputs
-    files = expand([str(path) for path in paths])
-    place = folder.resolve()
-    for path in map(Path, paths):
-        if path.resolve() in (place, *place.parents) and path.is_dir():
-            raise OutputError(
-                f"{shown(folder)}: expected a place outside of the input, found it within {shown(path)}; "
-                "name another place, or name the files of the text"
+@dataclass(frozen=True)
+class Corpus:
+    """A text as type ids: 0 ``<S>``, 1 ``</S>``, 2 ``<UNK>``, then words by falling count.
+
+    Words of a vocabulary that was given come before all others, in its order, even those the text lacks.
+    Counts are those of the training part; of equal counts the word that came first has the lower id. A
+    sentence is ``w1 … wn 1``. ``counts[0]`` and ``counts[1]`` are the number of sentences. A word of the text
+    that is spelled like a boundary has an id beyond all types, and counts as unknown.
+    """
+
+    folder: Path
+    manifest: CorpusManifest
+    types: Types
+    counts: NDArray[np.int64]  # (type,)
+    train: NDArray[np.uint32]  # (token,)
+    heldout: NDArray[np.uint32]  # (token,)
+
+    @property
+    def n_tokens(self) -> int:
+        """Words of the training part; ``</S>`` is none."""
+        return self.manifest.sizes.train_words
+
+    @property
+    def n_sentences(self) -> int:
+        """Sentences of the training part."""
+        return self.manifest.sizes.train_sentences
+
+    @property
+    def n_given(self) -> int | None:
+        """How many types, the first ones, are those of the vocabulary that was given; None: none was."""
+        return self.manifest.sizes.given_types
+
+    @property
+    def is_simplified(self) -> bool:
+        """Whether Chinese words of either script were kept in simplified characters."""
+        return bool(self.manifest.options.get("is_simplified"))
+
+    @property
+    def tokenizer(self) -> str:
+        """The name of the tokeniser that cut the text, or would suit it had it not come as tokens."""
+        return self.manifest.tokenizer or self.manifest.options.get("tokenizer") or "en"
+
+    @classmethod
+    def open(cls, folder: str | Path, *, verify: bool = True) -> Corpus:
+        """Open what ``build`` made; ``DataError`` for anything else.
+
+        ``verify`` reads every file once, to hold it against its SHA-256; sizes are checked in any case.
+        """
+        folder = Path(folder)
+        manifest = read_manifest(folder)
+        problems = []
+        for name in FILES:
+            try:
+                path = member(folder, name)
+                size, expected = path.stat().st_size, manifest.sizes.bytes_of(name)
+                if expected is not None and size != expected:
+                    problems.append(f"{name}: expected {expected} bytes, found {size}")
+                elif verify and sha256(path) != manifest.files[name]:
+                    problems.append(f"{name}: its SHA-256 is not the recorded one")
+            except FormatError as error:
+                problems.append(str(error))
+        subject = f"{shown(folder)}: this corpus is damaged; build it again"
+        raise_all(problems, subject=subject, kind=DataError)
+        texts, ends = _mapped(folder / TYPES, "u1"), _mapped(folder / TYPE_ENDS, "<i8")
+        types = Types(texts, ends, manifest.sizes.types)
+        arrays = {name: _mapped(folder / name, "<u4") for name in (TRAIN, HELDOUT)}
+        return cls(folder, manifest, types, _mapped(folder / COUNTS, "<i8"), arrays[TRAIN], arrays[HELDOUT])
+
+    def vocab(self, n_vocab: int | None = None) -> Vocabulary:
+        """The first ``n_vocab`` types, fewer when there are not so many; else those given, else all."""
+        n_vocab = self.n_given if n_vocab is None else n_vocab
+        if n_vocab is not None and n_vocab <= FIRST_WORD:
+            raise ConfigError(
+                f"vocabulary: expected a size above {FIRST_WORD} (the special words), found {n_vocab}"
             )
-    for file in files:
-        if file != "-" and place in file.resolve().parents:
-            raise OutputError(
-                f"{shown(folder)}: expected a corpus or a new folder, found {shown(file.name)} of the input; "
-                "name another"
-            )
-    return files
+        return Vocabulary(tuple(self.types[:n_vocab]))
 
 
-def _check(
-    *,
-    input_format: str,
-    split: bool | None,
-    heldout: float | int | None,
-    has_heldout_files: bool,
-    deduplicate: bool,
-    blank_lines_count: bool,
-    max_sentence: int,
-    errors: str,
-) -> None:
-    """Refuse options that are out of range, or contradict each other."""
-    if input_format not in INPUT_FORMATS:
-        raise ConfigError(
-            f"input format: expected one of {', '.join(INPUT_FORMATS)}, found {str(input_format)[:40]!r}"
-        )
-    if errors not in ERROR_POLICIES:
-        raise ConfigError(f"errors: expected one of {', '.join(ERROR_POLICIES)}, found {str(errors)[:40]!r}")
-    if split and input_format != "text":
-        raise ConfigError(f"splitting into sentences goes with input format text, not with {input_format}")
-    is_share = isinstance(heldout, float) and 0 < heldout < 1
-    if heldout is not None and not is_share and (not isinstance(heldout, int) or heldout < 0):
-        raise ConfigError(
-            f"heldout: expected a share between 0 and 1, or a number of sentences, found {heldout}"
-        )
-    if max_sentence < 1:
-        raise ConfigError(f"max_sentence: expected at least 1 word, found {max_sentence}")
-    contradictions = {
-        "a held-out share and held-out files": heldout is not None and has_heldout_files,
-        "counting blank lines and leaving out duplicates": blank_lines_count and deduplicate,
-        "counting blank lines and CoNLL-U": blank_lines_count and input_format == "conllu",
-    }
-    for names, is_so in contradictions.items():
-        if is_so:
-            raise ConfigError(f"corpus: {names} do not go together; choose one")
-
-
-def _tokenizer(wanted: str | Tokenizer) -> Tokenizer | None:
-    if isinstance(wanted, str):
-        return None if wanted == "auto" else tokenizer_by_name(wanted)
-    return wanted
-
-
-def _refuse_unsimplified(given: list[bytes], file: str | Path) -> None:
-    for number, word in enumerate(given, start=1):
-        text = word.decode("utf-8", "surrogatepass")
-        if (found := simplified(text)) != text:
-            raise DataError(
-                f"{shown(file)}: expected simplified words, found {text[:40]!r} (word {number}); write "
-                f"{found[:40]!r}"
-            )
-
-
-def _processes(wanted: int | None, files: list[Source]) -> int:
-    """As many as there are processors, unless there is little to do."""
-    if wanted is not None:
-        if wanted < 1:
-            raise ConfigError(f"processes: expected at least 1, found {wanted}")
-        return wanted
-    if "-" not in files and sum(file.stat().st_size for file in files if file != "-") < _MANY_BYTES:
-        return 1
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _options(reading: Reading, selecting: Selecting, given: list[bytes] | None) -> dict[str, Any]:
-    """All that changes the bytes of a corpus, but for its text."""
-    options = {**asdict(selecting), **{field.name: getattr(reading, field.name) for field in fields(reading)}}
-    tokenize = options.pop("tokenize")
-    del options["processes"]
-    if not reading.is_simplified:
-        del options["is_simplified"]  # as in corpora that were built before there was a choice
-    is_cut = reading.input_format == "text"
-    name = "auto" if tokenize is None else getattr(tokenize, "name", type(tokenize).__name__)
-    options["tokenizer"] = name if is_cut else None
-    if given is not None:
-        options["vocabulary"] = digest(given)
-    return options
-
-
-def _fingerprint(file: Source, part: str) -> dict[str, Any]:
-    if file == "-":
-        return {"part": part, "path": "-"}
+def read_manifest(folder: Path) -> CorpusManifest:
+    """What ``CorpusManifest.to_json`` wrote; ``DataError`` for anything else."""
     try:
-        found = file.stat()
-    except OSError as error:
-        raise DataError(f"{shown(file)}: cannot be read: {error.strerror}") from error
-    path = str(file.absolute()).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return {"part": part, "path": path, "size": found.st_size, "mtime_ns": found.st_mtime_ns}
-
-
-def _refuse_too_little(draft: Draft, files: list[Source], has_heldout_files: bool) -> None:
-    subject = shown_source(files[0]) if len(files) == 1 else f"{len(files)} files"
-    n_heldout = len(draft.ends) - draft.n_train
-    if draft.n_train == 0:
-        raise DataError(f"{subject}: expected text to train on, found no word in it")
-    if draft.n_train < _FEWEST:
-        raise DataError(
-            f"{subject}: expected at least {_FEWEST} sentences to train on, found {draft.n_train}; give more "
-            "text, or part it into lines"
+        values = read_json(member(folder, MANIFEST), _MANIFEST_LIMIT)
+    except FormatError as error:
+        raise DataError(f"{shown(folder)}: expected a corpus: {error}") from error
+    place = shown(folder / MANIFEST)
+    if not isinstance(values, dict) or values.get("kind") != "elmo corpus":
+        raise DataError(f"{place}: expected the manifest of a corpus, found something else")
+    if values.get("version") != VERSION:
+        found = str(values.get("version"))[:20]
+        raise DataError(f"{place}: expected version {VERSION}, found {found}; build the corpus again")
+    digest = values.pop("sha256", None)
+    if digest != _digest(values):
+        raise DataError(f"{place}: its SHA-256 is not the recorded one: damaged; build the corpus again")
+    try:
+        return CorpusManifest(
+            values["options"],
+            values["inputs"],
+            CorpusSizes(**values["sizes"]),
+            values["files"],
+            values.get("tokenizer"),
         )
-    if has_heldout_files and n_heldout == 0:
-        raise DataError("the held-out files: expected text, found no word in them")
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{place}: expected the keys of a corpus manifest, found others") from error
+
+
+def gathered(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> NDArray[np.uint8]:
+    """The stretches of ``data`` that begin at ``starts``, one after another."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return data[np.arange(total) + np.repeat(starts - (ends - lengths), lengths)]
+
+
+def _digest(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _mapped(path: Path, dtype: str) -> NDArray[Any]:
+    """The numbers of a file, read-only and only in memory where they are looked at."""
+    if path.stat().st_size == 0:
+        return np.zeros(0, dtype=dtype)
+    return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)
+
+
+BOS = 0
+_PAD = N_BYTE_CHARACTERS  # the padding character is the last id
+
+
+class TypeIds:
+    """Looks the types of one corpus up for one model."""
+
+    def __init__(
+        self, corpus: Corpus, config: BiLmConfig, n_vocab: int, *, device: str | torch.device = "cpu"
+    ) -> None:
+        if config.alphabet == "unicode":
+            raise ConfigError("a model with a Unicode alphabet cannot be trained here: use bytes")
+        self._types = corpus.types
+        self._n_vocab = n_vocab
+        self._device = torch.device(device)
+        self._has_words = config.words is not None
+        self._alphabet = ByteAlphabet(config.chars.max_characters) if config.chars else None
+
+    def targets(self, ids: NDArray[np.int64]) -> Tensor:
+        """The words to predict: those outside the vocabulary are unknown."""
+        return self.on_device(np.where(ids < self._n_vocab, ids, UNKNOWN))
+
+    def on_device(self, numbers: NDArray[Any]) -> Tensor:
+        """An array as a tensor where the model is."""
+        return torch.from_numpy(numbers).to(self._device)
+
+    def inputs(self, ids: NDArray[np.int64]) -> tuple[Tensor | None, Tensor | None]:
+        """``char_ids`` (type, char) and ``word_ids`` (type,), those that the model reads."""
+        char_ids = self.on_device(self._characters(ids)) if self._alphabet else None
+        word_ids = self.targets(ids) + 1 if self._has_words else None
+        return char_ids, word_ids
+
+    def _characters(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What ``ByteAlphabet.ids`` gives for each type, all at once."""
+        alphabet = self._alphabet or ByteAlphabet()
+        size = alphabet.max_characters
+        text, lengths = self._types.padded_bytes(ids, size - 2)
+        begin, end = alphabet.begin(), alphabet.end()
+        rows = np.full((len(ids), size), _PAD, dtype=np.int64)
+        rows[:, 0] = begin[0]  # begin of word
+        inner = np.arange(size - 2) < lengths[:, None]
+        rows[:, 1:-1][inner] = text[inner].astype(np.int64) + 1
+        rows[np.arange(len(ids)), lengths + 1] = begin[2]  # end of word
+        for boundary, row in ((BOS, begin), (EOS, end)):
+            rows[ids == boundary] = row
+        return rows

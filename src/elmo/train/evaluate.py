@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from elmo.errors import DataError
+from elmo.train.corpus import TypeIds
+from elmo.train.distributed import Ranks
 from elmo.train.objective import BiLmObjective
-from elmo.train.ranks import Ranks
-from elmo.train.type_ids import TypeIds
 from elmo.train.windows import evaluation_windows
 
 

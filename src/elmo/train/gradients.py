@@ -21,12 +21,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from elmo.engine.threads import Scratch, SideBySide
 from elmo.model.bilm import BiLmState
-from elmo.model.side_by_side import SideBySide
-from elmo.model.word_sampler import Samples
+from elmo.model.softmax import Samples
+from elmo.train.corpus import TypeIds
 from elmo.train.objective import BiLmObjective, Chance, Losses, state_after
-from elmo.train.scratch import Scratch
-from elmo.train.type_ids import TypeIds
 from elmo.train.windows import Window
 
 T = TypeVar("T")

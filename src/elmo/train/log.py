@@ -1,16 +1,108 @@
-"""A training run's folder in, what it logged out: a ``Run`` of ``Entry`` after ``Entry``."""
+"""Reports of a run in, lines of ``log.jsonl`` out; cut back to a checkpoint when the run goes on from it.
+
+Reports of a run in, ``times.jsonl`` out: the seconds that training took up to each, pauses left out.
+
+They have a file of their own because ``log.jsonl`` is the same to the byte however often a run was stopped,
+and no clock is.
+
+A training run's folder in, what it logged out: a ``Run`` of ``Entry`` after ``Entry``.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import math
-from collections.abc import Iterable, Iterator
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elmo.errors import FormatError
-from elmo.formats.files import read_bytes, shown
+from elmo.storage.atomic import cannot_write, replacing
+from elmo.storage.files import read_bytes, shown, sync
+
+if TYPE_CHECKING:
+    from elmo.train.loop import Report
+
+
+_log = logging.getLogger(__name__)
+
+
+class RunLog:
+    """A growing file of JSON lines, the same for every run of the same command: no times are in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        """Append a line."""
+        try:
+            with self.path.open("a", encoding="ascii") as file:
+                file.write(json.dumps(dict(values)) + "\n")
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def kept_bytes(self) -> int:
+        """Its size, once it is on the disk: no power cut may leave less than a checkpoint knows of."""
+        try:
+            sync(self.path)
+            return self.path.stat().st_size
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def cut(self, n_bytes: int) -> None:
+        """Forget what was added after it had so many bytes; 0 begins a new log."""
+        try:
+            with self.path.open("ab") as file:
+                found = file.seek(0, os.SEEK_END)
+                if found < n_bytes:  # to fill it up with zeros would make it unreadable
+                    _log.warning("%s: lines are missing at its end; going on without them", shown(self.path))
+                file.truncate(min(found, n_bytes))
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+
+class Stopwatch:
+    """Give it to a run as ``on_report``; it runs from when it is made."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self._path = Path(folder) / TIMES
+        self._begin = time.monotonic()
+        self._before: float | None = None  # what the processes before this one took
+        self._step = 0  # the last that was written
+
+    def __call__(self, report: Report | Entry) -> None:
+        """Write the time of a report; that of another report of the same step stands already."""
+        try:
+            if self._before is None:
+                self._before = self._take_up(report.step)
+            if report.step <= self._step:
+                return
+            self._step = report.step
+            seconds = self._before + time.monotonic() - self._begin
+            with self._path.open("a", encoding="ascii") as file:
+                file.write(json.dumps({"step": report.step, "seconds": round(seconds, 3)}) + "\n")
+        except OSError as error:
+            raise cannot_write(self._path, error) from error
+
+    def _take_up(self, step: int) -> float:
+        """What was spent before ``step``; what was written after the checkpoint that led here is dropped."""
+        try:
+            times = read_times(self._path) if self._path.exists() else {}
+        except FormatError as error:  # no reason to stop a run
+            _log.warning("%s; its times are counted anew", error)
+            times = {}
+        kept = {earlier: seconds for earlier, seconds in times.items() if earlier < step}
+        lines = [
+            json.dumps({"step": earlier, "seconds": seconds}) + "\n" for earlier, seconds in kept.items()
+        ]
+        with replacing(self._path) as part:
+            part.write_text("".join(lines), encoding="ascii")
+        return max(kept.values(), default=0.0)
+
 
 LOG, TIMES, SUFFIX = "log.jsonl", "times.jsonl", ".training"
 _LIMIT = 1 << 26  # bytes: half a million reports

@@ -17,24 +17,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elmo.config import BiLmConfig
-from elmo.embed.atomic import locked
 from elmo.errors import ConfigError, OutputError, TrainingError
 from elmo.model.bilm import BiLm, BiLmState
-from elmo.model.softmax import AdaptiveSoftmax, Softmax
-from elmo.model.word_sampler import LogUniformSampler, Samples
+from elmo.model.softmax import AdaptiveSoftmax, LogUniformSampler, Samples, Softmax
+from elmo.storage.atomic import locked
 from elmo.train.checkpoint import Checkpoints, Snapshot, optimiser_state, optimiser_tensors
-from elmo.train.corpus_folder import Corpus
+from elmo.train.corpus import Corpus, TypeIds
+from elmo.train.distributed import Ranks
 from elmo.train.evaluate import perplexity
 from elmo.train.gradients import Gradients
+from elmo.train.log import RunLog
 from elmo.train.objective import BiLmObjective, Chance
 from elmo.train.options import TrainOptions
 from elmo.train.randomness import generator_at
-from elmo.train.ranks import Ranks
-from elmo.train.run_log import RunLog
 from elmo.train.start_from import StartingPoint
-from elmo.train.type_ids import TypeIds
+from elmo.train.vocabulary import EOS
 from elmo.train.windows import Position, Window, Windows
-from elmo.train.word_types import EOS
 
 _log = logging.getLogger(__name__)
 

@@ -16,21 +16,18 @@ import torch
 from elmo.config import BiLmConfig
 from elmo.errors import ConfigError, DataError, ElmoError
 from elmo.formats import native
-from elmo.formats.detect import load
-from elmo.formats.files import shown
+from elmo.formats.load import load
 from elmo.formats.pretrained import Pretrained
-from elmo.train import curves
-from elmo.train.corpus import build, reopen
-from elmo.train.corpus_folder import Corpus
-from elmo.train.draft import OnProgress
-from elmo.train.export import finished
+from elmo.plots import training as curves
+from elmo.storage.files import shown
+from elmo.train.build_corpus import OnProgress, build, reopen
+from elmo.train.corpus import Corpus
+from elmo.train.distributed import Ranks, ranks_from
+from elmo.train.log import Stopwatch
 from elmo.train.loop import Report, Trainer
-from elmo.train.options import TrainOptions
+from elmo.train.options import Shape, TrainOptions
 from elmo.train.plan import kept_plan, sizes_of
-from elmo.train.presets import Shape
-from elmo.train.ranks import Ranks, ranks_from
-from elmo.train.recipe import GENTLE, NAME, Recipe
-from elmo.train.run_folder import RunFolder
+from elmo.train.run_folder import GENTLE, NAME, Recipe, RunFolder, finished
 from elmo.train.start_from import (
     StartingPoint,
     is_tied_in,
@@ -39,7 +36,6 @@ from elmo.train.start_from import (
     tell_what_is_lost,
     vocabulary_of,
 )
-from elmo.train.stopwatch import Stopwatch
 
 EPOCHS = 10.0  # what bilm-tf's authors trained for
 EVALUATED_TOKENS = 1 << 16  # of a held-out part that nobody named: enough to compare

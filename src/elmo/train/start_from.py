@@ -26,12 +26,11 @@ from torch import Tensor
 
 from elmo.config import BiLmConfig
 from elmo.errors import ConfigError
-from elmo.formats.fingerprint import fingerprint
-from elmo.formats.pretrained import Pretrained
-from elmo.text.vocab import Vocabulary
-from elmo.train.corpus_folder import Corpus
+from elmo.formats.pretrained import Pretrained, fingerprint
+from elmo.text.ids import Vocabulary
+from elmo.train.corpus import Corpus
 from elmo.train.objective import BiLmObjective
-from elmo.train.word_types import FIRST_WORD, SPECIAL, UNKNOWN
+from elmo.train.vocabulary import FIRST_WORD, SPECIAL, UNKNOWN
 
 USUAL_VOCABULARY = 50_000  # words to predict, when nobody says
 _FEWEST_PEERS = 8  # known words that a new one is likened to

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from elmo.embed.atomic import cannot_write
 from elmo.errors import MissingExtraError
+from elmo.storage.atomic import cannot_write
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from elmo.formats.containers.crc32c import _DEGREE, _TARGETS, crc32c, masked
+from elmo.formats.containers.tf_checkpoint import _DEGREE, _TARGETS, crc32c, masked
 from tests.formats import write_bundle
 
 POLYNOMIAL = 0x11EDC6F41

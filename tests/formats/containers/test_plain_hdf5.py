@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmo.errors import FormatError
-from elmo.formats.containers import plain_dataset
-from elmo.formats.containers.plain_hdf5 import PlainHdf5
+from elmo.formats.containers import hdf5 as plain_dataset
+from elmo.formats.containers.hdf5 import PlainHdf5
 from tests.shared import FIXTURES, needs_fixtures
 
 RANDOM = np.random.default_rng(0)

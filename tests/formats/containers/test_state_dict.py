@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmo.errors import FormatError
-from elmo.formats.containers.inert_pickle import read_inert
-from elmo.formats.containers.state_dict import open_state_dict
+from elmo.formats.containers.state_dict import open_state_dict, read_inert
 from tests.formats.hostile_pickles import (
     MARK_OF_A_RUN,
     payloads,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from elmo.errors import FormatError
-from elmo.formats.containers.tf_bundle import read_index, slice_key
+from elmo.formats.containers.tf_checkpoint import read_index, slice_key
 from tests.formats import write_bundle as made
 from tests.formats.write_bundle import write_bundle
 

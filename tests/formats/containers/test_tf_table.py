@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from elmo.errors import FormatError
-from elmo.formats.containers import tf_table, wire
-from elmo.formats.containers.tf_table import read_table, unpack_snappy
+from elmo.formats.containers import tf_checkpoint as tf_table
+from elmo.formats.containers import tf_checkpoint as wire
+from elmo.formats.containers.tf_checkpoint import read_table, unpack_snappy
 from tests.formats import write_bundle as made
 
 PAIRS = [(f"lm/some/shared/path/{i:04d}".encode(), b"v" * (i % 7) + bytes([i % 256])) for i in range(300)]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import ConfigError, DataError, EncodingError
-from elmo.tasks.data.columns import read_tagged
 from elmo.tasks.data.examples import Place, TaggedSentence
-from elmo.text.tokens import tokenizer
+from elmo.tasks.data.tagging import read_tagged
+from elmo.text.tokenizers import tokenizer
 from tests.shared import SHARED
 
 DATA = SHARED / "data"

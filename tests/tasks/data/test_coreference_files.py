@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmo.errors import DataError, OutputError
-from elmo.tasks.data.coreference_files import read_coreference, write_coreference
+from elmo.tasks.data.coreference import read_coreference, write_coreference
 from elmo.tasks.data.examples import Document, Place, Span
 from tests.shared import SHARED
 

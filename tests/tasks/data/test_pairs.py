@@ -9,8 +9,8 @@ import pytest
 
 from elmo.errors import ConfigError, DataError
 from elmo.tasks.data.examples import Place, TextPair
-from elmo.tasks.data.pairs import WITHOUT_GOLD, read_pairs
-from elmo.text.tokens import tokenizer
+from elmo.tasks.data.texts import WITHOUT_GOLD, read_pairs
+from elmo.text.tokenizers import tokenizer
 from tests.shared import SHARED
 
 DATA = SHARED / "data"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmo.tasks.data.relations import MARK, with_marks
-from elmo.text.tokens import WhitespaceTokenizer, tokenizer
+from elmo.tasks.data.texts import MARK, with_marks
+from elmo.text.tokenizers import WhitespaceTokenizer, tokenizer
 
 MARKS = st.sampled_from(["<e1>", "</e1>", "<e2>", "</e2>"])
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from elmo.embed.groups import MAX_TOKENS
+from elmo.engine.batches import MAX_TOKENS
 from elmo.errors import DataError
 from elmo.tasks.data.examples import Place
-from elmo.tasks.data.rows import Row, cell, columns_of, read_rows
+from elmo.tasks.data.files import Row, cell, columns_of, read_rows
 from elmo.text.lines import Line
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from elmo.errors import ConfigError, DataError
 from elmo.tasks.data.examples import Place
-from elmo.tasks.data.sources import (
+from elmo.tasks.data.files import (
     WHITESPACE,
     NoFilesError,
     files_of,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from elmo.errors import DataError
 from elmo.tasks.data.examples import Place, Span
 from elmo.tasks.data.squad import IMPOSSIBLE, MISPLACED, UNANSWERED, _Passage, _span, read_squad
-from elmo.text.tokens import tokenizer
+from elmo.text.tokenizers import tokenizer
 from tests.shared import SHARED
 
 DATA = SHARED / "data"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from elmo.tasks.data.examples import Place
-from elmo.tasks.data.sources import WHITESPACE
-from elmo.tasks.data.tables import Field, TableFormat, read_table
+from elmo.tasks.data.files import WHITESPACE
+from elmo.tasks.data.texts import Field, TableFormat, read_table
 from elmo.text.lines import Line
 
 TEXT = Field("text", None, ("text", "sentence"))

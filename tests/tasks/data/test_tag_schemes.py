@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from elmo.errors import ConfigError, DataError
 from elmo.tasks.data.examples import Span
-from elmo.tasks.data.tag_schemes import (
+from elmo.tasks.data.tagging import (
     Scheme,
     Transitions,
     allowed_transitions,

@@ -11,7 +11,7 @@ import pytest
 from elmo.errors import ConfigError, DataError
 from elmo.tasks.data.examples import LabelledText, Place
 from elmo.tasks.data.texts import TextFormat, read_texts
-from elmo.text.tokens import tokenizer
+from elmo.text.tokenizers import tokenizer
 from tests.shared import SHARED
 
 DATA = SHARED / "data"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from elmo.errors import ConfigError, DataError, ShapeError
 from elmo.tasks.heads.answers import AnswerBounds, AnswersHead, FoundAnswer, best_answers
-from elmo.tasks.heads.sentence_vectors import SentenceVectors, Widths
+from elmo.tasks.heads.layers import SentenceVectors, Widths
 
 WIDTHS = Widths(6, 3)
 

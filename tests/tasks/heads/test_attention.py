@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import ShapeError
-from elmo.tasks.heads import attention
-from elmo.tasks.heads.attention import align, join_outputs, masked_softmax
-from elmo.tasks.heads.sentence_vectors import SentenceVectors, Widths
+from elmo.tasks.heads import layers as attention
+from elmo.tasks.heads.layers import SentenceVectors, Widths, align, join_outputs, masked_softmax
 
 N_WORDS = 12
 WIDTHS = Widths(inputs=8, outputs=3)

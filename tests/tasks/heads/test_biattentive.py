@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import ConfigError, ShapeError
-from elmo.tasks.heads.biattentive import BiattentiveHead, FinalLayers, Maxout
-from elmo.tasks.heads.sentence_vectors import SentenceVectors, Widths
+from elmo.tasks.heads.classifiers import BiattentiveHead, FinalLayers, Maxout
+from elmo.tasks.heads.layers import SentenceVectors, Widths
 from tests.tasks.heads.test_attention import (
     N_WORDS,
     OUTPUTS,

@@ -10,7 +10,7 @@ from elmo.errors import ConfigError, DataError, ShapeError
 from elmo.tasks.data.examples import Span
 from elmo.tasks.heads import coreference
 from elmo.tasks.heads.coreference import CoreferenceHead
-from elmo.tasks.heads.sentence_vectors import SentenceGroups, SentenceVectors, Widths
+from elmo.tasks.heads.layers import SentenceGroups, SentenceVectors, Widths
 
 
 def vectors(*lengths: int, seed: int = 0, padding: int = 0) -> SentenceVectors:

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from elmo.errors import ConfigError, ShapeError
-from elmo.tasks.heads.crf import Chain, Crf
-from elmo.tasks.heads.crf_sums import ChainSums
+from elmo.tasks.heads.crf import Chain, ChainSums, Crf
 
 N_TAGS = 3
 LENGTHS = (4, 1, 3, 2)

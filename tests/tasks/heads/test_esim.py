@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from elmo.tasks.heads.esim import EsimHead
-from elmo.tasks.heads.sentence_vectors import SentenceVectors
+from elmo.tasks.heads.layers import SentenceVectors
+from elmo.tasks.heads.pairs import EsimHead
 from tests.tasks.heads.test_attention import (
     INPUTS,
     N_WORDS,

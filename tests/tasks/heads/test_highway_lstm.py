@@ -8,7 +8,7 @@ from torch import Tensor
 
 from elmo.errors import ConfigError
 from elmo.model.dropout import kept_units
-from elmo.tasks.heads.highway_lstm import HighwayLstm, HighwayLstmLayer
+from elmo.tasks.heads.layers import HighwayLstm, HighwayLstmLayer
 
 Array = NDArray[np.float64]
 LENGTHS = (5, 1, 3)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmo.tasks.heads.linear import LinearHead
-from elmo.tasks.heads.sentence_vectors import SentenceVectors, Widths
+from elmo.tasks.heads.classifiers import LinearHead
+from elmo.tasks.heads.layers import SentenceVectors, Widths
 from tests.tasks.heads.test_attention import (
     INPUTS,
     N_WORDS,

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from elmo.tasks.heads import attention, passage_attention
-from elmo.tasks.heads.passage_attention import QuestionAttention, SelfAttention, TrilinearSimilarity
+from elmo.tasks.heads import answers as passage_attention
+from elmo.tasks.heads import layers as attention
+from elmo.tasks.heads.answers import QuestionAttention, SelfAttention, TrilinearSimilarity
 from tests.tasks.heads.test_attention import largest_kept
 
 WIDTH = 5

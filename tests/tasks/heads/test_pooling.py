@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmo.tasks.heads.pooling import SelfAttentivePooling, masked_max, masked_mean, masked_min
+from elmo.tasks.heads.layers import SelfAttentivePooling, masked_max, masked_mean, masked_min
 from tests.tasks.heads.test_attention import INPUTS, WIDTHS, vectors_of
 
 POOLINGS = [masked_max, masked_min, masked_mean, SelfAttentivePooling(WIDTHS.inputs)]

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from elmo.errors import DataError, ShapeError
-from elmo.tasks.heads.roles import RolesHead
-from elmo.tasks.heads.sentence_vectors import SentenceVectors, Widths
+from elmo.tasks.heads.layers import SentenceVectors, Widths
+from elmo.tasks.heads.taggers import RolesHead
 
 LENGTHS = (6, 1, 4, 5, 3, 6, 2, 5)
 WORDS = 3

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from elmo.errors import ConfigError, DataError
-from elmo.tasks.heads.similarity import Encoder, SimilarityHead, score_distribution
+from elmo.tasks.heads.pairs import Encoder, SimilarityHead, score_distribution
 from tests.tasks.heads.test_attention import (
     N_WORDS,
     WIDTHS,

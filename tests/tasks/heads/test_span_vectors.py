@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from elmo.tasks.heads.span_vectors import (
+from elmo.tasks.heads.coreference import (
     Spans,
     SpanVectors,
     Tokens,

@@ -21,13 +21,13 @@ from elmo.tasks.data.examples import (
     TaggedSentence,
     TextPair,
 )
+from elmo.tasks.features.layer import VectorChoice
+from elmo.tasks.features.store import WordSources
 from elmo.tasks.fit import FitOptions
-from elmo.tasks.kinds.by_name import KINDS, task_class, task_options
 from elmo.tasks.kinds.coreference import parts_of
+from elmo.tasks.kinds.registry import KINDS, task_class, task_options
 from elmo.tasks.kinds.tagging import Tagging
-from elmo.tasks.task_model import TaskModel
-from elmo.tasks.vectors.word_vectors import VectorChoice
-from elmo.tasks.word_sources import WordSources
+from elmo.tasks.model import TaskModel
 from tests.formats.tiny import tiny_model
 
 CHOICE = VectorChoice(elmo="both", dropout=0.0, characters=12)

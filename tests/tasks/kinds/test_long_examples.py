@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from elmo.tasks.data.examples import Document, Predicate, Question, Span, TaggedSentence, TextPair, Words
-from elmo.tasks.heads import attention
-from elmo.tasks.heads.sentence_vectors import SentenceGroups, SentenceVectors, Widths
+from elmo.tasks.heads import layers as attention
+from elmo.tasks.heads.layers import SentenceGroups, SentenceVectors, Widths
 from elmo.tasks.kinds import coreference, roles, tagging
 from elmo.tasks.kinds.answers import Answers
-from elmo.tasks.kinds.by_name import task_options
 from elmo.tasks.kinds.coreference import Coreference, read_sentences
 from elmo.tasks.kinds.entailment import Entailment
+from elmo.tasks.kinds.registry import task_options
 from elmo.tasks.kinds.roles import Roles
 from elmo.tasks.kinds.tagging import Tagging
 

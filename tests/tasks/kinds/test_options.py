@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from elmo import ConfigError
-from elmo.tasks.heads.sentence_vectors import Widths
-from elmo.tasks.kinds.by_name import KINDS, task_class, task_options
+from elmo.tasks.heads.layers import Widths
+from elmo.tasks.kinds.registry import KINDS, task_class, task_options
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,12 +12,12 @@ import torch
 
 from elmo.errors import DataError, MissingExtraError
 from elmo.tasks.data.examples import Document, Place, Question, Span, TaggedSentence, TextPair
-from elmo.tasks.heads.sentence_vectors import SentenceVectors, Widths
+from elmo.tasks.heads.layers import SentenceVectors, Widths
 from elmo.tasks.kinds.answers import Answers, AnswersOptions, PredictedAnswer
 from elmo.tasks.kinds.coreference import Coreference, CoreferenceOptions
-from elmo.tasks.kinds.labels import Labels
 from elmo.tasks.kinds.similarity import PredictedScore, Similarity
 from elmo.tasks.kinds.tagging import PredictedTags, Tagging
+from elmo.tasks.kinds.task import Labels
 
 
 def tagged(*rows: str) -> list[TaggedSentence]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmo.errors import DataError
-from elmo.tasks.scores.correlation import correlation_scores, mean_squared_error, pearson, spearman
+from elmo.tasks.scores.labels import correlation_scores, mean_squared_error, pearson, spearman
 
 FLOATS = st.floats(-1e149, 1e149)
 NUMBERS = st.lists(st.tuples(FLOATS, FLOATS), min_size=1, max_size=20)

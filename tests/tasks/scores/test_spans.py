@@ -10,9 +10,8 @@ import pytest
 
 from elmo.errors import DataError
 from elmo.tasks.data.examples import Span
-from elmo.tasks.data.tag_schemes import spans_of
-from elmo.tasks.scores.labels import LabelScore
-from elmo.tasks.scores.spans import span_scores
+from elmo.tasks.data.tagging import spans_of
+from elmo.tasks.scores.labels import LabelScore, span_scores
 
 TAGS = ["O", "O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG"]
 

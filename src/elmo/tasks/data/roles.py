@@ -15,8 +15,18 @@ from typing import Literal, get_args
 
 from elmo.errors import ConfigError, DataError
 from elmo.tasks.data.examples import Predicate, Span
-from elmo.tasks.data.rows import Row, Separator, cell, read_rows, separator_of
-from elmo.tasks.data.sources import Paths, files_of, is_blank, listed, opened
+from elmo.tasks.data.files import (
+    Paths,
+    Row,
+    Separator,
+    cell,
+    files_of,
+    is_blank,
+    listed,
+    opened,
+    read_rows,
+    separator_of,
+)
 from elmo.text.lines import Line
 
 RoleFormat = Literal["auto", "propbank", "conll2005", "conll2012"]

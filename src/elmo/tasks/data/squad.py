@@ -16,7 +16,7 @@ from typing import Any
 
 from elmo.errors import DataError
 from elmo.tasks.data.examples import Place, Question, Span, Words
-from elmo.tasks.data.sources import WHITESPACE, Paths, Tokenize, files_of, listed, tokens_of, words_of
+from elmo.tasks.data.files import WHITESPACE, Paths, Tokenize, files_of, listed, tokens_of, words_of
 from elmo.text.lines import Source, open_text, shown
 
 MAX_BYTES = 2 << 30  # JSON is held in memory whole, several times over

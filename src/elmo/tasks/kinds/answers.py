@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from elmo.errors import DataError
 from elmo.tasks.data.examples import Question, Words, at
 from elmo.tasks.heads.answers import AnswersHead, FoundAnswer
-from elmo.tasks.heads.sentence_vectors import SentenceVectors, Widths
-from elmo.tasks.kinds.option_ranges import check_options
+from elmo.tasks.heads.layers import SentenceVectors, Widths
+from elmo.tasks.kinds.task import Vectors, check_options
 from elmo.tasks.scores.answers import answer_scores, is_mostly_chinese
-from elmo.tasks.task import Vectors
 
 N_BEST = 3
 

@@ -11,13 +11,10 @@ from torch import Tensor, nn
 
 from elmo.errors import ConfigError, DataError
 from elmo.tasks.data.examples import LabelledText, TextPair, at
-from elmo.tasks.heads.biattentive import BiattentiveHead, FinalLayers
-from elmo.tasks.heads.linear import LinearHead
-from elmo.tasks.heads.sentence_vectors import Widths
-from elmo.tasks.kinds.labels import Labels
-from elmo.tasks.kinds.option_ranges import LATER, check_options, kept_options
+from elmo.tasks.heads.classifiers import BiattentiveHead, FinalLayers, LinearHead
+from elmo.tasks.heads.layers import Widths
+from elmo.tasks.kinds.task import LATER, Labels, Vectors, check_options, kept_options
 from elmo.tasks.scores.labels import label_scores
-from elmo.tasks.task import Vectors
 
 Network = Literal["biattentive", "linear"]
 

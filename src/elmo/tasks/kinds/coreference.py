@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from elmo.errors import DataError
 from elmo.tasks.data.examples import Document, Span, Words, at
 from elmo.tasks.heads.coreference import CoreferenceHead, Sentences
-from elmo.tasks.heads.sentence_vectors import SentenceGroups, Widths
-from elmo.tasks.kinds.option_ranges import LATER, check_options, kept_options
+from elmo.tasks.heads.layers import SentenceGroups, Widths
+from elmo.tasks.kinds.task import LATER, Vectors, check_options, kept_options
 from elmo.tasks.scores.coreference import check_extra, coreference_scores
-from elmo.tasks.task import Vectors
 
 Clusters = tuple[tuple[Span, ...], ...]
 SINGLETON_SHARE = 0.02  # of clusters: where fewer have one mention, those are slips

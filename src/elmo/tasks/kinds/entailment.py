@@ -10,12 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from elmo.tasks.data.examples import TextPair
-from elmo.tasks.heads.esim import EsimHead
-from elmo.tasks.heads.sentence_vectors import Widths
+from elmo.tasks.heads.layers import Widths
+from elmo.tasks.heads.pairs import EsimHead
 from elmo.tasks.kinds.classification import PredictedLabel, known_label, named, scores_of_labels
-from elmo.tasks.kinds.labels import Labels
-from elmo.tasks.kinds.option_ranges import check_options
-from elmo.tasks.task import Vectors
+from elmo.tasks.kinds.task import Labels, Vectors, check_options
 
 
 @dataclass(frozen=True)

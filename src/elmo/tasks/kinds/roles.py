@@ -11,13 +11,11 @@ from torch import Tensor, nn
 
 from elmo.errors import DataError
 from elmo.tasks.data.examples import Predicate, Span, Words, at
-from elmo.tasks.data.tag_schemes import allowed_transitions, spans_of, tags_of
-from elmo.tasks.heads.roles import RolesHead
-from elmo.tasks.heads.sentence_vectors import Widths
-from elmo.tasks.kinds.labels import Labels, padded_numbers
-from elmo.tasks.kinds.option_ranges import check_options
-from elmo.tasks.scores.spans import span_scores
-from elmo.tasks.task import Vectors
+from elmo.tasks.data.tagging import allowed_transitions, spans_of, tags_of
+from elmo.tasks.heads.layers import Widths
+from elmo.tasks.heads.taggers import RolesHead
+from elmo.tasks.kinds.task import Labels, Vectors, check_options, padded_numbers
+from elmo.tasks.scores.labels import span_scores
 
 
 @dataclass(frozen=True)

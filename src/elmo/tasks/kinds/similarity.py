@@ -13,11 +13,10 @@ from torch import Tensor, nn
 
 from elmo.errors import DataError
 from elmo.tasks.data.examples import TextPair, at
-from elmo.tasks.heads.sentence_vectors import Widths
-from elmo.tasks.heads.similarity import Encoder, SimilarityHead
-from elmo.tasks.kinds.option_ranges import LATER, check_options, kept_options
-from elmo.tasks.scores.correlation import mean_squared_error, pearson, spearman
-from elmo.tasks.task import Vectors
+from elmo.tasks.heads.layers import Widths
+from elmo.tasks.heads.pairs import Encoder, SimilarityHead
+from elmo.tasks.kinds.task import LATER, Vectors, check_options, kept_options
+from elmo.tasks.scores.labels import mean_squared_error, pearson, spearman
 
 _log = logging.getLogger(__name__)
 

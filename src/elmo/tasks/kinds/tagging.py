@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from elmo.errors import DataError
 from elmo.tasks.data.examples import TaggedSentence, at
-from elmo.tasks.data.tag_schemes import (
+from elmo.tasks.data.tagging import (
     Scheme,
     allowed_transitions,
     converted,
@@ -22,12 +22,10 @@ from elmo.tasks.data.tag_schemes import (
     scheme_of,
     spans_of,
 )
-from elmo.tasks.heads.sentence_vectors import Widths
-from elmo.tasks.heads.tagger import TaggerHead
-from elmo.tasks.kinds.labels import Labels, padded_numbers
-from elmo.tasks.kinds.option_ranges import check_options
-from elmo.tasks.scores.spans import span_scores
-from elmo.tasks.task import Vectors
+from elmo.tasks.heads.layers import Widths
+from elmo.tasks.heads.taggers import TaggerHead
+from elmo.tasks.kinds.task import Labels, Vectors, check_options, padded_numbers
+from elmo.tasks.scores.labels import span_scores
 
 NEARLY_ALL = 0.95  # of the tags but O: where so many mark spans, others are slips
 

@@ -1,0 +1,207 @@
+"""A shard of sentences in, a file's bytes out: npz, safetensors, Parquet, JSON lines; and AllenNLP's HDF5.
+
+Every writer gives the same bytes for the same shard: no clock, no machine, no order of a hash table.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from elmo.embed.encoding import Encoding
+from elmo.errors import MissingExtraError
+from elmo.formats.containers.hdf5 import Shield, new_hdf5
+from elmo.jobs.shard import Shard
+from elmo.storage.tensors import DESCRIPTION, write_arrays
+
+if TYPE_CHECKING:
+    import h5py
+    import pyarrow
+
+log = logging.getLogger(__name__)
+
+SENTENCES = "sentence_to_index"  # AllenNLP's dataset
+_MAP_LIMIT = 1 << 30  # characters of SENTENCES' one string, which HDF5 and its readers hold in memory at once
+_ROW_GROUP = 1 << 13  # tokens of a Parquet row group
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+Writer = Callable[[Shard, BinaryIO], None]
+
+
+def write_npz(shard: Shard, file: BinaryIO) -> None:
+    """The arrays of ``Shard`` by name, uncompressed, for ``numpy.load``; ``elmo`` is the description."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        description = np.array(json.dumps(shard.description()))
+        for name, array in ((DESCRIPTION, description), *_arrays(shard)):
+            info = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+            info.create_system = 3  # else it tells which system wrote it
+            with archive.open(info, "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def write_safetensors(shard: Shard, file: BinaryIO) -> None:
+    """The arrays of ``Shard`` by their names; ``elmo`` in the metadata is the description."""
+    write_arrays(_arrays(shard), shard.description(), file)
+
+
+def write_parquet(shard: Shard, file: BinaryIO) -> None:
+    """One row per token: sentence, index, token, begin, end, vector, file, line, token_bytes.
+
+    ``vector`` holds the layers one after another, each ``width`` numbers. ``begin`` and ``end`` are null
+    where tokens were given. Parquet's strings are Unicode: in ``token`` a lone surrogate becomes U+FFFD, and
+    then, and only then, ``token_bytes`` holds the token as it was (UTF-8, surrogates passed). A sentence
+    without tokens has no row; the description in the schema's metadata counts it.
+    """
+    pyarrow, parquet = _pyarrow()
+    table = _token_table(shard, pyarrow)
+    with parquet.ParquetWriter(
+        file,
+        table.schema,
+        compression="none",
+        use_dictionary=["token", "file"],
+        write_statistics=["sentence"],
+        store_schema=True,
+    ) as writer:
+        writer.write_table(table, row_group_size=_ROW_GROUP)
+
+
+def write_json_lines(shard: Shard, file: BinaryIO) -> None:
+    """A line of JSON for each sentence, as ``json_line`` gives it."""
+    for index, encoding in enumerate(shard.encodings(), start=shard.first):
+        file.write(json_line(index, encoding).encode("ascii") + b"\n")
+
+
+def json_line(index: int, encoding: Encoding) -> str:
+    r"""``{"index", "tokens", "offsets", "vectors"}`` in ASCII; lone surrogates stand as ``\ud800``.
+
+    Numbers have the nine digits that name a float32. A sentence without tokens also tells its ``shape``,
+    which an empty list cannot.
+    """
+    head = {"index": index, "tokens": encoding.tokens, "offsets": encoding.offsets}
+    vectors = np.asarray(encoding.vectors)
+    tail = f', "shape": {list(vectors.shape)}' if not encoding.tokens else ""
+    return f'{json.dumps(head)[:-1]}, "vectors": {_json_numbers(vectors)}{tail}}}'
+
+
+def write_hdf5(shards: Iterable[Shard], path: Path) -> None:
+    """All shards of a job in one file of AllenNLP's layout.
+
+    Datasets "0", "1", … hold the vectors of one sentence each, in the order of the input. The one string of
+    dataset ``sentence_to_index`` is a JSON object from a sentence, its tokens joined by spaces, to the name
+    of its dataset; of equal sentences, to the first. AllenNLP's users walk over all other names and expect
+    vectors, so what AllenNLP does not keep is in attributes of the datasets: ``tokens``, ``offsets`` (absent
+    where tokens were given) and ``place`` (file, line, character), each one string of JSON. A string of
+    variable length lies outside the attribute, whose own limit is 64 KB.
+    """
+    # v108: a dataset per sentence, of which the oldest layout's root would hold thousands only slowly
+    with new_hdf5(path, libver=("earliest", "v108")) as (file, shield):
+        _fill(file, shards, shield)
+
+
+WRITERS: dict[str, Writer] = {
+    ".jsonl": write_json_lines,
+    ".npz": write_npz,
+    ".parquet": write_parquet,
+    ".safetensors": write_safetensors,
+}
+HDF5_SUFFIXES = (".hdf5", ".h5")
+SUFFIXES = (*HDF5_SUFFIXES, *WRITERS)
+
+
+def check_libraries(suffix: str) -> None:
+    """``MissingExtraError`` before work begins, not after."""
+    if suffix == ".parquet":
+        _pyarrow()
+
+
+def _arrays(shard: Shard) -> list[tuple[str, np.ndarray[Any, Any]]]:
+    return [(name, np.ascontiguousarray(getattr(shard, name))) for name in Shard.ARRAYS]
+
+
+def _json_numbers(values: np.ndarray[Any, Any]) -> str:
+    if values.ndim > 1:
+        return f"[{', '.join(map(_json_numbers, values))}]"
+    # %-formatting a row at once is faster than the json library, and nine digits shorter than its seventeen
+    return f"[{', '.join(['%.9g'] * len(values)) % tuple(values.tolist())}]"
+
+
+def _fill(file: h5py.File, shards: Iterable[Shard], shield: Shield) -> None:
+    import h5py
+
+    text = h5py.string_dtype("ascii")
+    indices: dict[str, str] = {}
+    index, n_characters, description = 0, 0, None
+    for shard in shards:
+        description = description or shard.description()
+        places = zip(shard.encodings(), shard.places.tolist(), strict=True)
+        for index, (encoding, (source, line, start)) in enumerate(places, start=shard.first):
+            data = file.create_dataset(str(index), data=encoding.vectors, track_times=False)
+            data.attrs.create("tokens", json.dumps(encoding.tokens), dtype=text)
+            if encoding.offsets is not None:
+                data.attrs.create("offsets", json.dumps(encoding.offsets), dtype=text)
+            data.attrs.create("place", json.dumps([shard.files[source], line, start]), dtype=text)
+            shield.raise_error()
+            sentence = " ".join(encoding.tokens)
+            if n_characters <= _MAP_LIMIT and sentence not in indices:
+                indices[sentence] = str(index)
+                n_characters += len(sentence)
+    if n_characters <= _MAP_LIMIT:
+        found = file.create_dataset(SENTENCES, (1,), dtype=h5py.string_dtype("utf-8"), track_times=False)
+        found[0] = json.dumps(indices)
+    else:
+        log.warning("%s left out: the sentences have more than %d characters", SENTENCES, _MAP_LIMIT)
+    kept = {key: (description or {}).get(key) for key in ("version", "layers", "width", "dtype")}
+    file.attrs.create(DESCRIPTION, json.dumps(kept), dtype=text)
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtraError("Parquet", extra="parquet") from error
+    return pyarrow, pyarrow.parquet
+
+
+def _token_table(shard: Shard, arrow: Any) -> pyarrow.Table:
+    n, lengths = shard.n_tokens, shard.lengths
+    sentence = np.repeat(np.arange(shard.first, shard.first + len(lengths)), lengths)
+    index = np.arange(n) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    tokens = shard.tokens()
+    spelled = [_as_unicode(token) for token in tokens]
+    raw = [
+        None if token == text else token.encode("utf-8", "surrogatepass")
+        for token, text in zip(tokens, spelled, strict=True)
+    ]
+    layout = shard.layout
+    width = (layout.n_layers or 1) * layout.width
+    # (layer, time, width) to (time, layer · width)
+    vectors = shard.vectors if layout.n_layers is None else shard.vectors.transpose(1, 0, 2)
+    flat = arrow.array(np.ascontiguousarray(vectors).reshape(-1))
+    is_given = shard.offsets[:, 0] < 0
+    source, line = (np.repeat(shard.places[:, axis], lengths) for axis in (0, 1))
+    columns = {
+        "sentence": arrow.array(sentence, arrow.int64()),
+        "index": arrow.array(index, arrow.int32()),
+        "token": arrow.array(spelled, arrow.large_string()),
+        "begin": arrow.array(shard.offsets[:, 0], arrow.int64(), mask=is_given),
+        "end": arrow.array(shard.offsets[:, 1], arrow.int64(), mask=is_given),
+        "vector": arrow.FixedSizeListArray.from_arrays(flat, width),
+        "file": arrow.array([_as_unicode(shard.files[k]) for k in source.tolist()], arrow.string()),
+        "line": arrow.array(line, arrow.int64()),
+        "token_bytes": arrow.array(raw, arrow.large_binary()),
+    }
+    metadata = {DESCRIPTION: json.dumps(shard.description())}
+    return arrow.table(columns).replace_schema_metadata(metadata)
+
+
+def _as_unicode(text: str) -> str:
+    """Lone surrogates as U+FFFD."""
+    return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)

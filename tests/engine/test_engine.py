@@ -1,0 +1,365 @@
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elmo.embed.elmo import Elmo
+from elmo.engine import bilm as engine_room
+from elmo.engine.bilm import Engine
+from elmo.engine.matmul import missing_int8, missing_packed
+from elmo.errors import ConfigError, SentenceTooLongError
+from elmo.model.bilm import BiLmState
+from elmo.text.ids import ByteAlphabet, TokenIndexer
+from tests.formats.tiny import tiny_model
+from tests.model.options import CONFIGS, random_bilm
+
+needs_int8 = pytest.mark.skipif(
+    (missing_packed() or missing_int8()) is not None, reason="no products of eight bits here"
+)
+
+SHAPES = {
+    "characters": tiny_model("chars"),
+    "words": tiny_model("words"),
+    "both": tiny_model("both", alphabet="unicode", forget_bias=0.0),
+    "three layers, no skip": tiny_model("chars", n_layers=3, has_skip=False, cell_clip=0.3, state_clip=0.2),
+    "one layer, no projection": tiny_model("chars", n_layers=1, cell_width=4),
+}
+CHARACTER_CONFIGS = {name: config for name, config in CONFIGS.items() if config.alphabet == "bytes"}
+every_shape = pytest.mark.parametrize("model", SHAPES.values(), ids=SHAPES.keys())
+
+
+def random_sentences(n: int, seed: int = 0, longest: int = 40) -> list[list[str]]:
+    chance = random.Random(seed)
+    letters = "abcdefgh éß中文字😀'-"
+    return [
+        ["".join(chance.choices(letters, k=chance.randint(1, 12))) for _ in range(chance.randint(0, longest))]
+        for _ in range(n)
+    ]
+
+
+@contextmanager
+def no_onednn() -> Iterator[None]:
+    """torch.backends.mkldnn.flags would warn of settings that this has nothing to do with."""
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(True)
+
+
+@pytest.fixture(params=["packed", "plain"])
+def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Both ways to multiply, whatever this machine would choose."""
+    if request.param == "plain":
+        with no_onednn():
+            yield "plain"
+    elif Elmo(tiny_model())._engine.kernels.is_packed:
+        yield "packed"
+    else:
+        pytest.skip("no packed weights here")
+
+
+@pytest.mark.usefixtures("kernels")
+@every_shape
+def test_the_engine_agrees_with_the_reference_on_every_layer_and_state(model) -> None:
+    elmo = Elmo(model)
+    sentences = random_sentences(37)
+    batch = elmo.batch(sentences)
+    ids = [None if part is None else torch.from_numpy(part) for part in (batch.char_ids, batch.word_ids)]
+    zero = elmo.bilm.zero_state(len(sentences))
+    start = BiLmState(torch.rand_like(zero.hidden) - 0.5, torch.rand_like(zero.cell) - 0.5)
+    with torch.no_grad():
+        expected = elmo.bilm(*ids, lengths=torch.from_numpy(batch.lengths), state=start)
+    found = elmo._engine.run(sentences, start=start)
+    inner = expected.layers.without_boundaries()
+    for k, sentence in enumerate(sentences):
+        torch.testing.assert_close(found.layers[k], inner.states[k, :, : len(sentence)], rtol=0, atol=2e-6)
+    torch.testing.assert_close(found.state.hidden, expected.state.hidden, rtol=0, atol=2e-6)
+    torch.testing.assert_close(found.state.cell, expected.state.cell, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("config", CHARACTER_CONFIGS.values(), ids=CHARACTER_CONFIGS.keys())
+def test_every_option_agrees_with_the_reference(config, dtype: torch.dtype) -> None:
+    bilm = random_bilm(config).to(dtype)
+    indexer = TokenIndexer(ByteAlphabet(config.chars.max_characters), None)
+    sentences = random_sentences(9, longest=12)
+    batch = indexer.batch(sentences)
+    with torch.no_grad():
+        expected = bilm(torch.from_numpy(batch.char_ids), lengths=torch.from_numpy(batch.lengths))
+    found = Engine(bilm, indexer).run(sentences)
+    inner = expected.layers.without_boundaries()
+    # some of these random weights give vectors well above 1
+    allowed = {"rtol": 5e-7, "atol": 2e-6} if dtype == torch.float32 else {"rtol": 0, "atol": 1e-13}
+    for k, sentence in enumerate(sentences):
+        torch.testing.assert_close(found.layers[k], inner.states[k, :, : len(sentence)], **allowed)
+    torch.testing.assert_close(found.state.cell, expected.state.cell, **allowed)
+
+
+@pytest.mark.usefixtures("kernels")
+@every_shape
+def test_a_sentence_gets_the_same_bits_alone_in_any_batch_in_any_order_and_twice(model) -> None:
+    elmo = Elmo(model)
+    sentences = random_sentences(60)
+    alone = [elmo.encode([sentence], layers="all")[0].vectors for sentence in sentences]
+    order = list(range(len(sentences)))
+    random.Random(1).shuffle(order)
+    for batch_size in (1, 7, 32, 256, 7):
+        together = elmo.encode(sentences, layers="all", batch_size=batch_size)
+        shuffled = elmo.encode([sentences[k] for k in order], layers="all", batch_size=batch_size)
+        for k, encoding in enumerate(together):
+            assert encoding.vectors.tobytes() == alone[k].tobytes()
+        for place, k in enumerate(order):
+            assert shuffled[place].vectors.tobytes() == alone[k].tobytes()
+
+
+few_words = st.lists(st.text("abé中", min_size=1, max_size=9), max_size=30)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(few_words, min_size=1, max_size=12),
+    st.integers(1, 12),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_no_other_sentence_order_batch_memory_or_tile_changes_a_bit(
+    sentences, batch_size, is_fresh, chance
+) -> None:
+    alone = [ELMO.encode([sentence], layers="all")[0].vectors for sentence in sentences]
+    order = list(range(len(sentences)))
+    chance.shuffle(order)
+    if is_fresh:
+        ELMO._engine.forget()
+    found = ELMO.encode([sentences[k] for k in order], layers="all", batch_size=batch_size)
+    for k, encoding in zip(order, found, strict=True):
+        assert encoding.vectors.tobytes() == alone[k].tobytes()
+
+
+def test_tiles_of_a_few_tokens_give_the_same_bits_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    sentences = random_sentences(30)
+    expected = ELMO._engine.run(sentences)
+    monkeypatch.setattr(engine_room, "PIECE_TOKENS", 50)
+    found = ELMO._engine.run(sentences)
+    assert all(torch.equal(one, other) for one, other in zip(found.layers, expected.layers, strict=True))
+    assert torch.equal(found.state.cell, expected.state.cell)
+
+
+def test_directions_side_by_side_and_one_after_the_other_give_the_same_bits() -> None:
+    sentences = random_sentences(50)
+    n_threads = torch.get_num_threads()
+    found = []
+    try:
+        for n in (1, 2, 1):
+            torch.set_num_threads(n)
+            found.append(ELMO._engine.run(sentences).layers)
+            assert torch.get_num_threads() == n
+    finally:
+        torch.set_num_threads(n_threads)
+    for one, two, again in zip(*found, strict=True):
+        assert torch.equal(one, two)
+        assert torch.equal(one, again)
+
+
+def change_by_optimizer(elmo: Elmo) -> None:
+    elmo.bilm.requires_grad_(True)
+    optimizer = torch.optim.SGD(elmo.bilm.parameters(), lr=0.1)
+    batch = elmo.batch([["a", "b"]])
+    elmo.bilm(torch.from_numpy(batch.char_ids)).layers.states.square().sum().backward()
+    optimizer.step()
+
+
+def change_in_place(elmo: Elmo) -> None:
+    with torch.no_grad():
+        elmo.bilm.backward_stack[0].bias[1] += 0.5
+
+
+def change_behind_torch(elmo: Elmo) -> None:
+    elmo.bilm.forward_stack[1].state_weight.data.mul_(1.5)
+
+
+def change_state_dict(elmo: Elmo) -> None:
+    elmo.bilm.load_state_dict({name: weight * 0.9 for name, weight in elmo.bilm.state_dict().items()})
+
+
+def assign_state_dict(elmo: Elmo) -> None:
+    weights = {name: weight * 0.9 for name, weight in elmo.bilm.state_dict().items()}
+    elmo.bilm.load_state_dict(weights, assign=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [change_by_optimizer, change_in_place, change_behind_torch, change_state_dict, assign_state_dict],
+)
+def test_weights_that_change_between_calls_are_noticed(change) -> None:
+    elmo = Elmo(tiny_model())
+    sentences = random_sentences(5)
+    before = elmo.encode(sentences, layers="all")
+    change(elmo)
+    found = elmo.encode(sentences, layers="all")
+    fresh = Engine(elmo.bilm, elmo.indexer).run(sentences).layers
+    assert any(not (one.vectors == two.vectors).all() for one, two in zip(before, found, strict=True))
+    for one, other in zip(found, fresh, strict=True):
+        assert one.vectors.tobytes() == other.numpy().tobytes()
+
+
+def test_what_did_not_change_is_not_prepared_again() -> None:
+    elmo = Elmo(tiny_model())
+    elmo.encode([["a"]])
+    ready = elmo._engine._ready
+    elmo.encode([["b"]], device="cpu")
+    assert elmo._engine._ready is ready
+    elmo.to(dtype="float64")
+    assert elmo._engine._ready is None
+
+
+def test_a_model_in_use_can_be_copied_and_pickled() -> None:
+    elmo = Elmo(tiny_model())
+    sentence = ["the", "river", "bank"]
+    expected = elmo.encode([sentence])[0].vectors
+    for other in (copy.deepcopy(elmo), pickle.loads(pickle.dumps(elmo))):
+        assert other.encode([sentence])[0].vectors.tobytes() == expected.tobytes()
+
+
+def test_kernels_say_which_they_are_and_why() -> None:
+    kernels = Elmo(tiny_model(), dtype="float64").kernels
+    assert (kernels.name, kernels.precision) == ("plain", "float64")
+    assert kernels.reason == "packed weights are float32 at most, and this model's are float64"
+    with no_onednn():
+        assert Elmo(tiny_model()).kernels.reason == "oneDNN is switched off in torch"
+
+
+@needs_int8
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_rough_products_are_close_and_give_a_sentence_the_same_bits_anywhere(dtype: str) -> None:
+    rough = Elmo(tiny_model(), dtype=dtype)
+    sentences = random_sentences(60)
+    found = rough.encode(sentences, layers="all")
+    alone = [rough.encode([sentence], layers="all")[0] for sentence in sentences]
+    shuffled = rough.encode(sentences[::-1], layers="all", batch_size=7)[::-1]
+    for one, other, again in zip(found, alone, shuffled, strict=True):
+        assert one.vectors.tobytes() == other.vectors.tobytes() == again.vectors.tobytes()
+    pairs = list(zip(found, ELMO.encode(sentences, layers="all"), strict=True))
+    for one, exact in pairs:
+        assert one.vectors.dtype == exact.vectors.dtype
+        assert abs(one.vectors - exact.vectors).max(initial=0) < 0.05
+    assert any((one.vectors != exact.vectors).any() for one, exact in pairs)
+
+
+@needs_int8
+def test_int8_is_a_choice_that_can_be_taken_back() -> None:
+    elmo = Elmo(tiny_model(), dtype="int8")
+    assert elmo.kernels.precision == "int8"
+    assert next(elmo.bilm.parameters()).dtype == torch.float32  # what is saved is what was loaded
+    copied = copy.deepcopy(elmo)
+    assert copied.kernels.precision == "int8"
+    exact = elmo.to(dtype="float32").encode([["a", "b"]])[0].vectors
+    assert elmo.kernels.precision == "float32"
+    assert exact.tobytes() == ELMO.encode([["a", "b"]])[0].vectors.tobytes()
+
+
+def test_another_thread_uses_what_is_prepared() -> None:
+    elmo = Elmo(tiny_model())
+    expected = elmo.encode([["a", "b"]])[0].vectors
+    ready = elmo._engine._ready
+    with ThreadPoolExecutor(1) as pool:  # which may count other threads of torch's than this one
+        found = pool.submit(elmo.encode, [["a", "b"]]).result()[0].vectors
+    assert elmo._engine._ready is ready
+    assert found.tobytes() == expected.tobytes()
+
+
+def test_a_precision_that_is_refused_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    elmo = Elmo(tiny_model(), dtype="float64")
+    expected = elmo.encode([["a", "b"]])[0].vectors
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    with pytest.raises(ConfigError, match="use float32"):
+        elmo.to(dtype="int8")
+    assert elmo.precision == "float64"
+    assert elmo.encode([["a", "b"]])[0].vectors.tobytes() == expected.tobytes()
+
+
+def test_words_that_are_forgotten_come_back_the_same() -> None:
+    elmo = Elmo(tiny_model())
+    first = elmo.encode([["a", "b"]])[0].vectors
+    assert len(elmo._engine._now().tokens) == 2
+    elmo.clear_cache()
+    assert len(elmo._engine._now().tokens) == 0
+    assert elmo.encode([["a", "b"]])[0].vectors.tobytes() == first.tobytes()
+
+
+def test_no_more_tokens_are_read_at_once_than_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    elmo = Elmo(tiny_model())
+    sizes: list[int] = []
+    run = Engine.run
+    monkeypatch.setattr(
+        Engine,
+        "run",
+        lambda self, rows, **more: sizes.append(sum(len(row) + 2 for row in rows)) or run(self, rows, **more),
+    )
+    sentences = random_sentences(40)
+    found = elmo.encode(sentences, max_tokens=60)
+    assert len(sizes) > 5
+    assert max(sizes) <= 60
+    for one, other in zip(found, elmo.encode(sentences), strict=True):
+        assert one.vectors.tobytes() == other.vectors.tobytes()
+
+
+def test_a_sentence_over_the_limit_is_refused_with_the_limit_named() -> None:
+    elmo = Elmo(tiny_model())
+    with pytest.raises(
+        SentenceTooLongError, match=r"sentence 1 has 11 tokens, but the limit is 10; split it"
+    ):
+        elmo.encode([["a"], ["a"] * 11], max_tokens=10)
+    with pytest.raises(SentenceTooLongError, match="sentence 5 has"):  # counted in the call, not in a batch
+        elmo.encode([["a"]] * 5 + [["a"] * 11], max_tokens=10, batch_size=2)
+    assert len(elmo.encode([["a"] * 10], max_tokens=10)[0].tokens) == 10
+
+
+def test_a_sentence_of_thousands_of_tokens_and_a_token_of_megabytes_are_ordinary() -> None:
+    elmo = Elmo(tiny_model())
+    long, wide = elmo.encode([["word"] * 5_000, ["x" * 10_000_000, "y"]])
+    assert long.vectors.shape == (5_000, 8)
+    assert wide.vectors.shape == (2, 8)
+    cut = elmo.encode([["x" * 48, "y"]])[0]  # what the published alphabet keeps of it
+    assert (cut.vectors == wide.vectors).all()
+
+
+hostile = st.text(st.characters(categories=("L", "M", "N", "P", "S", "Z", "C", "Cs")), max_size=12)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.lists(hostile, max_size=6), max_size=5))
+def test_vectors_out_are_tokens_in_for_any_tokens(sentences: list[list[str]]) -> None:
+    found = ELMO.encode(sentences)
+    assert [list(encoding.tokens) for encoding in found] == sentences
+    assert [encoding.vectors.shape for encoding in found] == [(len(sentence), 8) for sentence in sentences]
+
+
+@settings(deadline=None, max_examples=60)
+@given(hostile)
+def test_vectors_out_are_tokens_in_for_any_text(text: str) -> None:
+    found = ELMO.encode(text)
+    assert found.vectors.shape == (len(found.tokens), 8)
+    assert found.offsets is not None
+    assert [text[begin:end] for begin, end in found.offsets] == list(found.tokens)
+
+
+@pytest.mark.parametrize("boundary", ["<S>", "</S>", "<bos>", "<eos>"])
+def test_a_literal_boundary_in_the_text_is_a_word(boundary: str) -> None:
+    found = ELMO.encode([[boundary]], layers=0)[0].vectors
+    begin, end = ELMO._engine.boundary_vectors().numpy()
+    half = found[0, :4]
+    assert not (half == begin).all()
+    assert not (half == end).all()
+
+
+ELMO = Elmo(tiny_model())

@@ -1,0 +1,47 @@
+"""A tiny model, a text, a place to write to and the job that joins them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from elmo.embed.elmo import Elmo
+from elmo.jobs.run import EmbedJob
+from tests.embed.sentences import tiny_elmo
+from tests.jobs.jobs import LINES
+
+
+@pytest.fixture(scope="module")
+def elmo() -> Elmo:
+    return tiny_elmo(warm=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """In memory where that can be had: every shard is synced, and a disk may have other work."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir():
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory, prefix="elmo-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def text(folder: Path) -> Path:
+    path = folder / "text.txt"
+    path.write_text("".join(line + "\n" for line in LINES))
+    return path
+
+
+@pytest.fixture
+def out(folder: Path) -> Path:
+    return folder / "out" / "v.npz"
+
+
+@pytest.fixture
+def job(text: Path, out: Path) -> EmbedJob:
+    return EmbedJob((str(text),), out, shard_tokens=6, batch_size=2)

@@ -1,0 +1,42 @@
+"""What the tests of jobs read, and how they stop one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from elmo.embed.elmo import Elmo
+from elmo.jobs.run import EmbedJob, Progress, run
+
+LINES = [
+    "The river bank .",
+    "",
+    "A/b c",
+    "The river bank .",
+    "café 河岸 \x00 x",
+    "one two three four five six",
+    "",
+]
+SUFFIXES = [".hdf5", ".jsonl", ".npz", ".parquet", ".safetensors"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def stop_after(n: int) -> Callable[[Progress], None]:
+    """A Ctrl-C that comes with the n-th report."""
+    reports = iter(range(n))
+
+    def stop(_: Progress) -> None:
+        if next(reports, None) is None:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+def begin(job: EmbedJob, elmo: Elmo, *, reports: int = 3) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(job, elmo, on_progress=stop_after(reports))

@@ -1,0 +1,226 @@
+"""Reading ahead and working behind: order, bounds, errors, and no thread that stays."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from elmo.embed.elmo import Elmo
+from elmo.engine.batches import PIECE_TOKENS, Group, pieces
+from elmo.errors import DataError, EncodingError, OutputError
+from elmo.jobs.pipeline import Behind, read_ahead
+from elmo.jobs.run import EmbedJob, Progress, plan, run
+from tests.embed.sentences import sentences
+from tests.jobs.jobs import begin, contents
+
+
+@pytest.fixture(autouse=True)
+def no_thread_stays() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    assert not [one for one in set(threading.enumerate()) - before if one.name.startswith("elmo-")]
+
+
+def pairs(numbers: Iterable[int]) -> Iterator[tuple[int, ...]]:
+    held: tuple[int, ...] = ()
+    for number in numbers:
+        held = (*held, number)
+        if len(held) == 2:
+            yield held
+            held = ()
+
+
+# --- reading ahead ------------------------------------------------------------------------------------
+
+
+def test_what_is_read_ahead_is_the_same_in_order_and_one_item_at_most() -> None:
+    taken: list[int] = []
+    reader_rests = threading.Event()
+
+    def numbers() -> Iterator[int]:
+        for number in range(20):
+            taken.append(number)
+            if len(taken) % 2 == 0:
+                reader_rests.set()
+            yield number
+
+    found = []
+    with read_ahead(numbers(), pairs) as ahead:
+        for pair in ahead:
+            found.append(pair)
+            if pair[1] < 19:
+                assert reader_rests.wait(30)  # the next one is being made while this one is in use
+            reader_rests.clear()
+            assert len(taken) <= 2 * len(found) + 2
+    assert found == list(pairs(range(20)))
+
+
+def test_an_error_of_the_reader_comes_after_all_that_was_read() -> None:
+    def numbers() -> Iterator[int]:
+        yield from range(4)
+        raise DataError("line 5")
+
+    found = []
+    with pytest.raises(DataError, match="line 5"), read_ahead(numbers(), pairs) as ahead:  # noqa: PT012
+        for pair in ahead:
+            found.append(pair)
+    assert found == [(0, 1), (2, 3)]
+
+
+def test_a_reader_that_is_left_stops_within_an_item() -> None:
+    is_left = threading.Event()
+    taken: list[int] = []
+
+    def endless() -> Iterator[int]:
+        while True:
+            taken.append(0)
+            if len(taken) > 2:
+                is_left.wait(30)
+            yield 0
+
+    with pytest.raises(KeyboardInterrupt), read_ahead(endless(), lambda items: map(str, items)) as ahead:  # noqa: PT012
+        next(ahead)
+        is_left.set()
+        raise KeyboardInterrupt
+    assert len(taken) < 10
+
+
+# --- working behind -----------------------------------------------------------------------------------
+
+
+def test_work_is_done_in_order_while_its_giver_goes_on() -> None:
+    done: list[int] = []
+    may_go = threading.Event()
+
+    def work(number: int) -> None:
+        assert may_go.wait(30)
+        done.append(number)
+
+    with Behind() as behind:
+        behind.do(lambda: work(0))
+        assert done == []
+        may_go.set()
+        behind.do(lambda: work(1))
+        assert done[0] == 0
+    assert done == [0, 1]
+
+
+def test_an_error_of_the_work_is_raised_once_and_before_a_later_error() -> None:
+    def fail() -> None:
+        raise OutputError("disk")
+
+    with pytest.raises(OutputError, match="disk"), Behind() as behind:
+        behind.do(fail)
+    with pytest.raises(OutputError, match="disk"), Behind() as behind:  # noqa: PT012
+        behind.do(fail)
+        behind.do(lambda: None)
+    with pytest.raises(OutputError, match="disk"), Behind() as behind:  # noqa: PT012
+        behind.do(fail)
+        raise DataError("of the group after it")
+    with pytest.raises(KeyboardInterrupt), Behind() as behind:  # noqa: PT012
+        behind.do(fail)
+        raise KeyboardInterrupt
+
+
+def test_work_at_hand_is_finished_when_ctrl_c_comes() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), Behind() as behind:  # noqa: PT012
+        behind.do(lambda: done.append(1))
+        raise KeyboardInterrupt
+    assert done == [1]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
+def test_ctrl_c_while_the_last_piece_is_waited_for_is_raised_when_it_is_done() -> None:
+    done = []
+
+    def work() -> None:
+        time.sleep(0.1)  # by now the main thread waits
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+        done.append(1)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), Behind() as behind:
+            behind.do(work)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done == [1]
+
+
+# --- a whole job --------------------------------------------------------------------------------------
+
+
+def test_no_more_than_three_groups_live_at_once(job: EmbedJob, text: Path, elmo: Elmo) -> None:
+    text.write_text("one two three\n" * 20)
+    others = [one for one in gc.get_objects() if type(one) is Group]  # that a failed test before may hold
+    most = 0
+
+    def count(_: Progress) -> None:
+        nonlocal most
+        most = max(most, sum(type(one) is Group for one in gc.get_objects()) - len(others))
+
+    summary = run(replace(job, shard_tokens=6), elmo, on_progress=count)
+    assert len(summary.files) == 10
+    assert 2 <= most <= 3
+
+
+def test_progress_is_told_by_the_calling_thread_and_rises(job: EmbedJob, elmo: Elmo) -> None:
+    told: list[Progress] = []
+    threads = set()
+
+    def hear(progress: Progress) -> None:
+        told.append(progress)
+        threads.add(threading.current_thread())
+
+    run(job, elmo, on_progress=hear)
+    assert threads == {threading.current_thread()}
+    assert [one.sentences for one in told] == sorted(one.sentences for one in told)
+    assert (told[-1].sentences, told[-1].tokens, told[-1].shards) == (7, 20, 4)
+
+
+def test_bad_text_far_down_is_told_when_all_before_it_is_whole(job: EmbedJob, text: Path, elmo: Elmo) -> None:
+    good = b"one two three\n" * 9
+    text.write_bytes(good + b"\xff\n")
+    with pytest.raises(EncodingError, match=r"text\.txt:10: byte 1"):
+        run(job, elmo)
+    text.write_bytes(good + b"four\n")
+    assert run(job, elmo).kept == 8
+
+
+def test_ctrl_c_keeps_the_shard_at_hand_and_leaves_no_temporary_file(
+    job: EmbedJob, out: Path, elmo: Elmo
+) -> None:
+    begin(job, elmo, reports=2)  # with the report that follows the first shard's vectors
+    assert sorted(contents(out.parent)) == ["v-00000.npz", "v.npz.manifest.json"]
+    assert run(job, elmo).kept == 3
+
+
+def test_a_job_without_a_batch_size_goes_by_tokens(job: EmbedJob, elmo: Elmo, out: Path) -> None:
+    rows = [("a",) * 1000] * 40 + [("a",) * 20_000, ("b",)] + [()] * 9000
+    found = [sum(len(one.tokens) for one in piece) for piece in pieces(sentences(rows), batch_size=None)]
+    assert found == [16_000, 16_000, 8_000, 20_000, 1, 0]
+    assert max(found) >= PIECE_TOKENS
+    assert [len(piece) for piece in pieces(sentences(rows[:5]), batch_size=2)] == [2, 2, 1]
+    run(job, elmo)
+    expected = contents(out.parent)
+    run(replace(job, batch_size=None, restart=True), elmo)
+    assert contents(out.parent) == expected
+
+
+def test_a_plan_counts_the_groups_that_are_held(job: EmbedJob, text: Path, elmo: Elmo) -> None:
+    text.write_text("one two three\n" * 1000)
+    small, large = (plan(replace(job, shard_tokens=n, batch_size=1), elmo).memory_bytes for n in (3, 3000))
+    per_token = 3 * elmo.width * 4 + 3 * 200  # three groups' vectors and text
+    assert large - small == 2997 * per_token
+    shared = plan(replace(job, workers=4), elmo).memory_bytes
+    assert 4 * small < shared < 6 * small

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import io
+import json
+import random
+import struct
+import zipfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from elmo.embed.elmo import Elmo
+from elmo.errors import ChecksumError, DataError, ElmoError
+from elmo.jobs.reader import read_embeddings
+from elmo.jobs.run import EmbedJob, run
+from elmo.jobs.writers import WRITERS, write_hdf5
+from tests.embed.sentences import HOSTILE, assert_same, sentences, shard
+
+SUFFIXES = [".h5", ".hdf5", ".jsonl", ".npz", ".parquet", ".safetensors"]
+LINES = ["The river bank .", "", "A/b c", "The river bank .", "x", ""]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> str:
+    path = tmp_path / "text.txt"
+    path.write_text("".join(line + "\n" for line in LINES))
+    return str(path)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("shard_tokens", [3, None])
+@pytest.mark.parametrize(("layers", "dtype"), [("average", "float16"), ("all", "float32")])
+def test_a_job_is_read_by_the_name_of_its_output_or_by_its_manifest(
+    tmp_path: Path, elmo: Elmo, text: str, suffix: str, shard_tokens: int | None, layers: str, dtype: str
+) -> None:
+    out = tmp_path / f"v{suffix}"
+    run(EmbedJob((text,), out, layers=layers, dtype=dtype, shard_tokens=shard_tokens), elmo)  # type: ignore[arg-type]
+    expected = elmo.encode(LINES, layers=layers, dtype=dtype)  # type: ignore[arg-type]
+    for path in (out, tmp_path / f"v{suffix}.manifest.json", str(out)):
+        assert_same(list(read_embeddings(path)), expected, dtype="float32" if suffix == ".jsonl" else dtype)
+
+
+def test_a_single_shard_is_read_alone(tmp_path: Path, elmo: Elmo, text: str) -> None:
+    run(EmbedJob((text,), tmp_path / "v.npz", shard_tokens=4), elmo)
+    assert [one.tokens for one in read_embeddings(tmp_path / "v-00001.npz")] == [("A/b", "c")]
+
+
+def test_a_kept_sentence_does_not_keep_its_shard(tmp_path: Path, elmo: Elmo, text: str) -> None:
+    run(EmbedJob((text,), tmp_path / "v.npz"), elmo)
+    vectors = next(read_embeddings(tmp_path / "v.npz")).vectors
+    assert isinstance(vectors, np.ndarray)
+    assert vectors.base is None
+    assert vectors.flags.writeable
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"v\.npz: no such file, and no v\.npz\.manifest\.json beside it"):
+        read_embeddings(tmp_path / "v.npz")
+    with pytest.raises(DataError, match=r"v\.txt: expected a name that ends in \.hdf5"):
+        read_embeddings(tmp_path / "v.txt")
+
+
+def test_an_unfinished_job_is_refused(tmp_path: Path, elmo: Elmo, text: str) -> None:
+    def stop(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(EmbedJob((text,), tmp_path / "v.npz", shard_tokens=3), elmo, on_progress=stop)
+    with pytest.raises(DataError, match=r"this job is not finished; run it again"):
+        read_embeddings(tmp_path / "v.npz")
+
+
+def test_a_damaged_shard_is_named(tmp_path: Path, elmo: Elmo, text: str) -> None:
+    run(EmbedJob((text,), tmp_path / "v.safetensors", shard_tokens=4), elmo)
+    path = tmp_path / "v-00001.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-9] ^= 1  # a number: only the checksum can tell
+    path.write_bytes(data)
+    with pytest.raises(ChecksumError, match=r"v-00001\.safetensors: expected SHA-256"):
+        list(read_embeddings(tmp_path / "v.safetensors"))
+    assert len(list(read_embeddings(tmp_path / "v.safetensors", verify=False))) == len(LINES)
+    path.unlink()
+    with pytest.raises(DataError, match=r"v-00001\.safetensors: the manifest lists this file"):
+        list(read_embeddings(tmp_path / "v.safetensors"))
+
+
+def test_a_manifest_does_not_lead_out_of_its_folder(tmp_path: Path, elmo: Elmo, text: str) -> None:
+    run(EmbedJob((text,), tmp_path / "v.npz"), elmo)
+    path = tmp_path / "v.npz.manifest.json"
+    values = json.loads(path.read_text())
+    for name in ("../secret.npz", "/etc/passwd", "a/b.npz", "..", "", "a\0b"):
+        values["shards"][0]["file"] = name
+        path.write_text(json.dumps(values))
+        with pytest.raises(DataError, match="expected plain file names"):
+            list(read_embeddings(path))
+
+
+@pytest.mark.parametrize(
+    "text_of_manifest", ["", "[]", "{}", '{"version": 1}', '{"version": 2}', "\xff", "[" * 9999]
+)
+def test_a_damaged_manifest_is_one_line(tmp_path: Path, text_of_manifest: str) -> None:
+    path = tmp_path / "v.manifest.json"
+    path.write_text(text_of_manifest, encoding="latin-1")
+    with pytest.raises(DataError) as caught:
+        read_embeddings(path)
+    assert "v.manifest.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [*WRITERS, ".hdf5"])
+def test_files_with_flipped_and_cut_bytes_are_refused_or_sound(tmp_path: Path, suffix: str) -> None:
+    one = shard(sentences([row for row in HOSTILE if len("".join(row)) < 100], with_offsets=True))
+    path = tmp_path / f"v{suffix}"
+    if suffix == ".hdf5":
+        write_hdf5([one], path)
+    else:
+        with path.open("wb") as file:
+            WRITERS[suffix](one, file)
+    sound, chance = path.read_bytes(), random.Random(0)
+    refusals: list[str] = []
+    for _ in range(150):
+        data = bytearray(sound)
+        if chance.random() < 0.7:
+            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        else:
+            del data[chance.randrange(len(data)) :]
+        path.write_bytes(data)
+        try:
+            for encoding in read_embeddings(path):
+                assert encoding.vectors.shape[-2] == len(encoding.tokens)
+        except ElmoError as error:
+            refusals.append(str(error))
+    assert len(refusals) >= 30
+    assert not [refusal for refusal in refusals if "\n" in refusal]
+
+
+def npz(path: Path, members: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> Path:
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return path
+
+
+def npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=True)
+    return file.getvalue()
+
+
+def test_an_npz_that_would_unpickle_or_explode_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "v.npz"
+    pickled = npy(np.array([{}], dtype=object))
+    huge = npy(np.zeros(1, np.float32)).replace(b"(1,)", b"(99999999999999,)")
+    for data, reason in ((pickled, "expected plain numbers"), (huge, "npy|bytes of data|header")):
+        npz(path, {"vectors.npy": data})
+        with pytest.raises(DataError, match=reason):
+            list(read_embeddings(path))
+    npz(path, {"vectors.npy": npy(np.zeros(10**6))}, zipfile.ZIP_DEFLATED)
+    with pytest.raises(DataError, match="is compressed"):
+        list(read_embeddings(path))
+
+
+def test_a_safetensors_header_that_declares_too_much_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "v.safetensors"
+    path.write_bytes(struct.pack("<Q", 1 << 60) + b"{}")
+    with pytest.raises(DataError, match="a header of"):
+        list(read_embeddings(path))
+    entry = {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}
+    header = json.dumps({"__metadata__": {"elmo": "{}"}, "vectors": entry}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+    with pytest.raises(DataError, match="ends in the middle"):
+        list(read_embeddings(path))
+
+
+def test_an_hdf5_file_does_not_lead_elsewhere(tmp_path: Path) -> None:
+    path, other = tmp_path / "v.hdf5", tmp_path / "other.hdf5"
+    write_hdf5([shard(sentences([("a",)]))], other)
+    with h5py.File(path, "w") as file:
+        file["0"] = h5py.ExternalLink(str(other), "0")
+    with pytest.raises(DataError, match="expected a dataset '0' that lies in the file"):
+        list(read_embeddings(path))
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset("0", (1, 4), "f4", external=[(str(other), 0, 16)])
+        data.attrs["tokens"] = '["a"]'
+    with pytest.raises(DataError, match="expected a dataset '0' that lies in the file"):
+        list(read_embeddings(path))
+
+
+def test_an_hdf5_file_without_tokens_is_told_apart(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "v.hdf5", "w") as file:
+        file["0"] = np.zeros((1, 4), np.float32)
+    with pytest.raises(DataError, match="elmo embed did not write this file"):
+        list(read_embeddings(tmp_path / "v.hdf5"))

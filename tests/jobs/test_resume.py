@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from elmo.embed.elmo import Elmo
+from elmo.errors import EncodingError, OutputError
+from elmo.jobs.reader import read_embeddings
+from elmo.jobs.run import EmbedJob, Progress, run
+from tests.embed.sentences import assert_same, tiny_elmo
+from tests.jobs.jobs import LINES, SUFFIXES, begin, contents
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_an_interrupted_job_goes_on_to_the_same_bytes(
+    job: EmbedJob, out: Path, elmo: Elmo, suffix: str
+) -> None:
+    job = replace(job, out=out.with_suffix(suffix))
+    run(job, elmo)
+    expected = contents(out.parent)
+    for reports in (0, 1, 3, 5, 8):
+        begin(replace(job, restart=True), elmo, reports=reports)
+        assert not [name for name in contents(out.parent) if name.endswith((".part", ".lock"))]
+        summary = run(job, elmo)
+        assert contents(out.parent) == expected
+        assert summary.sentences == 7
+        assert (summary.kept > 0) == (reports >= 3)
+
+
+def test_a_finished_job_is_left_alone(job: EmbedJob, out: Path, elmo: Elmo) -> None:
+    for name in ("v.npz", "w.hdf5"):
+        job = replace(job, out=out.with_name(name))
+        run(job, elmo)
+        before = {path: path.stat().st_mtime_ns for path in out.parent.iterdir()}
+        reports: list[Progress] = []
+        summary = run(job, elmo, on_progress=reports.append)
+        assert summary.was_complete
+        assert summary.kept == summary.sentences == 7
+        assert reports == []
+        assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_changed_input_is_noticed(job: EmbedJob, text: Path, elmo: Elmo, is_finished: bool) -> None:
+    run(job, elmo) if is_finished else begin(job, elmo)
+    text.write_text(text.read_text().replace("A/b", "A/c"))
+    with pytest.raises(OutputError, match=r"the input is not the same any more.*sentences 1 to 3.*--restart"):
+        run(job, elmo)
+    summary = run(replace(job, restart=True), elmo)
+    assert summary.kept == 0
+    assert not summary.was_complete
+
+
+def test_input_that_grew_or_shrank_is_noticed(job: EmbedJob, text: Path, elmo: Elmo) -> None:
+    run(job, elmo)
+    lines = text.read_text().splitlines(keepends=True)
+    text.write_text("".join(lines[:4]))
+    with pytest.raises(OutputError, match="the input has become shorter"):
+        run(job, elmo)
+    text.write_text("".join(lines) + "one two three four five six\n")
+    with pytest.raises(OutputError, match="the input has grown"):
+        run(job, elmo)
+
+
+def test_a_job_whose_input_now_ends_with_its_first_shard_is_named_as_asked(
+    job: EmbedJob, text: Path, out: Path, elmo: Elmo
+) -> None:
+    begin(job, elmo)
+    assert (out.parent / "v-00000.npz").exists()
+    text.write_text("".join(line + "\n" for line in LINES[:3]))
+    run(job, elmo)
+    assert sorted(contents(out.parent)) == ["v.npz", "v.npz.manifest.json"]
+    assert run(job, elmo).was_complete
+
+
+def test_other_options_are_named(job: EmbedJob, out: Path, elmo: Elmo) -> None:
+    begin(job, elmo)
+    other = replace(job, layers="top", dtype="float16")
+    match = r'dtype \(begun with "float32", now "float16"\); layers .*--restart'
+    with pytest.raises(OutputError, match=match):
+        run(other, elmo)
+    run(replace(other, restart=True), elmo)
+    assert_same(list(read_embeddings(out)), elmo.encode(LINES, layers="top", dtype="float16"))
+
+
+def test_a_job_that_was_begun_on_another_device_is_not_gone_on_with(
+    job: EmbedJob, out: Path, elmo: Elmo
+) -> None:
+    begin(job, elmo)
+    manifest = out.with_name("v.npz.manifest.json")
+    manifest.write_text(manifest.read_text().replace('"device": "cpu"', '"device": "cuda"'))
+    with pytest.raises(OutputError, match=r'device \(begun with "cuda", now "cpu"\)'):
+        run(job, elmo)
+
+
+def test_a_job_that_failed_before_anything_was_whole_may_be_given_otherwise(
+    job: EmbedJob, out: Path, elmo: Elmo, tmp_path: Path
+) -> None:
+    bad = tmp_path / "latin.txt"
+    bad.write_bytes("caf\u00e9\n".encode("latin-1"))
+    job = replace(job, inputs=(str(bad),))
+    with pytest.raises(EncodingError):
+        run(job, elmo)
+    assert out.with_name("v.npz.manifest.json").exists()
+    assert run(replace(job, errors="replace"), elmo).repaired_lines == 1
+
+
+def test_another_model_is_named(job: EmbedJob, elmo: Elmo) -> None:
+    begin(job, elmo)
+    with pytest.raises(OutputError, match=r"was begun differently: the model; .*--restart"):
+        run(job, tiny_elmo(warm=True, seed=1))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("damage", ["flip", "cut", "missing"])
+def test_a_damaged_shard_is_made_again(
+    job: EmbedJob, out: Path, elmo: Elmo, suffix: str, damage: str
+) -> None:
+    job = replace(job, out=out.with_suffix(suffix))
+    summary = run(job, elmo)
+    expected = contents(out.parent)
+    path = summary.files[len(summary.files) // 2]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data if damage == "flip" else data[:-1])
+    if damage == "missing":
+        path.unlink()
+    again = run(job, elmo)
+    assert not again.was_complete
+    assert again.kept == (0 if suffix == ".hdf5" else 4)
+    assert contents(out.parent) == expected
+
+
+def test_what_a_killed_run_left_is_removed(job: EmbedJob, out: Path, elmo: Elmo) -> None:
+    run(job, elmo)
+    expected = contents(out.parent)
+    run(job, elmo)
+    for name in (
+        ".v-00002.npz.part",
+        ".v.npz.manifest.json.part",
+        ".v.npz.part",
+        "v-00007.npz",
+        "v.npz",
+        ".v.npz.lock",
+    ):
+        (out.parent / name).write_bytes(b"torn")
+    (out.parent / "v-notes.npz").write_bytes(b"mine")
+    assert run(job, elmo).was_complete
+    found = contents(out.parent)
+    assert found.pop("v-notes.npz") == b"mine"
+    assert found == expected
+
+
+def test_strangers_files_are_not_replaced_unasked(job: EmbedJob, out: Path, elmo: Elmo) -> None:
+    out.parent.mkdir()
+    out.write_bytes(b"mine")
+    with pytest.raises(OutputError, match=r"v\.npz: exists already, without the manifest.*--restart"):
+        run(job, elmo)
+    assert contents(out.parent) == {"v.npz": b"mine"}
+    assert run(replace(job, restart=True), elmo).sentences == 7
+
+
+def test_outputs_that_differ_in_their_suffix_live_side_by_side(job: EmbedJob, out: Path, elmo: Elmo) -> None:
+    run(job, elmo)
+    expected = contents(out.parent)
+    for suffix in (".parquet", ".hdf5", ".safetensors", ".h5"):
+        run(replace(job, out=out.with_suffix(suffix), restart=True), elmo)
+    assert contents(out.parent).items() >= expected.items()
+
+
+def test_an_output_that_is_named_like_a_shard_of_another_is_left_alone(
+    job: EmbedJob, out: Path, elmo: Elmo
+) -> None:
+    whole = replace(job, shard_tokens=None)
+    run(replace(whole, out=out.with_name("v-00000.npz")), elmo)
+    expected = contents(out.parent)
+    for restart in (False, True):
+        run(replace(whole, restart=restart), elmo)
+    assert contents(out.parent).items() >= expected.items()
+
+
+def test_a_manifest_of_another_output_is_never_replaced(job: EmbedJob, out: Path, elmo: Elmo) -> None:
+    run(job, elmo)
+    out.with_name("v.npz.manifest.json").rename(out.with_name("w.npz.manifest.json"))
+    expected = contents(out.parent)
+    for restart in (False, True):
+        with pytest.raises(
+            OutputError, match=r"w\.npz\.manifest\.json: belongs to v\.npz; give this output another name"
+        ):
+            run(replace(job, out=out.with_name("w.npz"), restart=restart), elmo)
+    assert contents(out.parent) == expected
+
+
+def test_a_damaged_manifest_asks_for_a_restart(job: EmbedJob, out: Path, elmo: Elmo) -> None:
+    run(job, elmo)
+    expected = contents(out.parent)
+    (out.parent / "v.npz.manifest.json").write_text("{")
+    with pytest.raises(OutputError, match=r"v\.npz\.manifest\.json: .*use --restart"):
+        run(job, elmo)
+    run(replace(job, restart=True), elmo)
+    assert contents(out.parent) == expected
+
+
+def test_stdin_is_resumed_when_it_gives_the_same_again(
+    job: EmbedJob, text: Path, elmo: Elmo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def feed(data: bytes) -> None:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+    job = replace(job, inputs=("-",))
+    feed(text.read_bytes())
+    begin(job, elmo)
+    feed(text.read_bytes()[3:])
+    with pytest.raises(OutputError, match="the input is not the same any more"):
+        run(job, elmo)
+    feed(text.read_bytes())
+    summary = run(job, elmo)
+    assert summary.kept == 3
+    assert summary.sentences == 7

@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elmo.embed.elmo import Elmo
+from elmo.engine.batches import groups
+from elmo.errors import ConfigError, DataError, ElmoError, OutputError, SentenceTooLongError, StateError
+from elmo.jobs.reader import read_embeddings
+from elmo.jobs.run import EmbedJob, plan, run
+from elmo.text.reader import Sentence
+from tests.embed.sentences import assert_same, sentences, tiny_elmo
+from tests.jobs.jobs import LINES, SUFFIXES, begin, contents
+
+ROOT = Path(__file__).parents[2]
+
+
+# --- what comes out -----------------------------------------------------------------------------------
+
+
+def test_a_job_of_one_shard_is_named_as_asked(text: Path, out: Path, elmo: Elmo) -> None:
+    summary = run(EmbedJob((str(text),), out), elmo)
+    assert sorted(contents(out.parent)) == ["v.npz", "v.npz.manifest.json"]
+    assert summary.files == (out,)
+    assert (summary.sentences, summary.tokens, summary.kept, summary.was_complete) == (7, 20, 0, False)
+
+
+def test_a_larger_job_is_cut_between_sentences(job: EmbedJob, out: Path, elmo: Elmo) -> None:
+    summary = run(job, elmo)
+    names = [f"v-0000{i}.npz" for i in range(4)]
+    assert sorted(contents(out.parent)) == [*names, "v.npz.manifest.json"]
+    assert [path.name for path in summary.files] == names
+    lengths = [[len(one) for one in read_embeddings(path)] for path in summary.files]
+    assert lengths == [[4, 0, 2], [4], [4], [6, 0]]
+
+
+@pytest.mark.parametrize("layers", ["average", "top", "all", "concat", 1])
+@pytest.mark.parametrize("start", ["zero", "warm"])
+def test_vectors_are_those_of_encode(
+    job: EmbedJob, out: Path, elmo: Elmo, layers: str | int, start: str
+) -> None:
+    run(replace(job, layers=layers, start=start, shard_tokens=None), elmo)  # type: ignore[arg-type]
+    assert_same(list(read_embeddings(out)), elmo.encode(LINES, layers=layers, start=start))  # type: ignore[arg-type]
+
+
+def test_bytes_depend_neither_on_the_batch_nor_on_the_run(job: EmbedJob, out: Path, elmo: Elmo) -> None:
+    run(job, elmo)
+    first = contents(out.parent)
+    run(replace(job, batch_size=5, restart=True), elmo)
+    assert contents(out.parent) == first
+
+
+def test_an_empty_input_gives_an_empty_output(text: Path, elmo: Elmo) -> None:
+    text.write_text("")
+    for suffix in SUFFIXES:
+        out = text.with_name(f"v{suffix}")
+        assert run(EmbedJob((str(text),), out), elmo).sentences == 0
+        assert list(read_embeddings(out)) == []
+
+
+def test_places_tell_file_line_and_character(folder: Path, text: Path, out: Path, elmo: Elmo) -> None:
+    other = folder / "other.txt"
+    other.write_text("One . Two .\n")
+    run(EmbedJob((str(text), str(other)), out, split=True), elmo)
+    with np.load(out) as arrays:
+        files = json.loads(str(arrays["elmo"]))["files"]
+        places = [(files[file], line, start) for file, line, start in arrays["places"].tolist()]
+    assert files == [str(text), str(other)]
+    assert places[2] == (str(text), 3, 0)
+    assert places[-1][0:2] == (str(other), 1)
+
+
+def test_pretokenised_and_conllu_input_is_read(folder: Path, text: Path, out: Path, elmo: Elmo) -> None:
+    conllu, rest = folder / "x.conllu", "\t_" * 8
+    conllu.write_text(f"1\tNew York{rest}\n2\tis{rest}\n\n")
+    run(EmbedJob((str(conllu),), out, input_format="conllu"), elmo)
+    assert [one.tokens for one in read_embeddings(out)] == [("New York", "is")]
+    run(EmbedJob((str(text),), out.with_name("w.npz"), input_format="tokens"), elmo)
+    found = list(read_embeddings(out.with_name("w.npz")))
+    assert [one.tokens for one in found] == [tuple(line.split()) for line in LINES]
+
+
+# --- JSON lines on a stream ---------------------------------------------------------------------------
+
+
+def test_without_out_json_lines_go_to_the_stream(text: Path, folder: Path, elmo: Elmo) -> None:
+    stream = io.StringIO()
+    summary = run(EmbedJob((str(text),), batch_size=2), elmo, stdout=stream)
+    (folder / "v.jsonl").write_text(stream.getvalue())
+    assert_same(list(read_embeddings(folder / "v.jsonl")), elmo.encode(LINES))
+    assert [json.loads(line)["index"] for line in stream.getvalue().splitlines()] == list(range(7))
+    assert (summary.sentences, summary.tokens, summary.files, summary.is_cut_short) == (7, 20, (), False)
+
+
+PIPE = """
+import sys
+sys.path[:0] = [{root!r}, {src!r}]
+from elmo.jobs.run import EmbedJob, run
+from tests.embed.sentences import tiny_elmo
+import torch
+torch.set_num_threads(1)
+summary = run(EmbedJob(({text!r},), batch_size=1), tiny_elmo())
+print(summary.is_cut_short, file=sys.stderr)
+"""
+
+
+def test_a_closed_pipe_ends_the_job_quietly(text: Path) -> None:
+    text.write_text("some words\n" * 1000)
+    code = PIPE.format(root=str(ROOT), src=str(ROOT / "src"), text=str(text))
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b"True\n"
+        assert process.wait() == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_behind_the_stream_is_one_line(text: Path, elmo: Elmo) -> None:
+    stream = Path("/dev/full").open("w")  # noqa: SIM115
+    with pytest.raises(OutputError, match=r"/dev/full: cannot be written: No space left on device"):
+        run(EmbedJob((str(text),)), elmo, stdout=stream)
+    with pytest.raises(OSError, match="No space"):
+        stream.close()
+
+
+# --- what is refused ----------------------------------------------------------------------------------
+
+
+def test_two_processes_do_not_write_one_output(job: EmbedJob, out: Path, elmo: Elmo) -> None:
+    out.parent.mkdir()
+    with (out.parent / ".v.npz.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(OutputError, match=r"v\.npz: another process is writing this output"):
+            run(job, elmo)
+    assert run(job, elmo).sentences == 7  # a lock file that nobody holds hinders nobody
+
+
+@contextmanager
+def small_files(limit: int) -> Iterator[None]:
+    """Files cannot grow beyond the limit: as near to a full disk as a test without rights comes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_disk_that_takes_no_more_is_one_line_and_whole_shards_stay(
+    job: EmbedJob, text: Path, out: Path, elmo: Elmo, suffix: str
+) -> None:
+    text.write_text("ten words " * 3 + "\n" + "ten words " * 500 + "\n")
+    job = replace(job, out=out.with_suffix(suffix))
+    name = "part-00001.safetensors" if suffix == ".hdf5" else f"v-00001{suffix}"
+    with (
+        small_files(10_000),
+        pytest.raises(OutputError, match=rf"{name}: cannot be written: File too large$"),
+    ):
+        run(job, elmo)
+    assert not [left for left in contents(out.parent) if left.endswith((".part", ".lock"))]
+    summary = run(job, elmo)
+    assert (summary.kept, summary.sentences) == (1, 2)
+
+
+@pytest.mark.parametrize("limit", [2_000, 5_000, 12_000])
+def test_an_hdf5_file_that_does_not_fit_keeps_its_parts(
+    job: EmbedJob, text: Path, out: Path, elmo: Elmo, limit: int
+) -> None:
+    text.write_text("a b\n" * 30)
+    job = replace(job, out=out.with_suffix(".hdf5"), shard_tokens=40)
+    begin(job, elmo, reports=18)  # with the first report of putting the parts together
+    with small_files(limit), pytest.raises(OutputError, match=r"v\.hdf5: cannot be written: File too large$"):
+        run(job, elmo)
+    assert run(job, elmo).kept == 30
+
+
+def test_folders_that_cannot_be_made_are_one_line(job: EmbedJob, text: Path, elmo: Elmo) -> None:
+    with pytest.raises(OutputError, match=r"v\.npz: cannot be written: (Not a directory|File exists)"):
+        run(replace(job, out=text / "v.npz"), elmo)
+    (text.parent / "folder.npz").mkdir()
+    with pytest.raises(OutputError, match="expected the name of a file, found a folder"):
+        run(replace(job, out=text.parent / "folder.npz"), elmo)
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root writes anywhere")
+def test_a_folder_without_permission_is_one_line(job: EmbedJob, out: Path, elmo: Elmo) -> None:
+    out.parent.mkdir(mode=0o500)
+    with pytest.raises(OutputError, match=r"v\.npz: cannot be written: Permission denied"):
+        run(job, elmo)
+
+
+def test_an_output_among_its_own_input_is_refused(folder: Path, text: Path, elmo: Elmo) -> None:
+    for inputs in (str(folder), str(folder / "*")):
+        with pytest.raises(OutputError, match=r"v\.npz: lies among the input.*put it elsewhere"):
+            run(EmbedJob((inputs,), folder / "v.npz"), elmo)
+    assert list(contents(folder)) == [text.name]
+
+
+@pytest.mark.parametrize("name", ["text.jsonl", "text-00001.jsonl"])
+def test_a_restart_never_removes_its_own_input(folder: Path, text: Path, elmo: Elmo, name: str) -> None:
+    source = text.rename(folder / name)
+    expected = contents(folder)
+    with pytest.raises(OutputError, match=r"text\.jsonl: lies among the input"):
+        run(EmbedJob((str(source),), folder / "text.jsonl", restart=True), elmo)
+    assert contents(folder) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "match"),
+    [
+        ({"out": Path("v.txt")}, OutputError, r"v\.txt: expected a name that ends in \.hdf5"),
+        ({"layers": "bottom"}, ConfigError, "layers must be average"),
+        ({"layers": 3}, ConfigError, r"layer must lie in 0\.\.2"),
+        ({"dtype": "float64"}, ConfigError, "dtype must be one of float32, float16"),
+        ({"start": "cold"}, ConfigError, "start must be"),
+        ({"input_format": "html"}, ConfigError, "input format: expected one of"),
+        ({"errors": "ignore"}, ConfigError, "errors: expected one of"),
+        ({"batch_size": 0}, ConfigError, "batch_size must be at least 1"),
+        ({"shard_tokens": 0}, ConfigError, "shard_tokens must be at least 1"),
+        ({"inputs": ("no.txt",)}, DataError, r"no\.txt: no such file"),
+    ],
+)
+def test_wrong_options_are_told_before_anything_is_written(
+    job: EmbedJob, out: Path, elmo: Elmo, change: dict[str, object], kind: type[ElmoError], match: str
+) -> None:
+    with pytest.raises(kind, match=match):
+        run(replace(job, **change), elmo)  # type: ignore[arg-type]
+    assert not out.parent.exists()
+
+
+def test_a_model_without_a_warm_state_says_so(job: EmbedJob) -> None:
+    with pytest.raises(StateError, match="elmo warm"):
+        run(replace(job, start="warm"), tiny_elmo())
+
+
+def test_a_number_that_float16_cannot_hold_is_told(job: EmbedJob) -> None:
+    elmo = tiny_elmo()
+    elmo.bilm.token_layer.projection.bias.fill_(1e6)  # type: ignore[union-attr, operator]
+    with pytest.raises(OutputError, match=r"text\.txt:1: a number of its vectors does not fit float16"):
+        run(replace(job, dtype="float16", layers=0), elmo)
+
+
+def test_a_sentence_too_long_is_named_by_its_place(job: EmbedJob, text: Path, elmo: Elmo) -> None:
+    text.write_text("a b\n" + "x " * 100_001)
+    for out in (job.out, None):
+        with pytest.raises(SentenceTooLongError, match=r"text\.txt:2: this sentence has 100001 tokens"):
+            run(replace(job, out=out), elmo, stdout=io.StringIO())
+
+
+# --- planning -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("shard_tokens", [6, None])
+def test_a_plan_is_what_happens(
+    job: EmbedJob, out: Path, elmo: Elmo, suffix: str, shard_tokens: int | None
+) -> None:
+    job = replace(job, out=out.with_suffix(suffix), shard_tokens=shard_tokens)
+    planned = plan(job, elmo)
+    assert not out.parent.exists()
+    summary = run(job, elmo)
+    assert (planned.sentences, planned.tokens) == (summary.sentences, summary.tokens) == (7, 20)
+    assert planned.files == (*summary.files, summary.manifest)
+    assert planned.shards == (1 if shard_tokens is None else 4)
+
+
+def test_a_plan_estimates_bytes_from_a_config_alone(text: Path, out: Path, elmo: Elmo) -> None:
+    text.write_text("one two three four\n" * 200)
+    for suffix in SUFFIXES:
+        job = EmbedJob((str(text),), out.with_name(f"{suffix[1:]}{suffix}"), layers="all")
+        planned = plan(job, elmo.config)
+        found = sum(path.stat().st_size for path in run(job, elmo).files)
+        assert found / 2 < planned.output_bytes < found * 2
+
+
+def test_a_shard_is_about_64_megabytes() -> None:
+    from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
+    from elmo.jobs.shard import Layout
+
+    config = BiLmConfig(chars=CharCnnConfig(), words=None, lstm=LstmConfig())
+    layout = Layout.of(config, layers="all", dtype="float32")
+    assert EmbedJob(()).tokens_per_shard(layout) * 3 * 1024 * 4 == pytest.approx(1 << 26, rel=0.01)
+
+
+# --- groups -------------------------------------------------------------------------------------------
+
+
+def test_no_more_than_one_sentence_is_read_ahead() -> None:
+    n_read = 0
+
+    def counted() -> Iterator[Sentence]:
+        nonlocal n_read
+        for sentence in sentences([("a", "b")] * 100):
+            n_read += 1
+            yield sentence
+
+    for group in groups(counted(), max_tokens=10):
+        assert n_read == min(group.first + 6, 100)
+        assert len(group.sentences) == 5
+
+
+def test_groups_are_bounded_by_text_and_by_sentences_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elmo.engine.batches.MAX_CHARACTERS", 10)
+    monkeypatch.setattr("elmo.engine.batches.MAX_SENTENCES", 3)
+    rows = [("x" * 6,), ("x" * 6,), (), (), (), ("x" * 99,), ("y",)]
+    found = [len(group.sentences) for group in groups(sentences(rows), max_tokens=1000)]
+    assert found == [1, 3, 1, 1, 1]

@@ -1,0 +1,244 @@
+"""Frozen layers on disk: the same as computed, shared, bounded, and proof against damage."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from elmo import ConfigError
+from elmo.errors import OutputError
+from elmo.tasks.features import store as layer_cache
+from elmo.tasks.features.store import LayerCache, key_of
+
+Words = tuple[str, ...]
+
+
+class Counting:
+    """Vectors that follow from words and places, and how many sentences were asked for."""
+
+    n_layers, width = 2, 3
+
+    def __init__(self, key: str = "counting", scale: float = 1.0) -> None:
+        self.key, self.scale = key, scale
+        self.n_computed = 0
+
+    def layers(self, sentences: Sequence[Words]) -> list[NDArray[Any]]:
+        self.n_computed += len(sentences)
+        return [self.of(words) for words in sentences]
+
+    def of(self, words: Words) -> NDArray[Any]:
+        grid = np.arange(2 * len(words) * 3, dtype=np.float32).reshape(2, len(words), 3)
+        return self.scale * (grid / 64 + sum(map(len, words)))
+
+
+SENTENCES = [("a",), ("a", "bb"), ("a", "bb", "c c"), ("苹果", "好")]
+
+
+def assert_same(found: list[NDArray[Any]], encoder: Counting, sentences: list[Words]) -> None:
+    for states, words in zip(found, sentences, strict=True):
+        assert states.dtype == np.float16
+        np.testing.assert_array_equal(states, encoder.of(words).astype(np.float16))
+
+
+def test_each_sentence_is_computed_once_whatever_data_set_it_is_in(tmp_path: Path) -> None:
+    encoder = Counting()
+    first = LayerCache(tmp_path).layers(encoder, [*SENTENCES, *SENTENCES])
+    assert encoder.n_computed == len(SENTENCES)
+    assert_same(first.of(SENTENCES[::-1]), encoder, SENTENCES[::-1])
+    more = [*SENTENCES[1:3], ("new",)]
+    second = LayerCache(tmp_path).layers(encoder, more)
+    assert encoder.n_computed == len(SENTENCES) + 1
+    assert_same(second.of(more), encoder, more)
+
+
+def test_another_encoder_has_a_place_of_its_own(tmp_path: Path) -> None:
+    one, two = Counting("one"), Counting("two", scale=2.0)
+    LayerCache(tmp_path).layers(one, SENTENCES)
+    assert_same(LayerCache(tmp_path).layers(two, SENTENCES).of(SENTENCES), two, SENTENCES)
+
+
+def test_without_a_folder_layers_are_computed_when_they_are_asked_for() -> None:
+    encoder = Counting()
+    unread = iter(SENTENCES)
+    found = LayerCache(None).layers(encoder, unread)
+    assert (encoder.n_computed, len(list(unread))) == (0, len(SENTENCES))
+    np.testing.assert_array_equal(found.of(SENTENCES)[1], encoder.of(SENTENCES[1]))
+    found.of(SENTENCES[:1])
+    assert encoder.n_computed == len(SENTENCES) + 1
+
+
+def test_what_was_used_longest_ago_goes_first_but_nothing_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layer_cache, "BLOCK_TOKENS", 1)  # no block is too small to stay
+    encoder = Counting()
+    paths: list[Path] = []
+    for age, words in enumerate(SENTENCES):
+        LayerCache(tmp_path).layers(encoder, [words])
+        (new,) = set(tmp_path.glob("*/*.block")) - set(paths)
+        os.utime(new, ns=(10**18 + age, 10**18 + age))
+        paths.append(new)
+    room = paths[0].stat().st_size + paths[3].stat().st_size
+    found = LayerCache(tmp_path, limit=room).layers(encoder, SENTENCES[:1])  # the oldest is in use now
+    assert set(tmp_path.glob("*/*.block")) == {paths[0], paths[3]}
+    assert_same(found.of(SENTENCES[:1]), encoder, SENTENCES[:1])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
+def test_the_folder_never_grows_beyond_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, share: float
+) -> None:
+    monkeypatch.setattr(layer_cache, "BLOCK_TOKENS", 60)
+    encoder, sizes = Counting(), list[int]()
+    compute = encoder.layers
+
+    def watched(sentences: Sequence[Words]) -> list[NDArray[Any]]:
+        sizes.append(sum(path.stat().st_size for path in tmp_path.rglob("*.block*")))
+        return compute(sentences)
+
+    monkeypatch.setattr(encoder, "layers", watched)
+    sentences = [(f"{k}",) * 10 for k in range(50)]
+    LayerCache(tmp_path).layers(encoder, sentences)
+    whole = sum(path.stat().st_size for path in tmp_path.rglob("*.block"))
+    limit = int(share * whole)
+    others = [(f"new {k}",) * 10 for k in range(50)]
+    for wanted in (others, others, sentences):  # new ones; what fits of them is there; the limit once more
+        sizes.clear()
+        caplog.clear()
+        found = LayerCache(tmp_path, limit=limit).layers(encoder, wanted)
+        sizes.append(sum(path.stat().st_size for path in tmp_path.rglob("*.block*")))
+        assert max(sizes[1:], default=0) <= limit
+        assert sizes[-1] >= limit - whole // 4 or share == 0.0
+        (record,) = caplog.records
+        assert re.search(r"may take 0 MB \(--cache-limit\): \d+ of 50 sentences are computed", record.message)
+        for states, words in zip(found.of(wanted), wanted, strict=True):
+            np.testing.assert_allclose(states, encoder.of(words), rtol=1e-3)
+
+
+def test_a_cache_that_was_given_less_room_is_cut_even_where_it_is_in_use(tmp_path: Path) -> None:
+    encoder = Counting()
+    LayerCache(tmp_path).layers(encoder, SENTENCES)
+    found = LayerCache(tmp_path, limit=0).layers(encoder, SENTENCES)
+    assert not list(tmp_path.rglob("*.block"))
+    np.testing.assert_array_equal(found.of(SENTENCES)[2], encoder.of(SENTENCES[2]))
+
+
+def test_a_file_that_cannot_be_removed_is_not_counted_as_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LayerCache(tmp_path).layers(Counting("one"), SENTENCES)
+    (old,) = tmp_path.rglob("*.block")
+
+    def refuse(_: Path, missing_ok: bool = False) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    other = Counting("two")
+    LayerCache(tmp_path, limit=old.stat().st_size).layers(other, SENTENCES)
+    assert list(tmp_path.rglob("*.block")) == [old]
+
+
+def test_small_blocks_become_one(tmp_path: Path) -> None:
+    encoder = Counting()
+    sentences = [("w",) * k for k in range(1, 8)]
+    early = [LayerCache(tmp_path).layers(encoder, [sentences[0], words]) for words in sentences]
+    assert len(list(tmp_path.rglob("*.block"))) == 1
+    assert encoder.n_computed == len(sentences)
+    found = LayerCache(tmp_path).layers(encoder, sentences)
+    LayerCache(tmp_path).layers(encoder, [("another",)])  # merges what ``found`` has mapped
+    assert_same(found.of(sentences), encoder, sentences)
+    for one in early:
+        assert_same(one.of(sentences[:1]), encoder, sentences[:1])
+    assert encoder.n_computed == len(sentences) + 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit of descriptors there")
+def test_many_blocks_need_no_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import resource
+
+    monkeypatch.setattr(layer_cache, "BLOCK_TOKENS", 1)
+    monkeypatch.setattr("elmo.storage.atomic.sync", lambda _: None)
+    encoder = Counting()
+    sentences = [(f"{k}",) for k in range(100)]
+    LayerCache(tmp_path).layers(encoder, sentences)
+    assert len(list(tmp_path.rglob("*.block"))) == len(sentences)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(path.name) for path in Path("/dev/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 10, before[1]))
+    try:
+        found = LayerCache(tmp_path).layers(encoder, sentences)
+        assert_same(found.of(sentences), encoder, sentences)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert encoder.n_computed == len(sentences)
+
+
+@pytest.mark.parametrize("kind", ["descriptors", "memory"])
+def test_a_good_block_that_cannot_be_read_now_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    encoder = Counting()
+    LayerCache(tmp_path).layers(encoder, SENTENCES)
+    error = {"descriptors": OSError(errno.EMFILE, "Too many open files"), "memory": MemoryError()}[kind]
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(layer_cache, "read_arrays", refuse)
+        with pytest.raises(OutputError, match=r"block of the cache cannot be read: (Too many|MemoryError)"):
+            LayerCache(tmp_path).layers(encoder, SENTENCES)
+    LayerCache(tmp_path).layers(encoder, SENTENCES)
+    assert encoder.n_computed == len(SENTENCES)
+
+
+def test_a_block_that_another_process_removed_is_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = Counting()
+    LayerCache(tmp_path).layers(encoder, SENTENCES)
+    (path,) = tmp_path.rglob("*.block")
+    listed = Path.glob
+
+    def late(folder: Path, pattern: str) -> list[Path]:
+        found = list(listed(folder, pattern))
+        path.unlink(missing_ok=True)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "glob", late)
+        found = LayerCache(tmp_path).layers(encoder, SENTENCES)
+    assert_same(found.of(SENTENCES), encoder, SENTENCES)
+
+
+@pytest.mark.parametrize("damage", ["cut", "longer", "overwritten", "empty"])
+def test_a_damaged_block_is_computed_again(tmp_path: Path, damage: str) -> None:
+    encoder = Counting()
+    LayerCache(tmp_path).layers(encoder, SENTENCES)
+    (path,) = tmp_path.glob("*/*.block")
+    raw = path.read_bytes()
+    damaged = {"cut": raw[:-5], "longer": raw + b"\0", "overwritten": b"\xff" * len(raw), "empty": b""}
+    path.write_bytes(damaged[damage])
+    found = LayerCache(tmp_path).layers(encoder, SENTENCES)
+    assert encoder.n_computed == 2 * len(SENTENCES)
+    assert_same(found.of(SENTENCES), encoder, SENTENCES)
+
+
+def test_layers_beyond_half_precision_are_refused_not_rounded(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="do not fit into half precision; run without a cache"):
+        LayerCache(tmp_path).layers(Counting(scale=1e6), SENTENCES)
+    assert not list(tmp_path.glob("*/*.block"))
+
+
+def test_no_two_sentences_share_a_name() -> None:
+    names = [("ab",), ("a", "b"), ("a b",), ("a", "b", ""), ("", "a", "b"), ("A", "b"), ("\ud800",)]
+    assert len({key_of(words) for words in names}) == len(names)

@@ -1,0 +1,115 @@
+"""Static vectors: GloVe's, word2vec's and fastText's files, and what is no such file."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elmo import DataError
+from elmo.tasks.features.static import read_static
+
+ROWS = {"the": [0.5, -1.0, 2.0], "Paris": [1.0, 2.0, 3.0], "paris": [4.0, 5.0, 6.0], "苹果": [7.0, 8.0, 9.0]}
+LINES = "".join(f"{word} {' '.join(map(str, row))}\n" for word, row in ROWS.items())
+
+
+def binary() -> bytes:
+    rows = b"".join(word.encode() + b" " + struct.pack("<3f", *row) + b"\n" for word, row in ROWS.items())
+    return b"4 3\n" + rows
+
+
+@pytest.mark.parametrize(
+    ("name", "raw"),
+    [
+        ("glove.txt", LINES.encode()),
+        ("fasttext.vec", b"4 3\n" + LINES.encode()),
+        ("glove.txt.gz", gzip.compress(LINES.encode())),
+        ("glove.txt", LINES.encode() + b"\n"),
+        ("word2vec.bin", binary()),
+        ("word2vec.BIN", binary()),
+        ("word2vec.bin.gz", gzip.compress(binary())),
+        ("word2vec.bin.bz2", bz2.compress(binary())),
+        ("word2vec.bin.xz", lzma.compress(binary())),
+        ("vectors", binary()),
+        ("text.bin", b"4 3\n" + LINES.encode()),
+    ],
+    ids=[
+        "GloVe",
+        "fastText",
+        "compressed",
+        "last line empty",
+        "word2vec",
+        "capitals",
+        "gzip",
+        "bzip2",
+        "xz",
+        "no suffix",
+        "text as bin",
+    ],
+)
+def test_every_kind_of_file_gives_the_same_table(tmp_path: Path, name: str, raw: bytes) -> None:
+    (tmp_path / name).write_bytes(raw)
+    found = read_static(tmp_path / name)
+    assert found.words == tuple(ROWS)
+    np.testing.assert_array_equal(found.vectors, np.array(list(ROWS.values()), np.float32))
+
+
+def test_a_binary_file_may_begin_with_zeros_and_be_larger_than_what_is_read_at_once(tmp_path: Path) -> None:
+    table = np.zeros((2_000, 300), np.float32)
+    table[1:] = np.arange(300)
+    rows = b"".join(b"w%d " % k + row.tobytes() + b"\n" for k, row in enumerate(table))
+    (tmp_path / "large.bin").write_bytes(b"2000 300\n" + rows)
+    found = read_static(tmp_path / "large.bin")
+    assert found.words == tuple(f"w{k}" for k in range(2_000))
+    np.testing.assert_array_equal(found.vectors, table)
+
+
+def test_a_word_is_looked_up_as_it_is_written_then_in_lower_case(tmp_path: Path) -> None:
+    (tmp_path / "glove.txt").write_text(LINES, encoding="utf-8")
+    found = read_static(tmp_path / "glove.txt")
+    assert [found.place(word) for word in ("Paris", "PARIS", "The", "苹果", "Rome")] == [1, 2, 0, 3, -1]
+
+
+def test_only_the_first_words_are_kept_and_those_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "glove.txt").write_text(LINES, encoding="utf-8")
+    found = read_static(tmp_path / "glove.txt", max_words=1, wanted=["苹果", "PARIS"])
+    assert found.words == ("the", "paris", "苹果")
+
+
+def test_a_word_with_spaces_keeps_them(tmp_path: Path) -> None:
+    (tmp_path / "glove.txt").write_text("the 1 2\n. . . 3 4\n", encoding="utf-8")
+    assert read_static(tmp_path / "glove.txt").words == ("the", ". . .")
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "message"),
+    [
+        ("glove.txt", b"", "glove.txt: expected words with their vectors, found none"),
+        ("glove.txt", b"the 1 2\na 1 x\n", r"glove.txt:2: expected a word and 2 numbers .*found 'a 1 x'"),
+        ("glove.txt", b"the 1 2\na 1\n", r"glove.txt:2: expected a word and 2 numbers"),
+        ("glove.txt", b"the 1 nan\n", "glove.txt:1: the vector of 'the' has no finite numbers"),
+        ("word2vec.bin", binary()[:-6], "word2vec.bin: no word2vec file in binary form"),
+        (
+            "word2vec.bin",
+            b"1 2\nthe " + struct.pack("<2f", 1, float("nan")),
+            "word 1: the vector of 'the' has no",
+        ),
+        (
+            "word2vec.bin",
+            b"1 2\n" + b"\0" * 30_000,
+            "word2vec.bin: no word2vec file in binary form: expected a",
+        ),
+        ("word2vec.bin.gz", gzip.compress(binary(), mtime=0)[:-12], "word2vec.bin.gz: cannot be read"),
+        ("word2vec.bin", b"4 999999999\n", "word2vec.bin: no word2vec file in binary form"),
+        ("word2vec.bin", b"hello", "word2vec.bin: no word2vec file in binary form"),
+    ],
+)
+def test_what_is_no_file_of_vectors_is_named(tmp_path: Path, name: str, raw: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(raw)
+    with pytest.raises(DataError, match=message):
+        read_static(tmp_path / name)
