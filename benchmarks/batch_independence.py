@@ -79,7 +79,7 @@ def largest_difference(model: Path) -> tuple[float, str]:
             for places in (list(range(len(sentences))), order):
                 found = elmo.encode([sentences[k] for k in places], layers="all", batch_size=batch_size)
                 compare(places, [np.asarray(encoding.vectors) for encoding in found])
-        elmo._engine.forget()  # the second round computes every word anew
+        elmo._engine.reset()  # the second round computes every word anew
     with tempfile.NamedTemporaryFile(suffix=".npz") as file:
         subprocess.run([sys.executable, __file__, str(model), "--vectors", file.name], check=True)
         with np.load(file.name) as arrays:

@@ -32,7 +32,7 @@ from quality import Glove, System, _lines, transformer
 from elmo import Elmo, similarity
 from elmo.lexicon.change import measure_of, rank_correlation
 from elmo.lexicon.clustering import METHODS, cluster
-from elmo.lexicon.usages import Usage, embed_usages, read_uses, respelled, spelling_of
+from elmo.lexicon.usages import Usage, embed_usages, read_uses, respell, strip_part_of_speech
 
 Vectors = np.ndarray[Any, Any]
 WINDOW = 10
@@ -57,7 +57,7 @@ def main() -> None:
     uses = {word: uses[word] for word in gold}
     elmo = Elmo.from_pretrained(options.model)
     begin = time.perf_counter()
-    vectors = {word: read(elmo, periods, spelling_of(word)) for word, periods in uses.items()}
+    vectors = {word: read(elmo, periods, strip_part_of_speech(word)) for word, periods in uses.items()}
     n = sum(len(some) for periods in uses.values() for some in periods.values())
     print(f"{len(uses)} words, {n:,} usages, read in {time.perf_counter() - begin:.0f} s\n")
     found: dict[str, Any] = {
@@ -66,7 +66,7 @@ def main() -> None:
     }
     if options.transformer:
         other = transformer(options.transformer)
-        beside = {word: read_other(other, periods, spelling_of(word)) for word, periods in uses.items()}
+        beside = {word: read_other(other, periods, strip_part_of_speech(word)) for word, periods in uses.items()}
         found[f"change, {other.name}"] = changes(elmo, uses, beside, gold, None)
     written = {word: read(elmo, periods, None) for word, periods in uses.items()}
     found["change as written"] = changes(elmo, uses, written, gold, None)
@@ -80,7 +80,7 @@ def read(elmo: Elmo, periods: Mapping[str, Sequence[Usage]], spelling: str | Non
     """All usages of a word by layer (usage, width), the earlier period first."""
     usages = [usage for some in periods.values() for usage in some]
     if spelling is not None:
-        usages = [respelled(usage, spelling) for usage in usages]
+        usages = [respell(usage, spelling) for usage in usages]
     flat = embed_usages(elmo, usages, layers="concat").vectors
     layers = flat.reshape(len(flat), elmo.n_layers, -1)
     # the token layer has nothing to tell of one spelling
@@ -90,7 +90,7 @@ def read(elmo: Elmo, periods: Mapping[str, Sequence[Usage]], spelling: str | Non
 
 def read_other(system: System, periods: Mapping[str, Sequence[Usage]], spelling: str) -> dict[str, Vectors]:
     """The same by another system's layers."""
-    usages = [respelled(usage, spelling) for some in periods.values() for usage in some]
+    usages = [respell(usage, spelling) for some in periods.values() for usage in some]
     sentences = [list(usage.sentence.tokens) for usage in usages]
     return {
         f"{system.name} {layers}": np.stack(

@@ -35,7 +35,7 @@ from elmo.jobs.plan import OutputFiles  # noqa: E402
 from elmo.jobs.reader import read_embeddings  # noqa: E402
 from elmo.jobs.run import EmbedJob, run  # noqa: E402
 from elmo.jobs.writers import SUFFIXES, check_libraries  # noqa: E402
-from elmo.storage.atomic import locked  # noqa: E402
+from elmo.storage.atomic import hold_lock  # noqa: E402
 
 LINES = [
     "The river bank .",
@@ -149,7 +149,7 @@ def wait_for_workers(lock: Path) -> None:
     deadline = time.monotonic() + 60
     while lock.exists():
         try:
-            with locked(lock, subject=lock):
+            with hold_lock(lock, subject=lock):
                 return
         except OutputError:
             if time.monotonic() > deadline:

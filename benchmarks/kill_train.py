@@ -109,7 +109,7 @@ class Trial:
         """Give the command once more; a model that was there already, by the last call of a run, will do."""
         is_written = self.arena.out.exists()
         outcome = self.arena.run(kill_after=kill_after)
-        is_done = is_written and outcome.code == 1 and "exists already" in outcome.said
+        is_done = is_written and outcome.code == 1 and "already exists" in outcome.said
         return replace(outcome, code=0, said="") if is_done else outcome
 
     def reached(self, label: str, before: int | None) -> int | None:

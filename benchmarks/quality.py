@@ -37,7 +37,7 @@ from embedding import made_up_model
 from precision import accuracy, read
 
 from elmo import Elmo, models, perplexity, similarity
-from elmo.lexicon.predictions import expected_words
+from elmo.lexicon.substitutes import embed_substitutes
 from elmo.lexicon.usages import Usage
 
 HERE = Path(__file__).resolve().parent
@@ -256,7 +256,7 @@ def senses(
     tell("elmo, halves added", [ahead + back for ahead, back in pairs])
     if elmo.vocab is not None:
         usages = [Usage(one, place, place + 1) for one, place in zip(tokens, places, strict=True)]
-        tell("elmo, expected words", list(expected_words(elmo, usages).vectors))
+        tell("elmo, expected words", list(embed_substitutes(elmo, usages).vectors))
     return found
 
 

@@ -35,8 +35,8 @@ import numpy as np
 from quality import Glove
 
 from elmo import Elmo
-from elmo.lexicon.lemmas import Lemmas
-from elmo.lexicon.search import unit_rows
+from elmo.lexicon.substitutes import Lemmatizer
+from elmo.lexicon.usages import unit_rows
 from elmo.lexicon.substitutes import BETA, TEMPERATURE, Combine, Substituter
 from elmo.lexicon.usages import Usage
 from elmo.text.sentences import split_sentences
@@ -81,7 +81,7 @@ def main() -> None:
 def compare(options: argparse.Namespace) -> None:
     """All combinations on all targets, or with --tune the settings of two on half of them."""
     elmo = Elmo.from_pretrained(options.model)
-    lemmas = Lemmas("en")
+    lemmas = Lemmatizer("en")
     targets = list(read(options.data, elmo, lemmas))
     if options.tune:
         tune(elmo, targets, options.start)
@@ -132,7 +132,7 @@ class Told(logging.Handler):
             print(f"{n:,} × {message}", file=sys.stderr)
 
 
-def read(path: Path, elmo: Elmo, lemmas: Lemmas) -> Iterator[Target]:
+def read(path: Path, elmo: Elmo, lemmas: Lemmatizer) -> Iterator[Target]:
     """The targets, each in the one sentence of its context where it stands."""
     opened = lzma.open if path.suffix == ".xz" else open
     with opened(path, "rt", encoding="utf-8") as file:
@@ -154,7 +154,7 @@ def read(path: Path, elmo: Elmo, lemmas: Lemmas) -> Iterator[Target]:
         yield Target(Usage(tokens, inside[0], inside[-1] + 1, number), target["target"], judged, is_a)
 
 
-def phrase_lemma(phrase: str, lemmas: Lemmas) -> str:
+def phrase_lemma(phrase: str, lemmas: Lemmatizer) -> str:
     """Word by word."""
     return " ".join(map(lemmas, phrase.split()))
 
@@ -168,8 +168,8 @@ def ours(elmo: Elmo, targets: Sequence[Target], **options: Any) -> Answers:
     return Answers(generated, [[str(one.candidate) for one in each.found] for each in ranked])
 
 
-def static(glove: Glove, targets: Sequence[Target], lemmas: Lemmas, n_words: int) -> Answers:
-    """Neighbours of the target's static vector, and candidates by the cosine with it."""
+def static(glove: Glove, targets: Sequence[Target], lemmas: Lemmatizer, n_words: int) -> Answers:
+    """Neighbors of the target's static vector, and candidates by the cosine with it."""
     words = [word for word in list(glove.rows)[:n_words] if word.replace("-", "").isalpha()]
     rows = unit_rows(glove(words))
     generated: list[list[str]] = []

@@ -26,9 +26,9 @@ from sklearn.metrics import adjusted_rand_score
 from elmo import Elmo
 from elmo.lexicon.change import measure_of, rank_correlation
 from elmo.lexicon.clustering import cluster
-from elmo.lexicon.predictions import expected_words
+from elmo.lexicon.substitutes import embed_substitutes
 from elmo.lexicon.sense_corpora import read_senses
-from elmo.lexicon.usages import Usage, embed_usages, respelled
+from elmo.lexicon.usages import Usage, embed_usages, respell
 
 Vectors = np.ndarray[Any, Any]
 N_PERIOD = 30  # usages of a word in a period
@@ -108,13 +108,13 @@ def is_fit(usages: list[tuple[Usage, str]]) -> bool:
 def vectors(elmo: Elmo, usages: tuple[Usage, ...], lemma: str) -> dict[str, Vectors]:
     """(usage, width) by name."""
     views: dict[str, Vectors] = {}
-    for name, some in (("as written", usages), ("lemma", [respelled(usage, lemma) for usage in usages])):
+    for name, some in (("as written", usages), ("lemma", [respell(usage, lemma) for usage in usages])):
         flat = embed_usages(elmo, list(some), layers="concat").vectors
         layers = flat.reshape(len(flat), elmo.n_layers, -1)
         views[f"{name}, average"] = layers.mean(axis=1)
         for k in range(1 if name == "lemma" else 0, elmo.n_layers):
             views[f"{name}, {k}"] = layers[:, k]
-    views["expected words"] = expected_words(elmo, list(usages)).vectors
+    views["expected words"] = embed_substitutes(elmo, list(usages)).vectors
     return views
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from elmo import Elmo
 from elmo.evidence.plan import read_plan, read_task
-from elmo.tasks import LayerCache, TaskModel, VectorChoice, WordSources, read_static
+from elmo.tasks import FeatureCache, TaskModel, Features, FeatureStore, read_static
 
 Times = dict[str, float]
 
@@ -83,8 +83,8 @@ def _learned(job: Job) -> Times:
     data = read_task(read_plan(job.plan, only=[job.task]).tasks[0])
     static = read_static(job.vectors, wanted=data.words, max_words=0) if job.vectors else None
     elmo = Elmo.from_pretrained(job.model)
-    cache = LayerCache(job.cache)
-    sources = WordSources(VectorChoice(elmo="input"), elmo, static, cache=cache)
+    cache = FeatureCache(job.cache)
+    sources = FeatureStore(Features(elmo="input"), elmo, static, cache=cache)
     began = time.monotonic()
     sentences = [sentence for example in (*data.train, *data.dev) for sentence in example.sentences]
     sources.of(sentences)

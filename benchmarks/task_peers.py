@@ -33,11 +33,11 @@ from typing import Any
 from elmo import Elmo
 from elmo.tasks import (
     FitOptions,
-    LayerCache,
+    FeatureCache,
     Tagging,
     TaskModel,
-    VectorChoice,
-    WordSources,
+    Features,
+    FeatureStore,
     read_examples,
     read_static,
 )
@@ -46,9 +46,9 @@ from elmo.tasks.data.tagging import Scheme, scheme_of, spans_of, tags_of
 from elmo.tasks.scores.labels import span_scores
 
 OURS = {
-    "vectors": VectorChoice(elmo="none"),
-    "vectors, characters": VectorChoice(elmo="none", characters=64),
-    "vectors, ELMo": VectorChoice(elmo="input"),
+    "vectors": Features(elmo="none"),
+    "vectors, characters": Features(elmo="none", characters=64),
+    "vectors, ELMo": Features(elmo="input"),
 }
 FIT = FitOptions.for_kind("tagging")
 FLAIR = {"Flair": False, "Flair, characters": True}  # whether it has its network of characters
@@ -166,10 +166,10 @@ def _trainers(
     static = read_static(vectors, wanted=words, max_words=0)
     elmo = Elmo.from_pretrained()
 
-    def ours(choice: VectorChoice) -> Callable[[int], list[list[str]]]:
+    def ours(choice: Features) -> Callable[[int], list[list[str]]]:
         def trained(seed: int) -> list[list[str]]:
             fit = FitOptions(**{**vars(FIT), "seed": seed})
-            sources = WordSources(choice, elmo, static, cache=LayerCache(place / "layers"))
+            sources = FeatureStore(choice, elmo, static, cache=FeatureCache(place / "layers"))
             model = TaskModel.train(Tagging.of(train), train, dev, sources=sources, options=fit)
             return [list(found.tags) for found in model.predict(dev)]
 

@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from elmo.engine.lstm import read_layer
-from elmo.engine.threads import SideBySide
-from elmo.engine.token_layer import read_words
+from elmo.engine.lstm import run_lstm_window
+from elmo.engine.threads import ThreadPool
+from elmo.engine.token_layer import run_char_cnn
 from elmo.model.lstm import LstmState, ProjectedLstm
 from elmo.model.softmax import LogUniformSampler, Samples, Softmax
 from elmo.model.token_layer import CharCnn
@@ -39,7 +39,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     print(f"{options.threads} threads, median of {options.rounds} rounds, bf16 in hardware: {has_bf16()}")
-    with SideBySide() as side:
+    with ThreadPool() as side:
         for size, (cell, filters) in SIZES.items():
             compare(f"LSTM layer, {size}", lstm_variants(cell), options.rounds)
             compare(f"4 LSTM layers, 2 directions, {size}", stack_variants(cell, side), options.rounds)
@@ -91,14 +91,14 @@ def lstm_variants(cell: int) -> dict[str, Callable[[], None]]:
     gradient, mask = torch.randn(BATCH, STEPS, STATE), torch.ones(BATCH, STEPS, dtype=torch.bool)
     return {
         "ProjectedLstm": lambda: lstm(inputs, mask, state)[0].backward(gradient),
-        "fast_lstm": lambda: read_layer(lstm, inputs, state)[0].backward(gradient),
-        "fast_lstm, bf16 products": lambda: read_layer(lstm, inputs, state, has_bf16_products=True)[
+        "fast_lstm": lambda: run_lstm_window(lstm, inputs, state)[0].backward(gradient),
+        "fast_lstm, bf16 products": lambda: run_lstm_window(lstm, inputs, state, has_bf16_products=True)[
             0
         ].backward(gradient),
     }
 
 
-def stack_variants(cell: int, side: SideBySide) -> dict[str, Callable[[], None]]:
+def stack_variants(cell: int, side: ThreadPool) -> dict[str, Callable[[], None]]:
     """Two layers of each direction, the directions in turn or side by side."""
     stacks, state = [[random_lstm(cell) for _ in range(2)] for _ in range(2)], zero_state(cell)
     tokens = [torch.randn(BATCH, STEPS, STATE, requires_grad=True) for _ in stacks]
@@ -107,7 +107,7 @@ def stack_variants(cell: int, side: SideBySide) -> dict[str, Callable[[], None]]
     def run(direction: int, *, is_fast: bool) -> None:
         x: Tensor = tokens[direction]
         for index, lstm in enumerate(stacks[direction]):
-            y, _ = read_layer(lstm, x, state) if is_fast else lstm(x, mask, state)
+            y, _ = run_lstm_window(lstm, x, state) if is_fast else lstm(x, mask, state)
             x = x + y if index else y
         x.backward(gradient)
 
@@ -128,7 +128,7 @@ def cnn_variants(filters: tuple[tuple[int, int], ...]) -> dict[str, Callable[[],
     gradient = torch.randn(N_DISTINCT, sum(count for _, count in filters))
     return {
         "CharCnn (conv1d)": lambda: cnn(char_ids).backward(gradient),
-        "fast_char_cnn": lambda: read_words(cnn, char_ids).backward(gradient),
+        "fast_char_cnn": lambda: run_char_cnn(cnn, char_ids).backward(gradient),
     }
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from elmo import ConfigError, Elmo, models, perplexity, similarity
-from elmo.formats import load as detect
-from elmo.lexicon.predictions import expected_words
+from elmo.formats import loading
+from elmo.lexicon.substitutes import embed_substitutes
 from elmo.lexicon.usages import Usage
 
 DATA = Path(__file__).parent / "data"
@@ -31,7 +31,7 @@ def elmo(request: pytest.FixtureRequest) -> Elmo:
 
 def test_they_are_there_and_the_english_one_is_the_default() -> None:
     assert models.names() == tuple(LANGUAGES)
-    assert detect.describe(None).fingerprint == detect.describe("en").fingerprint
+    assert loading.describe(None).fingerprint == loading.describe("en").fingerprint
     with pytest.raises(ConfigError, match="no model 'fr' is bundled; those that are: en, zh"):
         models.folder("fr")
 
@@ -74,7 +74,7 @@ def test_layers_tell_senses_apart_better_than_chance_and_expected_words_far_bett
     usages = [Usage(found, place, place + 1, "") for found, place in zip(tokens, places, strict=True)]
     layers = [found.word(word) for found, word in zip(elmo.encode(sentences), words, strict=True)]
     assert _share_right(words, senses, layers) >= 0.62  # measured: en 0.694, zh 0.662
-    assert _share_right(words, senses, list(expected_words(elmo, usages).vectors)) >= 0.80  # 0.888, 0.838
+    assert _share_right(words, senses, list(embed_substitutes(elmo, usages).vectors)) >= 0.80  # 0.888, 0.838
 
 
 def test_the_chinese_one_reads_both_scripts_as_one() -> None:

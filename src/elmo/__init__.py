@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
     from elmo.embed.encoding import Encoding, similarity
     from elmo.embed.start import Carry
-    from elmo.formats.load import convert
+    from elmo.formats.loading import convert
     from elmo.jobs.reader import read_embeddings
     from elmo.model.bilm import BiLm, Layers
     from elmo.model.mix import LayerMix, LayerMixes
@@ -80,7 +80,7 @@ _ROOMS = {
     "LayerMix": "elmo.model.mix",
     "LayerMixes": "elmo.model.mix",
     "Layers": "elmo.model.bilm",
-    "convert": "elmo.formats.load",
+    "convert": "elmo.formats.loading",
     "draw_curves": "elmo.plots.training",
     "perplexity": "elmo.predict.perplexity",
     "read_embeddings": "elmo.jobs.reader",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from elmo.jobs.run import ToFiles
+from elmo.jobs.run import ShardedRun
 from tests.cli.conftest import Outcome, Run, assert_refused
 from tests.jobs.jobs import contents
 from tests.jobs.processes import children, wait_until_gone
@@ -101,7 +101,7 @@ def test_ctrl_c_of_a_restarted_job_says_that_it_goes_on_without_restart(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = (*COMMAND, "--out", "v.npz", "--restart")
-    monkeypatch.setattr(ToFiles, "_finish", _ctrl_c)
+    monkeypatch.setattr(ShardedRun, "_finish", _ctrl_c)
     stopped = run(*command, stdin="".join(LINES))
     said = "elmo: interrupted; without --restart it goes on after its last whole part\n"
     assert (stopped.code, stopped.err) == (130, said)

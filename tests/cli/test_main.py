@@ -178,7 +178,7 @@ def test_every_other_way_out_has_its_code_and_line(
     def fail(_: object) -> None:
         raise error
 
-    monkeypatch.setattr("elmo.formats.load.describe", fail)
+    monkeypatch.setattr("elmo.formats.loading.describe", fail)
     assert_refused(run("info", "model"), part, code=code)
 
 
@@ -186,7 +186,7 @@ def test_verbose_shows_the_traceback_of_the_unexpected_only(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert_refused(run("--verbose", "info", "nowhere"))
-    monkeypatch.setattr("elmo.formats.load.describe", lambda _: 1 // 0)
+    monkeypatch.setattr("elmo.formats.loading.describe", lambda _: 1 // 0)
     outcome = run("info", "model", "--verbose")
     assert outcome.code == 70
     assert "Traceback" in outcome.err
@@ -197,7 +197,7 @@ def test_in_json_every_line_is_an_object(run: Run, monkeypatch: pytest.MonkeyPat
     refused = run("--log-format", "json", "info", "nowhere")
     misused = run("embd", "--log-format=json")
     done = run("embed", "corpus.txt", "--model", "model", "--out", "v.npz", "--log-format", "json")
-    monkeypatch.setattr("elmo.formats.load.describe", lambda _: 1 // 0)
+    monkeypatch.setattr("elmo.formats.loading.describe", lambda _: 1 // 0)
     unexpected = run("info", "model", "-v", "--log-format", "json")
     for outcome, code, kind in (
         (refused, 1, "FormatError"),

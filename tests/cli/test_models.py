@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from elmo import Elmo
-from elmo.engine.matmul import missing_int8, missing_packed
-from elmo.formats.load import load
+from elmo.engine.matmul import check_int8_support, check_packed_support
+from elmo.formats.loading import load
 from tests.cli.conftest import Run, assert_refused
 from tests.formats.tiny import assert_same_model, tiny_model
 
@@ -55,7 +55,7 @@ def test_info_tells_how_the_model_is_computed_here_and_why(run: Run) -> None:
 
 
 def test_int8_is_used_or_refused_in_a_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = missing_packed() or missing_int8()
+    missing = check_packed_support() or check_int8_support()
     arguments = ("embed", "corpus.txt", "--model", "model", "--precision", "int8")
     if missing is None:
         rough, exact = run(*arguments).out, run(*arguments[:-2]).out
@@ -104,7 +104,7 @@ def test_convert_can_halve_the_weights(run: Run, here: Path, dtype: str) -> None
     assert run("convert", "model", "half", "--dtype", dtype).code == 0
     sizes = [(here / folder / "model.safetensors").stat().st_size for folder in ("model", "half")]
     assert sizes[1] < 0.7 * sizes[0]
-    assert_refused(run("convert", "model", "half"), "half", "exists already")
+    assert_refused(run("convert", "model", "half"), "half", "already exists")
 
 
 def test_warm_adds_a_state_that_embed_starts_from(run: Run, here: Path) -> None:

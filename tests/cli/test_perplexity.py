@@ -116,7 +116,7 @@ def test_control_characters_do_not_reach_the_terminal(run: Run, here: Path) -> N
         (["model", "corpus.txt", "--start", "warm"], "no warm state"),
         (["model", "corpus.txt", "--out", "scores.doc"], "scores.doc"),
         (["model", "corpus.txt", "--out", "more.tsv"], "folder"),
-        (["model", "input.tsv", "--out", "input.tsv"], "among the input"),
+        (["model", "input.tsv", "--out", "input.tsv"], "one of the inputs"),
         (["model", "corpus.txt", "--split", "--format", "tokens"], "splitting"),
         (["model", "corpus.txt", "--tokenizer", "klingon"], "klingon"),
     ],

@@ -45,7 +45,7 @@ def test_text_out_of_its_order_is_told(run: Run, articles: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--out", "model"], "model: exists already; name a new folder"),
+        (["--out", "model"], "model: already exists; name a new folder"),
         (["--out", "new", "--seed", str(1 << 64)], "--seed"),
         (["--out", "new"], "sentences of 6 to 40 tokens count, so split longer lines (--split)"),
     ],

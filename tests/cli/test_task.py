@@ -247,7 +247,7 @@ def test_what_cannot_be_measured_or_asked_is_told_in_one_line(run: Run, ner: Pat
     assert_refused(run(*evaluate, ner, "dev.conll", "--out", "new/x.json"), "new/x.json: expected a name")
     assert_refused(run(*evaluate, ner, "dev.conll", "--out", "some.bin/x.tsv"), "some.bin is a file")
     assert not (here / "new").exists()
-    assert_refused(run(*evaluate, ner, "dev.conll", "--out", "dev.conll"), "dev.conll: lies among the input")
+    assert_refused(run(*evaluate, ner, "dev.conll", "--out", "dev.conll"), "dev.conll: is one of the inputs")
     assert_refused(run(*predict, ner, "empty.conll"), "found an empty file")
     assert_refused(run(*predict, ner, "--text", " "), "--text:1: expected words in the text")
     assert_refused(

@@ -42,7 +42,7 @@ def test_the_log_is_json_on_request(run: Run, text: Path) -> None:
     [
         (["empty.txt", "--out", "m"], "empty.txt"),
         (["nothing.txt", "--out", "m"], "nothing.txt"),
-        (["text.txt", "--out", "model"], "exists already"),
+        (["text.txt", "--out", "model"], "already exists"),
         (["text.txt", "--out", "m", "--dropout", "2"], "dropout"),
         (["text.txt", "--out", "m", "--learning-rate", "-1"], "learning_rate"),
         (["text.txt", "--out", "m", "--epochs", "0"], "epochs"),

@@ -78,4 +78,4 @@ def test_the_same_command_again_is_content_and_another_is_one_line(run: Run, her
     resumed = run("train", "--resume", "--out", "m")
     assert (resumed.code, resumed.err) == (0, again.err)
     other = run("train", "text.txt", "--out", "m", *SMALL, *QUICK, "--seed", "3")
-    assert_refused(other, "m: exists already; name a new folder")
+    assert_refused(other, "m: already exists; name a new folder")

@@ -93,10 +93,10 @@ def test_an_empty_stdin_is_one_line(run: Run, folder: Path) -> None:
 PLACES = {
     "text.txt/m": "cannot be",
     "/proc/m": "cannot be",
-    "/dev/null": "exists already",
-    "text.txt": "exists already",
-    "more": "exists already",
-    ".": "exists already",
+    "/dev/null": "already exists",
+    "text.txt": "already exists",
+    "more": "already exists",
+    ".": "already exists",
 }
 
 

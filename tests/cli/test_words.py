@@ -55,7 +55,7 @@ def test_what_cannot_be_written_is_refused_before_work_begins(tmp_path: Path) ->
     ):
         with pytest.raises(OutputError, match=message):
             check_result_file(tmp_path / name)
-    with pytest.raises(OutputError, match="lies among the input"):
+    with pytest.raises(OutputError, match="is one of the inputs"):
         check_result_file(tmp_path / "x.tsv", inputs=["-", tmp_path / "." / "x.tsv"])
     check_result_file(tmp_path / "x.tsv")
     check_result_file(tmp_path / "new" / "x.tsv")

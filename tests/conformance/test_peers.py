@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from elmo import Elmo
-from elmo.formats.load import convert
+from elmo.formats.loading import convert
 from tests.conformance.peers import PEERS, SCRIPTS, needs_peers
 
 pytestmark = [pytest.mark.conformance, needs_peers]

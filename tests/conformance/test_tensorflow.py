@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elmo.formats import bilm_tf, hdf5, tf_hub
+from elmo.formats import bilm_checkpoint, bilm_hdf5, tf_hub
 from elmo.formats.containers.tf_checkpoint import read_index
 from tests.conformance.peers import PEERS
 from tests.formats.tiny import assert_same_tensor, tiny_model
@@ -79,7 +79,7 @@ def test_a_training_run_of_simple_elmo_is_read_as_it_was_saved(written: Path, ca
     for name in expected.files:
         assert_bit_equal(bundle.read(name), expected[name])
     assert bool(bundle.parts) == (case == "one-layer")
-    model = bilm_tf.read(folder)
+    model = bilm_checkpoint.read(folder)
     assert model.metadata["global_step"] == 1
     assert model.softmax is not None
     table = "lm/embedding" if case == "shared" else "lm/softmax/W"
@@ -90,8 +90,8 @@ def test_a_training_run_of_simple_elmo_is_read_as_it_was_saved(written: Path, ca
 @pytest.mark.parametrize("case", ["two-layers", "no-projection", "words"])
 def test_the_checkpoint_and_simple_elmos_own_dump_of_it_give_one_model(written: Path, case: str) -> None:
     folder = written / "bilm" / case
-    ours = bilm_tf.read(folder)
-    dumped = hdf5.read_files(
+    ours = bilm_checkpoint.read(folder)
+    dumped = bilm_hdf5.read_files(
         folder / "options.json",
         folder.with_suffix(".hdf5"),
         vocab=folder / "vocab.txt" if case == "words" else None,
@@ -110,7 +110,7 @@ def test_a_saved_model_is_read_as_it_was_saved(written: Path, case: str) -> None
     for name in expected.files:
         assert_bit_equal(bundle.read(name), expected[name])
     assert bool(bundle.parts) == (case == "partitioned")
-    assert tf_hub.is_here(folder)
+    assert tf_hub.can_read(folder)
     model = tf_hub.read(folder)
     assert model.mix is not None
     assert model.mix.weights == tuple(expected["aggregation/weights"].tolist())

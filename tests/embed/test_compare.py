@@ -1,4 +1,4 @@
-"""One word in several sentences: where it is found, and how alike its vectors are."""
+"""``compare``: finding a word in several sentences, and how similar its vectors are."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def elmo() -> Elmo:
 
 
 def words(elmo: Elmo, word: str, *sentences: str) -> list[str]:
-    """What was taken for the word in each sentence."""
+    """Return the word that was found in each sentence."""
     return [use.word for use in compare(elmo, word, sentences).uses]
 
 
@@ -38,7 +38,7 @@ def test_each_layer_and_the_average_have_a_matrix_of_cosines(elmo: Elmo) -> None
         np.testing.assert_allclose(np.diag(matrix), 1.0, atol=1e-12)
 
 
-def test_the_token_layer_knows_no_context_and_the_others_do(elmo: Elmo) -> None:
+def test_only_the_token_layer_ignores_context(elmo: Elmo) -> None:
     found = compare(elmo, "bank", [RIVER, MONEY])
     assert found.matrices["0"][0, 1] == pytest.approx(1.0, abs=1e-12)
     assert found.matrices["2"][0, 1] < 0.9999
@@ -55,7 +55,7 @@ def test_rows_name_every_pair_of_every_layer_once(elmo: Elmo) -> None:
 @pytest.mark.parametrize(
     ("layers", "names"), [("top", ["2"]), ("average", ["average"]), ("concat", ["concat"]), (1, ["1"])]
 )
-def test_some_layers_can_be_asked_for(elmo: Elmo, layers: str, names: list[str]) -> None:
+def test_layers_can_be_selected(elmo: Elmo, layers: str, names: list[str]) -> None:
     found = compare(elmo, "bank", [RIVER, MONEY], layers=layers)
     assert list(found.matrices) == names
     if names[0].isdigit():
@@ -64,12 +64,12 @@ def test_some_layers_can_be_asked_for(elmo: Elmo, layers: str, names: list[str])
 
 
 @pytest.mark.parametrize("layers", [3, -1, "bottom"])
-def test_layers_that_are_not_there_are_refused(elmo: Elmo, layers: str) -> None:
+def test_unknown_layers_are_errors(elmo: Elmo, layers: str) -> None:
     with pytest.raises(ConfigError, match=r"0\.\.2"):
         compare(elmo, "bank", [RIVER, MONEY], layers=layers)
 
 
-def test_the_word_is_found_in_other_case_but_as_spelled_first(elmo: Elmo) -> None:
+def test_the_word_is_found_in_any_case_but_in_the_same_case_first(elmo: Elmo) -> None:
     assert words(elmo, "bank", "Bank and bank", "The BANK .") == ["bank", "BANK"]
     assert words(elmo, "İstanbul", "in İstanbul", "İSTANBUL") == ["İstanbul", "İSTANBUL"]
 
@@ -82,7 +82,7 @@ def test_a_word_is_not_found_inside_another(elmo: Elmo) -> None:
         compare(elmo, "cafe", ["cafe\u0301", "cafe"])
 
 
-def test_a_phrase_stands_for_all_its_tokens(elmo: Elmo) -> None:
+def test_a_phrase_has_all_its_tokens(elmo: Elmo) -> None:
     found = compare(elmo, "New York", ["I love New  York !", ["new", "york"]])
     assert [use.tokens for use in found.uses] == [("New", "York"), ("new", "york")]
     vectors = np.asarray(elmo.encode("I love New  York !", layers="top").span(2, 4))
@@ -90,31 +90,31 @@ def test_a_phrase_stands_for_all_its_tokens(elmo: Elmo) -> None:
     assert found.matrices["2"][0, 1] == pytest.approx(similarity(vectors, other), abs=1e-12)
 
 
-def test_a_mark_chooses_another_place_or_another_word(elmo: Elmo) -> None:
+def test_a_mark_selects_another_occurrence_or_another_word(elmo: Elmo) -> None:
     found = compare(elmo, "bank", ["the bank by the [[bank]]", "the river [[shore]] ."])
     assert [(use.text, use.word, use.span) for use in found.uses] == [
         ("the bank by the bank", "bank", (16, 20)),
         ("the river shore .", "shore", (10, 15)),
     ]
-    unmarked = elmo.encode("the bank by the bank", layers=2)
+    encoding = elmo.encode("the bank by the bank", layers=2)
     shore = elmo.encode("the river shore .", layers=2).word("shore")
-    assert found.matrices["2"][0, 1] == pytest.approx(similarity(unmarked.vectors[4], shore), abs=1e-12)
+    assert found.matrices["2"][0, 1] == pytest.approx(similarity(encoding.vectors[4], shore), abs=1e-12)
 
 
 @pytest.mark.parametrize("sentence", ["[[a]] [[b]]", "a [[ ]] b"])
-def test_a_wrong_mark_is_named_with_its_sentence(elmo: Elmo, sentence: str) -> None:
+def test_errors_name_the_sentence_of_a_wrong_mark(elmo: Elmo, sentence: str) -> None:
     with pytest.raises(DataError, match="sentence 1: expected one word marked"):
         compare(elmo, "a", [sentence, "a"])
 
 
-def test_chinese_words_are_found_and_a_part_of_a_token_is_told(
+def test_chinese_words_are_found_and_a_part_of_a_token_is_a_warning(
     elmo: Elmo, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="elmo"):
         found = compare(elmo, "苹果", [["我", "吃", "苹果"], ["苹果树"]])
     assert [use.tokens for use in found.uses] == [("苹果",), ("苹果树",)]
     assert [record.getMessage() for record in caplog.records] == [
-        "sentence 2: '苹果' is part of a token, whose vector is taken: '苹果树'; is the tokenizer right?"
+        "sentence 2: '苹果' is only part of the token '苹果树', whose vector is used; check the tokenizer"
     ]
 
 
@@ -130,7 +130,7 @@ def test_chinese_words_are_found_and_a_part_of_a_token_is_told(
         ("b\nank", ["x\ny " * 50, ""], "sentence 1 does not"),
     ],
 )
-def test_what_cannot_be_compared_is_refused_in_one_line(
+def test_invalid_comparisons_are_one_line_errors(
     elmo: Elmo, word: str, sentences: list[str], reason: str
 ) -> None:
     with pytest.raises(DataError, match=reason) as caught:
@@ -139,13 +139,13 @@ def test_what_cannot_be_compared_is_refused_in_one_line(
     assert len(str(caught.value)) < 250
 
 
-def test_hostile_text_is_ordinary_text(elmo: Elmo) -> None:
+def test_unusual_characters_are_ordinary_text(elmo: Elmo) -> None:
     found = compare(elmo, "bank", ["\x00 bank \ud800", "<S> bank \u2028 (.*+[", "bank " * 3000])
     assert [use.word for use in found.uses] == ["bank"] * 3
     assert words(elmo, "(.*+[", "a (.*+[ b", "(.*+[") == ["(.*+["] * 2
 
 
-def test_json_holds_everything(elmo: Elmo) -> None:
+def test_json_has_the_whole_comparison(elmo: Elmo) -> None:
     found = compare(elmo, "bank", [RIVER, MONEY])
     values = json.loads(json.dumps(found.to_json()))
     assert values["word"] == "bank"

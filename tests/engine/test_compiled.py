@@ -12,13 +12,13 @@ import torch
 from elmo.embed.elmo import Elmo
 from elmo.engine import lstm as compiled
 from elmo.engine import lstm as lstm_rows
-from elmo.engine.batches import Lanes
-from elmo.engine.lstm import LstmRows
-from elmo.engine.matmul import Kernels, choose, plain
+from elmo.engine.batches import BatchSchedule
+from elmo.engine.lstm import FrozenLstm
+from elmo.engine.matmul import Kernels, choose_kernels, plain_kernels
 from elmo.model.lstm import LstmState, ProjectedLstm
 from tests.formats.tiny import tiny_model
 
-KERNELS = choose(torch.ones(1))
+KERNELS = choose_kernels(torch.ones(1))
 SENTENCES = [
     [random.Random(k).choice(["the", "river", "bank", "café"]) for _ in range(k % 9)] for k in range(24)
 ]
@@ -69,9 +69,9 @@ def layer(name: str, monkeypatch: pytest.MonkeyPatch) -> ProjectedLstm:
 
 
 def read(
-    rows: LstmRows, sentences: list[torch.Tensor], start: LstmState
+    rows: FrozenLstm, sentences: list[torch.Tensor], start: LstmState
 ) -> tuple[list[torch.Tensor], LstmState]:
-    lanes = Lanes.of([len(one) for one in sentences], max_lanes=KERNELS.max_rows, device=torch.device("cpu"))
+    lanes = BatchSchedule.of([len(one) for one in sentences], max_lanes=KERNELS.max_rows, device=torch.device("cpu"))
     inputs = torch.zeros(lanes.n_rows(KERNELS), sentences[0].size(1))
     places = [torch.from_numpy(place) for place in lanes.places(is_mirrored=False)]
     for place, one in zip(places, sentences, strict=True):
@@ -98,7 +98,7 @@ def test_a_sentence_alone_gets_the_bits_it_gets_among_others_and_those_of_the_re
     lstm = layer(name, monkeypatch)
     sentences = [torch.randn(length, lstm.input_weight.size(1)) * 0.5 for length in (14, 3, 1, 30, 300, 2)]
     start = start_of(lstm, len(sentences))
-    rows = LstmRows(lstm, KERNELS)
+    rows = FrozenLstm(lstm, KERNELS)
     together, last = read(rows, sentences, start)
     for k in (0, 1, 2, 3, 4, 5, 0):  # the first few are read as others are
         alone, left = read(rows, [sentences[k]], LstmState(start.hidden[k : k + 1], start.cell[k : k + 1]))
@@ -174,7 +174,7 @@ def test_weights_are_copied_for_lone_sentences_only_when_some_have_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lstm = layer("as published, in one product", monkeypatch)
-    rows, start = LstmRows(lstm, KERNELS), start_of(lstm, 1)
+    rows, start = FrozenLstm(lstm, KERNELS), start_of(lstm, 1)
     sentence = torch.randn(4, 32)
     with torch.inference_mode():
         read(rows, [sentence] * 9, start_of(lstm, 9))
@@ -194,7 +194,7 @@ def test_sums_in_an_unknown_order_are_found_out_and_sentences_read_as_others_are
     monkeypatch.setattr(compiled, "_CHAINS", (100,))
     monkeypatch.setattr(compiled, "_PARTS", (7,))
     monkeypatch.setattr(compiled, "part_size", lambda n_in: 100)
-    rows, start = LstmRows(lstm, KERNELS), start_of(lstm, 3)
+    rows, start = FrozenLstm(lstm, KERNELS), start_of(lstm, 3)
     sentences = [torch.randn(4, 36), torch.randn(3, 36), torch.randn(4, 36)]
     among = read(rows, sentences, start)[0][0]
     alone = LstmState(start.hidden[:1], start.cell[:1])
@@ -235,7 +235,7 @@ def test_an_environment_variable_switches_it_off(monkeypatch: pytest.MonkeyPatch
 
 
 def test_other_products_and_many_threads_keep_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    reason = compiled.missing(plain(torch.ones(1), "asked for"))
+    reason = compiled.missing(plain_kernels(torch.ones(1), "asked for"))
     assert reason == "compiled loops go with packed weights: asked for"
     half = Kernels("packed", "bfloat16", "asked for")
     assert compiled.missing(half) == "products of bfloat16 have their own tanh"

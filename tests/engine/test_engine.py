@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from elmo.embed.elmo import Elmo
 from elmo.engine import bilm as engine_room
 from elmo.engine.bilm import Engine
-from elmo.engine.matmul import missing_int8, missing_packed
+from elmo.engine.matmul import check_int8_support, check_packed_support
 from elmo.errors import ConfigError, SentenceTooLongError
 from elmo.model.bilm import BiLmState
 from elmo.text.ids import ByteAlphabet, TokenIndexer
@@ -23,7 +23,7 @@ from tests.formats.tiny import tiny_model
 from tests.model.options import CONFIGS, random_bilm
 
 needs_int8 = pytest.mark.skipif(
-    (missing_packed() or missing_int8()) is not None, reason="no products of eight bits here"
+    (check_packed_support() or check_int8_support()) is not None, reason="no products of eight bits here"
 )
 
 SHAPES = {
@@ -58,7 +58,7 @@ def no_onednn() -> Iterator[None]:
 
 @pytest.fixture(params=["packed", "plain"])
 def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Both ways to multiply, whatever this machine would choose."""
+    """Both ways to multiply, whatever this machine would choose_kernels."""
     if request.param == "plain":
         with no_onednn():
             yield "plain"
@@ -139,7 +139,7 @@ def test_no_other_sentence_order_batch_memory_or_tile_changes_a_bit(
     order = list(range(len(sentences)))
     chance.shuffle(order)
     if is_fresh:
-        ELMO._engine.forget()
+        ELMO._engine.reset()
     found = ELMO.encode([sentences[k] for k in order], layers="all", batch_size=batch_size)
     for k, encoding in zip(order, found, strict=True):
         assert encoding.vectors.tobytes() == alone[k].tobytes()
@@ -148,7 +148,7 @@ def test_no_other_sentence_order_batch_memory_or_tile_changes_a_bit(
 def test_tiles_of_a_few_tokens_give_the_same_bits_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     sentences = random_sentences(30)
     expected = ELMO._engine.run(sentences)
-    monkeypatch.setattr(engine_room, "PIECE_TOKENS", 50)
+    monkeypatch.setattr(engine_room, "BATCH_TOKENS", 50)
     found = ELMO._engine.run(sentences)
     assert all(torch.equal(one, other) for one, other in zip(found.layers, expected.layers, strict=True))
     assert torch.equal(found.state.cell, expected.state.cell)

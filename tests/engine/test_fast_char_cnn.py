@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from elmo.engine.token_layer import read_words
+from elmo.engine.token_layer import run_char_cnn
 from elmo.model.token_layer import CharCnn
 
 N_CHARS, PADDING = 12, 20
@@ -51,7 +51,7 @@ def test_values_and_gradients_are_the_references(activation: str, filters, n_hig
     cnn = random_cnn(activation, filters, n_highway)
     char_ids = words_of([3, 12, 1, 5, 11, 3, 8, 10, 9, 0, 4, 4, 7] + [3] * 150)
     expected = values_and_gradients(cnn, cnn, char_ids)
-    found = values_and_gradients(lambda ids: read_words(cnn, ids), cnn, char_ids)
+    found = values_and_gradients(lambda ids: run_char_cnn(cnn, ids), cnn, char_ids)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
@@ -61,7 +61,7 @@ def test_any_ids_at_all_give_the_references_vectors(char_ids: list[list[int]]) -
     cnn = random_cnn()
     with torch.no_grad():
         ids = torch.tensor(char_ids)
-        torch.testing.assert_close(read_words(cnn, ids), cnn(ids), rtol=0, atol=1e-12)
+        torch.testing.assert_close(run_char_cnn(cnn, ids), cnn(ids), rtol=0, atol=1e-12)
 
 
 def test_the_padding_window_takes_part_in_the_max_even_of_one_word() -> None:
@@ -71,16 +71,16 @@ def test_the_padding_window_takes_part_in_the_max_even_of_one_word() -> None:
         cnn.char_embed.weight[PADDING] = 1.0
         cnn.convolutions[0].weight.fill_(1.0)
         char_ids = words_of([3])
-        assert (read_words(cnn, char_ids) > 4).all()
-        torch.testing.assert_close(read_words(cnn, char_ids), cnn(char_ids), rtol=0, atol=1e-12)
+        assert (run_char_cnn(cnn, char_ids) > 4).all()
+        torch.testing.assert_close(run_char_cnn(cnn, char_ids), cnn(char_ids), rtol=0, atol=1e-12)
 
 
 def test_no_words_give_no_vectors() -> None:
-    assert read_words(random_cnn(), words_of([])).shape == (0, 12)
+    assert run_char_cnn(random_cnn(), words_of([])).shape == (0, 12)
 
 
 def test_in_float32_vectors_are_near_the_references() -> None:
     cnn = random_cnn().float()
     char_ids = words_of([3, 12, 1, 5])
     with torch.no_grad():
-        torch.testing.assert_close(read_words(cnn, char_ids), cnn(char_ids), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(run_char_cnn(cnn, char_ids), cnn(char_ids), rtol=1e-5, atol=1e-5)

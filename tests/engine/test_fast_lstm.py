@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmo.engine.lstm import read_layer
+from elmo.engine.lstm import run_lstm_window
 from elmo.errors import ShapeError
 from elmo.model.lstm import LstmState, ProjectedLstm
 
@@ -61,7 +61,7 @@ def values_and_gradients(read, lstm: ProjectedLstm, **window: int) -> dict[str, 
 def test_values_and_gradients_are_the_references_in_float64(kind: str) -> None:
     lstm = random_lstm(kind)
     expected = values_and_gradients(reference, lstm)
-    found = values_and_gradients(read_layer, lstm)
+    found = values_and_gradients(run_lstm_window, lstm)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
@@ -79,7 +79,7 @@ def test_a_start_resets_the_state_and_stops_gradients(kind: str) -> None:
         return torch.cat(outputs, dim=1), state
 
     def at_once(lstm: ProjectedLstm, inputs: Tensor, state: LstmState) -> tuple[Tensor, LstmState]:
-        return read_layer(lstm, inputs, state, starts=starts)
+        return run_lstm_window(lstm, inputs, state, starts=starts)
 
     lstm = random_lstm(kind)
     expected = values_and_gradients(token_by_token, lstm)
@@ -88,7 +88,7 @@ def test_a_start_resets_the_state_and_stops_gradients(kind: str) -> None:
 
 def test_the_clips_are_reached_and_not_always() -> None:
     lstm = random_lstm("clips")
-    outputs, last = read_layer(lstm, *random_window(lstm))
+    outputs, last = run_lstm_window(lstm, *random_window(lstm))
     for x, clip in ((outputs, lstm.state_clip), (last.cell, lstm.cell_clip)):
         n_clipped = int((x.abs() == clip).sum())
         assert 0 < n_clipped < x.numel()
@@ -100,7 +100,7 @@ def test_values_and_gradients_are_near_the_references_in_float32() -> None:
         input_width=32, state_width=32, cell_width=128, cell_clip=3.0, state_clip=3.0, forget_bias=1.0
     )
     expected = values_and_gradients(reference, lstm, batch=16, time=20)
-    found = values_and_gradients(read_layer, lstm, batch=16, time=20)
+    found = values_and_gradients(run_lstm_window, lstm, batch=16, time=20)
     for name, x in expected.items():
         torch.testing.assert_close(found[name], x, rtol=0, atol=1e-5 * max(1.0, float(x.abs().max())))
 
@@ -115,7 +115,7 @@ def test_gradients_agree_with_finite_differences(kind: str) -> None:
         changed = ProjectedLstm.__new__(ProjectedLstm)
         changed.__dict__.update(lstm.__dict__, _parameters={**lstm._parameters})
         changed._parameters.update(zip(names, weights, strict=True))
-        outputs, last = read_layer(changed, inputs, LstmState(hidden, cell))
+        outputs, last = run_lstm_window(changed, inputs, LstmState(hidden, cell))
         return outputs, last.hidden, last.cell
 
     everything = (inputs, state.hidden, state.cell, *lstm.parameters())
@@ -132,23 +132,23 @@ def test_on_the_very_edge_of_a_clip_gradients_pass_as_they_do_through_clamp(clip
         torch.nn.init.zeros_(lstm.input_weight)
         torch.nn.init.zeros_(lstm.state_weight)
         inputs, state = random_window(lstm, batch=1, time=1)
-        outputs, last = read_layer(lstm, inputs, state)
+        outputs, last = run_lstm_window(lstm, inputs, state)
         if clipped == "cell":
             lstm.cell_clip = last.cell.abs().max().item()
         else:
             lstm.state_clip = outputs.abs().max().item()
         torch.testing.assert_close(
-            values_and_gradients(read_layer, lstm, batch=1, time=1),
+            values_and_gradients(run_lstm_window, lstm, batch=1, time=1),
             values_and_gradients(reference, lstm, batch=1, time=1),
             rtol=0,
             atol=1e-6,
         )
-        free = values_and_gradients(read_layer, lstm, batch=1, time=1)
+        free = values_and_gradients(run_lstm_window, lstm, batch=1, time=1)
         assert free["gradient of start cell"].abs().min() > 0
         for name in ("cell_clip", "state_clip"):  # a little lower, and the gradient ends
             clip = getattr(lstm, name)
             setattr(lstm, name, None if clip is None else clip * (1 - 1e-6))
-        lower = values_and_gradients(read_layer, lstm, batch=1, time=1)
+        lower = values_and_gradients(run_lstm_window, lstm, batch=1, time=1)
         assert not torch.equal(lower["gradient of start cell"], free["gradient of start cell"])
 
 
@@ -159,7 +159,7 @@ def test_products_in_bfloat16_stay_near_and_weights_get_full_gradients() -> None
     )
 
     def read(*args) -> tuple[Tensor, LstmState]:
-        return read_layer(*args, has_bf16_products=True)
+        return run_lstm_window(*args, has_bf16_products=True)
 
     expected = values_and_gradients(reference, lstm, batch=16)
     found = values_and_gradients(read, lstm, batch=16)
@@ -172,9 +172,9 @@ def test_products_in_bfloat16_stay_near_and_weights_get_full_gradients() -> None
 def test_a_window_in_two_parts_with_the_state_handed_on_is_the_window() -> None:
     lstm = random_lstm("clips")
     inputs, state = random_window(lstm)
-    whole, last = read_layer(lstm, inputs, state)
-    first, between = read_layer(lstm, inputs[:, :2], state)
-    second, end = read_layer(lstm, inputs[:, 2:], between)
+    whole, last = run_lstm_window(lstm, inputs, state)
+    first, between = run_lstm_window(lstm, inputs[:, :2], state)
+    second, end = run_lstm_window(lstm, inputs[:, 2:], between)
     torch.testing.assert_close(torch.cat([first, second], dim=1), whole, rtol=0, atol=1e-12)
     torch.testing.assert_close((end.hidden, end.cell), (last.hidden, last.cell), rtol=0, atol=1e-12)
 
@@ -183,7 +183,7 @@ def test_gradients_are_computed_for_those_who_want_them_only() -> None:
     lstm = random_lstm("clips")
     inputs, state = random_window(lstm)
     lstm.requires_grad_(False)
-    outputs, _ = read_layer(lstm, inputs, LstmState(state.hidden.detach(), state.cell.detach()))
+    outputs, _ = run_lstm_window(lstm, inputs, LstmState(state.hidden.detach(), state.cell.detach()))
     outputs.sum().backward()
     assert inputs.grad is not None
     assert all(weight.grad is None for weight in lstm.parameters())
@@ -193,7 +193,7 @@ def test_inputs_and_start_are_left_as_they_were() -> None:
     lstm = random_lstm("clips")
     inputs, state = random_window(lstm)
     before = [x.detach().clone() for x in (inputs, state.hidden, state.cell, *lstm.parameters())]
-    outputs, last = read_layer(lstm, inputs, state)
+    outputs, last = run_lstm_window(lstm, inputs, state)
     kept = outputs.detach().clone()
     (outputs.sum() + last.cell.sum()).backward()
     assert torch.equal(outputs, kept)
@@ -205,10 +205,10 @@ def test_shapes_that_do_not_fit_are_named() -> None:
     lstm = random_lstm("clips")
     inputs, state = random_window(lstm)
     with pytest.raises(ShapeError, match=r"shape \(batch, time, 5\) .* found \(3, 6, 4\)"):
-        read_layer(lstm, inputs[:, :, :4], state)
+        run_lstm_window(lstm, inputs[:, :, :4], state)
     with pytest.raises(
         ShapeError, match=r"a state of \(\(2, 4\), \(2, 7\)\), found .*\(\(3, 4\), \(3, 7\)\)"
     ):
-        read_layer(lstm, inputs[:2], state)
+        run_lstm_window(lstm, inputs[:2], state)
     with pytest.raises(ShapeError, match=r"found \(3, 0, 5\)"):
-        read_layer(lstm, inputs[:, :0], state)
+        run_lstm_window(lstm, inputs[:, :0], state)

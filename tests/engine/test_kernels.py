@@ -6,16 +6,16 @@ import torch.nn.functional as F
 
 from elmo.engine import matmul as kernels
 from elmo.engine import matmul as products
-from elmo.engine.matmul import InexactError, Kernels, PackedProduct, choose, plain
+from elmo.engine.matmul import InexactError, Kernels, PackedProduct, choose_kernels, plain
 from elmo.errors import ConfigError
 
 WEIGHT = torch.randn(40, 24, generator=torch.Generator().manual_seed(0))
-HAS_INT8 = products.missing_packed() is None and products.missing_int8() is None
-CHOICES = [plain(WEIGHT, "asked for"), choose(WEIGHT)]
+HAS_INT8 = products.check_packed_support() is None and products.check_int8_support() is None
+CHOICES = [plain_kernels(WEIGHT, "asked for"), choose_kernels(WEIGHT)]
 if HAS_INT8:
-    CHOICES.append(choose(WEIGHT, is_int8=True))
+    CHOICES.append(choose_kernels(WEIGHT, is_int8=True))
 each = pytest.mark.parametrize("chosen", CHOICES, ids=lambda chosen: f"{chosen.name} {chosen.precision}")
-needs_packed = pytest.mark.skipif(products.missing_packed() is not None, reason="no packed weights here")
+needs_packed = pytest.mark.skipif(products.check_packed_support() is not None, reason="no packed weights here")
 needs_int8 = pytest.mark.skipif(not HAS_INT8, reason="no products of eight bits here")
 
 
@@ -53,7 +53,7 @@ def test_a_row_has_the_same_bits_among_any_rows(chosen: Kernels) -> None:
 @pytest.mark.parametrize("n_out", [4, 8, 11, 21, 40])
 def test_a_row_of_any_width_has_the_same_bits_at_any_place(width: int, n_out: int) -> None:
     weight, bias, x = rows(n_out, width), rows(1, n_out)[0], rows(kernels.PLAIN_ROWS, width)
-    product = plain(weight, "asked for").product(weight, bias)
+    product = plain_kernels(weight, "asked for").product(weight, bias)
     right = product(x)
     torch.testing.assert_close(right, F.linear(x, weight, bias))
     for moved in (torch.arange(len(x)).flip(0), torch.arange(len(x)).roll(1)):
@@ -73,7 +73,7 @@ def test_rows_cover_what_is_asked_for_and_are_never_one(chosen: Kernels) -> None
 def test_a_long_sum_in_parts_is_closer_to_the_truth() -> None:
     weight, x = rows(64, 2048), rows(32, 2048)
     truth = F.linear(x.double(), weight.double())
-    whole, parts = choose(weight).product(weight)(x), choose(weight).fine_product(weight)(x)
+    whole, parts = choose_kernels(weight).product(weight)(x), choose_kernels(weight).fine_product(weight)(x)
     errors = [float((found - truth).square().mean().sqrt()) for found in (whole, parts)]
     assert errors[1] < 0.8 * errors[0]
 
@@ -82,7 +82,7 @@ def test_half_precision_multiplies_in_half_and_adds_up_in_float(monkeypatch: pyt
     weight = WEIGHT.bfloat16()
     x = rows(32, 24)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    chosen = choose(weight)
+    chosen = choose_kernels(weight)
     found = chosen.product(weight)(x)
     assert (chosen.name, chosen.precision, found.dtype) == ("plain", "bfloat16", torch.float32)
     torch.testing.assert_close(found, F.linear(x, weight.float()), rtol=0, atol=0.1)
@@ -97,7 +97,7 @@ def test_bfloat16_has_products_of_its_own_where_the_processor_has_units(
         pytest.skip("oneDNN cannot even emulate bfloat16 on this processor")
     monkeypatch.setattr(kernels, "has_bfloat16", lambda: has_units)
     weight = WEIGHT.bfloat16()
-    chosen = choose(weight)
+    chosen = choose_kernels(weight)
     assert (chosen.name, chosen.precision) == ("packed", "bfloat16" if has_units else "float32")
     x = rows(6, 24)
     found = chosen.product(weight)(x)  # emulated here, if need be
@@ -115,7 +115,7 @@ def test_rows_that_depend_on_others_are_found_out(monkeypatch: pytest.MonkeyPatc
         return whole(self, x, added) + 1e-6 * len(x)
 
     monkeypatch.setattr(products, "_IS_EXACT", {})
-    chosen = choose(WEIGHT)
+    chosen = choose_kernels(WEIGHT)
     monkeypatch.setattr(PackedProduct, "__call__", depends)
     with pytest.raises(InexactError, match=r"depend on other rows for weights of \(33, 21\)"):
         chosen.product(weight)
@@ -145,6 +145,6 @@ def test_rows_of_zeros_stay_finite_in_eight_bits() -> None:
 def test_int8_is_refused_where_it_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     with pytest.raises(ConfigError, match=r"no units for products of eight bits .*; use float32"):
-        choose(WEIGHT, is_int8=True)
+        choose_kernels(WEIGHT, is_int8=True)
     with pytest.raises(ConfigError, match="int8 is for processors; use float32"):
-        choose(torch.empty(2, device="meta"), is_int8=True)
+        choose_kernels(torch.empty(2, device="meta"), is_int8=True)

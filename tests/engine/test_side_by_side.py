@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from elmo.engine.threads import SideBySide
+from elmo.engine.threads import ThreadPool
 
 
 def test_results_come_in_the_order_of_the_pieces_from_threads_of_their_own() -> None:
@@ -15,7 +15,7 @@ def test_results_come_in_the_order_of_the_pieces_from_threads_of_their_own() -> 
         both_started.wait()
         return name, threading.get_ident()
 
-    with SideBySide() as side:
+    with ThreadPool() as side:
         (first, one), (second, other) = side.run(lambda: piece("a"), lambda: piece("b"))
     assert (first, second) == ("a", "b")
     assert len({one, other, threading.get_ident()}) == 3
@@ -25,7 +25,7 @@ def test_workers_share_the_threads_and_leave_the_callers_alone() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(4)
     try:
-        with SideBySide() as side:
+        with ThreadPool() as side:
             assert side.run(torch.get_num_threads, torch.get_num_threads) == [2, 2]
         assert torch.get_num_threads() == 4
     finally:
@@ -41,7 +41,7 @@ def test_gradients_taken_side_by_side_are_those_taken_in_turn() -> None:
         return found
 
     expected = [gradient(x) for x in inputs]
-    with SideBySide() as side:
+    with ThreadPool() as side:
         for _ in range(20):
             found = side.run(lambda: gradient(inputs[0]), lambda: gradient(inputs[1]))
             assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
@@ -53,6 +53,6 @@ def test_the_first_failure_is_raised_when_all_have_ended() -> None:
     def fail() -> None:
         raise ValueError("piece 0")
 
-    with SideBySide() as side, pytest.raises(ValueError, match="piece 0"):
+    with ThreadPool() as side, pytest.raises(ValueError, match="piece 0"):
         side.run(fail, lambda: ended.append(1))
     assert ended == [1]

@@ -1,6 +1,6 @@
 """Damaged copies of a model in, one outcome per copy out: refused with a typed error, loaded, or worse.
 
-All copies of a format are loaded by ``elmo.formats.load.load`` in one fresh process, which watches
+All copies of a format are loaded by ``elmo.formats.loading.load`` in one fresh process, which watches
 itself: time, peak memory beyond the imports, paths opened outside the model, and any attempt to run
 code. When a copy kills the process, that is the copy's outcome, and a new process takes the rest.
 """
@@ -191,7 +191,7 @@ def _watch_and_load() -> None:
     import safetensors.torch  # noqa: F401
     import torch
 
-    import elmo.formats.load
+    import elmo.formats.loading
     from elmo.errors import ElmoError
 
     torch.set_num_threads(1)
@@ -222,7 +222,7 @@ def _watch_and_load() -> None:
         begin = time.process_time()  # others may be using the machine
         allowed[:] = [os.path.realpath(case), scratch]
         try:
-            model = elmo.formats.load.load(case)
+            model = elmo.formats.loading.load(case)
             finite = all(bool(weight.isfinite().all()) for weight in model.weights.values())
             result, detail = ("loaded", "") if finite else ("untyped", "loaded values that are not finite")
             del model

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from elmo.formats import hdf5, native
-from elmo.formats.load import load
+from elmo.formats import bilm_hdf5, native
+from elmo.formats.loading import load
 from elmo.formats.pretrained import fingerprint
 from tests.formats.damage import Outcome, assert_refused_or_sound, flips_and_cuts, load_all
 from tests.formats.tiny import tiny_model
@@ -26,7 +26,7 @@ from tests.formats.tiny import tiny_model
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("archive")
     native.write(tiny_model(softmax=True), folder / "native")
-    hdf5.write(tiny_model(vocab=True), folder / "hdf5")
+    bilm_hdf5.write(tiny_model(vocab=True), folder / "hdf5")
     return folder
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from elmo.errors import ConfigError, FormatError, OutputError
-from elmo.formats import hdf5
+from elmo.formats import bilm_hdf5
 from elmo.text.ids import Vocabulary
 from tests.formats.tiny import WORDS, assert_same_model, tiny_model
 from tests.formats.write_published import arrays, options, publish, stored
@@ -55,10 +55,10 @@ def assert_stored_again(source: Path, copy: Path) -> None:
 @pytest.mark.parametrize("values", COMBINATIONS, ids=range(len(COMBINATIONS)))
 def test_every_combination_of_options_comes_back_bit_by_bit(tmp_path: Path, values: dict[str, Any]) -> None:
     publish(tmp_path / "a", values, words=WORDS)
-    model = hdf5.read(tmp_path / "a")
-    hdf5.write(model, tmp_path / "b")
+    model = bilm_hdf5.read(tmp_path / "a")
+    bilm_hdf5.write(model, tmp_path / "b")
     assert_stored_again(tmp_path / "a" / "weights.hdf5", tmp_path / "b" / "weights.hdf5")
-    again = hdf5.read(tmp_path / "b")
+    again = bilm_hdf5.read(tmp_path / "b")
     assert_same_model(again, model)
     assert again.config.lstm.n_layers == values["lstm"].get("n_layers", 1)
     assert again.config.lstm.has_skip == values["lstm"]["use_skip_connections"]
@@ -68,8 +68,8 @@ def test_every_combination_of_options_comes_back_bit_by_bit(tmp_path: Path, valu
 @needs_fixtures
 @pytest.mark.parametrize("name", ["allennlp", "bilm-tf"])
 def test_the_published_fixtures_come_back_bit_by_bit(tmp_path: Path, name: str) -> None:
-    model = hdf5.read(FIXTURES / name)
-    hdf5.write(model, tmp_path / "copy")
+    model = bilm_hdf5.read(FIXTURES / name)
+    bilm_hdf5.write(model, tmp_path / "copy")
     assert (
         stored(tmp_path / "copy" / "weights.hdf5").keys()
         == stored(FIXTURES / name / "lm_weights.hdf5").keys()
@@ -82,7 +82,7 @@ def test_the_published_fixtures_come_back_bit_by_bit(tmp_path: Path, name: str) 
 @needs_fixtures
 def test_a_token_cache_takes_the_place_of_the_characters() -> None:
     folder = FIXTURES / "allennlp"
-    model = hdf5.read_files(
+    model = bilm_hdf5.read_files(
         folder / "options.json",
         folder / "lm_weights.hdf5",
         vocab=folder / "vocab_test.txt",
@@ -97,7 +97,7 @@ def test_a_token_cache_takes_the_place_of_the_characters() -> None:
 def test_gates_and_matrices_stand_where_the_network_expects_them(tmp_path: Path) -> None:
     values = options()
     datasets = arrays(values)
-    weights = hdf5.read(publish(tmp_path, values, datasets=datasets)).weights
+    weights = bilm_hdf5.read(publish(tmp_path, values, datasets=datasets)).weights
     i, j, f, o = np.split(datasets[f"{CELL}/W_0"], 4, axis=1)  # TensorFlow's order
     expected = np.concatenate([i, f, j, o], axis=1)
     assert np.array_equal(weights["backward_stack.1.input_weight"].numpy(), expected[:4].T)
@@ -122,14 +122,14 @@ def test_gates_and_matrices_stand_where_the_network_expects_them(tmp_path: Path)
 @pytest.mark.parametrize("dtype", ["f2", "f8", ">f4"])
 def test_other_precisions_become_float32(tmp_path: Path, dtype: str) -> None:
     datasets = arrays(options(), dtype=dtype)
-    model = hdf5.read(publish(tmp_path, datasets=datasets))
+    model = bilm_hdf5.read(publish(tmp_path, datasets=datasets))
     bias = model.weights["token_layer.cnn.convolutions.0.bias"]
     assert np.array_equal(bias.numpy(), datasets["CNN/b_cnn_0"].astype("f4"))
 
 
 def test_compressed_weights_are_read(tmp_path: Path) -> None:
-    plain = hdf5.read(publish(tmp_path / "a"))
-    packed = hdf5.read(publish(tmp_path / "b", chunks=True, compression="gzip", shuffle=True))
+    plain = bilm_hdf5.read(publish(tmp_path / "a"))
+    packed = bilm_hdf5.read(publish(tmp_path / "b", chunks=True, compression="gzip", shuffle=True))
     assert_same_model(packed, plain)
 
 
@@ -139,16 +139,16 @@ def test_file_names_vary_and_strangers_lie_beside(tmp_path: Path) -> None:
         file["0"] = np.zeros((2, 3, 4))
     (tmp_path / "broken.h5").write_bytes(b"\x89HDF\r\n\x1a\n and no more")
     (tmp_path / "dir.hdf5").mkdir()
-    assert hdf5.is_here(tmp_path)
-    assert hdf5.read(tmp_path).vocab is None
+    assert bilm_hdf5.can_read(tmp_path)
+    assert bilm_hdf5.read(tmp_path).vocab is None
 
 
 def test_a_vocabulary_of_any_published_name_is_found(tmp_path: Path) -> None:
     publish(tmp_path)
     (tmp_path / "vocab-2016-09-10.txt").write_text("<S>\n</S>\n<UNK>\n!!!MAXTERMID\nriver\n")
-    assert hdf5.read(tmp_path).vocab == Vocabulary(("<S>", "</S>", "<UNK>", "river"))
+    assert bilm_hdf5.read(tmp_path).vocab == Vocabulary(("<S>", "</S>", "<UNK>", "river"))
     (tmp_path / "vocab.txt").write_text("<S>\n</S>\n<UNK>\n")
-    vocab = hdf5.read(tmp_path).vocab
+    vocab = bilm_hdf5.read(tmp_path).vocab
     assert vocab is not None
     assert len(vocab) == 3
 
@@ -157,19 +157,19 @@ def test_several_vocabularies_without_a_plain_name_are_left_alone(tmp_path: Path
     publish(tmp_path)
     (tmp_path / "vocab_a.txt").write_text("a\n")
     (tmp_path / "vocab_b.txt").write_text("b\n")
-    assert hdf5.read(tmp_path).vocab is None
+    assert bilm_hdf5.read(tmp_path).vocab is None
 
 
 def test_notes_of_the_publisher_and_of_training_are_kept(tmp_path: Path) -> None:
     publish(tmp_path / "a", options(n_epochs=10, reverse=None))
     (tmp_path / "a" / "meta.json").write_text('{"name": "Norwegian", "corpus": ["x"]}')
-    model = hdf5.read(tmp_path / "a")
+    model = bilm_hdf5.read(tmp_path / "a")
     assert model.metadata == {"training": {"n_epochs": 10, "reverse": None},
                               "meta": {"name": "Norwegian", "corpus": ["x"]}}  # fmt: skip
-    hdf5.write(model, tmp_path / "b")
-    assert hdf5.read(tmp_path / "b").metadata == model.metadata
+    bilm_hdf5.write(model, tmp_path / "b")
+    assert bilm_hdf5.read(tmp_path / "b").metadata == model.metadata
     (tmp_path / "a" / "meta.json").write_text("no JSON")
-    assert "meta" not in hdf5.read(tmp_path / "a").metadata
+    assert "meta" not in bilm_hdf5.read(tmp_path / "a").metadata
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_a_softmax_is_found_in_every_layout(tmp_path: Path, name: str, prefix: s
     weight, bias = np.random.default_rng(1).normal(size=(2, len(WORDS), 4)).astype("f4")
     with h5py.File(tmp_path / name, "a") as file:
         file[f"{prefix}W"], file[f"{prefix}b"] = weight, bias[:, 0]
-    model = hdf5.read(tmp_path)
+    model = bilm_hdf5.read(tmp_path)
     assert model.softmax is not None
     assert np.array_equal(model.softmax.weight.numpy(), weight)
     assert np.array_equal(model.softmax.bias.numpy(), bias[:, 0])
@@ -189,30 +189,30 @@ def test_a_softmax_is_found_in_every_layout(tmp_path: Path, name: str, prefix: s
 
 def test_a_written_softmax_comes_back_and_no_other_file_looks_like_weights(tmp_path: Path) -> None:
     model = tiny_model(softmax=True)
-    hdf5.write(model, tmp_path / "m")
-    assert_same_model(hdf5.read(tmp_path / "m"), model)
+    bilm_hdf5.write(model, tmp_path / "m")
+    assert_same_model(bilm_hdf5.read(tmp_path / "m"), model)
     # simple_elmo takes the first *.hdf5 that the system lists
     assert [path.name for path in (tmp_path / "m").glob("*.hdf5")] == ["weights.hdf5"]
 
 
 def test_a_single_layer_as_bilm_tf_dumps_it_is_read(tmp_path: Path) -> None:
-    usual = hdf5.read(publish(tmp_path / "usual", options(n_layers=1)))
+    usual = bilm_hdf5.read(publish(tmp_path / "usual", options(n_layers=1)))
     path = publish(tmp_path / "dumped", options(n_layers=1)) / "weights.hdf5"
     with h5py.File(path, "r+") as file:
         for direction in (0, 1):
             group = file[f"RNN_{direction}/RNN"]
             group.move("MultiRNNCell/Cell0/LSTMCell", "LSTMCell")
             del group["MultiRNNCell"]
-    assert_same_model(hdf5.read(path.parent), usual)
+    assert_same_model(bilm_hdf5.read(path.parent), usual)
     (path.parent / "options.json").write_text(json.dumps(options(n_layers=2)))
     with pytest.raises(FormatError, match=r"missing dataset RNN_0/RNN/MultiRNNCell/Cell1/LSTMCell/W_0"):
-        hdf5.read(path.parent)
+        bilm_hdf5.read(path.parent)
 
 
 def test_word_models_read_their_table(tmp_path: Path) -> None:
     model = tiny_model("words")
-    hdf5.write(model, tmp_path / "m")
-    assert_same_model(hdf5.read(tmp_path / "m"), model)
+    bilm_hdf5.write(model, tmp_path / "m")
+    assert_same_model(bilm_hdf5.read(tmp_path / "m"), model)
     assert "embedding" in stored(tmp_path / "m" / "weights.hdf5")
 
 
@@ -224,9 +224,9 @@ def test_a_folder_whose_weights_have_no_characters_uses_its_token_cache(tmp_path
         publish(folder, datasets=kept, words=WORDS)
         with h5py.File(folder / "tokens.hdf5", "w") as file:
             file["embedding"] = cache
-    words = hdf5.read(tmp_path / "lstm")
+    words = bilm_hdf5.read(tmp_path / "lstm")
     assert np.array_equal(words.weights["token_layer.word_embed.weight"].numpy()[1:], cache)
-    assert hdf5.read(tmp_path / "all").config.words is None  # characters know every word
+    assert bilm_hdf5.read(tmp_path / "all").config.words is None  # characters know every word
 
 
 def test_a_projection_to_the_same_width_must_be_an_identity(tmp_path: Path) -> None:
@@ -234,11 +234,11 @@ def test_a_projection_to_the_same_width_must_be_an_identity(tmp_path: Path) -> N
     datasets = arrays(values)
     for direction, layer in product(range(2), range(2)):
         datasets[f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell/W_P_0"] = np.eye(4, dtype="f4")
-    plain = hdf5.read(publish(tmp_path / "a", values))
-    assert_same_model(hdf5.read(publish(tmp_path / "b", values, datasets=datasets)), plain)
+    plain = bilm_hdf5.read(publish(tmp_path / "a", values))
+    assert_same_model(bilm_hdf5.read(publish(tmp_path / "b", values, datasets=datasets)), plain)
     datasets |= {"CNN_proj/W_proj": np.ones((4, 4), "f4"), "CNN_proj/b_proj": np.zeros(4, "f4")}
     with pytest.raises(FormatError, match="CNN_proj/W_proj projects to the same width: AllenNLP applies it"):
-        hdf5.read(publish(tmp_path / "c", values, datasets=datasets))
+        bilm_hdf5.read(publish(tmp_path / "c", values, datasets=datasets))
 
 
 def test_every_mismatch_is_told_at_once(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_every_mismatch_is_told_at_once(tmp_path: Path) -> None:
     datasets["CNN/W_cnn_2"] = np.zeros((1, 3, 3, 2), "f4")
     datasets["RNN_0/RNN/MultiRNNCell/Cell2/LSTMCell/B"] = np.zeros(24, "f4")
     with pytest.raises(FormatError) as caught:
-        hdf5.read(publish(tmp_path, datasets=datasets))
+        bilm_hdf5.read(publish(tmp_path, datasets=datasets))
     for part in (
         f"missing dataset {CELL}/B (24,)",
         "missing dataset CNN_high_0/b_carry (5,)",
@@ -263,7 +263,7 @@ def test_layers_that_the_options_do_not_tell_of_are_not_silently_dropped(tmp_pat
     publish(tmp_path, options(n_layers=2))
     (tmp_path / "options.json").write_text(json.dumps(options(n_layers=None)))
     with pytest.raises(FormatError, match="unexpected RNN_0/RNN/MultiRNNCell/Cell1"):
-        hdf5.read(tmp_path)
+        bilm_hdf5.read(tmp_path)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -271,7 +271,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path, bad: float) -> 
     datasets = arrays(options())
     datasets[f"{CELL}/W_0"][1, 2] = bad
     with pytest.raises(FormatError, match=r"backward_stack\.1\.\w+_weight: holds values that are not finite"):
-        hdf5.read(publish(tmp_path, datasets=datasets))
+        bilm_hdf5.read(publish(tmp_path, datasets=datasets))
 
 
 def test_ambiguous_folders_are_refused_with_the_candidates(tmp_path: Path) -> None:
@@ -280,32 +280,32 @@ def test_ambiguous_folders_are_refused_with_the_candidates(tmp_path: Path) -> No
     with pytest.raises(
         FormatError, match=r"expected one HDF5 file with RNN_0, found second\.hdf5, weights\.hdf5"
     ):
-        hdf5.read(tmp_path)
-    hdf5.read_files(tmp_path / "options.json", tmp_path / "second.hdf5")
+        bilm_hdf5.read(tmp_path)
+    bilm_hdf5.read_files(tmp_path / "options.json", tmp_path / "second.hdf5")
     publish(tmp_path, options_name="b_options.json")
     with pytest.raises(
         FormatError, match=r"expected one \*options\.json, found b_options\.json, options\.json"
     ):
-        hdf5.read(tmp_path)
+        bilm_hdf5.read(tmp_path)
 
 
 def test_a_table_of_words_needs_its_vocabulary(tmp_path: Path) -> None:
     publish(tmp_path, options(chars=False))
     with pytest.raises(FormatError, match="a table of 9 words needs a vocabulary of as many, found none"):
-        hdf5.read(tmp_path)
+        bilm_hdf5.read(tmp_path)
 
 
 def test_a_folder_of_something_else_is_not_taken(tmp_path: Path) -> None:
-    assert not hdf5.is_here(tmp_path)
-    assert not hdf5.is_here(tmp_path / "nothing")
+    assert not bilm_hdf5.can_read(tmp_path)
+    assert not bilm_hdf5.can_read(tmp_path / "nothing")
     (tmp_path / "options.json").write_text("{}")
-    assert not hdf5.is_here(tmp_path)
+    assert not bilm_hdf5.can_read(tmp_path)
     (tmp_path / "model.ckpt-1.index").touch()
     with h5py.File(tmp_path / "vectors.hdf5", "w") as file:
         file["0"] = np.zeros(3)
-    assert not hdf5.is_here(tmp_path)  # a checkpoint, with vectors made from it
+    assert not bilm_hdf5.can_read(tmp_path)  # a checkpoint, with vectors made from it
     publish(tmp_path)
-    assert hdf5.is_here(tmp_path)
+    assert bilm_hdf5.can_read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -321,15 +321,15 @@ def test_a_folder_of_something_else_is_not_taken(tmp_path: Path) -> None:
 )
 def test_what_the_format_cannot_say_is_refused(tmp_path: Path, model: Any, message: str) -> None:
     with pytest.raises(OutputError, match=message) as caught:
-        hdf5.write(model, tmp_path / "m")
+        bilm_hdf5.write(model, tmp_path / "m")
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
 
 
 def test_another_forget_bias_is_added_to_the_forget_gates_alone(tmp_path: Path) -> None:
     model = tiny_model(forget_bias=0.0)
-    hdf5.write(model, tmp_path / "m")
-    again = hdf5.read(tmp_path / "m")
+    bilm_hdf5.write(model, tmp_path / "m")
+    again = bilm_hdf5.read(tmp_path / "m")
     assert again.config.lstm.forget_bias == 1.0
     for stack, layer in product(("forward_stack", "backward_stack"), range(2)):
         before, after = model.weights[f"{stack}.{layer}.bias"], again.weights[f"{stack}.{layer}.bias"]
@@ -339,10 +339,10 @@ def test_another_forget_bias_is_added_to_the_forget_gates_alone(tmp_path: Path) 
 
 
 def test_an_existing_folder_is_left_as_it_is(tmp_path: Path) -> None:
-    hdf5.write(tiny_model(seed=1), tmp_path / "m")
+    bilm_hdf5.write(tiny_model(seed=1), tmp_path / "m")
     before = (tmp_path / "m" / "weights.hdf5").read_bytes()
-    with pytest.raises(OutputError, match="exists already"):
-        hdf5.write(tiny_model(seed=2), tmp_path / "m")
+    with pytest.raises(OutputError, match="already exists"):
+        bilm_hdf5.write(tiny_model(seed=2), tmp_path / "m")
     assert (tmp_path / "m" / "weights.hdf5").read_bytes() == before
 
 
@@ -353,7 +353,7 @@ def test_a_full_disk_is_one_error_and_leaves_nothing_behind(tmp_path: Path, limi
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:
         with pytest.raises(OutputError, match="cannot be written: File too large"):
-            hdf5.write(tiny_model(), tmp_path / "full")
+            bilm_hdf5.write(tiny_model(), tmp_path / "full")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == []
@@ -361,7 +361,7 @@ def test_a_full_disk_is_one_error_and_leaves_nothing_behind(tmp_path: Path, limi
 
 def test_writing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in "ab":
-        hdf5.write(tiny_model(softmax=True), tmp_path / name)
+        bilm_hdf5.write(tiny_model(softmax=True), tmp_path / name)
     for file in ("options.json", "weights.hdf5", "softmax_weights.h5", "vocab.txt"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
@@ -372,4 +372,4 @@ def test_a_wider_projection_than_cells_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         (FormatError, ConfigError), match=r"lstm\.projection_dim 4 must not exceed lstm\.dim 2"
     ):
-        hdf5.read(tmp_path)
+        bilm_hdf5.read(tmp_path)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from elmo.errors import ElmoError
-from elmo.formats import hdf5
+from elmo.formats import bilm_hdf5
 from elmo.formats.containers.hdf5 import PlainHdf5
 from tests.formats.damage import assert_refused_or_sound, flips_and_cuts, load_all
 from tests.formats.tiny import WORDS, tiny_model
@@ -28,7 +28,7 @@ BIG = {"dim": 65536, "projection_dim": 65536, "n_layers": 64}
 
 
 def test_flips_and_cuts_of_any_file_are_refused_or_sound(tmp_path: Path) -> None:
-    hdf5.write(tiny_model(softmax=True, metadata={"meta": {"name": "tiny"}}), tmp_path / "plain")
+    bilm_hdf5.write(tiny_model(softmax=True, metadata={"meta": {"name": "tiny"}}), tmp_path / "plain")
     publish(tmp_path / "packed", chunks=True, compression="gzip", shuffle=True, fletcher32=True)
     cases = flips_and_cuts(tmp_path / "plain", n=330, seed=0, into=tmp_path / "a")
     cases += flips_and_cuts(tmp_path / "packed", n=100, seed=1, into=tmp_path / "b", names=["weights.hdf5"])
@@ -65,7 +65,7 @@ def test_hundreds_of_damaged_headers_raise_our_errors_alone(tmp_path: Path, stor
                 changed[at : at + 8] = chance.choice(words)
         path.write_bytes(changed[: len(data)])
         try:
-            hdf5.read(tmp_path)
+            bilm_hdf5.read(tmp_path)
         except ElmoError as error:
             messages.append(str(error))
     assert len(messages) > 200

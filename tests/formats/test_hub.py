@@ -13,7 +13,7 @@ import pytest
 
 from elmo.formats import native
 from elmo.formats.hub import split_id
-from elmo.formats.load import load
+from elmo.formats.loading import load
 from elmo.formats.pretrained import fingerprint
 from tests.formats.damage import SOURCE
 from tests.formats.hub_server import COMMIT, Hub, serving
@@ -23,13 +23,13 @@ CODE = """
 import json, logging, sys, warnings
 warnings.simplefilter("error")
 from elmo.errors import ElmoError
-from elmo.formats.load import load
+from elmo.formats.loading import load
 from elmo.formats.pretrained import fingerprint
-from elmo.formats.hub import fetch, split_id
+from elmo.formats.hub import download, split_id
 answers = []
 for task, source in json.loads(sys.argv[1]):
     try:
-        answers.append(fingerprint(load(source)) if task == "load" else str(fetch(*split_id(source))))
+        answers.append(fingerprint(load(source)) if task == "load" else str(download(*split_id(source))))
     except ElmoError as error:
         answers.append(f"{type(error).__name__}: {error}")
 print(json.dumps(answers))
@@ -56,7 +56,7 @@ def hub(model: Path) -> Iterator[Hub]:
 
 
 def ask(home: Path, hub: Hub | str, *tasks: tuple[str, str], **settings: str) -> list[str]:
-    """Load or fetch each source in one new process, which knows only this Hub and this cache."""
+    """Load or download each source in one new process, which knows only this Hub and this cache."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     environment |= {"HF_HOME": str(home), "HF_ENDPOINT": hub if isinstance(hub, str) else hub.address,
                     "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_XET": "1", "PYTHONPATH": str(SOURCE),
@@ -85,7 +85,7 @@ def home(hub: Hub, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def answers(hub: Hub, home: Path) -> dict[str, str]:
     sources = ["me/tiny", "me/tiny@v1", f"me/tiny@{COMMIT}", "me/tiny@v9", "me/none", "me/gated", "me/down",
                "me/nonsense", "me/broken", "me/llama"]  # fmt: skip
-    found = ask(home, hub, *(("load", source) for source in sources), ("fetch", "me/tiny"))
+    found = ask(home, hub, *(("load", source) for source in sources), ("download", "me/tiny"))
     return dict(zip([*sources, "folder"], found, strict=True))
 
 

@@ -11,7 +11,7 @@ import torch
 from elmo.embed.elmo import Elmo
 from elmo.errors import FormatError
 from elmo.formats import many_langs
-from elmo.formats.load import load
+from elmo.formats.loading import load
 from elmo.formats.pretrained import SoftmaxWeights
 from tests.formats.many_langs_folder import (
     CHARACTERS,
@@ -84,9 +84,9 @@ def test_both_layouts_of_a_state_dict_give_one_model(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_known_by_its_weights(tmp_path: Path) -> None:
-    assert many_langs.is_here(write_folder(tmp_path / "model"))
-    assert not many_langs.is_here(tmp_path)
-    assert not many_langs.is_here(tmp_path / "absent")
+    assert many_langs.can_read(write_folder(tmp_path / "model"))
+    assert not many_langs.can_read(tmp_path)
+    assert not many_langs.can_read(tmp_path / "absent")
 
 
 def test_a_literal_boundary_in_a_text_is_an_unknown_word(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ class TestArchitecture:
         folder = write_folder(tmp_path / "m")
         (folder / "tiny.json").rename(tmp_path / "tiny.json")
         (folder / "tiny.json").symlink_to(tmp_path / "tiny.json")
-        with pytest.raises(FormatError, match="link out of the model's folder"):
+        with pytest.raises(FormatError, match="links to a file outside its folder"):
             load(folder)
 
     @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from elmo.embed.elmo import Elmo
-from elmo.engine.batches import PIECE_TOKENS, Group, pieces
+from elmo.engine.batches import BATCH_TOKENS, Group, split_batches
 from elmo.errors import DataError, EncodingError, OutputError
-from elmo.jobs.pipeline import Behind, read_ahead
+from elmo.jobs.pipeline import BackgroundWriter, read_ahead
 from elmo.jobs.run import EmbedJob, Progress, plan, run
 from tests.embed.sentences import sentences
 from tests.jobs.jobs import begin, contents
@@ -104,7 +104,7 @@ def test_work_is_done_in_order_while_its_giver_goes_on() -> None:
         assert may_go.wait(30)
         done.append(number)
 
-    with Behind() as behind:
+    with BackgroundWriter() as behind:
         behind.do(lambda: work(0))
         assert done == []
         may_go.set()
@@ -117,22 +117,22 @@ def test_an_error_of_the_work_is_raised_once_and_before_a_later_error() -> None:
     def fail() -> None:
         raise OutputError("disk")
 
-    with pytest.raises(OutputError, match="disk"), Behind() as behind:
+    with pytest.raises(OutputError, match="disk"), BackgroundWriter() as behind:
         behind.do(fail)
-    with pytest.raises(OutputError, match="disk"), Behind() as behind:  # noqa: PT012
+    with pytest.raises(OutputError, match="disk"), BackgroundWriter() as behind:  # noqa: PT012
         behind.do(fail)
         behind.do(lambda: None)
-    with pytest.raises(OutputError, match="disk"), Behind() as behind:  # noqa: PT012
+    with pytest.raises(OutputError, match="disk"), BackgroundWriter() as behind:  # noqa: PT012
         behind.do(fail)
         raise DataError("of the group after it")
-    with pytest.raises(KeyboardInterrupt), Behind() as behind:  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), BackgroundWriter() as behind:  # noqa: PT012
         behind.do(fail)
         raise KeyboardInterrupt
 
 
 def test_work_at_hand_is_finished_when_ctrl_c_comes() -> None:
     done = []
-    with pytest.raises(KeyboardInterrupt), Behind() as behind:  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), BackgroundWriter() as behind:  # noqa: PT012
         behind.do(lambda: done.append(1))
         raise KeyboardInterrupt
     assert done == [1]
@@ -150,7 +150,7 @@ def test_ctrl_c_while_the_last_piece_is_waited_for_is_raised_when_it_is_done() -
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with pytest.raises(KeyboardInterrupt), Behind() as behind:
+        with pytest.raises(KeyboardInterrupt), BackgroundWriter() as behind:
             behind.do(work)
     finally:
         signal.signal(signal.SIGINT, before)
@@ -207,10 +207,10 @@ def test_ctrl_c_keeps_the_shard_at_hand_and_leaves_no_temporary_file(
 
 def test_a_job_without_a_batch_size_goes_by_tokens(job: EmbedJob, elmo: Elmo, out: Path) -> None:
     rows = [("a",) * 1000] * 40 + [("a",) * 20_000, ("b",)] + [()] * 9000
-    found = [sum(len(one.tokens) for one in piece) for piece in pieces(sentences(rows), batch_size=None)]
+    found = [sum(len(one.tokens) for one in piece) for piece in split_batches(sentences(rows), batch_size=None)]
     assert found == [16_000, 16_000, 8_000, 20_000, 1, 0]
-    assert max(found) >= PIECE_TOKENS
-    assert [len(piece) for piece in pieces(sentences(rows[:5]), batch_size=2)] == [2, 2, 1]
+    assert max(found) >= BATCH_TOKENS
+    assert [len(piece) for piece in split_batches(sentences(rows[:5]), batch_size=2)] == [2, 2, 1]
     run(job, elmo)
     expected = contents(out.parent)
     run(replace(job, batch_size=None, restart=True), elmo)

@@ -157,7 +157,7 @@ def test_what_a_killed_run_left_is_removed(job: EmbedJob, out: Path, elmo: Elmo)
 def test_strangers_files_are_not_replaced_unasked(job: EmbedJob, out: Path, elmo: Elmo) -> None:
     out.parent.mkdir()
     out.write_bytes(b"mine")
-    with pytest.raises(OutputError, match=r"v\.npz: exists already, without the manifest.*--restart"):
+    with pytest.raises(OutputError, match=r"v\.npz: already exists, without the manifest.*--restart"):
         run(job, elmo)
     assert contents(out.parent) == {"v.npz": b"mine"}
     assert run(replace(job, restart=True), elmo).sentences == 7

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from elmo.embed.elmo import Elmo
-from elmo.engine.batches import groups
+from elmo.engine.batches import split_groups
 from elmo.errors import ConfigError, DataError, ElmoError, OutputError, SentenceTooLongError, StateError
 from elmo.jobs.reader import read_embeddings
 from elmo.jobs.run import EmbedJob, plan, run
@@ -195,7 +195,7 @@ def test_folders_that_cannot_be_made_are_one_line(job: EmbedJob, text: Path, elm
     with pytest.raises(OutputError, match=r"v\.npz: cannot be written: (Not a directory|File exists)"):
         run(replace(job, out=text / "v.npz"), elmo)
     (text.parent / "folder.npz").mkdir()
-    with pytest.raises(OutputError, match="expected the name of a file, found a folder"):
+    with pytest.raises(OutputError, match="expected a file name, found a folder"):
         run(replace(job, out=text.parent / "folder.npz"), elmo)
 
 
@@ -208,7 +208,7 @@ def test_a_folder_without_permission_is_one_line(job: EmbedJob, out: Path, elmo:
 
 def test_an_output_among_its_own_input_is_refused(folder: Path, text: Path, elmo: Elmo) -> None:
     for inputs in (str(folder), str(folder / "*")):
-        with pytest.raises(OutputError, match=r"v\.npz: lies among the input.*put it elsewhere"):
+        with pytest.raises(OutputError, match=r"v\.npz: is one of the inputs.*put it elsewhere"):
             run(EmbedJob((inputs,), folder / "v.npz"), elmo)
     assert list(contents(folder)) == [text.name]
 
@@ -217,7 +217,7 @@ def test_an_output_among_its_own_input_is_refused(folder: Path, text: Path, elmo
 def test_a_restart_never_removes_its_own_input(folder: Path, text: Path, elmo: Elmo, name: str) -> None:
     source = text.rename(folder / name)
     expected = contents(folder)
-    with pytest.raises(OutputError, match=r"text\.jsonl: lies among the input"):
+    with pytest.raises(OutputError, match=r"text\.jsonl: is one of the inputs"):
         run(EmbedJob((str(source),), folder / "text.jsonl", restart=True), elmo)
     assert contents(folder) == expected
 
@@ -311,7 +311,7 @@ def test_no_more_than_one_sentence_is_read_ahead() -> None:
             n_read += 1
             yield sentence
 
-    for group in groups(counted(), max_tokens=10):
+    for group in split_groups(counted(), max_tokens=10):
         assert n_read == min(group.first + 6, 100)
         assert len(group.sentences) == 5
 
@@ -320,5 +320,5 @@ def test_groups_are_bounded_by_text_and_by_sentences_too(monkeypatch: pytest.Mon
     monkeypatch.setattr("elmo.engine.batches.MAX_CHARACTERS", 10)
     monkeypatch.setattr("elmo.engine.batches.MAX_SENTENCES", 3)
     rows = [("x" * 6,), ("x" * 6,), (), (), (), ("x" * 99,), ("y",)]
-    found = [len(group.sentences) for group in groups(sentences(rows), max_tokens=1000)]
+    found = [len(group.sentences) for group in split_groups(sentences(rows), max_tokens=1000)]
     assert found == [1, 3, 1, 1, 1]

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from elmo import ConfigError, DataError
 from elmo.embed.elmo import Elmo
 from elmo.lexicon.change import Changes, Counted, change, change_in_corpora, change_in_uses, frequent_words
-from elmo.lexicon.usages import Choice, Usage, Usages, embed_usages, respelled
+from elmo.lexicon.usages import WordFilter, Usage, Usages, embed_usages, respell
 from elmo.text.reader import Sentence
 from elmo.text.tokenizers import Tokens
 
@@ -147,7 +147,7 @@ def test_texts_are_read_counted_and_compared(elmo: Elmo) -> None:
     )
     for word in kept.words:
         for one in (word.usages or {}).values():
-            read = [respelled(usage, word.word) for usage in one.items]
+            read = [respell(usage, word.word) for usage in one.items]
             assert np.allclose(one.vectors, embed_usages(elmo, read).vectors, atol=1e-6)
     assert {usage.word for usage in (kept.words[0].usages or {})["new"].items} & {"Bank", "The"}
 
@@ -212,7 +212,7 @@ def test_uses_are_compared_and_unknown_words_told(elmo: Elmo) -> None:
 
 
 def test_counts_are_of_what_was_read() -> None:
-    counted = Counted(NEW(), Choice(None, key=str.lower))
+    counted = Counted(NEW(), WordFilter(None, key=str.lower))
     counted.read()
     assert (counted.n_tokens, counted.counts["the"], counted.per_million("the")) == (50, 16, 320_000)
 

@@ -10,7 +10,7 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from elmo import ConfigError, DataError
 from elmo.lexicon.clustering import METHODS, Method, cluster, reduced, silhouette
-from elmo.lexicon.search import unit_rows
+from elmo.lexicon.usages import unit_rows
 
 
 def clouds(*sizes: int, apart: float = 6.0, width: int = 12, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

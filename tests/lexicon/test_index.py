@@ -11,7 +11,7 @@ import pytest
 
 from elmo import ConfigError, DataError, OutputError, similarity
 from elmo.embed.elmo import Elmo
-from elmo.formats.load import describe
+from elmo.formats.loading import describe
 from elmo.jobs.run import Progress
 from elmo.lexicon.build_index import IndexJob, build_index
 from elmo.lexicon.index import Index
@@ -211,7 +211,7 @@ def test_killed_before_the_last_file_it_ends_with_the_same_bytes(
 
     with monkeypatch.context() as patch:
         # asked for when words.tsv stands, and index.json does not yet
-        patch.setattr("elmo.lexicon.build_index.fingerprint_now", kill)
+        patch.setattr("elmo.lexicon.build_index.compute_fingerprint", kill)
         with pytest.raises(KeyboardInterrupt):
             build_index(killed, elmo)
     assert (killed.out / "words.tsv").exists()
@@ -223,7 +223,7 @@ def test_killed_before_the_last_file_it_ends_with_the_same_bytes(
 def test_a_refused_restart_leaves_the_index_as_it_was(job: IndexJob, elmo: Elmo) -> None:
     build_index(job, elmo)
     before = contents(job.out)
-    with pytest.raises(OutputError, match="lies among the input"):
+    with pytest.raises(OutputError, match="is one of the inputs"):
         build_index(replace(job, inputs=(str(job.out),), restart=True), elmo)
     assert contents(job.out) == before
 

@@ -112,7 +112,7 @@ def test_a_graph_that_finds_no_room_leaves_the_older_one(job: IndexJob, elmo: El
 def test_inputs_within_the_old_index_are_refused(job: IndexJob, elmo: Elmo) -> None:
     build_index(job, elmo)
     before = contents(job.out)
-    with pytest.raises(OutputError, match="lies among the input"):
+    with pytest.raises(OutputError, match="is one of the inputs"):
         build_index(replace(job, inputs=(str(job.out / "words.tsv"),), restart=True), elmo)
     assert contents(job.out) == before
 

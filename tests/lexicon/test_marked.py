@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from elmo import DataError
-from elmo.lexicon.usages import marked_usage, marked_usages
+from elmo.lexicon.usages import find_marked_usage, find_marked_usages
 from elmo.text.tokenizers import Tokens, WhitespaceTokenizer, tokenizer
 
 SPACES = WhitespaceTokenizer()
@@ -22,7 +22,7 @@ SPACES = WhitespaceTokenizer()
 def test_the_mark_or_the_first_place_is_meant(
     sentence: str, word: str | None, expected: tuple[int, int]
 ) -> None:
-    found = marked_usage(SPACES, sentence, word)
+    found = find_marked_usage(SPACES, sentence, word)
     assert (found.begin, found.end) == expected
     assert "[[" not in "".join(found.parts())
 
@@ -34,18 +34,18 @@ def test_the_mark_or_the_first_place_is_meant(
 def test_a_token_that_is_more_than_the_marked_word_is_told(
     sentence: str, word: str | None, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    marked_usage(SPACES, sentence, word)
+    find_marked_usage(SPACES, sentence, word)
     assert told in caplog.text
     assert bool(caplog.records) == bool(told)
 
 
 def test_tokens_may_be_given() -> None:
-    assert marked_usage(SPACES, ["a", "New", "York"], "New York").word == "New York"
+    assert find_marked_usage(SPACES, ["a", "New", "York"], "New York").word == "New York"
 
 
 def test_chinese_words_are_found() -> None:
     pytest.importorskip("jieba")
-    found = marked_usage(tokenizer("zh"), "他每天吃一个[[苹果]]。")
+    found = find_marked_usage(tokenizer("zh"), "他每天吃一个[[苹果]]。")
     assert found.parts() == ("他每天吃一个", "苹果", "。")
 
 
@@ -60,11 +60,11 @@ def test_chinese_words_are_found() -> None:
 )
 def test_a_word_that_is_not_there_is_told(sentence: str, word: str | None, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        marked_usage(SPACES, sentence, word, number=7)
+        find_marked_usage(SPACES, sentence, word, number=7)
 
 
 def test_all_marked_words_of_a_sentence_are_found() -> None:
-    found = marked_usages(tokenizer("en"), "By [[New York]]'s old [[banks]].", number=3)
+    found = find_marked_usages(tokenizer("en"), "By [[New York]]'s old [[banks]].", number=3)
     assert [usage.word for usage in found] == ["New York", "banks"]
     assert {usage.place for usage in found} == {"sentence 3"}
     assert {"".join(usage.parts()) for usage in found} == {"By New York's old banks."}
@@ -73,7 +73,7 @@ def test_all_marked_words_of_a_sentence_are_found() -> None:
 
 def test_one_marked_word_is_the_same_by_both() -> None:
     for sentence in ("the bank by the [[bank]] .", "in [[New York]] ."):
-        assert marked_usages(SPACES, sentence) == [marked_usage(SPACES, sentence)]
+        assert find_marked_usages(SPACES, sentence) == [find_marked_usage(SPACES, sentence)]
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def test_one_marked_word_is_the_same_by_both() -> None:
 )
 def test_a_mark_without_a_word_is_told(sentence: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        marked_usages(SPACES, sentence, number=7)
+        find_marked_usages(SPACES, sentence, number=7)
     with pytest.raises(DataError, match=r"sentence 7: (which word|expected one word marked)"):
-        marked_usage(SPACES, sentence, number=7)
+        find_marked_usage(SPACES, sentence, number=7)
 
 
 def test_a_mark_around_what_is_no_token_is_told() -> None:
@@ -102,4 +102,4 @@ def test_a_mark_around_what_is_no_token_is_told() -> None:
             return Tokens(text, tokens, places)
 
     with pytest.raises(DataError, match=r"sentence 7: expected a word between \[\[ and \]\], found '-'"):
-        marked_usages(Cut(), "the [[-]] bank", number=7)
+        find_marked_usages(Cut(), "the [[-]] bank", number=7)

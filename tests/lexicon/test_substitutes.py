@@ -15,10 +15,10 @@ from elmo.cli import substitutes as cli
 from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, DataError, StateError
 from elmo.formats import native
-from elmo.lexicon.lemmas import Entries, Lemmas
-from elmo.lexicon.predictions import Expectations
+from elmo.lexicon.substitutes import LemmaTable, Lemmatizer
+from elmo.lexicon.substitutes import ContextPredictor
 from elmo.lexicon.substitutes import Substituter, rank, substitutes
-from elmo.lexicon.usages import Usage, marked_usage
+from elmo.lexicon.usages import Usage, find_marked_usage
 from elmo.predict.scores import scores
 from elmo.text.tokenizers import Tokens
 from tests.formats.tiny import tiny_model
@@ -36,7 +36,7 @@ def elmo() -> Elmo:
 
 
 def usage(elmo: Elmo, sentence: str = SENTENCE) -> Usage:
-    return marked_usage(elmo.tokenizer, sentence)
+    return find_marked_usage(elmo.tokenizer, sentence)
 
 
 def test_a_place_is_predicted_as_its_word_was_scored(elmo: Elmo) -> None:
@@ -44,7 +44,7 @@ def test_a_place_is_predicted_as_its_word_was_scored(elmo: Elmo) -> None:
     for start in ("zero", "warm"):
         (scored,) = scores(elmo, [sentence], start=start)
         usages = [Usage(Tokens.given(sentence), k, k + 1) for k in (0, 1, 127, 128, 129, 202)]
-        for found in Expectations(elmo, start=start)(usages):
+        for found in ContextPredictor(elmo, start=start)(usages):
             k, row = found.usage.begin, WORDS.index(found.usage.word)
             assert found.forward is not None and found.backward is not None  # noqa: PT018
             assert scored.forward is not None and scored.backward is not None  # noqa: PT018
@@ -54,7 +54,7 @@ def test_a_place_is_predicted_as_its_word_was_scored(elmo: Elmo) -> None:
 
 
 def test_the_word_itself_is_not_read(elmo: Elmo) -> None:
-    found = Expectations(elmo)(usage(elmo, f"the [[{word}]] of") for word in ("bank", "river"))
+    found = ContextPredictor(elmo)(usage(elmo, f"the [[{word}]] of") for word in ("bank", "river"))
     one, other = found
     np.testing.assert_array_equal(one.forward, other.forward)
     np.testing.assert_array_equal(one.backward, other.backward)
@@ -62,19 +62,19 @@ def test_the_word_itself_is_not_read(elmo: Elmo) -> None:
 
 def test_many_places_have_the_bits_that_each_has_alone(elmo: Elmo) -> None:
     texts = [f"the {'river ' * k}[[bank]] of money" for k in range(140)]  # more than are read at once
-    together = list(Expectations(elmo)(usage(elmo, text) for text in texts))
+    together = list(ContextPredictor(elmo)(usage(elmo, text) for text in texts))
     for k in (0, 1, 77, 139):
-        (alone,) = Expectations(elmo)([usage(elmo, texts[k])])
+        (alone,) = ContextPredictor(elmo)([usage(elmo, texts[k])])
         np.testing.assert_array_equal(together[k].forward, alone.forward)
         np.testing.assert_array_equal(together[k].backward, alone.backward)
 
 
 def expected(elmo: Elmo, combine: str, *, beta: float, temperature: float) -> dict[str, float]:
     """The formulas, word by word; the forms of a lemma summed."""
-    (found,) = Expectations(elmo)([usage(elmo)])
+    (found,) = ContextPredictor(elmo)([usage(elmo)])
     assert found.forward is not None and found.backward is not None  # noqa: PT018
     assert elmo.softmax is not None
-    lemmas = Lemmas("en")
+    lemmas = Lemmatizer("en")
     units = {w: v / np.linalg.norm(v) for w, v in zip(WORDS, elmo.softmax.weight.numpy(), strict=True)}
     total = sum(1 / k for k in range(1, len(WORDS) + 1))
 
@@ -121,7 +121,7 @@ def test_each_lemma_stands_once_by_its_best_form_and_the_target_not_at_all(elmo:
     assert "bank" not in lemmas
     assert not {"<S>", "</S>", "<UNK>", ",", "1995"} & {one.word for one in found}
     (river,) = [one for one in found if one.lemma == "river"]
-    (place,) = Expectations(elmo)([usage(elmo)])
+    (place,) = ContextPredictor(elmo)([usage(elmo)])
     assert place.forward is not None
     by_form = {form: float(np.exp(place.forward[WORDS.index(form)])) for form in ("river", "rivers")}
     assert river.word == max(by_form, key=lambda form: by_form[form])
@@ -138,8 +138,8 @@ def test_numbers_and_marks_stand_for_their_own_kind(elmo: Elmo) -> None:
 def test_a_phrase_gives_way_as_a_whole(elmo: Elmo) -> None:
     found = substitutes(elmo, "in [[New York]] he sat", n=100)
     assert found.usage.word == "New York"
-    (place,) = Expectations(elmo)([usage(elmo, "in [[the]] he sat")])
-    (phrase,) = Expectations(elmo)([found.usage])
+    (place,) = ContextPredictor(elmo)([usage(elmo, "in [[the]] he sat")])
+    (phrase,) = ContextPredictor(elmo)([found.usage])
     np.testing.assert_array_equal(place.forward, phrase.forward)
     np.testing.assert_array_equal(place.backward, phrase.backward)
 
@@ -212,7 +212,7 @@ def test_what_cannot_be_is_refused(elmo: Elmo) -> None:
 
 def test_a_vocabulary_without_the_target_has_its_lemmas_vector(elmo: Elmo) -> None:
     assert elmo.vocab is not None and elmo.softmax is not None  # noqa: PT018
-    entries = Entries(elmo, Lemmas("en"), vocab=elmo.vocab, softmax=elmo.softmax)
+    entries = LemmaTable(elmo, Lemmatizer("en"), vocab=elmo.vocab, softmax=elmo.softmax)
     found = entries.similarities(["going"])  # went and go are there
     assert found is not None
     assert {WORDS[k] for k in np.argsort(-found)[:2]} == {"went", "go"}
@@ -237,7 +237,7 @@ def test_a_word_that_the_vocabulary_has_not_is_told_once(
     elmo: Elmo, caplog: pytest.LogCaptureFixture
 ) -> None:
     substituter = Substituter(elmo, language="en")
-    usages = [marked_usage(elmo.tokenizer, f"the [[zzxq]] {k}") for k in range(5)]
+    usages = [find_marked_usage(elmo.tokenizer, f"the [[zzxq]] {k}") for k in range(5)]
     list(substituter.substitutes(usages, n=1))
     assert caplog.text.count("has no form of 'zzxq'") == 1
     caplog.clear()

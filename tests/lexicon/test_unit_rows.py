@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from elmo.lexicon.search import unit_rows
+from elmo.lexicon.usages import unit_rows
 
 LEXICON = Path(__file__).parents[2] / "src" / "elmo" / "lexicon"
 NUMBERS = st.one_of(st.just(0.0), st.floats(1e-3, 1e3), st.floats(-1e3, -1e-3))

@@ -7,7 +7,7 @@ import pytest
 
 from elmo import ConfigError, DataError, ShapeError
 from elmo.embed.elmo import Elmo
-from elmo.lexicon.usages import Usage, Usages, embed_usages, entry_key, find_usages, respelled
+from elmo.lexicon.usages import Usage, Usages, embed_usages, entry_key, find_usages, respell
 from elmo.text.reader import Sentence
 from elmo.text.tokenizers import Tokens, WhitespaceTokenizer
 from tests.lexicon.conftest import LINES
@@ -68,15 +68,15 @@ def test_vectors_are_those_of_encode_and_of_a_phrase_the_mean(elmo: Elmo) -> Non
 
 def test_a_usage_may_be_read_with_another_spelling_of_its_word() -> None:
     usage = Usage(WhitespaceTokenizer()("The Banks failed ."), 1, 2, "here")
-    found = respelled(usage, "bank")
+    found = respell(usage, "bank")
     assert (found.sentence.tokens, found.word, found.place) == (
         ("The", "bank", "failed", "."),
         "bank",
         "here",
     )
-    longer = respelled(usage, "New York")
+    longer = respell(usage, "New York")
     assert (longer.word, longer.parts()[2]) == ("New York", " failed .")
-    assert respelled(usage, "Banks") is usage
+    assert respell(usage, "Banks") is usage
 
 
 def test_what_makes_no_sense_is_refused(elmo: Elmo) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from elmo import DataError
-from elmo.lexicon.usages import in_order, read_uses, spelling_of
+from elmo.lexicon.usages import sort_periods, read_uses, strip_part_of_speech
 
 HEAD = "lemma\tpos\tdate\tgrouping\tidentifier\tcontext_tokenized\tindexes_target_token_tokenized\n"
 
@@ -62,11 +62,11 @@ def test_a_folder_without_uses_is_refused(tmp_path: Path) -> None:
 
 
 def test_periods_are_in_order_of_their_numbers_if_they_are_numbers() -> None:
-    assert in_order(["10", "9", "1"]) == ["1", "9", "10"]
-    assert in_order(["late", "10", "9"]) == ["10", "9", "late"]
+    assert sort_periods(["10", "9", "1"]) == ["1", "9", "10"]
+    assert sort_periods(["late", "10", "9"]) == ["10", "9", "late"]
 
 
 def test_a_lemma_may_name_its_part_of_speech() -> None:
-    assert [spelling_of(lemma) for lemma in ("head_nn", "pin_vb", "Schwarz", "_nn")] == [
+    assert [strip_part_of_speech(lemma) for lemma in ("head_nn", "pin_vb", "Schwarz", "_nn")] == [
         "head", "pin", "Schwarz", "_nn",
     ]  # fmt: skip

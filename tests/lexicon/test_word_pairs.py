@@ -207,5 +207,5 @@ def test_the_command_refuses_what_it_cannot_do(wic: Path) -> None:
     with pytest.raises(OutputError, match=r"ends in \.tsv"):
         run(data, "--model", model, "--out", wic / "x.doc")
     data.rename(wic / "x.tsv")
-    with pytest.raises(OutputError, match="among the input"):
+    with pytest.raises(OutputError, match="one of the inputs"):
         run(wic / "x.tsv", "--model", model, "--out", wic / "x.tsv")

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from elmo.errors import ConfigError
-from elmo.model.dropout import Dropout, kept_units
+from elmo.model.dropout import Dropout, dropout_mask
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.9])
 def test_a_share_is_dropped_wherever_a_number_stands(share: float) -> None:
     torch.manual_seed(1)
-    kept = kept_units((50_000, 8), share, like=torch.zeros(()))
+    kept = dropout_mask((50_000, 8), share, like=torch.zeros(()))
     by_place = (kept == 0).float().mean(dim=0)  # eight draws come from two numbers of 64 bits
     assert (by_place - share).abs().max() < 5 * (share * (1 - share) / 50_000) ** 0.5
     assert kept.unique().numel() == 2
@@ -19,7 +19,7 @@ def test_a_share_is_dropped_wherever_a_number_stands(share: float) -> None:
 
 def test_neighbours_are_dropped_independently() -> None:
     torch.manual_seed(2)
-    is_dropped = (kept_units((400_000,), 0.5, like=torch.zeros(())) == 0).double()
+    is_dropped = (dropout_mask((400_000,), 0.5, like=torch.zeros(())) == 0).double()
     for lag in range(1, 9):
         pairs = torch.corrcoef(torch.stack([is_dropped[:-lag], is_dropped[lag:]]))
         assert abs(pairs[0, 1].item()) < 5 / 400_000**0.5
@@ -48,7 +48,7 @@ def test_nothing_is_dropped_after_training_or_without_a_share() -> None:
 
 
 def test_a_seed_gives_the_same_draws() -> None:
-    first, second = (torch.manual_seed(5) and kept_units((33,), 0.5, like=torch.zeros(())) for _ in range(2))
+    first, second = (torch.manual_seed(5) and dropout_mask((33,), 0.5, like=torch.zeros(())) for _ in range(2))
     assert torch.equal(first, second)
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from elmo import DataError, Elmo, OutputError
 from elmo.plots.tasks import MAX_COLUMNS, LearnedMix, draw_mixes, learned_mixes
-from elmo.tasks.features.layer import TaskNetwork, VectorChoice
-from elmo.tasks.features.store import WordSources
+from elmo.tasks.features.layer import TaskNetwork, Features
+from elmo.tasks.features.store import FeatureStore
 from elmo.tasks.model import TaskModel
 from tests.formats.tiny import tiny_model
 
@@ -59,7 +59,7 @@ def test_the_same_mixes_give_the_same_bytes(tmp_path: Path) -> None:
 
 def test_what_a_model_learned_is_taken_from_its_places() -> None:
     for place, expected in (("both", ["input", "output"]), ("output", ["output"]), ("none", [])):
-        sources = WordSources(VectorChoice(elmo=place, characters=3), Elmo(tiny_model()))  # pyright: ignore
+        sources = FeatureStore(Features(elmo=place, characters=3), Elmo(tiny_model()))  # pyright: ignore
         words = sources.network()
         for mix in words.mixes.values():
             mix.w.data[:] = mix.w.new_tensor([0.0, 0.0, 2.0])

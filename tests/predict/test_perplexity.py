@@ -14,7 +14,7 @@ import elmo
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, WordConfig
 from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, DataError, OutputError
-from elmo.formats.load import convert
+from elmo.formats.loading import convert
 from elmo.formats.pretrained import Pretrained, SoftmaxWeights
 from elmo.model.bilm import BiLm
 from elmo.model.softmax import Softmax

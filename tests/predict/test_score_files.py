@@ -117,6 +117,6 @@ def test_after_an_error_there_is_the_old_file_or_none(model: Pretrained, tmp_pat
 def test_the_input_is_never_written_over(model: Pretrained, tmp_path: Path) -> None:
     (tmp_path / "text.tsv").write_text("the bank\n")
     for text in (tmp_path / "text.tsv", [tmp_path], tmp_path / "*.tsv"):
-        with pytest.raises(OutputError, match="among the input"):
+        with pytest.raises(OutputError, match="one of the inputs"):
             perplexity(model, text, out=tmp_path / "text.tsv")
     assert (tmp_path / "text.tsv").read_text() == "the bank\n"

@@ -14,8 +14,8 @@ from elmo import ConfigError, Elmo
 from elmo.tasks.adapt import Adaptation, adapted
 from elmo.tasks.data.examples import TaggedSentence
 from elmo.tasks.features.encoders import ElmoEncoder
-from elmo.tasks.features.layer import VectorChoice
-from elmo.tasks.features.store import LayerCache, WordSources
+from elmo.tasks.features.layer import Features
+from elmo.tasks.features.store import FeatureCache, FeatureStore
 from elmo.tasks.kinds.tagging import Tagging
 from elmo.tasks.model import TaskModel
 from elmo.train.loop import Report
@@ -32,9 +32,9 @@ def lm(**made: object) -> Elmo:
 
 def learned(
     elmo: Elmo | None, *, folder: Path | None = None, adapt: float = 0.5, dev: list[TaggedSentence] = DEV,
-    choice: VectorChoice | None = None, **given: object,
+    choice: Features | None = None, **given: object,
 ) -> TaskModel:  # fmt: skip
-    sources = WordSources(choice or VectorChoice(), elmo, **given)  # pyright: ignore[reportArgumentType]
+    sources = FeatureStore(choice or Features(), elmo, **given)  # pyright: ignore[reportArgumentType]
     task = Tagging.of(TRAIN, HEAD)
     return TaskModel.train(task, TRAIN, dev, sources=sources, options=SHORT, adapt=adapt, folder=folder)
 
@@ -61,7 +61,7 @@ def test_it_learns_to_predict_the_text_and_keeps_what_it_reads_by() -> None:
 
 
 def test_the_task_sees_the_adapted_layers_and_the_file_holds_all_of_it(tmp_path: Path) -> None:
-    elmo, before, cache = lm(), weights(lm()), LayerCache(tmp_path / "cache")
+    elmo, before, cache = lm(), weights(lm()), FeatureCache(tmp_path / "cache")
     model = learned(elmo, folder=tmp_path / "run", cache=cache)
     after = weights(model.sources.elmo)
     assert all(torch.equal(weight, before[name]) for name, weight in weights(elmo).items())
@@ -79,7 +79,7 @@ def test_the_task_sees_the_adapted_layers_and_the_file_holds_all_of_it(tmp_path:
     again = TaskModel.load(tmp_path / "tagger.safetensors")
     assert again.adapted_epochs == 0.5
     assert all(torch.equal(weight, after[name]) for name, weight in weights(again.sources.elmo).items())
-    plain = replace(model.sources, cache=LayerCache(None))
+    plain = replace(model.sources, cache=FeatureCache(None))
     model.sources = plain
     for one, two in zip(model.predict(DEV), again.predict(DEV), strict=True):
         np.testing.assert_array_equal(one.confidences, two.confidences)
@@ -90,7 +90,7 @@ def test_the_task_sees_the_adapted_layers_and_the_file_holds_all_of_it(tmp_path:
 
 @pytest.mark.parametrize("at", ["adapting", "the task"])
 def test_a_killed_run_goes_on_to_the_same_weights(tmp_path: Path, at: str) -> None:
-    whole = learned(lm(), folder=tmp_path / "whole", choice=VectorChoice(is_bilm_tuned=True))
+    whole = learned(lm(), folder=tmp_path / "whole", choice=Features(is_bilm_tuned=True))
     told: list[Report] = []
 
     def kill(report: object) -> None:
@@ -99,7 +99,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path: Path, at: str) -> No
             raise Killed
 
     def run(**given: object) -> TaskModel:
-        sources = WordSources(VectorChoice(is_bilm_tuned=True), lm())
+        sources = FeatureStore(Features(is_bilm_tuned=True), lm())
         return TaskModel.train(
             Tagging.of(TRAIN, HEAD), TRAIN, DEV, sources=sources, options=SHORT, adapt=0.5,
             folder=tmp_path / "run", **given,  # pyright: ignore[reportArgumentType]
@@ -145,7 +145,7 @@ def test_what_is_no_language_model_is_told_in_one_line(elmo: Elmo, epochs: float
 
 def test_without_a_bilm_there_is_nothing_to_adapt() -> None:
     with pytest.raises(ConfigError, match="there is no biLM that could be trained"):
-        learned(lm(), choice=VectorChoice(elmo="none", characters=4))
+        learned(lm(), choice=Features(elmo="none", characters=4))
 
 
 def test_few_long_texts_are_enough_and_a_word_may_hold_a_space() -> None:

@@ -12,8 +12,8 @@ import torch
 
 from elmo import ConfigError, DataError, Elmo, TrainingError
 from elmo.tasks.data.examples import TaggedSentence
-from elmo.tasks.features.layer import VectorChoice
-from elmo.tasks.features.store import LayerCache, WordSources
+from elmo.tasks.features.layer import Features
+from elmo.tasks.features.store import FeatureCache, FeatureStore
 from elmo.tasks.fit import Epoch, FitOptions, shuffled_batches
 from elmo.tasks.kinds.tagging import PredictedTags, Tagging, TaggingOptions
 from elmo.tasks.model import TaskModel
@@ -38,12 +38,12 @@ TRAIN, DEV = sentences(60, seed=1), sentences(20, seed=2)
 
 
 @pytest.fixture(scope="module")
-def sources() -> WordSources:
-    return WordSources(VectorChoice(dropout=0.1, characters=8), Elmo(tiny_model()))
+def sources() -> FeatureStore:
+    return FeatureStore(Features(dropout=0.1, characters=8), Elmo(tiny_model()))
 
 
 def trained(
-    sources: WordSources, *, options: FitOptions = OPTIONS, folder: Path | None = None, **given: object
+    sources: FeatureStore, *, options: FitOptions = OPTIONS, folder: Path | None = None, **given: object
 ) -> TaskModel:
     task = Tagging.of(TRAIN, HEAD)
     return TaskModel.train(task, TRAIN, DEV, sources=sources, options=options, folder=folder, **given)  # pyright: ignore
@@ -59,21 +59,21 @@ def assert_equal(one: TaskModel, two: TaskModel) -> None:
         assert torch.equal(tensor, weights(two)[name]), name
 
 
-def test_it_learns_what_needs_context(sources: WordSources) -> None:
+def test_it_learns_what_needs_context(sources: FeatureStore) -> None:
     model = trained(sources, options=replace(OPTIONS, epochs=15))
     scores = [epoch.scores["accuracy"] for epoch in model.epochs]
     assert max(scores) > 0.95  # always the commonest tag: 0.53
     assert model.evaluate(DEV)["accuracy"] == max(scores)  # the best epoch's weights are in place
 
 
-def test_the_seed_decides_everything(sources: WordSources) -> None:
+def test_the_seed_decides_everything(sources: FeatureStore) -> None:
     assert_equal(trained(sources), trained(sources))
     other = trained(sources, options=replace(OPTIONS, seed=2))
     assert not torch.equal(weights(other)["head.lstm.layers.0.ahead.weight_ih_l0"],
                            weights(trained(sources))["head.lstm.layers.0.ahead.weight_ih_l0"])  # fmt: skip
 
 
-def test_the_users_own_random_numbers_are_left_alone(sources: WordSources) -> None:
+def test_the_users_own_random_numbers_are_left_alone(sources: FeatureStore) -> None:
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
@@ -86,7 +86,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("after", [1, 3])
-def test_a_killed_run_goes_on_to_the_same_result(sources: WordSources, tmp_path: Path, after: int) -> None:
+def test_a_killed_run_goes_on_to_the_same_result(sources: FeatureStore, tmp_path: Path, after: int) -> None:
     whole = trained(sources)
 
     def kill(epoch: Epoch) -> None:
@@ -101,7 +101,7 @@ def test_a_killed_run_goes_on_to_the_same_result(sources: WordSources, tmp_path:
     assert_equal(whole, again)
 
 
-def test_a_run_goes_on_only_with_the_same_data_and_options(sources: WordSources, tmp_path: Path) -> None:
+def test_a_run_goes_on_only_with_the_same_data_and_options(sources: FeatureStore, tmp_path: Path) -> None:
     trained(sources, options=replace(OPTIONS, epochs=1), folder=tmp_path / "run")
     with pytest.raises(ConfigError, match="was begun with other data or options"):
         trained(sources, options=replace(OPTIONS, epochs=2), folder=tmp_path / "run")
@@ -112,7 +112,7 @@ def test_a_run_goes_on_only_with_the_same_data_and_options(sources: WordSources,
         )  # fmt: skip
 
 
-def test_it_stops_when_the_score_no_longer_rises(sources: WordSources) -> None:
+def test_it_stops_when_the_score_no_longer_rises(sources: FeatureStore) -> None:
     still = replace(OPTIONS, epochs=50, patience=2, learning_rate=1e-12, decay_patience=1, decay=0.5)
     epochs = trained(sources, options=still).epochs
     assert [epoch.is_best for epoch in epochs] == [True, False, False]
@@ -141,7 +141,7 @@ SCRIPT: list[float] = []
     ],
 )
 def test_the_best_epoch_is_the_first_with_the_highest_score(
-    sources: WordSources, script: list[float], best: int, n_epochs: int
+    sources: FeatureStore, script: list[float], best: int, n_epochs: int
 ) -> None:
     SCRIPT[:] = script
     plain = Tagging.of(TRAIN, HEAD)
@@ -151,12 +151,12 @@ def test_the_best_epoch_is_the_first_with_the_highest_score(
     assert (max(epoch.epoch for epoch in epochs if epoch.is_best), len(epochs)) == (best, n_epochs)
 
 
-def test_a_loss_that_is_no_number_ends_the_run_with_advice(sources: WordSources) -> None:
+def test_a_loss_that_is_no_number_ends_the_run_with_advice(sources: FeatureStore) -> None:
     with pytest.raises(TrainingError, match=r"the loss is no number any more .*smaller learning rate"):
         trained(sources, options=replace(OPTIONS, learning_rate=1e30, clip=1e30, epochs=20))
 
 
-def test_no_examples_are_refused(sources: WordSources) -> None:
+def test_no_examples_are_refused(sources: FeatureStore) -> None:
     task = Tagging.of(TRAIN, HEAD)
     for parts in (([], DEV), (TRAIN, [])):
         with pytest.raises(DataError, match="examples, found none"):
@@ -176,8 +176,8 @@ def test_every_example_is_in_one_batch_and_batches_keep_their_bounds() -> None:
     assert batches != again
 
 
-def test_cached_layers_and_computed_ones_lead_to_one_score(sources: WordSources, tmp_path: Path) -> None:
-    cached = replace(sources, cache=LayerCache(tmp_path))
+def test_cached_layers_and_computed_ones_lead_to_one_score(sources: FeatureStore, tmp_path: Path) -> None:
+    cached = replace(sources, cache=FeatureCache(tmp_path))
     one, two = (trained(each, options=replace(OPTIONS, epochs=2)) for each in (sources, cached))
     for a, b in zip(one.epochs, two.epochs, strict=True):
         assert a.loss == pytest.approx(b.loss, rel=1e-2)  # half precision

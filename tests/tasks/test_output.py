@@ -179,7 +179,7 @@ def test_names_of_no_format_and_of_inputs_are_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.jsonl").mkdir()
     with pytest.raises(OutputError, match="found a folder"):
         check_output(tmp_path / "folder.jsonl", "tagging")
-    with pytest.raises(OutputError, match="lies among the input"):
+    with pytest.raises(OutputError, match="is one of the inputs"):
         check_output(tmp_path / "p.jsonl", "tagging", inputs=["-", str(tmp_path / "p.jsonl")])
 
 

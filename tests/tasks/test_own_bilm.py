@@ -16,18 +16,18 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from elmo import Elmo, FormatError
-from elmo.tasks.features.layer import VectorChoice
-from elmo.tasks.features.store import WordSources
+from elmo.tasks.features.layer import Features
+from elmo.tasks.features.store import FeatureStore
 from elmo.tasks.model import VERSION, TaskModel
 from tests.formats.tiny import tiny_model
 from tests.tasks.test_fit import DEV, OPTIONS, trained
 
 SHORT = replace(OPTIONS, epochs=1)
-TUNED = VectorChoice(is_bilm_tuned=True)
+TUNED = Features(is_bilm_tuned=True)
 
 
-def saved(path: Path, elmo: Elmo, *, choice: VectorChoice = TUNED, name: str | None = None) -> TaskModel:
-    model = trained(WordSources(choice, elmo), options=SHORT, elmo_name=name)
+def saved(path: Path, elmo: Elmo, *, choice: Features = TUNED, name: str | None = None) -> TaskModel:
+    model = trained(FeatureStore(choice, elmo), options=SHORT, elmo_name=name)
     model.save(path)
     return model
 
@@ -60,7 +60,7 @@ def test_a_tuned_bilm_needs_no_original(tmp_path: Path, made: dict[str, Any]) ->
 
 def test_a_frozen_bilm_stays_out_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "tagger.safetensors"
-    saved(path, Elmo(tiny_model()), choice=VectorChoice())
+    saved(path, Elmo(tiny_model()), choice=Features())
     assert not any("bilm" in name for name in load_file(path))
 
 

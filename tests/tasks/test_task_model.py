@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from elmo import ConfigError, Elmo, ElmoError, FormatError
-from elmo.tasks.features.layer import VectorChoice
+from elmo.tasks.features.layer import Features
 from elmo.tasks.features.static import StaticVectors
-from elmo.tasks.features.store import WordSources
+from elmo.tasks.features.store import FeatureStore
 from elmo.tasks.model import VERSION, TaskModel
 from tests.formats.tiny import tiny_model
 from tests.tasks.test_fit import DEV, OPTIONS, trained
@@ -30,8 +30,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def sources(folder: Path, **choice: object) -> WordSources:
-    return WordSources(VectorChoice(**choice), Elmo.from_pretrained(folder), STATIC)  # pyright: ignore
+def sources(folder: Path, **choice: object) -> FeatureStore:
+    return FeatureStore(Features(**choice), Elmo.from_pretrained(folder), STATIC)  # pyright: ignore
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_description_is_not_believed(folder: Path, tmp_path: Path) -> None:
 def test_vectors_beyond_half_precision_are_kept_whole(folder: Path, tmp_path: Path) -> None:
     large = StaticVectors(("a", "Q"), np.array([[1e5, 1.0], [-1e5, 0.25]], np.float32))
     model = trained(
-        WordSources(VectorChoice(), Elmo.from_pretrained(folder), large), options=SHORT, elmo_name=str(folder)
+        FeatureStore(Features(), Elmo.from_pretrained(folder), large), options=SHORT, elmo_name=str(folder)
     )
     model.save(tmp_path / "tagger.safetensors")
     again = TaskModel.load(tmp_path / "tagger.safetensors")

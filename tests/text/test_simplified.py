@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from elmo import ConfigError, DataError, Elmo, MissingExtraError, OutputError, convert, perplexity, train_bilm
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
-from elmo.formats import hdf5, native
+from elmo.formats import bilm_hdf5, native
 from elmo.text import chinese as room
 from elmo.text.chinese import simplified, simplified_word
 from elmo.text.ids import ByteAlphabet, SimplifiedAlphabet
@@ -168,8 +168,8 @@ def test_a_format_without_tokenizers_says_what_it_loses(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("WARNING"):
-        hdf5.write(replace(tiny_model(), metadata={"tokenizer": "zh"}), tmp_path / "zh")
-        hdf5.write(tiny_model(), tmp_path / "en")
+        bilm_hdf5.write(replace(tiny_model(), metadata={"tokenizer": "zh"}), tmp_path / "zh")
+        bilm_hdf5.write(tiny_model(), tmp_path / "en")
     messages = [record.getMessage() for record in caplog.records]
     assert [message.split(": ", 1)[1] for message in messages] == [
         "this format has no place for the model's tokenizer (zh): left out"

@@ -96,7 +96,7 @@ def test_a_run_that_went_back_for_a_damaged_checkpoint_writes_it_anew(tmp_path: 
 def test_a_whole_checkpoint_is_never_overwritten(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(snapshot(1), step=1)
-    with pytest.raises(OutputError, match="step-000000001: exists already"):
+    with pytest.raises(OutputError, match="step-000000001: already exists"):
         checkpoints.save(snapshot(2), step=1)
     assert_same(checkpoints.load(1), snapshot(1))
 

@@ -38,7 +38,7 @@ def make(config: BiLmConfig, softmax: str, directions: Directions, dropout: Drop
             directions=directions,
         ).double()
     table = bilm.token_layer.word_embed if softmax.startswith("tied") else None
-    made = Softmax(n_words=N_VOCAB, width=4, tied_to=table, has_sparse_gradient=True)
+    made = Softmax(n_words=N_VOCAB, width=4, tied_to=table)
     return BiLmObjective(
         bilm, made, dropout=dropout, directions=directions, has_sparse_gradients=True
     ).double()
@@ -189,8 +189,14 @@ def test_products_in_bfloat16_give_nearly_the_same_gradients(corpus: Corpus, sof
     found = []
     for is_bf16 in (False, True):
         torch.manual_seed(0)
-        made = Softmax(n_words=N_VOCAB, width=4, has_sparse_gradient=True, has_bf16_products=is_bf16)
-        model = BiLmObjective(BiLm.from_config(CHARS), made, dropout=NOTHING, has_bf16_products=is_bf16)
+        made = Softmax(n_words=N_VOCAB, width=4)
+        model = BiLmObjective(
+            BiLm.from_config(CHARS),
+            made,
+            dropout=NOTHING,
+            has_bf16_products=is_bf16,
+            has_sparse_gradients=True,
+        )
         window, state, samples = reading(corpus, model, softmax)
         gradients = Gradients(model, n_threads=2)
         ids = TypeIds(corpus, CHARS, N_VOCAB)

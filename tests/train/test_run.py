@@ -97,7 +97,7 @@ def test_bad_calls_are_refused_before_anything_is_written(tmp_path: Path) -> Non
         train_bilm(source, tmp_path / "m", preset="huge")
     with pytest.raises(ConfigError, match="epochs must be a positive number"):
         train_bilm(source, tmp_path / "m", epochs=0)
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         train_bilm(source, tmp_path / "there")
     with pytest.raises(DataError):
         train_bilm(tmp_path / "empty.txt", tmp_path / "m", preset=TINY)

@@ -147,23 +147,23 @@ def test_a_model_that_this_run_did_not_write_is_never_taken_for_its_own(
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
     native.write(tiny_model(), begun)  # its run is not at its end
     for call in (lambda: train_bilm(text, begun, **SETTINGS), lambda: resume_bilm(begun)):
-        with pytest.raises(OutputError, match="model: exists already"):
+        with pytest.raises(OutputError, match="model: already exists"):
             call()
     native.write(tiny_model(), tmp_path / "bare")  # it has no run
-    with pytest.raises(OutputError, match="bare: exists already"):
+    with pytest.raises(OutputError, match="bare: already exists"):
         train_bilm(text, tmp_path / "bare", **SETTINGS)
     assert not (tmp_path / "bare.training").exists()
     out = train_bilm(text, tmp_path / "whole", **SETTINGS)
-    with pytest.raises(OutputError, match="whole: exists already"):  # its run had other options
+    with pytest.raises(OutputError, match="whole: already exists"):  # its run had other options
         train_bilm(text, out, **{**SETTINGS, "seed": 5})
     weights = out / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\7")
-    with pytest.raises(OutputError, match="whole: exists already"):  # its checksums do not hold
+    with pytest.raises(OutputError, match="whole: already exists"):  # its checksums do not hold
         train_bilm(text, out, **SETTINGS)
     for path in out.iterdir():
         path.unlink()
     native.write(tiny_model(), out)
-    with pytest.raises(OutputError, match="whole: exists already"):  # it came from elsewhere
+    with pytest.raises(OutputError, match="whole: already exists"):  # it came from elsewhere
         train_bilm(text, out, **SETTINGS)
 
 
@@ -174,7 +174,7 @@ def test_the_model_is_the_last_thing_that_is_written(text: Path, tmp_path: Path)
         (tmp_path / "model").mkdir(exist_ok=True)
         (tmp_path / "model" / "mine").touch()
 
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         train_bilm(text, tmp_path / "model", **SETTINGS, on_report=get_in_the_way)
     assert (tmp_path / "model.training" / "curves.png").is_file()
 

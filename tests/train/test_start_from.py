@@ -12,8 +12,8 @@ import torch
 
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
 from elmo.errors import ConfigError
-from elmo.formats import hdf5, native
-from elmo.formats.load import load
+from elmo.formats import bilm_hdf5, native
+from elmo.formats.loading import load
 from elmo.formats.pretrained import Pretrained
 from elmo.predict.perplexity import perplexity as perplexity_of_model
 from elmo.text.ids import Vocabulary
@@ -176,7 +176,7 @@ def test_where_unknown_words_were_never_met_new_ones_begin_like_those_that_are_a
 def test_a_model_without_a_softmax_begins_with_a_random_one_and_says_so(
     text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hdf5.write(tiny_model(), tmp_path / "model")
+    bilm_hdf5.write(tiny_model(), tmp_path / "model")
     model, corpus = load(tmp_path / "model"), make_corpus(text, tmp_path)
     trainer, _ = at_step_0(model, corpus, tmp_path)
     assert "the softmax begins at random: this bilm-tf HDF5 model has none" in caplog.text

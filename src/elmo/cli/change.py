@@ -117,7 +117,7 @@ def command(
     from elmo.embed.elmo import Elmo
     from elmo.errors import DataError
     from elmo.lexicon.change import COLUMNS, change_in_corpora, change_in_uses
-    from elmo.lexicon.usages import in_order, read_uses
+    from elmo.lexicon.usages import sort_periods, read_uses
     from elmo.text.reader import Tally, expand
 
     check_result_file(out)
@@ -140,7 +140,7 @@ def command(
         "on_progress": NowAndThen("embedding", is_quiet=context.obj.is_quiet),
     }  # fmt: skip
     if found_uses is not None:
-        periods = in_order({period for by_period in found_uses.values() for period in by_period})
+        periods = sort_periods({period for by_period in found_uses.values() for period in by_period})
         changes = change_in_uses(elmo, found_uses, periods, limit=limit, **options)
     else:
         tally = Tally()

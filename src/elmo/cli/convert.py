@@ -28,7 +28,7 @@ def command(
     ] = "float32",
 ) -> None:
     """Write a model of any published format in elmo's own, or in AllenNLP's."""
-    from elmo.formats.load import convert
+    from elmo.formats.loading import convert
 
     convert(model, out, to=to, dtype=dtype)
     logger.info("%s: written", out)

@@ -27,7 +27,7 @@ from elmo.cli.report import logger, one_line
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
-    from elmo.jobs.run import EmbedJob, Plan, Summary
+    from elmo.jobs.run import EmbedJob, JobPlan, JobSummary
 
 EXAMPLES = examples(
     "elmo embed corpus.txt more/*.txt --out vectors.h5",
@@ -146,11 +146,11 @@ def command(
         raise BrokenPipeError
 
 
-def _show_shapes(job: EmbedJob, elmo: Elmo) -> Summary:
+def _show_shapes(job: EmbedJob, elmo: Elmo) -> JobSummary:
     """For a terminal, where the numbers of one sentence would fill several screens: the first sentences."""
     from elmo.engine.batches import check_length
     from elmo.jobs.plan import encode
-    from elmo.jobs.run import Summary
+    from elmo.jobs.run import JobSummary
     from elmo.text.display import shortened
     from elmo.text.reader import Tally
 
@@ -166,13 +166,13 @@ def _show_shapes(job: EmbedJob, elmo: Elmo) -> Summary:
     has_more = len(read) > _SHOWN
     of = f", of the first {_SHOWN} sentences" if has_more else ""
     logger.info("a terminal shows only the shapes of vectors%s; --out FILE, or a pipe, takes them all", of)
-    return Summary(
+    return JobSummary(
         sentences=len(found), tokens=sum(map(len, found)), kept=0, was_complete=False, files=(),
         manifest=None, repaired_lines=tally.repaired, skipped_lines=tally.skipped, is_cut_short=has_more,
     )  # fmt: skip
 
 
-def _print_plan(found: Plan) -> None:
+def _print_plan(found: JobPlan) -> None:
     rows = {
         "sentences": f"{found.sentences:,}",
         "tokens": f"{found.tokens:,}",
@@ -196,7 +196,7 @@ def _size(n_bytes: float) -> str:
     return f"{n_bytes:,.3g} TB"
 
 
-def _tell(job: EmbedJob, summary: Summary) -> None:
+def _tell(job: EmbedJob, summary: JobSummary) -> None:
     if summary.repaired_lines:
         logger.warning(
             "lines repaired that were not UTF-8 (--errors %s): %d", job.errors, summary.repaired_lines

@@ -13,7 +13,7 @@ from elmo.cli.report import one_line
 
 if TYPE_CHECKING:
     from elmo.config import BiLmConfig
-    from elmo.formats.load import ModelInfo
+    from elmo.formats.loading import ModelInfo
 
 EXAMPLES = examples(
     "elmo info",
@@ -36,7 +36,7 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Show a model's format, sizes, vocabulary and checksum; or how it is computed here."""
-    from elmo.formats.load import describe
+    from elmo.formats.loading import describe
 
     if precision != "float32" and not engine:
         raise typer.BadParameter("--precision goes with --engine")

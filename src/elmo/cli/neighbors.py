@@ -26,7 +26,7 @@ from elmo.cli.options import (
 from elmo.cli.report import logger, one_line
 
 if TYPE_CHECKING:
-    from elmo.lexicon.neighbors import Neighbours
+    from elmo.lexicon.neighbors import Neighbors
 
 EXAMPLES = examples(
     "elmo neighbours usages 'by the [[bank]] of the river'",
@@ -78,13 +78,13 @@ def command(
         write_results(out, columns=columns, rows=_rows(found), values=values)
         logger.info("%s: written", out)
     if picture:
-        from elmo.plots.words import draw_neighbours
+        from elmo.plots.words import draw_neighbors
 
-        draw_neighbours(found, picture)
+        draw_neighbors(found, picture)
         logger.info("%s: written", picture)
 
 
-def _table(found: Neighbours) -> str:
+def _table(found: Neighbors) -> str:
     before, word, after = found.usage.parts()
     lines = [one_line(f"{before}[{word}]{after}")]
     if not found.found:
@@ -93,7 +93,7 @@ def _table(found: Neighbours) -> str:
     return "\n".join(lines)
 
 
-def _rows(found: list[Neighbours]) -> list[list[object]]:
+def _rows(found: list[Neighbors]) -> list[list[object]]:
     return [
         [number, group.usage.word, rank, f"{one.similarity:.6f}", one.usage.word, one.usage.parts()[0],
          one.usage.parts()[2], one.usage.place]

@@ -166,17 +166,18 @@ def word_list(given: str | None, *, option: str = "--words") -> tuple[str, ...] 
 def check_result_file(path: Path | None, *, inputs: Iterable[str | Path] = ()) -> None:
     """Refuse a name before anything is computed: what cannot be written, or is an input."""
     from elmo.errors import OutputError
-    from elmo.storage.files import check_parents, shown
+    from elmo.storage.atomic import check_output_file
+    from elmo.storage.files import format_path
 
     if path is None:
         return
     if path.suffix.lower() not in (".tsv", ".json"):
-        raise OutputError(f"{shown(path)}: expected a name that ends in .tsv or .json")
+        raise OutputError(f"{format_path(path)}: expected a name that ends in .tsv or .json")
     if path.is_dir():
-        raise OutputError(f"{shown(path)}: expected the name of a file, found a folder")
-    check_parents(path)
+        raise OutputError(f"{format_path(path)}: expected a file name, found a folder")
+    check_output_file(path)
     if path.resolve() in (Path(one).resolve() for one in inputs if one != "-"):
-        raise OutputError(f"{shown(path)}: lies among the input; put it elsewhere")
+        raise OutputError(f"{format_path(path)}: is one of the inputs; put it elsewhere")
 
 
 def write_results(path: Path, *, columns: Sequence[str], rows: Iterable[Sequence[Any]], values: Any) -> None:
@@ -184,13 +185,13 @@ def write_results(path: Path, *, columns: Sequence[str], rows: Iterable[Sequence
 
     In a table ``\``, tab and line ends are escaped as Python does.
     """
-    from elmo.storage.atomic import replacing
-    from elmo.storage.files import make_parents
+    from elmo.storage.atomic import atomic_file
+    from elmo.storage.atomic import make_parents
     from elmo.text.lines import escaped
 
     make_parents(path)
     with (
-        replacing(path) as temporary,
+        atomic_file(path) as temporary,
         temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
     ):
         if path.suffix.lower() == ".json":
@@ -237,10 +238,10 @@ def sentence_line(usage: Usage) -> str:
 
 def hint_of_tokens(tokenizer: TextTokenizer, word: str) -> str:
     """What to do about a word that no text can have, because the tokenizer cuts it up; or nothing."""
-    from elmo.lexicon.usages import parts_of
+    from elmo.lexicon.usages import split_phrase
 
     tokens = tokenizer(word).tokens
-    if tokens == parts_of(word):
+    if tokens == split_phrase(word):
         return ""
     name = getattr(tokenizer, "name", "this one")
     return f"; the tokenizer {name} makes {' | '.join(tokens)[:60]} of it: name another with --tokenizer"

@@ -105,9 +105,9 @@ def command(
         expand(inputs)  # typos are told before a large model is loaded
         from elmo.cli.report import shown
         from elmo.embed.elmo import Elmo
-        from elmo.lexicon.predictions import expected_words
+        from elmo.lexicon.substitutes import embed_substitutes
         from elmo.lexicon.senses import by_substitutes
-        from elmo.lexicon.usages import Usages, embed_usages, entry_key, find_usages, respelled
+        from elmo.lexicon.usages import Usages, embed_usages, entry_key, find_usages, respell
 
         elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
         with shown(context.obj, n_sentences=None, is_stdout_free=not as_json) as show:
@@ -120,9 +120,9 @@ def command(
         tell_of_bytes(tally)
         hint = "" if found or input_format != "text" else hint_of_tokens(elmo.tokenizer, word)
         if by == "substitutes":
-            usages = expected_words(elmo, found, start=start)
+            usages = embed_substitutes(elmo, found, start=start)
         else:
-            read_as = found if as_written else [respelled(usage, word) for usage in found]
+            read_as = found if as_written else [respell(usage, word) for usage in found]
             vectors = embed_usages(elmo, read_as, layers=layer_choice(layers), start=start).vectors
             usages = Usages(tuple(found), vectors)
         name_of = by_substitutes(elmo)

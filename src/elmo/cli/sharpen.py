@@ -51,10 +51,10 @@ def command(
     from elmo.embed.elmo import Elmo
     from elmo.formats import native
     from elmo.lexicon.sharpen import sharpen
-    from elmo.storage.files import refuse_what_is_there
+    from elmo.storage.atomic import check_output_folder
     from elmo.text.reader import read_sentences, with_a_word
 
-    refuse_what_is_there(out)
+    check_output_folder(out)
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     sentences = read_sentences(
         text, tokenizer=elmo.tokenizer, input_format=input_format, split=split, errors=errors

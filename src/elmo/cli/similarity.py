@@ -25,7 +25,7 @@ from elmo.cli.options import (
 from elmo.cli.report import logger, one_line
 
 if TYPE_CHECKING:
-    from elmo.lexicon.word_pairs import PairJudgements, PairSimilarities
+    from elmo.lexicon.word_pairs import PairJudgments, PairSimilarities
 
 EXAMPLES = examples(
     "elmo similarity pairs.data.txt",
@@ -95,7 +95,7 @@ def command(
     elmo = Elmo.from_pretrained(model, device=device)
     choice = layer_choice(layers)
     found = pair_similarities(elmo, pairs, layers=choice, start=start)
-    judged: list[PairJudgements] = []
+    judged: list[PairJudgments] = []
     if tune_truths is not None:
         tuned_on = pair_similarities(elmo, tune_pairs, layers=choice, start=start)
         judged = judge(found, truths, tuned_on=tuned_on, tuned_is_same=tune_truths)
@@ -118,7 +118,7 @@ def command(
         logger.info("%s: written", picture)
 
 
-def _judged_lines(judged: Sequence[PairJudgements], *, n_pairs: int, n_tuned: int) -> list[str]:
+def _judged_lines(judged: Sequence[PairJudgments], *, n_pairs: int, n_tuned: int) -> list[str]:
     lines = [
         f"{n_pairs:,} pairs, thresholds from {n_tuned:,} others",
         f"{'layer':10}{'threshold':>10}{'tuned':>10}{'accuracy':>10}  95% interval",
@@ -130,7 +130,7 @@ def _judged_lines(judged: Sequence[PairJudgements], *, n_pairs: int, n_tuned: in
     return lines
 
 
-def _pair_lines(found: PairSimilarities, judged: Sequence[PairJudgements]) -> list[str]:
+def _pair_lines(found: PairSimilarities, judged: Sequence[PairJudgments]) -> list[str]:
     """A line for each pair: a cosine for each layer, with T or F where it was judged, and both sentences."""
     says = {one.layer: one.is_same for one in judged}
     lines = ["".join(f"{layer:>10}" for layer in found.cosines) + "  sentences"]

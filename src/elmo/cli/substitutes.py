@@ -78,7 +78,7 @@ def command(
     """Show what else could stand in the place of a word, by both language models."""
     from elmo.embed.elmo import Elmo
     from elmo.lexicon.substitutes import Substituter
-    from elmo.lexicon.usages import marked_usage
+    from elmo.lexicon.usages import find_marked_usage
 
     check_result_file(out)
     if picture:
@@ -89,7 +89,7 @@ def command(
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     tell_of_script(elmo.tokenizer, sentences)
     usages = [
-        marked_usage(elmo.tokenizer, sentence, word, number=number)
+        find_marked_usage(elmo.tokenizer, sentence, word, number=number)
         for number, sentence in enumerate(sentences, start=1)
     ]
     substituter = Substituter(elmo, combine=combine, language=language, start=start)

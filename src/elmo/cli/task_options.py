@@ -20,7 +20,7 @@ from elmo.cli.report import Report, logger
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
     from elmo.tasks.data.files import Tokenize
-    from elmo.tasks.features.store import LayerCache
+    from elmo.tasks.features.store import FeatureCache
     from elmo.tasks.kinds.registry import Reading
     from elmo.tasks.model import TaskModel
     from elmo.text.tokenizers import Tokenizer, Tokens
@@ -63,11 +63,11 @@ def assigned(
     """The values of ``--set`` by the tables of a plan: head, fit and words."""
     from elmo.errors import ConfigError, raise_all
     from elmo.evidence.plan import assignments_of
-    from elmo.tasks.features.layer import VectorChoice
+    from elmo.tasks.features.layer import Features
     from elmo.tasks.fit import FitOptions
     from elmo.tasks.kinds.registry import KINDS
 
-    tables = {"head": KINDS[kind][1], "fit": FitOptions, "words": VectorChoice}
+    tables = {"head": KINDS[kind][1], "fit": FitOptions, "words": Features}
     found, problems = assignments_of(assignments or (), tables)
     for parameter, (table, name) in _OWN.items():
         source = context.get_parameter_source(parameter)
@@ -269,23 +269,23 @@ def remembered(model: TaskModel) -> Mapping[str, Any]:
     return model.reading
 
 
-def layer_cache(folder: Path | None, *, has_none: bool, limit: float) -> LayerCache:
+def layer_cache(folder: Path | None, *, has_none: bool, limit: float) -> FeatureCache:
     """Where layers are kept."""
-    from elmo.tasks.features.store import LayerCache
+    from elmo.tasks.features.store import FeatureCache
 
     if has_none:
-        return LayerCache(None)
+        return FeatureCache(None)
     if folder is None:
         home = os.environ.get("XDG_CACHE_HOME")
         folder = (Path(home) if home else Path.home() / ".cache") / "elmo" / "layers"
-    return LayerCache(folder, limit=int(limit * (1 << 30)))
+    return FeatureCache(folder, limit=int(limit * (1 << 30)))
 
 
-def load_model(path: Path, *, bilm: str | None, also: Sequence[str] | None, kept: LayerCache) -> TaskModel:
+def load_model(path: Path, *, bilm: str | None, also: Sequence[str] | None, kept: FeatureCache) -> TaskModel:
     """A task model, with the biLM and the encoders that were asked for."""
     from elmo.embed.elmo import Elmo
     from elmo.errors import ConfigError
-    from elmo.storage.files import shown
+    from elmo.storage.files import format_path
     from elmo.tasks.features.encoders import TransformerEncoder
     from elmo.tasks.model import LostBilmError, TaskModel
 
@@ -294,7 +294,7 @@ def load_model(path: Path, *, bilm: str | None, also: Sequence[str] | None, kept
     try:
         return TaskModel.load(path, elmo=elmo, others=others, cache=kept)
     except LostBilmError as error:
-        raise ConfigError(f"{error}; --model names the biLM that {shown(path)} was learned with") from error
+        raise ConfigError(f"{error}; --model names the biLM that {format_path(path)} was learned with") from error
 
 
 def is_bar_shown(report: Report) -> bool:

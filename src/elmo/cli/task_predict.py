@@ -222,12 +222,12 @@ def _of_texts(
 
 def _marked(text: str, number: int, cut: Tokenize) -> Any:
     """A sentence whose predicate is marked like ``[[this]]``."""
-    from elmo.embed.encoding import unmarked
+    from elmo.embed.find import parse_mark
     from elmo.errors import DataError
     from elmo.tasks.data.examples import Predicate
     from elmo.tasks.data.files import tokens_of
 
-    plain, span = unmarked(text, number)
+    plain, span = parse_mark(text, number)
     tokens = tokens_of(plain, cut)
     inside = [
         k for k, (begin, end) in enumerate(tokens.offsets or ()) if span and begin < span[1] and end > span[0]

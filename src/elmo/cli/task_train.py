@@ -149,10 +149,10 @@ def command(
     model is written, checkpoints lie in FILE.training.
     """
     from elmo.embed.elmo import Elmo
-    from elmo.storage.atomic import locked
+    from elmo.storage.atomic import hold_lock
     from elmo.tasks.features.encoders import TransformerEncoder
-    from elmo.tasks.features.layer import VectorChoice
-    from elmo.tasks.features.store import WordSources
+    from elmo.tasks.features.layer import Features
+    from elmo.tasks.features.store import FeatureStore
     from elmo.tasks.fit import FitOptions
     from elmo.tasks.kinds.registry import task_class
     from elmo.tasks.model import TaskModel
@@ -174,7 +174,7 @@ def command(
         header=header,
         separator=separator,
     )
-    choice = VectorChoice(
+    choice = Features(
         **{
             "elmo": elmo,
             "top_only": top_only,
@@ -211,7 +211,7 @@ def command(
     if measured is None:
         learned, measured = _held_out(learned, seed=options.seed)
     task: Any = task_class(kind).of(learned, head)  # pyright: ignore[reportArgumentType]
-    sources = WordSources(
+    sources = FeatureStore(
         choice,
         bilm(),
         None if vectors is None else _static(vectors, [*learned, *measured]),
@@ -227,7 +227,7 @@ def command(
     folder = _beside(out)
     context.obj.after_interrupt = partial(_what_is_kept, folder, is_adapted=bool(adapt))
     with (
-        locked(out.with_name(f".{out.name}.lock"), subject=out),
+        hold_lock(out.with_name(f".{out.name}.lock"), subject=out),
         context.obj.showing("elmo.tasks.features.store"),
         context.obj.showing("elmo.tasks.adapt"),
     ):
@@ -260,7 +260,7 @@ def command(
 
 def _beside(out: Path) -> Path:
     """Where checkpoints go; the folders that it and the model lie in are made."""
-    from elmo.storage.files import make_parents
+    from elmo.storage.atomic import make_parents
 
     make_parents(out)
     return out.with_name(f"{out.name}.training")
@@ -285,17 +285,18 @@ def _lasting(model: str | None) -> str | None:
 
 def _check_out(out: Path, *, inputs: Sequence[str], is_replaced: bool) -> None:
     from elmo.errors import OutputError
-    from elmo.storage.files import check_parents, shown
+    from elmo.storage.atomic import check_output_file
+    from elmo.storage.files import format_path
 
     if out.suffix != SUFFIX:
-        raise OutputError(f"{shown(out)}: expected a name that ends in {SUFFIX}")
-    check_parents(out)
+        raise OutputError(f"{format_path(out)}: expected a name that ends in {SUFFIX}")
+    check_output_file(out)
     if out.is_dir():
-        raise OutputError(f"{shown(out)}: expected the name of a file, found a folder")
+        raise OutputError(f"{format_path(out)}: expected a file name, found a folder")
     if out.resolve() in (Path(one).resolve() for one in inputs if one != "-"):
-        raise OutputError(f"{shown(out)}: lies among the input; put it elsewhere")
+        raise OutputError(f"{format_path(out)}: is one of the inputs; put it elsewhere")
     if out.exists() and not is_replaced:
-        raise OutputError(f"{shown(out)}: is there already; --overwrite replaces it, or name another")
+        raise OutputError(f"{format_path(out)}: is there already; --overwrite replaces it, or name another")
 
 
 def _held_out(examples: Sequence[Any], *, seed: int) -> tuple[list[Any], list[Any]]:

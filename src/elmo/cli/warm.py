@@ -47,7 +47,7 @@ def command(
     from elmo.text.reader import read_sentences
 
     folder = Path(model)
-    if out is None and not native.is_here(folder):
+    if out is None and not native.can_read(folder):
         # other formats have no place for a state: a copy in our own gets it
         out = Path(f"{folder.name.split('.')[0] or 'model'}-warm")
     if out is not None and out.exists():

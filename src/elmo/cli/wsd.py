@@ -165,7 +165,7 @@ def _panel(answer: Answer, net: WordNet) -> Panel:
 def _check(context: typer.Context, *, texts: list[str] | None, **files: Path | None) -> None:
     """One thing is done at a time, with the files that it needs; typos are told before a model is loaded."""
     from elmo.errors import OutputError
-    from elmo.storage.files import check_parents
+    from elmo.storage.atomic import check_output_file
     from elmo.text.lines import expand, shown
 
     jobs = [name for name in ("train", "evaluate") if files[name]] + (["TEXT"] if texts else [])
@@ -179,9 +179,9 @@ def _check(context: typer.Context, *, texts: list[str] | None, **files: Path | N
     if jobs == ["TEXT"] and (files["gold"] or files["out"]):
         raise typer.BadParameter("--gold and --out go with --train and --evaluate", ctx=context)
     if (out := files["out"]) and out.is_dir():
-        raise OutputError(f"{shown(out)}: expected the name of a file, found a folder")
+        raise OutputError(f"{shown(out)}: expected a file name, found a folder")
     if out:
-        check_parents(out)
+        check_output_file(out)
     expand([str(files[name]) for name in ("train", "evaluate", "gold") if files[name]])
 
 
@@ -231,13 +231,13 @@ def _heard(context: typer.Context, n_sentences: int) -> Iterator[Heard]:
 
 def _print_scores(answers: list[Answer], *, as_json: bool, out: Path | None) -> None:
     from elmo.lexicon.sense_corpora import score
-    from elmo.storage.atomic import replacing
-    from elmo.storage.files import make_parents
+    from elmo.storage.atomic import atomic_file
+    from elmo.storage.atomic import make_parents
 
     if out is not None:
         make_parents(out)
         lines = [f"{answer.instance.id} {answer.key}\n" for answer in answers if answer.key]
-        with replacing(out) as temporary:
+        with atomic_file(out) as temporary:
             temporary.write_text("".join(lines), encoding="utf-8")
         logger.info("%s: %s answers written", out, f"{len(lines):,}")
     if answers and not any(answer.instance.keys for answer in answers):

@@ -1,16 +1,17 @@
-"""One word in two or more sentences in, how alike its vectors are in each layer out."""
+"""Compare a word across sentences: how similar its vectors are in each layer."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.embed.encoding import Span, Vectors, find_word, joined_places, similarity, start_of, unmarked
+from elmo.embed.encoding import LayerChoice, Vectors, similarity
+from elmo.embed.find import Span, excerpt, find_word, joined_offsets, parse_mark
 from elmo.errors import ConfigError, DataError
 from elmo.text.tokenizers import Tokens
 
@@ -23,40 +24,52 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Use:
-    """The word as one sentence uses it."""
+    """A word in one sentence.
 
-    text: str  # the sentence
-    span: Span  # of the word in the text, end exclusive
-    tokens: tuple[str, ...]  # whose vectors stand for the word
+    Attributes:
+        text: The sentence.
+        span: Begin and end of the word in the text, end exclusive.
+        tokens: The tokens of the word.
+    """
+
+    text: str
+    span: Span
+    tokens: tuple[str, ...]
 
     @property
     def word(self) -> str:
         """The word as this sentence spells it."""
         return self.text[slice(*self.span)]
 
-    def marked(self, shown: Callable[[str], str]) -> str:
-        """The sentence with its word in brackets, each part as ``shown`` gives it."""
+    def marked(self, escape: Callable[[str], str]) -> str:
+        """Return the sentence with the word in brackets; ``escape`` is applied to each part."""
         begin, end = self.span
-        return f"{shown(self.text[:begin])}[{shown(self.word)}]{shown(self.text[end:])}"
+        return f"{escape(self.text[:begin])}[{escape(self.word)}]{escape(self.text[end:])}"
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Cosines between the uses of a word: ``matrices`` (use, use) by layer, "0", "1", …, "average"."""
+    """Cosine similarities between the uses of a word.
+
+    Attributes:
+        word: The word.
+        uses: The word in each sentence.
+        matrices: A matrix (use, use) per layer, by name: "0", "1", …, "average".
+    """
 
     word: str
     uses: tuple[Use, ...]
     matrices: Mapping[str, NDArray[np.float64]]
 
     def rows(self) -> Iterator[tuple[str, int, int, float]]:
-        """Layer, first use, second use and their similarity, for each layer and pair; uses count from 0."""
+        """Yield (layer, first use, second use, similarity) for each layer and pair; uses count from 0."""
         for layer, matrix in self.matrices.items():
             for a in range(len(self.uses)):
                 for b in range(a + 1, len(self.uses)):
                     yield layer, a, b, float(matrix[a, b])
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return the comparison as JSON values."""
         uses = [
             {"text": use.text, "word": use.word, "span": list(use.span), "tokens": list(use.tokens)}
             for use in self.uses
@@ -70,75 +83,81 @@ def compare(
     word: str,
     sentences: Sequence[str | Sequence[str]],
     *,
-    layers: Literal["average", "top", "all", "concat"] | int = "all",
+    layers: LayerChoice | int = "all",
     start: Start = "zero",
 ) -> Comparison:
-    """How alike a word, or a phrase such as "New York", is in each pair of sentences.
+    """Compute how similar a word, or a phrase such as "New York", is in each pair of sentences.
 
-    A sentence is text or a list of tokens. The word's first occurrence counts; if the word is not there as it
-    is spelled, one in other letters' case does (Bank, bank). A text may mark another place, or another word,
-    by double brackets: ``"the bank by the [[bank]]"``. ``layers="all"`` gives each layer and their average.
+    The first match in each sentence counts, in any case if there is none with the same case (Bank, bank).
+    To select another one, or another word, mark it in the text: ``"the bank by the [[bank]]"``.
+
+    Args:
+        elmo: The model.
+        word: A word or a phrase.
+        sentences: Two or more sentences, each a string or a list of tokens.
+        layers: As in ``Elmo.encode``; "all" returns each layer and the average.
+        start: As in ``Elmo.encode``.
     """
     if not word.strip():
-        raise DataError("expected a word to compare, found none")
+        raise DataError("expected a word to compare, found an empty string")
     if isinstance(sentences, str) or len(sentences) < 2:
         n = 1 if isinstance(sentences, str) else len(sentences)
         raise DataError(f"expected two or more sentences to compare {word[:40]!r} in, found {n}")
-    uses, inputs, places = [], [], []
+    uses, inputs, spans = [], [], []
     for number, sentence in enumerate(sentences, start=1):
-        tokens, text, offsets, mark = _read(elmo, sentence, number)
+        tokens, text, offsets, mark = _read_sentence(elmo, sentence, number)
         span = mark or find_word(word, text, offsets)
         inside = [i for i, (begin, end) in enumerate(offsets) if span and begin < span[1] and end > span[0]]
         if span is None or not inside:
             raise DataError(
-                f"sentence {number} does not have the word {word[:40]!r}: {start_of(text)!r}; "
+                f"sentence {number} does not have the word {word[:40]!r}: {excerpt(text)!r}; "
                 "mark the word that you mean, like [[this]]"
             )
         use = Use(text, span, tokens.tokens[inside[0] : inside[-1] + 1])
         if offsets[inside[0]][0] < span[0] or offsets[inside[-1]][1] > span[1]:
             logger.warning(
-                "sentence %d: %r is part of a token, whose vector is taken: %r; is the tokenizer right?",
+                "sentence %d: %r is only part of the token %r, whose vector is used; check the tokenizer",
                 number,
                 use.word,
                 " ".join(use.tokens)[:80],
             )
         uses.append(use)
         inputs.append(tokens)
-        places.append((inside[0], inside[-1] + 1))
+        spans.append((inside[0], inside[-1] + 1))
     encodings = elmo.encode(inputs, layers="all", start=start)
     vectors = np.stack(
-        [cast("Vectors", encoding.span(*place)) for encoding, place in zip(encodings, places, strict=True)]
+        [cast("Vectors", encoding.span(*span)) for encoding, span in zip(encodings, spans, strict=True)]
     )  # (use, layer, width)
-    return Comparison(word, tuple(uses), _matrices(vectors, layers))
+    return Comparison(word, tuple(uses), _compute_matrices(vectors, layers))
 
 
-def _matrices(vectors: Vectors, layers: str | int) -> dict[str, NDArray[np.float64]]:
-    """Cosines (use, use) per layer of ``vectors`` (use, layer, width)."""
+def _read_sentence(
+    elmo: Elmo, sentence: str | Sequence[str], number: int
+) -> tuple[Tokens, str, tuple[Span, ...], Span | None]:
+    """Return the tokens of a sentence, its text, the offsets of the tokens in it, and the marked span."""
+    if isinstance(sentence, str):
+        text, mark = parse_mark(sentence, number)
+        tokens = elmo.tokenizer(text)
+        return tokens, text, tokens.offsets or (), mark
+    tokens = Tokens.given(sentence)
+    return tokens, " ".join(tokens.tokens), joined_offsets(tokens.tokens), None
+
+
+def _compute_matrices(vectors: Vectors, layers: str | int) -> dict[str, NDArray[np.float64]]:
+    """Compute cosines (use, use) per layer from ``vectors`` (use, layer, width)."""
     n_layers = vectors.shape[1]
-    chosen: dict[str, Vectors] = {}
+    selected: dict[str, Vectors] = {}
     if layers == "all" or isinstance(layers, int):
         numbers = range(n_layers) if isinstance(layers, str) else [layers]
         if not all(0 <= i < n_layers for i in numbers):
             raise ConfigError(f"layer must lie in 0..{n_layers - 1}, found {layers}")
-        chosen = {str(i): vectors[:, i] for i in numbers}
+        selected = {str(i): vectors[:, i] for i in numbers}
     if layers == "top":
-        chosen = {str(n_layers - 1): vectors[:, -1]}
+        selected = {str(n_layers - 1): vectors[:, -1]}
     if layers in ("all", "average"):
-        chosen["average"] = vectors.mean(axis=1)
+        selected["average"] = vectors.mean(axis=1)
     if layers == "concat":
-        chosen = {"concat": vectors.reshape(len(vectors), -1)}
-    if not chosen:
+        selected = {"concat": vectors.reshape(len(vectors), -1)}
+    if not selected:
         raise ConfigError(f"layers must be average, top, all, concat or 0..{n_layers - 1}, not {layers!r}")
-    return {name: cast("NDArray[np.float64]", similarity(rows, rows)) for name, rows in chosen.items()}
-
-
-def _read(
-    elmo: Elmo, sentence: str | Sequence[str], number: int
-) -> tuple[Tokens, str, tuple[Span, ...], Span | None]:
-    """A sentence's tokens, its text, the tokens' places in it, and the place that it marks."""
-    if isinstance(sentence, str):
-        text, mark = unmarked(sentence, number)
-        tokens = elmo.tokenizer(text)
-        return tokens, text, tokens.offsets or (), mark
-    tokens = Tokens.given(sentence)
-    return tokens, " ".join(tokens.tokens), joined_places(tokens.tokens), None
+    return {name: cast("NDArray[np.float64]", similarity(rows, rows)) for name, rows in selected.items()}

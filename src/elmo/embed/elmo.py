@@ -1,14 +1,23 @@
-"""``Elmo``: text or tokens in, a vector for every word in its context out."""
+"""``Elmo``: load a pretrained model and encode text into a vector for every token in its context."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast, overload
 
-from elmo.embed.encoding import DTYPES, Encoding, LayerChoice, Vectors, check_dtype, finisher, layer_taker
-from elmo.embed.start import Carry, Start, mean_state
-from elmo.engine.batches import MAX_TOKENS, PIECE_TOKENS, pieces, tracked
+from elmo.embed.encoding import (
+    DTYPES,
+    Encoding,
+    LayerChoice,
+    Vectors,
+    check_dtype,
+    layer_selector,
+    vector_converter,
+)
+from elmo.embed.start import Carry, Start, compute_warm_state, warm_start
+from elmo.engine.batches import BATCH_TOKENS, MAX_TOKENS, split_batches, track_progress
 from elmo.errors import ConfigError, DataError, SentenceTooLongError, StateError
 from elmo.formats.pretrained import Pretrained, WarmState
 from elmo.text.ids import CharBatch
@@ -26,12 +35,12 @@ if TYPE_CHECKING:
 
 Sentence = str | Sequence[str] | Tokens
 DEVICES = ("cpu", "cuda", "mps", "xpu")
-PRECISIONS = (*DTYPES, "int8")  # of the network; vectors have no int8
-CARRIED_ROWS = 256  # sentences of a batch when states are carried from row to row, as bilm-tf's batches did
+PRECISIONS = (*DTYPES, "int8")  # of the network; vectors are never int8
+CARRY_BATCH_SIZE = 256  # default batch size with a Carry, as in bilm-tf
 
 
 class EncodeOptions(TypedDict, total=False):
-    """The options of ``Elmo.encode``."""
+    """The options of ``Elmo.encode``, for type checkers."""
 
     layers: LayerChoice | int | LayerMix
     start: Start
@@ -44,10 +53,21 @@ class EncodeOptions(TypedDict, total=False):
 
 
 class Elmo:
-    """A pretrained biLM, ready to read.
+    """A pretrained ELMo model that encodes text.
 
-    ``bilm`` is the network, an ``nn.Module`` for those who train with it; ``config``, ``vocab`` and
-    ``softmax`` are what came with it.
+    >>> import elmo
+    >>> model = elmo.Elmo.from_pretrained()
+    >>> bank = model.encode("I sat by the bank of the river.").word("bank")
+
+    Attributes:
+        bilm: The network, an ``nn.Module``, for training it as part of another model.
+        config: The architecture of the network.
+        vocab: The vocabulary of the softmax, if the model has one.
+        softmax: The weights of the softmax, if the model has one.
+        pretrained: The model as it was loaded, with its metadata and warm state.
+        tokenizer: Splits text into tokens.
+        n_layers: Number of layers of a vector: the token layer and each LSTM layer.
+        width: Width of one layer.
     """
 
     def __init__(
@@ -56,9 +76,9 @@ class Elmo:
         *,
         device: str | torch.device = "cpu",
         dtype: str = "float32",
-        tokenizer: str | Tokenizer | None = None,
+        tokenizer: str | Tokenizer | Callable[[str], Sequence[str]] | None = None,
     ) -> None:
-        """Build the network from ``model``; ``tokenizer`` names a tokeniser, or is one."""
+        """Build the network of a loaded model; see ``from_pretrained`` for the options."""
         import torch
 
         from elmo.engine.bilm import Engine
@@ -67,15 +87,18 @@ class Elmo:
         check_dtype(dtype, PRECISIONS)
         if not isinstance(model, Pretrained):
             raise ConfigError(
-                f"expected a model that has been read, found {type(model).__name__}; use Elmo.from_pretrained"
+                f"expected a loaded model, found {type(model).__name__}; use Elmo.from_pretrained"
             )
         self.pretrained = model
         self.config = model.config
+        self.n_layers, self.width = model.config.n_layers, model.config.width
         self.vocab = model.vocab
         self.softmax = model.softmax
-        chosen = tokenizer or str(model.metadata.get("tokenizer", "en"))
-        self.tokenizer: Tokenizer = tokenizer_by_name(chosen) if isinstance(chosen, str) else chosen
-        self._tokenizer_name = chosen if isinstance(chosen, str) else None  # that a saved model remembers
+        tokenizer = tokenizer or str(model.metadata.get("tokenizer", "en"))
+        self._tokenizer_name = tokenizer if isinstance(tokenizer, str) else None  # saved with the model
+        self.tokenizer = cast(
+            "Tokenizer", tokenizer_by_name(tokenizer) if isinstance(tokenizer, str) else tokenizer
+        )
         with torch.device("meta"):
             self.bilm = BiLm.from_config(model.config)
         self.bilm.load_state_dict(dict(model.weights), strict=True, assign=True)
@@ -91,10 +114,18 @@ class Elmo:
         *,
         device: str | torch.device = "cpu",
         dtype: str = "float32",
-        tokenizer: str | Tokenizer | None = None,
+        tokenizer: str | Tokenizer | Callable[[str], Sequence[str]] | None = None,
     ) -> Self:
-        """Load a model of any published format from a folder, an archive or a Hub id."""
-        from elmo.formats.load import load
+        """Load a model in any published format.
+
+        Args:
+            source: A bundled model ("en", "zh"), a folder, an archive or a Hub id; "en" by default.
+            device: "cpu", "cuda", "mps" or "xpu".
+            dtype: Precision of the network: "float32", "float64", "bfloat16", "float16" or "int8".
+            tokenizer: The name of a tokenizer ("en", "zh", "whitespace", "spacy:LANG") or a function from
+                text to a list of tokens; by default, the tokenizer of the model.
+        """
+        from elmo.formats.loading import load
 
         return cls(load(source), device=device, dtype=dtype, tokenizer=tokenizer)
 
@@ -107,25 +138,37 @@ class Elmo:
         vocab: str | Path | None = None,
         softmax: str | Path | None = None,
         embedding: str | Path | None = None,
-        **settings: Any,
+        device: str | torch.device = "cpu",
+        dtype: str = "float32",
+        tokenizer: str | Tokenizer | Callable[[str], Sequence[str]] | None = None,
     ) -> Self:
-        """Load AllenNLP or bilm-tf files by name; ``embedding`` is a token cache that goes with ``vocab``."""
-        from elmo.formats.hdf5 import read_files
+        """Load AllenNLP or bilm-tf files by name.
+
+        Args:
+            options: The options file (JSON).
+            weights: The weights file (HDF5).
+            vocab: The vocabulary file.
+            softmax: The softmax weights.
+            embedding: Cached token embeddings for the words of ``vocab``.
+            device: As in ``from_pretrained``.
+            dtype: As in ``from_pretrained``.
+            tokenizer: As in ``from_pretrained``.
+        """
+        from elmo.formats.bilm_hdf5 import read_files
 
         extra = {"vocab": vocab, "softmax": softmax, "embedding": embedding}
         paths = {name: None if path is None else Path(path) for name, path in extra.items()}
-        return cls(read_files(Path(options), Path(weights), **paths), **settings)
+        model = read_files(Path(options), Path(weights), **paths)
+        return cls(model, device=device, dtype=dtype, tokenizer=tokenizer)
 
     def save_pretrained(self, folder: str | Path, *, dtype: Dtype = "float32") -> None:
-        """Write the model, as its weights are now, in elmo's own format; a named tokeniser goes with it."""
+        """Write the model with its current weights to a folder, in elmo's native format."""
         from elmo.formats import native
 
         native.write(self.as_pretrained(), Path(folder), dtype=dtype)
 
     def as_pretrained(self) -> Pretrained:
-        """The model as its weights are now, whatever it was loaded from; a named tokeniser goes with it."""
-        from dataclasses import replace
-
+        """Return the model with its current weights; the name of its tokenizer is part of the metadata."""
         weights = {name: weight.detach().cpu().float() for name, weight in self.bilm.state_dict().items()}
         metadata = dict(self.pretrained.metadata)
         if self._tokenizer_name not in (None, metadata.get("tokenizer", "en")):
@@ -136,61 +179,50 @@ class Elmo:
         return f"Elmo({self.pretrained.format}, {self.n_layers} layers, {self.width} wide, on {self.device})"
 
     @property
-    def n_layers(self) -> int:
-        """Layers of a word's vector: the token layer and each LSTM layer."""
-        return self.config.n_layers
-
-    @property
-    def width(self) -> int:
-        """Width of one layer."""
-        return self.config.width
-
-    @property
     def device(self) -> torch.device:
-        """Where the network is."""
+        """The device of the network."""
         return next(self.bilm.parameters()).device
 
     @property
     def precision(self) -> str:
-        """The type that the network is computed in: one of torch's, or int8."""
+        """The precision of the network: the name of a torch dtype, or int8."""
         dtype = next(self.bilm.parameters()).dtype
         return "int8" if self._engine.is_int8 else str(dtype).removeprefix("torch.")
 
     @property
     def kernels(self) -> Kernels:
-        """What products the network is computed with on this machine, and why."""
+        """The matrix-product kernels that are used on this machine, and why."""
         return self._engine.kernels
 
     def engine(self) -> dict[str, str]:
-        """How this machine computes the network, and why so, in words."""
-        return self._engine.description()
+        """Describe how this machine computes the network."""
+        return self._engine.describe()
 
     def to(self, device: str | torch.device | None = None, *, dtype: str | None = None) -> Self:
-        """Move the network to a device, or compute in another precision."""
+        """Move the network to a device, or change its precision."""
         import torch
 
-        from elmo.engine.matmul import choose
+        from elmo.engine.matmul import choose_kernels
 
         check_dtype(dtype, PRECISIONS)
         if device is not None and str(device).partition(":")[0] not in DEVICES:
             raise ConfigError(f"device must be one of {', '.join(DEVICES)}, not {str(device)!r:.40}")
         is_int8 = self._engine.is_int8 if dtype is None else dtype == "int8"
-        like = next(self.bilm.parameters())
-        if is_int8:  # refused before anything is moved
-            is_cpu = str(like.device if device is None else device).partition(":")[0] == "cpu"
-            choose(torch.empty(0, device="cpu" if is_cpu else "meta"), is_int8=True)
-        before = like.device, like.dtype, self._engine.is_int8
-        kept = "float32" if dtype == "int8" else dtype  # int8 is rounded from float32, and only in products
+        weight = next(self.bilm.parameters())
+        if is_int8:  # raise before anything is moved
+            is_cpu = str(weight.device if device is None else device).partition(":")[0] == "cpu"
+            choose_kernels(torch.empty(0, device="cpu" if is_cpu else "meta"), is_int8=True)
+        before = weight.device, weight.dtype, self._engine.is_int8
+        # int8 weights are rounded from float32 inside the engine
+        torch_dtype = None if dtype is None else getattr(torch, "float32" if dtype == "int8" else dtype)
         try:
-            self.bilm.to(
-                device=device, dtype=None if kept is None else cast("torch.dtype", getattr(torch, kept))
-            )
+            self.bilm.to(device=device, dtype=torch_dtype)
         except (RuntimeError, AssertionError) as error:
             reason = str(error).splitlines()[0]
             raise ConfigError(f"cannot use device {device!s}: {reason}") from error
-        like = next(self.bilm.parameters())
-        if (like.device, like.dtype, is_int8) != before:
-            self._engine.forget(is_int8=is_int8)
+        weight = next(self.bilm.parameters())
+        if (weight.device, weight.dtype, is_int8) != before:
+            self._engine.reset(is_int8=is_int8)
         return self
 
     @overload
@@ -211,28 +243,106 @@ class Elmo:
         max_tokens: int | None = None,
         show_progress: bool = False,
     ) -> Encoding | list[Encoding]:
-        """A vector for every token; one string gives one ``Encoding``, an iterable a list in its order.
+        """Compute a vector for every token.
 
-        A string is tokenised, a list of strings inside the iterable is taken as tokens. ``layers`` is
-        "average", "top", "all" (layer, time, width), "concat", a layer's number or a ``LayerMix``;
-        ``dtype`` is that of the vectors given back. No sentence may have more than ``max_tokens``, and no
-        more are read at once; ``batch_size`` counts sentences instead. The vectors of a sentence depend on
-        that sentence alone, whatever either is, unless ``start`` is a ``Carry``.
+        One string returns one ``Encoding``; an iterable returns a list in the same order. The vectors of a
+        sentence depend on that sentence only, not on its batch, unless ``start`` is a ``Carry``.
+
+        Args:
+            sentences: A string, or an iterable of strings and lists of tokens. Strings are tokenized.
+            layers: "average", "top", "concat", "all" (layer, time, width), a layer number or a ``LayerMix``.
+            start: State at the start of a sentence: "zero", "warm" (of the model) or a ``Carry``.
+            batch_size: Sentences per batch; by default, as many as 16,384 tokens hold.
+            as_tensor: Return tensors instead of NumPy arrays.
+            dtype: Type of the returned vectors; by default, the precision of the network.
+            device: Move the model to this device first.
+            max_tokens: Maximum number of tokens of one sentence, and of one batch; 100,000 by default.
+            show_progress: Show a progress bar on stderr.
         """
-        is_one = isinstance(sentences, str | Tokens)
-        items = [sentences] if is_one else _as_list(sentences)
+        is_single = isinstance(sentences, str | Tokens)
+        items = [sentences] if is_single else _as_list(sentences)
         limit = MAX_TOKENS if max_tokens is None else max_tokens
-        tokenised = [self._tokens(item, place, max_tokens=limit) for place, item in enumerate(items)]
+        tokenized = [self._tokenize(item, index, max_tokens=limit) for index, item in enumerate(items)]
         if device is not None:
             self.to(device)
-        take = layer_taker(layers, self.n_layers)
-        finish = finisher(as_tensor=as_tensor, dtype=dtype)
-        found: list[Encoding] = []
-        for tokens, states in self._layers(
-            tokenised, start=start, batch_size=batch_size, max_tokens=limit, show_progress=show_progress
-        ):
-            found.append(Encoding(tokens.tokens, finish(take(states)), tokens.text, tokens.offsets))
-        return found[0] if is_one else found
+        select = layer_selector(layers, self.n_layers)
+        convert = vector_converter(as_tensor=as_tensor, dtype=dtype)
+        encodings = [
+            Encoding(tokens.tokens, convert(select(states)), tokens.text, tokens.offsets)
+            for tokens, states in self._run(
+                tokenized, start=start, batch_size=batch_size, max_tokens=limit, show_progress=show_progress
+            )
+        ]
+        return encodings[0] if is_single else encodings
+
+    def _tokenize(self, sentence: Any, index: int, *, max_tokens: int | None = None) -> Tokens:
+        if isinstance(sentence, str):
+            tokens = self.tokenizer(sentence)
+            if not isinstance(tokens, Tokens):  # a user's function, such as str.split
+                tokens = Tokens.given(tokens)
+        elif isinstance(sentence, Tokens):
+            tokens = sentence
+        elif isinstance(sentence, Sequence) and not isinstance(sentence, bytes | bytearray):
+            try:
+                tokens = Tokens.given(cast("Sequence[str]", sentence))
+            except DataError as error:
+                raise DataError(f"sentence {index}: {error}") from error
+        else:
+            raise DataError(
+                f"sentence {index}: expected text or a list of tokens, found {type(sentence).__name__}"
+            )
+        if max_tokens is not None and len(tokens) > max_tokens:
+            raise SentenceTooLongError(
+                f"sentence {index} has {len(tokens)} tokens, but the limit is {max_tokens}; "
+                "split it, or raise max_tokens"
+            )
+        return tokens
+
+    def _run(
+        self,
+        tokenized: Sequence[Tokens],
+        *,
+        start: Start,
+        batch_size: int | None = None,
+        max_tokens: int = MAX_TOKENS,
+        show_progress: bool = False,
+    ) -> Iterator[tuple[Tokens, Tensor]]:
+        """Run the network; yield each sentence with all its layers (layer, time, width), in order."""
+        if batch_size is not None and batch_size < 1:
+            raise ConfigError(f"batch_size must be at least 1, found {batch_size}")
+        carry = start if isinstance(start, Carry) else None
+        state = None if isinstance(start, Carry) else self._fixed_start(start)
+        if batch_size is None and carry is not None:
+            batch_size = CARRY_BATCH_SIZE
+        batches = list(
+            split_batches(tokenized, batch_size=batch_size, max_tokens=min(max_tokens, BATCH_TOKENS))
+        )
+        for batch in track_progress(batches, "Embedding", is_shown=show_progress):
+            if carry is not None:
+                state = carry.rows(len(batch), self.bilm.zero_state(1))
+            try:
+                output = self._engine.run([tokens.tokens for tokens in batch], start=state)
+            except (MemoryError, RuntimeError) as error:
+                if not _is_out_of_memory(error):
+                    raise
+                longest = max(len(tokens) for tokens in batch)
+                raise SentenceTooLongError(
+                    f"a batch of {len(batch)} sentences, the longest of {longest} tokens, does not fit in "
+                    f"memory; use a smaller batch_size, or split sentences below a limit of {longest // 2}"
+                ) from error
+            if carry is not None:
+                carry.update(output.state)
+            yield from zip(batch, output.layers, strict=True)
+
+    def _fixed_start(self, start: str) -> BiLmState | None:
+        if start == "zero":
+            return None
+        if start == "warm":
+            return warm_start(self.pretrained.warm, self.bilm.zero_state(1))
+        if start == "carry":
+            raise StateError("start='carry' needs an object: pass the same start=Carry() to every call")
+        value = repr(start) if isinstance(start, str) else type(start).__name__
+        raise ConfigError(f"start must be 'zero', 'warm' or a Carry(), not {value[:40]}")
 
     def outputs(
         self,
@@ -242,122 +352,52 @@ class Elmo:
         lengths: Sequence[int] | None = None,
         start: Start = "zero",
     ) -> dict[str, Vectors]:
-        """The outputs of the TF-Hub module, by its names, padded with zeros to the longest sentence.
+        """Compute the outputs of the TF-Hub module, by its names, padded with zeros to the longest sentence.
 
-        Give ``sentences`` as strings, which are split on spaces as the module does, or ``tokens`` with the
-        ``lengths`` of the rows. ``word_emb`` (batch, time, width / 2) is the token layer, ``lstm_outputs1``
-        and ``lstm_outputs2`` (batch, time, width) are the LSTM layers, ``elmo`` their weighted sum (with
-        the model's own weights where its publisher gave some), ``default`` its mean over true tokens.
+        The result has ``word_emb`` (batch, time, width / 2), the token layer; ``lstm_outputs1`` and
+        ``lstm_outputs2`` (batch, time, width), the LSTM layers; ``elmo`` (batch, time, width), their weighted
+        sum, with the published weights if there are any; and ``default`` (batch, width), its mean over the
+        tokens.
+
+        Args:
+            sentences: Strings, split on spaces as the module does.
+            tokens: Lists of tokens, instead of ``sentences``.
+            lengths: Number of tokens of each row of ``tokens``; the rest of a row is padding.
+            start: As in ``encode``.
         """
-        from elmo.embed.encoding import outputs, true_tokens
+        from elmo.embed.tfhub import build_outputs, read_rows
 
-        found = enumerate(true_tokens(sentences, tokens, lengths))
-        rows = [self._tokens(row, place, max_tokens=MAX_TOKENS) for place, row in found]
-        layers = (states for _, states in self._layers(rows, start=start))
-        return outputs(layers, [len(row) for row in rows], self.config, self.pretrained.mix)
+        rows = [
+            self._tokenize(row, index, max_tokens=MAX_TOKENS)
+            for index, row in enumerate(read_rows(sentences, tokens, lengths))
+        ]
+        layers = (states for _, states in self._run(rows, start=start))
+        return build_outputs(layers, [len(row) for row in rows], self.config, self.pretrained.mix)
 
     def warm_up(self, text: Iterable[Sentence], *, show_progress: bool = False) -> WarmState:
-        """Read running text and keep the mean state, so that ``start="warm"`` works from now on.
+        """Compute a warm state from running text and keep it, so that ``start="warm"`` works.
 
-        Text in its order, a sentence an item; the first two thousand sentences are enough, and are all
-        that is read.
+        Args:
+            text: Sentences in their original order. Only the first 2,048 are read.
+            show_progress: Show a progress bar on stderr.
         """
-        from dataclasses import replace
-
         items = [text] if isinstance(text, str) else text
-        tokenised = (
-            self._tokens(item, place, max_tokens=MAX_TOKENS).tokens for place, item in enumerate(items)
+        sentences = (
+            self._tokenize(item, index, max_tokens=MAX_TOKENS).tokens for index, item in enumerate(items)
         )
-        warm = mean_state(self._engine, tokenised, show_progress=show_progress)
+        warm = compute_warm_state(self._engine, sentences, show_progress=show_progress)
         self.pretrained = replace(self.pretrained, warm=warm)
         return warm
 
     def clear_cache(self) -> None:
-        """Let go of the words' vectors that are remembered for the next call: 50,000 words at most."""
-        self._engine.forget_words()
+        """Free the cached vectors of up to 50,000 words."""
+        self._engine.clear_cache()
 
     def batch(self, sentences: Iterable[Sentence]) -> CharBatch:
-        """Padded ids of sentences with their boundaries, as ``bilm`` reads them."""
+        """Return padded character ids of sentences with their boundaries, the input of ``bilm``."""
         return self.indexer.batch(
-            [self._tokens(item, i).tokens for i, item in enumerate(_as_list(sentences))]
+            [self._tokenize(item, index).tokens for index, item in enumerate(_as_list(sentences))]
         )
-
-    # --- inside -------------------------------------------------------------------------------------
-
-    def _tokens(self, sentence: Any, place: int, *, max_tokens: int | None = None) -> Tokens:
-        if isinstance(sentence, str):
-            found = self.tokenizer(sentence)
-            if not isinstance(found, Tokens):  # a function of the user's own, such as str.split
-                found = Tokens.given(found)
-        elif isinstance(sentence, Tokens):
-            found = sentence
-        elif isinstance(sentence, Sequence) and not isinstance(sentence, bytes | bytearray):
-            try:
-                found = Tokens.given(cast("Sequence[str]", sentence))
-            except DataError as error:
-                raise DataError(f"sentence {place}: {error}") from error
-        else:
-            raise DataError(
-                f"sentence {place}: expected text or a list of tokens, found {type(sentence).__name__}"
-            )
-        if max_tokens is not None and len(found) > max_tokens:
-            raise SentenceTooLongError(
-                f"sentence {place} has {len(found)} tokens, but the limit is {max_tokens}; "
-                "split it, or raise max_tokens"
-            )
-        return found
-
-    def _layers(
-        self,
-        tokenised: Sequence[Tokens],
-        *,
-        start: Start,
-        batch_size: int | None = None,
-        max_tokens: int = MAX_TOKENS,
-        show_progress: bool = False,
-    ) -> Iterator[tuple[Tokens, Tensor]]:
-        """Each sentence with all its layers (layer, time, width), in order."""
-        if batch_size is not None and batch_size < 1:
-            raise ConfigError(f"batch_size must be at least 1, found {batch_size}")
-        fixed = None if isinstance(start, Carry) else self._fixed_start(start)
-        if batch_size is None and isinstance(start, Carry):
-            batch_size = CARRIED_ROWS
-        chunks = list(pieces(tokenised, batch_size=batch_size, max_tokens=min(max_tokens, PIECE_TOKENS)))
-        for chunk in tracked(chunks, "Embedding", is_shown=show_progress):
-            state = fixed
-            if isinstance(start, Carry):
-                state = start.rows(len(chunk), self.bilm.zero_state(1))
-            try:
-                result = self._engine.run([tokens.tokens for tokens in chunk], start=state)
-            except (MemoryError, RuntimeError) as error:
-                if not _is_memory_short(error):
-                    raise
-                longest = max(len(tokens) for tokens in chunk)
-                raise SentenceTooLongError(
-                    f"a batch of {len(chunk)} sentences, the longest of {longest} tokens, does not fit in "
-                    f"memory; give a smaller batch_size, or split sentences below a limit of {longest // 2}"
-                ) from error
-            if isinstance(start, Carry):
-                start.update(result.state)
-            yield from zip(chunk, result.layers, strict=True)
-
-    def _fixed_start(self, start: str) -> BiLmState | None:
-        from elmo.model.bilm import BiLmState
-
-        if start == "zero":
-            return None
-        if start == "warm":
-            warm = self.pretrained.warm
-            if warm is None:
-                raise StateError("this model has no warm state; make one with: elmo warm MODEL TEXT")
-            zero = self.bilm.zero_state(1)
-            return BiLmState(warm.hidden[:, :, None].to(zero.hidden), warm.cell[:, :, None].to(zero.cell))
-        if start == "carry":
-            raise StateError(
-                "a carried state is an object that you hold: give start=Carry() to each call in turn"
-            )
-        found = repr(start) if isinstance(start, str) else type(start).__name__
-        raise ConfigError(f"start must be 'zero', 'warm' or a Carry(), not {found[:40]}")
 
 
 def _as_list(sentences: Any) -> list[Any]:
@@ -368,7 +408,7 @@ def _as_list(sentences: Any) -> list[Any]:
     raise DataError(f"expected text, or sentences in a list, found {type(sentences).__name__}")
 
 
-def _is_memory_short(error: MemoryError | RuntimeError) -> bool:
-    """Torch says so in words; oneDNN only that it could not create a primitive or a memory object."""
-    said = str(error)
-    return isinstance(error, MemoryError) or "memory" in said or "could not create a primitive" in said
+def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
+    """Return whether an error means that memory ran out; torch and oneDNN only say so in the message."""
+    message = str(error)
+    return isinstance(error, MemoryError) or "memory" in message or "could not create a primitive" in message

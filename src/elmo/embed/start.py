@@ -1,4 +1,4 @@
-"""What the LSTMs remember when a sentence begins: nothing, a fixed state, or what the last batch left."""
+"""The state that a sentence starts from: zero, the model's warm state, or the end of the last batch."""
 
 from __future__ import annotations
 
@@ -6,31 +6,32 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
-from elmo.engine.batches import tracked
-from elmo.errors import DataError, ShapeError
+from elmo.engine.batches import track_progress
+from elmo.errors import DataError, ShapeError, StateError
 from elmo.formats.pretrained import WarmState
 
 if TYPE_CHECKING:
     from elmo.engine.bilm import Engine
     from elmo.model.bilm import BiLmState
 
-STREAMS = 32  # how many stretches of a text are read side by side for a warm state
-WARM_SENTENCES = 2048  # the mean of so many no longer moves; more text is not read
+STREAMS = 32  # parts of a text that are read in parallel to compute a warm state
+WARM_SENTENCES = 2048  # the mean no longer changes after this many sentences
 
 
 class Carry:
-    """The state that each batch row left behind, for the next batch to start from.
+    """The state at the end of each batch row, which the next batch starts from.
 
-    This is what bilm-tf and AllenNLP do unasked. A caller who wants their vectors holds one ``Carry`` and
-    gives it to every call; row k of a batch starts from where row k of the batch before it ended. A
-    smaller batch leaves the other rows as they were, a larger one starts its new rows from zero.
+    bilm-tf and AllenNLP carry the state by default. To reproduce their vectors, create one ``Carry`` and
+    pass it to each call of ``encode``: row k of a batch starts from the state at the end of row k of the
+    previous batch. A smaller batch leaves the other rows unchanged; a larger one starts its new rows from
+    zero.
     """
 
     def __init__(self) -> None:
-        self.state: BiLmState | None = None  # one row per batch row seen so far
+        self.state: BiLmState | None = None  # one row per batch row so far
 
     def rows(self, n: int, zero: BiLmState) -> BiLmState:
-        """The first ``n`` rows; ``zero`` is a state of one row, for rows not seen before."""
+        """Return the first ``n`` rows; new rows start from ``zero``, a state of one row."""
         import torch
 
         from elmo.model.bilm import BiLmState
@@ -41,7 +42,7 @@ class Carry:
             tuple(x.shape[i] for x in (s.hidden, s.cell) for i in (1, 3)) for s in (self.state, zero)
         )
         if own != other:
-            raise ShapeError("this carried state belongs to a model of another shape; begin a new Carry()")
+            raise ShapeError("this Carry belongs to a model of another shape; create a new Carry()")
         missing = max(0, n - self.state.hidden.size(2))
         kept = self.state.hidden[:, :, :n].to(zero.hidden), self.state.cell[:, :, :n].to(zero.cell)
         return BiLmState(
@@ -49,48 +50,60 @@ class Carry:
             torch.cat([kept[1], zero.cell.expand(-1, -1, missing, -1)], dim=2),
         )
 
-    def update(self, after: BiLmState) -> None:
-        """Keep what a batch left behind."""
+    def update(self, state: BiLmState) -> None:
+        """Store the state at the end of a batch."""
         import torch
 
         from elmo.model.bilm import BiLmState
 
         if self.state is None:
-            self.state = after
+            self.state = state
             return
-        n = after.hidden.size(2)
+        n = state.hidden.size(2)
         self.state = BiLmState(
-            torch.cat([after.hidden, self.state.hidden[:, :, n:]], dim=2),
-            torch.cat([after.cell, self.state.cell[:, :, n:]], dim=2),
+            torch.cat([state.hidden, self.state.hidden[:, :, n:]], dim=2),
+            torch.cat([state.cell, self.state.cell[:, :, n:]], dim=2),
         )
 
 
 Start = Literal["zero", "warm"] | Carry
 
 
-def mean_state(
+def warm_start(warm: WarmState | None, zero: BiLmState) -> BiLmState:
+    """Return a model's warm state as one row, with the dtype and device of ``zero``.
+
+    Raises ``StateError`` if the model has no warm state.
+    """
+    from elmo.model.bilm import BiLmState
+
+    if warm is None:
+        raise StateError("this model has no warm state; add one with: elmo warm MODEL TEXT")
+    return BiLmState(warm.hidden[:, :, None].to(zero.hidden), warm.cell[:, :, None].to(zero.cell))
+
+
+def compute_warm_state(
     engine: Engine, sentences: Iterable[Sequence[str]], *, show_progress: bool = False
 ) -> WarmState:
-    """The mean state at the end of a sentence of running text, read with the state carried on.
+    """Compute the mean state at the end of a sentence in running text, with the state carried on.
 
-    Its first ``WARM_SENTENCES`` are read as ``STREAMS`` stretches side by side. The first sentences of each
-    stretch, which began from zero, are left out where there are enough others.
+    Only the first ``WARM_SENTENCES`` are read, as ``STREAMS`` parallel streams. The first sentences of each
+    stream start near zero and are skipped if there are enough others.
     """
     text = list(islice((tuple(sentence) for sentence in sentences if sentence), WARM_SENTENCES))
     if not text:
-        raise DataError("a warm state needs text to read, but was given no sentence with a token in it")
+        raise DataError("a warm state needs text, but found no sentence with a token")
     n_streams = min(STREAMS, len(text))
-    length = len(text) // n_streams  # what is left over at the end is not read: streams stay in step
-    n_left_out = 3 if length > 6 else 0
+    n_steps = len(text) // n_streams  # the remainder is not read, so that all streams have equal length
+    n_skipped = 3 if n_steps > 6 else 0
     carry = Carry()
     zero = engine.bilm.zero_state(1)
-    hidden, cell, count = zero.hidden.double(), zero.cell.double(), 0
-    for step in tracked(range(length), "Warming up", is_shown=show_progress):
-        batch = [text[stream * length + step] for stream in range(n_streams)]
-        after = engine.run(batch, start=carry.rows(n_streams, zero)).state
-        carry.update(after)
-        if step >= n_left_out:
-            hidden = hidden + after.hidden.double().sum(dim=2, keepdim=True)
-            cell = cell + after.cell.double().sum(dim=2, keepdim=True)
-            count += n_streams
-    return WarmState((hidden / count)[:, :, 0].float(), (cell / count)[:, :, 0].float())
+    hidden, cell, n_states = zero.hidden.double(), zero.cell.double(), 0
+    for step in track_progress(range(n_steps), "Warming up", is_shown=show_progress):
+        batch = [text[stream * n_steps + step] for stream in range(n_streams)]
+        state = engine.run(batch, start=carry.rows(n_streams, zero)).state
+        carry.update(state)
+        if step >= n_skipped:
+            hidden = hidden + state.hidden.double().sum(dim=2, keepdim=True)
+            cell = cell + state.cell.double().sum(dim=2, keepdim=True)
+            n_states += n_streams
+    return WarmState((hidden / n_states)[:, :, 0].float(), (cell / n_states)[:, :, 0].float())

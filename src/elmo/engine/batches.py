@@ -36,7 +36,7 @@ from elmo.text.reader import Sentence
 T = TypeVar("T")
 
 
-def tracked(steps: Sequence[T], description: str, *, is_shown: bool) -> Iterable[T]:
+def track_progress(steps: Sequence[T], description: str, *, is_shown: bool) -> Iterable[T]:
     """The steps, with a bar while they are taken if ``is_shown``."""
     if not is_shown:
         return steps
@@ -46,13 +46,13 @@ def tracked(steps: Sequence[T], description: str, *, is_shown: bool) -> Iterable
     return track(steps, description=description, console=Console(stderr=True))  # stdout is for results
 
 
-PIECE_TOKENS = 1 << 14  # read at once, boundaries included, but for one longer sentence
+BATCH_TOKENS = 1 << 14  # read at once, boundaries included, but for one longer sentence
 
 S = TypeVar("S", bound=Sized)
 
 
-def pieces(
-    sentences: Iterable[S], *, batch_size: int | None, max_tokens: int = PIECE_TOKENS
+def split_batches(
+    sentences: Iterable[S], *, batch_size: int | None, max_tokens: int = BATCH_TOKENS
 ) -> Iterator[list[S]]:
     """In their order: ``batch_size`` sentences at a time or, by default, as many as ``max_tokens`` hold."""
     held: list[S] = []
@@ -88,7 +88,7 @@ class Group:
     digest: str  # SHA-256 of all sentences up to the last of this group
 
 
-def groups(sentences: Iterable[Sentence], *, max_tokens: int) -> Iterator[Group]:
+def split_groups(sentences: Iterable[Sentence], *, max_tokens: int) -> Iterator[Group]:
     """At least one group, each of at most ``max_tokens`` tokens or of one longer sentence."""
     digest = hashlib.sha256()
     index, first, n_tokens, n_characters = 0, 0, 0, 0
@@ -128,7 +128,7 @@ def _line(sentence: Sentence) -> bytes:
 
 @dataclass(frozen=True)
 class Switch:
-    """Lanes in which one sentence has ended and the next one begins."""
+    """BatchSchedule in which one sentence has ended and the next one begins."""
 
     lanes: Tensor
     ended: Tensor  # sentences, by number
@@ -136,7 +136,7 @@ class Switch:
 
 
 @dataclass(frozen=True)
-class Lanes:
+class BatchSchedule:
     """Which sentence is where: its lane, and the step at which it begins there."""
 
     lengths: NDArray[np.int64]  # of each sentence
@@ -147,7 +147,7 @@ class Lanes:
     device: torch.device
 
     @classmethod
-    def of(cls, lengths: Sequence[int], *, max_lanes: int, device: torch.device) -> Lanes:
+    def of(cls, lengths: Sequence[int], *, max_lanes: int, device: torch.device) -> BatchSchedule:
         """For sentences of at least one token; as many lanes as the longest one leaves busy to the end."""
         sizes = np.asarray(lengths, dtype=np.int64)
         n_lanes = min(max_lanes, len(sizes), -(-int(sizes.sum()) // int(sizes.max())))

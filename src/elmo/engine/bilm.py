@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from elmo.engine.batches import PIECE_TOKENS, Lanes
-from elmo.engine.lstm import LstmRows
-from elmo.engine.matmul import InexactError, Kernels, choose, plain, state_dtype
-from elmo.engine.threads import SideBySide
-from elmo.engine.token_layer import CACHED_WORDS, TokenRows, TokenVectors
+from elmo.engine.batches import BATCH_TOKENS, BatchSchedule
+from elmo.engine.lstm import FrozenLstm
+from elmo.engine.matmul import InexactError, Kernels, choose_kernels, plain_kernels, state_dtype
+from elmo.engine.threads import ThreadPool
+from elmo.engine.token_layer import CACHED_WORDS, FrozenTokenLayer, TokenVectorCache
 from elmo.errors import ConfigError
 from elmo.model.bilm import BiLm, BiLmState
 from elmo.model.lstm import LstmState, ProjectedLstm
@@ -34,7 +34,7 @@ from elmo.text.ids import TokenIndexer
 _SAMPLES = 16  # numbers of each weight that are compared
 
 
-class WeightWatch:
+class WeightVersion:
     """What the weights were: which memory, how often written to, and a few of the numbers in it.
 
     torch counts writes to a tensor, but not those that go through ``weight.data`` or numpy; an optimizer that
@@ -68,11 +68,11 @@ def _version(weight: Tensor) -> int:
 DIRECTIONS = 2
 
 T = TypeVar("T")
-_Stacks = tuple[list[LstmRows], list[LstmRows]]  # forward, backward
+_Stacks = tuple[list[FrozenLstm], list[FrozenLstm]]  # forward, backward
 
 
 @dataclass(frozen=True)
-class Contextualised:
+class EngineOutput:
     """Each sentence's layers (layer, time, width) without boundaries, and the state each left behind."""
 
     layers: list[Tensor]
@@ -98,11 +98,11 @@ class _Ready:
     """The weights as they are now, prepared for this machine."""
 
     kernels: Kernels
-    tokens: TokenVectors
+    tokens: TokenVectorCache
     stacks: _Stacks | None  # None: not asked for yet
     has_skip: bool
-    side: SideBySide | None  # None: one after the other
-    watch: WeightWatch
+    side: ThreadPool | None  # None: one after the other
+    watch: WeightVersion
     place: _Place
 
     def is_current(self) -> bool:
@@ -143,7 +143,7 @@ class Engine:
         """Whether products are of eight bits."""
         return self._is_int8
 
-    def description(self) -> dict[str, str]:
+    def describe(self) -> dict[str, str]:
         """What is used on this machine, by the name of each part, and why."""
         ready = self._now(has_stacks=True)
         layers = [lstm for stack in cast("_Stacks", ready.stacks) for lstm in stack]
@@ -158,13 +158,13 @@ class Engine:
             "words": f"the last {CACHED_WORDS:,} are remembered from call to call",
         }
 
-    def forget(self, *, is_int8: bool | None = None) -> None:
+    def reset(self, *, is_int8: bool | None = None) -> None:
         """Let go of all that was prepared and remembered, for other products if asked."""
         with self._lock:
             self._ready = None
             self._is_int8 = self._is_int8 if is_int8 is None else is_int8
 
-    def forget_words(self) -> None:
+    def clear_cache(self) -> None:
         """Let go of the words remembered, and keep the weights as they are prepared."""
         with self._lock:
             if self._ready is not None:
@@ -176,7 +176,7 @@ class Engine:
         sentences: Sequence[Sequence[str]],
         *,
         start: BiLmState | None = None,
-    ) -> Contextualised:
+    ) -> EngineOutput:
         """All layers of every sentence, in order.
 
         ``start`` has a row per sentence, or one row that every sentence starts from; None is all zero.
@@ -199,7 +199,7 @@ class Engine:
             last.cell.index_copy_(2, where, found.state.cell)
             for k, states in zip(tile, found.layers, strict=True):
                 layers[k] = states
-        return Contextualised(cast("list[Tensor]", layers), last)
+        return EngineOutput(cast("list[Tensor]", layers), last)
 
     @torch.inference_mode()
     def token_vectors(self, tokens: Sequence[str]) -> Tensor:
@@ -236,13 +236,13 @@ class Engine:
     def _prepared(self, *, has_stacks: bool) -> _Ready:
         like = next(self.bilm.parameters())
         is_cpu = like.device.type == "cpu"
-        side = SideBySide(DIRECTIONS) if is_cpu and torch.get_num_threads() >= DIRECTIONS else None
-        watch = WeightWatch(self.bilm)  # first: a weight that changes meanwhile has changed
-        kernels = choose(like, is_int8=self._is_int8)
+        side = ThreadPool(DIRECTIONS) if is_cpu and torch.get_num_threads() >= DIRECTIONS else None
+        watch = WeightVersion(self.bilm)  # first: a weight that changes meanwhile has changed
+        kernels = choose_kernels(like, is_int8=self._is_int8)
 
-        def prepare() -> tuple[TokenVectors, _Stacks | None]:
-            layer = TokenRows(self.bilm.token_layer, kernels)
-            tokens = TokenVectors(self.indexer, layer, kernels, device=like.device)
+        def prepare() -> tuple[TokenVectorCache, _Stacks | None]:
+            layer = FrozenTokenLayer(self.bilm.token_layer, kernels)
+            tokens = TokenVectorCache(self.indexer, layer, kernels, device=like.device)
             return tokens, self._stacks(kernels) if has_stacks else None
 
         try:
@@ -251,21 +251,21 @@ class Engine:
         except InexactError as error:
             if self._is_int8:
                 raise ConfigError(f"{error}; use float32") from error
-            kernels = plain(like, str(error))
+            kernels = plain_kernels(like, str(error))
             tokens, stacks = prepare()
         return _Ready(kernels, tokens, stacks, self.bilm.has_skip, side, watch, _Place.here())
 
     def _stacks(self, kernels: Kernels) -> _Stacks:
         forward, backward = (
-            [LstmRows(cast("ProjectedLstm", lstm), kernels) for lstm in stack]
+            [FrozenLstm(cast("ProjectedLstm", lstm), kernels) for lstm in stack]
             for stack in (self.bilm.forward_stack, self.bilm.backward_stack)
         )
         return forward, backward
 
 
-def _run_tile(ready: _Ready, vectors: Tensor, numbers: list[np.ndarray], start: BiLmState) -> Contextualised:
+def _run_tile(ready: _Ready, vectors: Tensor, numbers: list[np.ndarray], start: BiLmState) -> EngineOutput:
     """Both directions of sentences, given as rows of ``vectors``."""
-    lanes = Lanes.of([len(row) for row in numbers], max_lanes=ready.kernels.max_rows, device=vectors.device)
+    lanes = BatchSchedule.of([len(row) for row in numbers], max_lanes=ready.kernels.max_rows, device=vectors.device)
     stacks = cast("_Stacks", ready.stacks)
     n_lstm, width = len(stacks[0]), vectors.size(1)
     n_rows = lanes.n_rows(ready.kernels)
@@ -300,7 +300,7 @@ def _run_tile(ready: _Ready, vectors: Tensor, numbers: list[np.ndarray], start: 
         both = np.stack([ahead[1:-1], behind[1:-1] + (1 + n_lstm) * n_rows], axis=1)
         index = torch.from_numpy((at + both).ravel()).to(vectors.device)
         layers.append(rows.index_select(0, index).view(1 + n_lstm, len(both), DIRECTIONS * width))
-    return Contextualised(layers, state)
+    return EngineOutput(layers, state)
 
 
 def _tiles(lengths: Sequence[int]) -> Iterator[list[int]]:
@@ -308,7 +308,7 @@ def _tiles(lengths: Sequence[int]) -> Iterator[list[int]]:
     tile: list[int] = []
     n_tokens = 0
     for k in sorted(range(len(lengths)), key=lambda k: -lengths[k]):
-        if tile and n_tokens + lengths[k] > PIECE_TOKENS:
+        if tile and n_tokens + lengths[k] > BATCH_TOKENS:
             yield tile
             tile, n_tokens = [], 0
         tile.append(k)

@@ -46,24 +46,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from elmo.engine.batches import Lanes, Switch
+from elmo.engine.batches import BatchSchedule, Switch
 from elmo.engine.matmul import (
     InexactError,
     Kernels,
     Product,
-    add_product,
+    add_matmul,
     aligned_linear,
     part_size,
-    set_product,
+    write_matmul,
     state_dtype,
 )
-from elmo.engine.threads import FRESH, Scratch
+from elmo.engine.threads import UNPOOLED, BufferPool
 from elmo.errors import ShapeError
 from elmo.model.lstm import LstmState, ProjectedLstm
 
 
 @dataclass(frozen=True)
-class GateWeights:
+class PackedGates:
     """Gates i, f, o, j, the first three halved: their sigmoids lie side by side. Limits as they apply."""
 
     inputs: Tensor  # (4 · cell, width)
@@ -74,7 +74,7 @@ class GateWeights:
     state_clip: float | None
 
     @classmethod
-    def of(cls, lstm: ProjectedLstm) -> GateWeights:
+    def of(cls, lstm: ProjectedLstm) -> PackedGates:
         """The layer's weights as they are now."""
         bias = lstm.bias.detach().to(state_dtype(lstm.bias), copy=True)
         n_cells = len(bias) // 4
@@ -122,19 +122,19 @@ def missing(kernels: Kernels) -> str | None:
 
 
 def cells(gates: Tensor, cell: Tensor, *, merged: Tensor, clip: float | None) -> None:
-    """Gates (row, 4 · cell) as ``GateWeights`` has them, before any tanh: ``merged`` is o · tanh(c).
+    """Gates (row, 4 · cell) as ``PackedGates`` has them, before any tanh: ``merged`` is o · tanh(c).
 
     ``cell`` (row, cell) moves on, within ``clip``.
     """
     _ready().cells(gates.numpy(), cell.numpy(), merged.numpy(), _limit(clip))
 
 
-class LoneLstm:
+class SingleSentenceLstm:
     """One layer, one sentence at a time, to the bits of packed products. Its weights are a second copy."""
 
     def __init__(
         self,
-        weights: GateWeights,
+        weights: PackedGates,
         kernels: Kernels,
         *,
         inputs: Product | None,
@@ -270,7 +270,7 @@ JOINED_BYTES = 1 << 23
 FEW_ALONE = 4
 
 
-class LstmRows:
+class FrozenLstm:
     """One layer of one direction, its weights as they were when it was made."""
 
     def __init__(self, lstm: ProjectedLstm, kernels: Kernels) -> None:
@@ -278,10 +278,10 @@ class LstmRows:
         self._lstm = lstm
         self.not_compiled = missing(kernels)  # why gates are torch's own; None: compiled
         self.not_alone = self.not_compiled  # why sentences that come alone are read as others are, once known
-        self._alone: LoneLstm | None = None
+        self._alone: SingleSentenceLstm | None = None
         self._n_alone = 0
         self._lock = threading.Lock()
-        weights = GateWeights.of(lstm)
+        weights = PackedGates.of(lstm)
         self._cell_clip, self._state_clip = weights.cell_clip, weights.state_clip
         n_bytes = weights.inputs.nbytes + weights.states.nbytes
         self._is_joined = n_bytes <= JOINED_BYTES or kernels.precision == "int8"
@@ -295,11 +295,11 @@ class LstmRows:
         if weights.projection is not None:  # long sums, whose errors go into every token to come
             self._projection = kernels.fine_product(weights.projection)
 
-    def read(self, inputs: Tensor, lanes: Lanes, start: LstmState, *, outputs: Tensor) -> LstmState:
+    def read(self, inputs: Tensor, lanes: BatchSchedule, start: LstmState, *, outputs: Tensor) -> LstmState:
         """Fill ``outputs`` (token, width) as ``lanes`` has them; each sentence's last state is returned.
 
         ``inputs`` (token, width) go on behind the last token with rows of any finite content, as many as the
-        products' fixed shapes reach into: ``Lanes.n_rows``.
+        products' fixed shapes reach into: ``BatchSchedule.n_rows``.
         """
         alone = self._for_one() if len(lanes.lengths) == 1 else None
         if alone is None:
@@ -312,7 +312,7 @@ class LstmRows:
             )
         return LstmState(hidden[None], cell[None])
 
-    def _read_lanes(self, inputs: Tensor, lanes: Lanes, start: LstmState, *, outputs: Tensor) -> LstmState:
+    def _read_lanes(self, inputs: Tensor, lanes: BatchSchedule, start: LstmState, *, outputs: Tensor) -> LstmState:
         kernels, n_in = self._kernels, inputs.size(1)
         n_lanes = kernels.rows(lanes.counts[0])
         both = inputs.new_zeros(n_lanes, n_in + start.hidden.size(1))  # what a token is, and what was before
@@ -367,7 +367,7 @@ class LstmRows:
             cell.clamp_(-self._cell_clip, self._cell_clip)
         return torch.tanh(cell, out=merged).mul_(o)
 
-    def _for_one(self) -> LoneLstm | None:
+    def _for_one(self) -> SingleSentenceLstm | None:
         """What reads a sentence alone, prepared when some have come; None: it is read as others are."""
         if self._alone is not None or self.not_alone is not None:
             return self._alone
@@ -375,8 +375,8 @@ class LstmRows:
             self._n_alone += 1
             if self._alone is None and self.not_alone is None and self._n_alone > FEW_ALONE:
                 try:
-                    self._alone = LoneLstm(
-                        GateWeights.of(self._lstm),
+                    self._alone = SingleSentenceLstm(
+                        PackedGates.of(self._lstm),
                         self._kernels,
                         inputs=None if self._is_joined else self._inputs,
                         states=self._states,
@@ -398,24 +398,24 @@ def _change_over(switch: Switch, now: LstmState, *, last: LstmState, start: Lstm
 
 # Rows of a product come in multiples of 32, the floats that torch's vector loops take at a time. Fewer
 # could leave a remainder to its scalar code, whose sigmoid differs from the vector code's in the last bit.
-ROWS = 32  # sentences in one LSTM step
+FIXED_ROWS = 32  # sentences in one LSTM step
 STEPS = 8  # time steps whose input products are taken at once
 
 
-def read_fixed_rows(
+def run_lstm_rows(
     lstm: ProjectedLstm, inputs: Tensor, lengths: list[int], start: LstmState
 ) -> tuple[Tensor, LstmState]:
     """What ``ProjectedLstm.forward`` computes, for rows of falling length, in products of fixed shape."""
     time, n_rows, width = inputs.shape
     outputs = inputs.new_zeros(time, n_rows, start.hidden.size(1))
     last = LstmState(start.hidden.clone(), start.cell.clone())
-    state = LstmState(_padded(start.hidden, ROWS), _padded(start.cell, ROWS))
-    block = inputs.new_zeros(STEPS, ROWS, width)
+    state = LstmState(_padded(start.hidden, FIXED_ROWS), _padded(start.cell, FIXED_ROWS))
+    block = inputs.new_zeros(STEPS, FIXED_ROWS, width)
     for begin in range(0, time, STEPS):
         size = min(STEPS, time - begin)
         block[:size, :n_rows] = inputs[begin : begin + size]
-        rows = block.view(STEPS * ROWS, width)
-        gates = aligned_linear(rows, lstm.input_weight, lstm.bias).view(STEPS, ROWS, -1)
+        rows = block.view(STEPS * FIXED_ROWS, width)
+        gates = aligned_linear(rows, lstm.input_weight, lstm.bias).view(STEPS, FIXED_ROWS, -1)
         for t in range(begin, begin + size):
             state = lstm.step(gates[t - begin], state, linear=aligned_linear)
             n_true = _count_longer(lengths, t)
@@ -437,7 +437,7 @@ def _count_longer(lengths: list[int], t: int) -> int:
     return n
 
 
-def read_layer(
+def run_lstm_window(
     lstm: ProjectedLstm,
     inputs: Tensor,
     state: LstmState,
@@ -445,7 +445,7 @@ def read_layer(
     state_weight: Tensor | None = None,
     starts: Tensor | None = None,
     has_bf16_products: bool = False,
-    scratch: Scratch = FRESH,
+    buffers: BufferPool = UNPOOLED,
 ) -> tuple[Tensor, LstmState]:
     """Read ``inputs`` (batch, time, width), all of them true tokens.
 
@@ -454,7 +454,7 @@ def read_layer(
     each token that ``starts`` (batch, time) marks. With ``has_bf16_products`` the factors of
     matrix products are rounded to bfloat16, and the products as well; sums over time, states and gradients of
     weights stay as they are. The results are laid out with time first: the next layer's fastest. With
-    ``scratch`` of one's own, gradients may be taken once only: what they need is given back then.
+    ``buffers`` of one's own, gradients may be taken once only: what they need is given back then.
     """
     batch, time, width = inputs.shape
     expected = ((batch, lstm.state_weight.size(1)), (batch, lstm.bias.size(0) // 4))
@@ -469,7 +469,7 @@ def read_layer(
         state_clip=lstm.state_clip if lstm.projection is not None else None,
         forget_bias=lstm.forget_bias,
         is_bf16=has_bf16_products,
-        scratch=scratch,
+        buffers=buffers,
         is_kept=torch.is_grad_enabled(),
         keeps=None if starts is None else (~starts).t()[:, :, None].to(inputs.dtype),
     )
@@ -492,7 +492,7 @@ class _Rules:
     state_clip: float | None
     forget_bias: float
     is_bf16: bool
-    scratch: Scratch
+    buffers: BufferPool
     is_kept: bool  # for gradients, until they are taken
     keeps: Tensor | None = None  # (time, batch, 1): 0 where the state is reset before the token, else 1
 
@@ -521,11 +521,11 @@ class _Layer(torch.autograd.Function):
         inputs = inputs.contiguous()
         # Products of few rows are a third faster when the right factor lies as it is read.
         recurrent = rules.factor(state_weight).t().contiguous()
-        gates = rules.scratch.take((time, batch, 4 * n_cells), inputs)
-        set_product(gates.view(-1, 4 * n_cells), _flat(rules.factor(inputs)), rules.factor(input_weight).t())
+        gates = rules.buffers.take((time, batch, 4 * n_cells), inputs)
+        write_matmul(gates.view(-1, 4 * n_cells), _flat(rules.factor(inputs)), rules.factor(input_weight).t())
         whole_bias = bias.clone()
         whole_bias[n_cells : 2 * n_cells] += rules.forget_bias
-        by_cell, take = (time, batch, n_cells), rules.scratch.take
+        by_cell, take = (time, batch, n_cells), rules.buffers.take
         tanh_cells = take(by_cell, inputs)
         cells = take((time + 1, batch, n_cells), inputs)  # what each step starts from, and the last leaves
         hiddens = inputs.new_empty(time + 1, batch, width)  # the outputs: not for others to write in
@@ -542,7 +542,7 @@ class _Layer(torch.autograd.Function):
                 torch.mul(hiddens[t], rules.keeps[t], out=starts[t])
                 cells[t] *= rules.keeps[t]
             # the bias here and not with the inputs: there it would be one more pass over all gates
-            add_product(gates[t].add_(whole_bias), rules.factor(starts[t]), recurrent)
+            add_matmul(gates[t].add_(whole_bias), rules.factor(starts[t]), recurrent)
             i_f, j, o = gates[t].split((2 * n_cells, n_cells, n_cells), dim=1)
             i, f = i_f.sigmoid_().chunk(2, dim=1)
             j.tanh_()
@@ -553,7 +553,7 @@ class _Layer(torch.autograd.Function):
             torch.tanh(cells[t + 1], out=tanh_cells[t])
             torch.mul(o, tanh_cells[t], out=merged[t])
             if down is not None:
-                set_product(free_hiddens[t], rules.factor(merged[t]), down)
+                write_matmul(free_hiddens[t], rules.factor(merged[t]), down)
             if rules.state_clip is not None:
                 torch.clamp(free_hiddens[t], -rules.state_clip, rules.state_clip, out=hiddens[t + 1])
         ctx.rules = rules
@@ -564,7 +564,7 @@ class _Layer(torch.autograd.Function):
             ctx.borrowed.append(merged)
         last = hiddens[-1].clone(), cells[-1].clone()
         if not rules.is_kept:
-            rules.scratch.give(*ctx.borrowed)
+            rules.buffers.release(*ctx.borrowed)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(
             inputs, input_weight, state_weight, projection,
@@ -584,7 +584,7 @@ class _Layer(torch.autograd.Function):
         time, batch, n_cells = tanh_cells.shape
         recurrent = rules.factor(state_weight)
         up = None if projection is None else rules.factor(projection)
-        d_gates = rules.scratch.take(gates.shape, gates)
+        d_gates = rules.buffers.take(gates.shape, gates)
         d_hiddens = torch.empty_like(free_hiddens)
         d_bias = torch.zeros_like(gates[0, 0])
         # What flows back from the step after, then from this one.
@@ -601,7 +601,7 @@ class _Layer(torch.autograd.Function):
             _stop_at_clip(d_state, free_hiddens[t], rules.state_clip)
             if up is not None:
                 d_hiddens[t] = d_state
-                set_product(d_merged, rules.factor(d_state), up)
+                write_matmul(d_merged, rules.factor(d_state), up)
             torch.mul(d_merged, tanh_cells[t], out=d_o)
             _through_sigmoid(d_o, o)
             d_cells += _through_tanh(d_merged.mul_(o), tanh_cells[t])
@@ -612,7 +612,7 @@ class _Layer(torch.autograd.Function):
             _through_tanh(torch.mul(d_cells, i, out=d_j), j)
             d_cells *= f
             d_bias += d_gates[t].sum(dim=0)
-            set_product(d_state, rules.factor(d_gates[t]), recurrent)
+            write_matmul(d_state, rules.factor(d_gates[t]), recurrent)
             if rules.keeps is not None:
                 d_state *= rules.keeps[t]
                 d_cells *= rules.keeps[t]
@@ -630,7 +630,7 @@ class _Layer(torch.autograd.Function):
             d_input_weight, d_state_weight = both.split((inputs.size(2), starts.size(2)), dim=1)
         if wants_projection:
             d_projection = _flat(rules.factor(d_hiddens)).t() @ _flat(rules.factor(merged))
-        rules.scratch.give(d_gates, *ctx.borrowed)
+        rules.buffers.release(d_gates, *ctx.borrowed)
         return (
             d_inputs,
             d_state if wants_hidden else None,

@@ -31,25 +31,25 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from elmo.engine.matmul import Kernels, Product, add_product, set_product, state_dtype
-from elmo.engine.threads import FRESH, Scratch
+from elmo.engine.matmul import Kernels, Product, add_matmul, write_matmul, state_dtype
+from elmo.engine.threads import UNPOOLED, BufferPool
 from elmo.model.token_layer import CharCnn, Highway, TokenLayer
 from elmo.text.ids import TokenIds, TokenIndexer
 
 ROWS = 32  # words whose gates are worked on together: few enough for a processor's cache
 
 
-def read_highway(
-    highway: Highway, x: Tensor, *, has_bf16_products: bool = False, scratch: Scratch = FRESH
+def run_highway(
+    highway: Highway, x: Tensor, *, has_bf16_products: bool = False, buffers: BufferPool = UNPOOLED
 ) -> Tensor:
     """Map (word, width) to (word, width).
 
-    With ``scratch`` of one's own, gradients may be taken once only: what they need is given back then.
+    With ``buffers`` of one's own, gradients may be taken once only: what they need is given back then.
     """
     gate, transform = highway.gate, highway.transform
     weights = (gate.weight, gate.bias, transform.weight, transform.bias)
     rounded = torch.bfloat16 if has_bf16_products else x.dtype
-    return _Layer.apply(x, *weights, rounded, scratch, torch.is_grad_enabled())  # pyright: ignore
+    return _Layer.apply(x, *weights, rounded, buffers, torch.is_grad_enabled())  # pyright: ignore
 
 
 class _Layer(torch.autograd.Function):
@@ -62,22 +62,22 @@ class _Layer(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor,
         rounded: torch.dtype,
-        scratch: Scratch,
+        buffers: BufferPool,
         is_kept: bool,
     ) -> Tensor:
         factors = x.to(rounded)
-        gate, transformed = scratch.take(x.shape, x), scratch.take(x.shape, x)
-        set_product(gate, factors, gate_weight.to(rounded).t())
-        set_product(transformed, factors, weight.to(rounded).t())
+        gate, transformed = buffers.take(x.shape, x), buffers.take(x.shape, x)
+        write_matmul(gate, factors, gate_weight.to(rounded).t())
+        write_matmul(transformed, factors, weight.to(rounded).t())
         y = torch.empty_like(x)
         for t, g, from_, to in _by_rows(transformed, gate, x, y):
             g.add_(gate_bias).sigmoid_()
             t.add_(bias).relu_()
             torch.sub(t, from_, out=to).mul_(g).add_(from_)  # g · t + (1 − g) · x
-        ctx.rounded, ctx.scratch = rounded, scratch
+        ctx.rounded, ctx.buffers = rounded, buffers
         ctx.save_for_backward(x, gate_weight, weight, gate, transformed)
         if not is_kept:
-            scratch.give(gate, transformed)
+            buffers.release(gate, transformed)
         return y
 
     @staticmethod
@@ -85,8 +85,8 @@ class _Layer(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         (d_y,) = gradients
         x, gate_weight, weight, gate, transformed = ctx.saved_tensors
-        rounded, scratch = ctx.rounded, ctx.scratch
-        d_gate, d_transformed = scratch.take(x.shape, x), scratch.take(x.shape, x)
+        rounded, buffers = ctx.rounded, ctx.buffers
+        d_gate, d_transformed = buffers.take(x.shape, x), buffers.take(x.shape, x)
         d_x = torch.empty_like(x)
         d_gate_bias, d_bias = torch.zeros_like(weight[0]), torch.zeros_like(weight[0])
         for t, g, from_, d_to, d_t, d_g, d_from in _by_rows(
@@ -103,9 +103,9 @@ class _Layer(torch.autograd.Function):
         d_weights = []
         for d_out, matrix in ((d_gate, gate_weight), (d_transformed, weight)):
             d_factors = d_out.to(rounded)
-            add_product(d_x, d_factors, matrix.to(rounded))
+            add_matmul(d_x, d_factors, matrix.to(rounded))
             d_weights.append((d_factors.t() @ factors).to(x.dtype))
-        scratch.give(gate, transformed, d_gate, d_transformed)
+        buffers.release(gate, transformed, d_gate, d_transformed)
         return d_x, d_weights[0], d_gate_bias, d_weights[1], d_bias, None, None, None
 
 
@@ -117,13 +117,13 @@ def _by_rows(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 GROUP = 64  # words that are convolved together: few enough for a processor's cache
 
 
-def read_words(
-    cnn: CharCnn, char_ids: Tensor, *, has_bf16_products: bool = False, scratch: Scratch = FRESH
+def run_char_cnn(
+    cnn: CharCnn, char_ids: Tensor, *, has_bf16_products: bool = False, buffers: BufferPool = UNPOOLED
 ) -> Tensor:
     """Map ``char_ids`` (word, char) to (word, width).
 
     With ``has_bf16_products`` the highway layers, the better part of the work, multiply in bfloat16. With
-    ``scratch`` of one's own, gradients may be taken once only: what they need is given back then.
+    ``buffers`` of one's own, gradients may be taken once only: what they need is given back then.
     """
     weights = [
         cast("Tensor", convolution.weight) for convolution in cnn.convolutions
@@ -137,10 +137,10 @@ def read_words(
     n_places = [char_ids.size(1) - width + 1 for width in widths]  # where a window may start
     groups = list(_groups(char_ids, n_most=max(n_places)))
     fits = [(n, len(weight)) for n, weight in zip(n_places, weights, strict=True)]
-    rules = _Rules(fits, cnn.activation is torch.relu, scratch, torch.is_grad_enabled())
+    rules = _Rules(fits, cnn.activation is torch.relu, buffers, torch.is_grad_enabled())
     x = _Highest.apply(cnn.char_embed.weight, filters, bias, groups, len(char_ids), rules)  # pyright: ignore
     for highway in cnn.highways:
-        x = read_highway(cast("Highway", highway), x, has_bf16_products=has_bf16_products, scratch=scratch)
+        x = run_highway(cast("Highway", highway), x, has_bf16_products=has_bf16_products, buffers=buffers)
     return x
 
 
@@ -177,7 +177,7 @@ def _lengths(char_ids: Tensor) -> Tensor:
 class _Rules:
     fits: list[tuple[int, int]]  # at how many places each width of filter may start, and how many such
     is_relu: bool  # else tanh
-    scratch: Scratch
+    buffers: BufferPool
     is_kept: bool  # for gradients, until they are taken
 
     def activate_(self, x: Tensor) -> Tensor:
@@ -209,7 +209,7 @@ class _Highest(torch.autograd.Function):
         windows_of: list[Tensor] = []
         # how far each response lies below the highest; of all groups together, for a group's size varies more
         n_windows = sum(group.n_starts * len(group.words) for group in groups)
-        below = rules.scratch.take((n_windows, n_filters), filters)
+        below = rules.buffers.take((n_windows, n_filters), filters)
         below_of = below.split([group.n_starts * len(group.words) for group in groups])
         for group, responses in zip(groups, below_of, strict=True):
             windows = _windows(characters, group, filters.size(1) // char_width)
@@ -225,7 +225,7 @@ class _Highest(torch.autograd.Function):
             ctx.save_for_backward(characters, filters, activated, *windows_of)
             ctx.groups, ctx.below, ctx.rules = groups, below, rules
         else:
-            rules.scratch.give(below)
+            rules.buffers.release(below)
         return activated
 
     @staticmethod
@@ -243,7 +243,7 @@ class _Highest(torch.autograd.Function):
             _keep_highest(below.view(group.n_starts, -1, len(filters)), gradient)
             d_filters.addmm_(below.t(), windows)
             _add_windows(d_characters, group, below @ filters)
-        rules.scratch.give(ctx.below)
+        rules.buffers.release(ctx.below)
         d_characters[0] = 0  # the mask's, which is not learned
         return d_characters, d_filters, d_bias, None, None, None
 
@@ -290,7 +290,7 @@ def _leave_out(responses: Tensor, fits: list[tuple[int, int]]) -> None:
         first += n_filters
 
 
-class TokenRows:
+class FrozenTokenLayer:
     """A token layer, its weights as they were when it was made."""
 
     def __init__(self, layer: TokenLayer, kernels: Kernels) -> None:
@@ -408,13 +408,13 @@ FEWEST_TOGETHER = 4  # words that are not worth a thread of their own
 RunAll = Callable[[Sequence[Callable[[], Tensor]]], list[Tensor]]
 
 
-class TokenVectors:
+class TokenVectorCache:
     """The token layer behind a memory for words; several threads may ask at a time."""
 
     def __init__(
         self,
         indexer: TokenIndexer,
-        layer: TokenRows,
+        layer: FrozenTokenLayer,
         kernels: Kernels,
         *,
         device: torch.device,

@@ -16,9 +16,9 @@ from elmo.evidence.plan import Plan, TaskData, read_tasks
 from elmo.evidence.runs import Run, RunResult, Runs, Sources, choice_of, wanted_runs
 from elmo.evidence.tables import Evidence, TaskAbout, curves_of, lines_of, mixes_of, tables_of
 from elmo.storage import checksums
-from elmo.storage.atomic import cannot_write, locked, replacing
+from elmo.storage.atomic import atomic_file, cannot_write, hold_lock
 from elmo.tasks.features.encoders import ElmoEncoder
-from elmo.tasks.features.store import LayerCache
+from elmo.tasks.features.store import FeatureCache
 from elmo.tasks.fit import Epoch
 
 if TYPE_CHECKING:
@@ -68,11 +68,11 @@ def collect(
         (out / "runs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(out, error) from error
-    with locked(out / ".lock", subject=out):
+    with hold_lock(out / ".lock", subject=out):
         digest = "" if vectors is None else checksums.sha256(vectors)
         data = read_tasks(plan)
         model = elmo()
-        sources = Sources(model, ElmoEncoder(model).key, vectors, digest, LayerCache(cache or out / "layers"))
+        sources = Sources(model, ElmoEncoder(model).key, vectors, digest, FeatureCache(cache or out / "layers"))
         runs = Runs(out / "runs", data, sources)
         sizes = {name: len(one.train) for name, one in data.items()}
         wanted = wanted_runs(sizes, tables=tables, has_curve=has_curve, n_seeds=n_seeds)
@@ -155,5 +155,5 @@ def _write(evidence: Evidence, out: Path) -> None:
         TEXT_NAME: "\n".join(lines_of(evidence)),
     }
     for name, text in texts.items():
-        with replacing(out / name) as temporary:
+        with atomic_file(out / name) as temporary:
             temporary.write_text(text + "\n", encoding="utf-8", errors="backslashreplace", newline="\n")

@@ -11,7 +11,7 @@ A plan in TOML in, the tasks of which evidence is gathered out: files, how each 
     model = "my-elmo"
     seeds = 3
     fit = {patience = 3}             # FitOptions
-    words = {dropout = 0.5}          # VectorChoice, but where ELMo is and how it is mixed
+    words = {dropout = 0.5}          # Features, but where ELMo is and how it is mixed
 
     [ner]                            # a name of your own
     kind = "tagging"
@@ -40,11 +40,11 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from elmo.errors import ConfigError, DataError, ElmoError, raise_all
-from elmo.storage.files import open_regular, shown
+from elmo.storage.files import format_path, open_regular
 from elmo.tasks.data.files import NoFilesError
-from elmo.tasks.features.layer import VectorChoice
+from elmo.tasks.features.layer import Features
 from elmo.tasks.fit import FitOptions
-from elmo.tasks.heads.layers import Widths
+from elmo.tasks.heads.layers import FeatureWidths
 from elmo.tasks.kinds.registry import KINDS, read_examples, task_class
 from elmo.text.lines import expand
 from elmo.text.tokenizers import tokenizer
@@ -155,7 +155,7 @@ class TaskPlan:
     tokenizer: str
     head: Any  # the options of the kind's head
     fit: FitOptions
-    words: Mapping[str, Any]  # of VectorChoice
+    words: Mapping[str, Any]  # of Features
     max_train: int | None = None
     max_dev: int | None = None
 
@@ -185,9 +185,9 @@ def read_plan(path: str | Path, *, only: Collection[str] | None = None) -> Plan:
         if name not in values:
             problems.append(f"has no task {name[:40]!r}; it has {', '.join(values)}")
     tasks = [reading.task(name, values[name], problems) for name in names if name in values]
-    raise_all(problems, subject=shown(path), kind=ConfigError)
+    raise_all(problems, subject=format_path(path), kind=ConfigError)
     return Plan(
-        shown(path),
+        format_path(path),
         tuple(task for task in tasks if task is not None),
         model=reading.model,
         vectors=reading.vectors,
@@ -201,7 +201,7 @@ def _toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:  # not UTF-8 either
-        raise ConfigError(f"{shown(path)}: expected a plan in TOML: {error}") from error
+        raise ConfigError(f"{format_path(path)}: expected a plan in TOML: {error}") from error
 
 
 class _Reading:
@@ -219,7 +219,7 @@ class _Reading:
         seeds = given.get("seeds", 1)
         if not _is_count(seeds):
             problems.append(f"[defaults] seeds: expected a whole number from 1, found {seeds!r:.40}")
-        for name, options, without in (("fit", FitOptions, _NOT_FIT), ("words", VectorChoice, _NOT_WORDS)):
+        for name, options, without in (("fit", FitOptions, _NOT_FIT), ("words", Features, _NOT_WORDS)):
             table, wrong = table_of(given.get(name, {}), place=f"defaults.{name}")
             problems += wrong
             problems += option_problems(table, options, place=f"defaults.{name}", without=without)
@@ -253,7 +253,7 @@ class _Reading:
                     f"[{name}] {limit}: expected a whole number from 1, found {given[limit]!r:.40}"
                 )
         fit = self._options(given, "fit", FitOptions, name=name, problems=problems, without=_NOT_FIT)
-        words = self._options(given, "words", VectorChoice, name=name, problems=problems, without=_NOT_WORDS)
+        words = self._options(given, "words", Features, name=name, problems=problems, without=_NOT_WORDS)
         head, reader, cut = None, {}, "whitespace"
         if kind in KINDS:
             head = self._options(given, "head", KINDS[kind][1], name=name, problems=problems)
@@ -272,7 +272,7 @@ class _Reading:
             fit=fit,
             words={
                 one.name: getattr(words, one.name)
-                for one in fields(VectorChoice)
+                for one in fields(Features)
                 if one.name not in _NOT_WORDS
             },
             max_train=given.get("max_train"),
@@ -419,7 +419,7 @@ def read_task(plan: TaskPlan) -> TaskData:
         if parts[name]:
             task.check(parts[name])
     try:
-        task.head(Widths(4, 4))
+        task.head(FeatureWidths(4, 4))
     except (ValueError, RuntimeError, ZeroDivisionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(f"[{plan.name}.head]: no network can be made of it: {reason}") from error

@@ -27,10 +27,10 @@ import numpy as np
 
 from elmo.errors import ConfigError
 from elmo.evidence.plan import TaskData
-from elmo.storage.atomic import replacing
-from elmo.tasks.features.layer import VectorChoice
+from elmo.storage.atomic import atomic_file
+from elmo.tasks.features.layer import Features
 from elmo.tasks.features.static import StaticVectors, read_static
-from elmo.tasks.features.store import LayerCache, WordSources
+from elmo.tasks.features.store import FeatureCache, FeatureStore
 from elmo.tasks.fit import Epoch, FitOptions
 from elmo.tasks.model import TaskModel
 
@@ -106,9 +106,9 @@ def curve_sizes(n_all: int) -> list[int]:
     return [*sorted(size for size in sizes if MIN_EXAMPLES <= size < n_all), n_all]
 
 
-def choice_of(condition: str, words: Mapping[str, Any]) -> VectorChoice:
+def choice_of(condition: str, words: Mapping[str, Any]) -> Features:
     """How words get their vectors in a condition; ``words`` is what a plan says of it."""
-    return VectorChoice(**{**words, **CONDITIONS[condition]})
+    return Features(**{**words, **CONDITIONS[condition]})
 
 
 def fit_of(run: Run, fit: FitOptions) -> FitOptions:
@@ -156,7 +156,7 @@ class Sources:
     elmo_key: str  # names the biLM and how it is run
     vectors: Path | None
     vectors_digest: str
-    cache: LayerCache
+    cache: FeatureCache
 
 
 class Runs:
@@ -235,13 +235,13 @@ class Runs:
             seconds=round(time.monotonic() - begin, 2),
         )
         values = {"run": asdict(run), "about": self.about(run), "result": result.to_json()}
-        with replacing(self._path(key)) as temporary:
+        with atomic_file(self._path(key)) as temporary:
             text = json.dumps(values, ensure_ascii=False, indent=1)
             temporary.write_text(text + "\n", encoding="utf-8", errors="surrogatepass")
         shutil.rmtree(training, ignore_errors=True)
         return result
 
-    def _sources(self, run: Run) -> WordSources:
+    def _sources(self, run: Run) -> FeatureStore:
         data, shared = self.data[run.task], self.sources
         if self._static[0] != run.task:
             # words beyond those of the data would only make the table larger
@@ -249,7 +249,7 @@ class Runs:
             static = shared.vectors and read_static(shared.vectors, wanted=words, max_words=0)
             self._static = (run.task, static or None)
         choice = choice_of(run.condition, data.plan.words)
-        return WordSources(choice, shared.elmo, self._static[1], cache=shared.cache)
+        return FeatureStore(choice, shared.elmo, self._static[1], cache=shared.cache)
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.json"

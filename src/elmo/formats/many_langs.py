@@ -31,7 +31,7 @@ from elmo.config import (
 from elmo.errors import ConfigError, FormatError, raise_all
 from elmo.formats.containers.state_dict import StateDict, open_state_dict
 from elmo.formats.pretrained import Pretrained, SoftmaxWeights
-from elmo.storage.files import member, names, read_json, read_lines, shown
+from elmo.storage.files import find_member, format_path, list_names, read_json, read_lines
 from elmo.text.ids import UnicodeAlphabet, Vocabulary
 
 if TYPE_CHECKING:
@@ -267,25 +267,25 @@ _MAX_TOKENS = 1 << 19  # of a dictionary; EFML's were counted on 20 million word
 _NEVER_PUBLISHED = "only the 'cnn' token embedder under the 'elmo' encoder was ever published"
 
 
-def is_here(folder: Path) -> bool:
+def can_read(folder: Path) -> bool:
     """Whether a folder looks like EFML's."""
-    return not {_TOKENS, _ENCODER}.isdisjoint(names(folder))
+    return not {_TOKENS, _ENCODER}.isdisjoint(list_names(folder))
 
 
 def read(folder: Path) -> Pretrained:
     """The model in an EFML folder."""
-    tokens = open_state_dict(member(folder, _TOKENS))
-    encoder = open_state_dict(member(folder, _ENCODER))
+    tokens = open_state_dict(find_member(folder, _TOKENS))
+    encoder = open_state_dict(find_member(folder, _ENCODER))
     if "char_lstm.weight_ih_l0" in tokens.tensors or "encoder.weight_ih_l0" in encoder.tensors:
-        raise FormatError(f"{shown(folder)}: {_NEVER_PUBLISHED}, found an LSTM in place of one")
+        raise FormatError(f"{format_path(folder)}: {_NEVER_PUBLISHED}, found an LSTM in place of one")
     architecture, origin = _architecture(folder, tokens, encoder)
     n_words, n_characters = _n_rows(tokens, WORD_TABLE), _n_rows(tokens, CHAR_TABLE)
     try:
         # a table that is missing is reported below, by its name
         config = to_config(architecture, n_words=n_words or 1, n_characters=n_characters or 1)
     except ConfigError as error:
-        raise FormatError(f"{shown(folder)}: {error}") from error
-    raise_all(mismatches(architecture, tokens, encoder), subject=f"{shown(folder)} ({shown(origin)})")
+        raise FormatError(f"{format_path(folder)}: {error}") from error
+    raise_all(mismatches(architecture, tokens, encoder), subject=f"{format_path(folder)} ({format_path(origin)})")
 
     characters = {name: i for i, name in enumerate(UnicodeAlphabet.SPECIAL)}
     if architecture.char_width:
@@ -293,8 +293,8 @@ def read(folder: Path) -> Pretrained:
             folder, "char.dic", n_rows=n_characters, special=UnicodeAlphabet.SPECIAL
         )
     classifier = None
-    if _CLASSIFIER in names(folder):
-        classifier = open_state_dict(member(folder, _CLASSIFIER))
+    if _CLASSIFIER in list_names(folder):
+        classifier = open_state_dict(find_member(folder, _CLASSIFIER))
     softmax_names = _softmax_names(classifier, architecture)
     n_classes = classifier.shapes[softmax_names[0]][0] if classifier and softmax_names else 0
     ids: dict[str, int] = {}
@@ -331,10 +331,10 @@ def _architecture(folder: Path, tokens: StateDict, encoder: StateDict) -> tuple[
     disk. We follow it inside the folder only, and look for its last part beside ``config.json`` and in
     ``configs``.
     """
-    arguments = read_json(member(folder, "config.json"))
+    arguments = read_json(find_member(folder, "config.json"))
     if not isinstance(arguments, dict):
         raise FormatError(
-            f"{shown(folder / 'config.json')}: expected an object, found {type(arguments).__name__}"
+            f"{format_path(folder / 'config.json')}: expected an object, found {type(arguments).__name__}"
         )
     path = arguments.get("config_path")
     path = path.replace("\\", "/") if isinstance(path, str) else ""
@@ -345,7 +345,7 @@ def _architecture(folder: Path, tokens: StateDict, encoder: StateDict) -> tuple[
         candidates.insert(0, path)
     for candidate in (*candidates, _PUBLISHED, f"configs/{_PUBLISHED}"):
         if candidate != "config.json" and os.path.lexists(folder / candidate):
-            return _from_json(read_json(member(folder, candidate)), f"{shown(folder / candidate)}"), candidate
+            return _from_json(read_json(find_member(folder, candidate)), f"{format_path(folder / candidate)}"), candidate
     return inferred(tokens.shapes, encoder.shapes), "inferred from the shapes of the weights"
 
 
@@ -411,7 +411,7 @@ def _read_dictionary(folder: Path, name: str, *, n_rows: int, special: tuple[str
     training. As in EFML, the table has as many rows as there are tokens, in any order; two tokens may share a
     row, and then some other row is never used.
     """
-    path = member(folder, name)
+    path = find_member(folder, name)
     ids: dict[str, int] = {}
     problems: list[str] = []
     for number, line in enumerate(read_lines(path, max_lines=min(n_rows + 1, _MAX_TOKENS)), start=1):
@@ -432,7 +432,7 @@ def _read_dictionary(folder: Path, name: str, *, n_rows: int, special: tuple[str
         problems.append(f"expected {', '.join(missing)}, found none")
     if len(ids) != n_rows and not problems:
         problems.append(f"expected {n_rows} tokens, one for each row of its table, found {len(ids)}")
-    raise_all(problems, subject=shown(path))
+    raise_all(problems, subject=format_path(path))
     return ids
 
 

@@ -1,7 +1,4 @@
-"""What every reader of a published format returns: a config, its weights, and what came with them.
-
-A model in, one SHA-256 out that names it: the same in every format that keeps its numbers.
-"""
+"""``Pretrained``: a model as every format reader returns it, and the fingerprint that identifies it."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SoftmaxWeights:
-    """The output layer that both language models share."""
+    """The output layer, shared by the forward and the backward language model."""
 
     weight: Tensor  # (words, width)
     bias: Tensor  # (words,)
@@ -29,7 +26,7 @@ class SoftmaxWeights:
 
 @dataclass(frozen=True)
 class WarmState:
-    """One recurrent state for every sentence to start from."""
+    """An average LSTM state from which every sentence can start."""
 
     hidden: Tensor  # (direction, layer, width)
     cell: Tensor  # (direction, layer, cell)
@@ -37,7 +34,7 @@ class WarmState:
 
 @dataclass(frozen=True)
 class MixWeights:
-    """Eq. 1 as a publisher fixed it: one share per layer (before softmax), and γ."""
+    """A published layer mix (Eq. 1 of the paper): one weight per layer, before the softmax, and γ."""
 
     weights: tuple[float, ...]
     gamma: float
@@ -45,23 +42,37 @@ class MixWeights:
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model as its files give it; ``weights`` carry the names of ``config.parameter_shapes``."""
+    """A model as read from its files.
+
+    Creating one checks that all parts fit together, and reports every mismatch in one ``FormatError``.
+
+    Args:
+        config: Sizes of the network.
+        weights: Parameters, named and shaped as in ``config.parameter_shapes``.
+        format: Name of the file format, as ``elmo info`` shows it.
+        vocab: Words of the word table or of the softmax, in id order.
+        characters: Ids of a Unicode alphabet's characters.
+        softmax: The output layer.
+        warm: A stored start state.
+        mix: A published layer mix.
+        metadata: JSON values; ``"tokenizer"`` names the tokenizer of the training text.
+    """
 
     config: BiLmConfig
     weights: Mapping[str, Tensor]
-    format: str  # as `elmo info` names it
+    format: str
     vocab: Vocabulary | None = None
-    characters: Mapping[str, int] | None = None  # a Unicode alphabet's dictionary
+    characters: Mapping[str, int] | None = None
     softmax: SoftmaxWeights | None = None
     warm: WarmState | None = None
     mix: MixWeights | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)  # JSON values; "tokenizer" names its text's
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         raise_all(self._mismatches(), subject=f"{self.format} model")
 
     def indexer(self) -> TokenIndexer:
-        """What looks words up for the token layer."""
+        """Build the indexer that turns tokens into the ids of the token layer."""
         alphabet, chars = None, self.config.chars
         if chars is not None and self.config.alphabet == "unicode":
             alphabet = UnicodeAlphabet(self.characters or {}, chars.max_characters)
@@ -71,29 +82,31 @@ class Pretrained:
         return TokenIndexer(alphabet, self.vocab if self.config.words else None)
 
     def _mismatches(self) -> list[str]:
-        """Everything that does not fit together, each in a few words."""
-        expected = parameter_shapes(self.config)
+        """List everything that does not fit together."""
+        config, lstm = self.config, self.config.lstm
+        expected = parameter_shapes(config)
         problems = [f"missing {name} {shape}" for name, shape in expected.items() if name not in self.weights]
         problems += [f"unexpected {name}" for name in self.weights if name not in expected]
         for name, weight in self.weights.items():
             if name in expected and tuple(weight.shape) != expected[name]:
                 problems.append(f"{name}: expected {expected[name]}, found {tuple(weight.shape)}")
-        for name, values in self._every_tensor():
-            if not values.isfinite().all():
-                problems.append(f"{name}: holds values that are not finite")
-        lstm = self.config.lstm
-        if self.config.words and (self.vocab is None or len(self.vocab) != self.config.words.n_words):
+        problems += [
+            f"{name}: contains values that are not finite"
+            for name, values in self._tensors()
+            if not values.isfinite().all()
+        ]
+        if config.words and (self.vocab is None or len(self.vocab) != config.words.n_words):
             problems.append(
-                f"a table of {self.config.words.n_words} words needs a vocabulary of as many, found "
+                f"a table of {config.words.n_words} words needs a vocabulary of the same size, found "
                 f"{'none' if self.vocab is None else len(self.vocab)}"
             )
-        if self.config.alphabet == "unicode" and self.characters is None:
-            problems.append("a Unicode alphabet needs its character dictionary")
-        if self.characters is not None and self.config.chars is not None:
-            n = self.config.chars.n_characters
+        if config.alphabet == "unicode" and self.characters is None:
+            problems.append("a Unicode alphabet needs its character dictionary, found none")
+        if self.characters is not None and config.chars is not None:
+            n = config.chars.n_characters
             outside = [i for i in self.characters.values() if not 0 <= i < n]
             if outside:
-                problems.append(f"character ids must lie in 0..{n - 1}, found {outside[0]!r:.40}")
+                problems.append(f"character ids must be in 0..{n - 1}, found {outside[0]!r:.40}")
         if self.softmax is not None:
             rows, width = self.softmax.weight.shape
             if width != lstm.state_width or tuple(self.softmax.bias.shape) != (rows,):
@@ -102,56 +115,53 @@ class Pretrained:
                     f"{width} and {tuple(self.softmax.bias.shape)}"
                 )
             if self.vocab is not None and len(self.vocab) != rows:
-                problems.append(f"softmax has {rows} rows, but the vocabulary {len(self.vocab)} words")
+                problems.append(f"softmax has {rows} rows, but the vocabulary has {len(self.vocab)} words")
         if self.warm is not None:
             shapes = (2, lstm.n_layers, lstm.state_width), (2, lstm.n_layers, lstm.cell_width)
-            found = tuple(self.warm.hidden.shape), tuple(self.warm.cell.shape)
-            if found != shapes:
-                problems.append(f"warm state: expected {shapes}, found {found}")
-        if self.mix is not None and len(self.mix.weights) != self.config.n_layers:
-            problems.append(f"mix: expected {self.config.n_layers} weights, found {len(self.mix.weights)}")
+            actual = tuple(self.warm.hidden.shape), tuple(self.warm.cell.shape)
+            if actual != shapes:
+                problems.append(f"warm state: expected {shapes}, found {actual}")
+        if self.mix is not None and len(self.mix.weights) != config.n_layers:
+            problems.append(f"mix: expected {config.n_layers} weights, found {len(self.mix.weights)}")
         return problems
 
-    def _every_tensor(self) -> Iterator[tuple[str, Tensor]]:
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.weights.items()
         for name, part in (("softmax", self.softmax), ("warm state", self.warm)):
             if part is not None:
-                for field_name, values in vars(part).items():
-                    yield f"{name} {field_name}", values
+                yield from ((f"{name} {key}", tensor) for key, tensor in vars(part).items())
 
 
 def fingerprint(model: Pretrained, *, with_warm: bool = False) -> str:
-    """SHA-256 over all that a model's layers depend on: config, alphabet, word table and weights.
+    """Compute the SHA-256 of everything that determines a model's layers; it is the same in every format.
 
-    The softmax, a published mix and the metadata leave the layers alone and are not counted; neither is the
-    warm state, unless asked for: it matters only to what starts from it.
+    That is the config, the alphabet, the word table and the weights. The softmax, a published mix and the
+    metadata do not change the layers and are not included.
+
+    Args:
+        model: The model.
+        with_warm: Include the warm state, which matters to results computed with ``start="warm"``.
     """
     digest = hashlib.sha256()
+
+    def add(name: str, value: Any) -> None:
+        line = json.dumps([name, value], sort_keys=True)  # always one line, so parts cannot run together
+        digest.update(line.encode() + b"\n")
+
     config = model.config.to_json()
-    # 3 and 3.0 are one clip, however a publisher wrote it
+    # publishers write the same clip as 3 or as 3.0
     config["lstm"] |= {key: float(value) for key, value in config["lstm"].items() if type(value) is int}
-    _add(digest, "config", config)
+    add("config", config)
     if model.characters is not None:
-        _add(digest, "characters", dict(model.characters))
+        add("characters", dict(model.characters))
     if model.config.words and model.vocab:
         vocab = model.vocab
-        _add(digest, "words", [vocab.bos, vocab.eos, vocab.unknown, *vocab.words])
+        add("words", [vocab.bos, vocab.eos, vocab.unknown, *vocab.words])
     tensors = dict(model.weights)
     if with_warm and model.warm:
         tensors |= {"warm.hidden": model.warm.hidden, "warm.cell": model.warm.cell}
     for name in sorted(tensors):
-        _add(digest, name, list(tensors[name].shape))
-        digest.update(_raw(tensors[name]))
+        add(name, list(tensors[name].shape))
+        array = tensors[name].detach().cpu().float().contiguous().numpy()
+        digest.update(array.astype("<f4", copy=False).reshape(-1).view("u1"))
     return digest.hexdigest()
-
-
-def _add(digest: hashlib._Hash, name: str, value: Any) -> None:
-    line = json.dumps([name, value], sort_keys=True)  # one line whatever it holds: parts cannot run together
-    digest.update(line.encode() + b"\n")
-
-
-def _raw(tensor: Tensor) -> Any:
-    import torch
-
-    array = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
-    return array.astype("<f4", copy=False).reshape(-1).view("u1")  # as bytes, not copied

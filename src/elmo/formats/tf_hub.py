@@ -1,10 +1,10 @@
-"""A TF-Hub elmo module or SavedModel folder in, a model out, without TensorFlow.
+"""Read a TF-Hub elmo module or SavedModel folder without TensorFlow.
 
-The names of the LSTMs' variables in ``google/elmo/2`` and ``/3`` are not confirmed by any public source. So
-names are matched by what every likely layout has in common (a direction, a layer's number, and kernel, bias
-or projection at the end), shapes must agree with one another, and what is ambiguous is refused. This reader
-is tested on files of that layout only. The graph itself (``saved_model.pb``) is not read: sizes come from the
-shapes; clips, skip connections and activation are those of every English biLM published with bilm-tf.
+No public source confirms the names of the LSTM variables in ``google/elmo/2`` and ``/3``. So names are
+matched by what all likely layouts share (a direction, a layer number, and kernel, bias or projection at the
+end), shapes must agree with each other, and ambiguous files are refused. This reader is tested only on files
+of that layout. The graph (``saved_model.pb``) is not read: sizes come from the shapes; clips, skip
+connections and activation are those of every English biLM published with bilm-tf.
 """
 
 from __future__ import annotations
@@ -16,115 +16,112 @@ from pathlib import Path
 
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
 from elmo.errors import FormatError, raise_all
-from elmo.formats.bilm_layout import cell_group, shapes
-from elmo.formats.bilm_tf import mismatches, read_floats, read_weights, roles
+from elmo.formats.bilm_checkpoint import assign_roles, find_mismatches, read_floats, read_weights
+from elmo.formats.bilm_layout import N_CHARACTERS, Shape, cell_group, dataset_shapes
 from elmo.formats.containers.tf_checkpoint import Bundle, read_index
 from elmo.formats.pretrained import MixWeights, Pretrained
-from elmo.storage.files import names, shown
-from elmo.text.ids import N_BYTE_CHARACTERS
+from elmo.storage.files import format_path, list_names
 
 NAME = "TF-Hub module"
 _PREFIX = "variables/variables"
 _GRAPHS = {"saved_model.pb", "tfhub_module.pb"}
 
 
-def is_here(folder: Path) -> bool:
-    """Whether the folder has a graph and, beside it, variables."""
-    return bool(_GRAPHS & set(names(folder))) and "variables.index" in names(folder / "variables")
+def can_read(folder: Path) -> bool:
+    """Return whether the folder contains a graph and variables."""
+    return bool(_GRAPHS & set(list_names(folder))) and "variables.index" in list_names(folder / "variables")
 
 
 def read(folder: Path) -> Pretrained:
-    """The model with its fixed mix of layers; every mismatch is reported at once."""
-    bundle = read_index(folder, _PREFIX)
+    """Read the model with its fixed layer mix; report all mismatches at once."""
+    bundle, subject = read_index(folder, _PREFIX), format_path(folder)
     try:
-        scope = _scope(bundle)
-        by_role = _from_zero(roles(bundle.names, scope=scope))
-        config = _config(bundle, by_role)
-        mix = _mix_names(bundle)
+        scope = _find_scope(bundle)
+        variables = _count_layers_from_zero(assign_roles(bundle.names, scope=scope))
+        config = _infer_config(bundle, variables)
+        mix = _find_mix(bundle)
     except FormatError as error:
-        raise FormatError(f"{shown(folder)}: {error}") from error
-    problems = mismatches(bundle, by_role, shapes(config))
+        raise FormatError(f"{subject}: {error}") from error
+    problems = find_mismatches(bundle, variables, dataset_shapes(config))
     if mix:
-        problems += mismatches(bundle, mix, {"weights": (config.n_layers,), "scaling": ()})
-    raise_all(problems, subject=shown(folder))
+        problems += find_mismatches(bundle, mix, {"weights": (config.n_layers,), "scaling": ()})
+    raise_all(problems, subject=subject)
     return Pretrained(
         config=config,
-        weights=read_weights(bundle, by_role),
+        weights=read_weights(bundle, variables),
         format=NAME,
-        mix=_read_mix(bundle, mix, shown(folder)) if mix else None,
+        mix=_read_mix(bundle, mix, subject) if mix else None,
         metadata={"scope": scope.rstrip("/")},
     )
 
 
-def _scope(bundle: Bundle) -> str:
-    """The path in front of the biLM's variables, such as ``bilm/`` or ``module/bilm/``."""
-    found = [name for name in bundle.names if name.rpartition("/")[2] == "char_embed"]
-    if len(found) != 1:
-        raise FormatError(f"expected one variable char_embed, found {found[:5] or bundle.names[:5]}")
-    return found[0].removesuffix("char_embed")
+def _find_scope(bundle: Bundle) -> str:
+    """Return the path before the biLM's variables, such as ``bilm/`` or ``module/bilm/``."""
+    matches = [name for name in bundle.names if name.rpartition("/")[2] == "char_embed"]
+    if len(matches) != 1:
+        raise FormatError(f"expected one variable char_embed, found {matches[:5] or bundle.names[:5]}")
+    return matches[0].removesuffix("char_embed")
 
 
-def _from_zero(by_role: Mapping[str, str]) -> dict[str, str]:
-    """The same, with the LSTM layers counted from 0 where the file counts from 1."""
-    cells = [match for role in by_role if (match := re.fullmatch(r"(RNN_.*/Cell)(\d+)(/.*)", role))]
+def _count_layers_from_zero(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the same roles, with LSTM layers counted from 0 if the file counts from 1."""
+    cells = [match for role in variables if (match := re.fullmatch(r"(RNN_.*/Cell)(\d+)(/.*)", role))]
     if not cells or min(int(match[2]) for match in cells) != 1:
-        return dict(by_role)
+        return dict(variables)
     renamed = {match[0]: f"{match[1]}{int(match[2]) - 1}{match[3]}" for match in cells}
-    return {renamed.get(role, role): name for role, name in by_role.items()}
+    return {renamed.get(role, role): name for role, name in variables.items()}
 
 
-def _config(bundle: Bundle, by_role: Mapping[str, str]) -> BiLmConfig:
-    """The sizes that the shapes tell; clips, skips and the rest are those of every published English biLM."""
+def _infer_config(bundle: Bundle, variables: Mapping[str, str]) -> BiLmConfig:
+    """Derive the sizes from the shapes; everything else is as in every published English biLM."""
 
-    def shape(role: str, n_axes: int) -> tuple[int, ...]:
-        if role not in by_role:
+    def shape(role: str, n_axes: int) -> Shape:
+        if role not in variables:
             raise FormatError(f"expected a variable for {role}, found none among {len(bundle.names)}")
-        found = bundle.entries[by_role[role]].shape
-        if len(found) != n_axes:
-            raise FormatError(f"{shown(by_role[role])}: expected {n_axes} axes, found shape {found}")
-        return found
+        shape = bundle.shapes[variables[role]]
+        if len(shape) != n_axes:
+            raise FormatError(f"{format_path(variables[role])}: expected {n_axes} axes, found shape {shape}")
+        return shape
 
     n_characters, char_width = shape("char_embed", 2)
-    if n_characters != N_BYTE_CHARACTERS:
-        raise FormatError(
-            f"{shown(by_role['char_embed'])}: expected {N_BYTE_CHARACTERS} rows, found {n_characters}"
-        )
-    n_filters = sum(role.startswith("CNN/W_cnn_") for role in by_role)
+    if n_characters != N_CHARACTERS:
+        name = format_path(variables["char_embed"])
+        raise FormatError(f"{name}: expected {N_CHARACTERS} rows, found {n_characters}")
+    n_filters = sum(role.startswith("CNN/W_cnn_") for role in variables)
     filters = [shape(f"CNN/W_cnn_{i}", 4) for i in range(n_filters)]
     rows, columns = shape(f"{cell_group(0, 0)}/W_0", 2)
     return BiLmConfig(
         chars=CharCnnConfig(
             char_width=char_width,
             filters=tuple((width, count) for _, width, _, count in filters),
-            n_highway=sum(role.startswith("CNN_high_") and role.endswith("/W_carry") for role in by_role),
+            n_highway=sum(role.startswith("CNN_high_") and role.endswith("/W_carry") for role in variables),
         ),
         words=None,
         lstm=LstmConfig(
-            n_layers=sum(role.startswith("RNN_0/") and role.endswith("/W_0") for role in by_role),
+            n_layers=sum(role.startswith("RNN_0/") and role.endswith("/W_0") for role in variables),
             cell_width=columns // 4,
             state_width=rows // 2,
         ),
     )
 
 
-def _mix_names(bundle: Bundle) -> dict[str, str]:
-    """The two variables of the mix, wherever their scope is; nothing when the module has none."""
-    found = {
+def _find_mix(bundle: Bundle) -> dict[str, str]:
+    """Return the names of the mix's two variables, in any scope; empty if the module has none."""
+    matches = {
         part: [name for name in bundle.names if f"/{name}".endswith(f"/aggregation/{part}")]
         for part in ("weights", "scaling")
     }
-    if not any(found.values()):
+    if not any(matches.values()):
         return {}
-    if any(len(some) != 1 for some in found.values()):
-        raise FormatError(f"expected one aggregation/weights and one aggregation/scaling, found {found}")
-    return {part: some[0] for part, some in found.items()}
+    if any(len(names) != 1 for names in matches.values()):
+        raise FormatError(f"expected one aggregation/weights and one aggregation/scaling, found {matches}")
+    return {part: names[0] for part, names in matches.items()}
 
 
 def _read_mix(bundle: Bundle, mix: Mapping[str, str], subject: str) -> MixWeights:
     weights, gamma = (read_floats(bundle, mix[part]) for part in ("weights", "scaling"))
-    found = MixWeights(tuple(float(share) for share in weights), float(gamma))
-    if not all(math.isfinite(value) for value in (*found.weights, found.gamma)):
-        raise FormatError(
-            f"{subject}: {shown(mix['weights'])} or its scaling holds values that are not finite"
-        )
-    return found
+    values = MixWeights(tuple(float(weight) for weight in weights), float(gamma))
+    if not all(math.isfinite(value) for value in (*values.weights, values.gamma)):
+        name = format_path(mix["weights"])
+        raise FormatError(f"{subject}: {name} or its scaling contains values that are not finite")
+    return values

@@ -51,7 +51,7 @@ def _ahead(items: Iterator[T], pool: ThreadPoolExecutor) -> Iterator[T]:
         yield item
 
 
-class Behind:
+class BackgroundWriter:
     """A thread that does one piece of work at a time, in order; use it in a ``with``.
 
     On leaving, the piece at hand is waited for. If it fails, its error counts even when leaving because of

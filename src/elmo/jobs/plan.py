@@ -1,140 +1,68 @@
-"""The path of ``--out`` in, the name of every file that a job may write out.
-
-What a job is asked, what it tells on its way, and what it did: frozen dataclasses of ``elmo embed``.
-
-The state of a job as JSON beside its output: what it was asked, and which shards are whole.
-
-The manifest is written anew, atomically, after each shard; what it does not list does not exist. It holds
-no time and no machine, so that two runs of one job end with the same bytes.
-"""
+"""An embedding job: its options, an estimate of its size, its progress and its result."""
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from elmo.embed.encoding import Encoding
-from elmo.errors import ConfigError, DataError, ElmoError, OutputError
+from elmo.config import BiLmConfig, n_parameters
+from elmo.embed.encoding import Encoding, LayerChoice
+from elmo.engine.batches import split_batches, split_groups
+from elmo.errors import ConfigError, OutputError
+from elmo.jobs.manifest import OutputFiles
 from elmo.jobs.shard import Layout
-from elmo.jobs.writers import HDF5_SUFFIXES, SUFFIXES
-from elmo.storage.atomic import cannot_write, replacing, temporary_name
-from elmo.storage.files import names, read_json, shown
 from elmo.text.reader import ErrorPolicy, InputFormat, Sentence, Tally, expand, read_sentences
 from elmo.text.tokenizers import Tokenizer
+from elmo.text.tokenizers import tokenizer as tokenizer_by_name
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
 
-
-class OutputFiles:
-    """``vectors.npz``: that file, or ``vectors-00000.npz``, …, and ``vectors.npz.manifest.json`` beside it.
-
-    ``vectors.hdf5``: that file; its shards are staged in ``vectors.hdf5.parts/`` until the last is there.
-    """
-
-    def __init__(self, out: Path) -> None:
-        self.out = out
-        self.suffix = out.suffix.lower()
-        if self.suffix not in SUFFIXES:
-            raise OutputError(
-                f"{shown(out)}: expected a name that ends in {', '.join(SUFFIXES)}, found {out.suffix!r}"
-            )
-        self.is_assembled = self.suffix in HDF5_SUFFIXES
-        self.folder = out.parent
-        self.manifest = _manifest(out)
-        self.lock = out.with_name(f".{out.name}.lock")
-        self.shard_folder = out.with_name(f"{out.name}.parts") if self.is_assembled else out.parent
-        self.shard_suffix = ".safetensors" if self.is_assembled else out.suffix
-        self._prefix = "part" if self.is_assembled else out.stem
-
-    def shard(self, index: int, *, is_only: bool) -> Path:
-        """Where a shard goes; ``is_only``: the job has no other."""
-        if is_only and not self.is_assembled:
-            return self.out
-        return self.shard_folder / f"{self._prefix}-{index:05d}{self.shard_suffix}"
-
-    def make_folders(self) -> None:
-        """Make the folders that are not there yet."""
-        try:
-            if self.out.is_dir():
-                raise OutputError(f"{shown(self.out)}: expected the name of a file, found a folder")
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except (OSError, ValueError) as error:
-            raise cannot_write(self.out, error) from error
-
-    def is_known(self) -> bool:
-        """Whether a job has begun to write here."""
-        return self.manifest.exists() or self.lock.exists()
-
-    def existing(self) -> list[Path]:
-        """Files of earlier runs: whole shards and the file asked for itself, the manifest apart."""
-        found = [self.shard_folder / name for name in names(self.shard_folder) if self._is_shard(name)]
-        return [self.out, *found] if self.out.is_file() else found
-
-    def remove_strays(self, keep: Iterable[Path]) -> None:
-        """Remove what killed runs left: temporary files, and whole shards that are not to ``keep``.
-
-        Call it with the lock held.
-        """
-        kept = set(keep)
-        try:
-            for path in [*self.existing(), *self._temporaries()]:
-                if path not in kept:
-                    path.unlink(missing_ok=True)
-        except OSError as error:
-            raise cannot_write(self.out, error) from error
-
-    def remove_parts(self) -> None:
-        """Remove the staged shards of a file that has been put together."""
-        if self.is_assembled:
-            shutil.rmtree(self.shard_folder, ignore_errors=True)
-
-    def _is_shard(self, name: str) -> bool:
-        pattern = rf"{re.escape(self._prefix)}-\d{{5,}}{re.escape(self.shard_suffix)}"
-        # "a-00000.npz" may be the whole output of another job, which then has a manifest of its own
-        return re.fullmatch(pattern, name) is not None and not _manifest(self.shard_folder / name).exists()
-
-    def _temporaries(self) -> list[Path]:
-        found = [self.folder / temporary_name(path.name) for path in (self.out, self.manifest)]
-        for name in names(self.shard_folder):
-            inner = name.removeprefix(".").removesuffix(".part")
-            if name == temporary_name(inner) and self._is_shard(inner):
-                found.append(self.shard_folder / name)
-        return found
-
-
-def _manifest(out: Path) -> Path:
-    return out.with_name(f"{out.name}.manifest.json")
-
-
-SHARD_BYTES = 1 << 26  # vectors of one shard, unless asked otherwise
-SHARD_TOKENS = 1 << 17  # however small their vectors: tokens take some 200 bytes each while they are read
+SHARD_BYTES = 1 << 26  # default size of the vectors of one shard
+SHARD_TOKENS = 1 << 17  # limit for small vectors: a token takes about 200 bytes while it is read
+_LIBRARY_BYTES = 300 << 20  # estimated memory of Python and torch
+_TOKEN_TEXT_BYTES = 200  # estimated memory of a token with its offsets
 
 
 @dataclass(frozen=True)
 class EmbedJob:
-    """What to read, what to make of it, and where to put it."""
+    """Options of ``embed_corpus``.
 
-    inputs: tuple[str, ...]  # files, globs, folders, "-"
-    out: Path | None = None  # its suffix is the format; None: JSON lines on a stream
-    layers: str | int = "average"  # as in Elmo.encode
+    Args:
+        inputs: Files, globs or folders of text, compressed or not; "-" is stdin.
+        out: Output file. The suffix is the format: .h5 (AllenNLP's layout), .safetensors, .npz, .parquet or
+            .jsonl. Default: JSON lines on stdout.
+        layers: Layers to write: "average", "top", "all", "concat" or a layer number.
+        input_format: One sentence per line ("text"), tokens separated by spaces ("tokens"), or "conllu".
+        split: Split lines of text into sentences.
+        errors: What to do with lines that are not UTF-8: "strict" (stop), "replace" or "skip".
+        dtype: Type of the vectors in the output.
+        start: State at the start of a sentence: "zero", or the "warm" state of the model.
+        batch_size: Sentences per batch. Changes the speed, not the vectors. Default: as many as 16,384 tokens
+            hold.
+        shard_tokens: Tokens per shard. Default: about 64 MB of vectors.
+        restart: Start over if an earlier run left output, instead of resuming it.
+        workers: Number of processes. Changes the speed, not the vectors. Needs ``out``.
+        devices: Devices of the workers, used in turn. Default: the device of the model.
+    """
+
+    inputs: tuple[str, ...]
+    out: Path | None = None
+    layers: LayerChoice | int = "average"
     input_format: InputFormat = "text"
-    split: bool = False  # lines of text into sentences
-    errors: ErrorPolicy = "strict"  # bytes that are no UTF-8
+    split: bool = False
+    errors: ErrorPolicy = "strict"
     dtype: Literal["float32", "float16"] = "float32"
     start: Literal["zero", "warm"] = "zero"
-    batch_size: int | None = None  # changes the speed, never the vectors; None: by tokens, as encode does
-    shard_tokens: int | None = None  # None: as many as make a shard of about 64 MB, within reason
-    restart: bool = False  # begin anew, whatever is there
-    workers: int = 1  # processes that share the work; changes the speed, never the vectors
-    devices: tuple[str, ...] = ()  # dealt out to the workers; none: that of the model
+    batch_size: int | None = None
+    shard_tokens: int | None = None
+    restart: bool = False
+    workers: int = 1
+    devices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "shard_tokens", "workers"):
@@ -142,26 +70,24 @@ class EmbedJob:
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, found {value}")
         if self.workers > 1 and self.out is None:
-            raise ConfigError(
-                f"{self.workers} workers need a file to write: give an output (--out), or take one worker"
-            )
+            raise ConfigError(f"{self.workers} workers need an output file; set out (--out), or use one worker")
         if len(self.devices) > self.workers:
             raise ConfigError(
-                f"{len(self.devices)} devices need as many workers, found {self.workers}; give --workers"
+                f"{len(self.devices)} devices need at least as many workers, found {self.workers}; set --workers"
             )
         if len({name.partition(":")[0] for name in self.devices}) > 1:
             raise ConfigError(f"devices must be of one kind, found {', '.join(self.devices)[:80]}")
 
     def tokens_per_shard(self, layout: Layout) -> int:
-        """At most so many, but for one longer sentence."""
+        """Return the maximum number of tokens of a shard; one longer sentence may exceed it."""
         return self.shard_tokens or min(max(1, SHARD_BYTES // layout.token_bytes), SHARD_TOKENS)
 
-    def may_wait(self) -> bool:
-        """Whether its input is another program's output, which may come late or never."""
+    def reads_pipe(self) -> bool:
+        """Return whether an input is a pipe, which may block and can be read only once."""
         return any(path == "-" or not path.is_file() for path in expand(self.inputs))
 
     def sentences(self, tokenizer: Tokenizer, tally: Tally | None = None) -> Iterator[Sentence]:
-        """The input, tokenised; it is looked up at once and read as it is used."""
+        """Check that the inputs exist, and return an iterator over their tokenized sentences."""
         return read_sentences(
             self.inputs,
             tokenizer=tokenizer,
@@ -173,151 +99,135 @@ class EmbedJob:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What a job would do, from its text alone; bytes are estimates."""
+class Progress:
+    """Progress of a job.
+
+    Attributes:
+        stage: The current stage.
+        sentences: Sentences done so far, including those of earlier runs.
+        tokens: Tokens done so far, including those of earlier runs.
+        shards: Complete shards.
+        kept: Sentences that an earlier run had done.
+    """
+
+    stage: Literal["embedding", "assembling", "predicting"]
+    sentences: int
+    tokens: int
+    shards: int
+    kept: int
+
+
+@dataclass(frozen=True)
+class JobSummary:
+    """Result of a job.
+
+    Attributes:
+        sentences: Sentences in the output.
+        tokens: Tokens in the output.
+        kept: Sentences that an earlier run had done.
+        was_complete: An earlier run had finished the job; nothing was written.
+        files: The output files, in order.
+        manifest: The manifest; None for a stream.
+        repaired_lines: Lines that were not UTF-8 and were repaired.
+        skipped_lines: Lines that were not UTF-8 and were skipped.
+        is_cut_short: The reader of the stream closed it before the end.
+    """
+
+    sentences: int
+    tokens: int
+    kept: int
+    was_complete: bool
+    files: tuple[Path, ...]
+    manifest: Path | None
+    repaired_lines: int
+    skipped_lines: int
+    is_cut_short: bool = False
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """Estimate of a job.
+
+    Attributes:
+        sentences: Sentences of the text.
+        tokens: Tokens of the text.
+        shards: Number of shards; 0 for a stream.
+        tokens_per_shard: Maximum number of tokens per shard.
+        output_bytes: Estimated size of the output.
+        memory_bytes: Estimated peak memory of all processes.
+        files: Files that the job would write, in order; the manifest is the last.
+    """
 
     sentences: int
     tokens: int
     shards: int
     tokens_per_shard: int
     output_bytes: int
-    memory_bytes: int  # of the whole process at its highest
-    files: tuple[Path, ...]  # that would be written, in order; the manifest is the last
+    memory_bytes: int
+    files: tuple[Path, ...]
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a job came."""
+def plan_corpus(job: EmbedJob, model: Elmo | BiLmConfig, *, tokenizer: Tokenizer | None = None) -> JobPlan:
+    """Read the text of a job and estimate its output and memory; nothing is computed or written.
 
-    stage: Literal["embedding", "assembling", "predicting"]
-    sentences: int  # done so far, those of earlier runs included
-    tokens: int
-    shards: int  # whole so far
-    kept: int  # sentences that an earlier run had done
+    Args:
+        job: The job.
+        model: The model, or its config.
+        tokenizer: Replaces the tokenizer of the model; English by default if ``model`` is a config.
+    """
+    config = model if isinstance(model, BiLmConfig) else model.config
+    if tokenizer is None:
+        tokenizer = tokenizer_by_name("en") if isinstance(model, BiLmConfig) else model.tokenizer
+    layout = Layout.of(config, layers=job.layers, dtype=job.dtype)
+    limit = job.tokens_per_shard(layout)
+    files = None if job.out is None else OutputFiles(job.out)
+    n_sentences = n_tokens = n_bytes = n_shards = widest_shard = widest_batch = 0
+    for group in split_groups(job.sentences(tokenizer), max_tokens=limit):
+        widest_shard = max(widest_shard, group.n_tokens)
+        for batch in split_batches(group.sentences, batch_size=job.batch_size):
+            widest_batch = max(widest_batch, sum(len(sentence.tokens) for sentence in batch))
+        n_shards += 1
+        n_sentences += len(group.sentences)
+        n_tokens += group.n_tokens
+        n_bytes += sum(len(token) for sentence in group.sentences for token in sentence.tokens.tokens)
+    # A number is about 12 characters of JSON; in other formats a token has its end and offsets.
+    is_json = files is None or files.suffix == ".jsonl"
+    per_token = 12 * (layout.n_layers or 1) * layout.width if is_json else layout.token_bytes + 24
+    per_sentence = 1000 if files is not None and files.is_assembled else 40  # HDF5 has a dataset per sentence
+    # The network holds the layers of a batch about three times, a writer its shard twice.
+    loaded = _LIBRARY_BYTES + 4 * n_parameters(config)
+    computing = 3 * widest_batch * 4 * config.n_layers * config.width
+    writing, text = 2 * widest_shard * layout.token_bytes, widest_shard * _TOKEN_TEXT_BYTES
+    if job.workers == 1:  # one group is computed while another is written and a third is read
+        memory = loaded + computing + writing + widest_shard * layout.token_bytes + 3 * text
+    else:
+        memory = loaded + 2 * job.workers * text + job.workers * (loaded + computing + writing + text)
+    paths: tuple[Path, ...] = ()
+    if files is not None:
+        is_single = n_shards == 1 or files.is_assembled
+        shards = [files.shard(i, is_only=is_single) for i in range(n_shards)]
+        paths = (*([files.out] if is_single else shards), files.manifest)
+    return JobPlan(
+        sentences=n_sentences,
+        tokens=n_tokens,
+        shards=0 if files is None else n_shards,
+        tokens_per_shard=limit,
+        output_bytes=n_tokens * per_token + n_bytes + n_sentences * per_sentence,
+        memory_bytes=memory,
+        files=paths,
+    )
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What a job did."""
-
-    sentences: int
-    tokens: int
-    kept: int  # sentences that an earlier run had done
-    was_complete: bool  # an earlier run had done all of it: nothing was written
-    files: tuple[Path, ...]  # of the output, in order
-    manifest: Path | None
-    repaired_lines: int  # with bytes that were no UTF-8
-    skipped_lines: int
-    is_cut_short: bool = False  # whoever read the stream has closed it
-
-
-def encode(sentences: Sequence[Sentence], job: EmbedJob, elmo: Elmo) -> list[Encoding]:
-    """Each sentence's vectors as the job wants them; ``OutputError`` when a number does not fit its type."""
-    found = elmo.encode(
+def encode_sentences(sentences: Sequence[Sentence], job: EmbedJob, elmo: Elmo) -> list[Encoding]:
+    """Encode sentences with the options of the job; ``OutputError`` if a value overflows the dtype."""
+    encodings = elmo.encode(
         [sentence.tokens for sentence in sentences],
         layers=cast("Any", job.layers),
         start=job.start,
         batch_size=job.batch_size,
         dtype=job.dtype,
     )
-    for sentence, encoding in zip(sentences, found, strict=True):
+    for sentence, encoding in zip(sentences, encodings, strict=True):
         if not np.isfinite(np.asarray(encoding.vectors)).all():
-            raise OutputError(
-                f"{sentence.place}: a number of its vectors does not fit {job.dtype}; use float32"
-            )
-    return found
-
-
-VERSION = 1
-_LIMIT = 1 << 28  # bytes: about a million shards
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-
-
-@dataclass(frozen=True)
-class ShardRecord:
-    """One whole shard."""
-
-    file: str  # its name, in the folder of the manifest (for HDF5: in the folder of parts)
-    sha256: str
-    first: int  # index of its first sentence
-    sentences: int
-    tokens: int
-    input: str  # SHA-256 of all sentences from the first of the job to the last of this shard
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """A job and how far it came."""
-
-    out: str  # the name that was asked for
-    model: str  # its fingerprint
-    options: dict[str, Any]  # all that changes the bytes of the output
-    shards: tuple[ShardRecord, ...] = ()
-    is_complete: bool = False
-    sha256: str | None = field(default=None)  # of ``out``, when the shards were put together into one file
-
-    def write(self, path: Path) -> None:
-        """Replace the manifest at ``path``."""
-        values = {"version": VERSION, **asdict(self)}
-        with replacing(path) as temporary:
-            temporary.write_text(json.dumps(values, indent=1) + "\n", encoding="ascii")
-
-    def differences(self, other: Manifest) -> list[str]:
-        """Where another job's wishes differ from this one's, each in a few words."""
-        found = ["the model"] if self.model != other.model else []
-        for name in sorted(self.options.keys() | other.options.keys()):
-            ours, theirs = (json.dumps(options.get(name)) for options in (self.options, other.options))
-            if ours != theirs:
-                found.append(f"{name.replace('_', ' ')} (begun with {ours[:80]}, now {theirs[:80]})")
-        return found
-
-
-def read_manifest(path: Path) -> Manifest:
-    """What ``Manifest.write`` wrote; ``DataError`` for anything else."""
-    try:
-        values = read_json(path, _LIMIT)
-    except ElmoError as error:
-        raise DataError(str(error)) from error
-    if not isinstance(values, dict) or values.pop("version", None) != VERSION:
-        raise DataError(
-            f"{shown(path)}: expected the manifest of an embedding job, version {VERSION}, found another"
-        )
-    kinds = {
-        "out": str,
-        "model": str,
-        "options": dict,
-        "shards": list,
-        "is_complete": bool,
-        "sha256": str | None,
-    }
-    if values.keys() != kinds.keys() or not all(isinstance(values[name], kinds[name]) for name in kinds):
-        raise DataError(
-            f"{shown(path)}: expected the keys {', '.join(kinds)}, found others or of another type"
-        )
-    values["shards"] = tuple(
-        _record(shard, place=f"{shown(path)}: shard {i}") for i, shard in enumerate(values["shards"])
-    )
-    sums = [shard.sha256 for shard in values["shards"]] + [values["sha256"] or "0" * 64]
-    names = [shard.file for shard in values["shards"]] + [values["out"]]
-    if not all(_SHA256.fullmatch(value) for value in sums) or not all(map(_is_plain, names)):
-        raise DataError(f"{shown(path)}: expected plain file names with their SHA-256, found others")
-    at = 0
-    for shard in values["shards"]:
-        if shard.first != at or shard.sentences < 0 or shard.tokens < 0:
-            raise DataError(
-                f"{shown(path)}: expected a shard that begins with sentence {at}, found {shard.first}"
-            )
-        at += shard.sentences
-    return Manifest(**values)
-
-
-def _record(values: Any, *, place: str) -> ShardRecord:
-    kinds = {one.name: int if one.type == "int" else str for one in fields(ShardRecord)}
-    if not isinstance(values, dict) or {name: type(value) for name, value in values.items()} != kinds:
-        raise DataError(f"{place}: expected {', '.join(kinds)}, found {str(values)[:80]}")
-    return ShardRecord(**values)
-
-
-def _is_plain(name: str) -> bool:
-    """Whether a name stays in its folder."""
-    return name not in ("", ".", "..") and "\0" not in name and Path(name).name == name
+            raise OutputError(f"{sentence.place}: a value of its vectors does not fit {job.dtype}; use float32")
+    return encodings

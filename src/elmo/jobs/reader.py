@@ -19,15 +19,15 @@ from elmo.jobs.plan import OutputFiles, read_manifest
 from elmo.jobs.shard import Shard
 from elmo.jobs.writers import HDF5_SUFFIXES, SENTENCES, SUFFIXES
 from elmo.storage.checksums import sha256
-from elmo.storage.files import open_regular, shown
+from elmo.storage.files import format_path, open_regular
 from elmo.storage.tensors import DESCRIPTION, read_arrays
 
 if TYPE_CHECKING:
     import h5py
 
 # What libraries make of damage; pyarrow's errors are ValueErrors, OSErrors or NotImplementedErrors too.
-DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, RuntimeError, NotImplementedError)
-DAMAGE += (zipfile.BadZipFile, zlib.error, struct.error, MemoryError, OverflowError, RecursionError)
+DAMAGED_FILE_ERRORS = (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, RuntimeError, NotImplementedError)
+DAMAGED_FILE_ERRORS += (zipfile.BadZipFile, zlib.error, struct.error, MemoryError, OverflowError, RecursionError)
 
 
 def read_embeddings(path: str | Path, *, verify: bool = True) -> Iterator[Encoding]:
@@ -42,13 +42,13 @@ def read_embeddings(path: str | Path, *, verify: bool = True) -> Iterator[Encodi
         return _of_job(path, verify=verify)
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(
-            f"{shown(path)}: expected a name that ends in {', '.join(SUFFIXES)} or .manifest.json"
+            f"{format_path(path)}: expected a name that ends in {', '.join(SUFFIXES)} or .manifest.json"
         )
     manifest = OutputFiles(path).manifest
     if not path.exists() and manifest.exists():
         return _of_job(manifest, verify=verify)
     if not path.is_file():
-        raise DataError(f"{shown(path)}: no such file, and no {shown(manifest.name)} beside it")
+        raise DataError(f"{format_path(path)}: no such file, and no {format_path(manifest.name)} beside it")
     return _of_file(path)
 
 
@@ -61,15 +61,15 @@ def read_shard(path: Path) -> Shard:
     }
     try:
         arrays, description = readers[path.suffix.lower()](path)
-    except DAMAGE as error:
+    except DAMAGED_FILE_ERRORS as error:
         raise _damaged(path, error) from error
-    return Shard.from_arrays(arrays, description, subject=shown(path))
+    return Shard.from_arrays(arrays, description, subject=format_path(path))
 
 
 def _of_job(path: Path, *, verify: bool) -> Iterator[Encoding]:
     manifest = read_manifest(path)
     if not manifest.is_complete:
-        raise DataError(f"{shown(path)}: this job is not finished; run it again to finish it")
+        raise DataError(f"{format_path(path)}: this job is not finished; run it again to finish it")
     return _of_files(
         path.parent,
         [(manifest.out, manifest.sha256)]
@@ -83,10 +83,10 @@ def _of_files(folder: Path, files: list[tuple[str, str]], *, verify: bool) -> It
     for name, expected in files:
         path = folder / name
         if not path.is_file():
-            raise DataError(f"{shown(path)}: the manifest lists this file, but it is not there")
+            raise DataError(f"{format_path(path)}: the manifest lists this file, but it is not there")
         if verify and (found := sha256(path)) != expected:
             raise ChecksumError(
-                f"{shown(path)}: expected SHA-256 {expected[:12]}…, found {found[:12]}…: it is damaged; "
+                f"{format_path(path)}: expected SHA-256 {expected[:12]}…, found {found[:12]}…: it is damaged; "
                 "run the job again to mend it"
             )
         yield from _of_file(path)
@@ -176,7 +176,7 @@ def _hdf5_sentences(path: Path) -> Iterator[Encoding]:
             n_sentences = len(file) - (SENTENCES in file)
             for index in range(n_sentences):
                 yield _hdf5_sentence(file, str(index), size)
-    except DAMAGE as error:
+    except DAMAGED_FILE_ERRORS as error:
         raise _damaged(path, error) from error
 
 
@@ -203,7 +203,7 @@ def _json_sentences(path: Path) -> Iterator[Encoding]:
                 if not values["tokens"] and 0 in (shape := values["shape"]):
                     vectors = np.zeros(shape, dtype=np.float32)  # of no number, whatever the other axes are
                 yield _encoding(values["tokens"], values["offsets"], vectors)
-    except DAMAGE as error:
+    except DAMAGED_FILE_ERRORS as error:
         raise _damaged(path, error) from error
 
 
@@ -220,4 +220,4 @@ def _encoding(tokens: Any, offsets: Any, vectors: np.ndarray[Any, Any]) -> Encod
 
 def _damaged(path: Path, error: BaseException) -> ElmoError:
     reason = " ".join(str(error).split())[:200] or type(error).__name__
-    return DataError(f"{shown(path)}: cannot be read as an embedding file: {reason}")
+    return DataError(f"{format_path(path)}: cannot be read as an embedding file: {reason}")

@@ -29,17 +29,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
 
 from elmo.config import BiLmConfig, n_parameters
-from elmo.engine.batches import Group, check_length, groups, pieces
+from elmo.engine.batches import Group, check_length, split_groups, split_batches
 from elmo.errors import DataError, OutputError
-from elmo.jobs.pipeline import Behind, read_ahead
+from elmo.jobs.pipeline import BackgroundWriter, read_ahead
 from elmo.jobs.plan import (
     EmbedJob,
     Manifest,
     OutputFiles,
-    Plan,
+    JobPlan,
     Progress,
     ShardRecord,
-    Summary,
+    JobSummary,
     encode,
     read_manifest,
 )
@@ -48,9 +48,9 @@ from elmo.jobs.shard import Layout
 from elmo.jobs.worker import ShardMaker, Vectors
 from elmo.jobs.workers import Workers, model_folder
 from elmo.jobs.writers import check_libraries, json_line, write_hdf5
-from elmo.storage.atomic import cannot_write, locked, replacing
+from elmo.storage.atomic import atomic_file, cannot_write, hold_lock
 from elmo.storage.checksums import sha256
-from elmo.storage.files import shown
+from elmo.storage.files import format_path
 from elmo.text.reader import Sentence, Tally, expand
 from elmo.text.tokenizers import Tokenizer
 from elmo.text.tokenizers import tokenizer as tokenizer_by_name
@@ -71,7 +71,7 @@ class Maker(Protocol):
         ...
 
 
-class ToFiles:
+class ShardedRun:
     """One run of a job that writes files, under its lock.
 
     Another ``maker`` may put other things into the shards; ``options`` are then what else changes them.
@@ -87,13 +87,13 @@ class ToFiles:
         self.maker = ShardMaker(job, elmo) if maker is None else maker
         self.manifest = Manifest(
             out=files.out.name,
-            model=fingerprint_now(elmo, start=job.start),
+            model=compute_fingerprint(elmo, start=job.start),
             options=_options(job, elmo, limit) | dict(options or {}),
         )
         self.kept = 0
         self.n_sentences = self.n_tokens = 0  # whose vectors are there, if not yet in a whole shard
 
-    def run(self, sentences: Iterator[Sentence], tally: Tally) -> Summary:
+    def run(self, sentences: Iterator[Sentence], tally: Tally) -> JobSummary:
         """Do what is left of the job."""
         self._begin()
         was_complete = self.manifest.is_complete
@@ -107,7 +107,7 @@ class ToFiles:
         names = (
             [self.files.out] if self.files.is_assembled else [self.files.folder / one.file for one in shards]
         )
-        return Summary(
+        return JobSummary(
             sentences=sum(one.sentences for one in shards),
             tokens=sum(one.tokens for one in shards),
             kept=self.kept,
@@ -126,7 +126,7 @@ class ToFiles:
         is_new = not files.manifest.exists()
         if is_new and not restart and files.existing():
             raise OutputError(
-                f"{shown(files.existing()[0])}: exists already, without the manifest of a job; name another "
+                f"{format_path(files.existing()[0])}: already exists, without the manifest of a job; name another "
                 "output, or use --restart to replace it"
             )
         begun = None if is_new else self._read()
@@ -148,10 +148,10 @@ class ToFiles:
             files.remove_parts()
 
     def _refuse_if_input(self, outputs: list[Path]) -> None:
-        out = shown(self.files.out)
+        out = format_path(self.files.out)
         inputs = {path.resolve() for path in expand(self.job.inputs) if path != "-"}
         if inputs & {path.resolve() for path in outputs}:
-            raise OutputError(f"{out}: lies among the input, which would then change; put it elsewhere")
+            raise OutputError(f"{out}: is one of the inputs, which would then change; put it elsewhere")
 
     def _read(self) -> Manifest | None:
         """The manifest of an earlier run; None when it is damaged and may be replaced."""
@@ -163,13 +163,13 @@ class ToFiles:
                 return None
             raise OutputError(f"{error}; use --restart to begin anew") from error
         if begun.out != self.manifest.out:
-            raise OutputError(f"{shown(path)}: belongs to {shown(begun.out)}; give this output another name")
+            raise OutputError(f"{format_path(path)}: belongs to {format_path(begun.out)}; give this output another name")
         differences = begun.differences(self.manifest)
         if differences and not begun.shards and not begun.is_complete:
             return None  # it was stopped before anything was whole: nothing would be lost
         if differences and not self.job.restart:
             raise OutputError(
-                f"{shown(self.files.out)}: was begun differently: {'; '.join(differences)}; give the same "
+                f"{format_path(self.files.out)}: was begun differently: {'; '.join(differences)}; give the same "
                 "arguments to go on, name another output, or use --restart to begin anew"
             )
         return begun
@@ -199,7 +199,7 @@ class ToFiles:
 
     def _changed(self, how: str) -> OutputError:
         return OutputError(
-            f"{shown(self.files.out)}: the input {how} since this job was begun; give the same input again, "
+            f"{format_path(self.files.out)}: the input {how} since this job was begun; give the same input again, "
             "name another output, or use --restart to begin anew"
         )
 
@@ -208,7 +208,7 @@ class ToFiles:
 
         Not so where workers compute anyway, and not where reading may wait: no thread can be stopped then.
         """
-        gather = partial(groups, max_tokens=self.limit)
+        gather = partial(split_groups, max_tokens=self.limit)
         if self.job.workers > 1 or self.job.may_wait():
             return nullcontext(gather(sentences))
         return read_ahead(sentences, gather)
@@ -239,7 +239,7 @@ class ToFiles:
 
     def _add_here(self, left: Iterator[Group]) -> None:
         """Compute one shard while the one before is written; Ctrl-C waits for that one, and keeps it."""
-        with Behind() as behind:
+        with BackgroundWriter() as behind:
             for group in left:
                 vectors = self.maker.vectors(group, partial(self._report, "embedding"))
                 behind.do(partial(self._write, group, vectors))
@@ -302,10 +302,10 @@ class ToFiles:
             needed, free = sum(part.stat().st_size for part in parts), shutil.disk_usage(files.folder).free
             if free < needed:  # better told now than after an hour of writing
                 raise OutputError(
-                    f"{shown(files.out)}: needs {needed:,} bytes, but the disk has {free:,} left; free some "
+                    f"{format_path(files.out)}: needs {needed:,} bytes, but the disk has {free:,} left; free some "
                     "space and run it again to go on"
                 )
-            with replacing(files.out) as temporary:
+            with atomic_file(files.out) as temporary:
                 write_hdf5((read_shard(part) for part in parts), temporary)
             self.manifest = replace(self.manifest, sha256=sha256(files.out))
         elif len(records) == 1 and records[0].file != files.out.name:
@@ -354,7 +354,7 @@ class _Shard:
 _UnderWay = deque[_Shard]  # in the order of their groups
 
 
-def fingerprint_now(elmo: Elmo, *, start: str) -> str:
+def compute_fingerprint(elmo: Elmo, *, start: str) -> str:
     """Of the weights as they are, and of the warm state where sentences start from it."""
     from elmo.formats.pretrained import fingerprint
 
@@ -382,10 +382,10 @@ def _options(job: EmbedJob, elmo: Elmo, limit: int) -> dict[str, Any]:
 _LIBRARIES = 300 << 20  # memory of Python and torch themselves, about
 _TOKEN_TEXT = 200  # memory of a token with its offsets, about
 
-__all__ = ["EmbedJob", "Plan", "Progress", "Summary", "plan", "run"]
+__all__ = ["EmbedJob", "JobPlan", "Progress", "JobSummary", "plan", "run"]
 
 
-def plan(job: EmbedJob, model: Elmo | BiLmConfig, *, tokenizer: Tokenizer | None = None) -> Plan:
+def plan(job: EmbedJob, model: Elmo | BiLmConfig, *, tokenizer: Tokenizer | None = None) -> JobPlan:
     """Count what a job would read and write; only text is read, and nothing is written.
 
     With a config alone, ``tokenizer`` stands for the model's own tokeniser (English when not given).
@@ -397,10 +397,10 @@ def plan(job: EmbedJob, model: Elmo | BiLmConfig, *, tokenizer: Tokenizer | None
     limit = job.tokens_per_shard(layout)
     files = None if job.out is None else OutputFiles(job.out)
     n_sentences = n_tokens = n_bytes = n_shards = widest_shard = widest_batch = 0
-    for group in groups(job.sentences(tokenizer), max_tokens=limit):
+    for group in split_groups(job.sentences(tokenizer), max_tokens=limit):
         lengths = [len(sentence.tokens) for sentence in group.sentences]
         widest_shard = max(widest_shard, group.n_tokens)
-        for piece in pieces(group.sentences, batch_size=job.batch_size):
+        for piece in split_batches(group.sentences, batch_size=job.batch_size):
             widest_batch = max(widest_batch, sum(len(sentence.tokens) for sentence in piece))
         n_shards += 1
         n_sentences += len(lengths)
@@ -423,7 +423,7 @@ def plan(job: EmbedJob, model: Elmo | BiLmConfig, *, tokenizer: Tokenizer | None
         is_one = n_shards == 1 or files.is_assembled
         shards = [files.shard(i, is_only=is_one) for i in range(n_shards)]
         written = (*([files.out] if is_one else shards), files.manifest)
-    return Plan(
+    return JobPlan(
         sentences=n_sentences,
         tokens=n_tokens,
         shards=0 if files is None else n_shards,
@@ -440,7 +440,7 @@ def run(
     *,
     on_progress: Callable[[Progress], None] | None = None,
     stdout: TextIO | None = None,
-) -> Summary:
+) -> JobSummary:
     """Do the job, or what is left of it; ``stdout`` gets the JSON lines of a job without ``out``.
 
     ``OutputError`` when the output cannot be written or belongs to another job; whole shards stay.
@@ -456,17 +456,17 @@ def run(
     check_libraries(files.suffix)
     sentences = job.sentences(elmo.tokenizer, tally)
     files.make_folders()
-    with locked(files.lock, subject=job.out) as lock:
-        return ToFiles(job, elmo, files=files, lock=lock, limit=limit, report=report).run(sentences, tally)
+    with hold_lock(files.lock, subject=job.out) as lock:
+        return ShardedRun(job, elmo, files=files, lock=lock, limit=limit, report=report).run(sentences, tally)
 
 
 def _to_stream(
     job: EmbedJob, elmo: Elmo, *, tally: Tally, report: Callable[[Progress], None], stream: TextIO
-) -> Summary:
+) -> JobSummary:
     """JSON lines on a stream; a reader who has seen enough ends the job quietly."""
     sentences, n_sentences, n_tokens, is_cut_short = job.sentences(elmo.tokenizer, tally), 0, 0, False
     try:
-        for batch in pieces(sentences, batch_size=job.batch_size):
+        for batch in split_batches(sentences, batch_size=job.batch_size):
             for sentence in batch:
                 check_length(sentence)
             for encoding in encode(batch, job, elmo):
@@ -481,7 +481,7 @@ def _to_stream(
             stream.close()  # else the interpreter tries to flush it once more as it exits, and complains
     except OSError as error:
         raise cannot_write(Path(getattr(stream, "name", None) or "<stream>"), error) from error
-    return Summary(
+    return JobSummary(
         sentences=n_sentences,
         tokens=n_tokens,
         kept=0,

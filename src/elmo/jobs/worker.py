@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from elmo.engine.batches import Group, pieces
+from elmo.engine.batches import Group, split_batches
 from elmo.errors import ConfigError
 from elmo.jobs.plan import EmbedJob, OutputFiles, ShardRecord, encode
 from elmo.jobs.shard import Layout, Shard
 from elmo.jobs.writers import WRITERS
-from elmo.storage.atomic import replacing
+from elmo.storage.atomic import atomic_file
 from elmo.storage.checksums import sha256
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class ShardMaker:
     def vectors(self, group: Group, on_piece: Callable[[int, int], None] | None = None) -> Vectors:
         """The vectors of all its tokens; ``on_piece`` hears how many sentences and tokens are done."""
         vectors, n_sentences, at = self.layout.empty(group.n_tokens), 0, 0
-        for piece in pieces(group.sentences, batch_size=self.job.batch_size):
+        for piece in split_batches(group.sentences, batch_size=self.job.batch_size):
             for encoding in encode(piece, self.job, self.elmo):
                 vectors[..., at : at + len(encoding), :] = encoding.vectors
                 at += len(encoding)
@@ -63,7 +63,7 @@ class ShardMaker:
         files = self.files
         shard = Shard.of(group.sentences, vectors, first=group.first)
         path = files.shard(group.index, is_only=group.is_last and group.index == 0)
-        with replacing(path) as temporary:
+        with atomic_file(path) as temporary:
             path.parent.mkdir(exist_ok=True)
             with temporary.open("xb") as file:
                 WRITERS[files.shard_suffix.lower()](shard, file)

@@ -23,7 +23,7 @@ from elmo.errors import OutputError
 from elmo.jobs.plan import EmbedJob, ShardRecord
 from elmo.jobs.worker import Failure, Order
 from elmo.storage.atomic import cannot_write
-from elmo.storage.files import shown
+from elmo.storage.files import format_path
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
@@ -157,7 +157,7 @@ class _Worker:
         code = self._process.wait()
         how = f"ended with code {code}" if code >= 0 else f"was killed (signal {-code})"
         return OutputError(
-            f"{shown(self._out)}: a worker {how}; whole shards are kept: run it again to go on, with fewer "
+            f"{format_path(self._out)}: a worker {how}; whole shards are kept: run it again to go on, with fewer "
             "workers if memory is short"
         )
 

@@ -1,11 +1,9 @@
-"""The folder of a whole index in, a place beside it out, where a new one is made that then takes its place.
+"""Build an index of the words of a corpus: ``elmo index``.
 
-Until the new index is whole, the old one is as it was, whatever happens: a full disk, Ctrl-C, a kill.
-
-Text in, an index of the words' usages with their vectors on disk out: ``elmo index``.
-
-The work is that of ``elmo embed``: shards, a manifest, a lock; stopped at any instant, it goes on after the
-last whole shard. ``index.json`` comes last: where it is, all is.
+The work is an embedding job: shards, a manifest and a lock. A run that stops at any moment resumes after its
+last complete shard. ``index.json`` is written last, so an index with this file is complete. To rebuild an
+index, a new one is built inside its folder and replaces it when it is complete; until then the old index
+stays usable.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import json
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,117 +20,77 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from elmo.engine.batches import Group, pieces
+from elmo.engine.batches import Group, split_batches
 from elmo.errors import ConfigError, DataError, OutputError
 from elmo.jobs.plan import EmbedJob, OutputFiles, Progress, ShardRecord, encode, read_manifest
-from elmo.jobs.run import ToFiles, fingerprint_now
+from elmo.jobs.run import ShardedRun, compute_fingerprint
 from elmo.jobs.shard import Layout
-from elmo.lexicon.index import MANIFEST, SHARDS, VERSION, WORDS, Index, UsageShard
-from elmo.lexicon.usages import Choice, Reader, Sample, UsedSentence, Vectors, entry_key
-from elmo.storage.atomic import cannot_write, locked, replacing
+from elmo.lexicon.index import MANIFEST, SHARDS, VERSION, WORDS, Index, UsageShard, UsedSentence
+from elmo.lexicon.usages import Reservoir, Vectors, WordFilter, entry_key
+from elmo.storage.atomic import atomic_file, cannot_write, hold_lock, sync
 from elmo.storage.checksums import sha256
-from elmo.storage.files import shown, sync
+from elmo.storage.files import format_path
 from elmo.text.lines import escaped
-from elmo.text.reader import ErrorPolicy, InputFormat, Tally, expand, with_a_word
+from elmo.text.reader import ErrorPolicy, InputFormat, Sentence, Tally, expand, with_a_word
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
 
+logger = logging.getLogger(__name__)
 
-ANEW = ".anew"  # within the old index's folder: on the same disk, and known to be ours
-
-
-def is_whole(folder: Path) -> bool:
-    """Whether an index is there and can be read."""
-    try:
-        return len(Index(folder).words) >= 0
-    except DataError:
-        return False
-
-
-@contextmanager
-def beside(folder: Path, *, inputs: tuple[str, ...]) -> Iterator[Path]:
-    """Where to make the new index; on leaving it takes the place of the old, after an error it is gone."""
-    place = folder.resolve()
-    if any(path != "-" and place in path.resolve().parents for path in expand(inputs)):
-        raise OutputError(f"{shown(folder)}: lies among the input, which would then change; put it elsewhere")
-    aside = folder / ANEW
-    with locked(OutputFiles(folder / SHARDS).lock, subject=folder):
-        settle(folder)
-        try:
-            yield aside
-        except OutputError as error:
-            _forget(aside)
-            raise OutputError(f"{error}; the old index is as it was") from error
-        except BaseException:
-            _forget(aside)
-            raise
-        _take_over(aside, folder)
-
-
-def settle(folder: Path) -> None:
-    """Finish what a killed run had all but done, and forget what it had not; call it with the lock held."""
-    aside = folder / ANEW
-    if (aside / MANIFEST).exists():
-        _take_over(aside, folder)
-    _forget(aside)
-
-
-def _take_over(aside: Path, folder: Path) -> None:
-    """Move the new files over the old; killed at any instant, it may be done again from its beginning."""
-    files = OutputFiles(folder / SHARDS)
-    try:
-        (folder / MANIFEST).unlink(missing_ok=True)  # so that nobody reads half of each
-        for path in sorted(aside.iterdir()):
-            if path.name not in (MANIFEST, files.lock.name):  # the lock that is held stays where it is
-                path.replace(folder / path.name)
-        files.remove_strays(folder / record.file for record in read_manifest(files.manifest).shards)
-        sync(folder)
-        (aside / MANIFEST).replace(folder / MANIFEST)
-        sync(folder)
-        _forget(aside)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
-
-
-def _forget(aside: Path) -> None:
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-_log = logging.getLogger(__name__)
+REBUILD = ".anew"  # folder of a new index inside the old one: on the same disk, and known to be ours
 
 
 @dataclass(frozen=True)
 class IndexJob:
-    """What to read, which words of it to take, and where to put them."""
+    """The options of ``build_index``.
 
-    inputs: tuple[str, ...]  # files, globs, folders, "-"
-    out: Path  # a folder
-    words: tuple[str, ...] | None = None  # None: all
-    limit: int | None = None  # usages of one word; of more, a sample
-    layers: str | int = "average"  # as in Elmo.encode, but one vector a word
+    Args:
+        inputs: Files, globs or folders of text, compressed or not; - is stdin.
+        out: Folder of the index.
+        words: Words or phrases to index; all words by default.
+        limit: Maximum number of usages per word; a word with more usages is sampled.
+        layers: Layers of the vectors: average, top, concat or a number.
+        input_format: Format of the input: one sentence per line, tokens separated by spaces, or CoNLL-U.
+        split: Split lines of text into sentences.
+        errors: What to do with bytes that are not UTF-8.
+        dtype: Type of the vectors on disk.
+        start: Start state of the LSTMs for each sentence.
+        keep_case: Treat Bank and bank as different words.
+        seed: Seed of the sample.
+        approximate: Also build an approximate index, for many millions of usages.
+        shard_tokens: Maximum number of tokens per shard; by default about 64 MB of vectors.
+        restart: Discard an unfinished index; a complete one is replaced when the new one is complete.
+    """
+
+    inputs: tuple[str, ...]
+    out: Path
+    words: tuple[str, ...] | None = None
+    limit: int | None = None
+    layers: str | int = "average"
     input_format: InputFormat = "text"
     split: bool = False
     errors: ErrorPolicy = "strict"
-    dtype: Literal["float32", "float16"] = "float16"
+    dtype: Literal["float16", "float32"] = "float16"
     start: Literal["zero", "warm"] = "zero"
-    keep_case: bool = False  # Bank is another word than bank
+    keep_case: bool = False
     seed: int = 0
-    shard_tokens: int | None = None  # None: as many as make a shard of about 64 MB, within reason
+    approximate: bool = False
+    shard_tokens: int | None = None
     restart: bool = False
 
     def __post_init__(self) -> None:
         if self.layers == "all":
             raise ConfigError(
-                "a usage has one vector: layers must be average, top, concat or a number, not all"
+                "layers='all' gives several vectors per usage; use average, top, concat or a number"
             )
         if self.limit is not None and self.limit < 1:
             raise ConfigError(f"limit must be at least 1, found {self.limit}")
         if self.limit is not None and "-" in self.inputs:
-            raise ConfigError("a sample needs to read the text twice, which stdin cannot be; save it first")
+            raise ConfigError("limit reads the text twice, which is not possible with stdin; use a file")
 
-    def embedding(self) -> EmbedJob:
-        """The part of it that ``elmo embed`` does."""
+    def embed_job(self) -> EmbedJob:
+        """Return the embedding job that computes the vectors."""
         return EmbedJob(
             inputs=self.inputs, out=self.out / SHARDS, layers=self.layers, input_format=self.input_format,
             split=self.split, errors=self.errors, dtype=self.dtype, start=self.start, restart=self.restart,
@@ -140,112 +98,171 @@ class IndexJob:
         )  # fmt: skip
 
 
-def build_index(job: IndexJob, elmo: Elmo, *, on_progress: Callable[[Progress], None] | None = None) -> Index:
-    """Make the index, or what is left of it; ``restart`` keeps a whole one until the new one is whole."""
-    if not (job.restart and is_whole(job.out)):
-        return _build(job, elmo, on_progress)
-    with beside(job.out, inputs=job.inputs) as aside:
-        _build(replace(job, out=aside), elmo, on_progress)
-    return Index(job.out)
+def build_index(
+    job: IndexJob,
+    elmo: Elmo,
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+    on_graph_progress: Callable[[int, int], None] | None = None,
+) -> Index:
+    """Build an index, or the missing part of one.
+
+    Args:
+        job: What to index, and how.
+        elmo: The model.
+        on_progress: Called with the progress of the embedding job.
+        on_graph_progress: Called with the number of usages in the approximate index, and of all usages.
+    """
+    if job.restart and is_complete(job.out):
+        with _rebuild(job) as new:
+            _build(new, elmo, on_progress)
+    else:
+        _build(job, elmo, on_progress)
+    index = Index(job.out)
+    if job.approximate:
+        from elmo.lexicon.neighbors import ApproximateIndex
+
+        ApproximateIndex.build(index, on_progress=on_graph_progress)
+    return index
 
 
-def _build(job: IndexJob, elmo: Elmo, on_progress: Callable[[Progress], None] | None) -> Index:
-    embedding = job.embedding()
+def is_complete(folder: Path) -> bool:
+    """Whether a folder has a complete, readable index."""
+    try:
+        return len(Index(folder).words) >= 0
+    except DataError:
+        return False
+
+
+def _build(job: IndexJob, elmo: Elmo, on_progress: Callable[[Progress], None] | None) -> None:
+    embed_job = job.embed_job()
     layout = Layout.of(elmo.config, layers=job.layers, dtype=job.dtype)
-    encode([], embedding, elmo)  # a wrong option is told before anything is written
+    encode([], embed_job, elmo)  # reports wrong options before anything is written
     tally = Tally()
-    choice = Choice(job.words, key=entry_key(elmo, keep_case=job.keep_case))
+    word_filter = WordFilter(job.words, key=entry_key(elmo, keep_case=job.keep_case))
     files = OutputFiles(job.out / SHARDS)
-    # a missing file is told at once, and so is a text of which no index can be made
-    sentences = with_a_word(embedding.sentences(elmo.tokenizer, tally), named=job.inputs)
+    # Missing files and text without any word are reported before anything is written.
+    sentences = with_a_word(embed_job.sentences(elmo.tokenizer, tally), named=job.inputs)
     _make_folder(job.out)
-    with locked(files.lock, subject=job.out) as lock:
-        settle(job.out)
-        sample = None
+    with hold_lock(files.lock, subject=job.out) as lock:
+        _finish_rebuild(job.out)
+        reader = _UsageReader(word_filter)
         if job.limit is not None:
-            again = embedding.sentences(elmo.tokenizer)
-            sample = Sample(again, choice, limit=job.limit, seed=job.seed)
-        reader = Reader(choice, sample)
-        work = ToFiles(
-            embedding, elmo, files=files, lock=lock, limit=embedding.tokens_per_shard(layout),
-            report=on_progress or (lambda _: None), maker=_Maker(embedding, elmo, layout, files),
+            reader.sample(embed_job.sentences(elmo.tokenizer), limit=job.limit, seed=job.seed)
+        work = ShardedRun(
+            embed_job, elmo, files=files, lock=lock, limit=embed_job.tokens_per_shard(layout),
+            report=on_progress or (lambda _: None),
+            maker=_UsageShardMaker(embed_job, elmo, layout, files),
             options={
                 "words": None if job.words is None else list(job.words), "limit": job.limit,
                 "seed": job.seed, "keep_case": job.keep_case,
             },
         )  # fmt: skip
 
-        def used() -> Iterator[UsedSentence]:
-            if not work.manifest.is_complete:  # asked only when the job has found out what it goes on from
+        def read() -> Iterator[UsedSentence]:
+            if not work.manifest.is_complete:  # known once the job starts to read its input
                 (job.out / MANIFEST).unlink(missing_ok=True)
-            yield from reader.used(sentences)
+            yield from reader.read(sentences)
 
-        summary = work.run(used(), tally)
-        if not summary.was_complete or not is_whole(job.out):
-            _finish(job, elmo, reader, files)
-        _tell(tally)
-    return Index(job.out)
-
-
-def _tell(tally: Tally) -> None:
-    if tally.repaired:
-        _log.warning("lines repaired that were not UTF-8: %d", tally.repaired)
-    if tally.skipped:
-        _log.warning("lines left out that were not UTF-8: %d", tally.skipped)
+        summary = work.run(read(), tally)
+        if not summary.was_complete or not is_complete(job.out):
+            _write_description(job, elmo, reader, files)
+        if tally.repaired:
+            logger.warning("%d lines were not UTF-8 and were repaired", tally.repaired)
+        if tally.skipped:
+            logger.warning("%d lines were not UTF-8 and were skipped", tally.skipped)
 
 
-class _Maker:
-    """Makes shards of usages."""
+def _make_folder(folder: Path) -> None:
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise OutputError(f"{format_path(folder)}: expected a folder, found a file")
+        if folder.is_dir() and any(folder.iterdir()) and not OutputFiles(folder / SHARDS).is_known():
+            raise OutputError(f"{format_path(folder)}: this folder has other files; use an empty or new folder")
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise cannot_write(folder, error) from error
+
+
+class _UsageReader:
+    """Finds the words to index in sentences, and counts what it reads."""
+
+    def __init__(self, word_filter: WordFilter) -> None:
+        self._filter = word_filter
+        self._sampled: frozenset[int] | None = None  # running numbers of usages; None: all
+        self.counts: Counter[str] | None = None  # occurrences in the corpus, if the index has a sample
+        self.n_sentences = self.n_tokens = 0
+
+    def sample(self, sentences: Iterable[Sentence], *, limit: int, seed: int) -> None:
+        """Choose at most ``limit`` usages of each entry, reading the text once."""
+        reservoirs: dict[str, Reservoir[int]] = {}
+        number = 0
+        for sentence in sentences:
+            for _, entry in self._filter.find(sentence.tokens.tokens):
+                if entry not in reservoirs:
+                    reservoirs[entry] = Reservoir(limit, seed=seed, entry=entry)
+                reservoirs[entry].add(number)
+                number += 1
+        self.counts = Counter({entry: reservoir.n for entry, reservoir in reservoirs.items()})
+        self._sampled = frozenset(n for reservoir in reservoirs.values() for n in reservoir.sample())
+
+    def read(self, sentences: Iterable[Sentence]) -> Iterator[UsedSentence]:
+        """Yield the sentences that have words to index."""
+        number = 0
+        for sentence in sentences:
+            self.n_sentences += 1
+            self.n_tokens += len(sentence)
+            matches = self._filter.find(sentence.tokens.tokens)
+            if self._sampled is not None:
+                first, number = number, number + len(matches)
+                matches = [match for n, match in enumerate(matches, start=first) if n in self._sampled]
+            if matches:
+                yield UsedSentence(
+                    sentence.tokens, sentence.path, sentence.line, sentence.start,
+                    spans=tuple(span for span, _ in matches), entries=tuple(entry for _, entry in matches),
+                )  # fmt: skip
+
+
+class _UsageShardMaker:
+    """Makes the shards of an embedding job from usages instead of all tokens."""
 
     def __init__(self, job: EmbedJob, elmo: Elmo, layout: Layout, files: OutputFiles) -> None:
         self.job, self.elmo, self.layout, self.files = job, elmo, layout, files
 
     def vectors(self, group: Group, on_piece: Callable[[int, int], None] | None = None) -> Vectors:
-        """Those of the wanted words only; of a phrase the mean."""
+        """Compute the vectors of the usages; the vector of a phrase is the mean of its tokens' vectors."""
         sentences: Any = group.sentences
         vectors = self.layout.empty(sum(len(sentence.spans) for sentence in sentences))
-        n_sentences = n_tokens = at = 0
-        for piece in pieces(sentences, batch_size=None):
-            for sentence, encoding in zip(piece, encode(piece, self.job, self.elmo), strict=True):
+        n_sentences = n_tokens = n_usages = 0
+        for batch in split_batches(sentences, batch_size=None):
+            for sentence, encoding in zip(batch, encode(batch, self.job, self.elmo), strict=True):
                 begins, ends = np.array(sentence.spans).T
-                rows = np.asarray(encoding.vectors)[begins]
+                tokens = np.asarray(encoding.vectors)
+                rows = tokens[begins]
                 for k in np.flatnonzero(ends - begins > 1):
-                    phrase = np.asarray(encoding.vectors)[begins[k] : ends[k]]
-                    rows[k] = phrase.mean(axis=0, dtype=np.float32)
-                vectors[at : at + len(rows)] = rows
-                at += len(rows)
+                    rows[k] = tokens[begins[k] : ends[k]].mean(axis=0, dtype=np.float32)
+                vectors[n_usages : n_usages + len(rows)] = rows
+                n_usages += len(rows)
                 n_tokens += len(encoding)
-            n_sentences += len(piece)
+            n_sentences += len(batch)
             if on_piece is not None:
                 on_piece(n_sentences, n_tokens)
         return vectors
 
     def write(self, group: Group, vectors: Vectors) -> ShardRecord:
-        """Write the shard, whole or not at all."""
+        """Write the shard atomically."""
         sentences: Any = group.sentences
         path = self.files.shard(group.index, is_only=group.is_last and group.index == 0)
-        with replacing(path) as temporary, temporary.open("xb") as file:
-            UsageShard.of(sentences, vectors).write(file)
+        with atomic_file(path) as temporary, temporary.open("xb") as file:
+            UsageShard.build(sentences, vectors).write(file)
         return ShardRecord(
             file=path.name, sha256=sha256(path), first=group.first, sentences=len(sentences),
             tokens=group.n_tokens, input=group.digest,
         )  # fmt: skip
 
 
-def _make_folder(folder: Path) -> None:
-    try:
-        if folder.exists() and not folder.is_dir():
-            raise OutputError(f"{shown(folder)}: expected the name of a folder, found a file")
-        is_other = folder.is_dir() and any(folder.iterdir()) and not OutputFiles(folder / SHARDS).is_known()
-        if is_other:
-            raise OutputError(f"{shown(folder)}: this folder holds other files; name an empty or a new one")
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        raise cannot_write(folder, error) from error
-
-
-def _finish(job: IndexJob, elmo: Elmo, reader: Reader, files: OutputFiles) -> None:
-    """Write the list of words, and the file that says that all is there."""
+def _write_description(job: IndexJob, elmo: Elmo, reader: _UsageReader, files: OutputFiles) -> None:
+    """Write the list of words and then ``index.json``, which makes the index complete."""
     counts: Counter[str] = Counter()
     sizes: list[int] = []
     width = 0
@@ -254,14 +271,14 @@ def _finish(job: IndexJob, elmo: Elmo, reader: Reader, files: OutputFiles) -> No
         counts.update(dict(shard.entries()))
         sizes.append(len(shard))
         width = shard.vectors.shape[1]
-    with replacing(job.out / WORDS) as temporary, temporary.open("x", encoding="utf-8", newline="\n") as file:
+    with atomic_file(job.out / WORDS) as temporary, temporary.open("x", encoding="utf-8", newline="\n") as file:
         file.write("word\tusages\toccurrences\n")
         for entry, n in sorted(counts.items()):
-            occurrences = n if reader.counts is None else reader.counts[entry]
-            file.write(f"{escaped(entry)}\t{n}\t{occurrences}\n")
-    values: Mapping[str, Any] = {
+            n_occurrences = n if reader.counts is None else reader.counts[entry]
+            file.write(f"{escaped(entry)}\t{n}\t{n_occurrences}\n")
+    values: dict[str, Any] = {
         "version": VERSION,
-        "model": fingerprint_now(elmo, start=job.start),
+        "model": compute_fingerprint(elmo, start=job.start),
         "tokenizer": getattr(elmo.tokenizer, "name", type(elmo.tokenizer).__name__),
         "layers": job.layers, "start": job.start, "keep_case": job.keep_case,
         "is_simplified": elmo.config.alphabet == "simplified",
@@ -269,5 +286,55 @@ def _finish(job: IndexJob, elmo: Elmo, reader: Reader, files: OutputFiles) -> No
         "sentences": reader.n_sentences, "tokens": reader.n_tokens, "words": len(counts),
         "usages": sum(sizes), "shards": sizes,
     }  # fmt: skip
-    with replacing(job.out / MANIFEST) as temporary:
+    with atomic_file(job.out / MANIFEST) as temporary:
         temporary.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+
+
+# --- Replacing a complete index ---------------------------------------------------------------------
+
+
+@contextmanager
+def _rebuild(job: IndexJob) -> Iterator[IndexJob]:
+    """Yield a job that builds the new index in its own folder; on success it replaces the old index."""
+    folder = job.out
+    if any(path != "-" and folder.resolve() in path.resolve().parents for path in expand(job.inputs)):
+        raise OutputError(f"{format_path(folder)}: contains input files, which would change; use another folder")
+    new = folder / REBUILD
+    with hold_lock(OutputFiles(folder / SHARDS).lock, subject=folder):
+        _finish_rebuild(folder)
+        try:
+            yield replace(job, out=new)
+        except OutputError as error:
+            shutil.rmtree(new, ignore_errors=True)
+            raise OutputError(f"{error}; the old index is unchanged") from error
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+        _replace_index(folder)
+
+
+def _finish_rebuild(folder: Path) -> None:
+    """Clean up after a killed rebuild: install a complete new index, or remove a partial one.
+
+    The caller holds the lock.
+    """
+    if (folder / REBUILD / MANIFEST).exists():
+        _replace_index(folder)
+    shutil.rmtree(folder / REBUILD, ignore_errors=True)
+
+
+def _replace_index(folder: Path) -> None:
+    """Move the new files over the old ones; if killed at any moment, it can run again from the start."""
+    files, new = OutputFiles(folder / SHARDS), folder / REBUILD
+    try:
+        (folder / MANIFEST).unlink(missing_ok=True)  # nobody must read a mixture of both
+        for path in sorted(new.iterdir()):
+            if path.name not in (MANIFEST, files.lock.name):  # the lock in use stays where it is
+                path.replace(folder / path.name)
+        files.remove_strays(folder / record.file for record in read_manifest(files.manifest).shards)
+        sync(folder)
+        (new / MANIFEST).replace(folder / MANIFEST)
+        sync(folder)
+        shutil.rmtree(new, ignore_errors=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from error

@@ -22,21 +22,21 @@ from numpy.typing import NDArray
 
 from elmo.errors import ConfigError, DataError
 from elmo.lexicon.clustering import Labels, Method, cluster
-from elmo.lexicon.predictions import expected_words
-from elmo.lexicon.search import unit_rows
+from elmo.lexicon.substitutes import embed_substitutes
+from elmo.lexicon.usages import unit_rows
 from elmo.lexicon.senses import distinct, usage_json
 from elmo.lexicon.usages import (
-    Choice,
+    WordFilter,
     Reservoir,
     Usage,
     Usages,
     embed_usages,
     entry_key,
-    entry_of,
+    to_entry,
     find_usages,
     is_word,
-    respelled,
-    spelling_of,
+    respell,
+    strip_part_of_speech,
 )
 from elmo.text.display import text_width
 from elmo.text.reader import Sentence
@@ -436,7 +436,7 @@ def change_in_corpora(
         raise ConfigError(f"limit must be at least min_count, which is {min_count}, found {limit}")
     key = entry_key(elmo)
     if words is None:
-        everything = {period: Counted(read(), Choice(None, key=key)) for period, read in corpora.items()}
+        everything = {period: Counted(read(), WordFilter(None, key=key)) for period, read in corpora.items()}
         for text in everything.values():
             text.read()
         _check_empty(everything)
@@ -449,14 +449,14 @@ def change_in_corpora(
                 f"{skip} most frequent, found none; give --words, or a smaller --min-count or --skip"
             )
     words = list(dict.fromkeys(words))
-    texts = {period: Counted(read(), Choice(words, key=key)) for period, read in corpora.items()}
+    texts = {period: Counted(read(), WordFilter(words, key=key)) for period, read in corpora.items()}
     by_period = {
         period: find_usages(text, words, key=key, limit=limit, seed=seed) for period, text in texts.items()
     }
     _check_empty(texts)
     found = {word: {period: by_period[period][word] for period in corpora} for word in words}
     per_million = {
-        word: {period: text.per_million(entry_of(word, key)) for period, text in texts.items()}
+        word: {period: text.per_million(to_entry(word, key)) for period, text in texts.items()}
         for word in words
     }
     return _read(
@@ -501,7 +501,7 @@ def change_in_uses(
         layers=layers,
         start=start,
         on_progress=on_progress,
-        spellings={} if is_as_written else {word: spelling_of(word) for word in chosen},
+        spellings={} if is_as_written else {word: strip_part_of_speech(word) for word in chosen},
         by=by,
         seed=seed,
         **options,
@@ -515,13 +515,13 @@ def _sample(usages: Sequence[Usage], limit: int, seed: int, word: str) -> list[U
     kept = Reservoir[Usage](limit, seed=seed, entry=word)
     for usage in usages:
         kept.add(usage)
-    return kept.kept()
+    return kept.sample()
 
 
 class Counted:
     """Sentences to go through once, and how often words stand in what was read of them."""
 
-    def __init__(self, sentences: Iterable[Sentence], choice: Choice) -> None:
+    def __init__(self, sentences: Iterable[Sentence], choice: WordFilter) -> None:
         self._sentences, self._choice = sentences, choice
         self.counts: Counter[str] = Counter()
         self.n_tokens = 0
@@ -529,7 +529,7 @@ class Counted:
     def __iter__(self) -> Iterator[Sentence]:
         for sentence in self._sentences:
             self.n_tokens += len(sentence)
-            self.counts.update(entry for _, entry in self._choice.found(sentence.tokens.tokens))
+            self.counts.update(entry for _, entry in self._choice.find(sentence.tokens.tokens))
             yield sentence
 
     def read(self) -> None:
@@ -605,7 +605,7 @@ def _embedded(
     for at in range(0, len(words), _WORDS_AT_ONCE):
         some = words[at : at + _WORDS_AT_ONCE]
         usages = [
-            respelled(usage, spellings[word]) if word in spellings else usage
+            respell(usage, spellings[word]) if word in spellings else usage
             for word in some
             for period in found[word].values()
             for usage in period
@@ -620,7 +620,7 @@ def _embedded(
 
         given = [usages[k] for k in order]
         if by == "substitutes":
-            rows = expected_words(elmo, given, start=start, on_progress=told)
+            rows = embed_substitutes(elmo, given, start=start, on_progress=told)
         else:
             rows = embed_usages(elmo, given, layers=layers, start=start, on_progress=told)
         vectors = rows.vectors[np.argsort(order)]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.errors import ConfigError, DataError, MissingExtraError
-from elmo.lexicon.search import unit_rows
+from elmo.lexicon.usages import unit_rows
 
 Method = Literal["agglomerative", "kmeans", "affinity", "hdbscan"]
 METHODS: tuple[Method, ...] = get_args(Method)

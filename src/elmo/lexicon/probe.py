@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.engine.batches import MAX_TOKENS, pieces
+from elmo.engine.batches import MAX_TOKENS, split_batches
 from elmo.errors import ConfigError, DataError
-from elmo.storage.files import shown
+from elmo.storage.files import format_path
 from elmo.text.lines import ErrorPolicy, Line, Source, expand, read_lines
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def read_labelled(
     found = LabelledText.of(sentences, max_tokens=max_tokens)
     if not found.n_labels:
         what = f"{found.n_without:,} words without one" if found.n_without else "no words"
-        name = ", ".join(map(shown, files[:3]))
+        name = ", ".join(map(format_path, files[:3]))
         raise DataError(f"{name}: expected labels in column {str(column)[:40]}, found {what}")
     return found
 
@@ -487,7 +487,7 @@ def _vectors(
     import torch
 
     found: list[Tensor] = []
-    for piece in pieces(text.sentences, batch_size=None):
+    for piece in split_batches(text.sentences, batch_size=None):
         encoded = elmo.encode(
             [one.tokens for one in piece], layers="all", start=start, as_tensor=True, dtype="float32"
         )

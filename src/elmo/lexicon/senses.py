@@ -14,7 +14,7 @@ import numpy as np
 
 from elmo.errors import ConfigError, DataError
 from elmo.lexicon.clustering import MAX_CLUSTERS, Labels, Method, cluster
-from elmo.lexicon.search import unit_rows
+from elmo.lexicon.usages import unit_rows
 from elmo.lexicon.substitutes import Substituter
 from elmo.lexicon.usages import Usage, Usages
 
@@ -214,7 +214,7 @@ def by_substitutes(elmo: Elmo, *, n_words: int = 3) -> NameOf | None:
     def name_of(usages: Sequence[Usage]) -> Sequence[str]:
         shares: dict[str, float] = defaultdict(float)
         for found in substituter.substitutes(usages[:_USAGES], n=_EACH):
-            for one in found.found:
+            for one in found.items:
                 shares[one.lemma] += one.probability
         return sorted(shares, key=lambda word: -shares[word])[:n_words]
 

@@ -32,11 +32,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from elmo.engine.batches import tracked
+from elmo.engine.batches import track_progress
 from elmo.errors import ConfigError, DataError, ShapeError
 from elmo.formats.pretrained import Pretrained, SoftmaxWeights, WarmState
-from elmo.lexicon.lemmas import log_shares
-from elmo.lexicon.usages import Key, Usage, entry_key, is_word
+from elmo.lexicon.substitutes import compute_log_priors
+from elmo.lexicon.usages import EntryKey, Usage, entry_key, is_word
 from elmo.text.tokenizers import Tokens
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class _Place:
         return Usage(self.sentence, self.place, self.place + 1)
 
 
-def near_uses(texts: Iterable[Iterable[Tokens]], *, key: Key, n_words: int, seed: int = 0) -> list[Usage]:
+def near_uses(texts: Iterable[Iterable[Tokens]], *, key: EntryKey, n_words: int, seed: int = 0) -> list[Usage]:
     """``N_USES`` uses each of at most ``n_words`` words, a word's pairs one after the other.
 
     A pair is of one text and of two different sentences. Words are what ``key`` makes one word of, none of
@@ -235,7 +235,7 @@ def _read(elmo: Elmo, usages: Sequence[Usage], *, show_progress: bool) -> tuple[
     around = torch.empty(len(usages), elmo.width)
     half = elmo.width // 2
     starts = range(0, len(sentences), _SENTENCES_AT_ONCE)
-    for start in tracked(starts, "Reading", is_shown=show_progress):
+    for start in track_progress(starts, "Reading", is_shown=show_progress):
         some = sentences[start : start + _SENTENCES_AT_ONCE]
         for sentence, found in zip(some, elmo.encode(some, layers="all"), strict=True):
             vectors = torch.from_numpy(np.asarray(found.vectors, dtype=np.float32))  # (layer, time, width)
@@ -262,18 +262,18 @@ def _expected(elmo: Elmo, states: Tensor, *, show_progress: bool) -> Tensor | No
     """Σ_w P(w) · v_w of each direction (use, width), P(w) ∝ √(P(w | what was read) / P_0(w)).
 
     v are the softmax's vectors at length one. Dividing by how frequent a word is keeps those that may stand
-    anywhere from drowning the rest. ``lexicon.expected_words`` joins the directions; here each is a teacher
+    anywhere from drowning the rest. ``lexicon.embed_substitutes`` joins the directions; here each is a teacher
     of its own half.
     """
     softmax, vocab = elmo.softmax, elmo.vocab
     if softmax is None or vocab is None:
         return None
     weight, bias = softmax.weight.detach().float().cpu(), softmax.bias.detach().float().cpu()
-    lengths, shares = weight.norm(dim=1).clamp(min=1e-12), torch.from_numpy(log_shares(len(weight)))
+    lengths, shares = weight.norm(dim=1).clamp(min=1e-12), torch.from_numpy(compute_log_priors(len(weight)))
     special = [vocab.id(word) for word in (vocab.bos, vocab.eos, vocab.unknown) if word in vocab]
     found = torch.empty_like(states)
     size = max(1, _LOGITS // len(weight))
-    for start in tracked(range(0, len(states), size), "Expected words", is_shown=show_progress):
+    for start in track_progress(range(0, len(states), size), "Expected words", is_shown=show_progress):
         rows = slice(start, start + size)
         for half, out in zip(states[rows].chunk(2, dim=1), found[rows].chunk(2, dim=1), strict=True):
             scores = (F.linear(half, weight, bias).log_softmax(dim=1) - shares) / 2

@@ -1,34 +1,41 @@
-"""A word in its sentence in, what else could stand there out, by both language models' softmax.
+"""Lexical substitution: predict the words that fit in the position of a word, using both language models.
 
-With P_f what the forward language model expects in the place, P_b what the backward one does, P(w) how
-frequent a word is and v its vector (``lexicon.entries`` tells about both), the ways to combine are
+The forward language model reads the text before the word, the backward one the text after it; neither reads the
+word itself. P_f and P_b are their distributions for the position, P(w) is the prior of a word by its frequency,
+and v its vector in the softmax. They are combined in one of these ways, and normalized over the candidates:
 
 ``forward``   P_f
 ``backward``  P_b
 ``mean``      (P_f + P_b) / 2
 ``product``   P_f · P_b
-``bcomb``     P_f · P_b / P(w)^β (Arefyev et al. 2019): words that are likely anywhere count for less
-``inject``    √(P_f · P_b) / P(w)^β · exp(cos(v_w, v_target) / temperature): the language models have not
-              read the target, so its likeness is brought in (+embs, Arefyev et al. 2020)
+``bcomb``     P_f · P_b / P(w)^β: common words count less (Arefyev et al. 2019)
+``inject``    √(P_f · P_b) / P(w)^β · exp(cos(v_w, v_target) / temperature): adds the similarity to the
+              target word, which the language models have not read (+embs, Arefyev et al. 2020)
 
-each made to add up to 1 over the words that may stand there.
+Probabilities are summed over the forms of a lemma. The file reads from ``find_substitutes`` down to its parts:
+``ContextPredictor`` computes P_f and P_b, ``LemmaTable`` groups the vocabulary by lemma and has P(w) and v, and
+``Lemmatizer`` maps words to lemmas. ``embed_substitutes`` turns the distributions into one vector per usage.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from elmo.embed.start import warm_start
 from elmo.errors import ConfigError, DataError
-from elmo.lexicon.lemmas import Entries, Floats, Lemmas, language_of
-from elmo.lexicon.predictions import Expectations, Prediction, Start
-from elmo.lexicon.usages import Usage, marked_usage
+from elmo.lexicon.usages import Usage, Usages, Vectors, entry_key, find_marked_usage, is_word, unit_rows
+from elmo.predict.predictor import BOS, EOS, FIRST_WORD, Predictor
+from elmo.predict.scores import directions_of
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
@@ -36,77 +43,100 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Combine = Literal["inject", "bcomb", "product", "mean", "forward", "backward"]
-BETA, TEMPERATURE = 1.0, 0.05  # the best of a grid on half of SWORDS' dev part; docs/substitutes.md
-_PARTS = re.compile(r"[\s\-_]+")  # between the words of a phrase
+Start = Literal["zero", "warm"]
+Floats = NDArray[np.floating[Any]]
+BETA, TEMPERATURE = 1.0, 0.05  # best of a grid search on half of the SWORDS dev set; see docs/substitutes.md
+_WORD_SEPARATOR = re.compile(r"[\s\-_]+")  # between the words of a phrase
 
 
 @dataclass(frozen=True)
 class Substitute:
-    """A lemma, by the form of it that fits the place best."""
+    """A lemma, represented by its form that fits best.
+
+    Attributes:
+        word: The best form.
+        lemma: The lemma.
+        probability: Sum over all forms of the lemma.
+        forward: Probability of ``word`` in the forward language model; None if it is not available.
+        backward: Probability of ``word`` in the backward language model; None if it is not available.
+        similarity: Cosine of ``word`` and the target word in the softmax.
+        candidate: The candidate as the caller spelled it, if candidates were given.
+        is_known: False for a candidate without any word in the vocabulary.
+    """
 
     word: str
     lemma: str
-    probability: float  # of all forms together
-    forward: (
-        float | None
-    )  # p of ``word`` by the forward language model; None: not asked, or not in vocabulary
+    probability: float
+    forward: float | None
     backward: float | None
-    similarity: float | None  # of ``word`` and the target, by their softmax vectors
-    candidate: str | None = None  # as it was given, if it was
-    is_known: bool = True  # False: a candidate of which the vocabulary has no part
+    similarity: float | None
+    candidate: str | None = None
+    is_known: bool = True
 
 
 @dataclass(frozen=True)
 class Substitutes:
-    """What could stand in the place of a usage, the most probable first."""
+    """A usage and its substitutes, most probable first."""
 
     usage: Usage
-    found: tuple[Substitute, ...]
+    items: tuple[Substitute, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return plain JSON values."""
         before, word, after = self.usage.parts()
-        found = [asdict(one) for one in self.found]
-        return {"before": before, "word": word, "after": after, "substitutes": found}
+        substitutes = [asdict(item) for item in self.items]
+        return {"before": before, "word": word, "after": after, "substitutes": substitutes}
 
 
-def substitutes(
+def find_substitutes(
     elmo: Elmo,
-    sentence: str | Sequence[str] | Usage,
+    sentences: Sequence[str | Sequence[str]],
     *,
     word: str | None = None,
-    combine: Combine = "inject",
     n: int = 10,
-    **options: Any,
-) -> Substitutes:
-    """What else could stand in the place of a word, marked like ``[[this]]`` or named by ``word``.
-
-    ``options`` are those of ``Substituter``, which is there for those who ask about many places.
-    """
-    usage = _usage(elmo, sentence, word)
-    (found,) = Substituter(elmo, combine=combine, **options).substitutes([usage], n=n)
-    return found
-
-
-def rank(
-    elmo: Elmo,
-    sentence: str | Sequence[str] | Usage,
-    candidates: Sequence[str],
-    *,
-    word: str | None = None,
+    candidates: Sequence[str] | None = None,
     combine: Combine = "inject",
-    **options: Any,
-) -> Substitutes:
-    """The candidates, those first that fit the place best; see ``Substituter.rank``."""
-    usage = _usage(elmo, sentence, word)
-    return Substituter(elmo, combine=combine, **options).rank([usage], [candidates])[0]
+    beta: float = BETA,
+    temperature: float = TEMPERATURE,
+    language: str | None = None,
+    start: Start = "zero",
+) -> list[Substitutes]:
+    """Predict substitutes for the word of each sentence, or rank candidates.
+
+    Args:
+        elmo: A model with a softmax and a vocabulary.
+        sentences: Sentences in which the word is marked like ``[[this]]``.
+        word: The word in sentences without a mark.
+        n: Number of substitutes.
+        candidates: Rank these words or phrases instead of the whole vocabulary.
+        combine: How to combine the two language models.
+        beta: Exponent of the prior in bcomb and inject.
+        temperature: Temperature of the similarity in inject.
+        language: Language code of the lemmas, such as en or de; by default that of the tokenizer.
+        start: Start state of the LSTMs for each sentence.
+    """
+    usages = [
+        find_marked_usage(elmo.tokenizer, sentence, word, number=number)
+        for number, sentence in enumerate(sentences, start=1)
+    ]
+    substituter = Substituter(
+        elmo, combine=combine, beta=beta, temperature=temperature, language=language, start=start
+    )
+    if candidates is None:
+        return list(substituter.substitutes(usages, n=n))
+    return substituter.rank(usages, [candidates] * len(usages))
 
 
 class Substituter:
-    """A model with its vocabulary by lemma, made once for many places.
+    """A model prepared to predict substitutes for many usages.
 
-    ``language`` is the code whose lemmas are meant, by default that of the model's tokeniser. ``beta`` and
-    ``temperature`` are those of the formulas above.
+    Args:
+        elmo: A model with a softmax and a vocabulary.
+        combine: How to combine the two language models.
+        beta: Exponent of the prior in bcomb and inject.
+        temperature: Temperature of the similarity in inject.
+        language: Language code of the lemmas; by default that of the tokenizer.
+        start: Start state of the LSTMs for each sentence.
     """
 
     def __init__(
@@ -125,149 +155,140 @@ class Substituter:
             raise ConfigError(
                 f"expected beta of 0 or more and a temperature above 0, found {beta} and {temperature}"
             )
-        self._expected = Expectations(elmo, start=start)
-        for name, is_there in (
-            ("forward", self._expected.has_forward),
-            ("backward", self._expected.has_backward),
-        ):
-            if combine == name and not is_there:
-                raise ConfigError(f"combine {name}: this model was trained in the other direction only")
+        self._predictor = ContextPredictor(elmo, start=start)
+        if combine in ("forward", "backward") and self._predictor.directions not in (combine, "both"):
+            raise ConfigError(
+                f"combine={combine!r}: this model only has the {self._predictor.directions} direction"
+            )
         self.combine, self.beta, self.temperature = combine, beta, temperature
-        self._told: set[str] = set()  # targets that the vocabulary has not
-        self._told_candidates: set[str] = set()
-        self.lemmas = Lemmas(language or language_of(elmo))
-        expected = self._expected
-        self.entries = Entries(elmo, self.lemmas, vocab=expected.vocab, softmax=expected.softmax)
+        self._warned_words: set[str] = set()  # not in the vocabulary
+        self._warned_candidates: set[str] = set()
+        self.table = LemmaTable(elmo, Lemmatizer(language or tokenizer_language(elmo)), self._predictor)
 
     def substitutes(self, usages: Iterable[Usage], *, n: int = 10) -> Iterator[Substitutes]:
-        """For each usage the ``n`` best lemmas, in order; the target's own forms are left out.
+        """Yield the ``n`` best lemmas for each usage.
 
-        So is what is no word: punctuation and numbers, unless the target is of that kind.
+        Forms of the target word are left out, and so are punctuation and numbers unless the target is one.
         """
         if n < 1:
             raise ConfigError(f"n must be at least 1, found {n}")
-        for prediction in self._expected(usages):
-            place = self._place(prediction)
-            scores = np.where(place.may, place.scores, -np.inf)
-            by_entry = self.entries.by_entry(scores)
-            total = np.logaddexp.reduce(by_entry)
-            if not np.isfinite(total):
-                yield Substitutes(prediction.usage, ())
-                continue
-            best = np.argsort(-by_entry, kind="stable")[:n]
-            found = [
-                self._substitute(place, int(entry), scores, float(np.exp(by_entry[entry] - total)))
-                for entry in best
-                if np.isfinite(by_entry[entry])
-            ]
-            yield Substitutes(prediction.usage, tuple(found))
+        for prediction in self._predictor.predict(usages):
+            context = self._score(prediction)
+            scores = np.where(context.is_allowed, context.scores, -np.inf)
+            by_lemma = self.table.sum_forms(scores)
+            total = np.logaddexp.reduce(by_lemma)
+            items: list[Substitute] = []
+            if np.isfinite(total):
+                best = np.argsort(-by_lemma, kind="stable")[:n]
+                items = [
+                    self._substitute(context, int(k), scores, float(np.exp(by_lemma[k] - total)))
+                    for k in best
+                    if np.isfinite(by_lemma[k])
+                ]
+            yield Substitutes(prediction.usage, tuple(items))
 
     def rank(self, usages: Sequence[Usage], candidates: Sequence[Sequence[str]]) -> list[Substitutes]:
-        """For each usage its candidates in order, their probabilities as shares among them.
+        """Rank the candidates of each usage; their probabilities sum to 1.
 
-        A candidate is a lemma or a form; all forms of its lemma count. One of several words, or joined by
-        hyphens, that the vocabulary has not as a whole has the mean score of its words. Of what the
-        vocabulary has no part stands last, in the order given.
+        A candidate is a lemma or a form, and all forms of its lemma count. A phrase that is not in the
+        vocabulary has the mean score of its words. Candidates without any known word come last.
         """
         if len(usages) != len(candidates):
             raise DataError(f"expected candidates for {len(usages)} usages, found {len(candidates)}")
-        for given in candidates:
-            _check(given)
+        for words in candidates:
+            _check_candidates(words)
         return [
-            self._ranked(self._place(prediction), given)
-            for prediction, given in zip(self._expected(usages), candidates, strict=True)
+            self._rank(self._score(prediction), words)
+            for prediction, words in zip(self._predictor.predict(usages), candidates, strict=True)
         ]
 
-    # --- inside -------------------------------------------------------------------------------------
-
-    def _place(self, prediction: Prediction) -> _Place:
+    def _score(self, prediction: ContextPrediction) -> _ScoredContext:
         usage = prediction.usage
         tokens = usage.sentence.tokens[usage.begin : usage.end]
-        similarity = self.entries.similarities(tokens)
-        if similarity is None and self.combine == "inject" and usage.word not in self._told:
-            self._told.add(usage.word)  # once, however many places of it there are
-            logger.warning("%s: the vocabulary has no form of %r, so the context alone counts",
-                           usage.place or "a usage", usage.word[:40])  # fmt: skip
-        scores = self._combined(prediction, similarity)
-        return _Place(prediction, similarity, scores, self.entries.may_stand_for(tokens))
+        similarity = self.table.similarities(tokens)
+        if similarity is None and self.combine == "inject" and usage.word not in self._warned_words:
+            self._warned_words.add(usage.word)
+            logger.warning("%s: %r is not in the vocabulary; ranking by context only",
+                           usage.place or "usage", usage.word[:40])  # fmt: skip
+        scores = self._combine(prediction, similarity)
+        return _ScoredContext(prediction, similarity, scores, self.table.is_allowed(tokens))
 
-    def _combined(self, prediction: Prediction, similarity: Floats | None) -> Floats:
-        """Log P (row,), up to a constant."""
+    def _combine(self, prediction: ContextPrediction, similarity: Floats | None) -> Floats:
+        """Return log P (row,), up to a constant."""
         forward, backward = prediction.forward, prediction.backward
-        there = [x.astype(np.float64) for x in (forward, backward) if x is not None]
+        both = [x.astype(np.float64) for x in (forward, backward) if x is not None]
         if self.combine == "forward" and forward is not None:
             return forward.astype(np.float64)
         if self.combine == "backward" and backward is not None:
             return backward.astype(np.float64)
         if self.combine == "mean":
-            return np.logaddexp.reduce(there, axis=0)
+            return np.logaddexp.reduce(both, axis=0)
         if self.combine == "product":
-            return np.sum(there, axis=0)
+            return np.sum(both, axis=0)
         if self.combine == "bcomb":
-            return np.sum(there, axis=0) - self.beta * self.entries.log_prior
-        likeness = 0.0 if similarity is None else similarity / self.temperature
-        return np.mean(there, axis=0) - self.beta * self.entries.log_prior + likeness
+            return np.sum(both, axis=0) - self.beta * self.table.log_prior
+        injected = 0.0 if similarity is None else similarity / self.temperature
+        return np.mean(both, axis=0) - self.beta * self.table.log_prior + injected
 
-    def _substitute(self, place: _Place, entry: int, scores: Floats, probability: float) -> Substitute:
-        rows = self.entries.rows_of(entry)
+    def _substitute(
+        self, context: _ScoredContext, lemma: int, scores: Floats, probability: float
+    ) -> Substitute:
+        rows = self.table.forms(lemma)
         row = int(rows[np.argmax(scores[rows])])
         forward, backward = (
             None if x is None else float(np.exp(x[row]))
-            for x in (place.prediction.forward, place.prediction.backward)
+            for x in (context.prediction.forward, context.prediction.backward)
         )
-        similarity = None if place.similarity is None else float(place.similarity[row])
+        similarity = None if context.similarity is None else float(context.similarity[row])
         return Substitute(
-            self.entries.words[row], self.entries.lemmas[entry], probability, forward, backward, similarity
+            self.table.words[row], self.table.lemmas[lemma], probability, forward, backward, similarity
         )
 
-    def _ranked(self, place: _Place, candidates: Sequence[str]) -> Substitutes:
-        by_entry = self.entries.by_entry(place.scores)
+    def _rank(self, context: _ScoredContext, candidates: Sequence[str]) -> Substitutes:
+        by_lemma = self.table.sum_forms(context.scores)
         scores = np.full(len(candidates), -np.inf)
-        entries = [self.entries.entry(candidate.strip()) for candidate in candidates]
-        for k, (entry, candidate) in enumerate(zip(entries, candidates, strict=True)):
-            parts = self._parts(candidate) if entry is None else [entry]
+        lemmas = [self.table.find(candidate.strip()) for candidate in candidates]
+        for k, (lemma, candidate) in enumerate(zip(lemmas, candidates, strict=True)):
+            parts = [lemma] if lemma is not None else self._find_parts(candidate)
             if parts:
-                scores[k] = by_entry[parts].mean()
+                scores[k] = by_lemma[parts].mean()
         is_known = np.isfinite(scores)
         unknown = [candidate for candidate, known in zip(candidates, is_known, strict=True) if not known]
-        if not self._told_candidates.issuperset(unknown):
-            self._told_candidates.update(unknown)
-            logger.warning("%s: the vocabulary has no part of %s: last in the ranking",
-                           place.prediction.usage.place or "a usage", _named(unknown))  # fmt: skip
+        if not self._warned_candidates.issuperset(unknown):
+            self._warned_candidates.update(unknown)
+            logger.warning("%s: not in the vocabulary, ranked last: %s",
+                           context.prediction.usage.place or "usage", _list_words(unknown))  # fmt: skip
         total = np.logaddexp.reduce(scores) if is_known.any() else 0.0
-        found: list[Substitute] = []
+        items: list[Substitute] = []
         for k in map(int, np.argsort(-scores, kind="stable")):
-            entry, candidate, share = entries[k], candidates[k], float(np.exp(scores[k] - total))
-            if entry is not None:
-                one = self._substitute(place, entry, place.scores, share)
-                found.append(replace(one, candidate=candidate))
+            lemma, candidate, share = lemmas[k], candidates[k], float(np.exp(scores[k] - total))
+            if lemma is not None:
+                item = self._substitute(context, lemma, context.scores, share)
+                items.append(replace(item, candidate=candidate))
             else:
-                lemma = " ".join(map(self.entries.lemma, candidate.split()))
-                known = bool(is_known[k])
-                found.append(Substitute(candidate, lemma, share, None, None, None, candidate, known))
-        return Substitutes(place.prediction.usage, tuple(found))
+                name = " ".join(map(self.table.lemmatize, candidate.split()))
+                items.append(
+                    Substitute(candidate, name, share, None, None, None, candidate, bool(is_known[k]))
+                )
+        return Substitutes(context.prediction.usage, tuple(items))
 
-    def _parts(self, phrase: str) -> list[int]:
-        """The entries of a phrase's words, as far as there are any."""
-        found = [self.entries.entry(part) for part in _PARTS.split(phrase) if part]
-        return [entry for entry in found if entry is not None]
+    def _find_parts(self, phrase: str) -> list[int]:
+        """Return the lemmas of the known words of a phrase."""
+        lemmas = [self.table.find(part) for part in _WORD_SEPARATOR.split(phrase) if part]
+        return [lemma for lemma in lemmas if lemma is not None]
 
 
 @dataclass(frozen=True, eq=False)
-class _Place:
-    """All that is known of the words (row,) that could stand in one place."""
+class _ScoredContext:
+    """The scores of all words of the vocabulary (row,) in the position of a usage."""
 
-    prediction: Prediction
-    similarity: Floats | None
+    prediction: ContextPrediction
+    similarity: Floats | None  # to the target word
     scores: Floats  # log P, up to a constant
-    may: NDArray[np.bool_]
+    is_allowed: NDArray[np.bool_]
 
 
-def _usage(elmo: Elmo, sentence: str | Sequence[str] | Usage, word: str | None) -> Usage:
-    return sentence if isinstance(sentence, Usage) else marked_usage(elmo.tokenizer, sentence, word)
-
-
-def _check(candidates: Any) -> None:
+def _check_candidates(candidates: Any) -> None:
     if isinstance(candidates, str):
         raise DataError(f"candidates: expected a list of words, found the string {candidates[:40]!r}")
     for k, candidate in enumerate(candidates, start=1):
@@ -275,6 +296,299 @@ def _check(candidates: Any) -> None:
             raise DataError(f"candidate {k}: expected a word, found {candidate!r:.40}")
 
 
-def _named(words: Sequence[str]) -> str:
+def _list_words(words: Sequence[str]) -> str:
     rest = f" and {len(words) - 5} more" if len(words) > 5 else ""
     return ", ".join(repr(word[:40]) for word in words[:5]) + rest
+
+
+# --- What the language models expect ----------------------------------------------------------------
+
+_MAX_USAGES = 128  # read at once
+_MAX_LOGITS = 1 << 24  # in memory at once
+
+
+@dataclass(frozen=True, eq=False)
+class ContextPrediction:
+    """Log-probabilities (word,) of the vocabulary in the position of a usage, from its context only.
+
+    ``forward`` depends on the text before the usage, ``backward`` on the text after it. A direction that the
+    model does not have is None.
+    """
+
+    usage: Usage
+    forward: Floats | None
+    backward: Floats | None
+
+
+class ContextPredictor:
+    """Predicts the words in the position of a usage with the two language models of a model."""
+
+    def __init__(self, elmo: Elmo, *, start: Start = "zero") -> None:
+        if start not in ("zero", "warm"):
+            raise ConfigError(f"start must be zero or warm, not {start!r:.40}")
+        self._predictor = Predictor(elmo)
+        self.vocab, self.softmax = self._predictor.vocab, self._predictor.softmax
+        self.directions = directions_of(elmo)
+        if self.directions != "both":
+            logger.warning("this model only has the %s direction; using one side of the context", self.directions)
+        self._start = elmo.bilm.zero_state(1)
+        if start == "warm":
+            self._start = warm_start(elmo.pretrained.warm, self._start)
+        self._n_usages = max(1, min(_MAX_USAGES, _MAX_LOGITS // len(self.vocab)))
+
+    def predict(self, usages: Iterable[Usage]) -> Iterator[ContextPrediction]:
+        """Yield the prediction for each usage; many usages are read in parallel."""
+        usages = iter(usages)
+        while batch := list(islice(usages, self._n_usages)):
+            numbers: dict[str, int] = {}  # of the distinct tokens
+
+            def encode(tokens: Sequence[str], numbers: dict[str, int] = numbers) -> list[int]:
+                return [numbers.setdefault(token, len(numbers)) + FIRST_WORD for token in tokens]
+
+            before = [[BOS, *encode(usage.sentence.tokens[: usage.begin])] for usage in batch]
+            after = [[EOS, *encode(usage.sentence.tokens[usage.end :][::-1])] for usage in batch]
+            words = self._predictor.words(list(numbers))
+            forward, backward = (
+                self._predictor.next_words(
+                    words, [np.array(row, dtype=np.int64) for row in rows], self._start, direction=direction
+                )
+                .cpu()
+                .numpy()
+                if self.directions in ("both", name)
+                else [None] * len(batch)
+                for direction, (name, rows) in enumerate((("forward", before), ("backward", after)))
+            )
+            yield from map(ContextPrediction, batch, forward, backward)
+
+
+# --- The vocabulary by lemma ------------------------------------------------------------------------
+
+_WORD, _NUMBER, _PUNCTUATION, _SPECIAL = range(4)  # kinds of tokens
+_BATCH_ROWS = 1 << 14  # rows of the softmax that are copied at once
+
+
+class LemmaTable:
+    """The vocabulary of a model, grouped by lemma: a row is a word, a lemma has one or more rows (forms).
+
+    The similarity of two words is the cosine of their vectors. A row of the softmax shows which forms occur in
+    the same position; the mean of all forms of its lemma shows the meaning. The vector of a word is the mean
+    of both.
+
+    ``log_prior`` (row,) is the log frequency of each word by Zipf's law; see ``compute_log_priors``.
+    """
+
+    def __init__(self, elmo: Elmo, lemmatizer: Lemmatizer, predictor: ContextPredictor) -> None:
+        vocab = predictor.vocab
+        self.words = vocab.words
+        key, alphabet = entry_key(elmo), elmo.indexer.alphabet
+        self.lemmatize: Callable[[str], str] = lambda word: lemmatizer(key(word))
+        self._normalize: Callable[[str], str] = alphabet.read_part if alphabet else str
+        names: dict[str, int] = {}
+        self._lemma_of_row = np.array(
+            [names.setdefault(self.lemmatize(word), len(names)) for word in self.words]
+        )
+        self.lemmas = tuple(names)
+        self._row_of_word = {word: row for row, word in enumerate(self.words)}
+        self._order = np.argsort(self._lemma_of_row, kind="stable")
+        self._begins = np.searchsorted(self._lemma_of_row[self._order], np.arange(len(names) + 1))
+        special = {vocab.bos, vocab.eos, vocab.unknown}
+        self._kinds = np.array([_SPECIAL if word in special else _token_kind(word) for word in self.words])
+        is_word_lemma = np.zeros(len(names), dtype=bool)  # sentence boundaries cannot be looked up
+        is_word_lemma[self._lemma_of_row[self._kinds != _SPECIAL]] = True
+        self._lemma_numbers = {name: k for name, k in names.items() if is_word_lemma[k]}
+        self.log_prior = compute_log_priors(len(self.words))
+        self._weight = predictor.softmax.weight.detach().float().cpu().numpy()  # (row, width)
+        self._norms = np.maximum(np.linalg.norm(self._weight, axis=1), 1e-9)  # (row,)
+        self._lemma_vectors = self._compute_lemma_vectors()  # (lemma, width)
+        self._sum_norms = np.empty_like(self._norms)  # lengths of unit row + lemma vector
+        for part, rows in self._unit_forms():
+            sums = rows + self._lemma_vectors[self._lemma_of_row[part]]
+            self._sum_norms[part] = np.maximum(np.linalg.norm(sums, axis=1), 1e-9)
+
+    def _compute_lemma_vectors(self) -> Vectors:
+        sums = torch.zeros(len(self.lemmas), self._weight.shape[1])
+        for part, rows in self._unit_forms():
+            sums.index_add_(0, torch.from_numpy(self._lemma_of_row[part]), torch.from_numpy(rows))
+        return unit_rows(sums.numpy(), dtype=np.float32)
+
+    def _unit_forms(self) -> Iterator[tuple[slice, Vectors]]:
+        """Yield the unit rows of the softmax, some at a time to save memory."""
+        for begin in range(0, len(self._weight), _BATCH_ROWS):
+            part = slice(begin, begin + _BATCH_ROWS)
+            yield part, unit_rows(self._weight[part], norms=self._norms[part], dtype=np.float32)
+
+    def find(self, word: str) -> int | None:
+        """Return the number of a word's lemma; None if the vocabulary has no form of it."""
+        return self._lemma_numbers.get(self.lemmatize(word))
+
+    def forms(self, lemma: int) -> NDArray[np.intp]:
+        """Return the rows of a lemma."""
+        return self._order[self._begins[lemma] : self._begins[lemma + 1]]
+
+    def is_allowed(self, tokens: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which rows (row,) can replace a target: words or tokens of its kind, but not its forms."""
+        is_allowed = self._kinds == _WORD
+        for kind in {_token_kind(token) for token in tokens}:
+            is_allowed |= self._kinds == kind
+        if len(tokens) == 1 and (lemma := self.find(tokens[0])) is not None:
+            is_allowed[self.forms(lemma)] = False
+        return is_allowed
+
+    def sum_forms(self, scores: Floats) -> Floats:
+        """Sum log scores (row,) over the forms of each lemma (logsumexp): (lemma,)."""
+        highest = np.maximum.reduceat(scores[self._order], self._begins[:-1])
+        highest = np.where(np.isfinite(highest), highest, 0.0)
+        odds = np.exp(scores - highest[self._lemma_of_row])
+        with np.errstate(divide="ignore"):
+            return np.log(np.bincount(self._lemma_of_row, odds, len(self.lemmas))) + highest
+
+    def similarities(self, tokens: Sequence[str]) -> Floats | None:
+        """Return the cosines (row,) of all words with a word or phrase; None if it is unknown."""
+        vectors = [vector for token in tokens if (vector := self._vector(token)) is not None]
+        if not vectors:
+            return None
+        (target,) = unit_rows(np.mean(vectors, axis=0)[None], dtype=np.float32)
+        form = (self._weight @ target) / self._norms
+        lemma = (self._lemma_vectors @ target)[self._lemma_of_row]
+        return (form + lemma) / self._sum_norms
+
+    def _vector(self, token: str) -> Vectors | None:
+        """Return the vector of a form or, if the form is unknown, of its lemma."""
+        row = self._row_of_word.get(self._normalize(token), self._row_of_word.get(token.lower()))
+        if row is not None and self._kinds[row] != _SPECIAL:
+            vector = self._weight[row] / self._norms[row] + self._lemma_vectors[self._lemma_of_row[row]]
+            return vector / self._sum_norms[row]
+        lemma = self.find(token)
+        return None if lemma is None else self._lemma_vectors[lemma]
+
+
+def compute_log_priors(n_words: int) -> NDArray[np.float32]:
+    """Estimate the log frequencies (word,) of a vocabulary by Zipf's law.
+
+    Models store no word counts, but vocabularies are sorted by count (the sampled softmax of bilm-tf requires
+    it), so the frequency of a word is about 1 / its rank. The bias of a trained softmax is a worse estimate.
+    """
+    shares = 1.0 / np.arange(1, n_words + 1)
+    return np.log(shares / shares.sum()).astype(np.float32)
+
+
+def _token_kind(token: str) -> int:
+    """Classify a token: anything with a digit is a number, other tokens without letters are punctuation."""
+    if token.isalpha():
+        return _WORD
+    if any(c.isdigit() for c in token):
+        return _NUMBER
+    return _WORD if is_word(token) else _PUNCTUATION
+
+
+# --- Lemmas -----------------------------------------------------------------------------------------
+
+UNINFLECTED = frozenset({"zh"})  # languages whose words have one form each
+_MAX_CACHED_WORDS = 1 << 18
+
+
+class Lemmatizer:
+    """Maps words of one language to lemmas in lower case, with the tables of simplemma: banks to bank.
+
+    If simplemma is not installed or does not support the language, the lemma is the word in lower case, and a
+    warning is logged. ``has_table`` is False in this case.
+    """
+
+    def __init__(self, language: str | None) -> None:
+        self.language = language.strip().lower().replace("_", "-").split("-")[0] if language else None
+        self.has_table = False
+        if self.language not in UNINFLECTED:
+            problem = _find_problem(self.language)
+            self.has_table = problem is None
+            if problem is not None:
+                logger.warning("words are not lemmatized: %s", problem)
+
+    def __call__(self, word: str) -> str:
+        """Return the lemma of a word in upper or lower case."""
+        word = word.lower()
+        if not self.has_table or self.language is None or not word:
+            return word
+        return _lemmatize(word, self.language)
+
+
+def tokenizer_language(elmo: Elmo) -> str | None:
+    """Return the language code of a model's tokenizer; None if the tokenizer is for any language."""
+    name = str(getattr(elmo.tokenizer, "name", ""))  # a function as tokenizer has no name
+    if name.startswith("spacy:"):
+        return name.removeprefix("spacy:")
+    return name if name in ("en", "zh") else None
+
+
+def _find_problem(language: str | None) -> str | None:
+    if language is None:
+        return "the tokenizer has no language; choose one with --language"
+    lemmatize = _import_simplemma()
+    if lemmatize is None:
+        return "install simplemma with: pip install 'pyelmo[lexicon]'"
+    try:
+        lemmatize("a", lang=language)
+    except ValueError:
+        return f"simplemma does not support the language {language[:40]!r}"
+    return None
+
+
+@lru_cache(maxsize=_MAX_CACHED_WORDS)
+def _lemmatize(word: str, language: str) -> str:
+    lemmatize = _import_simplemma()
+    return word if lemmatize is None else str(lemmatize(word, lang=language)).lower()
+
+
+def _import_simplemma() -> Callable[..., Any] | None:
+    try:
+        from simplemma import lemmatize  # pyright: ignore[reportMissingImports] -- an extra
+    except ImportError:
+        return None
+    return lemmatize
+
+
+# --- Substitute vectors -----------------------------------------------------------------------------
+
+_BATCH_USAGES = 64
+
+
+def embed_substitutes(
+    elmo: Elmo,
+    usages: Sequence[Usage],
+    *,
+    start: Start = "zero",
+    on_progress: Callable[[int], None] | None = None,
+) -> Usages:
+    """Represent each usage by the mean vector of the words that fit in its position.
+
+    The vector is Σ_w P(w) · v_w with P(w) ∝ √(P_f(w) · P_b(w)) / P_0(w), where v are unit vectors of the softmax
+    and P_0 is the prior, so that words that fit everywhere do not dominate. Layer vectors mostly reflect the
+    word itself; these reflect only its context, so clusters of them are senses (Amrami and Goldberg 2018, who
+    sample substitutes instead of taking the mean).
+
+    Args:
+        elmo: A model with a softmax and a vocabulary.
+        usages: Words in their sentences.
+        start: Start state of the LSTMs for each sentence.
+        on_progress: Called with the number of usages that are done.
+    """
+    predictor = ContextPredictor(elmo, start=start)
+    weight = predictor.softmax.weight.detach().float().cpu().numpy()
+    word_vectors = unit_rows(weight, dtype=np.float32)  # (word, width)
+    log_priors = compute_log_priors(len(weight))
+    vocab = predictor.vocab
+    special = [vocab.bos_id, vocab.eos_id, *([vocab.id(vocab.unknown)] if vocab.unknown in vocab else [])]
+    rows: list[Vectors] = []
+    predictions = predictor.predict(usages)
+    while batch := list(islice(predictions, _BATCH_USAGES)):
+        log_p = [
+            np.mean([x for x in (prediction.forward, prediction.backward) if x is not None], axis=0)
+            for prediction in batch
+        ]
+        scores = np.stack(log_p) - log_priors  # (usage, word)
+        scores[:, special] = -np.inf
+        odds = np.exp(scores - scores.max(axis=1, keepdims=True))
+        rows.append(odds @ word_vectors / odds.sum(axis=1, keepdims=True))
+        if on_progress is not None:
+            on_progress(sum(map(len, rows)))
+    vectors = np.concatenate([np.zeros((0, weight.shape[1]), np.float32), *rows]).astype(np.float32)
+    return Usages(tuple(usages), vectors)

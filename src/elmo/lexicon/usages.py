@@ -1,14 +1,8 @@
-"""Sentences in, the same with the places of those words that are wanted, out.
+"""Usages: words in their sentences, how to find them, and their vectors.
 
-Sentences and words in, the uses of these words out: where each stands, and its vector there.
-
-A sentence and words in it, marked like ``[[this]]`` or named, in; their usages out.
-
-A folder of TSV files of uses in, usages by word and period out.
-
-The files are those of the Diachronic Word Usage Graphs (DWUG, Schlechtweg et al. 2021): ``uses.csv`` or
-``WORD.uses.csv``, anywhere below the folder, compressed or not; parted by tabs, without quoting. A use has a
-lemma, a period (``grouping``), a tokenised sentence and the place of the word in it.
+A usage is a word, or a phrase of several tokens, in one sentence. Usages come from three sources: a corpus
+(``find_usages``), sentences in which the word is marked like ``[[this]]`` (``find_marked_usage``), and files of
+the Diachronic Word Usage Graphs (``read_uses``). ``embed_usages`` adds their vectors.
 """
 
 from __future__ import annotations
@@ -17,8 +11,7 @@ import logging
 import random
 import re
 import unicodedata
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -27,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.embed.encoding import Span, find_word, joined_places, start_of, unmarked, without_marks
-from elmo.engine.batches import pieces
+from elmo.embed.find import Span, find_word, joined_offsets, excerpt, parse_mark, parse_marks
+from elmo.engine.batches import split_batches
 from elmo.errors import ConfigError, DataError, ShapeError
-from elmo.storage.files import shown
+from elmo.storage.files import format_path
 from elmo.text.chinese import simplified_word
 from elmo.text.lines import Line, read_lines
 from elmo.text.reader import Sentence
@@ -41,169 +34,11 @@ if TYPE_CHECKING:
     from elmo.embed.encoding import LayerChoice
     from elmo.model.mix import LayerMix
 
-
-Key = Callable[[str], str]  # a token to the entry that it is a use of
-T = TypeVar("T")
-_INSIDE = frozenset("-'’.·\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}")  # a word, beside its letters
-
-
-def entry_key(elmo: Elmo, *, keep_case: bool = False) -> Key:
-    """Which tokens are one word to this model's reader: Bank and bank, and 蘋果 and 苹果 if it reads both."""
-    return entry_key_of(is_simplified=elmo.config.alphabet == "simplified", keep_case=keep_case)
-
-
-def entry_key_of(*, is_simplified: bool, keep_case: bool) -> Key:
-    """The same without a model."""
-
-    def key(token: str) -> str:
-        spelled = simplified_word(token) if is_simplified else token
-        return spelled if keep_case else spelled.lower()
-
-    return key
-
-
-def entry_of(word: str, key: Key) -> str:
-    """The entry of a word, or of a phrase, whose parts stand between spaces."""
-    return " ".join(map(key, parts_of(word)))
-
-
-def parts_of(word: str) -> tuple[str, ...]:
-    """The tokens of a phrase, cut as ``WhitespaceTokenizer`` cuts: other spaces stand inside tokens."""
-    parts = WhitespaceTokenizer()(word).tokens
-    if not parts:
-        raise DataError("expected a word, found white space only")
-    return parts
-
-
-def is_word(token: str) -> bool:
-    """Whether a token is spelled with letters: vowel signs (हिन्दी) belong to them, as do hyphens inside."""
-    if token.isalpha():
-        return True
-    return token[:1].isalpha() and all(
-        c.isalpha() or c in _INSIDE or unicodedata.category(c)[0] == "M" for c in token
-    )
-
-
-class Choice:
-    """All words, or those of a list; a word may be a phrase, whose tokens follow each other.
-
-    What is no word (without a letter or digit) is taken only if the list has it.
-    """
-
-    def __init__(self, words: Iterable[str] | None, *, key: Key) -> None:
-        self._key = key
-        self._phrases: dict[str, list[tuple[str, ...]]] | None = None
-        if words is not None:
-            self._phrases = {}
-            for entry in dict.fromkeys(entry_of(word, key) for word in words):
-                parts = tuple(entry.split(" "))
-                self._phrases.setdefault(parts[0], []).append(parts)
-
-    def found(self, tokens: Sequence[str]) -> list[tuple[Span, str]]:
-        """The places of the words in a sentence, each with its entry."""
-        keys = [self._key(token) for token in tokens]
-        if self._phrases is None:
-            return [
-                ((k, k + 1), entry)
-                for k, entry in enumerate(keys)
-                if entry.isalnum() or any(map(str.isalnum, entry))
-            ]
-        places: list[tuple[Span, str]] = []
-        for begin, first in enumerate(keys):
-            for parts in self._phrases.get(first, ()):
-                end = begin + len(parts)
-                if len(parts) == 1 or tuple(keys[begin:end]) == parts:
-                    places.append(((begin, end), " ".join(parts)))
-        return places
-
-
-class Reservoir(Generic[T]):
-    """Of all that is added, ``limit`` are kept, each with the same chance (Vitter 1985).
-
-    The chance is the entry's own: what is kept of a word does not depend on other words.
-    """
-
-    def __init__(self, limit: int | None, *, seed: int, entry: str) -> None:
-        if limit is not None and limit < 1:
-            raise ConfigError(f"limit must be at least 1, found {limit}")
-        self._limit, self._chance = limit, None
-        self._name = f"{seed} {entry}".encode("utf-8", "surrogatepass")
-        self._kept: list[tuple[int, T]] = []
-        self.n = 0  # added so far
-
-    def add(self, item: T) -> None:
-        """Keep it, perhaps in the place of another."""
-        self.n += 1
-        if self._limit is None or len(self._kept) < self._limit:
-            self._kept.append((self.n, item))
-            return
-        self._chance = self._chance or random.Random(self._name)
-        place = self._chance.randrange(self.n)
-        if place < self._limit:
-            self._kept[place] = (self.n, item)
-
-    def kept(self) -> list[T]:
-        """In the order in which they were added."""
-        return [item for _, item in sorted(self._kept, key=lambda pair: pair[0])]
-
-
-class Sample:
-    """Of each entry at most ``limit`` places of a text, known by a running number."""
-
-    def __init__(self, sentences: Iterable[Sentence], choice: Choice, *, limit: int, seed: int) -> None:
-        """Read the text once."""
-        reservoirs: dict[str, Reservoir[int]] = {}
-        number = 0
-        for sentence in sentences:
-            for _, entry in choice.found(sentence.tokens.tokens):
-                if entry not in reservoirs:
-                    reservoirs[entry] = Reservoir(limit, seed=seed, entry=entry)
-                reservoirs[entry].add(number)
-                number += 1
-        self.counts = Counter({entry: found.n for entry, found in reservoirs.items()})
-        self.places = frozenset(number for found in reservoirs.values() for number in found.kept())
-
-
-@dataclass(frozen=True)
-class UsedSentence(Sentence):
-    """A sentence and the places of those of its words whose vectors are wanted."""
-
-    spans: tuple[Span, ...] = ()
-    entries: tuple[str, ...] = ()  # what each is a use of
-
-
-class Reader:
-    """Gives the sentences that have something to index, and counts what it read."""
-
-    def __init__(self, choice: Choice, sample: Sample | None = None) -> None:
-        self.choice, self.sample = choice, sample
-        self.n_sentences = self.n_tokens = 0
-
-    def used(self, sentences: Iterable[Sentence]) -> Iterator[UsedSentence]:
-        """Those with a word that is wanted, in their order."""
-        number = 0
-        for sentence in sentences:
-            self.n_sentences += 1
-            self.n_tokens += len(sentence)
-            found = self.choice.found(sentence.tokens.tokens)
-            if self.sample is not None:
-                first, number = number, number + len(found)
-                found = [one for k, one in enumerate(found, start=first) if k in self.sample.places]
-            if found:
-                yield UsedSentence(
-                    sentence.tokens, sentence.path, sentence.line, sentence.start,
-                    spans=tuple(span for span, _ in found), entries=tuple(entry for _, entry in found),
-                )  # fmt: skip
-
-    @property
-    def counts(self) -> Mapping[str, int] | None:
-        """How often each entry stands in the text, where the index has fewer usages of it."""
-        return None if self.sample is None else self.sample.counts
-
+logger = logging.getLogger(__name__)
 
 Vectors = NDArray[np.floating[Any]]
-
-__all__ = ["Usage", "Usages", "embed_usages", "entry_key", "find_usages", "respelled"]
+EntryKey = Callable[[str], str]  # maps a token to its dictionary entry
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -211,24 +46,24 @@ class Usage:
     """A word, or a phrase of several tokens, in a sentence."""
 
     sentence: Tokens
-    begin: int  # the word's first token
-    end: int  # one after its last
-    place: str = ""  # file:line, or what else the sentence is known by
+    begin: int  # first token of the word
+    end: int  # one after its last token
+    place: str = ""  # source of the sentence, such as file:line
 
     def __post_init__(self) -> None:
         if not 0 <= self.begin < self.end <= len(self.sentence):
             raise DataError(
-                f"{self.place or 'a usage'}: expected a place within {len(self.sentence)} tokens, "
+                f"{self.place or 'usage'}: expected a span within {len(self.sentence)} tokens, "
                 f"found {self.begin}..{self.end}"
             )
 
     @property
     def word(self) -> str:
-        """The word as it is spelled here."""
+        """The word as spelled in this sentence."""
         return " ".join(self.sentence.tokens[self.begin : self.end])
 
     def parts(self) -> tuple[str, str, str]:
-        """The sentence as text: what stands before the word, the word, and what stands after it."""
+        """Return the text before the word, the word, and the text after it."""
         tokens, text, offsets = self.sentence.tokens, self.sentence.text, self.sentence.offsets
         if text is not None and offsets is not None:
             begin, end = offsets[self.begin][0], offsets[self.end - 1][1]
@@ -239,7 +74,7 @@ class Usage:
 
 @dataclass(frozen=True, eq=False)
 class Usages:
-    """Uses of words with their vectors: row k of ``vectors`` (usage, width) belongs to item k."""
+    """Usages with their vectors: row k of ``vectors`` (usage, width) belongs to item k."""
 
     items: tuple[Usage, ...]
     vectors: Vectors
@@ -254,36 +89,215 @@ class Usages:
         return len(self.items)
 
 
-def find_usages(
-    sentences: Iterable[Sentence], words: Sequence[str], *, key: Key, limit: int | None = None, seed: int = 0
-) -> dict[str, list[Usage]]:
-    """The uses of each word, in the order of the text; of more than ``limit``, a fair sample.
+# --- Words and dictionary entries -------------------------------------------------------------------
 
-    A word may be a phrase: its parts, cut at spaces, are tokens that follow each other.
+
+def entry_key(elmo: Elmo, *, keep_case: bool = False) -> EntryKey:
+    """Return the function that maps a token to its entry, for the text that this model reads.
+
+    Bank and bank share an entry unless ``keep_case`` is set; 蘋果 and 苹果 do if the model simplifies Chinese.
     """
-    entries = {word: entry_of(word, key) for word in words}
-    samples = {
+    return spelling_key(is_simplified=elmo.config.alphabet == "simplified", keep_case=keep_case)
+
+
+def spelling_key(*, is_simplified: bool, keep_case: bool) -> EntryKey:
+    """Return the same function as ``entry_key``, without a model."""
+
+    def key(token: str) -> str:
+        spelling = simplified_word(token) if is_simplified else token
+        return spelling if keep_case else spelling.lower()
+
+    return key
+
+
+def to_entry(word: str, key: EntryKey) -> str:
+    """Return the entry of a word or of a phrase whose tokens are separated by spaces."""
+    return " ".join(map(key, split_phrase(word)))
+
+
+def split_phrase(phrase: str) -> tuple[str, ...]:
+    """Split a phrase into tokens like ``WhitespaceTokenizer``: a no-break space does not separate tokens."""
+    tokens = WhitespaceTokenizer()(phrase).tokens
+    if not tokens:
+        raise DataError("expected a word, found only white space")
+    return tokens
+
+
+_INNER_CHARACTERS = frozenset("-'’.·\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}")
+
+
+def is_word(token: str) -> bool:
+    """Whether a token is spelled with letters, including vowel signs (हिन्दी) and inner hyphens."""
+    if token.isalpha():
+        return True
+    return token[:1].isalpha() and all(
+        c.isalpha() or c in _INNER_CHARACTERS or unicodedata.category(c)[0] == "M" for c in token
+    )
+
+
+# --- Usages in a corpus -----------------------------------------------------------------------------
+
+
+class WordFilter:
+    """Finds words in sentences: all words, or only those of a list.
+
+    A word of the list may be a phrase; its tokens must be adjacent in the sentence. Without a list, tokens
+    without a letter or digit are not words.
+    """
+
+    def __init__(self, words: Iterable[str] | None, *, key: EntryKey) -> None:
+        self._key = key
+        self._phrases: dict[str, list[tuple[str, ...]]] | None = None  # by first token
+        if words is not None:
+            self._phrases = {}
+            for entry in dict.fromkeys(to_entry(word, key) for word in words):
+                phrase = tuple(entry.split(" "))
+                self._phrases.setdefault(phrase[0], []).append(phrase)
+
+    def find(self, tokens: Sequence[str]) -> list[tuple[Span, str]]:
+        """Return the span and the entry of each word in a sentence."""
+        keys = [self._key(token) for token in tokens]
+        if self._phrases is None:
+            return [
+                ((k, k + 1), entry)
+                for k, entry in enumerate(keys)
+                if entry.isalnum() or any(map(str.isalnum, entry))
+            ]
+        matches: list[tuple[Span, str]] = []
+        for begin, first in enumerate(keys):
+            for phrase in self._phrases.get(first, ()):
+                end = begin + len(phrase)
+                if len(phrase) == 1 or tuple(keys[begin:end]) == phrase:
+                    matches.append(((begin, end), " ".join(phrase)))
+        return matches
+
+
+class Reservoir(Generic[T]):
+    """A uniform random sample of ``limit`` items from a stream (reservoir sampling, Vitter 1985).
+
+    The random numbers depend on the seed and the entry only, so the sample of a word does not depend on
+    which other words are sampled.
+    """
+
+    def __init__(self, limit: int | None, *, seed: int, entry: str) -> None:
+        if limit is not None and limit < 1:
+            raise ConfigError(f"limit must be at least 1, found {limit}")
+        self._limit, self._random = limit, None
+        self._random_seed = f"{seed} {entry}".encode("utf-8", "surrogatepass")
+        self._sample: list[tuple[int, T]] = []
+        self.n = 0  # items added
+
+    def add(self, item: T) -> None:
+        """Add an item, which may replace another one in the sample."""
+        self.n += 1
+        if self._limit is None or len(self._sample) < self._limit:
+            self._sample.append((self.n, item))
+            return
+        self._random = self._random or random.Random(self._random_seed)
+        slot = self._random.randrange(self.n)
+        if slot < self._limit:
+            self._sample[slot] = (self.n, item)
+
+    def sample(self) -> list[T]:
+        """Return the sampled items in the order in which they were added."""
+        return [item for _, item in sorted(self._sample, key=lambda pair: pair[0])]
+
+
+def find_usages(
+    sentences: Iterable[Sentence],
+    words: Sequence[str],
+    *,
+    key: EntryKey,
+    limit: int | None = None,
+    seed: int = 0,
+) -> dict[str, list[Usage]]:
+    """Find the usages of words in a corpus.
+
+    Args:
+        sentences: The corpus.
+        words: Words or phrases. The tokens of a phrase are separated by spaces.
+        key: Maps tokens to entries; see ``entry_key``.
+        limit: Maximum number of usages per word; a word with more usages is sampled.
+        seed: Seed of the sample.
+
+    Returns:
+        The usages of each word, in corpus order.
+    """
+    entries = {word: to_entry(word, key) for word in words}
+    reservoirs = {
         entry: Reservoir[Usage](limit, seed=seed, entry=entry) for entry in dict.fromkeys(entries.values())
     }
-    choice = Choice(words, key=key)
+    word_filter = WordFilter(words, key=key)
     for sentence in sentences:
-        for (begin, end), entry in choice.found(sentence.tokens.tokens):
-            samples[entry].add(Usage(sentence.tokens, begin, end, sentence.place))
-    return {word: samples[entry].kept() for word, entry in entries.items()}
+        for (begin, end), entry in word_filter.find(sentence.tokens.tokens):
+            reservoirs[entry].add(Usage(sentence.tokens, begin, end, sentence.place))
+    return {word: reservoirs[entry].sample() for word, entry in entries.items()}
 
 
-def respelled(usage: Usage, word: str) -> Usage:
-    """The usage as if its word were spelled like this.
+# --- Marked words -----------------------------------------------------------------------------------
 
-    Of usages that differ in spelling (Bank, banks), the spelling is what their vectors tell first; Laicher et
-    al. (2021) let a model read every usage with the word's lemma in its place, and senses show better.
+
+def find_marked_usage(
+    tokenizer: Tokenizer, sentence: str | Sequence[str], word: str | None = None, *, number: int = 1
+) -> Usage:
+    """Find the word marked like ``[[this]]`` or, without a mark, the first occurrence of ``word``.
+
+    If the word is only a part of a token, the usage is the whole token, and a warning is logged. ``number``
+    is the number of the sentence in messages.
     """
-    parts = parts_of(word)
-    tokens = usage.sentence.tokens
-    if tokens[usage.begin : usage.end] == parts:
-        return usage
-    changed = (*tokens[: usage.begin], *parts, *tokens[usage.end :])
-    return Usage(Tokens.given(changed), usage.begin, usage.begin + len(parts), usage.place)
+    if isinstance(sentence, str):
+        text, span = parse_mark(sentence, number)
+        tokens = tokenizer(text)
+    else:
+        tokens, span = Tokens.given(sentence), None
+        text = " ".join(tokens.tokens)
+    offsets = tokens.offsets or joined_offsets(tokens.tokens)
+    if span is None:
+        if not word or not word.strip():
+            raise DataError(
+                f"sentence {number}: no word is marked; mark it like [[this]] or name it with --word: "
+                f"{excerpt(text)!r}"
+            )
+        span = find_word(word, text, offsets)
+    if span is None:
+        raise DataError(
+            f"sentence {number}: {(word or '')[:40]!r} does not occur in {excerpt(text)!r}; "
+            "mark the word like [[this]]"
+        )
+    return _usage_at(tokens, offsets, span, number)
+
+
+def find_marked_usages(tokenizer: Tokenizer, sentence: str, *, number: int = 1) -> list[Usage]:
+    """Find all words of a sentence that are marked like ``[[this]]``; there must be at least one."""
+    text, spans = parse_marks(sentence, number)
+    if not spans:
+        raise DataError(
+            f"sentence {number}: expected a word marked like [[this]], found none: {excerpt(text)!r}"
+        )
+    tokens = tokenizer(text)
+    offsets = tokens.offsets or joined_offsets(tokens.tokens)
+    return [_usage_at(tokens, offsets, span, number) for span in spans]
+
+
+def _usage_at(tokens: Tokens, offsets: Sequence[Span], span: Span, number: int) -> Usage:
+    """Return the usage of the tokens that overlap a span of characters."""
+    inside = [k for k, (begin, end) in enumerate(offsets) if begin < span[1] and end > span[0]]
+    if not inside:  # for example a control character, which the tokenizer drops
+        text = (tokens.text or "")[slice(*span)]
+        raise DataError(f"sentence {number}: expected a word between [[ and ]], found {text!r:.40}")
+    begin, end = offsets[inside[0]][0], offsets[inside[-1]][1]
+    if begin < span[0] or end > span[1]:
+        text = tokens.text or " ".join(tokens.tokens)
+        logger.warning(
+            "sentence %d: %r is part of a token; using the whole token %r (is the tokenizer right?)",
+            number,
+            text[slice(*span)][:40],
+            text[begin:end][:80],
+        )
+    return Usage(tokens, inside[0], inside[-1] + 1, f"sentence {number}")
+
+
+# --- Vectors ----------------------------------------------------------------------------------------
 
 
 def embed_usages(
@@ -294,17 +308,24 @@ def embed_usages(
     start: Any = "zero",
     on_progress: Callable[[int], None] | None = None,
 ) -> Usages:
-    """The usages with their vectors; a phrase has the mean of its tokens', a sentence is read once.
+    """Compute the vectors of usages; the vector of a phrase is the mean of its tokens' vectors.
 
-    ``on_progress`` hears how many usages are done.
+    Consecutive usages of one sentence are encoded together.
+
+    Args:
+        elmo: The model.
+        usages: Words in their sentences.
+        layers: Which layers to use, as in ``Elmo.encode``; ``"all"`` is not possible.
+        start: Start state of the LSTMs, as in ``Elmo.encode``.
+        on_progress: Called with the number of usages that are done.
     """
     if layers == "all":
-        raise ConfigError("a usage has one vector: layers must be average, top, concat or a number, not all")
+        raise ConfigError("layers='all' gives several vectors per usage; use average, top, concat or a number")
     rows: list[Vectors] = []
-    for chunk in _by_sentence(usages):
-        encoded = elmo.encode([same[0].sentence for same in chunk], layers=layers, start=start)
-        for encoding, same in zip(encoded, chunk, strict=True):
-            rows += [cast("Vectors", encoding.span(usage.begin, usage.end)) for usage in same]
+    for groups in _group_by_sentence(usages):
+        encodings = elmo.encode([group[0].sentence for group in groups], layers=layers, start=start)
+        for encoding, group in zip(encodings, groups, strict=True):
+            rows += [cast("Vectors", encoding.span(usage.begin, usage.end)) for usage in group]
         if on_progress is not None:
             on_progress(len(rows))
     if rows:
@@ -313,152 +334,122 @@ def embed_usages(
     return Usages((), np.zeros((0, width), dtype=np.float32))
 
 
-def _by_sentence(usages: Sequence[Usage]) -> Iterator[list[list[Usage]]]:
-    """Lists of usages of one and the same sentence, gathered into pieces that are read at once."""
-    same = [list(group) for _, group in groupby(usages, key=lambda usage: id(usage.sentence))]
-    at = 0
-    for piece in pieces([group[0].sentence for group in same], batch_size=None):
-        yield same[at : at + len(piece)]
-        at += len(piece)
+def _group_by_sentence(usages: Sequence[Usage]) -> Iterator[list[list[Usage]]]:
+    """Yield lists of groups to encode at once; the usages of a group share one sentence."""
+    groups = [list(group) for _, group in groupby(usages, key=lambda usage: id(usage.sentence))]
+    begin = 0
+    for piece in split_batches([group[0].sentence for group in groups], batch_size=None):
+        yield groups[begin : begin + len(piece)]
+        begin += len(piece)
 
 
-_log = logging.getLogger(__name__)
+def respell(usage: Usage, word: str) -> Usage:
+    """Replace the word of a usage with another spelling, such as its lemma.
 
-
-def marked_usage(
-    tokenizer: Tokenizer, sentence: str | Sequence[str], word: str | None = None, *, number: int = 1
-) -> Usage:
-    """Where the one word stands: the marked place, else the first place of ``word``.
-
-    ``number`` is the sentence's, for messages. Of a word that is part of a token, the token is taken.
+    Vectors reflect the spelling (Bank, banks) more than the sense. Senses separate better if the model
+    reads every usage with the same spelling (Laicher et al. 2021).
     """
-    if isinstance(sentence, str):
-        text, span = unmarked(sentence, number)
-        tokens = tokenizer(text)
-    else:
-        tokens, span = Tokens.given(sentence), None
-        text = " ".join(tokens.tokens)
-    offsets = tokens.offsets or joined_places(tokens.tokens)
-    if span is None:
-        if not word or not word.strip():
-            raise DataError(
-                f"sentence {number}: which word is meant? Mark it like [[this]], or name it (--word): "
-                f"{start_of(text)!r}"
-            )
-        span = find_word(word, text, offsets)
-    if span is None:
-        raise DataError(
-            f"sentence {number} does not have the word {(word or '')[:40]!r}: {start_of(text)!r}; "
-            "mark the word that you mean, like [[this]]"
-        )
-    return _marked_usage(tokens, offsets, span, number)
+    spelling = split_phrase(word)
+    tokens = usage.sentence.tokens
+    if tokens[usage.begin : usage.end] == spelling:
+        return usage
+    changed = (*tokens[: usage.begin], *spelling, *tokens[usage.end :])
+    return Usage(Tokens.given(changed), usage.begin, usage.begin + len(spelling), usage.place)
 
 
-def marked_usages(tokenizer: Tokenizer, sentence: str, *, number: int = 1) -> list[Usage]:
-    """Where all the marked words stand, one or more, in one sentence."""
-    text, spans = without_marks(sentence, number)
-    if not spans:
-        raise DataError(
-            f"sentence {number}: expected a word that is marked like [[this]], found none: {start_of(text)!r}"
-        )
-    tokens = tokenizer(text)
-    offsets = tokens.offsets or joined_places(tokens.tokens)
-    return [_marked_usage(tokens, offsets, span, number) for span in spans]
+def unit_rows(vectors: Vectors, *, norms: Vectors | None = None, dtype: Any = np.float64) -> NDArray[Any]:
+    """Scale the rows (row, width) to unit length, in a new array of ``dtype``; zero rows stay zero.
+
+    ``norms`` (row,) are the lengths of the rows, if they are already known.
+    """
+    rows = np.array(vectors, dtype=dtype)
+    norms = np.linalg.norm(rows, axis=1) if norms is None else np.asarray(norms)
+    rows /= np.where(norms > 0, norms, 1.0).astype(rows.dtype)[:, None]
+    return rows
 
 
-def _marked_usage(tokens: Tokens, offsets: Sequence[Span], span: Span, number: int) -> Usage:
-    inside = [k for k, (begin, end) in enumerate(offsets) if begin < span[1] and end > span[0]]
-    if not inside:  # such as a character that the tokeniser leaves out
-        found = (tokens.text or "")[slice(*span)]
-        raise DataError(f"sentence {number}: expected a word between [[ and ]], found {found!r:.40}")
-    begin, end = offsets[inside[0]][0], offsets[inside[-1]][1]
-    if begin < span[0] or end > span[1]:
-        text = tokens.text or " ".join(tokens.tokens)
-        _log.warning(
-            "sentence %d: %r is part of a token, which is taken: %r; is the tokenizer right?",
-            number,
-            text[slice(*span)][:40],
-            text[begin:end][:80],
-        )
-    return Usage(tokens, inside[0], inside[-1] + 1, f"sentence {number}")
-
+# --- Files of the Diachronic Word Usage Graphs (DWUG, Schlechtweg et al. 2021) ----------------------
 
 COLUMNS = ("lemma", "grouping", "context_tokenized", "indexes_target_token_tokenized", "identifier")
-
-_NAME = re.compile(r"(.+\.)?uses\.(csv|tsv)(\.(gz|xz|bz2|zst))?")
+_FILE_NAME = re.compile(r"(.+\.)?uses\.(csv|tsv)(\.(gz|xz|bz2|zst))?")
 _PART_OF_SPEECH = re.compile(r"(?<=.)_[a-z]{2}$")
-_PLACE = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?")
+_TOKEN_INDEX = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?")
 
-Uses = dict[str, dict[str, list[Usage]]]  # by word, then by period
+UsesByPeriod = dict[str, dict[str, list[Usage]]]  # lemma -> period -> usages
 
 
-def read_uses(folder: str | Path) -> Uses:
-    """The usages in all files below ``folder``; words in order, the periods of each in order."""
+def read_uses(folder: str | Path) -> UsesByPeriod:
+    """Read all DWUG files below a folder: ``uses.csv`` or ``WORD.uses.csv``, compressed or not.
+
+    The files are separated by tabs, without quoting. Lemmatizer and the periods of each lemma are sorted.
+    """
     root = Path(folder)
     if not root.is_dir():
-        raise DataError(f"{shown(root)}: expected a folder with files of uses, found none")
-    files = sorted(path for path in root.rglob("*uses.*") if _NAME.fullmatch(path.name) and path.is_file())
+        raise DataError(f"{format_path(root)}: expected a folder with uses.csv files, found no such folder")
+    files = sorted(
+        path for path in root.rglob("*uses.*") if _FILE_NAME.fullmatch(path.name) and path.is_file()
+    )
     if not files:
-        raise DataError(f"{shown(root)}: expected files uses.csv or WORD.uses.csv, found none")
-    found: Uses = {}
+        raise DataError(f"{format_path(root)}: expected files uses.csv or WORD.uses.csv, found none")
+    uses: UsesByPeriod = {}
     for path in files:
-        for word, periods in read_uses_file(path).items():
-            for period, usages in periods.items():
-                found.setdefault(word, {}).setdefault(period, []).extend(usages)
-    return {word: {period: found[word][period] for period in in_order(found[word])} for word in sorted(found)}
+        for lemma, period, usage in _read_uses_file(path):
+            uses.setdefault(lemma, {}).setdefault(period, []).append(usage)
+    return {
+        lemma: {period: uses[lemma][period] for period in sort_periods(uses[lemma])} for lemma in sorted(uses)
+    }
 
 
-def read_uses_file(path: Path) -> Uses:
-    """The usages of one file; an error names its line."""
+def _read_uses_file(path: Path) -> Iterator[tuple[str, str, Usage]]:
+    """Yield lemma, period and usage of each row."""
     lines = read_lines(path)
-    first = next(lines, None)
-    names = [] if first is None else first.text.removeprefix("\ufeff").split("\t")
+    header = next(lines, None)
+    names = [] if header is None else header.text.removeprefix("\ufeff").split("\t")
     missing = [name for name in COLUMNS if name not in names]
     if missing:
         raise DataError(
-            f"{shown(path)}:1: expected columns {', '.join(COLUMNS)}; missing {', '.join(missing)}"
+            f"{format_path(path)}:1: expected columns {', '.join(COLUMNS)}; missing {', '.join(missing)}"
         )
-    places = [names.index(name) for name in COLUMNS]
-    found: Uses = {}
+    columns = [names.index(name) for name in COLUMNS]
     for line in lines:
         if not line.text:
             continue
         fields = line.text.split("\t")
         if len(fields) != len(names):
-            raise DataError(f"{_place(line)}: expected {len(names)} columns, found {len(fields)}")
-        word, period, text, index, identifier = (fields[place] for place in places)
-        if not word or not period:
-            raise DataError(f"{_place(line)}: expected a lemma and a grouping, found {word!r} and {period!r}")
-        usage = _usage_of_row(line, text, index, identifier)
-        found.setdefault(word, {}).setdefault(period, []).append(usage)
-    return found
+            raise DataError(f"{_location(line)}: expected {len(names)} columns, found {len(fields)}")
+        lemma, period, text, index, identifier = (fields[column] for column in columns)
+        if not lemma or not period:
+            raise DataError(
+                f"{_location(line)}: expected a lemma and a grouping, found {lemma!r} and {period!r}"
+            )
+        yield lemma, period, _parse_use(line, text, index, identifier)
 
 
-def spelling_of(lemma: str) -> str:
-    """The word that a lemma stands for: DWUG's English ones name the part of speech, too (``head_nn``)."""
-    return _PART_OF_SPEECH.sub("", lemma)
-
-
-def in_order(periods: Iterable[str]) -> list[str]:
-    """Periods by their numbers where all are numbers, else by their names."""
-    given = list(periods)
-    are_numbers = all(period.isascii() and period.isdigit() for period in given)
-    return sorted(given, key=(lambda period: (int(period), period)) if are_numbers else str)
-
-
-def _usage_of_row(line: Line, text: str, index: str, identifier: str) -> Usage:
-    tokens = text.split(" ")  # the index counts what single spaces part
-    match = _PLACE.fullmatch(index.strip())
+def _parse_use(line: Line, text: str, index: str, identifier: str) -> Usage:
+    tokens = text.split(" ")  # DWUG counts tokens between single spaces
+    match = _TOKEN_INDEX.fullmatch(index.strip())
     if match is None:
-        raise DataError(
-            f"{_place(line)}: expected the number of a token, or two like 3:5, found {index!r:.40}"
-        )
+        raise DataError(f"{_location(line)}: expected a token index such as 3 or 3:5, found {index!r:.40}")
     begin = int(match[1])
     end = begin + 1 if match[2] is None else int(match[2])
     if not begin < end <= len(tokens):
-        raise DataError(f"{_place(line)}: expected a place within {len(tokens)} tokens, found {index!r:.40}")
-    return Usage(Tokens.given(tokens), begin, end, identifier or _place(line))
+        raise DataError(
+            f"{_location(line)}: expected an index within {len(tokens)} tokens, found {index!r:.40}"
+        )
+    return Usage(Tokens.given(tokens), begin, end, identifier or _location(line))
 
 
-def _place(line: Line) -> str:
+def _location(line: Line) -> str:
     return f"{line.path}:{line.number}"
+
+
+def strip_part_of_speech(lemma: str) -> str:
+    """Remove the part of speech from a DWUG lemma: ``head_nn`` becomes ``head``."""
+    return _PART_OF_SPEECH.sub("", lemma)
+
+
+def sort_periods(periods: Iterable[str]) -> list[str]:
+    """Sort periods as numbers if all of them are numbers, otherwise by name."""
+    names = list(periods)
+    are_numbers = all(name.isascii() and name.isdigit() for name in names)
+    return sorted(names, key=(lambda name: (int(name), name)) if are_numbers else str)

@@ -53,7 +53,7 @@ class PairSimilarities:
     pairs: tuple[WordPair, ...]
     cosines: Mapping[str, Cosines]
 
-    def rows(self, judged: Sequence[PairJudgements] = ()) -> Iterator[dict[str, Any]]:
+    def rows(self, judged: Sequence[PairJudgments] = ()) -> Iterator[dict[str, Any]]:
         """For each pair and layer its number, from 1, cosine, judgement (None: not judged) and sentences."""
         says = {one.layer: one.is_same for one in judged}
         for k, pair in enumerate(self.pairs):
@@ -71,7 +71,7 @@ class PairSimilarities:
 
 
 @dataclass(frozen=True, eq=False)
-class PairJudgements:
+class PairJudgments:
     """What a layer's cosines say with the threshold that was best on other pairs."""
 
     layer: str
@@ -181,7 +181,7 @@ def best_threshold(cosines: Cosines, is_same: Truths) -> float:
 
 def judge(
     found: PairSimilarities, is_same: Truths | None, *, tuned_on: PairSimilarities, tuned_is_same: Truths
-) -> list[PairJudgements]:
+) -> list[PairJudgments]:
     """What each layer says, and how often that is right, with the threshold best on ``tuned_on``."""
     judged = []
     for layer, cosines in found.cosines.items():
@@ -192,7 +192,7 @@ def judge(
         if is_same is not None:
             n_right, n = int((says == is_same).sum()), len(is_same)
             accuracy, interval = n_right / n, wilson(n_right, n)
-        judged.append(PairJudgements(layer, threshold, tuned, accuracy, interval, says))
+        judged.append(PairJudgments(layer, threshold, tuned, accuracy, interval, says))
     return judged
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from elmo.errors import DataError
-from elmo.storage.files import open_regular, reason, shown
+from elmo.storage.files import format_error, format_path, open_regular
 
 Pos = Literal["noun", "verb", "adj", "adv"]
 PARTS_OF_SPEECH: tuple[Pos, ...] = ("noun", "verb", "adj", "adv")
@@ -84,7 +84,7 @@ class WordNet:
         self._exceptions = cache(self._read_exceptions)
 
     def __repr__(self) -> str:
-        return f"WordNet({shown(self.folder)!r})"
+        return f"WordNet({format_path(self.folder)!r})"
 
     def senses(self, lemma: str, pos: Pos) -> tuple[Sense, ...]:
         """The senses of a base form, the most frequent first; none for a word that is not there."""
@@ -99,7 +99,7 @@ class WordNet:
         """The sense of a key; ``DataError`` where WordNet has none."""
         place = bisect_left(self._index.keys, key)
         if place == len(self._index.keys) or self._index.keys[place] != key:
-            raise DataError(f"{shown(self.folder / _INDEX)}: has no sense {key[:80]!r}")
+            raise DataError(f"{format_path(self.folder / _INDEX)}: has no sense {key[:80]!r}")
         return self._sense(place)
 
     def gloss(self, key: str) -> str:
@@ -112,7 +112,7 @@ class WordNet:
         head, bar, gloss = line.partition(" | ")
         if not bar or not head.startswith(f"{sense.offset:08d} "):
             raise DataError(
-                f"{shown(path)}: expected the synset of {key} at byte {sense.offset}, found {line[:40]!r}; "
+                f"{format_path(path)}: expected the synset of {key} at byte {sense.offset}, found {line[:40]!r}; "
                 "are the files of one version?"
             )
         return gloss.strip()
@@ -186,7 +186,7 @@ def find_wordnet() -> Path:
 def _with_index(folder: Path, what: str) -> Path:
     if not (folder / _INDEX).is_file():
         raise DataError(
-            f"{shown(folder)}: expected WordNet's {_INDEX} in {what}, found none; {HOW_TO_GET_IT}"
+            f"{format_path(folder)}: expected WordNet's {_INDEX} in {what}, found none; {HOW_TO_GET_IT}"
         )
     return folder
 
@@ -213,7 +213,7 @@ def _read_index(path: Path) -> _Index:
             parts = line.split()
             if len(parts) != 4 or not is_key(parts[0]) or not all(map(str.isdecimal, parts[1:])):
                 raise DataError(
-                    f"{shown(path)}:{number}: expected a sense key, an offset, a sense number and a count, "
+                    f"{format_path(path)}:{number}: expected a sense key, an offset, a sense number and a count, "
                     f"found {line[:80]!r}"
                 )
     if keys != sorted(keys):
@@ -229,7 +229,7 @@ def _read_exceptions(path: Path) -> dict[str, tuple[str, ...]]:
         form, *bases = line.split() or [""]
         if not bases:
             raise DataError(
-                f"{shown(path)}:{number}: expected a form and its base forms, found {line[:80]!r}"
+                f"{format_path(path)}:{number}: expected a form and its base forms, found {line[:80]!r}"
             )
         found[form] = (*found.get(form, ()), *bases)
     return found
@@ -242,4 +242,4 @@ def _read_text(path: Path) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{shown(path)}:{line}: expected UTF-8, found {reason(error)}") from error
+        raise DataError(f"{format_path(path)}:{line}: expected UTF-8, found {format_error(error)}") from error

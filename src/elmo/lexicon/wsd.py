@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.errors import ConfigError, DataError, FormatError, OutputError
-from elmo.jobs.run import fingerprint_now
-from elmo.lexicon.search import unit_rows
+from elmo.jobs.run import compute_fingerprint
+from elmo.lexicon.usages import unit_rows
 from elmo.lexicon.sense_corpora import Instance, SenseSentence
-from elmo.lexicon.usages import embed_usages, marked_usages
+from elmo.lexicon.usages import embed_usages, find_marked_usages
 from elmo.lexicon.wordnet import PARTS_OF_SPEECH, Pos, WordNet, is_key
-from elmo.storage.atomic import replacing
-from elmo.storage.files import make_parents, open_regular, reason, shown
+from elmo.storage.atomic import atomic_file, make_parents
+from elmo.storage.files import format_error, format_path, open_regular
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
@@ -97,7 +97,7 @@ class SenseCentroids:
 
     def check_model(self, elmo: Elmo) -> None:
         """Refuse a model whose vectors are not comparable with these."""
-        if (found := fingerprint_now(elmo, start=self.start)) != self.model:
+        if (found := compute_fingerprint(elmo, start=self.start)) != self.model:
             raise ConfigError(
                 f"these senses were learned with the model {self.model[:12]}…, but the model given is "
                 f"{found[:12]}…; give that model, or train senses with this one"
@@ -177,7 +177,7 @@ class SenseCentroids:
         about = {"format": _FORMAT, "version": _VERSION, "model": self.model, "layers": self.layers}
         path = Path(path)
         make_parents(path)
-        with replacing(path) as temporary:
+        with atomic_file(path) as temporary:
             temporary.touch()
             mode = temporary.stat().st_mode
             save_file(tensors, temporary, metadata=about | {"start": self.start})
@@ -196,10 +196,10 @@ class SenseCentroids:
                 names = set(file.keys()) & set(_DTYPES)
                 tensors = {name: cast("NDArray[Any]", file.get_tensor(name)) for name in names}
         except (SafetensorError, OSError, ValueError, TypeError) as error:
-            raise FormatError(f"{shown(path)}: expected a file of senses, found {reason(error)}") from error
+            raise FormatError(f"{format_path(path)}: expected a file of senses, found {format_error(error)}") from error
         if (about.get("format"), about.get("version")) != (_FORMAT, _VERSION):
             raise FormatError(
-                f"{shown(path)}: expected senses from elmo wsd --train, found {str(about)[:80]}"
+                f"{format_path(path)}: expected senses from elmo wsd --train, found {str(about)[:80]}"
             )
         keys = _checked_keys(tensors, path)
         return cls(
@@ -239,7 +239,7 @@ def _checked_keys(tensors: Mapping[str, NDArray[Any]], path: Path) -> tuple[str,
         if (counts < 1).any() or not all(np.isfinite(tensors[name]).all() for name in rows):
             problems.append("expected counts from 1 and finite vectors")
     if problems:
-        raise FormatError(f"{shown(path)}: {'; '.join(problems)}; train it again")
+        raise FormatError(f"{format_path(path)}: {'; '.join(problems)}; train it again")
     return tuple(keys)
 
 
@@ -263,7 +263,7 @@ def train(
             rows.append(vectors.astype(np.float16))
         if not np.isfinite(rows[-1]).all():
             raise OutputError("a number of the senses' vectors does not fit float16, in which they are kept")
-    model = fingerprint_now(elmo, start=start)
+    model = compute_fingerprint(elmo, start=start)
     width = rows or [np.zeros((0, 0), np.float16)]
     return SenseCentroids.of(keys, np.concatenate(width), model=model, layers=str(layers), start=start)
 
@@ -355,7 +355,7 @@ def disambiguate_text(
 
     ``number`` is the text's among several, for messages.
     """
-    sentence = SenseSentence.of_usages(marked_usages(elmo.tokenizer, text, number=number), pos=pos)
+    sentence = SenseSentence.of_usages(find_marked_usages(elmo.tokenizer, text, number=number), pos=pos)
     answers = list(disambiguate(elmo, [sentence], senses, wordnet=wordnet, method=method))
     for answer in answers:
         if not answer.senses:

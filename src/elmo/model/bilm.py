@@ -1,6 +1,11 @@
-"""All layers of a biLM for a batch of sentences, with the mask that says which tokens are true.
+"""The bidirectional language model (biLM) of ELMo: token ids to the states of all layers.
 
-Token ids in, all layers out: a token layer under a forward and a backward stack of LSTMs.
+A token layer computes one vector per token. Two stacks of LSTM layers read these vectors, one from left to
+right and one from right to left (Peters et al. 2018).
+
+``BiLm.forward`` is the definition of the network. ``elmo.engine`` computes the same layers faster, with the
+weights of a ``BiLm``; encoding, prediction and training run through the engine. Use ``BiLm`` directly to
+read or change the network, to backpropagate through all layers, or to run it on another device.
 """
 
 from __future__ import annotations
@@ -19,29 +24,33 @@ from elmo.model.token_layer import CharCnn, IdEmbedding, TokenLayer
 
 @dataclass(frozen=True)
 class Layers:
-    """Layer 0 is the token layer, doubled; layer l is [forward_l; backward_l]. Padding is zero."""
+    """The states of all layers for a batch of sentences.
+
+    Layer 0 is the token layer, repeated to the width of the others; layer l is ``[forward_l; backward_l]``.
+    Padding is zero.
+    """
 
     states: Tensor  # (batch, layer, time, width)
-    mask: Tensor  # (batch, time), True for true tokens, the boundaries among them
+    mask: Tensor  # (batch, time), True for tokens and boundaries, False for padding
     has_boundaries: bool = True
 
     @property
     def lengths(self) -> Tensor:
-        """True tokens of each sentence, (batch,)."""
+        """Number of tokens in each sentence, (batch,)."""
         return self.mask.sum(dim=1)
 
     def without_boundaries(self) -> Layers:
-        """The same sentences without the tokens that open and close them."""
+        """Remove the boundary tokens at the start and the end of each sentence."""
         if not self.has_boundaries:
             return self
-        mask = self.mask[:, 2:]  # a sentence of n tokens and two boundaries has n true tokens left
+        mask = self.mask[:, 2:]  # True for n tokens of a sentence with n tokens and two boundaries
         states = torch.where(mask[:, None, :, None], self.states[:, :, 1:-1], 0)
         return Layers(states, mask, has_boundaries=False)
 
 
 @dataclass(frozen=True)
 class BiLmState:
-    """The recurrent state of both stacks: what a sentence starts from, and what it leaves behind."""
+    """The recurrent state of both stacks, before or after a sentence."""
 
     hidden: Tensor  # (direction, layer, batch, width)
     cell: Tensor  # (direction, layer, batch, cell)
@@ -50,19 +59,27 @@ class BiLmState:
         """The state of one LSTM layer."""
         return LstmState(self.hidden[direction, layer], self.cell[direction, layer])
 
+    @classmethod
+    def stack(cls, directions: list[list[LstmState]]) -> BiLmState:
+        """Combine the states of single layers, one list of layers per direction."""
+        return cls(
+            hidden=torch.stack([torch.stack([layer.hidden for layer in stack]) for stack in directions]),
+            cell=torch.stack([torch.stack([layer.cell for layer in stack]) for stack in directions]),
+        )
+
 
 @dataclass(frozen=True)
 class BiLmOutput:
-    """Layers of a batch, boundaries included, and the state after each row's last token."""
+    """The layers of a batch, boundaries included, and the state after the last token of each row."""
 
     layers: Layers
     state: BiLmState
 
 
 class BiLm(nn.Module):
-    """Two language models, one reading forward and one backward, over one shared token layer.
+    """A forward and a backward language model that share one token layer.
 
-    State is an argument and a result: the same call gives the same vectors, whatever came before.
+    The recurrent state is an argument and a result, so a call depends only on its arguments.
     """
 
     def __init__(
@@ -81,7 +98,7 @@ class BiLm(nn.Module):
 
     @classmethod
     def from_config(cls, config: BiLmConfig) -> Self:
-        """A biLM of that shape, with random weights."""
+        """Build a biLM with random weights."""
         chars, words, lstm = config.chars, config.words, config.lstm
         cnn = word_embed = projection = None
         token_width = 0
@@ -100,7 +117,7 @@ class BiLm(nn.Module):
         if config.has_token_projection:
             projection = nn.Linear(token_width, lstm.state_width)
 
-        def stack() -> nn.ModuleList:
+        def build_stack() -> nn.ModuleList:
             return nn.ModuleList(
                 ProjectedLstm(
                     input_width=lstm.state_width,
@@ -115,8 +132,8 @@ class BiLm(nn.Module):
 
         return cls(
             token_layer=TokenLayer(cnn=cnn, word_embed=word_embed, projection=projection),
-            forward_stack=stack(),
-            backward_stack=stack(),
+            forward_stack=build_stack(),
+            backward_stack=build_stack(),
             has_skip=lstm.has_skip,
         )
 
@@ -128,9 +145,14 @@ class BiLm(nn.Module):
         lengths: Tensor | None = None,
         state: BiLmState | None = None,
     ) -> BiLmOutput:
-        """All layers of ``char_ids`` (batch, time, char), ``word_ids`` (batch, time), boundaries included.
+        """Compute all layers for a padded batch of sentences, boundaries included.
 
-        ``lengths`` (batch,) counts each row's true tokens; without it, tokens of all-zero ids are padding.
+        Args:
+            char_ids: Character ids (batch, time, char), if the model reads characters.
+            word_ids: Word ids (batch, time), if the model reads words.
+            lengths: Number of tokens in each row, (batch,). By default, tokens whose ids are all zero are
+                padding.
+            state: The state before the first token. By default, all zeros.
         """
         if lengths is None:
             if char_ids is not None:
@@ -138,11 +160,11 @@ class BiLm(nn.Module):
             elif word_ids is not None:
                 lengths = (word_ids > 0).sum(dim=1)
             else:
-                raise ShapeError("a biLM reads char_ids, word_ids or both, but was given neither")
-        return self.contextualise(self.token_layer(char_ids, word_ids), lengths, state=state)
+                raise ShapeError("expected char_ids, word_ids or both, found neither")
+        return self.contextualize(self.token_layer(char_ids, word_ids), lengths, state=state)
 
-    def contextualise(self, tokens: Tensor, lengths: Tensor, *, state: BiLmState | None = None) -> BiLmOutput:
-        """All layers for token vectors (batch, time, width) whose rows have ``lengths`` true tokens."""
+    def contextualize(self, tokens: Tensor, lengths: Tensor, *, state: BiLmState | None = None) -> BiLmOutput:
+        """Compute all layers from token vectors (batch, time, width) with ``lengths`` (batch,)."""
         batch, time, _ = tokens.shape
         if lengths.shape != (batch,):
             raise ShapeError(f"expected lengths of shape ({batch},), found {tuple(lengths.shape)}")
@@ -151,50 +173,45 @@ class BiLm(nn.Module):
         elif state.hidden.shape[1:3] != (len(self.forward_stack), batch):
             raise ShapeError(
                 f"expected a state of {len(self.forward_stack)} layers and {batch} rows, "
-                f"found {state.hidden.size(1)} and {state.hidden.size(2)}"
+                f"found {state.hidden.size(1)} layers and {state.hidden.size(2)} rows"
             )
         steps = torch.arange(time, device=tokens.device)
         mask = steps < lengths[:, None]  # (batch, time)
-        # Where a row's token t goes when the row is read backward: its true tokens change places,
-        # its padding stays behind them.
-        mirror = torch.where(mask, lengths[:, None] - 1 - steps, steps)
+        # The index that reverses the tokens of each row and leaves its padding at the end.
+        reversal = torch.where(mask, lengths[:, None] - 1 - steps, steps)  # (batch, time)
         tokens = torch.where(mask[:, :, None], tokens, 0)
 
-        forward, forward_states = self._read(self.forward_stack, tokens, mask, state=state, direction=0)
-        mirrored = _take(tokens, mirror)
-        backward, backward_states = self._read(self.backward_stack, mirrored, mask, state=state, direction=1)
-        layers = [torch.cat([tokens, tokens], dim=2)]
-        for ahead, behind in zip(forward, backward, strict=True):
-            layers.append(torch.cat([ahead, _take(behind, mirror)], dim=2))
-        both = (forward_states, backward_states)
+        forward, forward_states = self._run_stack(self.forward_stack, tokens, mask, state=state, direction=0)
+        backward, backward_states = self._run_stack(
+            self.backward_stack, _take(tokens, reversal), mask, state=state, direction=1
+        )
+        layers = [torch.cat([tokens, tokens], dim=2)]  # (batch, time, 2 · width) each
+        for left_to_right, right_to_left in zip(forward, backward, strict=True):
+            layers.append(torch.cat([left_to_right, _take(right_to_left, reversal)], dim=2))
         return BiLmOutput(
-            layers=Layers(torch.stack(layers, dim=1), mask),
-            state=BiLmState(
-                hidden=torch.stack([torch.stack([s.hidden for s in stack]) for stack in both]),
-                cell=torch.stack([torch.stack([s.cell for s in stack]) for stack in both]),
-            ),
+            layers=Layers(torch.stack(layers, dim=1), mask),  # (batch, layer, time, 2 · width)
+            state=BiLmState.stack([forward_states, backward_states]),
         )
 
     def zero_state(self, batch: int) -> BiLmState:
-        """The state before anything was read."""
-        first = cast("ProjectedLstm", self.forward_stack[0])
-        like = first.state_weight
+        """An all-zero state for ``batch`` rows."""
+        weight = cast("ProjectedLstm", self.forward_stack[0]).state_weight
         n_layers = len(self.forward_stack)
         return BiLmState(
-            hidden=like.new_zeros(2, n_layers, batch, like.size(1)),
-            cell=like.new_zeros(2, n_layers, batch, like.size(0) // 4),
+            hidden=weight.new_zeros(2, n_layers, batch, weight.size(1)),
+            cell=weight.new_zeros(2, n_layers, batch, weight.size(0) // 4),
         )
 
-    def _read(
+    def _run_stack(
         self, stack: nn.ModuleList, inputs: Tensor, mask: Tensor, *, state: BiLmState, direction: int
     ) -> tuple[list[Tensor], list[LstmState]]:
-        """One direction: the output of every layer (batch, time, width), and every layer's last state."""
+        """Run one direction: the output (batch, time, width) and the last state of every layer."""
         outputs: list[Tensor] = []
         states: list[LstmState] = []
         for index, lstm in enumerate(stack):
             output, last = lstm(inputs, mask, state.at(direction, index))
             if self.has_skip and index > 0:
-                output = output + inputs  # the layer's own recurrence goes on without the skip
+                output = output + inputs  # the recurrent state does not include the skip connection
             outputs.append(output)
             states.append(last)
             inputs = output
@@ -202,5 +219,5 @@ class BiLm(nn.Module):
 
 
 def _take(x: Tensor, index: Tensor) -> Tensor:
-    """x[b, index[b, t]] for x (batch, time, width)."""
+    """Compute x[b, index[b, t]] for x (batch, time, width)."""
     return x.gather(1, index[:, :, None].expand_as(x))

@@ -1,8 +1,8 @@
-"""Vectors in, the same with some of their numbers dropped out (Srivastava et al. 2014).
+"""Dropout for task models (Srivastava et al. 2014), with fewer random bits than torch uses.
 
-On a processor torch draws a number in 32 bits for each one that may be dropped, which takes a tenth to a
-quarter of a task's training. Here four are made of 64 bits: a share is met to 1/65536. (``train.dropout``
-draws as torch does: it is a small part of a biLM's training, whose bytes must stay what they were.)
+On a CPU, torch draws 32 random bits per element, which takes 10 to 25 percent of the training time of a task.
+This module draws 16 bits per element, so a rate is accurate to 1/65536. Training a biLM uses torch's own
+draws (``elmo.train``), where dropout takes little time.
 """
 
 from __future__ import annotations
@@ -14,40 +14,43 @@ from torch import Tensor, nn
 
 from elmo.errors import ConfigError
 
-_STEPS = 1 << 16  # of a draw
-_DRAWS = 4  # of 64 bits
+_LEVELS = 1 << 16  # values of a 16-bit draw
+_DRAWS_PER_INT64 = 4
 
 
 class Dropout(nn.Module):
-    """Drops ``share`` of all numbers in training; the others grow, so that the mean stays as it was."""
+    """Set a share ``rate`` of all elements to zero in training and scale up the others."""
 
-    def __init__(self, share: float, *, is_locked: bool = False) -> None:
-        """``is_locked``: of (batch, time, …) the same units at all times (Gal and Ghahramani 2016)."""
+    def __init__(self, rate: float, *, is_locked: bool = False) -> None:
+        """Build the layer; ``is_locked`` drops the same units at all times of (batch, time, …).
+
+        Locked dropout is also known as variational dropout (Gal and Ghahramani 2016).
+        """
         super().__init__()
-        if not 0.0 <= share < 1.0:
-            raise ConfigError(f"dropout must lie in 0..1, below 1, found {share}")
-        self.share = share
+        if not 0.0 <= rate < 1.0:
+            raise ConfigError(f"dropout must be at least 0 and below 1, found {rate}")
+        self.rate = rate
         self.is_locked = is_locked
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` of any shape, or (batch, time, …) where the units are locked."""
-        if not self.training or self.share == 0.0:
+        """Apply dropout to ``x`` of any shape, or (batch, time, …) if locked."""
+        if not self.training or self.rate == 0.0:
             return x
-        return x * kept_units(x[:, :1].shape if self.is_locked else x.shape, self.share, like=x)
+        return x * dropout_mask(x[:, :1].shape if self.is_locked else x.shape, self.rate, like=x)
 
     def extra_repr(self) -> str:
-        """For those who print a network."""
-        return f"{self.share}, is_locked={self.is_locked}"
+        """Describe the options in the ``repr`` of a network."""
+        return f"{self.rate}, is_locked={self.is_locked}"
 
 
-def kept_units(shape: Sequence[int], share: float, *, like: Tensor) -> Tensor:
-    """Zeros for ``share`` of the numbers, and for the rest what keeps the mean as it was."""
+def dropout_mask(shape: Sequence[int], rate: float, *, like: Tensor) -> Tensor:
+    """Draw a mask to multiply with: zero for a share ``rate``, otherwise the factor that keeps the mean."""
     if like.device.type != "cpu":
-        kept = torch.empty(tuple(shape), device=like.device, dtype=like.dtype).bernoulli_(1 - share)
-        return kept / (1 - share)
+        mask = torch.empty(tuple(shape), device=like.device, dtype=like.dtype).bernoulli_(1 - rate)
+        return mask / (1 - rate)
     n = torch.Size(shape).numel()
-    bits = torch.empty(-(-n // _DRAWS), dtype=torch.int64, device=like.device)
-    bits.random_(-(1 << 63), None)  # all 64 of them are drawn
-    n_dropped = min(round(share * _STEPS), _STEPS - 1)
-    is_kept = bits.view(torch.int16)[:n] >= n_dropped - _STEPS // 2
-    return is_kept.to(like.dtype).mul_(_STEPS / (_STEPS - n_dropped)).view(tuple(shape))
+    bits = torch.empty(-(-n // _DRAWS_PER_INT64), dtype=torch.int64, device=like.device)
+    bits.random_(-(1 << 63), None)  # all 64 bits are random
+    n_dropped = min(round(rate * _LEVELS), _LEVELS - 1)
+    is_kept = bits.view(torch.int16)[:n] >= n_dropped - _LEVELS // 2
+    return is_kept.to(like.dtype).mul_(_LEVELS / (_LEVELS - n_dropped)).view(tuple(shape))

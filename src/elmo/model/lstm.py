@@ -1,4 +1,4 @@
-"""One LSTM layer with a projection, one direction: vectors and a state in, vectors and a state out."""
+"""One LSTM layer with a projection and clipping, in one direction (Sak et al. 2014)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class LstmState:
-    """What an LSTM layer remembers of each row."""
+    """The recurrent state of one LSTM layer."""
 
     hidden: Tensor  # (batch, width)
     cell: Tensor  # (batch, cell)
 
 
 class ProjectedLstm(nn.Module):
-    """An LSTM whose cells are clipped and whose states are projected, then clipped (Sak et al. 2014).
+    """An LSTM that clips its cells, projects its hidden state, and clips the projection.
 
-    ``nn.LSTM`` projects but cannot clip, so the loop over time is our own. Gates are ordered i, f, j, o,
-    where j is the candidate.
+    ``nn.LSTM`` can project but not clip, so this module loops over time. The gates are in the order i, f, j,
+    o, where j is the candidate. There is no projection if ``state_width`` equals ``cell_width``.
     """
 
     def __init__(
@@ -49,33 +49,34 @@ class ProjectedLstm(nn.Module):
                 nn.init.xavier_uniform_(weight)
 
     def forward(self, inputs: Tensor, mask: Tensor, state: LstmState) -> tuple[Tensor, LstmState]:
-        """Read ``inputs`` (batch, time, width); where ``mask`` (batch, time) is False nothing happens.
+        """Read ``inputs`` (batch, time, width), skipping tokens where ``mask`` (batch, time) is False.
 
-        Returns the states (batch, time, width), zero where masked, and each row's last state.
+        Returns the hidden states (batch, time, width), zero where masked, and the last state of each row.
         """
         input_gates = F.linear(inputs, self.input_weight, self.bias)  # (batch, time, 4 · cell)
         outputs: list[Tensor] = []
         for t in range(inputs.size(1)):
             new = self.step(input_gates[:, t], state)
-            is_true = mask[:, t, None]
-            outputs.append(torch.where(is_true, new.hidden, 0))
+            is_token = mask[:, t, None]  # (batch, 1)
+            outputs.append(torch.where(is_token, new.hidden, 0))
             state = LstmState(
-                torch.where(is_true, new.hidden, state.hidden),
-                torch.where(is_true, new.cell, state.cell),
+                torch.where(is_token, new.hidden, state.hidden),
+                torch.where(is_token, new.cell, state.cell),
             )
         return torch.stack(outputs, dim=1), state
 
     def step(
         self, input_gates: Tensor, state: LstmState, *, linear: Callable[[Tensor, Tensor], Tensor] = F.linear
     ) -> LstmState:
-        """One token: ``input_gates`` (batch, 4 · cell) already hold W x + b; ``linear`` is x · Wᵀ."""
-        i, f, j, o = (input_gates + linear(state.hidden, self.state_weight)).chunk(4, dim=1)
+        """Read one token per row; ``input_gates`` (batch, 4 · cell) is W x + b, ``linear`` computes x · Wᵀ."""
+        gates = input_gates + linear(state.hidden, self.state_weight)  # (batch, 4 · cell)
+        i, f, j, o = gates.chunk(4, dim=1)  # (batch, cell) each
         cell = (f + self.forget_bias).sigmoid() * state.cell + i.sigmoid() * j.tanh()
         if self.cell_clip is not None:
             cell = cell.clamp(-self.cell_clip, self.cell_clip)
-        hidden = o.sigmoid() * cell.tanh()
+        hidden = o.sigmoid() * cell.tanh()  # (batch, cell)
         if self.projection is not None:
-            hidden = linear(hidden, self.projection)
-            if self.state_clip is not None:  # TensorFlow clips what it projects, and only that
+            hidden = linear(hidden, self.projection)  # (batch, width)
+            if self.state_clip is not None:  # TensorFlow clips a hidden state only if it is projected
                 hidden = hidden.clamp(-self.state_clip, self.state_clip)
         return LstmState(hidden, cell)

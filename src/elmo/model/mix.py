@@ -1,4 +1,4 @@
-"""Layers of a biLM in, one vector per token out (Peters et al. 2018, Eq. 1)."""
+"""The learned mix of the layers: one vector per token for a task (Peters et al. 2018, Eq. 1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elmo.model.dropout import Dropout
 
 
 class LayerMix(nn.Module):
-    """ELMo_k = γ · Σ_j s_j · h_{k,j}, where s = softmax(w); w and γ are learned unless ``is_fixed``."""
+    """ELMo_k = γ · Σ_j s_j · h_{k,j}, where s = softmax(w). w and γ are learned unless ``is_fixed``."""
 
     def __init__(
         self,
@@ -28,14 +28,21 @@ class LayerMix(nn.Module):
         dropout: float = 0.0,
         keep_boundaries: bool = False,
     ) -> None:
-        """Start from ``weights`` (before the softmax; equal shares when None) and ``gamma``.
+        """Build a mix of ``n_layers`` layers.
 
-        ``top_only`` takes the last layer alone; ``layer_norm`` normalises each true token's vector in each
-        layer before it is weighed; ``keep_boundaries`` leaves a sentence's opening and closing tokens in.
+        Args:
+            n_layers: Number of layers, the token layer included.
+            weights: Initial w, one per layer, before the softmax. By default, all layers have equal shares.
+            gamma: Initial γ.
+            is_fixed: Do not learn w and γ.
+            top_only: Use only the last layer, scaled by γ.
+            layer_norm: Normalize the vector of each token in each layer before mixing.
+            dropout: Dropout rate of the mixed vectors.
+            keep_boundaries: Keep the boundary tokens of each sentence.
         """
         super().__init__()
         if top_only and weights is not None:
-            raise ConfigError("a mix of the top layer only takes no weights")
+            raise ConfigError("top_only uses only the last layer: give either top_only or weights, not both")
         if weights is not None and len(weights) != n_layers:
             raise ConfigError(f"expected {n_layers} weights, one per layer, found {len(weights)}")
         self.n_layers = n_layers
@@ -49,7 +56,7 @@ class LayerMix(nn.Module):
 
     @property
     def shares(self) -> Tensor:
-        """s_j: what each layer contributes, (layer,)."""
+        """The share s_j of each layer, (layer,)."""
         if self.top_only:
             return F.one_hot(torch.tensor(self.n_layers - 1, device=self.w.device), self.n_layers).to(self.w)
         return self.w.softmax(dim=0)
@@ -58,12 +65,12 @@ class LayerMix(nn.Module):
         """Mix ``layers.states`` (batch, layer, time, width) into (batch, time, width)."""
         n_layers = layers.states.size(1)
         if n_layers != self.n_layers:
-            raise ShapeError(f"this mix weighs {self.n_layers} layers, but was given {n_layers}")
+            raise ShapeError(f"expected {self.n_layers} layers to mix, found {n_layers}")
         if not self.keep_boundaries:
             layers = layers.without_boundaries()
         states = layers.states
         if self.layer_norm:
-            # Over one token's own width: a token's vector must not depend on its neighbours in the batch.
+            # Over the width of one token: a vector must not depend on other sentences in the batch.
             states = F.layer_norm(states, states.shape[-1:])
             states = torch.where(layers.mask[:, None, :, None], states, 0)
         mixed = self.gamma * torch.einsum("l,bltw->btw", self.shares.to(states), states)
@@ -71,7 +78,7 @@ class LayerMix(nn.Module):
 
 
 class LayerMixes(nn.Module):
-    """Several mixes of the same layers at once, each with weights of its own."""
+    """Several mixes of the same layers, each with separate weights."""
 
     def __init__(self, mixes: Sequence[LayerMix]) -> None:
         super().__init__()
@@ -80,5 +87,5 @@ class LayerMixes(nn.Module):
         self.mixes = nn.ModuleList(mixes)
 
     def forward(self, layers: Layers) -> list[Tensor]:
-        """One (batch, time, width) for each mix."""
+        """Compute one tensor (batch, time, width) per mix."""
         return [mix(layers) for mix in self.mixes]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elmo.errors import MissingExtraError, OutputError
-from elmo.storage.atomic import replacing
-from elmo.storage.files import check_parents, make_parents, shown
+from elmo.storage.atomic import atomic_file, check_output_file, make_parents
+from elmo.storage.files import format_path
 from elmo.text.display import BOX
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ def check(path: Path) -> None:
     except ImportError as error:
         raise MissingExtraError("a picture", extra="plots") from error
     if path.suffix.lower() not in SUFFIXES:
-        raise OutputError(f"{shown(path)}: expected a name that ends in {', '.join(SUFFIXES)}")
-    check_parents(path)
+        raise OutputError(f"{format_path(path)}: expected a name that ends in {', '.join(SUFFIXES)}")
+    check_output_file(path)
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -49,7 +49,7 @@ def save(figure: Figure, path: Path) -> None:
     no_date: dict[str, Any] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
     form = path.suffix.lower()
     make_parents(path)
-    with replacing(path) as part, rc_context({"svg.hashsalt": "elmo"}):
+    with atomic_file(path) as part, rc_context({"svg.hashsalt": "elmo"}):
         figure.savefig(part, format=form[1:], dpi=150, metadata=no_date[form])
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from elmo.errors import ConfigError, DataError, ElmoError
 from elmo.plots.figure import INSTALL_FONTS, check, fonts_for, save
-from elmo.storage.files import reason, shown
+from elmo.storage.files import format_error, format_path
 from elmo.text.display import plain, shortened, text_width
 from elmo.train.log import Entry, Run, read_runs
 
@@ -247,7 +247,7 @@ def leave_curves(folder: Path) -> Path | None:
         logger.warning("the curves were not drawn: %s", error)
     except (ArithmeticError, ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
         # a matplotlib that is broken, or newer than any we know, must not harm a model that took days
-        logger.warning("%s: the curves were not drawn: %s", shown(folder), reason(error))
+        logger.warning("%s: the curves were not drawn: %s", format_path(folder), format_error(error))
     return None
 
 
@@ -260,9 +260,9 @@ def with_entries(runs: str | Path | Run | Sequence[str | Path | Run]) -> list[Ru
     if not found:
         raise DataError("expected at least one run to draw, found none")
     if len(empty) == len(found):
-        raise DataError(f"{shown(found[0].path)}: holds no report yet; wait until the run has logged one")
+        raise DataError(f"{format_path(found[0].path)}: holds no report yet; wait until the run has logged one")
     for run in empty:
-        logger.warning("%s: holds no report yet, and is left out", shown(run.path))
+        logger.warning("%s: holds no report yet, and is left out", format_path(run.path))
     return [run for run in found if run.entries]
 
 
@@ -329,7 +329,7 @@ def _figure(runs: list[Run], against: Against, smooth: int | None) -> Figure:
     heldout = _heldout(runs, against, scale)
     curves = [panel for panel in (losses, heldout) if panel]
     if not curves:
-        raise DataError(f"{shown(runs[0].path)}: holds no loss and no perplexity to draw")
+        raise DataError(f"{format_path(runs[0].path)}: holds no loss and no perplexity to draw")
     labels = [
         _heldout_labels(panel, names) if panel is heldout else _loss_labels(panel, names) for panel in curves
     ]
@@ -413,7 +413,7 @@ def _unit(runs: list[Run], against: Against) -> tuple[str, float]:
     for run in runs:
         times = [entry.seconds for entry in run.entries if entry.seconds is not None]
         if not times:
-            raise DataError(f"{shown(run.path)}: holds no times; draw it against tokens or steps")
+            raise DataError(f"{format_path(run.path)}: holds no times; draw it against tokens or steps")
         longest = max(longest, *times)
     if longest >= 2 * 3600:
         return "hours of training", 3600.0

@@ -1,6 +1,6 @@
 """Lists of words or senses with a number each in, a picture of bars out, a panel for each sentence.
 
-Neighbours in, a picture out: each usage in its sentence, word below word, its cosine as a bar.
+Neighbors in, a picture out: each usage in its sentence, word below word, its cosine as a bar.
 
 Similarities of word pairs in, a picture of their spread out: of pairs with one sense, and with two.
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from elmo.lexicon.neighbors import Neighbours
-    from elmo.lexicon.word_pairs import PairJudgements, PairSimilarities, Truths
+    from elmo.lexicon.neighbors import Neighbors
+    from elmo.lexicon.word_pairs import PairJudgments, PairSimilarities, Truths
 
 
 COLOURS = ("#0072B2", "#E69F00")  # blue and orange, apart for readers without red or green, too
@@ -107,7 +107,7 @@ _SIDE = 46  # of the text on either side of a word, in Latin letters
 _BAR, _WORD = "#0072B2", "#B34700"  # blue and a dark orange, apart for readers without red or green, too
 
 
-def draw_neighbours(found: Sequence[Neighbours], path: str | Path) -> None:
+def draw_neighbors(found: Sequence[Neighbors], path: str | Path) -> None:
     """Write the picture; the suffix of ``path`` says whether as PNG, PDF or SVG."""
     target = Path(path)
     if not found:
@@ -116,7 +116,7 @@ def draw_neighbours(found: Sequence[Neighbours], path: str | Path) -> None:
     save(_neighbors_figure(found), target)
 
 
-def _neighbors_figure(found: Sequence[Neighbours]) -> Figure:
+def _neighbors_figure(found: Sequence[Neighbors]) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
@@ -173,7 +173,7 @@ def draw_pairs(
     found: PairSimilarities,
     path: str | Path,
     *,
-    judged: Sequence[PairJudgements] = (),
+    judged: Sequence[PairJudgments] = (),
     is_same: Truths | None = None,
 ) -> None:
     """Write the picture; the suffix of ``path`` says whether as PNG, PDF or SVG."""
@@ -185,7 +185,7 @@ def draw_pairs(
 
 
 def _pairs_figure(
-    found: PairSimilarities, judged: Sequence[PairJudgements], is_same: Truths | None
+    found: PairSimilarities, judged: Sequence[PairJudgments], is_same: Truths | None
 ) -> Figure:
     from matplotlib.figure import Figure
 

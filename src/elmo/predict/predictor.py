@@ -23,7 +23,7 @@ from torch import Tensor
 
 from elmo.embed.elmo import Elmo
 from elmo.engine.bilm import Engine
-from elmo.engine.lstm import ROWS, read_fixed_rows
+from elmo.engine.lstm import FIXED_ROWS, run_lstm_rows
 from elmo.engine.matmul import aligned_linear
 from elmo.errors import ConfigError, DataError
 from elmo.formats.pretrained import SoftmaxWeights
@@ -179,8 +179,8 @@ class Predictor:
         dtype = like.dtype if like.dtype == torch.float64 else torch.float32
         self._weight = self.softmax.weight.to(like.device, dtype)  # (words, width)
         self._bias = self.softmax.bias.to(like.device, dtype)  # (words,)
-        size = CHUNK_LOGITS // len(self._bias) // ROWS * ROWS
-        self._chunk = max(ROWS, min(CHUNK_TOKENS, size))
+        size = CHUNK_LOGITS // len(self._bias) // FIXED_ROWS * FIXED_ROWS
+        self._chunk = max(FIXED_ROWS, min(CHUNK_TOKENS, size))
         self._boundary_ids = self.vocab.bos_id, self.vocab.eos_id  # FormatError when there are none
         unknown = self.vocab.unknown
         self._unknown_id = self.vocab.id(unknown) if unknown in self.vocab else None
@@ -253,8 +253,8 @@ class Predictor:
     ) -> Iterator[_Window]:
         """Rows read ``WINDOW`` words at a time; ``hidden`` and ``cell`` (layer, row, width) follow them."""
         by_length = sorted(range(len(inputs)), key=lambda k: -len(inputs[k]))
-        for begin in range(0, len(inputs), ROWS):
-            tile = by_length[begin : begin + ROWS]
+        for begin in range(0, len(inputs), FIXED_ROWS):
+            tile = by_length[begin : begin + FIXED_ROWS]
             for at in range(0, len(inputs[tile[0]]), WINDOW):
                 alive = [k for k in tile if len(inputs[k]) > at]  # those that end first stand last
                 read = [inputs[k][at : at + WINDOW] for k in alive]
@@ -277,7 +277,7 @@ class Predictor:
         last: list[LstmState] = []
         for index, lstm in enumerate(stack):
             before = LstmState(state.hidden[index], state.cell[index])
-            output, after = read_fixed_rows(cast("ProjectedLstm", lstm), read, lengths, before)
+            output, after = run_lstm_rows(cast("ProjectedLstm", lstm), read, lengths, before)
             read = output + read if self.bilm.has_skip and index > 0 else output
             last.append(after)
         hidden, cell = (torch.stack([getattr(s, name) for s in last]) for name in ("hidden", "cell"))

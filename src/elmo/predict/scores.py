@@ -49,8 +49,8 @@ from elmo.predict.predictor import (
     Words,
     sentences_of,
 )
-from elmo.storage.atomic import locked, replacing
-from elmo.storage.files import check_parents, make_parents, shown
+from elmo.storage.atomic import atomic_file, check_output_file, hold_lock, make_parents
+from elmo.storage.files import format_path
 from elmo.text.lines import escaped
 from elmo.text.reader import Sentence
 
@@ -315,18 +315,18 @@ Write = Callable[[int, SentenceScores], None]
 
 
 def check_output(path: Path, *, by: str = "sentence", inputs: Iterable[str | Path] = ()) -> None:
-    """Refuse what cannot be written, or lies among the input, before work begins."""
+    """Refuse what cannot be written, or is one of the inputs, before work begins."""
     if by not in get_args(By):
         raise ConfigError(f"by must be sentence or token, not {by!r:.40}")
     if path.suffix.lower() not in SUFFIXES:
         raise OutputError(
-            f"{shown(path)}: expected a name that ends in {' or '.join(SUFFIXES)}, found {path.suffix!r}"
+            f"{format_path(path)}: expected a name that ends in {' or '.join(SUFFIXES)}, found {path.suffix!r}"
         )
     if path.is_dir():
-        raise OutputError(f"{shown(path)}: expected the name of a file, found a folder")
+        raise OutputError(f"{format_path(path)}: expected a file name, found a folder")
     if path.resolve() in (Path(one).resolve() for one in inputs if one != "-"):
-        raise OutputError(f"{shown(path)}: lies among the input; put it elsewhere")
-    check_parents(path)
+        raise OutputError(f"{format_path(path)}: is one of the inputs; put it elsewhere")
+    check_output_file(path)
 
 
 @contextmanager
@@ -335,8 +335,8 @@ def score_writer(path: Path, *, by: By = "sentence") -> Iterator[Write]:
     check_output(path, by=by)
     make_parents(path)
     with (
-        locked(path.with_name(f".{path.name}.lock"), subject=path),
-        replacing(path) as temporary,
+        hold_lock(path.with_name(f".{path.name}.lock"), subject=path),
+        atomic_file(path) as temporary,
         temporary.open("x", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
     ):
         yield _writer(file, by=by, is_tsv=path.suffix.lower() == ".tsv")

@@ -1,29 +1,73 @@
-"""A path in; a file that is there whole or not at all, or a lock that dies with its process, out."""
+"""Check outputs before the work starts, write files and folders atomically, and hold locks.
+
+A reader never sees a half-written output: data is written to a temporary name, synced to disk and renamed.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+import re
+import secrets
+import shutil
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from elmo.errors import OutputError
-from elmo.storage.files import cannot_write, shown, sync
-
-__all__ = ["cannot_write", "locked", "replacing", "temporary_name"]
+from elmo.storage.files import RUST_ERROR, format_error, format_path, list_names
 
 
-def temporary_name(name: str) -> str:
-    """Where a file is written before it is whole: always the same name, so that a killed run leaves one."""
-    return f".{name}.part"
+def check_output_file(
+    path: Path,
+    *,
+    suffixes: Collection[str] = (),
+    inputs: Iterable[str | Path] = (),
+    overwrite: bool = True,
+) -> None:
+    """Check that a file can be written; call this before the work starts.
+
+    Args:
+        path: The output file.
+        suffixes: Allowed suffixes, in lower case. Empty: any suffix.
+        inputs: Input files, which the output must not replace. ``-`` (stdin) is ignored.
+        overwrite: Whether the file may exist.
+    """
+    name = format_path(path)
+    if suffixes and path.suffix.lower() not in suffixes:
+        raise OutputError(f"{name}: expected a name that ends in {' or '.join(suffixes)}")
+    if path.is_dir():
+        raise OutputError(f"{name}: expected a file name, found a folder")
+    parents = path.absolute().parents
+    nearest = next((parent for parent in parents if parent.exists() or parent.is_symlink()), None)
+    if nearest is not None and not nearest.is_dir():
+        problem = "is a broken link" if nearest.is_symlink() else "is a file"
+        raise OutputError(f"{name}: expected a folder, but {format_path(nearest)} {problem}")
+    if path.resolve() in (Path(source).resolve() for source in inputs if source != "-"):
+        raise OutputError(f"{name}: is one of the inputs; choose another output")
+    if path.exists() and not overwrite:
+        raise OutputError(f"{name}: already exists; pass --overwrite to replace it, or choose another name")
+
+
+def check_output_folder(folder: Path) -> None:
+    """Check that a folder is new or empty; call this before the work starts."""
+    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+        raise OutputError(f"{format_path(folder)}: already exists; choose a new folder, or remove it first")
+
+
+def make_parents(path: Path) -> None:
+    """Create the folders of an output file; call this late, so that a failed check leaves none."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise cannot_write(path, error) from error
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path to write to, which becomes ``path`` on leaving; after an error nothing is left of it.
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path that replaces ``path`` at the end; after an error it is removed.
 
-    Only the holder of an output's lock writes there, so the temporary file needs no random name.
+    Only the holder of the output's lock writes to it, so its name need not be random.
     """
     temporary = path.with_name(temporary_name(path.name))
     try:
@@ -39,27 +83,96 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-@contextmanager
-def locked(path: Path, *, subject: Path) -> Iterator[int]:
-    """Hold a lock file; ``OutputError`` when another process holds it.
+def temporary_name(name: str) -> str:
+    """Name of a file while it is written. It is fixed, so that killed runs leave at most one."""
+    return f".{name}.part"
 
-    What it gives is the descriptor, by which children may share the lock. The system drops the lock when its
-    last holder ends, however it ends. The file is removed on leaving; a
-    killed process leaves it behind, which hinders nobody.
+
+@contextmanager
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty temporary folder that becomes ``folder`` at the end; after an error it is removed.
+
+    ``folder`` must be new or empty. Temporary folders of killed processes are removed first.
     """
-    descriptor = _lock(path, subject)
+    try:
+        check_output_folder(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        prefix = f".{folder.name[:40]}."
+        _remove_abandoned(folder.parent, prefix)
+        temporary = folder.parent / f"{prefix}{secrets.token_hex(4)}.part"
+        temporary.mkdir()
+    except (OSError, ValueError) as error:
+        raise OutputError(
+            f"{format_path(folder)}: cannot create this folder: {format_error(error)}"
+        ) from error
+    lock = _lock_folder(temporary)
+    try:
+        yield temporary
+        for path in (*temporary.rglob("*"), temporary):
+            sync(path)
+        temporary.rename(folder)
+        sync(folder.parent)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # after a success it no longer exists
+        if lock is not None:
+            os.close(lock)
+
+
+def _remove_abandoned(parent: Path, prefix: str) -> None:
+    """Remove temporary folders of killed processes; a running process holds a lock on its folder."""
+    for name in list_names(parent):
+        if name.startswith(prefix) and re.fullmatch(r"[0-9a-f]{8}\.part", name[len(prefix) :]):
+            lock = _lock_folder(parent / name)
+            if lock is not None:
+                shutil.rmtree(parent / name, ignore_errors=True)
+                os.close(lock)
+
+
+def _lock_folder(folder: Path) -> int | None:
+    """Lock a folder until its descriptor is closed; None when the lock is taken or not supported."""
+    if os.name == "nt":
+        return None  # Windows cannot open folders
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        _try_lock(descriptor)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+@contextmanager
+def hold_lock(path: Path, *, subject: Path) -> Iterator[int]:
+    """Hold a lock file; raise ``OutputError`` when another process holds it.
+
+    The system releases the lock when its last holder exits, for any reason. A killed process leaves the file
+    behind, which is harmless.
+
+    Args:
+        path: The lock file. It is removed at the end.
+        subject: The output that the lock protects, for messages.
+
+    Yields:
+        The file descriptor, through which child processes can share the lock.
+    """
+    descriptor = _open_locked(path, subject)
     try:
         yield descriptor
     finally:
         if os.name != "nt":
-            path.unlink(missing_ok=True)  # before the lock is gone: nobody else can hold this file
+            path.unlink(missing_ok=True)  # while the lock is held, so that nobody else can hold this file
         os.close(descriptor)
         if os.name == "nt":
             with suppress(OSError):
                 path.unlink(missing_ok=True)
 
 
-def _lock(path: Path, subject: Path) -> int:
+def _open_locked(path: Path, subject: Path) -> int:
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
@@ -67,16 +180,16 @@ def _lock(path: Path, subject: Path) -> int:
             raise cannot_write(subject, error) from error
         try:
             _try_lock(descriptor)
-            found = os.fstat(descriptor)
             with suppress(FileNotFoundError):
-                # its last holder may have removed the file between our opening and locking it
-                if os.path.samestat(found, path.stat()):
+                # the last holder may have removed the file after we opened it and before we locked it
+                if os.path.samestat(os.fstat(descriptor), path.stat()):
                     return descriptor
         except OSError as error:
             os.close(descriptor)
             if error.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
                 raise OutputError(
-                    f"{shown(subject)}: another process is writing this output; wait for it, or name another"
+                    f"{format_path(subject)}: another process is writing this output; "
+                    "wait until it finishes, or choose another output"
                 ) from error
             raise cannot_write(subject, error) from error
         except BaseException:
@@ -94,3 +207,23 @@ def _try_lock(descriptor: int) -> None:
         import fcntl
 
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def sync(path: Path) -> None:
+    """Flush a file or folder to the disk, so that a power failure after the rename does not lose it."""
+    if path.is_dir() and os.name == "nt":
+        return  # Windows cannot open folders
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def cannot_write(path: Path, error: BaseException) -> OutputError:
+    """Return the ``OutputError`` for a failed write, in one line."""
+    number = getattr(error, "errno", None)
+    if match := RUST_ERROR.search(str(error)):
+        number = int(match[2])
+    hint = "; free some space and run it again" if number == errno.ENOSPC else ""
+    return OutputError(f"{format_path(path)}: cannot be written: {format_error(error)}{hint}")

@@ -1,7 +1,7 @@
 """The paper's downstream tasks: data, vectors, heads, fitting, scores.
 
 >>> from elmo import Elmo
->>> from elmo.tasks import Tagging, TaskModel, VectorChoice, WordSources, read_examples
+>>> from elmo.tasks import Tagging, TaskModel, Features, FeatureStore, read_examples
 >>> train = read_examples("tagging", ["train.conll"]).examples
 """
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from elmo.tasks.features.encoders import TransformerEncoder
-    from elmo.tasks.features.layer import VectorChoice
+    from elmo.tasks.features.layer import Features
     from elmo.tasks.features.static import read_static
-    from elmo.tasks.features.store import LayerCache, WordSources
+    from elmo.tasks.features.store import FeatureCache, FeatureStore
     from elmo.tasks.fit import FitOptions
     from elmo.tasks.kinds.answers import Answers
     from elmo.tasks.kinds.classification import Classification
@@ -32,14 +32,14 @@ __all__ = [
     "Coreference",
     "Entailment",
     "FitOptions",
-    "LayerCache",
+    "FeatureCache",
     "Roles",
     "Similarity",
     "Tagging",
     "TaskModel",
     "TransformerEncoder",
-    "VectorChoice",
-    "WordSources",
+    "Features",
+    "FeatureStore",
     "read_examples",
     "read_static",
 ]
@@ -51,14 +51,14 @@ _ROOMS = {
     "Coreference": "kinds.coreference",
     "Entailment": "kinds.entailment",
     "FitOptions": "fit",
-    "LayerCache": "features.store",
+    "FeatureCache": "features.store",
     "Roles": "kinds.roles",
     "Similarity": "kinds.similarity",
     "Tagging": "kinds.tagging",
     "TaskModel": "model",
     "TransformerEncoder": "features.encoders",
-    "VectorChoice": "features.layer",
-    "WordSources": "features.store",
+    "Features": "features.layer",
+    "FeatureStore": "features.store",
     "read_examples": "kinds.registry",
     "read_static": "features.static",
 }

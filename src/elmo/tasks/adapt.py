@@ -26,8 +26,8 @@ import torch
 from elmo.errors import ConfigError
 from elmo.formats import native
 from elmo.formats.pretrained import fingerprint
-from elmo.storage.atomic import cannot_write, replacing
-from elmo.storage.files import read_json, shown
+from elmo.storage.atomic import atomic_file, cannot_write
+from elmo.storage.files import format_path, read_json
 from elmo.tasks.data.examples import Words
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _trained(
             len(sentences), n_tokens, asked.epochs,
         )  # fmt: skip
         if not (place / _TEXT).exists():  # by whose time of change a run knows its text again
-            with replacing(place / _TEXT) as temporary:
+            with atomic_file(place / _TEXT) as temporary:
                 temporary.write_bytes(text)
         if not before.exists():
             elmo.save_pretrained(before)
@@ -156,14 +156,14 @@ def _begin(place: Path, identity: dict[str, Any]) -> None:
     if path.exists():
         if read_json(path) != identity:
             raise ConfigError(
-                f"{shown(place)}: was begun with other data or options; remove it, or name another place"
+                f"{format_path(place)}: was begun with other data or options; remove it, or name another place"
             )
         return
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(place, error) from error
-    with replacing(path) as temporary:
+    with atomic_file(path) as temporary:
         temporary.write_text(json.dumps(identity, indent=1) + "\n", encoding="ascii")
 
 

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmo.engine.batches import tracked
+from elmo.engine.batches import track_progress
 from elmo.errors import ConfigError, DataError, TrainingError, raise_all
-from elmo.storage.files import shown
+from elmo.storage.files import format_path
 from elmo.tasks.data.examples import Document, Example
-from elmo.tasks.features.layer import TaskNetwork, VectorSource
+from elmo.tasks.features.layer import TaskNetwork, FeatureLookup
 from elmo.tasks.kinds.task import Task, size
 from elmo.train.checkpoint import Checkpoints, Snapshot, optimiser_state, optimiser_tensors
 
@@ -107,7 +107,7 @@ def fit(
     dev: Sequence[E],
     *,
     network: TaskNetwork,
-    source: VectorSource,
+    source: FeatureLookup,
     options: FitOptions,
     folder: Path | None = None,
     identity: Mapping[str, Any] | None = None,
@@ -141,7 +141,7 @@ def check_begun(folder: Path, identity: Mapping[str, Any]) -> None:
         return
     is_older = isinstance(begun, dict) and begun.get("networks") != _NETWORKS
     how = "by another version of elmo" if is_older else "with other data or options"
-    raise ConfigError(f"{shown(folder)}: was begun {how}; remove it, or name another place")
+    raise ConfigError(f"{format_path(folder)}: was begun {how}; remove it, or name another place")
 
 
 class _Run:
@@ -151,7 +151,7 @@ class _Run:
         self,
         task: Task[Any, Any],
         network: TaskNetwork,
-        source: VectorSource,
+        source: FeatureLookup,
         *,
         options: FitOptions,
         folder: Path | None,
@@ -202,7 +202,7 @@ class _Run:
         batches = list(shuffled_batches(train, self.options, np.random.default_rng(seed)))
         self.network.train()
         total = 0.0
-        for batch in tracked(batches, f"Epoch {number}", is_shown=show_progress):
+        for batch in track_progress(batches, f"Epoch {number}", is_shown=show_progress):
             total += self._step(batch) * len(batch)
         scores = self.task.scores(dev, predict(self.task, dev, network=self.network, source=self.source))
         main = self.task.main_score
@@ -274,7 +274,7 @@ def predict(
     examples: Sequence[E],
     *,
     network: TaskNetwork,
-    source: VectorSource,
+    source: FeatureLookup,
     batch_size: int = 64,
     show_progress: bool = False,
 ) -> list[P]:
@@ -286,7 +286,7 @@ def predict(
     network.eval()
     found: list[P] = []
     with torch.inference_mode():
-        for batch in tracked(batches, "Predicting", is_shown=show_progress):
+        for batch in track_progress(batches, "Predicting", is_shown=show_progress):
             found += task.predict(network.head, lambda sentences: network.vectors(source, sentences), batch)
     network.train(was_training)
     by_place = dict(zip(order, found, strict=True))

@@ -31,14 +31,14 @@ from torch import Tensor
 from elmo.config import BiLmConfig
 from elmo.errors import ConfigError, ElmoError, FormatError, raise_all
 from elmo.formats.pretrained import Pretrained, WarmState
-from elmo.storage.atomic import cannot_write, replacing
-from elmo.storage.files import open_regular, shown
+from elmo.storage.atomic import atomic_file, cannot_write
+from elmo.storage.files import format_path, open_regular
 from elmo.tasks.adapt import Adaptation, adapted, refuse_what_cannot_adapt
 from elmo.tasks.data.examples import Example, check_words
-from elmo.tasks.features.encoders import ElmoEncoder, other_encoders
-from elmo.tasks.features.layer import TaskNetwork, VectorChoice
+from elmo.tasks.features.encoders import ElmoEncoder, match_encoders
+from elmo.tasks.features.layer import TaskNetwork, Features
 from elmo.tasks.features.static import StaticVectors
-from elmo.tasks.features.store import Encoder, LayerCache, WordSources
+from elmo.tasks.features.store import Encoder, FeatureCache, FeatureStore
 from elmo.tasks.fit import Epoch, FitOptions, check_begun, fit, pieces, predict, run_identity
 from elmo.tasks.kinds.registry import task_class
 from elmo.text.ids import Vocabulary
@@ -131,7 +131,7 @@ def write_file(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, An
     # one entry: the library writes several in any order, and equal models should be equal files
     described = {"format": FORMAT, "version": VERSION, **about}
     try:
-        with replacing(path) as temporary:
+        with atomic_file(path) as temporary:
             save_file(dict(tensors), temporary, metadata={_ABOUT: json.dumps(described, sort_keys=True)})
     except SafetensorError as error:
         raise cannot_write(path, error) from error
@@ -147,12 +147,12 @@ def read_file(path: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {}).get(_ABOUT, "null"))
             if not isinstance(about, dict) or about.get("format") != FORMAT:
-                raise FormatError(f"{shown(path)}: expected a task model, as elmo task train writes them")
+                raise FormatError(f"{format_path(path)}: expected a task model, as elmo task train writes them")
             if about.get("version") != VERSION:
-                raise FormatError(f"{shown(path)}: written by another version of elmo; train it again")
+                raise FormatError(f"{format_path(path)}: written by another version of elmo; train it again")
             return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 -- no mapping
     except (SafetensorError, KeyError, ValueError, RecursionError) as error:
-        raise FormatError(f"{shown(path)}: no task model, or a damaged one: {error}") from error
+        raise FormatError(f"{format_path(path)}: no task model, or a damaged one: {error}") from error
 
 
 def static_tensors(static: StaticVectors, table: Tensor, *, is_exact: bool) -> dict[str, Tensor]:
@@ -192,7 +192,7 @@ class TaskModel:
 
     task: Any
     network: TaskNetwork
-    sources: WordSources
+    sources: FeatureStore
     epochs: Sequence[Epoch] = ()
     elmo_name: str | None = None  # where the biLM came from, as it was named
     reading: Mapping[str, Any] = field(default_factory=dict)  # how the examples were read: tokeniser, columns
@@ -206,7 +206,7 @@ class TaskModel:
         train: Sequence[Any],
         dev: Sequence[Any],
         *,
-        sources: WordSources,
+        sources: FeatureStore,
         options: FitOptions | None = None,
         adapt: float | None = None,
         elmo_name: str | None = None,
@@ -293,14 +293,14 @@ class TaskModel:
         *,
         elmo: Elmo | None = None,
         others: Sequence[Encoder] = (),
-        cache: LayerCache | None = None,
+        cache: FeatureCache | None = None,
     ) -> TaskModel:
         """Read the one file; ``elmo`` and ``others`` in place of the biLM and the encoders that it names."""
         path = Path(path)
         tensors, about = read_file(path)
         try:
             task = task_class(about["kind"]).from_json(about["task"])
-            choice = VectorChoice(**about["vectors"])
+            choice = Features(**about["vectors"])
             static = take_static(tensors)
             epochs = [Epoch(**epoch) for epoch in about["epochs"]]
             reading = dict(about["reading"])
@@ -312,14 +312,14 @@ class TaskModel:
                 elmo = _elmo(named, elmo, start=about["start"], path=path)
             names = about.get("other_names") or [None] * len(about["others"])
             wanted = list(zip(about["others"], names, strict=True))
-            beside = other_encoders(wanted, others, subject=shown(path))
-            sources = WordSources(choice, elmo, static, beside, cache or LayerCache(None), about["start"])
+            beside = match_encoders(wanted, others, subject=format_path(path))
+            sources = FeatureStore(choice, elmo, static, beside, cache or FeatureCache(None), about["start"])
             network = _loaded(task, sources, tensors, path=path)
         except ElmoError:
             raise
         except (LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise FormatError(f"{shown(path)}: a task model that cannot be read: {reason}") from error
+            raise FormatError(f"{format_path(path)}: a task model that cannot be read: {reason}") from error
         return cls(task, network, sources, epochs, named.get("name"), reading, about.get("adapted"), first)
 
     def _description(self) -> dict[str, Any]:
@@ -366,7 +366,7 @@ def _sentences(examples: Sequence[Example]) -> list[tuple[str, ...]]:
     return [sentence for example in examples for sentence in example.sentences]
 
 
-def _new_network(task: Any, sources: WordSources, *, seed: int) -> TaskNetwork:
+def _new_network(task: Any, sources: FeatureStore, *, seed: int) -> TaskNetwork:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         words = sources.network()
@@ -374,7 +374,7 @@ def _new_network(task: Any, sources: WordSources, *, seed: int) -> TaskNetwork:
 
 
 def _loaded(
-    task: Any, sources: WordSources, tensors: Mapping[str, torch.Tensor], *, path: Path
+    task: Any, sources: FeatureStore, tensors: Mapping[str, torch.Tensor], *, path: Path
 ) -> TaskNetwork:
     """The network that the description tells of, with these weights.
 
@@ -392,7 +392,7 @@ def _loaded(
         for name, shape in wanted.items()
         if name in tensors and tuple(tensors[name].shape) != shape
     ]
-    raise_all(problems, subject=shown(path))
+    raise_all(problems, subject=format_path(path))
     network.load_state_dict(dict(tensors), assign=True)
     return network.eval()
 
@@ -402,9 +402,9 @@ def _own(tensors: dict[str, torch.Tensor], given: Elmo | None, *, path: Path) ->
     try:
         found = take_bilm(tensors)
     except ElmoError as error:
-        raise FormatError(f"{shown(path)}: a task model whose biLM cannot be read: {error}") from error
+        raise FormatError(f"{format_path(path)}: a task model whose biLM cannot be read: {error}") from error
     if given is not None:
-        _log.warning("%s: has a biLM of its own; the one that was given is not used", shown(path))
+        _log.warning("%s: has a biLM of its own; the one that was given is not used", format_path(path))
     return found
 
 
@@ -418,7 +418,7 @@ def _elmo(about: Mapping[str, Any], given: Elmo | None, *, start: Start, path: P
     found = ElmoEncoder(elmo, start=start).fingerprint
     if found != about["fingerprint"]:
         raise ConfigError(
-            f"{shown(path)}: learned with the biLM {str(about['fingerprint'])[:12]}…, but {about['name']} is "
+            f"{format_path(path)}: learned with the biLM {str(about['fingerprint'])[:12]}…, but {about['name']} is "
             f"{found[:12]}…; name that model"
         )
     return elmo

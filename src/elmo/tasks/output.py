@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from elmo.errors import OutputError
-from elmo.storage.atomic import replacing
-from elmo.storage.files import check_parents, make_parents, shown
+from elmo.storage.atomic import atomic_file, check_output_file, make_parents
+from elmo.storage.files import format_path
 from elmo.tasks.data.coreference import write_coreference
 from elmo.tasks.data.examples import (
     Document,
@@ -46,12 +46,12 @@ def check_output(path: Path, kind: str, *, inputs: Iterable[str | Path] = ()) ->
     """Refuse a name before anything is computed: one of no format that the kind has, or of an input."""
     known = SUFFIXES[kind]
     if path.suffix.lower() not in known:
-        raise OutputError(f"{shown(path)}: expected a name that ends in {', '.join(known)} for {kind}")
+        raise OutputError(f"{format_path(path)}: expected a name that ends in {', '.join(known)} for {kind}")
     if path.is_dir():
-        raise OutputError(f"{shown(path)}: expected the name of a file, found a folder")
-    check_parents(path)
+        raise OutputError(f"{format_path(path)}: expected a file name, found a folder")
+    check_output_file(path)
     if path.resolve() in (Path(one).resolve() for one in inputs if one != "-"):
-        raise OutputError(f"{shown(path)}: lies among the input; put it elsewhere")
+        raise OutputError(f"{format_path(path)}: is one of the inputs; put it elsewhere")
 
 
 def write_predictions(path: Path, kind: str, *, examples: Sequence[Any], predictions: Sequence[Any]) -> None:
@@ -80,7 +80,7 @@ def write_pairs(path: Path, kind: str, pairs: Iterable[tuple[Any, Any]]) -> None
         rows = (row(*pair) for pair in pairs)
         lines = ("\t".join(map(escaped, cells)) for cells in chain([columns], rows))
     with (
-        replacing(path) as temporary,
+        atomic_file(path) as temporary,
         # a lone surrogate becomes \udc80, which is its escape in JSON, too
         temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
     ):

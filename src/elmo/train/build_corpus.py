@@ -52,8 +52,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.errors import ConfigError, DataError, EncodingError, MissingExtraError, OutputError
-from elmo.storage.atomic import cannot_write, locked
-from elmo.storage.files import shown, sync
+from elmo.storage.atomic import cannot_write, hold_lock, sync
+from elmo.storage.files import format_path
 from elmo.text.chinese import Choice, check, choose_tokenizer, simplified
 from elmo.text.lines import (
     BLOCK_BYTES,
@@ -697,7 +697,7 @@ def replacing(folder: Path) -> Iterator[Path]:
     try:
         _refuse_other_files(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with locked(lock, subject=folder):
+        with hold_lock(lock, subject=folder):
             try:
                 _settle(folder)
                 temporary.mkdir()
@@ -723,7 +723,7 @@ def tidy(folder: Path) -> None:
         # a build is at work, or nobody may write here: a corpus can be read all the same
         with suppress(OutputError, OSError):
             _refuse_other_files(folder)
-            with locked(lock, subject=folder):
+            with hold_lock(lock, subject=folder):
                 _settle(folder)
 
 
@@ -749,11 +749,11 @@ def _remove(*folders: Path) -> None:
 def _refuse_other_files(folder: Path) -> None:
     """Nothing may be lost in the place of a corpus but an older corpus."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise OutputError(f"{shown(folder)}: expected a folder for the corpus, found something else")
+        raise OutputError(f"{format_path(folder)}: expected a folder for the corpus, found something else")
     strange = sorted({path.name for path in folder.iterdir()} - {*FILES, MANIFEST}) if folder.exists() else []
     if strange:
         raise OutputError(
-            f"{shown(folder)}: expected a corpus or a new folder, found {shown(strange[0])}; name another"
+            f"{format_path(folder)}: expected a corpus or a new folder, found {format_path(strange[0])}; name another"
         )
 
 
@@ -870,7 +870,7 @@ def build(
             path.unlink()
         manifest = CorpusManifest(wanted.options, wanted.inputs, sizes, sums, chosen)
         (temporary / MANIFEST).write_text(manifest.to_json(), encoding="ascii")
-    _log.info("built a corpus of %d words at %s", sizes.train_words, shown(folder))
+    _log.info("built a corpus of %d words at %s", sizes.train_words, format_path(folder))
     return Corpus.open(folder, verify=False)
 
 
@@ -896,7 +896,7 @@ class _Wanted:
             if (found.options, found.inputs) != (self.options, self.inputs):
                 if not is_told:
                     what = "the text" if found.options == self.options else "an option"
-                    _log.info("%s: %s has changed since it was built; building it again", shown(folder), what)
+                    _log.info("%s: %s has changed since it was built; building it again", format_path(folder), what)
                 return None
             if any(one["path"] == "-" for one in self.inputs):
                 return None  # nobody knows whether stdin holds the same
@@ -905,7 +905,7 @@ class _Wanted:
             if not is_told:
                 _log.warning("%s; building it again", error)
             return None
-        _log.info("%s: built before from the same text, used as it is", shown(folder))
+        _log.info("%s: built before from the same text, used as it is", format_path(folder))
         return corpus
 
 
@@ -917,13 +917,13 @@ def _expanded(inputs: str | Path | Sequence[str | Path], folder: Path) -> list[S
     for path in map(Path, paths):
         if path.resolve() in (place, *place.parents) and path.is_dir():
             raise OutputError(
-                f"{shown(folder)}: expected a place outside of the input, found it within {shown(path)}; "
+                f"{format_path(folder)}: expected a place outside of the input, found it within {format_path(path)}; "
                 "name another place, or name the files of the text"
             )
     for file in files:
         if file != "-" and place in file.resolve().parents:
             raise OutputError(
-                f"{shown(folder)}: expected a corpus or a new folder, found {shown(file.name)} of the input; "
+                f"{format_path(folder)}: expected a corpus or a new folder, found {format_path(file.name)} of the input; "
                 "name another"
             )
     return files
@@ -977,7 +977,7 @@ def _refuse_unsimplified(given: list[bytes], file: str | Path) -> None:
         text = word.decode("utf-8", "surrogatepass")
         if (found := simplified(text)) != text:
             raise DataError(
-                f"{shown(file)}: expected simplified words, found {text[:40]!r} (word {number}); write "
+                f"{format_path(file)}: expected simplified words, found {text[:40]!r} (word {number}); write "
                 f"{found[:40]!r}"
             )
 
@@ -1014,7 +1014,7 @@ def _fingerprint(file: Source, part: str) -> dict[str, Any]:
     try:
         found = file.stat()
     except OSError as error:
-        raise DataError(f"{shown(file)}: cannot be read: {error.strerror}") from error
+        raise DataError(f"{format_path(file)}: cannot be read: {error.strerror}") from error
     path = str(file.absolute()).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return {"part": part, "path": path, "size": found.st_size, "mtime_ns": found.st_mtime_ns}
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elmo.errors import FormatError, OutputError
-from elmo.storage import checksums, files
+from elmo.storage import atomic, checksums, files
 from elmo.storage.atomic import temporary_name
 
 if TYPE_CHECKING:
@@ -54,12 +54,12 @@ class Checkpoints:
         place = self._place(step)
         self._make_way(step)
         best = step if is_best else self._best_at([before for before in self.steps() if before < step])
-        with files.new_folder(place) as new:
+        with atomic.atomic_folder(place) as new:
             for name, tensors in snapshot.tensors.items():
                 try:
                     save_file(_apart(tensors), new / f"{name}{_SUFFIX}")
                 except SafetensorError as error:  # what the library makes of a full disk
-                    raise files.cannot_write(place, error) from error
+                    raise atomic.cannot_write(place, error) from error
             for name, values in ((_PROGRESS, dict(snapshot.progress)), (_BEST, {"step": best})):
                 text = json.dumps(values, indent=1, sort_keys=True) + "\n"
                 (new / name).write_text(text, encoding="utf-8")
@@ -84,7 +84,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """The steps of all checkpoints, rising."""
-        found = (_STEP.fullmatch(name) for name in files.names(self.folder))
+        found = (_STEP.fullmatch(name) for name in files.list_names(self.folder))
         return sorted(int(match[1]) for match in found if match)
 
     def load(self, step: int) -> Snapshot:
@@ -95,18 +95,18 @@ class Checkpoints:
         place = self._place(step)
         sums = _sums(place)
         for name, expected in sums.items():
-            checksums.verify(files.member(place, name), expected)
+            checksums.verify(files.find_member(place, name), expected)
         try:
             tensors = {
                 name.removesuffix(_SUFFIX): load_file(place / name) for name in sums if name.endswith(_SUFFIX)
             }
         except SafetensorError as error:
-            raise FormatError(f"{files.shown(place)}: {error}") from error
+            raise FormatError(f"{files.format_path(place)}: {error}") from error
         return Snapshot(tensors, files.read_json(place / _PROGRESS))
 
     def remove_strays(self) -> None:
         """Remove what a killed run left half-written or half-removed."""
-        for name in files.names(self.folder):
+        for name in files.list_names(self.folder):
             if name.startswith(".") and name.endswith(".part"):
                 shutil.rmtree(self.folder / name, ignore_errors=True)
 
@@ -119,7 +119,7 @@ class Checkpoints:
             place = self._place(step)
             try:
                 sums = _sums(place)
-                checksums.verify(files.member(place, _BEST), sums.get(_BEST, ""))
+                checksums.verify(files.find_member(place, _BEST), sums.get(_BEST, ""))
                 best = files.read_json(place / _BEST)["step"]
             except FormatError:
                 continue
@@ -148,7 +148,7 @@ class Checkpoints:
         try:
             place.rename(gone)
         except OSError as error:
-            raise OutputError(f"{files.shown(place)}: cannot be removed: {error.strerror}") from error
+            raise OutputError(f"{files.format_path(place)}: cannot be removed: {error.strerror}") from error
         shutil.rmtree(gone, ignore_errors=True)
 
 
@@ -167,12 +167,12 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _sums(place: Path) -> dict[str, str]:
     """SHA-256 by name of every file of a checkpoint; ``FormatError`` when one is not listed."""
-    names = sorted(name for name in files.names(place) if name != checksums.NAME)
+    names = sorted(name for name in files.list_names(place) if name != checksums.NAME)
     sums = checksums.read(place, names)
     missing = [name for name in (_PROGRESS, *names) if name not in sums]
     if missing:
         raise FormatError(
-            f"{files.shown(place)}: expected {missing[0]} among its {checksums.NAME}, found none"
+            f"{files.format_path(place)}: expected {missing[0]} among its {checksums.NAME}, found none"
         )
     return sums
 

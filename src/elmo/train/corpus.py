@@ -1,15 +1,16 @@
-"""A corpus folder in; its token streams, its types and their counts out, read where they lie on disk.
+"""A corpus on disk, and the ids that a model reads from it.
 
-::
+``Corpus.open`` maps a folder that ``build_corpus`` wrote::
 
-    manifest.json   how it was made, of what, and the size and SHA-256 of each file
-    types.txt       one word a line, in the order of ids; then those of the text that look like a boundary
+    manifest.json   options and inputs of the build, size and SHA-256 of each file
+    types.txt       one word per line, in the order of ids; then words of the text that look like a boundary
     type_ends.u64   where each of those lines ends
     counts.u64      how often each type occurs in the training part
     train.u32       type ids; every sentence ends in </S>
-    heldout.u32     the same for the part that is set aside
+    heldout.u32     the same for the held-out part
 
-Type ids of a corpus in, what a biLM's token layer reads out: character ids, word ids, or both.
+A *type* is a distinct word, a *token* one occurrence of it. ``TypeIds`` turns type ids into the character
+and word ids that a biLM reads.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from torch import Tensor
 from elmo.config import BiLmConfig
 from elmo.errors import ConfigError, DataError, FormatError, raise_all
 from elmo.storage.checksums import sha256
-from elmo.storage.files import member, read_json, shown
+from elmo.storage.files import find_member, format_path, read_json
 from elmo.text.ids import N_BYTE_CHARACTERS, ByteAlphabet, Vocabulary
-from elmo.train.vocabulary import EOS, FIRST_WORD, UNKNOWN
 
+BOS, EOS, UNKNOWN, FIRST_WORD = 0, 1, 2, 3  # type ids
+SPECIAL = ("<S>", "</S>", "<UNK>")
 VERSION = 1
 MANIFEST = "manifest.json"
 FILES = ("types.txt", "type_ends.u64", "counts.u64", "train.u32", "heldout.u32")
@@ -42,21 +44,34 @@ _MANIFEST_LIMIT = 1 << 28  # bytes: about a million input files
 
 @dataclass(frozen=True)
 class CorpusSizes:
-    """What a corpus holds; words do not include ``</S>``."""
+    """Counts of a corpus. Words do not include ``</S>``.
+
+    Attributes:
+        types: Number of types.
+        train_words: Number of words in the training part.
+        train_sentences: Number of sentences in the training part.
+        heldout_words: Number of words in the held-out part.
+        heldout_sentences: Number of sentences in the held-out part.
+        duplicates: Number of repeated sentences that were dropped.
+        repaired_lines: Number of lines that were not UTF-8 and were repaired.
+        skipped_lines: Number of lines that were not UTF-8 and were skipped.
+        given_types: Number of types in the user's vocabulary. None: the user gave no vocabulary.
+        look_alikes: Number of spellings after the types: words of the text that look like a boundary.
+    """
 
     types: int
     train_words: int
     train_sentences: int
     heldout_words: int
     heldout_sentences: int
-    duplicates: int  # sentences left out
-    repaired_lines: int  # by the policy for bytes that are not UTF-8
+    duplicates: int
+    repaired_lines: int
     skipped_lines: int
-    given_types: int | None = None  # of the vocabulary that the user gave
-    look_alikes: int = 0  # spellings behind the types: words of the text that are spelled like a boundary
+    given_types: int | None = None
+    look_alikes: int = 0
 
-    def bytes_of(self, name: str) -> int | None:
-        """How large a file must be; None when that cannot be told from here."""
+    def file_size(self, name: str) -> int | None:
+        """Return the expected size of a file in bytes; None if the counts do not determine it."""
         sizes = {
             TYPE_ENDS: 8 * (self.types + self.look_alikes),
             COUNTS: 8 * self.types,
@@ -68,25 +83,59 @@ class CorpusSizes:
 
 @dataclass(frozen=True)
 class CorpusManifest:
-    """How a corpus was made, and of what."""
+    """How a corpus was built, and from which files.
 
-    options: dict[str, Any]  # all that changes its bytes, but for the input
-    inputs: list[dict[str, Any]]  # path, size and time of change of each file; of stdin, the path "-" alone
+    Attributes:
+        options: Every option that changes the bytes of the corpus, except the input.
+        inputs: Path, size and modification time of each file. For stdin, only the path ``-``.
+        sizes: Counts of the corpus.
+        files: SHA-256 of each file by name.
+        tokenizer: Tokenizer that fits the text. It produced the tokens if the input was raw text.
+    """
+
+    options: dict[str, Any]
+    inputs: list[dict[str, Any]]
     sizes: CorpusSizes
-    files: dict[str, str]  # SHA-256 by name
-    tokenizer: str | None = None  # for raw text of this kind; it cut this one, if it was raw
+    files: dict[str, str]
+    tokenizer: str | None = None
 
     def to_json(self) -> str:
-        """The manifest's text; its last entry is a SHA-256 of the others."""
+        """Return the text of the manifest. The last entry is a SHA-256 of the others."""
         values = {"kind": "elmo corpus", "version": VERSION, **asdict(self)}
         return json.dumps({**values, "sha256": _digest(values)}, indent=1, ensure_ascii=True) + "\n"
 
 
-class Types(Sequence[str]):
-    """The spellings of all types by id, read from disk when they are asked for.
+def read_manifest(folder: Path) -> CorpusManifest:
+    """Read the manifest of a corpus; ``DataError`` if it is missing, damaged or of another version."""
+    try:
+        values = read_json(find_member(folder, MANIFEST), _MANIFEST_LIMIT)
+    except FormatError as error:
+        raise DataError(f"{format_path(folder)}: expected a corpus: {error}") from error
+    path = format_path(folder / MANIFEST)
+    if not isinstance(values, dict) or values.get("kind") != "elmo corpus":
+        raise DataError(f"{path}: expected the manifest of a corpus, found something else")
+    if values.get("version") != VERSION:
+        version = str(values.get("version"))[:20]
+        raise DataError(f"{path}: expected version {VERSION}, found {version}; build the corpus again")
+    if values.pop("sha256", None) != _digest(values):
+        raise DataError(f"{path}: the file is damaged (its SHA-256 differs); build the corpus again")
+    try:
+        sizes = CorpusSizes(**values["sizes"])
+        parts = (values["options"], values["inputs"], sizes, values["files"], values.get("tokenizer"))
+        return CorpusManifest(*parts)
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{path}: expected the keys of a corpus manifest, found others") from error
 
-    Of ids beyond the last type, ``spellings`` and ``padded_bytes`` tell what stood in the text: a word that
-    is spelled like a boundary, and that no vocabulary holds.
+
+def _digest(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+class Types(Sequence[str]):
+    """The spellings of all types by id, read from disk on demand.
+
+    ``spellings`` and ``padded_bytes`` also accept ids after the last type: words of the text that are spelled
+    like a boundary and belong to no vocabulary.
     """
 
     def __init__(self, text: NDArray[np.uint8], ends: NDArray[np.int64], n_types: int | None = None) -> None:
@@ -97,7 +146,7 @@ class Types(Sequence[str]):
     def __len__(self) -> int:
         return self._n_types
 
-    def __getitem__(self, index: Any) -> Any:  # an int gives a str, a slice a list of them
+    def __getitem__(self, index: Any) -> Any:  # int -> str, slice -> list[str]
         if isinstance(index, slice):
             return self.spellings(np.arange(len(self))[index])
         if not -len(self) <= index < len(self):
@@ -105,13 +154,13 @@ class Types(Sequence[str]):
         return self.spellings(np.array([index % len(self)]))[0]
 
     def spellings(self, ids: NDArray[np.integer]) -> list[str]:
-        """The words with these ids."""
-        starts, lengths = self._places(ids)
-        text = gathered(self._text, starts, lengths).tobytes()
+        """Return the words with these ids."""
+        starts, lengths = self._locate(ids)
+        text = gather_slices(self._text, starts, lengths).tobytes()
         ends = np.cumsum(lengths).tolist()
         try:
             return [
-                text[start:end].decode("utf-8", "surrogatepass")  # lone surrogates, if that policy was chosen
+                text[start:end].decode("utf-8", "surrogatepass")  # lone surrogates: errors="surrogateescape"
                 for start, end in zip([0, *ends], ends, strict=False)
             ]
         except UnicodeDecodeError as error:
@@ -120,89 +169,112 @@ class Types(Sequence[str]):
     def padded_bytes(
         self, ids: NDArray[np.integer], width: int
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """The first ``width`` UTF-8 bytes of each word, (n, width) with zeros behind, and their number."""
-        starts, lengths = self._places(ids)
+        """Return the first ``width`` UTF-8 bytes of each word, (n, width) padded with zeros, and lengths."""
+        starts, lengths = self._locate(ids)
         lengths = np.minimum(lengths, width)
         padded = np.zeros((len(ids), width), dtype=np.uint8)
-        padded[np.arange(width) < lengths[:, None]] = gathered(self._text, starts, lengths)
+        padded[np.arange(width) < lengths[:, None]] = gather_slices(self._text, starts, lengths)
         return padded, lengths
 
-    def _places(self, ids: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _locate(self, ids: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         ids = np.asarray(ids, dtype=np.int64)
         starts = np.where(ids > 0, self._ends[ids - 1], 0)
         return starts, self._ends[ids] - 1 - starts
 
 
+def gather_slices(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> NDArray[np.uint8]:
+    """Concatenate slices of ``data``, given by their starts and lengths."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return data[np.arange(total) + np.repeat(starts - (ends - lengths), lengths)]
+
+
 @dataclass(frozen=True)
 class Corpus:
-    """A text as type ids: 0 ``<S>``, 1 ``</S>``, 2 ``<UNK>``, then words by falling count.
+    """A text as type ids: 0 ``<S>``, 1 ``</S>``, 2 ``<UNK>``, then words from frequent to rare.
 
-    Words of a vocabulary that was given come before all others, in its order, even those the text lacks.
-    Counts are those of the training part; of equal counts the word that came first has the lower id. A
-    sentence is ``w1 … wn 1``. ``counts[0]`` and ``counts[1]`` are the number of sentences. A word of the text
-    that is spelled like a boundary has an id beyond all types, and counts as unknown.
+    Words of a vocabulary given by the user come before all others, in its order, even if the text does not
+    contain them. Words with equal counts are sorted by first occurrence. A sentence is ``w1 … wn 1``.
+    ``counts[0]`` and ``counts[1]`` are the number of sentences. A word of the text that is spelled like a
+    boundary has an id after all types and counts as unknown.
+
+    Attributes:
+        folder: Folder of the corpus.
+        manifest: How it was built.
+        types: Spellings by id.
+        counts: (type,) Number of occurrences in the training part.
+        train: (token,) Type ids of the training part.
+        heldout: (token,) Type ids of the held-out part.
     """
 
     folder: Path
     manifest: CorpusManifest
     types: Types
-    counts: NDArray[np.int64]  # (type,)
-    train: NDArray[np.uint32]  # (token,)
-    heldout: NDArray[np.uint32]  # (token,)
+    counts: NDArray[np.int64]
+    train: NDArray[np.uint32]
+    heldout: NDArray[np.uint32]
 
     @property
     def n_tokens(self) -> int:
-        """Words of the training part; ``</S>`` is none."""
+        """Number of words in the training part, without ``</S>``."""
         return self.manifest.sizes.train_words
 
     @property
     def n_sentences(self) -> int:
-        """Sentences of the training part."""
+        """Number of sentences in the training part."""
         return self.manifest.sizes.train_sentences
 
     @property
     def n_given(self) -> int | None:
-        """How many types, the first ones, are those of the vocabulary that was given; None: none was."""
+        """Number of types in the vocabulary given by the user; they come first. None: no vocabulary given."""
         return self.manifest.sizes.given_types
 
     @property
     def is_simplified(self) -> bool:
-        """Whether Chinese words of either script were kept in simplified characters."""
+        """Whether Chinese words were converted to simplified characters."""
         return bool(self.manifest.options.get("is_simplified"))
 
     @property
     def tokenizer(self) -> str:
-        """The name of the tokeniser that cut the text, or would suit it had it not come as tokens."""
+        """Name of the tokenizer that produced the tokens, or that fits text of this kind."""
         return self.manifest.tokenizer or self.manifest.options.get("tokenizer") or "en"
 
     @classmethod
     def open(cls, folder: str | Path, *, verify: bool = True) -> Corpus:
-        """Open what ``build`` made; ``DataError`` for anything else.
+        """Open a corpus; ``DataError`` if it is missing or damaged.
 
-        ``verify`` reads every file once, to hold it against its SHA-256; sizes are checked in any case.
+        Args:
+            folder: Folder that ``build_corpus`` wrote.
+            verify: Read every file once to check its SHA-256. Sizes are always checked.
         """
         folder = Path(folder)
         manifest = read_manifest(folder)
         problems = []
         for name in FILES:
             try:
-                path = member(folder, name)
-                size, expected = path.stat().st_size, manifest.sizes.bytes_of(name)
+                path = find_member(folder, name)
+                size, expected = path.stat().st_size, manifest.sizes.file_size(name)
                 if expected is not None and size != expected:
                     problems.append(f"{name}: expected {expected} bytes, found {size}")
                 elif verify and sha256(path) != manifest.files[name]:
                     problems.append(f"{name}: its SHA-256 is not the recorded one")
             except FormatError as error:
                 problems.append(str(error))
-        subject = f"{shown(folder)}: this corpus is damaged; build it again"
+        subject = f"{format_path(folder)}: this corpus is damaged; build it again"
         raise_all(problems, subject=subject, kind=DataError)
-        texts, ends = _mapped(folder / TYPES, "u1"), _mapped(folder / TYPE_ENDS, "<i8")
-        types = Types(texts, ends, manifest.sizes.types)
-        arrays = {name: _mapped(folder / name, "<u4") for name in (TRAIN, HELDOUT)}
-        return cls(folder, manifest, types, _mapped(folder / COUNTS, "<i8"), arrays[TRAIN], arrays[HELDOUT])
+        types = Types(
+            map_array(folder / TYPES, "u1"), map_array(folder / TYPE_ENDS, "<i8"), manifest.sizes.types
+        )
+        train, heldout = (map_array(folder / name, "<u4") for name in (TRAIN, HELDOUT))
+        return cls(folder, manifest, types, map_array(folder / COUNTS, "<i8"), train, heldout)
 
     def vocab(self, n_vocab: int | None = None) -> Vocabulary:
-        """The first ``n_vocab`` types, fewer when there are not so many; else those given, else all."""
+        """Return the first ``n_vocab`` types as a vocabulary.
+
+        Without ``n_vocab``: the types of the user's vocabulary if there is one, otherwise all types.
+        """
         n_vocab = self.n_given if n_vocab is None else n_vocab
         if n_vocab is not None and n_vocab <= FIRST_WORD:
             raise ConfigError(
@@ -211,96 +283,78 @@ class Corpus:
         return Vocabulary(tuple(self.types[:n_vocab]))
 
 
-def read_manifest(folder: Path) -> CorpusManifest:
-    """What ``CorpusManifest.to_json`` wrote; ``DataError`` for anything else."""
-    try:
-        values = read_json(member(folder, MANIFEST), _MANIFEST_LIMIT)
-    except FormatError as error:
-        raise DataError(f"{shown(folder)}: expected a corpus: {error}") from error
-    place = shown(folder / MANIFEST)
-    if not isinstance(values, dict) or values.get("kind") != "elmo corpus":
-        raise DataError(f"{place}: expected the manifest of a corpus, found something else")
-    if values.get("version") != VERSION:
-        found = str(values.get("version"))[:20]
-        raise DataError(f"{place}: expected version {VERSION}, found {found}; build the corpus again")
-    digest = values.pop("sha256", None)
-    if digest != _digest(values):
-        raise DataError(f"{place}: its SHA-256 is not the recorded one: damaged; build the corpus again")
-    try:
-        return CorpusManifest(
-            values["options"],
-            values["inputs"],
-            CorpusSizes(**values["sizes"]),
-            values["files"],
-            values.get("tokenizer"),
-        )
-    except (KeyError, TypeError) as error:
-        raise DataError(f"{place}: expected the keys of a corpus manifest, found others") from error
-
-
-def gathered(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
-) -> NDArray[np.uint8]:
-    """The stretches of ``data`` that begin at ``starts``, one after another."""
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    return data[np.arange(total) + np.repeat(starts - (ends - lengths), lengths)]
-
-
-def _digest(values: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-
-
-def _mapped(path: Path, dtype: str) -> NDArray[Any]:
-    """The numbers of a file, read-only and only in memory where they are looked at."""
+def map_array(path: Path, dtype: str) -> NDArray[Any]:
+    """Map a file of numbers into memory, read-only."""
     if path.stat().st_size == 0:
         return np.zeros(0, dtype=dtype)
     return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)
 
 
-BOS = 0
-_PAD = N_BYTE_CHARACTERS  # the padding character is the last id
+def whole_sentences(stream: NDArray[np.uint32], n_tokens: int) -> NDArray[np.uint32]:
+    """Return the sentences that end within the first ``n_tokens`` of a stream."""
+    ends = np.flatnonzero(stream[:n_tokens] == EOS)
+    return stream[: int(ends[-1]) + 1] if len(ends) else stream[:0]
 
 
 class TypeIds:
-    """Looks the types of one corpus up for one model."""
+    """Converts type ids of one corpus to the input ids and targets of one model."""
 
     def __init__(
         self, corpus: Corpus, config: BiLmConfig, n_vocab: int, *, device: str | torch.device = "cpu"
     ) -> None:
         if config.alphabet == "unicode":
-            raise ConfigError("a model with a Unicode alphabet cannot be trained here: use bytes")
+            raise ConfigError("a model with a Unicode alphabet cannot be trained: use the alphabet bytes")
         self._types = corpus.types
         self._n_vocab = n_vocab
         self._device = torch.device(device)
         self._has_words = config.words is not None
-        self._alphabet = ByteAlphabet(config.chars.max_characters) if config.chars else None
+        self._has_chars = config.chars is not None
+        alphabet = ByteAlphabet(config.chars.max_characters) if config.chars else ByteAlphabet()
+        self._boundaries = {BOS: np.array(alphabet.begin()), EOS: np.array(alphabet.end())}  # (char,) each
 
     def targets(self, ids: NDArray[np.int64]) -> Tensor:
-        """The words to predict: those outside the vocabulary are unknown."""
+        """Return the words to predict. Words outside the vocabulary become ``<UNK>``."""
         return self.on_device(np.where(ids < self._n_vocab, ids, UNKNOWN))
 
     def on_device(self, numbers: NDArray[Any]) -> Tensor:
-        """An array as a tensor where the model is."""
+        """Return an array as a tensor on the model's device."""
         return torch.from_numpy(numbers).to(self._device)
 
     def inputs(self, ids: NDArray[np.int64]) -> tuple[Tensor | None, Tensor | None]:
-        """``char_ids`` (type, char) and ``word_ids`` (type,), those that the model reads."""
-        char_ids = self.on_device(self._characters(ids)) if self._alphabet else None
+        """Return ``char_ids`` (type, char) and ``word_ids`` (type,); None for what the model does not read."""
+        char_ids = self.on_device(self._char_ids(ids)) if self._has_chars else None
         word_ids = self.targets(ids) + 1 if self._has_words else None
         return char_ids, word_ids
 
-    def _characters(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What ``ByteAlphabet.ids`` gives for each type, all at once."""
-        alphabet = self._alphabet or ByteAlphabet()
-        size = alphabet.max_characters
+    def _char_ids(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return what ``ByteAlphabet.ids`` gives for each type, vectorized."""
+        begin = self._boundaries[BOS]
+        size = len(begin)
         text, lengths = self._types.padded_bytes(ids, size - 2)
-        begin, end = alphabet.begin(), alphabet.end()
-        rows = np.full((len(ids), size), _PAD, dtype=np.int64)
+        rows = np.full((len(ids), size), N_BYTE_CHARACTERS, dtype=np.int64)  # the padding character
         rows[:, 0] = begin[0]  # begin of word
         inner = np.arange(size - 2) < lengths[:, None]
         rows[:, 1:-1][inner] = text[inner].astype(np.int64) + 1
         rows[np.arange(len(ids)), lengths + 1] = begin[2]  # end of word
-        for boundary, row in ((BOS, begin), (EOS, end)):
+        for boundary, row in self._boundaries.items():
             rows[ids == boundary] = row
         return rows
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def hash_numbers(seed: int, numbers: NDArray[np.integer]) -> NDArray[np.uint64]:
+    """Return a 64-bit hash of each number; different seeds give unrelated values.
+
+    Used instead of NumPy's generators, whose streams may change between versions. The mixing function is that
+    of SplitMix64 (Steele, Lea and Flood 2014).
+    """
+    start = _mix(np.array([seed % (1 << 64)], dtype=np.uint64) + _GOLDEN)
+    return _mix((numbers.astype(np.uint64) + np.uint64(1)) * _GOLDEN + start)
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

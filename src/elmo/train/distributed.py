@@ -36,7 +36,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from elmo.errors import ConfigError, DataError, TrainingError
-from elmo.storage.files import shown
+from elmo.storage.files import format_path
 from elmo.train.corpus import Corpus
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class Ranks:
             except DataError as error:
                 raise DataError(
                     f"process {self.rank} of {self.world} cannot read the corpus that process 0 built: "
-                    f"{error}; all machines must see {shown(folder)}: put it on a disk that they share"
+                    f"{error}; all machines must see {format_path(folder)}: put it on a disk that they share"
                 ) from error
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""A stream of text in, how well both language models predict it out: every token, under the full softmax."""
+"""Evaluate both language models on held-out text, with the full softmax."""
 
 from __future__ import annotations
 
@@ -17,44 +17,55 @@ from elmo.train.windows import evaluation_windows
 
 
 @dataclass(frozen=True)
-class Perplexity:
-    """Of each direction; ``</S>`` counts as a word of the forward direction, ``<S>`` of the backward one.
+class HeldoutPerplexity:
+    """Perplexity of each direction.
 
-    None: a direction that is not trained.
+    The forward direction also predicts ``</S>``, the backward direction ``<S>``.
+
+    Attributes:
+        forward: Perplexity of the forward direction. None: not trained.
+        backward: Perplexity of the backward direction. None: not trained.
+        n_predictions: Number of predictions in each direction.
     """
 
     forward: float | None
     backward: float | None
-    n_predictions: int  # of each direction
+    n_predictions: int
 
     @property
     def geometric_mean(self) -> float:
-        """Exp of the mean loss of the directions: what bilm-tf reports."""
-        return _exp(sum(math.log(x) for x in self._found) / len(self._found))
+        """Exponential of the mean loss of the directions, as bilm-tf reports it."""
+        return _exp(sum(math.log(value) for value in self._values) / len(self._values))
 
     @property
     def arithmetic_mean(self) -> float:
-        """The mean of the perplexities."""
-        return sum(self._found) / len(self._found)
+        """Mean of the perplexities."""
+        return sum(self._values) / len(self._values)
 
     @property
-    def _found(self) -> list[float]:
-        return [x for x in (self.forward, self.backward) if x is not None]
+    def _values(self) -> list[float]:
+        return [value for value in (self.forward, self.backward) if value is not None]
 
 
 @torch.no_grad()
-def perplexity(
+def evaluate(
     objective: BiLmObjective,
     ids: TypeIds,
     stream: NDArray[np.uint32],
     *,
-    n_rows: int = 32,
-    n_steps: int = 32,
+    batch_size: int = 32,
+    window: int = 32,
     ranks: Ranks | None = None,
-) -> Perplexity:
-    """Read the whole stream once, the state carried on from sentence to sentence, nothing left out.
+) -> HeldoutPerplexity:
+    """Compute the perplexity of a stream of type ids. Every token is predicted once.
 
-    The text is cut into ``n_rows`` parts that are read side by side; several processes share them.
+    Args:
+        objective: Model and softmax.
+        ids: Ids of the stream's types for this model.
+        stream: (token,) Type ids; every sentence ends in ``</S>``.
+        batch_size: Number of parts that are read in parallel. The state is carried within a part.
+        window: Number of tokens that each row reads at once.
+        ranks: Processes that share the rows.
     """
     if not len(stream):
         raise DataError("perplexity: expected text to predict, found none")
@@ -62,23 +73,23 @@ def perplexity(
     was_training = objective.training
     objective.eval()
     try:
-        # losses of both directions, predictions; on the processor, for some GPUs have no float64
+        # losses of both directions, number of predictions; on the CPU, because some GPUs have no float64
         totals = torch.zeros(3, dtype=torch.float64)
         state = None
-        for every in evaluation_windows(stream, n_rows=n_rows, n_steps=n_steps):
-            rows = ranks.rows(len(every.forward.inputs))
-            if rows.start == rows.stop:  # there are more processes than rows
+        for batch in evaluation_windows(stream, batch_size=batch_size, window=window):
+            rows = ranks.rows(len(batch.forward.inputs))
+            if rows.start == rows.stop:  # more processes than rows
                 break
-            window = every.at_rows(rows)
+            mine = batch.select_rows(rows)
             losses = objective.token_losses(
-                window, ids, state or objective.bilm.zero_state(rows.stop - rows.start)
+                mine, ids, state or objective.bilm.zero_state(rows.stop - rows.start)
             )
             state = losses.state
-            is_true = torch.from_numpy(window.mask)
-            for number, each in enumerate((losses.forward, losses.backward)):
-                if each is not None:
-                    totals[number] += each.cpu()[is_true].double().sum()
-            totals[2] += int(is_true.sum())
+            mask = torch.from_numpy(mine.mask)
+            for number, loss in enumerate((losses.forward, losses.backward)):
+                if loss is not None:
+                    totals[number] += loss.cpu()[mask].double().sum()
+            totals[2] += int(mask.sum())
         if ranks.world > 1:
             totals = totals.to(next(objective.parameters()).device)
             ranks.add_up([totals])
@@ -89,11 +100,11 @@ def perplexity(
         _exp(total / n_predictions) if number in objective.directions else None
         for number, total in enumerate(sums)
     )
-    return Perplexity(forward, backward, n_predictions)
+    return HeldoutPerplexity(forward, backward, n_predictions)
 
 
 def _exp(loss: float) -> float:
-    """Its perplexity; infinite where no number is large enough."""
+    """Return the perplexity of a loss; infinity on overflow."""
     try:
         return math.exp(loss)
     except OverflowError:

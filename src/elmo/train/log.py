@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elmo.errors import FormatError
-from elmo.storage.atomic import cannot_write, replacing
-from elmo.storage.files import read_bytes, shown, sync
+from elmo.storage.atomic import atomic_file, cannot_write, sync
+from elmo.storage.files import format_path, read_bytes
 
 if TYPE_CHECKING:
     from elmo.train.loop import Report
@@ -59,7 +59,7 @@ class RunLog:
             with self.path.open("ab") as file:
                 found = file.seek(0, os.SEEK_END)
                 if found < n_bytes:  # to fill it up with zeros would make it unreadable
-                    _log.warning("%s: lines are missing at its end; going on without them", shown(self.path))
+                    _log.warning("%s: lines are missing at its end; going on without them", format_path(self.path))
                 file.truncate(min(found, n_bytes))
         except OSError as error:
             raise cannot_write(self.path, error) from error
@@ -99,7 +99,7 @@ class Stopwatch:
         lines = [
             json.dumps({"step": earlier, "seconds": seconds}) + "\n" for earlier, seconds in kept.items()
         ]
-        with replacing(self._path) as part:
+        with atomic_file(self._path) as part:
             part.write_text("".join(lines), encoding="ascii")
         return max(kept.values(), default=0.0)
 
@@ -162,7 +162,7 @@ def read_run(source: str | Path) -> Run:
     seconds = read_times(times) if times.is_file() else {}
     entries: list[Entry] = []
     for number, values in _read_lines(path):
-        where = f"{shown(path)}, line {number}"
+        where = f"{format_path(path)}, line {number}"
         entry = _entry(values, where)
         if entries and entry.step < entries[-1].step:
             raise FormatError(
@@ -195,7 +195,7 @@ def _log_of(source: Path) -> Path:
     if source.exists() and not source.is_dir():
         return source
     raise FormatError(
-        f"{shown(source)}: expected a run (a folder with {LOG}, a model with its MODEL{SUFFIX} beside it, or "
+        f"{format_path(source)}: expected a run (a folder with {LOG}, a model with its MODEL{SUFFIX} beside it, or "
         "the log itself), found none"
     )
 
@@ -210,10 +210,10 @@ def _read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if number > len(lines):
                 return
             raise FormatError(
-                f"{shown(path)}, line {number}: expected a JSON object, found {line[:40]!r}"
+                f"{format_path(path)}, line {number}: expected a JSON object, found {line[:40]!r}"
             ) from error
         if not isinstance(values, dict):
-            raise FormatError(f"{shown(path)}, line {number}: expected a JSON object, found {line[:40]!r}")
+            raise FormatError(f"{format_path(path)}, line {number}: expected a JSON object, found {line[:40]!r}")
         yield number, values
 
 
@@ -242,7 +242,7 @@ def read_times(path: Path) -> dict[int, float]:
     """The seconds of a ``times.jsonl`` by step."""
     times: dict[int, float] = {}
     for number, values in _read_lines(path):
-        entry = _entry({"n_tokens": 1, **values}, f"{shown(path)}, line {number}")
+        entry = _entry({"n_tokens": 1, **values}, f"{format_path(path)}, line {number}")
         if entry.seconds is not None and math.isfinite(entry.seconds):
             times[entry.step] = entry.seconds
     return times

@@ -20,7 +20,7 @@ from elmo.config import BiLmConfig
 from elmo.errors import ConfigError, OutputError, TrainingError
 from elmo.model.bilm import BiLm, BiLmState
 from elmo.model.softmax import AdaptiveSoftmax, LogUniformSampler, Samples, Softmax
-from elmo.storage.atomic import locked
+from elmo.storage.atomic import hold_lock
 from elmo.train.checkpoint import Checkpoints, Snapshot, optimiser_state, optimiser_tensors
 from elmo.train.corpus import Corpus, TypeIds
 from elmo.train.distributed import Ranks
@@ -118,7 +118,7 @@ class Trainer:
                 except OSError as error:
                     raise OutputError(f"{self.folder}: cannot be made: {error.strerror}") from error
                 # two runs would mix their checkpoints
-                stack.enter_context(locked(self.folder / ".lock", subject=self.folder))
+                stack.enter_context(hold_lock(self.folder / ".lock", subject=self.folder))
             self._begin()
             self._train(on_report)
 
@@ -346,13 +346,7 @@ def new_objective(config: BiLmConfig, options: TrainOptions, n_vocab: int) -> Bi
         if table is not None:
             torch.nn.init.normal_(table.weight, std=width**-0.5)  # as a softmax of its own would begin
             table.weight.data[0] = 0
-        softmax = Softmax(
-            n_words=n_vocab,
-            width=width,
-            tied_to=table,
-            has_sparse_gradient=True,
-            has_bf16_products=options.precision == "bfloat16",
-        )
+        softmax = Softmax(n_words=n_vocab, width=width, tied_to=table)
     objective = BiLmObjective(
         bilm,
         softmax,

@@ -1,18 +1,17 @@
-"""What training leaves out, and how: rates in, vectors and weights with some of their numbers dropped out.
+"""The training objective: the loss of both language models on a window, and the state after it.
 
-A window of text in, the loss of both language models out, and the state to carry to the next window.
+Computes what ``BiLm`` computes, arranged for training: windows are full, so nothing is masked; each distinct
+word goes through the token layer once; the two directions share the token layer and the softmax. Dropout
+acts on the input of each LSTM layer and of the softmax, as in bilm-tf; skip connections add the input after
+dropout.
 
-What ``BiLm`` computes, arranged for training: windows are full, so nothing is masked; each distinct word
-goes through the token layer once; the two directions share it and the softmax. Dropout acts on what each LSTM
-layer reads (the skip connection passes on what was left) and on what the softmax reads, as in bilm-tf.
-
-``BiLmObjective.forward`` is the whole of it, one direction after the other: what to read, and what to call in
-a loop of your own. ``train.gradients`` takes the same pieces side by side.
+``BiLmObjective.forward`` is the simple version, one direction after the other. Read it first, and call it in
+your own training loop. ``train.gradients`` runs the same parts in parallel.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal, cast
 
 import numpy as np
@@ -21,99 +20,60 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from elmo.engine.lstm import read_layer
-from elmo.engine.threads import FRESH, Scratch
-from elmo.engine.token_layer import read_words
-from elmo.errors import ConfigError, raise_all
+from elmo.engine.lstm import run_lstm_window
+from elmo.engine.softmax import compute_loss, compute_token_losses
+from elmo.engine.threads import UNPOOLED, BufferPool
+from elmo.engine.token_layer import run_char_cnn
 from elmo.model.bilm import BiLm, BiLmState
 from elmo.model.lstm import ProjectedLstm
 from elmo.model.softmax import AdaptiveSoftmax, Samples, Softmax
 from elmo.train.corpus import TypeIds
-from elmo.train.randomness import generator_at
-from elmo.train.windows import Direction, Window
+from elmo.train.options import Directions, DropoutOptions
+from elmo.train.windows import Window
 
-
-@dataclass(frozen=True)
-class Dropout:
-    """Rates; the defaults are bilm-tf's published ones. Small corpora want more, of every kind."""
-
-    layers: float = 0.1  # of what each LSTM layer and the softmax read
-    inputs: float | None = None  # of what the first layer reads; None: as ``layers``
-    outputs: float | None = None  # of what the softmax reads; None: as ``layers``
-    words: float = 0.0  # whole words, wherever they stand in a window (Gal & Ghahramani 2016)
-    weights: float = 0.0  # of the state-to-state weights: weight-drop (Merity et al. 2018)
-    is_variational: bool = False  # the same dimensions for all tokens of a row's window, not anew for each
-
-    def __post_init__(self) -> None:
-        problems = [
-            f"{name} must lie in 0..1, not {rate!r:.40}"
-            for name in ("layers", "inputs", "outputs", "words", "weights")
-            if (rate := getattr(self, name)) is not None and not 0 <= rate < 1
-        ]
-        raise_all(problems, subject="dropout", kind=ConfigError)
-
-    @property
-    def is_off(self) -> bool:
-        """Whether nothing is left out."""
-        return not any(getattr(self, field.name) for field in fields(self) if field.name != "is_variational")
-
-    def at_layer(self, index: int) -> float:
-        """The rate of what a layer reads."""
-        return self.inputs if index == 0 and self.inputs is not None else self.layers
-
-    @property
-    def at_softmax(self) -> float:
-        """The rate of what the softmax reads."""
-        return self.layers if self.outputs is None else self.outputs
-
-    def of_vectors(self, x: Tensor, rate: float, generator: torch.Generator) -> Tensor:
-        """``x`` (batch, time, width), a share of its numbers zero and the rest raised to make up for it."""
-        if not rate:
-            return x
-        like = x[:, :1] if self.is_variational else x
-        return x * _mask(like, rate, generator)
-
-    def of_rows(self, table: Tensor, generator: torch.Generator) -> Tensor:
-        """``table`` (word, width) without a share of its rows."""
-        return table * _mask(table[:, :1], self.words, generator) if self.words else table
-
-    def of_weights(self, weight: Tensor, generator: torch.Generator) -> Tensor:
-        """A state-to-state weight without a share of its numbers."""
-        return weight * _mask(weight, self.weights, generator) if self.weights else weight
-
-
-def _mask(like: Tensor, rate: float, generator: torch.Generator) -> Tensor:
-    # drawn where the generator lives, in the layout of what it is multiplied with
-    mask = torch.empty_like(like, device=generator.device).bernoulli_(1 - rate, generator=generator)
-    return mask.div_(1 - rate).to(like.device)
-
-
-Directions = Literal["both", "forward", "backward"]
 _NUMBERS: dict[Directions, tuple[int, ...]] = {"both": (0, 1), "forward": (0,), "backward": (1,)}
+Purpose = Literal["samples", "words", "masks", "window_resets", "sentence_resets"]
+_PURPOSES: dict[Purpose, int] = {
+    "samples": 0,
+    "words": 1,
+    "masks": 2,
+    "window_resets": 3,
+    "sentence_resets": 4,
+}
 
 
 @dataclass(frozen=True)
-class Chance:
-    """Where a run is, for whoever draws random numbers there: see ``train.randomness``."""
+class StepRandom:
+    """Random numbers of one step. They depend on nothing that was drawn before.
+
+    So a checkpoint stores no random state, and the numbers of one process do not depend on the number of
+    other processes.
+
+    Attributes:
+        seed: Seed of the run.
+        step: Number of the step.
+        first_row: First row of the batch that is read. Each process and part of a batch draws other masks.
+    """
 
     seed: int
     step: int
-    first_row: int = 0  # of the whole batch: each process and each piece of it leaves out other numbers
+    first_row: int = 0
 
-    def masks(self, direction: int) -> torch.Generator:
-        """For the dropout of one direction."""
-        return generator_at("masks", seed=self.seed, step=self.step, place=(direction, self.first_row))
-
-    def words(self) -> torch.Generator:
-        """For the dropout of whole words, the same for all rows that are looked up together."""
-        return generator_at("words", seed=self.seed, step=self.step, place=(self.first_row,))
+    def generator(self, purpose: Purpose, *keys: int) -> torch.Generator:
+        """Return the generator for one purpose. ``keys`` separate directions and rows."""
+        entropy = (self.seed, _PURPOSES[purpose], self.step, *keys)
+        mixed = np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]
+        return torch.Generator().manual_seed(int(mixed) >> 1)  # torch's seeds are signed
 
 
 @dataclass(frozen=True)
 class Losses:
-    """Cross-entropy of each direction in nats: a mean, or one for each token; and the state after them.
+    """Cross-entropy of each direction in nats, and the state after the window.
 
-    None: a direction that is not trained.
+    Attributes:
+        forward: Mean loss, or (batch, time) losses, of the forward direction. None: not trained.
+        backward: The same of the backward direction.
+        state: State after the window, detached from the gradients.
     """
 
     forward: Tensor | None
@@ -122,20 +82,39 @@ class Losses:
 
     @property
     def mean(self) -> Tensor:
-        """What is minimised: both directions count alike."""
-        found = [loss.mean() for loss in (self.forward, self.backward) if loss is not None]
-        return torch.stack(found).mean()
+        """Mean of both directions: the value to minimize."""
+        return torch.stack([loss.mean() for loss in (self.forward, self.backward) if loss is not None]).mean()
+
+    @classmethod
+    def combine(cls, losses: dict[int, Tensor], states: dict[int, BiLmState], before: BiLmState) -> Losses:
+        """Combine losses and states (layer, batch, …) by direction; missing directions keep their state."""
+        hidden, cell = (
+            torch.stack(
+                [getattr(states[k], name) if k in states else getattr(before, name)[k] for k in (0, 1)]
+            ).detach()
+            for name in ("hidden", "cell")
+        )
+        return cls(losses.get(0), losses.get(1), BiLmState(hidden, cell))
 
 
 class BiLmObjective(nn.Module):
-    """A biLM with the softmax that its two directions share; or one direction of it."""
+    """A biLM and the softmax that its two directions share, or one direction of it.
+
+    Args:
+        bilm: The network.
+        softmax: Predicts the next word.
+        dropout: Dropout rates, or one rate for all layers.
+        directions: Directions to train.
+        has_bf16_products: Compute matrix products in bfloat16.
+        has_sparse_gradients: Use sparse gradients for word vectors and softmax: only rows that were used.
+    """
 
     def __init__(
         self,
         bilm: BiLm,
         softmax: Softmax | AdaptiveSoftmax,
         *,
-        dropout: Dropout | float = 0.1,
+        dropout: DropoutOptions | float = 0.1,
         directions: Directions = "both",
         has_bf16_products: bool = False,
         has_sparse_gradients: bool = False,
@@ -143,11 +122,11 @@ class BiLmObjective(nn.Module):
         super().__init__()
         self.bilm = bilm
         self.softmax = softmax
-        self.dropout = dropout if isinstance(dropout, Dropout) else Dropout(dropout)
+        self.dropout = dropout if isinstance(dropout, DropoutOptions) else DropoutOptions(dropout)
         self.directions = _NUMBERS[directions]
         self.has_bf16_products = has_bf16_products
-        self.has_sparse_gradients = has_sparse_gradients  # of word vectors: of the rows that were used
-        self.scratch: Scratch = FRESH  # ``train.gradients``, which takes gradients once only, has another
+        self.has_sparse_gradients = has_sparse_gradients
+        self.buffer_pool: BufferPool = UNPOOLED  # ``Gradients`` sets a pool: it takes each gradient once
 
     def forward(
         self,
@@ -156,168 +135,169 @@ class BiLmObjective(nn.Module):
         state: BiLmState,
         *,
         samples: tuple[Samples, ...] | None = None,
-        chance: Chance | None = None,
+        random: StepRandom | None = None,
     ) -> Losses:
-        """Mean losses of a window, which gradients flow back from.
+        """Compute the mean losses of a window, with gradients.
 
-        With ``samples``, one for each direction, words are predicted against these only. In training mode
-        ``chance`` decides what is dropped.
+        Args:
+            window: Inputs and targets.
+            ids: Ids of the corpus for this model.
+            state: State before the window.
+            samples: Sampled words to predict against, for each direction. None: all words.
+            random: Random numbers of the step. Required for dropout in training mode.
         """
-        vectors = self.token_vectors(window, ids, chance)
-        found: dict[int, tuple[Tensor, BiLmState]] = {}
-        for place, number in enumerate(self.directions):
-            direction = _direction(window, number)
-            targets = ids.targets(direction.targets)
-            drawn = None if samples is None else samples[place]
-            starts = None if direction.starts is None else ids.on_device(direction.starts)
-            found[number] = self.direction_loss(
-                number, vectors[place], targets, state, drawn, chance, starts=starts
+        types, index = self.distinct_types(window)
+        table = self.drop_words(self.embed_types(types, ids), random)
+        vectors = F.embedding(ids.on_device(index), table)  # (direction, batch, time, width)
+        losses, states = {}, {}
+        for k, number in enumerate(self.directions):
+            direction = window.direction(number)
+            losses[number], states[number] = self.direction_loss(
+                number,
+                vectors[k],
+                ids.targets(direction.targets),
+                state,
+                samples=None if samples is None else samples[k],
+                random=random,
+                resets=None if direction.resets is None else ids.on_device(direction.resets),
             )
-        return _losses({number: loss for number, (loss, _) in found.items()}, state, found)
+        return Losses.combine(losses, states, state)
 
     @torch.no_grad()
     def token_losses(self, window: Window, ids: TypeIds, state: BiLmState) -> Losses:
-        """The loss of every token under the full softmax, (batch, time) for each direction."""
-        vectors = self.token_vectors(window, ids, None)
-        losses: dict[int, Tensor] = {}
-        found: dict[int, tuple[Tensor, BiLmState]] = {}
-        for place, number in enumerate(self.directions):
-            targets = ids.targets(_direction(window, number).targets)
-            top, _ = found[number] = self._read(vectors[place], state, number, None)
-            of_tokens = self.softmax.token_losses(top.flatten(end_dim=1), targets.flatten())
-            losses[number] = of_tokens.view(targets.shape)
-        return _losses(losses, state, found)
+        """Compute the loss of every token with the full softmax, (batch, time) for each direction."""
+        types, index = self.distinct_types(window)
+        vectors = F.embedding(ids.on_device(index), self.embed_types(types, ids))
+        losses, states = {}, {}
+        for k, number in enumerate(self.directions):
+            targets = ids.targets(window.direction(number).targets)
+            top, states[number] = self._run_stack(number, vectors[k], state)
+            token_losses = compute_token_losses(self.softmax, top.flatten(end_dim=1), targets.flatten())
+            losses[number] = token_losses.view(targets.shape)
+        return Losses.combine(losses, states, state)
 
-    # --- the pieces -------------------------------------------------------------------------------------
+    # --- the parts of a forward pass ------------------------------------------------------------------
 
-    def token_vectors(self, window: Window, ids: TypeIds, chance: Chance | None) -> Tensor:
-        """What the LSTMs read, (direction, batch, time, width), each distinct word made once."""
-        distinct, places = self.distinct_words(window)
-        table = self.without_words(self.word_table(distinct, ids), chance)
-        return F.embedding(ids.on_device(places), table)
+    def distinct_types(self, window: Window) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the distinct types of a window, and each token's index in them, (direction, batch, time)."""
+        inputs = np.stack([window.direction(number).inputs for number in self.directions])
+        types, index = np.unique(inputs, return_inverse=True)
+        return types, index.reshape(inputs.shape)
 
-    def distinct_words(self, window: Window) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The types that a window reads, and where each token's is among them, (direction, batch, time)."""
-        inputs = np.stack([_direction(window, number).inputs for number in self.directions])
-        distinct, places = np.unique(inputs, return_inverse=True)
-        return distinct, places.reshape(inputs.shape)
-
-    def word_table(self, types: NDArray[np.int64], ids: TypeIds) -> Tensor:
-        """The token layer's vectors of these types, (type, width)."""
+    def embed_types(self, types: NDArray[np.int64], ids: TypeIds) -> Tensor:
+        """Run the token layer on types, (type,) to (type, width)."""
         char_ids, word_ids = ids.inputs(types)
         layer = self.bilm.token_layer
         parts: list[Tensor] = []
         if layer.word_embed is not None and word_ids is not None:
-            rows = layer.word_embed.weight
-            parts.append(F.embedding(word_ids, rows, sparse=self.has_sparse_gradients))
+            parts.append(F.embedding(word_ids, layer.word_embed.weight, sparse=self.has_sparse_gradients))
         if layer.cnn is not None and char_ids is not None:
             parts.append(
-                read_words(
-                    layer.cnn, char_ids, has_bf16_products=self.has_bf16_products, scratch=self.scratch
+                run_char_cnn(
+                    layer.cnn, char_ids, has_bf16_products=self.has_bf16_products, buffers=self.buffer_pool
                 )
             )
         table = torch.cat(parts, dim=1)
-        if layer.projection is not None:
-            table = layer.projection(table)
-        return table
+        return table if layer.projection is None else layer.projection(table)
 
-    def without_words(self, table: Tensor, chance: Chance | None) -> Tensor:
-        """The table, in training without the words that are dropped."""
+    def drop_words(self, table: Tensor, random: StepRandom | None) -> Tensor:
+        """Apply word dropout to ``table`` (type, width) in training mode."""
         if not (self.training and self.dropout.words):
             return table
-        return self.dropout.of_rows(table, _given(chance).words())
+        random = _require(random)
+        return _drop(table, self.dropout.words, random.generator("words", random.first_row), like=table[:, :1])
 
-    def direction_loss(  # noqa: PLR0917
+    def direction_loss(
         self,
         number: int,
         vectors: Tensor,
         targets: Tensor,
         state: BiLmState,
-        samples: Samples | None,
-        chance: Chance | None,
         *,
-        starts: Tensor | None = None,
+        samples: Samples | None = None,
+        random: StepRandom | None = None,
+        resets: Tensor | None = None,
     ) -> tuple[Tensor, BiLmState]:
-        """The mean loss of one direction that reads ``vectors`` (batch, time, width), and its last state.
+        """Compute the mean loss of one direction, and its state (layer, batch, …) after the window.
 
-        The state is reset to zero before each token that ``starts`` (batch, time) marks.
+        Args:
+            number: Direction: 0 forward, 1 backward.
+            vectors: (batch, time, width) Token vectors.
+            targets: (batch, time) Words to predict.
+            state: State of both directions before the window.
+            samples: Sampled words to predict against. None: all words.
+            random: Random numbers of the step.
+            resets: (batch, time) True where the state is reset to zero before the token.
         """
         generator = None
         if self.training and not self.dropout.is_off:
-            generator = _given(chance).masks(number)
-        top, after = self._read(vectors, state, number, generator, starts)
+            random = _require(random)
+            generator = random.generator("masks", number, random.first_row)
+        top, after = self._run_stack(number, vectors, state, generator=generator, resets=resets)
         if generator is not None:
-            top = self.dropout.of_vectors(top, self.dropout.at_softmax, generator)
-        # Outputs lie with time first: tokens in that order cost no copy, and a mean does not mind.
-        states, wanted = top.transpose(0, 1).flatten(end_dim=1), targets.t().flatten()
-        if samples is None:
-            return self.softmax(states, wanted), after
-        return cast("Softmax", self.softmax).sampled(states, wanted, samples), after
+            top = self._drop_vectors(top, self.dropout.softmax_rate, generator)
+        loss = compute_loss(
+            self.softmax,
+            # outputs are stored time first: this order needs no copy, and the mean is the same
+            top.transpose(0, 1).flatten(end_dim=1),
+            targets.t().flatten(),
+            samples=samples,
+            has_bf16_products=self.has_bf16_products,
+            has_sparse_gradient=self.has_sparse_gradients,
+        )
+        return loss, after
 
     def stack(self, number: int) -> nn.ModuleList:
-        """The LSTM layers of one direction."""
+        """Return the LSTM layers of one direction."""
         return (self.bilm.forward_stack, self.bilm.backward_stack)[number]
 
-    def _read(
+    def _run_stack(
         self,
+        number: int,
         inputs: Tensor,
         state: BiLmState,
-        direction: int,
-        generator: torch.Generator | None,
-        starts: Tensor | None = None,
+        *,
+        generator: torch.Generator | None = None,
+        resets: Tensor | None = None,
     ) -> tuple[Tensor, BiLmState]:
-        """The top layer's output (batch, time, width), and the state (layer, batch, …) after it."""
-        last = []
-        for index, module in enumerate(self.stack(direction)):
+        """Return the output of the top layer (batch, time, width) and the state (layer, batch, …) after it."""
+        states = []
+        for index, module in enumerate(self.stack(number)):
             lstm = cast("ProjectedLstm", module)
             state_weight: Tensor = lstm.state_weight
             if generator is not None:
-                inputs = self.dropout.of_vectors(inputs, self.dropout.at_layer(index), generator)
-                state_weight = self.dropout.of_weights(state_weight, generator)
-            output, after = read_layer(
+                inputs = self._drop_vectors(inputs, self.dropout.layer_rate(index), generator)
+                state_weight = _drop(state_weight, self.dropout.weights, generator)
+            output, after = run_lstm_window(
                 lstm,
                 inputs,
-                state.at(direction, index),
+                state.at(number, index),
                 state_weight=state_weight,
-                starts=starts,
+                starts=resets,
                 has_bf16_products=self.has_bf16_products,
-                scratch=self.scratch,
+                buffers=self.buffer_pool,
             )
             inputs = output + inputs if self.bilm.has_skip and index > 0 else output
-            last.append(after)
-        hidden, cell = (torch.stack([getattr(s, name) for s in last]) for name in ("hidden", "cell"))
+            states.append(after)
+        hidden, cell = (torch.stack([getattr(s, name) for s in states]) for name in ("hidden", "cell"))
         return inputs, BiLmState(hidden, cell)
 
-
-def _direction(window: Window, number: int) -> Direction:
-    return (window.forward, window.backward)[number]
-
-
-def _given(chance: Chance | None) -> Chance:
-    if chance is None:
-        raise TypeError("dropout needs chance=: where the run is")
-    return chance
+    def _drop_vectors(self, x: Tensor, rate: float, generator: torch.Generator) -> Tensor:
+        """Apply dropout to ``x`` (batch, time, width)."""
+        return _drop(x, rate, generator, like=x[:, :1] if self.dropout.is_variational else x)
 
 
-def _losses(
-    losses: dict[int, Tensor], before: BiLmState, found: dict[int, tuple[Tensor, BiLmState]]
-) -> Losses:
-    last = {number: after for number, (_, after) in found.items()}
-    return Losses(losses.get(0), losses.get(1), state_after(before, last))
+def _drop(x: Tensor, rate: float, generator: torch.Generator, *, like: Tensor | None = None) -> Tensor:
+    """Set a share of ``x`` to zero and scale the rest. ``like`` gives the shape of the mask."""
+    if not rate:
+        return x
+    like = x if like is None else like
+    # drawn on the generator's device, in the memory layout of what it is multiplied with
+    mask = torch.empty_like(like, device=generator.device).bernoulli_(1 - rate, generator=generator)
+    return x * mask.div_(1 - rate).to(like.device)
 
 
-def state_after(before: BiLmState, directions: dict[int, BiLmState]) -> BiLmState:
-    """Each direction's last state (layer, batch, …); what was not read stays as it was before.
-
-    Cut off from the gradients: backpropagation ends with the window.
-    """
-    hidden, cell = (
-        torch.stack(
-            [
-                getattr(directions[number], name) if number in directions else getattr(before, name)[number]
-                for number in (0, 1)
-            ]
-        )
-        for name in ("hidden", "cell")
-    )
-    return BiLmState(hidden.detach(), cell.detach())
+def _require(random: StepRandom | None) -> StepRandom:
+    if random is None:
+        raise TypeError("dropout needs random=StepRandom(seed, step)")
+    return random

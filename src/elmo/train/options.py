@@ -1,8 +1,7 @@
-"""Options in, an optimiser and the learning rate of every step out.
+"""Options of a training run: frozen dataclasses that check their values.
 
-The name of a size in, the shape of a model out; and changes to it, for those who want another.
-
-What can be chosen about a training run, in; a clear word about what makes no sense, out.
+``TrainOptions`` holds what the loop needs, with ``DropoutOptions`` and ``OptimizerOptions`` inside it.
+``ModelShape`` describes the network: a preset and changes to it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -19,69 +18,254 @@ from torch import nn
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, WordConfig
 from elmo.errors import ConfigError, raise_all
 from elmo.storage.files import MAX_LINES
-from elmo.train.objective import Directions, Dropout
 
-Optimiser = Literal["adagrad", "adamw", "sgd"]
-OPTIMISERS: tuple[Optimiser, ...] = get_args(Optimiser)
-USUAL_RATES: dict[Optimiser, float] = {"adagrad": 0.2, "adamw": 0.001, "sgd": 1.0}
+Directions = Literal["both", "forward", "backward"]
+Precision = Literal["float32", "bfloat16", "float64"]
+OptimizerName = Literal["adagrad", "adamw", "sgd"]
+Decay = Literal["none", "linear", "cosine"]
+Preset = Literal["tiny", "mini", "small", "medium", "original"]
+ReadsWhat = Literal["characters", "words", "both"]
+MAX_STEPS = 10**9  # the name of a checkpoint has nine digits
 
 
 @dataclass(frozen=True)
-class Optimisation:
-    """How weights follow their gradients; the defaults are bilm-tf's published ones."""
+class DropoutOptions:
+    """Dropout rates. The defaults are those published with bilm-tf; small corpora need more.
 
-    optimiser: Optimiser = "adagrad"
+    Attributes:
+        layers: Rate for the input of each LSTM layer and of the softmax.
+        inputs: Rate for the input of the first layer. None: same as ``layers``.
+        outputs: Rate for the input of the softmax. None: same as ``layers``.
+        words: Rate for whole words: all their occurrences in a window (Gal & Ghahramani 2016).
+        weights: Rate for the state-to-state weights (weight drop, Merity et al. 2018).
+        is_variational: Use one mask for all tokens of a row in a window.
+    """
+
+    layers: float = 0.1
+    inputs: float | None = None
+    outputs: float | None = None
+    words: float = 0.0
+    weights: float = 0.0
+    is_variational: bool = False
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} must be at least 0 and below 1, not {rate!r:.40}"
+            for name in ("layers", "inputs", "outputs", "words", "weights")
+            if (rate := getattr(self, name)) is not None and not 0 <= rate < 1
+        ]
+        raise_all(problems, subject="dropout", kind=ConfigError)
+
+    @property
+    def is_off(self) -> bool:
+        """Whether all rates are zero."""
+        return not any((self.layers, self.inputs, self.outputs, self.words, self.weights))
+
+    def layer_rate(self, index: int) -> float:
+        """Return the rate for the input of an LSTM layer."""
+        return self.inputs if index == 0 and self.inputs is not None else self.layers
+
+    @property
+    def softmax_rate(self) -> float:
+        """Rate for the input of the softmax."""
+        return self.layers if self.outputs is None else self.outputs
+
+
+USUAL_RATES: dict[OptimizerName, float] = {"adagrad": 0.2, "adamw": 0.001, "sgd": 1.0}
+
+
+@dataclass(frozen=True)
+class OptimizerOptions:
+    """Optimizer, learning-rate schedule and gradient clipping. The defaults are those of bilm-tf.
+
+    Attributes:
+        name: Name of the optimizer.
+        learning_rate: Highest learning rate.
+        warmup_steps: Number of steps in which the rate rises from zero.
+        decay: How the rate falls after the warmup.
+        final_rate: Where the decay ends, as a share of ``learning_rate``.
+        weight_decay: Weight decay (AdamW and SGD).
+        momentum: Momentum (SGD).
+        clip: Largest norm of the gradients of all weights together.
+    """
+
+    name: OptimizerName = "adagrad"
     learning_rate: float = 0.2
-    warm_up_steps: int = 0  # the rate rises from zero over so many steps
-    decay: Literal["none", "linear", "cosine"] = "none"  # from then on to ``final_rate``
-    final_rate: float = 0.0  # where decay ends, as a share of the learning rate
+    warmup_steps: int = 0
+    decay: Decay = "none"
+    final_rate: float = 0.0
     weight_decay: float = 0.0
-    momentum: float = 0.0  # sgd's
-    clip: float = 10.0  # of the gradients' norm, all weights together
+    momentum: float = 0.0
+    clip: float = 10.0
 
     def __post_init__(self) -> None:
         problems = []
-        if self.optimiser not in OPTIMISERS:
-            problems.append(f"optimiser must be one of {', '.join(OPTIMISERS)}, not {self.optimiser!r:.40}")
-        if self.decay not in ("none", "linear", "cosine"):
-            problems.append(f"decay must be 'none', 'linear' or 'cosine', not {self.decay!r:.40}")
-        for name in ("learning_rate", "clip"):
-            value = getattr(self, name)
+        for option, choices in (("name", get_args(OptimizerName)), ("decay", get_args(Decay))):
+            if (value := getattr(self, option)) not in choices:
+                problems.append(f"{option} must be one of {', '.join(choices)}, not {value!r:.40}")
+        for option in ("learning_rate", "clip"):
+            value = getattr(self, option)
             if not (math.isfinite(value) and value > 0):
-                problems.append(f"{name} must be a positive number, not {value!r:.40}")
-        for name in ("warm_up_steps", "weight_decay"):
-            value = getattr(self, name)
+                problems.append(f"{option} must be a positive number, not {value!r:.40}")
+        for option in ("warmup_steps", "weight_decay"):
+            value = getattr(self, option)
             if not (math.isfinite(value) and value >= 0):
-                problems.append(f"{name} must be zero or a positive number, not {value!r:.40}")
+                problems.append(f"{option} must be zero or a positive number, not {value!r:.40}")
         if not 0 <= self.momentum < 1:
-            problems.append(f"momentum must lie in 0..1, not {self.momentum!r:.40}")
+            problems.append(f"momentum must be at least 0 and below 1, not {self.momentum!r:.40}")
         if not 0 <= self.final_rate <= 1:
-            problems.append(f"final_rate must lie in 0..1, not {self.final_rate!r:.40}")
-        if self.weight_decay and self.optimiser == "adagrad":
-            problems.append("weight_decay goes with adamw and sgd, not with adagrad")
-        if self.momentum and self.optimiser != "sgd":
-            problems.append("momentum goes with sgd only")
-        raise_all(problems, subject="optimisation", kind=ConfigError)
+            problems.append(f"final_rate must be between 0 and 1, not {self.final_rate!r:.40}")
+        if self.weight_decay and self.name == "adagrad":
+            problems.append("weight_decay is not supported with adagrad; use adamw or sgd")
+        if self.momentum and self.name != "sgd":
+            problems.append(f"momentum is not supported with {self.name}; use sgd")
+        raise_all(problems, subject="optimizer", kind=ConfigError)
 
     def rate(self, step: int, n_steps: int) -> float:
-        """The learning rate of a step, counted from 0."""
-        if step < self.warm_up_steps:
-            return self.learning_rate * (step + 1) / self.warm_up_steps
-        done = min(1.0, (step - self.warm_up_steps) / max(1, n_steps - self.warm_up_steps))
+        """Return the learning rate of a step, counted from 0."""
+        if step < self.warmup_steps:
+            return self.learning_rate * (step + 1) / self.warmup_steps
+        done = min(1.0, (step - self.warmup_steps) / max(1, n_steps - self.warmup_steps))
         left = {"none": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}[self.decay]
         return self.learning_rate * (self.final_rate + (1 - self.final_rate) * left)
 
-    def make(self, weights: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """The optimiser of these weights; fused, so that each is read and written once."""
+    def build(self, weights: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Build the optimizer. It is fused, so that each weight is read and written once a step."""
         rate, decay = self.learning_rate, self.weight_decay
         weights = list(weights)
-        if self.optimiser == "adagrad":
+        if self.name == "adagrad":
             # bilm-tf's accumulator starts at 1
             is_cpu = all(weight.device.type == "cpu" for weight in weights)
             return torch.optim.Adagrad(weights, lr=rate, initial_accumulator_value=1.0, fused=is_cpu)
-        if self.optimiser == "sgd":
+        if self.name == "sgd":
             return torch.optim.SGD(weights, lr=rate, momentum=self.momentum, weight_decay=decay, fused=True)
         return torch.optim.AdamW(weights, lr=rate, weight_decay=decay, fused=True)
+
+    def changed(self, changes: Mapping[str, Any]) -> OptimizerOptions:
+        """Return a copy with some fields changed. Another optimizer brings its usual learning rate."""
+        name = changes.get("name", self.name)
+        if name != self.name:
+            changes = {"learning_rate": USUAL_RATES.get(name, self.learning_rate), **changes}
+        return replace(self, **changes)
+
+
+# For a model that is already trained: the first steps of Adagrad would destroy too much of it.
+GENTLE = OptimizerOptions("adamw", USUAL_RATES["adamw"], warmup_steps=100)
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Options of the training loop. The defaults are those of bilm-tf, except ``window_resets``.
+
+    Attributes:
+        n_steps: Number of optimizer steps. A step reads one window.
+        n_vocab: Number of words to predict.
+        batch_size: Number of rows: texts that are read in parallel.
+        window: Number of tokens that each row reads in a step. Gradients do not reach further back.
+        n_samples: Number of words sampled for the softmax in each step. None: all words.
+        cutoffs: Sizes of the clusters of an adaptive softmax. Empty: no adaptive softmax.
+        is_tied: Predict words with the vectors that read them. Only for a model that reads words.
+        directions: Train both language models or one.
+        dropout: Dropout rates.
+        precision: Number type of the weights. bfloat16: float32 weights, matrix products in bfloat16.
+        accumulation_steps: Split the batch into this many parts and add up their gradients. Saves memory.
+        loss_scale: Factor of the loss. bilm-tf multiplies by 20; it matters to Adagrad and to ``clip``.
+        window_resets: Share of the windows that each row starts from a zero state. Sentences that are
+            embedded start that way; bilm-tf never resets the state, so its models do not learn it.
+        sentence_resets: Share of the sentences that start from a zero state, anywhere in a window.
+        seed: Seed of everything random.
+        keep_order: Read the text in order, not in shuffled blocks.
+        log_every: Number of steps between log entries.
+        evaluate_every: Number of steps between evaluations on the held-out text.
+        evaluate_tokens: Number of held-out tokens to evaluate on, from the start. None: all.
+        checkpoint_every: Number of steps between checkpoints.
+        device: Device to train on: cpu, cuda or mps.
+        optimizer: Optimizer and schedule.
+    """
+
+    n_steps: int
+    n_vocab: int = 50_000
+    batch_size: int = 128
+    window: int = 20
+    n_samples: int | None = 8192
+    cutoffs: tuple[int, ...] = ()
+    is_tied: bool = False
+    directions: Directions = "both"
+    dropout: DropoutOptions = field(default_factory=DropoutOptions)
+    precision: Precision = "float32"
+    accumulation_steps: int = 1
+    loss_scale: float = 20.0
+    window_resets: float = 0.01
+    sentence_resets: float = 0.0
+    seed: int = 0
+    keep_order: bool = False
+    log_every: int = 50
+    evaluate_every: int = 1000
+    evaluate_tokens: int | None = None
+    checkpoint_every: int = 1000
+    device: str = "cpu"
+    optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
+
+    def __post_init__(self) -> None:
+        counts = ("n_steps", "batch_size", "window", "accumulation_steps")
+        intervals = ("log_every", "evaluate_every", "checkpoint_every")
+        problems = [
+            f"{name} must be at least 1 and below {MAX_STEPS:,}, found {value!r:.40}"
+            for name in (*counts, *intervals)
+            if not 1 <= (value := getattr(self, name)) < MAX_STEPS
+        ]
+        if not 4 <= self.n_vocab <= MAX_LINES:
+            problems.append(f"n_vocab must be between 4 and {MAX_LINES:,}, found {self.n_vocab!r:.40}")
+        if self.n_samples is not None and self.n_samples < 1:
+            problems.append(f"n_samples must be at least 1, or None for all, not {self.n_samples!r:.40}")
+        if not 0 <= self.seed < 1 << 63:
+            problems.append(f"seed must be at least 0 and below 2^63, found {self.seed!r:.40}")
+        if not (math.isfinite(self.loss_scale) and self.loss_scale > 0):
+            problems.append(f"loss_scale must be a positive number, not {self.loss_scale!r:.40}")
+        for name in ("window_resets", "sentence_resets"):
+            if not 0 <= (value := getattr(self, name)) <= 1:
+                problems.append(f"{name} must be between 0 and 1, not {value!r:.40}")
+        for name, choices in (("directions", get_args(Directions)), ("precision", get_args(Precision))):
+            if (value := getattr(self, name)) not in choices:
+                problems.append(f"{name} must be one of {', '.join(choices)}, not {value!r:.40}")
+        if not problems and self.accumulation_steps > self.batch_size:
+            problems.append(
+                f"batch_size {self.batch_size} cannot be split into {self.accumulation_steps} parts: "
+                "each part needs a row"
+            )
+        problems += self._cutoff_problems() + _device_problems(self.device)
+        raise_all(problems, subject="training", kind=ConfigError)
+
+    def _cutoff_problems(self) -> list[str]:
+        problems = []
+        if any(a >= b for a, b in pairwise((0, *self.cutoffs))):
+            problems.append(f"cutoffs must be positive and increasing, found {list(self.cutoffs)!r:.40}")
+        if self.cutoffs and self.n_samples is not None:
+            problems.append("an adaptive softmax is not sampled: n_samples must be None")
+        if self.cutoffs and self.is_tied:
+            problems.append("an adaptive softmax cannot be tied to word vectors")
+        return problems
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> TrainOptions:
+        """Rebuild the options from ``dataclasses.asdict`` after a round trip through JSON."""
+        parts = {
+            "cutoffs": tuple(values["cutoffs"]),
+            "dropout": DropoutOptions(**values["dropout"]),
+            "optimizer": OptimizerOptions(**values["optimizer"]),
+        }
+        return cls(**{**values, **parts})
+
+
+def _device_problems(name: str) -> list[str]:
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        kind = ""
+    has = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if kind not in has:
+        return [f"device must be cpu, cuda or mps, not {name!r:.40}"]
+    return [] if has[kind] else [f"this machine has no {kind} device: use device cpu"]
 
 
 _FILTERS = CharCnnConfig.filters
@@ -94,21 +278,27 @@ PRESETS: dict[str, BiLmConfig] = {
     "medium": BiLmConfig(CharCnnConfig(), None, LstmConfig(cell_width=2048, state_width=256)),
     "original": BiLmConfig(CharCnnConfig(n_highway=2), None, LstmConfig(cell_width=4096, state_width=512)),
 }
-# Up to how many tokens of text each is worth its time; a larger one would mostly learn the text by heart.
-_UP_TO_TOKENS = {"tiny": 1_000_000, "mini": 10_000_000, "small": 100_000_000, "medium": 400_000_000}
-Reads = Literal["characters", "words", "both"]
+# Largest corpus, in tokens, for each size. A larger model would mostly memorize the text.
+_MAX_TOKENS = {"tiny": 1_000_000, "mini": 10_000_000, "small": 100_000_000, "medium": 400_000_000}
 
 
 @dataclass(frozen=True)
-class Shape:
-    """A preset, and what of it should be otherwise; what is None stays."""
+class ModelShape:
+    """A preset and changes to it.
 
-    preset: str | BiLmConfig | None = None  # None: by the size of the corpus
-    reads: Reads | None = None
+    Attributes:
+        preset: Name of a preset, or a complete configuration. None: chosen by the size of the corpus.
+        reads: What the model reads of a word. None: as in the preset.
+        n_layers: Number of LSTM layers. None: as in the preset.
+        cell_width: Number of LSTM cells in each layer. None: as in the preset.
+        state_width: Width of the vectors of each direction. None: as in the preset.
+    """
+
+    preset: str | BiLmConfig | None = None
+    reads: ReadsWhat | None = None
     n_layers: int | None = None
     cell_width: int | None = None
     state_width: int | None = None
-    has_skip: bool | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -116,26 +306,23 @@ class Shape:
             problems.append(
                 f"preset must be one of {', '.join(PRESETS)} or a BiLmConfig, not {self.preset!r:.40}"
             )
-        if self.reads is not None and self.reads not in get_args(Reads):
-            problems.append(f"reads must be one of {', '.join(get_args(Reads))}, not {self.reads!r:.40}")
-        raise_all(problems, subject="shape", kind=ConfigError)
+        if self.reads is not None and self.reads not in get_args(ReadsWhat):
+            problems.append(f"reads must be one of {', '.join(get_args(ReadsWhat))}, not {self.reads!r:.40}")
+        raise_all(problems, subject="model", kind=ConfigError)
 
     @property
     def reads_words_only(self) -> bool:
-        """Whether no characters are read."""
+        """Whether the model reads no characters."""
         if self.reads is not None:
             return self.reads == "words"
         return isinstance(self.preset, BiLmConfig) and self.preset.chars is None
 
     def config(self, *, n_tokens: int, n_vocab: int) -> BiLmConfig:
-        """The model's shape for a corpus of so many tokens and words to predict."""
+        """Return the configuration for a corpus of ``n_tokens`` and ``n_vocab`` words to predict."""
         preset = preset_for(n_tokens) if self.preset is None else self.preset
         base = PRESETS[preset] if isinstance(preset, str) else preset
-        changes = {
-            name: value
-            for name in ("n_layers", "cell_width", "state_width", "has_skip")
-            if (value := getattr(self, name)) is not None
-        }
+        widths = (field.name for field in fields(self) if field.name not in ("preset", "reads"))
+        changes = {name: value for name in widths if (value := getattr(self, name)) is not None}
         lstm = replace(base.lstm, **changes)
         if self.reads is None:
             words = base.words and replace(base.words, n_words=n_vocab)
@@ -150,107 +337,5 @@ class Shape:
 
 
 def preset_for(n_tokens: int) -> str:
-    """The largest preset that a text of so many tokens can feed."""
-    return next((name for name, most in _UP_TO_TOKENS.items() if n_tokens <= most), "original")
-
-
-Precision = Literal["float32", "bfloat16", "float64"]
-MOST = 10**9  # steps: what the name of a checkpoint has room for
-_COUNTS = ("n_windows", "n_rows", "n_steps", "n_turns", "log_every", "evaluate_every", "checkpoint_every")
-
-
-@dataclass(frozen=True)
-class TrainOptions:
-    """One run; the defaults are bilm-tf's published ones, but for ``restarts``."""
-
-    n_windows: int  # steps of the optimiser, one a window
-    n_vocab: int = 50_000
-    n_rows: int = 128
-    n_steps: int = 20  # tokens of a row in one window: how far gradients reach back
-    n_samples: int | None = 8192  # of the softmax; None: all words
-    cutoffs: tuple[int, ...] = ()  # of an adaptive softmax, which then stands in for the others
-    is_tied: bool = False  # a model that reads words predicts them with the same vectors
-    directions: Directions = "both"
-    dropout: Dropout = field(default_factory=Dropout)
-    precision: Precision = "float32"  # bfloat16: of matrix products only
-    n_turns: int = 1  # rows are read in so many turns and their gradients added up, where memory is short
-    loss_scale: float = 20.0  # bilm-tf multiplies the loss by the steps; it matters to Adagrad and the clip
-    # Of all windows of a row so many start from zero, as a sentence does that is embedded. bilm-tf carries on
-    # for ever: what its models make of a state that they never saw again is chance.
-    restarts: float = 0.01
-    # Share of the sentences that are read from a zero state, wherever they stand in a window. Sentences that
-    # are embedded one by one start like this.
-    sentence_starts: float = 0.0
-    seed: int = 0
-    keep_order: bool = False  # read the text in its own order instead of shuffled blocks
-    log_every: int = 50
-    evaluate_every: int = 1000
-    evaluate_tokens: int | None = None  # of the held-out text, from its beginning; None: all
-    checkpoint_every: int = 1000
-    device: str = "cpu"
-    optimisation: Optimisation = field(default_factory=Optimisation)
-
-    def __post_init__(self) -> None:
-        problems = [
-            f"{name} must be at least 1 and below {MOST:,}, found {getattr(self, name)!r:.40}"
-            for name in _COUNTS
-            if not 1 <= getattr(self, name) < MOST
-        ]
-        if not 4 <= self.n_vocab <= MAX_LINES:
-            problems.append(f"n_vocab must lie in 4..{MAX_LINES:,}, found {self.n_vocab!r:.40}")
-        if self.n_samples is not None and self.n_samples < 1:
-            problems.append(f"n_samples must be at least 1, or None for all, not {self.n_samples!r:.40}")
-        if not 0 <= self.seed < 1 << 63:
-            problems.append(f"seed must lie in 0..2^63-1, found {self.seed!r:.40}")
-        if not (math.isfinite(self.loss_scale) and self.loss_scale > 0):
-            problems.append(f"loss_scale must be a positive number, not {self.loss_scale!r:.40}")
-        if not 0 <= self.restarts <= 1:
-            problems.append(f"restarts must lie in 0..1, not {self.restarts!r:.40}")
-        if not 0 <= self.sentence_starts <= 1:
-            problems.append(f"sentence_starts must lie in 0..1, not {self.sentence_starts!r:.40}")
-        if self.directions not in get_args(Directions):
-            problems.append(f"directions must be both, forward or backward, not {self.directions!r:.40}")
-        if self.precision not in get_args(Precision):
-            problems.append(f"precision must be float32, bfloat16 or float64, not {self.precision!r:.40}")
-        if not problems and self.n_turns > self.n_rows:
-            problems.append(f"{self.n_rows} rows cannot be read in {self.n_turns} turns: each needs a row")
-        problems += self._cutoff_problems() + _device_problems(self.device)
-        raise_all(problems, subject="training", kind=ConfigError)
-
-    def _cutoff_problems(self) -> list[str]:
-        found = []
-        if any(a >= b for a, b in pairwise((0, *self.cutoffs))):
-            found.append(f"cutoffs must rise from 1 on, found {list(self.cutoffs)!r:.40}")
-        if self.cutoffs and self.n_samples is not None:
-            found.append("an adaptive softmax is not sampled: n_samples must be None")
-        if self.cutoffs and self.is_tied:
-            found.append("an adaptive softmax cannot be tied to word vectors")
-        return found
-
-
-Part = TypeVar("Part", Dropout, Optimisation)
-
-
-def changed(base: Part, asked: Mapping[str, Any]) -> Part:
-    """``base`` with only what was asked for changed; another optimiser brings its usual rate."""
-    known = [each.name for each in fields(base)]
-    strange = [name for name in asked if name not in known]
-    if strange:
-        kind = type(base).__name__.lower()
-        raise ConfigError(f"{kind}: expected some of {', '.join(known)}, found {strange[0]!r:.40}")
-    if isinstance(base, Optimisation):
-        optimiser = asked.get("optimiser", base.optimiser)
-        if optimiser != base.optimiser:
-            asked = {"learning_rate": USUAL_RATES.get(optimiser, base.learning_rate), **asked}
-    return replace(base, **asked)
-
-
-def _device_problems(name: str) -> list[str]:
-    try:
-        kind = torch.device(name).type
-    except RuntimeError:
-        kind = ""
-    has = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if kind not in has:
-        return [f"device must be cpu, cuda or mps, not {name!r:.40}"]
-    return [] if has[kind] else [f"this machine has no {kind}: use device cpu"]
+    """Return the largest preset for which a text of ``n_tokens`` is large enough."""
+    return next((name for name, most in _MAX_TOKENS.items() if n_tokens <= most), "original")

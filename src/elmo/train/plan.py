@@ -30,7 +30,7 @@ import numpy as np
 from elmo.config import BiLmConfig, n_parameters
 from elmo.errors import ConfigError, FormatError
 from elmo.storage import files
-from elmo.storage.atomic import replacing
+from elmo.storage.atomic import atomic_file
 from elmo.train.checkpoint import Checkpoints
 from elmo.train.corpus import Corpus
 from elmo.train.distributed import Ranks
@@ -321,7 +321,7 @@ def kept_plan(
     if ranks.is_first:
         folder.mkdir(parents=True, exist_ok=True)
         values = {"kind": "elmo plan", "asked": asked, "plan": made.to_json(), "line": made.line}
-        with replacing(folder / NAME) as temporary:
+        with atomic_file(folder / NAME) as temporary:
             temporary.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
     return made
 
@@ -430,8 +430,8 @@ def _read(folder: Path, asked: Mapping[str, Any]) -> Plan | None:
             return Plan.from_json(values["plan"])
         before = values["asked"]["hours"]
     except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise FormatError(f"{files.shown(path)}: is not the plan of a run: {error}") from error
+        raise FormatError(f"{files.format_path(path)}: is not the plan of a run: {error}") from error
     if has_begun:
         found = f"{before:g} hours" if before != asked["hours"] else "other options or another text"
-        raise ConfigError(f"{files.shown(folder)}: was begun with {found}; name another folder")
+        raise ConfigError(f"{files.format_path(folder)}: was begun with {found}; name another folder")
     return None

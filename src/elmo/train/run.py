@@ -16,10 +16,10 @@ import torch
 from elmo.config import BiLmConfig
 from elmo.errors import ConfigError, DataError, ElmoError
 from elmo.formats import native
-from elmo.formats.load import load
+from elmo.formats.loading import load
 from elmo.formats.pretrained import Pretrained
 from elmo.plots import training as curves
-from elmo.storage.files import shown
+from elmo.storage.files import format_path
 from elmo.train.build_corpus import OnProgress, build, reopen
 from elmo.train.corpus import Corpus
 from elmo.train.distributed import Ranks, ranks_from
@@ -95,7 +95,7 @@ def resume_bilm(
     """Go on with the run that was to write ``out``, as it was asked for."""
     recipe = RunFolder(out).recipe()
     if recipe is None:
-        raise DataError(f"{shown(out)}: no run to resume: expected {shown(RunFolder(out).path / NAME)}")
+        raise DataError(f"{format_path(out)}: no run to resume: expected {format_path(RunFolder(out).path / NAME)}")
     return _carry_out(recipe, Path(out), is_resumed=True, on_report=on_report, on_progress=on_progress)
 
 
@@ -131,7 +131,7 @@ def _carry_out(
                     curves.leave_curves(place.path)
                     # last: where it is, all is
                     native.write(finished(trainer, tokenizer=corpus.tokenizer), out)
-                    _log.info("%s: written", shown(out))
+                    _log.info("%s: written", format_path(out))
     return out
 
 
@@ -150,7 +150,7 @@ def _is_done(recipe: Recipe, place: RunFolder, ranks: Ranks, stack: ExitStack, *
     if isinstance(found, ElmoError):
         raise found
     if found and ranks.is_first:
-        _log.info("%s: was written before; nothing is left to do", shown(place.out))
+        _log.info("%s: was written before; nothing is left to do", format_path(place.out))
         if not (place.path / curves.NAME).exists():
             curves.leave_curves(place.path)
     return found

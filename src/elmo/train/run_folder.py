@@ -25,15 +25,15 @@ from torch import Tensor
 
 from elmo import models
 from elmo.config import BiLmConfig
-from elmo.embed.start import mean_state
+from elmo.embed.start import compute_warm_state
 from elmo.engine.bilm import Engine
 from elmo.errors import ConfigError, DataError, ElmoError, FormatError, OutputError
 from elmo.formats import native
 from elmo.formats.pretrained import Pretrained, SoftmaxWeights
 from elmo.model.bilm import BiLm
 from elmo.storage import files
-from elmo.storage.atomic import locked, replacing
-from elmo.storage.files import reason, shown, sync
+from elmo.storage.atomic import atomic_file, hold_lock, sync
+from elmo.storage.files import format_error, format_path
 from elmo.text.lines import expand
 from elmo.train.checkpoint import Checkpoints
 from elmo.train.corpus import MANIFEST, Corpus, read_manifest
@@ -166,7 +166,7 @@ class Recipe:
 
     def write(self, folder: Path) -> None:
         """Keep it with the run."""
-        with replacing(folder / NAME) as temporary:
+        with atomic_file(folder / NAME) as temporary:
             temporary.write_text(json.dumps(_plain(self), indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
     @classmethod
@@ -190,7 +190,7 @@ class Recipe:
                 }
             )
         except (TypeError, KeyError, AttributeError, ValueError) as error:
-            raise FormatError(f"{files.shown(path)}: is not the recipe of a run: {error}") from error
+            raise FormatError(f"{files.format_path(path)}: is not the recipe of a run: {error}") from error
 
 
 def _with_plain_parts(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,7 +273,7 @@ def finished(trainer: Trainer, *, tokenizer: str) -> Pretrained:
             },
         },
     )
-    return replace(model, warm=mean_state(Engine(bilm, model.indexer()), _sentences(trainer.corpus)))
+    return replace(model, warm=compute_warm_state(Engine(bilm, model.indexer()), _sentences(trainer.corpus)))
 
 
 def is_finished(model: Pretrained, checkpoints: Checkpoints) -> bool:
@@ -333,7 +333,7 @@ class RunFolder:
         self.out = Path(out)
         named = self.out if self.out.name not in ("", "..") else self.out.resolve()
         if not named.name:
-            raise OutputError(f"{shown(self.out)}: exists already; name a new folder")
+            raise OutputError(f"{format_path(self.out)}: already exists; name a new folder")
         self.path = named.with_name(f"{named.name}{SUFFIX}")
         self.corpus = self.path / "corpus"
         self.checkpoints = Checkpoints(self.path / "checkpoints")
@@ -365,8 +365,8 @@ class RunFolder:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise OutputError(f"{shown(self.path)}: cannot be made: {reason(error)}") from error
-            with locked(self.path / _LOCK, subject=self.out):
+                raise OutputError(f"{format_path(self.path)}: cannot be made: {format_error(error)}") from error
+            with hold_lock(self.path / _LOCK, subject=self.out):
                 yield
         finally:
             with suppress(OSError):  # innermost first, up to one that holds something
@@ -382,7 +382,7 @@ class RunFolder:
             return False
         try:
             before = self.recipe()
-            is_ours = before is not None and not before.differences(recipe) and native.is_here(self.out)
+            is_ours = before is not None and not before.differences(recipe) and native.can_read(self.out)
             if is_ours and is_finished(native.read(self.out), self.checkpoints):
                 return True
         except (FormatError, ConfigError) as error:  # damaged, or of another version
@@ -397,11 +397,11 @@ class RunFolder:
         if found := before.differences(recipe):
             more = f" and {len(found) - 3} more" if len(found) > 3 else ""
             raise ConfigError(
-                f"{shown(self.out)}: a run was begun there with another {', '.join(found[:3])}{more}; {_NEXT}"
+                f"{format_path(self.out)}: a run was begun there with another {', '.join(found[:3])}{more}; {_NEXT}"
             )
         if (changed := self._changed_text(recipe)) is not None:
             raise ConfigError(
-                f"{shown(self.out)}: the text of the run that was begun there has changed since ({changed}); "
+                f"{format_path(self.out)}: the text of the run that was begun there has changed since ({changed}); "
                 f"{_NEXT}"
             )
 
@@ -434,7 +434,7 @@ class RunFolder:
         return self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir()))
 
     def _exists_already(self) -> OutputError:
-        return OutputError(f"{shown(self.out)}: exists already; name a new folder, or remove it first")
+        return OutputError(f"{format_path(self.out)}: already exists; name a new folder, or remove it first")
 
     def _changed_text(self, recipe: Recipe) -> str | None:
         """The first file that is not as it was when the corpus was built; of stdin nobody can tell."""
@@ -454,5 +454,5 @@ class RunFolder:
                 continue
             now = file.stat()
             if (now.st_size, now.st_mtime_ns) != (then["size"], then["mtime_ns"]):
-                return shown(file)
+                return format_path(file)
         return None

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.errors import DataError, raise_all
-from elmo.storage.files import MAX_LINES, shown
+from elmo.storage.files import MAX_LINES, format_path
 from elmo.text.ids import Vocabulary
 from elmo.text.lines import read_lines
 
@@ -195,7 +195,7 @@ def given_words(vocabulary: GivenVocabulary) -> list[bytes]:
     of words at all.
     """
     if isinstance(vocabulary, str | Path):
-        return _checked(_from_file(Path(vocabulary)), subject=shown(vocabulary), unit="line")
+        return _checked(_from_file(Path(vocabulary)), subject=format_path(vocabulary), unit="line")
     if not isinstance(vocabulary, Vocabulary):
         if not all(isinstance(word, str) for word in vocabulary):
             raise DataError("vocabulary: expected a file or words, found a list that holds something else")
@@ -210,15 +210,15 @@ def digest(words: Sequence[bytes]) -> str:
 
 def _from_file(path: Path) -> Vocabulary:
     if path.is_dir():
-        raise DataError(f"{shown(path)}: expected a vocabulary file, one word a line, found a folder")
+        raise DataError(f"{format_path(path)}: expected a vocabulary file, one word a line, found a folder")
     lines: list[str] = []
     for line in read_lines(path):
         if "\0" in line.text or "\t" in line.text:
             found = "a NUL: it is a binary file" if "\0" in line.text else "a tab: is it a table with counts?"
-            raise DataError(f"{shown(path)}:{line.number}: expected one word a line, found {found}")
+            raise DataError(f"{format_path(path)}:{line.number}: expected one word a line, found {found}")
         lines.append(line.text)
         if len(lines) > MAX_LINES:
-            raise DataError(f"{shown(path)}: expected at most {MAX_LINES:,} words, found more")
+            raise DataError(f"{format_path(path)}: expected at most {MAX_LINES:,} words, found more")
     return Vocabulary.from_lines(lines)
 
 

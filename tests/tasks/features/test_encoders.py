@@ -12,8 +12,8 @@ import pytest
 
 from elmo import Carry, ConfigError, Elmo
 from elmo.tasks.features.encoders import ElmoEncoder, TransformerEncoder, other_encoders
-from elmo.tasks.features.layer import VectorChoice
-from elmo.tasks.features.store import WordSources
+from elmo.tasks.features.layer import Features
+from elmo.tasks.features.store import FeatureStore
 from tests.formats.tiny import tiny_model
 
 SENTENCES = [("the", "river", "bank"), ("the",), ("river",) * 30]
@@ -122,7 +122,7 @@ def test_roberta_reads_as_many_pieces_as_it_has_positions_after_paddings(bert: P
 
 def test_a_transformer_stands_beside_elmo_in_a_tasks_vectors(bert: Path) -> None:
     elmo, other = Elmo(tiny_model()), TransformerEncoder(str(bert))
-    sources = WordSources(VectorChoice(), elmo, others=(other,))
+    sources = FeatureStore(Features(), elmo, others=(other,))
     vectors = sources.network().eval()
     found = vectors(sources.of(SENTENCES).batch(SENTENCES))
     assert found.inputs.shape == (3, 30, elmo.width + 8)

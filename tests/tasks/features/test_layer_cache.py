@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from elmo import ConfigError
 from elmo.errors import OutputError
 from elmo.tasks.features import store as layer_cache
-from elmo.tasks.features.store import LayerCache, key_of
+from elmo.tasks.features.store import FeatureCache, key_of
 
 Words = tuple[str, ...]
 
@@ -51,25 +51,25 @@ def assert_same(found: list[NDArray[Any]], encoder: Counting, sentences: list[Wo
 
 def test_each_sentence_is_computed_once_whatever_data_set_it_is_in(tmp_path: Path) -> None:
     encoder = Counting()
-    first = LayerCache(tmp_path).layers(encoder, [*SENTENCES, *SENTENCES])
+    first = FeatureCache(tmp_path).layers(encoder, [*SENTENCES, *SENTENCES])
     assert encoder.n_computed == len(SENTENCES)
     assert_same(first.of(SENTENCES[::-1]), encoder, SENTENCES[::-1])
     more = [*SENTENCES[1:3], ("new",)]
-    second = LayerCache(tmp_path).layers(encoder, more)
+    second = FeatureCache(tmp_path).layers(encoder, more)
     assert encoder.n_computed == len(SENTENCES) + 1
     assert_same(second.of(more), encoder, more)
 
 
 def test_another_encoder_has_a_place_of_its_own(tmp_path: Path) -> None:
     one, two = Counting("one"), Counting("two", scale=2.0)
-    LayerCache(tmp_path).layers(one, SENTENCES)
-    assert_same(LayerCache(tmp_path).layers(two, SENTENCES).of(SENTENCES), two, SENTENCES)
+    FeatureCache(tmp_path).layers(one, SENTENCES)
+    assert_same(FeatureCache(tmp_path).layers(two, SENTENCES).of(SENTENCES), two, SENTENCES)
 
 
 def test_without_a_folder_layers_are_computed_when_they_are_asked_for() -> None:
     encoder = Counting()
     unread = iter(SENTENCES)
-    found = LayerCache(None).layers(encoder, unread)
+    found = FeatureCache(None).layers(encoder, unread)
     assert (encoder.n_computed, len(list(unread))) == (0, len(SENTENCES))
     np.testing.assert_array_equal(found.of(SENTENCES)[1], encoder.of(SENTENCES[1]))
     found.of(SENTENCES[:1])
@@ -83,12 +83,12 @@ def test_what_was_used_longest_ago_goes_first_but_nothing_in_use(
     encoder = Counting()
     paths: list[Path] = []
     for age, words in enumerate(SENTENCES):
-        LayerCache(tmp_path).layers(encoder, [words])
+        FeatureCache(tmp_path).layers(encoder, [words])
         (new,) = set(tmp_path.glob("*/*.block")) - set(paths)
         os.utime(new, ns=(10**18 + age, 10**18 + age))
         paths.append(new)
     room = paths[0].stat().st_size + paths[3].stat().st_size
-    found = LayerCache(tmp_path, limit=room).layers(encoder, SENTENCES[:1])  # the oldest is in use now
+    found = FeatureCache(tmp_path, limit=room).layers(encoder, SENTENCES[:1])  # the oldest is in use now
     assert set(tmp_path.glob("*/*.block")) == {paths[0], paths[3]}
     assert_same(found.of(SENTENCES[:1]), encoder, SENTENCES[:1])
 
@@ -107,14 +107,14 @@ def test_the_folder_never_grows_beyond_its_limit(
 
     monkeypatch.setattr(encoder, "layers", watched)
     sentences = [(f"{k}",) * 10 for k in range(50)]
-    LayerCache(tmp_path).layers(encoder, sentences)
+    FeatureCache(tmp_path).layers(encoder, sentences)
     whole = sum(path.stat().st_size for path in tmp_path.rglob("*.block"))
     limit = int(share * whole)
     others = [(f"new {k}",) * 10 for k in range(50)]
     for wanted in (others, others, sentences):  # new ones; what fits of them is there; the limit once more
         sizes.clear()
         caplog.clear()
-        found = LayerCache(tmp_path, limit=limit).layers(encoder, wanted)
+        found = FeatureCache(tmp_path, limit=limit).layers(encoder, wanted)
         sizes.append(sum(path.stat().st_size for path in tmp_path.rglob("*.block*")))
         assert max(sizes[1:], default=0) <= limit
         assert sizes[-1] >= limit - whole // 4 or share == 0.0
@@ -126,8 +126,8 @@ def test_the_folder_never_grows_beyond_its_limit(
 
 def test_a_cache_that_was_given_less_room_is_cut_even_where_it_is_in_use(tmp_path: Path) -> None:
     encoder = Counting()
-    LayerCache(tmp_path).layers(encoder, SENTENCES)
-    found = LayerCache(tmp_path, limit=0).layers(encoder, SENTENCES)
+    FeatureCache(tmp_path).layers(encoder, SENTENCES)
+    found = FeatureCache(tmp_path, limit=0).layers(encoder, SENTENCES)
     assert not list(tmp_path.rglob("*.block"))
     np.testing.assert_array_equal(found.of(SENTENCES)[2], encoder.of(SENTENCES[2]))
 
@@ -135,7 +135,7 @@ def test_a_cache_that_was_given_less_room_is_cut_even_where_it_is_in_use(tmp_pat
 def test_a_file_that_cannot_be_removed_is_not_counted_as_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    LayerCache(tmp_path).layers(Counting("one"), SENTENCES)
+    FeatureCache(tmp_path).layers(Counting("one"), SENTENCES)
     (old,) = tmp_path.rglob("*.block")
 
     def refuse(_: Path, missing_ok: bool = False) -> None:
@@ -143,18 +143,18 @@ def test_a_file_that_cannot_be_removed_is_not_counted_as_gone(
 
     monkeypatch.setattr(Path, "unlink", refuse)
     other = Counting("two")
-    LayerCache(tmp_path, limit=old.stat().st_size).layers(other, SENTENCES)
+    FeatureCache(tmp_path, limit=old.stat().st_size).layers(other, SENTENCES)
     assert list(tmp_path.rglob("*.block")) == [old]
 
 
 def test_small_blocks_become_one(tmp_path: Path) -> None:
     encoder = Counting()
     sentences = [("w",) * k for k in range(1, 8)]
-    early = [LayerCache(tmp_path).layers(encoder, [sentences[0], words]) for words in sentences]
+    early = [FeatureCache(tmp_path).layers(encoder, [sentences[0], words]) for words in sentences]
     assert len(list(tmp_path.rglob("*.block"))) == 1
     assert encoder.n_computed == len(sentences)
-    found = LayerCache(tmp_path).layers(encoder, sentences)
-    LayerCache(tmp_path).layers(encoder, [("another",)])  # merges what ``found`` has mapped
+    found = FeatureCache(tmp_path).layers(encoder, sentences)
+    FeatureCache(tmp_path).layers(encoder, [("another",)])  # merges what ``found`` has mapped
     assert_same(found.of(sentences), encoder, sentences)
     for one in early:
         assert_same(one.of(sentences[:1]), encoder, sentences[:1])
@@ -169,13 +169,13 @@ def test_many_blocks_need_no_descriptors(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("elmo.storage.atomic.sync", lambda _: None)
     encoder = Counting()
     sentences = [(f"{k}",) for k in range(100)]
-    LayerCache(tmp_path).layers(encoder, sentences)
+    FeatureCache(tmp_path).layers(encoder, sentences)
     assert len(list(tmp_path.rglob("*.block"))) == len(sentences)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(path.name) for path in Path("/dev/fd").iterdir())
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 10, before[1]))
     try:
-        found = LayerCache(tmp_path).layers(encoder, sentences)
+        found = FeatureCache(tmp_path).layers(encoder, sentences)
         assert_same(found.of(sentences), encoder, sentences)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
@@ -187,7 +187,7 @@ def test_a_good_block_that_cannot_be_read_now_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     encoder = Counting()
-    LayerCache(tmp_path).layers(encoder, SENTENCES)
+    FeatureCache(tmp_path).layers(encoder, SENTENCES)
     error = {"descriptors": OSError(errno.EMFILE, "Too many open files"), "memory": MemoryError()}[kind]
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -196,8 +196,8 @@ def test_a_good_block_that_cannot_be_read_now_is_left_alone(
     with monkeypatch.context() as patched:
         patched.setattr(layer_cache, "read_arrays", refuse)
         with pytest.raises(OutputError, match=r"block of the cache cannot be read: (Too many|MemoryError)"):
-            LayerCache(tmp_path).layers(encoder, SENTENCES)
-    LayerCache(tmp_path).layers(encoder, SENTENCES)
+            FeatureCache(tmp_path).layers(encoder, SENTENCES)
+    FeatureCache(tmp_path).layers(encoder, SENTENCES)
     assert encoder.n_computed == len(SENTENCES)
 
 
@@ -205,7 +205,7 @@ def test_a_block_that_another_process_removed_is_computed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = Counting()
-    LayerCache(tmp_path).layers(encoder, SENTENCES)
+    FeatureCache(tmp_path).layers(encoder, SENTENCES)
     (path,) = tmp_path.rglob("*.block")
     listed = Path.glob
 
@@ -216,26 +216,26 @@ def test_a_block_that_another_process_removed_is_computed_again(
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "glob", late)
-        found = LayerCache(tmp_path).layers(encoder, SENTENCES)
+        found = FeatureCache(tmp_path).layers(encoder, SENTENCES)
     assert_same(found.of(SENTENCES), encoder, SENTENCES)
 
 
 @pytest.mark.parametrize("damage", ["cut", "longer", "overwritten", "empty"])
 def test_a_damaged_block_is_computed_again(tmp_path: Path, damage: str) -> None:
     encoder = Counting()
-    LayerCache(tmp_path).layers(encoder, SENTENCES)
+    FeatureCache(tmp_path).layers(encoder, SENTENCES)
     (path,) = tmp_path.glob("*/*.block")
     raw = path.read_bytes()
     damaged = {"cut": raw[:-5], "longer": raw + b"\0", "overwritten": b"\xff" * len(raw), "empty": b""}
     path.write_bytes(damaged[damage])
-    found = LayerCache(tmp_path).layers(encoder, SENTENCES)
+    found = FeatureCache(tmp_path).layers(encoder, SENTENCES)
     assert encoder.n_computed == 2 * len(SENTENCES)
     assert_same(found.of(SENTENCES), encoder, SENTENCES)
 
 
 def test_layers_beyond_half_precision_are_refused_not_rounded(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="do not fit into half precision; run without a cache"):
-        LayerCache(tmp_path).layers(Counting(scale=1e6), SENTENCES)
+        FeatureCache(tmp_path).layers(Counting(scale=1e6), SENTENCES)
     assert not list(tmp_path.glob("*/*.block"))
 
 

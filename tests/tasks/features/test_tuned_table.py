@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from elmo.tasks.data.examples import TaggedSentence
-from elmo.tasks.features.layer import VectorChoice
+from elmo.tasks.features.layer import Features
 from elmo.tasks.features.static import StaticVectors, TunedTable, read_static
-from elmo.tasks.features.store import WordSources
+from elmo.tasks.features.store import FeatureStore
 from elmo.tasks.fit import FitOptions
 from elmo.tasks.kinds.tagging import Tagging, TaggingOptions
 from elmo.tasks.model import TaskModel
 
-CHOICE = VectorChoice(elmo="none", is_static_tuned=True)
+CHOICE = Features(elmo="none", is_static_tuned=True)
 TRAIN = [
     TaggedSentence(("the", "bank", "!"), ("D", "N", "P")),
     TaggedSentence(("bank", "the"), ("N", "D")),
@@ -33,7 +33,7 @@ def static(tmp_path: Path) -> StaticVectors:
 def trained(static: StaticVectors) -> TaskModel:
     task = Tagging.of(TRAIN, TaggingOptions(hidden_width=4))
     options = FitOptions(epochs=3, learning_rate=0.05)
-    return TaskModel.train(task, TRAIN, TRAIN, sources=WordSources(CHOICE, None, static), options=options)
+    return TaskModel.train(task, TRAIN, TRAIN, sources=FeatureStore(CHOICE, None, static), options=options)
 
 
 def test_what_is_learned_is_what_the_whole_table_would_have_learned(static: StaticVectors) -> None:

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from elmo import ConfigError, Elmo
-from elmo.tasks.features.layer import MAX_BYTES, CharacterVectors, VectorChoice, character_ids
+from elmo.tasks.features.layer import MAX_BYTES, CharacterVectors, Features, character_ids
 from elmo.tasks.features.static import StaticVectors
-from elmo.tasks.features.store import WordSources
+from elmo.tasks.features.store import FeatureStore
 from tests.formats.tiny import tiny_model
 
 STATIC = StaticVectors(("the", "bank"), np.array([[1.0, 2.0], [3.0, 6.0]], np.float32))
@@ -24,7 +24,7 @@ def elmo() -> Elmo:
 
 
 def vectors(model: Elmo, /, *, training: bool = False, **choice: Any) -> tuple[Any, Any]:
-    sources = WordSources(VectorChoice(**choice), model, STATIC)
+    sources = FeatureStore(Features(**choice), model, STATIC)
     network = sources.network().train(training)
     return network, network(sources.of(SENTENCES).batch(SENTENCES))
 
@@ -52,7 +52,7 @@ def test_each_place_has_a_mix_of_its_own(elmo: Elmo, place: str, has_input: bool
     assert found.inputs.shape[2] == 2 + elmo.width * has_input
     assert found.outputs.shape == (2, 3, elmo.width)
     network.output_mix.w.data = torch.tensor([50.0, 0.0, 0.0])  # the token layer alone
-    again = network(WordSources(network.choice, elmo, STATIC).of(SENTENCES).batch(SENTENCES))
+    again = network(FeatureStore(network.choice, elmo, STATIC).of(SENTENCES).batch(SENTENCES))
     torch.testing.assert_close(again.outputs[0], layers(elmo, SENTENCES[0])[0])
     if has_input:
         torch.testing.assert_close(again.inputs, found.inputs)
@@ -87,22 +87,22 @@ def test_a_bilm_that_is_tuned_starts_with_the_same_vectors(elmo: Elmo) -> None:
 
 def test_choices_that_contradict_each_other_are_refused(elmo: Elmo) -> None:
     with pytest.raises(ConfigError, match="ELMo can be at none, input, output, both, not at 'middle'"):
-        VectorChoice(elmo="middle")  # pyright: ignore[reportArgumentType]
+        Features(elmo="middle")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="a biLM that is given no place cannot be fine-tuned"):
-        VectorChoice(elmo="none", is_bilm_tuned=True)
+        Features(elmo="none", is_bilm_tuned=True)
     with pytest.raises(
         ConfigError, match="a biLM that is fine-tuned starts from zero, found the start 'warm'"
     ):
-        WordSources(VectorChoice(is_bilm_tuned=True), elmo, start="warm")
+        FeatureStore(Features(is_bilm_tuned=True), elmo, start="warm")
     with pytest.raises(ConfigError, match="ELMo is wanted at input, but no model was given"):
-        WordSources(VectorChoice()).network()
+        FeatureStore(Features()).network()
     with pytest.raises(ConfigError, match="the top layer alone is wanted, but ELMo is at none"):
-        VectorChoice(elmo="none", top_only=True)
+        Features(elmo="none", top_only=True)
     with pytest.raises(ConfigError, match="static vectors are to be fine-tuned, but none were given"):
-        WordSources(VectorChoice(is_static_tuned=True), elmo).network()
-    for choice in (VectorChoice(elmo="none"), VectorChoice(elmo="output")):
+        FeatureStore(Features(is_static_tuned=True), elmo).network()
+    for choice in (Features(elmo="none"), Features(elmo="output")):
         with pytest.raises(ConfigError, match="a task needs vectors of words"):
-            WordSources(choice, elmo).network()
+            FeatureStore(choice, elmo).network()
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_choices_that_contradict_each_other_are_refused(elmo: Elmo) -> None:
 )
 def test_a_number_out_of_range_is_named(choice: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        VectorChoice(**choice)
+        Features(**choice)
 
 
 def test_a_word_that_stands_often_is_read_once_with_the_same_vectors_and_gradients() -> None:

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from elmo.errors import ConfigError, DataError, ShapeError
 from elmo.tasks.heads.answers import AnswerBounds, AnswersHead, FoundAnswer, best_answers
-from elmo.tasks.heads.layers import SentenceVectors, Widths
+from elmo.tasks.heads.layers import FeatureVectors, FeatureWidths
 
-WIDTHS = Widths(6, 3)
+WIDTHS = FeatureWidths(6, 3)
 
 
-def vectors(*lengths: int, seed: int = 0, padding: int = 0) -> SentenceVectors:
+def vectors(*lengths: int, seed: int = 0, padding: int = 0) -> FeatureVectors:
     """Random sentences whose words do not depend on the padding."""
     mask = torch.arange(max(lengths) + padding) < torch.tensor(lengths)[:, None]
     generator = torch.Generator().manual_seed(seed)
@@ -22,7 +22,7 @@ def vectors(*lengths: int, seed: int = 0, padding: int = 0) -> SentenceVectors:
     for row, length in enumerate(lengths):
         inputs[row, :length] = torch.randn(length, 6, generator=generator)
         outputs[row, :length] = torch.randn(length, 3, generator=generator)
-    return SentenceVectors(inputs, mask, outputs)
+    return FeatureVectors(inputs, mask, outputs)
 
 
 def a_head(**options: float) -> AnswersHead:
@@ -52,7 +52,7 @@ def test_a_question_has_the_same_answer_alone_and_in_a_batch() -> None:
     head = a_head()
     passages, questions = vectors(5, 3), vectors(2, 4, seed=1)
     together = head(passages, questions)
-    one = [SentenceVectors(v.inputs[1:], v.mask[1:], v.outputs[1:]) for v in (passages, questions)]  # pyright: ignore
+    one = [FeatureVectors(v.inputs[1:], v.mask[1:], v.outputs[1:]) for v in (passages, questions)]  # pyright: ignore
     torch.testing.assert_close(head(*one).last, together.last[1:], atol=1e-6, rtol=0)
 
 
@@ -60,7 +60,7 @@ def test_rows_let_questions_share_a_passage() -> None:
     head = a_head()
     passages, questions = vectors(5, 3), vectors(2, 4, 1, seed=1)
     rows = torch.tensor([1, 0, 1])
-    written_out = SentenceVectors(passages.inputs[rows], passages.mask[rows], passages.outputs[rows])  # pyright: ignore
+    written_out = FeatureVectors(passages.inputs[rows], passages.mask[rows], passages.outputs[rows])  # pyright: ignore
     shared, apart = head(passages, questions, rows=rows), head(written_out, questions)
     torch.testing.assert_close(shared.first, apart.first, atol=1e-6, rtol=0)
     torch.testing.assert_close(shared.last, apart.last, atol=1e-6, rtol=0)
@@ -110,12 +110,12 @@ def test_a_head_learns_to_find_the_span_that_the_question_names() -> None:
     torch.manual_seed(5)
     words = torch.stack([torch.randperm(6) for _ in range(32)])  # (batch, time)
     asked = torch.randint(5, (32,))
-    passages = SentenceVectors(torch.eye(6)[words], torch.ones(32, 6, dtype=torch.bool))
+    passages = FeatureVectors(torch.eye(6)[words], torch.ones(32, 6, dtype=torch.bool))
     question = torch.eye(6)[words[torch.arange(32), asked]].unsqueeze(1)  # (batch, 1, width)
-    questions = SentenceVectors(question, torch.ones(32, 1, dtype=torch.bool))
+    questions = FeatureVectors(question, torch.ones(32, 1, dtype=torch.bool))
     is_start = torch.arange(6) == asked.unsqueeze(1)
     is_end = torch.arange(6) == asked.unsqueeze(1) + 1
-    head = AnswersHead(Widths(6), hidden_width=12, dropout=0.0)
+    head = AnswersHead(FeatureWidths(6), hidden_width=12, dropout=0.0)
     optimiser = torch.optim.Adam(head.parameters(), lr=0.02)
     for _ in range(70):
         optimiser.zero_grad()
@@ -140,7 +140,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ShapeError, match=r"is_start: expected .*\(2, 5\), found \(2, 4\)"):
         head.loss(passages, questions, is_start=right[:, :4], is_end=right)
     with pytest.raises(DataError, match="question 1: expected words, found none"):
-        head(passages, SentenceVectors(questions.inputs, questions.mask & False, questions.outputs))
+        head(passages, FeatureVectors(questions.inputs, questions.mask & False, questions.outputs))
     with pytest.raises(ShapeError, match="rows: expected the passage of each of 2 questions"):
         head(vectors(5, 3, 2), questions)
     with pytest.raises(ConfigError, match="max_length and n_best must be at least 1, found 0 and 1"):

@@ -11,24 +11,24 @@ from torch import Tensor, nn
 
 from elmo.errors import ShapeError
 from elmo.tasks.heads import layers as attention
-from elmo.tasks.heads.layers import SentenceVectors, Widths, align, join_outputs, masked_softmax
+from elmo.tasks.heads.layers import FeatureVectors, FeatureWidths, align, join_outputs, masked_softmax
 
 N_WORDS = 12
-WIDTHS = Widths(inputs=8, outputs=3)
+WIDTHS = FeatureWidths(inputs=8, outputs=3)
 _random = torch.Generator().manual_seed(0)
 INPUTS = torch.randn(N_WORDS, WIDTHS.inputs, generator=_random)  # a vector for each toy word
 OUTPUTS = torch.randn(N_WORDS, WIDTHS.outputs, generator=_random)
 Sentences = Sequence[Sequence[int]]
 
 
-def vectors_of(sentences: Sentences, *, garbage: float = 0.0, extra: int = 0) -> SentenceVectors:
+def vectors_of(sentences: Sentences, *, garbage: float = 0.0, extra: int = 0) -> FeatureVectors:
     """Vectors of toy words; ``garbage`` fills the padding, ``extra`` more of it than is needed."""
     time = max(map(len, sentences)) + extra
     words = torch.tensor([[*sentence, *[0] * (time - len(sentence))] for sentence in sentences])
     mask = torch.arange(time) < torch.tensor([len(sentence) for sentence in sentences]).unsqueeze(1)
     inputs = INPUTS[words].masked_fill(~mask.unsqueeze(-1), garbage)  # (batch, time, width)
     outputs = OUTPUTS[words].masked_fill(~mask.unsqueeze(-1), garbage)
-    return SentenceVectors(inputs, mask, outputs)
+    return FeatureVectors(inputs, mask, outputs)
 
 
 def train(head: nn.Module, loss: Callable[[], Tensor], *, n_steps: int, rate: float = 0.01) -> None:
@@ -106,7 +106,7 @@ def test_vectors_for_the_output_of_another_width_are_refused(width: int, message
 
 
 def test_vectors_for_the_output_that_are_missing_are_refused() -> None:
-    vectors = SentenceVectors(torch.ones(1, 1, 5), torch.ones(1, 1, dtype=torch.bool))
+    vectors = FeatureVectors(torch.ones(1, 1, 5), torch.ones(1, 1, dtype=torch.bool))
     with pytest.raises(ShapeError, match="width 3, found 0"):
         join_outputs(torch.ones(1, 1, 5), vectors, width=3)
 

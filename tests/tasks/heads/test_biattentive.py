@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from elmo.errors import ConfigError, ShapeError
 from elmo.tasks.heads.classifiers import BiattentiveHead, FinalLayers, Maxout
-from elmo.tasks.heads.layers import SentenceVectors, Widths
+from elmo.tasks.heads.layers import FeatureVectors, FeatureWidths
 from tests.tasks.heads.test_attention import (
     N_WORDS,
     OUTPUTS,
@@ -82,7 +82,7 @@ def test_biattention_and_poolings_agree_with_the_papers_equations() -> None:
         keep(name)
     text = vectors_of([[1, 2, 3, 4]])
     assert text.outputs is not None
-    head.predict(SentenceVectors(text.inputs.double(), text.mask, text.outputs.double()))
+    head.predict(FeatureVectors(text.inputs.double(), text.mask, text.outputs.double()))
 
     x = np.concatenate([seen["encoder"], OUTPUTS[1:5].double().numpy()], axis=1)  # (time, width)
     a = x @ x.T  # A = X Yᵀ, where Y is X
@@ -108,9 +108,9 @@ def test_maxout_takes_the_largest_of_its_pieces() -> None:
 
 
 def test_it_works_without_vectors_for_the_output_and_refuses_them_then() -> None:
-    head = BiattentiveHead(Widths(inputs=WIDTHS.inputs), n_labels=2, hidden_width=4).eval()
+    head = BiattentiveHead(FeatureWidths(inputs=WIDTHS.inputs), n_labels=2, hidden_width=4).eval()
     text = vectors_of([[1, 2]])
-    assert head.predict(SentenceVectors(text.inputs, text.mask)).shape == (1, 2)
+    assert head.predict(FeatureVectors(text.inputs, text.mask)).shape == (1, 2)
     with pytest.raises(ShapeError, match="built for width 0, found 3"):
         head.predict(text)
 

@@ -10,10 +10,10 @@ from elmo.errors import ConfigError, DataError, ShapeError
 from elmo.tasks.data.examples import Span
 from elmo.tasks.heads import coreference
 from elmo.tasks.heads.coreference import CoreferenceHead
-from elmo.tasks.heads.layers import SentenceGroups, SentenceVectors, Widths
+from elmo.tasks.heads.layers import SentenceGroups, FeatureVectors, FeatureWidths
 
 
-def vectors(*lengths: int, seed: int = 0, padding: int = 0) -> SentenceVectors:
+def vectors(*lengths: int, seed: int = 0, padding: int = 0) -> FeatureVectors:
     """Random sentences whose words do not depend on the padding."""
     mask = torch.arange(max(lengths) + padding) < torch.tensor(lengths)[:, None]
     generator = torch.Generator().manual_seed(seed)
@@ -21,13 +21,13 @@ def vectors(*lengths: int, seed: int = 0, padding: int = 0) -> SentenceVectors:
     for row, length in enumerate(lengths):
         inputs[row, :length] = torch.randn(length, 6, generator=generator)
         outputs[row, :length] = torch.randn(length, 3, generator=generator)
-    return SentenceVectors(inputs, mask, outputs)
+    return FeatureVectors(inputs, mask, outputs)
 
 
 def a_head(**options: object) -> CoreferenceHead:
     torch.manual_seed(0)
     given = {"hidden_width": 5, "max_span_width": 3, "feature_width": 2, **options}
-    return CoreferenceHead(Widths(6, 3), **given).eval()  # pyright: ignore
+    return CoreferenceHead(FeatureWidths(6, 3), **given).eval()  # pyright: ignore
 
 
 def pairs(spans: list[tuple[int, int]]) -> tuple[Span, ...]:
@@ -162,10 +162,10 @@ def test_a_head_learns_who_is_who_and_who_stands_alone() -> None:
     """Words 0 and 1 are two people named often, 2 is one named once, the others are nobody."""
     torch.manual_seed(1)
     words = torch.tensor([[0, 4, 1, 5], [3, 0, 2, 4], [1, 5, 3, 0]])
-    document = SentenceVectors(torch.eye(6)[words], torch.ones(3, 4, dtype=torch.bool))
+    document = FeatureVectors(torch.eye(6)[words], torch.ones(3, 4, dtype=torch.bool))
     gold = [pairs([(0, 1), (5, 6), (11, 12)]), pairs([(2, 3), (8, 9)]), pairs([(6, 7)])]
     head = CoreferenceHead(
-        Widths(6), hidden_width=12, max_span_width=2, feature_width=4, has_singletons=True,
+        FeatureWidths(6), hidden_width=12, max_span_width=2, feature_width=4, has_singletons=True,
         kept_share=0.6, input_dropout=0.0, dropout=0.0,
     )  # fmt: skip
     optimiser = torch.optim.Adam(head.parameters(), lr=0.02)
@@ -200,7 +200,7 @@ def test_sentences_in_groups_have_the_numbers_of_a_padded_batch() -> None:
         longest = int(whole.lengths[some].max())
         assert whole.outputs is not None
         groups.append(
-            SentenceVectors(
+            FeatureVectors(
                 whole.inputs[some, :longest], whole.mask[some, :longest], whole.outputs[some, :longest]
             )
         )

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from elmo.tasks.heads.layers import SentenceVectors
+from elmo.tasks.heads.layers import FeatureVectors
 from elmo.tasks.heads.pairs import EsimHead
 from tests.tasks.heads.test_attention import (
     INPUTS,
@@ -95,14 +95,14 @@ def test_alignment_and_pooling_agree_with_the_papers_equations() -> None:
     np.testing.assert_allclose(seen["final"][0], np.concatenate(pooled), atol=1e-9)
 
 
-def _double(vectors: SentenceVectors) -> SentenceVectors:
+def _double(vectors: FeatureVectors) -> FeatureVectors:
     assert vectors.outputs is not None
-    return SentenceVectors(vectors.inputs.double(), vectors.mask, vectors.outputs.double())
+    return FeatureVectors(vectors.inputs.double(), vectors.mask, vectors.outputs.double())
 
 
 def test_vectors_for_the_output_reach_the_alignment() -> None:
     torch.manual_seed(0)
     head = EsimHead(WIDTHS, n_labels=2, hidden_width=5).eval()
     first, second = vectors_of([[1, 2]]), vectors_of([[3, 4]])
-    other = SentenceVectors(INPUTS[[1, 2]].unsqueeze(0), first.mask, OUTPUTS[[5, 6]].unsqueeze(0))
+    other = FeatureVectors(INPUTS[[1, 2]].unsqueeze(0), first.mask, OUTPUTS[[5, 6]].unsqueeze(0))
     assert not torch.allclose(head.predict(first, second), head.predict(other, second))

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elmo.errors import ConfigError
-from elmo.model.dropout import kept_units
+from elmo.model.dropout import dropout_mask
 from elmo.tasks.heads.layers import HighwayLstm, HighwayLstmLayer
 
 Array = NDArray[np.float64]
@@ -72,7 +72,7 @@ def test_dropout_leaves_out_the_same_units_at_every_word() -> None:
     torch.manual_seed(11)
     found = layer(x.transpose(0, 1)).detach().numpy()  # (time, batch, width)
     torch.manual_seed(11)
-    kept = kept_units((3, 3), 0.5, like=x).numpy()
+    kept = dropout_mask((3, 3), 0.5, like=x).numpy()
     assert 0 < (kept == 0).sum() < 9
     for k in range(3):
         expected = slow_layer(layer, x[k].numpy(), is_backward=False, kept=kept[k])

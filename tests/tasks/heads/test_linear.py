@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from elmo.tasks.heads.classifiers import LinearHead
-from elmo.tasks.heads.layers import SentenceVectors, Widths
+from elmo.tasks.heads.layers import FeatureVectors, FeatureWidths
 from tests.tasks.heads.test_attention import (
     INPUTS,
     N_WORDS,
@@ -54,10 +54,10 @@ def test_a_prediction_depends_neither_on_batch_mates_nor_on_padding(use_max: boo
 
 
 def test_its_scores_are_a_linear_function_of_the_mean() -> None:
-    head = LinearHead(Widths(inputs=WIDTHS.inputs), n_labels=3).eval()
+    head = LinearHead(FeatureWidths(inputs=WIDTHS.inputs), n_labels=3).eval()
     plain = vectors_of([[1, 2]])
     expected = head.linear.weight @ (INPUTS[1] + INPUTS[2]) / 2 + head.linear.bias
-    torch.testing.assert_close(head(SentenceVectors(plain.inputs, plain.mask))[0], expected)
+    torch.testing.assert_close(head(FeatureVectors(plain.inputs, plain.mask))[0], expected)
 
 
 def test_gradients_reach_every_parameter() -> None:

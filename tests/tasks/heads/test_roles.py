@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from elmo.errors import DataError, ShapeError
-from elmo.tasks.heads.layers import SentenceVectors, Widths
+from elmo.tasks.heads.layers import FeatureVectors, FeatureWidths
 from elmo.tasks.heads.taggers import RolesHead
 
 LENGTHS = (6, 1, 4, 5, 3, 6, 2, 5)
@@ -15,11 +15,11 @@ WORDS = 3
 OUTSIDE, BEFORE, AFTER = range(3)
 
 
-def sentences(seed: int) -> SentenceVectors:
+def sentences(seed: int) -> FeatureVectors:
     torch.manual_seed(seed)
     mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
     inputs = torch.eye(WORDS)[torch.randint(WORDS, mask.shape)] * mask[:, :, None]
-    return SentenceVectors(inputs, mask, inputs[:, :, :2] * 0.5)
+    return FeatureVectors(inputs, mask, inputs[:, :, :2] * 0.5)
 
 
 def all_predicates() -> tuple[Tensor, Tensor]:
@@ -39,7 +39,7 @@ def tags_for(rows: Tensor, predicates: Tensor, *, time: int) -> Tensor:
 def a_head(**options: object) -> RolesHead:
     torch.manual_seed(3)
     given = {"n_tags": 3, "hidden_width": 12, "n_layers": 2, "predicate_width": 4, "dropout": 0.05, **options}
-    return RolesHead(Widths(WORDS, 2), **given)  # pyright: ignore
+    return RolesHead(FeatureWidths(WORDS, 2), **given)  # pyright: ignore
 
 
 def test_a_head_learns_roles_around_the_predicate() -> None:
@@ -71,7 +71,7 @@ def test_predictions_do_not_depend_on_batch_mates_or_padding() -> None:
     assert vectors.outputs is not None
     for k, (row, place) in enumerate(zip(rows.tolist(), predicates.tolist(), strict=True)):
         cut = (slice(row, row + 1), slice(LENGTHS[row]))
-        single = SentenceVectors(vectors.inputs[cut], vectors.mask[cut], vectors.outputs[cut])
+        single = FeatureVectors(vectors.inputs[cut], vectors.mask[cut], vectors.outputs[cut])
         (alone,) = head.predict(single, torch.tensor([place]))
         for other in (together[k], noisy[k]):
             assert other.tags == alone.tags

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from elmo.errors import ShapeError
-from elmo.tasks.heads.layers import SentenceVectors, Widths
+from elmo.tasks.heads.layers import FeatureVectors, FeatureWidths
 from elmo.tasks.heads.taggers import TaggerHead, mean_cross_entropy
 
 LENGTHS = (6, 1, 4, 5, 3, 6, 2, 5)
@@ -21,10 +21,10 @@ def sentences(seed: int, lengths: tuple[int, ...] = LENGTHS) -> tuple[Tensor, Te
     return torch.randint(WORDS, mask.shape), mask
 
 
-def vectors_of(words: Tensor, mask: Tensor) -> SentenceVectors:
+def vectors_of(words: Tensor, mask: Tensor) -> FeatureVectors:
     """A vector of its own for each word, and a second one for the output."""
     inputs = torch.eye(WORDS)[words] * mask[:, :, None]
-    return SentenceVectors(inputs, mask, inputs[:, :, :2] * 0.5)
+    return FeatureVectors(inputs, mask, inputs[:, :, :2] * 0.5)
 
 
 def tags_of(words: Tensor, mask: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ def tags_of(words: Tensor, mask: Tensor) -> Tensor:
 def a_head(**options: object) -> TaggerHead:
     torch.manual_seed(3)
     given = {"n_tags": 3, "hidden_width": 12, "dropout": 0.1, **options}
-    return TaggerHead(Widths(WORDS, 2), **given)  # pyright: ignore
+    return TaggerHead(FeatureWidths(WORDS, 2), **given)  # pyright: ignore
 
 
 @pytest.mark.parametrize("has_crf", [False, True])

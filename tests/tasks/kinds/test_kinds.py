@@ -21,8 +21,8 @@ from elmo.tasks.data.examples import (
     TaggedSentence,
     TextPair,
 )
-from elmo.tasks.features.layer import VectorChoice
-from elmo.tasks.features.store import WordSources
+from elmo.tasks.features.layer import Features
+from elmo.tasks.features.store import FeatureStore
 from elmo.tasks.fit import FitOptions
 from elmo.tasks.kinds.coreference import parts_of
 from elmo.tasks.kinds.registry import KINDS, task_class, task_options
@@ -30,7 +30,7 @@ from elmo.tasks.kinds.tagging import Tagging
 from elmo.tasks.model import TaskModel
 from tests.formats.tiny import tiny_model
 
-CHOICE = VectorChoice(elmo="both", dropout=0.0, characters=12)
+CHOICE = Features(elmo="both", dropout=0.0, characters=12)
 
 
 def words(random: np.random.Generator, n: int) -> list[str]:
@@ -128,7 +128,7 @@ def test_it_learns_is_saved_and_predicts_the_same_alone_and_together(
         batch_size=8,
         learning_rate=0.005 if kind == "entailment" else 0.01,
     )
-    sources = WordSources(CHOICE, Elmo.from_pretrained(folder))
+    sources = FeatureStore(CHOICE, Elmo.from_pretrained(folder))
     model = TaskModel.train(task, train, dev, sources=sources, options=options, elmo_name=str(folder))
     scores = model.evaluate(dev)
     assert scores[task.main_score] >= wanted, scores
@@ -187,7 +187,7 @@ def test_tags_are_predicted_in_the_scheme_of_the_data(folder: Path) -> None:
     task = Tagging.of(train, task_options("tagging", MAKERS["tagging"][1]))
     assert (task.scheme, task.main_score) == ("IOB2", "f1")
     assert {"S-X", "B-X", "E-X"} & set(task.labels.names) == {"B-X", "E-X"}
-    sources = WordSources(CHOICE, Elmo.from_pretrained(folder))
+    sources = FeatureStore(CHOICE, Elmo.from_pretrained(folder))
     model = TaskModel.train(task, train, train[:9], sources=sources, options=LESS)
     said = {tag for one in model.predict(train) for tag in one.tags}
     assert said == {"O", "B-X", "I-X"}

@@ -9,7 +9,7 @@ import torch
 
 from elmo.tasks.data.examples import Document, Predicate, Question, Span, TaggedSentence, TextPair, Words
 from elmo.tasks.heads import layers as attention
-from elmo.tasks.heads.layers import SentenceGroups, SentenceVectors, Widths
+from elmo.tasks.heads.layers import SentenceGroups, FeatureVectors, FeatureWidths
 from elmo.tasks.kinds import coreference, roles, tagging
 from elmo.tasks.kinds.answers import Answers
 from elmo.tasks.kinds.coreference import Coreference, read_sentences
@@ -25,7 +25,7 @@ class Vectors:
     def __init__(self) -> None:
         self.sizes: list[int] = []
 
-    def __call__(self, sentences: Sequence[Words]) -> SentenceVectors:
+    def __call__(self, sentences: Sequence[Words]) -> FeatureVectors:
         longest = max(map(len, sentences))
         self.sizes.append(len(sentences) * longest)
         inputs = torch.zeros(len(sentences), longest, 3)
@@ -34,7 +34,7 @@ class Vectors:
             for place, word in enumerate(words):
                 inputs[k, place] = torch.tensor([len(word) / 9, ord(word[0]) % 7 / 7, 1.0])
             mask[k, : len(words)] = True
-        return SentenceVectors(inputs, mask)
+        return FeatureVectors(inputs, mask)
 
 
 def test_a_document_with_one_long_sentence_is_not_padded_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,9 +42,9 @@ def test_a_document_with_one_long_sentence_is_not_padded_to_it(monkeypatch: pyte
     document = Document("d", text, ((Span(0, 1), Span(3, 5)), (Span(10, 11),)))
     task = Coreference.of([document], task_options("coreference", {"hidden_width": 4, "dropout": 0}))
     torch.manual_seed(0)
-    head = task.head(Widths(3)).eval()
+    head = task.head(FeatureWidths(3)).eval()
     padded, grouped = Vectors(), Vectors()
-    assert isinstance(read_sentences(padded, text), SentenceVectors)
+    assert isinstance(read_sentences(padded, text), FeatureVectors)
     expected = task.loss(head, padded, [document]).item()
     said = task.predict(head, padded, [document])
     monkeypatch.setattr(coreference, "MAX_PADDED", 300)
@@ -62,7 +62,7 @@ def test_a_sentence_of_two_thousand_words_is_tagged(has_crf: bool) -> None:
         [TaggedSentence(words, tags)], task_options("tagging", {"hidden_width": 4, "has_crf": has_crf})
     )
     torch.manual_seed(0)
-    head = task.head(Widths(3))
+    head = task.head(FeatureWidths(3))
     loss = task.loss(head, Vectors(), [TaggedSentence(words, tags)])
     loss.backward()
     assert loss.isfinite()
@@ -79,7 +79,7 @@ def test_an_answer_is_learned_and_found_in_a_passage_of_many_blocks() -> None:
     question = Question("1", ("who",), passage, text, offsets, ("ab",), (Span(2400, 2401),))
     task = Answers.of([question], task_options("answers", {"hidden_width": 3}))
     torch.manual_seed(0)
-    head = task.head(Widths(3))
+    head = task.head(FeatureWidths(3))
     loss = task.loss(head, Vectors(), [question])
     loss.backward()
     assert loss.isfinite()
@@ -91,7 +91,7 @@ def test_a_long_premise_is_compared_in_parts(monkeypatch: pytest.MonkeyPatch) ->
     pairs = [TextPair(("ab", "c") * 40, ("c", "ab") * 30, label) for label in ("yes", "no")]
     task = Entailment.of(pairs, task_options("entailment", {"hidden_width": 4}))
     torch.manual_seed(0)
-    head = task.head(Widths(3)).eval()
+    head = task.head(FeatureWidths(3)).eval()
     whole = task.loss(head, Vectors(), pairs).item()
     monkeypatch.setattr(attention, "SCORES_AT_ONCE", 1000)
     assert task.loss(head, Vectors(), pairs).item() == pytest.approx(whole, abs=1e-6)
@@ -108,7 +108,7 @@ def test_tags_are_put_into_another_scheme_and_numbered_once(monkeypatch: pytest.
         return converted(tags, *schemes)
 
     monkeypatch.setattr(tagging, "converted", counted)
-    head = task.head(Widths(3))
+    head = task.head(FeatureWidths(3))
     first, second = (task.loss(head, Vectors(), examples).item() for _ in range(2))
     assert first == second
     assert sorted(asked) == sorted(set(rows))
@@ -127,6 +127,6 @@ def test_roles_are_numbered_once_for_each_length(monkeypatch: pytest.MonkeyPatch
         return tags_of(given, n, scheme)
 
     monkeypatch.setattr(roles, "tags_of", counted)
-    head = task.head(Widths(3)).eval()
+    head = task.head(FeatureWidths(3)).eval()
     assert task.loss(head, Vectors(), examples).item() == task.loss(head, Vectors(), examples).item()
     assert asked == [2, 3]

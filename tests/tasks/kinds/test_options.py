@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from elmo import ConfigError
-from elmo.tasks.heads.layers import Widths
+from elmo.tasks.heads.layers import FeatureWidths
 from elmo.tasks.kinds.registry import KINDS, task_class, task_options
 
 
@@ -79,7 +79,7 @@ def test_options_that_came_later_are_kept_where_they_were_chosen(kind: str) -> N
     new = task.from_json({**usual, "options": {"dropout": 0.1, **CHOSEN[kind]}})
     assert CHOSEN[kind].items() <= new.to_json()["options"].items()
     assert task.from_json(new.to_json()) == new
-    widths = Widths(4, 2)
+    widths = FeatureWidths(4, 2)
     assert (
         dict(new.head(widths).named_parameters()).keys() != dict(old.head(widths).named_parameters()).keys()
     )

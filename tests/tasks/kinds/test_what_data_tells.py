@@ -12,7 +12,7 @@ import torch
 
 from elmo.errors import DataError, MissingExtraError
 from elmo.tasks.data.examples import Document, Place, Question, Span, TaggedSentence, TextPair
-from elmo.tasks.heads.layers import SentenceVectors, Widths
+from elmo.tasks.heads.layers import FeatureVectors, FeatureWidths
 from elmo.tasks.kinds.answers import Answers, AnswersOptions, PredictedAnswer
 from elmo.tasks.kinds.coreference import Coreference, CoreferenceOptions
 from elmo.tasks.kinds.similarity import PredictedScore, Similarity
@@ -76,8 +76,8 @@ def test_letters_of_the_data_are_saved_and_bies_where_a_model_has_none() -> None
 def test_tags_are_predicted_in_the_letters_of_the_data() -> None:
     task = Tagging.of(tagged("B-X I-X L-X O U-X"))
     torch.manual_seed(0)
-    head = task.head(Widths(4)).eval()  # untrained, it guesses all kinds of tags
-    vectors = SentenceVectors(8 * torch.randn(20, 9, 4), torch.ones(20, 9, dtype=torch.bool))
+    head = task.head(FeatureWidths(4)).eval()  # untrained, it guesses all kinds of tags
+    vectors = FeatureVectors(8 * torch.randn(20, 9, 4), torch.ones(20, 9, dtype=torch.bool))
     found = task.predict(head, lambda _: vectors, [TaggedSentence(("w",) * 9, None)] * 20)
     assert {tag for one in found for tag in one.tags} == {"B-X", "I-X", "L-X", "O", "U-X"}
 
@@ -123,7 +123,7 @@ def test_singletons_count_where_the_data_has_more_than_slips_of_them() -> None:
         task = Coreference.of([document(lone)], CoreferenceOptions(has_singletons=given))
         assert task.has_singletons is given
         assert Coreference.from_json(task.to_json()) == task
-        task.head(Widths(4, 4))
+        task.head(FeatureWidths(4, 4))
     with pytest.raises(DataError, match="expected documents with clusters to learn from, found none"):
         Coreference.of([document()])
 

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.errors import FormatError
-from elmo.storage.files import open_regular, shown
+from elmo.storage.files import format_path, open_regular
 
 if TYPE_CHECKING:
     import h5py
@@ -186,11 +186,11 @@ class PlainHdf5:
         try:
             return struct.unpack(form, data)
         except struct.error as error:
-            raise FormatError(f"{shown(self.path)}: {what} is cut short") from error
+            raise FormatError(f"{format_path(self.path)}: {what} is cut short") from error
 
     def refuse(self, reason: str) -> NoReturn:
         """Raise ``FormatError``."""
-        raise FormatError(f"{shown(self.path)}: {reason}")
+        raise FormatError(f"{format_path(self.path)}: {reason}")
 
     def _read_superblock(self) -> int:
         """The address of the root group (section II.A)."""
@@ -429,7 +429,7 @@ def _read_chunk(file: PlainHdf5, dataset: Dataset, chunk: Chunk) -> NDArray[Any]
             try:
                 data = zlib.decompressobj().decompress(data, n_bytes + 5)  # a checksum may follow the numbers
             except zlib.error as error:
-                raise FormatError(f"{shown(file.path)}: {what} is damaged: {error}") from error
+                raise FormatError(f"{format_path(file.path)}: {what} is damaged: {error}") from error
         elif identity == _SHUFFLE and len(data) == n_bytes:
             data = np.frombuffer(data, np.uint8).reshape(itemsize, -1).T.tobytes()
         elif identity == _FLETCHER32:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from elmo.errors import FormatError
-from elmo.storage.files import open_regular, shown
+from elmo.storage.files import format_path, open_regular
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -402,14 +402,14 @@ class StateDict:
 
         tensor = self.tensors[name]
         if not tensor.kind.startswith(("float", "bfloat")):
-            raise FormatError(f"{shown(self.path)}: {name}: expected floats, found {tensor.kind}")
+            raise FormatError(f"{format_path(self.path)}: {name}: expected floats, found {tensor.kind}")
         data = torch.empty(tensor.span.size, dtype=torch.uint8)
         with open_regular(self.path) as file:
             file.seek(tensor.span.position)
             n_read = file.readinto(data.numpy()) if tensor.span.size else 0  # type: ignore[attr-defined]
         if n_read != tensor.span.size:
             raise FormatError(
-                f"{shown(self.path)}: {name}: expected {tensor.span.size} bytes, found {n_read}"
+                f"{format_path(self.path)}: {name}: expected {tensor.span.size} bytes, found {n_read}"
             )
         stored = data.view(getattr(torch, tensor.kind)).reshape([tensor.shape[axis] for axis in tensor.axes])
         # axes[k] is the axis that is stored as the k-th: undo that
@@ -419,7 +419,7 @@ class StateDict:
 
 def open_state_dict(path: Path) -> StateDict:
     """Find every tensor of a ``torch.save(module.state_dict(), path)``; ``FormatError`` for anything else."""
-    subject = shown(path)
+    subject = format_path(path)
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(MAX_BYTES)

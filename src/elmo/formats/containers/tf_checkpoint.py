@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.errors import FormatError, raise_all
-from elmo.storage.files import member, open_regular, read_bytes, shown
+from elmo.storage.files import find_member, format_path, open_regular, read_bytes
 
 _REFLECTED = 0x82F63B78  # P without its leading term, lowest power in the highest bit
 _DEGREE = 290
@@ -365,13 +365,13 @@ class Bundle:
         file_name = data_name(self.prefix, entry.shard, self.n_shards)
         array = np.empty(entry.shape, dtype=_STORED[entry.dtype])
         raw = array.reshape(-1).view(np.uint8)
-        with open_regular(member(self.folder, file_name)) as file:
+        with open_regular(find_member(self.folder, file_name)) as file:
             try:
                 file.seek(entry.offset)
                 n_read = file.readinto(memoryview(raw)) if raw.size else 0  # type: ignore[attr-defined]
             except OSError as error:
                 raise FormatError(
-                    f"{shown(self.folder / file_name)}: cannot be read: {error.strerror}"
+                    f"{format_path(self.folder / file_name)}: cannot be read: {error.strerror}"
                 ) from error
         if n_read != entry.size:
             raise FormatError(f"{self._shown}: {name!r}: expected {entry.size} bytes, found {n_read}")
@@ -379,13 +379,13 @@ class Bundle:
         if found != entry.crc:
             raise FormatError(
                 f"{self._shown}: {name!r}: expected checksum {entry.crc:08x}, found {found:08x}: "
-                f"{shown(file_name)} is damaged, fetch it again"
+                f"{format_path(file_name)} is damaged, fetch it again"
             )
         return array
 
     @property
     def _shown(self) -> str:
-        return shown(self.folder / self.prefix)
+        return format_path(self.folder / self.prefix)
 
 
 def data_name(prefix: str, shard: int, n_shards: int) -> str:
@@ -395,7 +395,7 @@ def data_name(prefix: str, shard: int, n_shards: int) -> str:
 
 def read_index(folder: Path, prefix: str) -> Bundle:
     """What ``prefix`` (in ``folder``) holds: everything but the numbers, checked against the files' sizes."""
-    path = member(folder, f"{prefix}.index")
+    path = find_member(folder, f"{prefix}.index")
     try:
         table = read_table(read_bytes(path, MAX_BYTES))
         n_shards = _read_header(table.pop(b"", b""))
@@ -408,8 +408,8 @@ def read_index(folder: Path, prefix: str) -> Bundle:
                 raise FormatError(f"{key.decode('utf-8', 'replace')[:100]!r}: {error}") from error
             n_slices += len(entries[key].slices)
     except FormatError as error:
-        message = str(error).removeprefix(f"{shown(path)}: ")
-        raise FormatError(f"{shown(path)}: {message}") from error
+        message = str(error).removeprefix(f"{format_path(path)}: ")
+        raise FormatError(f"{format_path(path)}: {message}") from error
     problems: list[str] = []
     named: dict[str, Entry] = {}
     for key, entry in entries.items():
@@ -425,7 +425,7 @@ def read_index(folder: Path, prefix: str) -> Bundle:
     stored = [(name, entry) for name, entry in named.items() if not entry.slices]
     stored += [(f"a slice of {name}", part) for name, joined in parts.items() for _, part in joined]
     problems += _misplaced(folder, prefix, n_shards, [(name, e) for name, e in stored if e.dtype != "other"])
-    raise_all(problems, subject=shown(path))
+    raise_all(problems, subject=format_path(path))
     return Bundle(folder, prefix, n_shards, named, parts)
 
 
@@ -532,10 +532,10 @@ def _join(name: str, whole: Entry, entries: Mapping[bytes, Entry]) -> tuple[tupl
     for extents in whole.slices:
         part = entries.get(slice_key(name, extents))
         if part is None:
-            raise FormatError(f"{shown(name)}: expected its slice at {_starts(extents)}, found none")
+            raise FormatError(f"{format_path(name)}: expected its slice at {_starts(extents)}, found none")
         if len(extents) != len(whole.shape):
             raise FormatError(
-                f"{shown(name)}: expected slices of {len(whole.shape)} axes, found {len(extents)}"
+                f"{format_path(name)}: expected slices of {len(whole.shape)} axes, found {len(extents)}"
             )
         box = tuple(
             (start, total - start if length is None else length)
@@ -544,15 +544,15 @@ def _join(name: str, whole: Entry, entries: Mapping[bytes, Entry]) -> tuple[tupl
         lengths = tuple(length for _, length in box)
         if any(start + length > total for (start, length), total in zip(box, whole.shape, strict=True)):
             raise FormatError(
-                f"{shown(name)}: expected slices within {whole.shape}, found {lengths} at {_starts(box)}"
+                f"{format_path(name)}: expected slices within {whole.shape}, found {lengths} at {_starts(box)}"
             )
         if part.slices or part.shape != lengths or part.dtype != whole.dtype:
             raise FormatError(
-                f"{shown(name)}: expected a slice {whole.dtype} {lengths} at {_starts(box)}, "
+                f"{format_path(name)}: expected a slice {whole.dtype} {lengths} at {_starts(box)}, "
                 f"found {part.dtype} {part.shape}"
             )
         joined.append((box, part))
-    _check_tiling(shown(name), whole.shape, [box for box, _ in joined])
+    _check_tiling(format_path(name), whole.shape, [box for box, _ in joined])
     return tuple(joined)
 
 
@@ -581,7 +581,7 @@ def _misplaced(folder: Path, prefix: str, n_shards: int, stored: Sequence[tuple[
     sizes: dict[int, int] = {}
     for shard in sorted({entry.shard for _, entry in stored}):
         try:
-            sizes[shard] = member(folder, data_name(prefix, shard, n_shards)).stat().st_size
+            sizes[shard] = find_member(folder, data_name(prefix, shard, n_shards)).stat().st_size
         except (FormatError, OSError) as error:
             problems.append(str(error))
     for name, entry in stored:

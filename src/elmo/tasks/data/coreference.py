@@ -14,7 +14,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from elmo.errors import DataError, OutputError
-from elmo.storage.atomic import replacing
+from elmo.storage.atomic import atomic_file
 from elmo.tasks.data.examples import Document, Place, Span
 from elmo.tasks.data.files import (
     WHITESPACE,
@@ -69,7 +69,7 @@ read_coreference = listed(each_document)
 
 def write_coreference(documents: Iterable[Document], path: str | Path) -> None:
     """Write documents as CoNLL-2012 in twelve columns parted by tabs, whole or not at all."""
-    with replacing(Path(path)) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+    with atomic_file(Path(path)) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         for document in documents:
             file.writelines(f"{line}\n" for line in _lines(document))
 

@@ -1,4 +1,4 @@
-"""A model of words in context in, an encoder that the cache can keep out: ELMo, or one of transformers'."""
+"""Encoders whose layers the feature cache can keep: ELMo and Hugging Face transformers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from elmo.tasks.data.examples import Words
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
-    from elmo.tasks.features.store import Encoder
+    from elmo.tasks.features.cache import FeatureEncoder
 
-_WINDOWS = 32  # of a batch
+_BATCH_SIZE = 32  # windows
 
 
 class ElmoEncoder:
@@ -29,64 +29,63 @@ class ElmoEncoder:
 
     def __init__(self, elmo: Elmo, *, start: Start = "zero") -> None:
         if isinstance(start, Carry):
-            raise ConfigError("a task's vectors start from zero or warm: a carried state follows the order")
+            raise ConfigError("start: expected zero or warm, found a carried state, which depends on the order of sentences")
         self.elmo = elmo
         self.start: Literal["zero", "warm"] = start
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of the weights, and of a warm start; hashed when it is asked for, since that takes time."""
-        from elmo.jobs.run import fingerprint_now
+        """Hash of the weights and of a warm start; computed on first use, because it takes time."""
+        from elmo.jobs.run import compute_fingerprint
 
-        return fingerprint_now(self.elmo, start=self.start)
+        return compute_fingerprint(self.elmo, start=self.start)
 
     @property
     def key(self) -> str:
-        """The model's fingerprint, its precision and where its sentences start."""
+        """The fingerprint of the model, its precision and its start state."""
         return f"elmo-{self.fingerprint[:24]}-{self.elmo.precision}-{self.start}"
 
     @property
     def n_layers(self) -> int:
-        """Layers of the biLM."""
+        """Number of layers of the biLM."""
         return self.elmo.n_layers
 
     @property
     def width(self) -> int:
-        """Of each layer."""
+        """Width of each layer."""
         return self.elmo.width
 
     def layers(self, sentences: Sequence[Words]) -> list[NDArray[Any]]:
-        """(layer, time, width) for each sentence."""
-        found = self.elmo.encode([list(words) for words in sentences], layers="all", start=self.start)
-        return [np.asarray(one.vectors) for one in found]
+        """Compute (layer, time, width) for each sentence."""
+        encodings = self.elmo.encode([list(words) for words in sentences], layers="all", start=self.start)
+        return [np.asarray(encoding.vectors) for encoding in encodings]
 
 
 class TransformerEncoder:
-    """The last hidden states of a transformers or sentence-transformers model, pieces averaged to words.
+    """The last hidden states of a transformers or sentence-transformers model, averaged over the pieces of a word.
 
-    A sentence longer than the model reads is read in windows that do not overlap.
+    A sentence that is longer than the maximum length of the model is split into windows that do not overlap.
     """
 
     n_layers = 1
 
     def __init__(self, source: str) -> None:
-        """``source`` is a folder or a Hub id; safetensors weights are read, and no code that came along."""
+        """Load ``source``, a folder or a Hub id, with safetensors weights; remote code is never run."""
         try:
             from transformers import AutoModel, AutoTokenizer  # pyright: ignore[reportMissingImports]
         except ImportError as error:
-            raise MissingExtraError("a model of transformers'", extra="transformers") from error
-        place = Path(source)
-        # as it is known from every folder; a Hub id as it is
-        self.name = str(place.resolve()) if place.exists() else source
-        if (place / "0_Transformer").is_dir():  # how sentence-transformers once laid its models out
-            source = str(place / "0_Transformer")
+            raise MissingExtraError("a transformers model", extra="transformers") from error
+        path = Path(source)
+        self.name = str(path.resolve()) if path.exists() else source  # absolute path or Hub id
+        if (path / "0_Transformer").is_dir():  # old layout of sentence-transformers
+            source = str(path / "0_Transformer")
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(source, use_fast=True, trust_remote_code=False)
             model = AutoModel.from_pretrained(source, use_safetensors=True, trust_remote_code=False)
         except (OSError, ValueError, KeyError) as error:
             reason = str(error).strip().splitlines()[0]
             raise ConfigError(
-                f"{source}: no model of transformers' with safetensors weights: {reason}"
+                f"{source}: expected a transformers model with safetensors weights: {reason}"
             ) from error
         self._model = model.eval()
         self.width = int(model.config.hidden_size)
@@ -97,44 +96,44 @@ class TransformerEncoder:
 
     @property
     def key(self) -> str:
-        """A hash of the weights and of the tokeniser."""
+        """Hash of the weights and of the tokenizer."""
         return f"transformer-{self._digest[:24]}"
 
     def layers(self, sentences: Sequence[Words]) -> list[NDArray[Any]]:
-        """(1, time, width) for each sentence."""
+        """Compute (1, time, width) for each sentence."""
         windows = [(k, *window) for k, words in enumerate(sentences) for window in self._windows(words)]
-        windows.sort(key=lambda window: window[2] - window[1])  # little padding
-        found = [np.zeros((1, len(words), self.width), np.float32) for words in sentences]
-        for at in range(0, len(windows), _WINDOWS):
-            batch = windows[at : at + _WINDOWS]
+        windows.sort(key=lambda window: window[2] - window[1])  # less padding
+        layers = [np.zeros((1, len(words), self.width), np.float32) for words in sentences]
+        for first in range(0, len(windows), _BATCH_SIZE):
+            batch = windows[first : first + _BATCH_SIZE]
             states = self._states([sentences[k][begin:end] for k, begin, end in batch])
             for (k, begin, end), vectors in zip(batch, states, strict=True):
-                found[k][0, begin:end] = vectors
-        return found
+                layers[k][0, begin:end] = vectors
+        return layers
 
     def _windows(self, words: Words) -> Iterator[tuple[int, int]]:
-        """Runs of words, begin and end, whose pieces the model can read at once."""
+        """Split words into windows (begin, end) whose pieces fit into the model."""
         pieces = self._tokenizer(
             list(words), is_split_into_words=True, add_special_tokens=False, verbose=False
         )
         counts = Counter(word for word in pieces.word_ids(0) if word is not None)
         begin = n_pieces = 0
-        for place in range(len(words)):
-            if n_pieces + counts[place] > self._longest and place > begin:
-                yield begin, place
-                begin, n_pieces = place, 0
-            n_pieces += counts[place]
+        for index in range(len(words)):
+            if n_pieces + counts[index] > self._longest and index > begin:
+                yield begin, index
+                begin, n_pieces = index, 0
+            n_pieces += counts[index]
         if words:
             yield begin, len(words)
 
     def _states(self, windows: Sequence[Words]) -> Iterator[NDArray[Any]]:
-        """(time, width) for each: the mean of a word's pieces, zeros for a word without any."""
+        """Compute (time, width) for each window: the mean over the pieces of a word, zeros without pieces."""
         import torch
 
         batch = self._tokenizer(
             [list(words) for words in windows],
             is_split_into_words=True,
-            truncation=True,  # of a single word with more pieces than the model reads
+            truncation=True,  # a single word may have more pieces than fit
             max_length=self._longest + self._n_special,
             padding=True,
             return_tensors="pt",
@@ -151,49 +150,48 @@ class TransformerEncoder:
             yield sums / np.maximum(counts, 1)
 
 
-def other_encoders(
-    wanted: Sequence[tuple[str, str | None]], given: Sequence[Encoder], *, subject: str
-) -> tuple[Encoder, ...]:
-    """The encoders whose keys are ``wanted``: those ``given``, or where there are none, by their names.
+def match_encoders(
+    expected: Sequence[tuple[str, str | None]], encoders: Sequence[FeatureEncoder], *, subject: str
+) -> tuple[FeatureEncoder, ...]:
+    """Return the encoders that a task model was trained with, given by key and name.
 
-    Another one than was learned with, or none where it was, is told in one line.
+    ``encoders`` must be these; if there are none, they are loaded by name. Raises ``ConfigError`` if one is
+    missing or has changed.
     """
-    names = [name for _, name in wanted]
-    if not given and None not in names:
-        given = [_found(str(name), subject) for name in names]
-    if len(given) != len(wanted):
-        of_these = f" ({', '.join(map(str, names))})" if wanted and None not in names else ""
+    names = [name for _, name in expected]
+    if not encoders and None not in names:
+        encoders = [_load_encoder(str(name), subject) for name in names]
+    if len(encoders) != len(expected):
+        listed = f" ({', '.join(map(str, names))})" if expected and None not in names else ""
         raise ConfigError(
-            f"{subject}: learned with {len(wanted)} other encoders beside ELMo{of_these}; give the same "
-            f"ones, found {len(given)}"
+            f"{subject}: trained with {len(expected)} other encoders in addition to ELMo{listed}; expected the "
+            f"same encoders, found {len(encoders)}"
         )
-    for (key, name), one in zip(wanted, given, strict=True):
-        if one.key != key:
-            now = getattr(one, "name", None) or "what was given"
+    for (key, name), encoder in zip(expected, encoders, strict=True):
+        if encoder.key != key:
             raise ConfigError(
-                f"{subject}: learned with the encoder {name or 'beside ELMo'} as {_short(key)}, but {now} is "
-                f"{_short(one.key)}, another one or changed since; --also names the one that it was"
+                f"{subject}: trained with the encoder {name or _short(key)} ({_short(key)}), found "
+                f"{getattr(encoder, 'name', None) or 'another encoder'} ({_short(encoder.key)}), which is different "
+                "or has changed; use --also to give the original encoder"
             )
-    return tuple(given)
+    return tuple(encoders)
 
 
-def _found(name: str, subject: str) -> TransformerEncoder:
+def _load_encoder(name: str, subject: str) -> TransformerEncoder:
     try:
         return TransformerEncoder(name)
     except ConfigError as error:
         raise ConfigError(
-            f"{subject}: the encoder beside ELMo that it was learned with cannot be loaded; --also names "
-            f"where it is: {error}"
+            f"{subject}: cannot load the encoder that it was trained with; use --also to give its location: {error}"
         ) from error
 
 
 def _short(key: str) -> str:
-    """Enough of a key to tell two apart."""
     return f"{key.rpartition('-')[2][:12]}…"
 
 
 def _first_position(model: Any) -> int:
-    """Rows of the table of positions that no piece is given: RoBERTa and its kin count from padding's on."""
+    """Number of unused rows in the position table: RoBERTa counts positions from the padding index."""
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
             return int(module.padding_idx) + 1
@@ -201,8 +199,8 @@ def _first_position(model: Any) -> int:
 
 
 def _digest(model: Any, tokenizer: Any, longest: int) -> str:
-    """Of all that vectors depend on; before the tokeniser is used, which notes in itself how it was used."""
-    config = model.config.to_diff_dict()  # defaults are the reader's, and come and go with its versions
+    """Hash everything that vectors depend on; call it before the tokenizer is used, which changes its state."""
+    config = model.config.to_diff_dict()  # defaults change with the version of transformers
     for name in ("_name_or_path", "transformers_version", "dtype", "torch_dtype"):
         config.pop(name, None)
     digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())

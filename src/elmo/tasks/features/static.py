@@ -1,11 +1,7 @@
-"""A file of static word vectors in, a table of words and their vectors out.
+"""Read static word vectors: GloVe, word2vec and fastText files.
 
-GloVe's text files, word2vec's and fastText's (text with a first line of two numbers, or word2vec's binary
-form), plain or compressed. Files list frequent words first, so a bound on the number of words keeps those.
-
-Rows in, their vectors out, of a table in which the rows that data meets are learned.
-
-Learning all rows of a large table takes an optimiser longer than all else, though most of them never change.
+Text files (with or without a first line of two numbers) and the binary format of word2vec, plain or compressed. The
+files list frequent words first, so a limit on the number of words keeps the frequent ones.
 """
 
 from __future__ import annotations
@@ -16,119 +12,116 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from elmo.errors import DataError
-from elmo.jobs.reader import DAMAGE
-from elmo.storage.files import open_regular, reason, shown
+from elmo.jobs.reader import DAMAGED_FILE_ERRORS
+from elmo.storage.files import format_error, format_path, open_regular
 from elmo.text.lines import open_text, read_lines
 
-MAX_WORDS = 200_000  # that are kept beyond those that are asked for
+MAX_WORDS = 200_000  # kept in addition to the words of the data
 _MAX_WIDTH = 10_000
 _MAX_WORD_BYTES = 10_000
-_PIECE = 1 << 20  # bytes that are read at once
+_CHUNK_BYTES = 1 << 20  # read at once
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz, Zstandard
 Vector = NDArray[np.float32]
-IsKept = Callable[[str, int], bool]  # a word and its place in the file
+IsKept = Callable[[str, int], bool]  # takes a word and its index in the file
 
 
 @dataclass(frozen=True, eq=False)
 class StaticVectors:
-    """Words and their vectors; a word that is not among them is looked up in lower case, then as no word."""
+    """Words and their vectors; an unknown word is looked up in lower case."""
 
     words: tuple[str, ...]
     vectors: NDArray[np.float32]  # (word, width)
-    is_met: NDArray[np.bool_] | None = None  # (word,): which words data has; None: any may
-    _places: dict[str, int] = field(init=False, repr=False)
+    is_used: NDArray[np.bool_] | None = None  # (word,): words of the data; None: all words
+    _rows: dict[str, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_places", {word: place for place, word in enumerate(self.words)})
+        object.__setattr__(self, "_rows", {word: row for row, word in enumerate(self.words)})
 
     @property
     def width(self) -> int:
-        """Of a vector."""
+        """Width of a vector."""
         return self.vectors.shape[1]
 
-    def place(self, word: str) -> int:
-        """Row of a word; -1 for one that the file does not have, in lower case either."""
-        found = self._places.get(word)
-        return self._places.get(word.lower(), -1) if found is None else found
+    def row(self, word: str) -> int:
+        """Return the row of a word, or of its lower case; -1 if neither has a vector."""
+        row = self._rows.get(word)
+        return self._rows.get(word.lower(), -1) if row is None else row
 
 
 def read_static(
-    path: str | Path, *, wanted: Collection[str] = (), max_words: int = MAX_WORDS
+    path: str | Path, *, words: Collection[str] = (), max_words: int = MAX_WORDS
 ) -> StaticVectors:
-    """The first ``max_words`` of a file, and those of ``wanted`` wherever they stand."""
+    """Read the first ``max_words`` vectors of a file, and those of ``words`` wherever they are."""
     path = Path(path)
-    also = set(wanted) | {word.lower() for word in wanted}
+    used = set(words) | {word.lower() for word in words}
     seen: set[str] = set()
 
-    def is_kept(word: str, number: int) -> bool:
-        """Numbers are read of the words that are kept only: most of the time goes there."""
-        if (number < max_words or word in also) and word not in seen:
+    def is_kept(word: str, index: int) -> bool:
+        """Decide before the numbers are parsed, which takes most of the time."""
+        if (index < max_words or word in used) and word not in seen:
             seen.add(word)
             return True
         return False
 
-    rows = list(_binary(path, is_kept) if _is_binary(path) else _text(path, is_kept))
+    rows = list(_read_binary(path, is_kept) if _is_binary(path) else _read_text(path, is_kept))
     if not rows:
-        raise DataError(f"{shown(path)}: expected words with their vectors, found none")
-    words = tuple(word for word, _ in rows)
-    is_met = np.array([word in also for word in words])
+        raise DataError(f"{format_path(path)}: expected words with vectors, found none")
+    kept = tuple(word for word, _ in rows)
+    is_used = np.array([word in used for word in kept])
     return StaticVectors(
-        words,
+        kept,
         np.stack([vector for _, vector in rows]),
-        is_met if is_met.any() and not is_met.all() else None,
+        is_used if is_used.any() and not is_used.all() else None,
     )
 
 
-def _text(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:
-    width = number = 0
+def _read_text(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:
+    width = index = 0
     for line in read_lines(path):
-        if line.number == 1 and (width := _announced(line.text)):
+        if line.number == 1 and (width := _parse_header(line.text)):
             continue
         text = line.text.rstrip()
-        if not text:  # after the last word, as editors leave it
+        if not text:  # editors leave empty lines at the end
             continue
         width = width or text.count(" ")
-        # a few words of the published files have spaces in them: the numbers are the last ones
+        # some words of the published files contain spaces: the numbers are the last fields
         word, *numbers = text.rsplit(" ", width)
-        number += 1
+        index += 1
         try:
             if len(numbers) != width or not word or not 0 < width <= _MAX_WIDTH:
                 raise ValueError
-            if not is_kept(word, number - 1):
+            if not is_kept(word, index - 1):
                 continue
             vector = np.array(numbers, dtype=np.float32)
         except ValueError:
             raise DataError(
-                f"{line.path}:{line.number}: expected a word and {width} numbers parted by spaces, "
+                f"{line.path}:{line.number}: expected a word and {width} numbers separated by spaces, "
                 f"found {line.text[:40]!r}"
             ) from None
         if not np.isfinite(vector).all():
-            raise DataError(f"{line.path}:{line.number}: the vector of {word[:40]!r} has no finite numbers")
+            raise DataError(f"{line.path}:{line.number}: the vector of {word[:40]!r} has non-finite numbers")
         yield word, vector
 
 
-def _announced(first: str) -> int:
-    """The width that a first line of two numbers tells; 0 where it is a vector already."""
-    parts = first.split()
+def _parse_header(line: str) -> int:
+    """Return the width from a first line "words width"; 0 if the line is already a vector."""
+    parts = line.split()
     return int(parts[1]) if len(parts) == 2 and all(part.isdecimal() for part in parts) else 0
 
 
 def _is_binary(path: Path) -> bool:
-    """Whether it is word2vec's binary form, by its content; by its name where that tells nothing."""
-    is_named = bool({".bin"} & {suffix.lower() for suffix in path.suffixes[-2:]})
-    if not path.is_file():  # what can be read once only, or is not there
+    """Whether a file has the binary format of word2vec, by its content; by its name if that is unclear."""
+    is_named = ".bin" in {suffix.lower() for suffix in path.suffixes[-2:]}
+    if not path.is_file():  # missing, or a pipe, which can be read only once
         return is_named
-    with _bytes_of(path) as stream:
-        width = _announced(stream.readline(100).decode("utf-8", "replace"))
+    with _open_bytes(path) as stream:
+        width = _parse_header(stream.readline(100).decode("utf-8", "replace"))
         sample = stream.read(4096)
     if not width or not sample:
         return is_named
@@ -136,15 +129,15 @@ def _is_binary(path: Path) -> bool:
     if numbers and not numbers.strip(b"0123456789+-.eEnaif \t\r"):
         return False
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(sample)  # its end may be in the middle of a character
+        codecs.getincrementaldecoder("utf-8")().decode(sample)  # the sample may end inside a character
     except UnicodeDecodeError:
         return True
     return b"\0" in sample
 
 
 @contextmanager
-def _bytes_of(path: Path) -> Iterator[io.BufferedIOBase | BinaryIO]:
-    """A file's bytes, decompressed."""
+def _open_bytes(path: Path) -> Iterator[io.BufferedIOBase | BinaryIO]:
+    """Open a file for reading its decompressed bytes."""
     with open_regular(path) as file:
         is_compressed = file.read(6).startswith(_COMPRESSED)
         if not is_compressed:
@@ -155,83 +148,38 @@ def _bytes_of(path: Path) -> Iterator[io.BufferedIOBase | BinaryIO]:
             yield stream
 
 
-def _binary(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:
-    """word2vec's binary form: "words width" in a line, then word, a space and the numbers, over and over."""
+def _read_binary(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:
+    """Read word2vec's binary format: a line "words width", then for each word its text, a space, its numbers."""
     try:
-        with _bytes_of(path) as stream:
+        with _open_bytes(path) as stream:
             n_words, width = (int(part) for part in stream.readline(100).split())
             if not (0 < width <= _MAX_WIDTH and n_words > 0):
-                raise ValueError(f"{n_words} words, {width} wide")
-            for number, (word, raw) in enumerate(_rows(stream, n_words, 4 * width)):
-                if is_kept(word, number):
+                raise ValueError(f"{n_words} words of width {width}")
+            for index, (word, raw) in enumerate(_split_records(stream, n_words, 4 * width)):
+                if is_kept(word, index):
                     vector = np.frombuffer(raw, "<f4").astype(np.float32)
                     if not np.isfinite(vector).all():
-                        where = f"{shown(path)}: word {number + 1}"
-                        raise DataError(f"{where}: the vector of {word[:40]!r} has no finite numbers")
+                        raise DataError(
+                            f"{format_path(path)}: word {index + 1}: the vector of {word[:40]!r} has non-finite numbers"
+                        )
                     yield word, vector
-    except DAMAGE as error:
-        raise DataError(f"{shown(path)}: no word2vec file in binary form: {reason(error)}") from error
+    except DAMAGED_FILE_ERRORS as error:
+        raise DataError(f"{format_path(path)}: not a binary word2vec file: {format_error(error)}") from error
 
 
-def _rows(stream: io.BufferedIOBase | BinaryIO, n_words: int, n_bytes: int) -> Iterator[tuple[str, bytes]]:
-    """Words and the bytes of their vectors, read in large pieces: a word ends where its space is found."""
-    buffer, at = b"", 0
+def _split_records(
+    stream: io.BufferedIOBase | BinaryIO, n_words: int, n_bytes: int
+) -> Iterator[tuple[str, bytes]]:
+    """Split a stream into words and the bytes of their vectors, reading large chunks."""
+    buffer, start = b"", 0
     for _ in range(n_words):
-        while (end := buffer.find(b" ", at, at + _MAX_WORD_BYTES)) < 0 or end + 1 + n_bytes > len(buffer):
-            if end < 0 and len(buffer) - at >= _MAX_WORD_BYTES:
-                raise ValueError("expected a word and a space")
-            more = stream.read(_PIECE)
-            if not more:
+        while (end := buffer.find(b" ", start, start + _MAX_WORD_BYTES)) < 0 or end + 1 + n_bytes > len(buffer):
+            if end < 0 and len(buffer) - start >= _MAX_WORD_BYTES:
+                raise ValueError("expected a word followed by a space")
+            chunk = stream.read(_CHUNK_BYTES)
+            if not chunk:
                 raise ValueError("the file ends in the middle of a vector")
-            buffer, at = buffer[at:] + more, 0
-        word = buffer[at:end].decode("utf-8", "replace").lstrip("\n")
-        at = end + 1 + n_bytes
-        yield word, buffer[end + 1 : at]
-
-
-class TunedTable(nn.Module):
-    """A table whose ``rows`` (met,) are learned; the others stay as they are.
-
-    Saved it is one table, ``weight``, like that of ``nn.Embedding``, and it loads what that saved.
-    """
-
-    weight: Tensor
-    rows: Tensor
-    places: Tensor
-
-    def __init__(self, weight: Tensor, rows: Tensor) -> None:
-        super().__init__()
-        places = torch.full((len(weight),), -1)
-        places[rows] = torch.arange(len(rows))
-        self.met = nn.Parameter(weight[rows])  # (met, width)
-        self.register_buffer("weight", weight, persistent=False)  # (row, width), of those not met
-        self.register_buffer("rows", rows, persistent=False)
-        self.register_buffer("places", places, persistent=False)  # (row,): in ``met``; -1: not there
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """(batch, time, width) of (batch, time)."""
-        places = self.places[rows]
-        learned = F.embedding(places.clamp(min=0), self.met)
-        return torch.where((places >= 0).unsqueeze(-1), learned, F.embedding(rows, self.weight))
-
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        """The table with what was learned in its place."""
-        destination[f"{prefix}weight"] = self.weight.index_copy(0, self.rows, self.met.detach())
-
-    def _load_from_state_dict(  # noqa: PLR0917 -- torch's own signature
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        given = state_dict.get(f"{prefix}weight")
-        if given is None:
-            missing_keys.append(f"{prefix}weight")
-            return
-        with torch.no_grad():
-            self.weight.copy_(given)
-            self.met.copy_(self.weight[self.rows])
+            buffer, start = buffer[start:] + chunk, 0
+        word = buffer[start:end].decode("utf-8", "replace").lstrip("\n")
+        start = end + 1 + n_bytes
+        yield word, buffer[end + 1 : start]

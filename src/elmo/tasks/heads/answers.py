@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from elmo.errors import ConfigError, DataError, ShapeError
 from elmo.model.dropout import Dropout
-from elmo.tasks.heads.layers import BiLstm, SentenceVectors, Widths, by_rows, join_outputs
+from elmo.tasks.heads.layers import BiLstm, FeatureVectors, FeatureWidths, by_rows, join_outputs
 
 MAX_WHOLE = 1024  # tokens of a passage that all attend to each other: more than any of SQuAD's has
 
@@ -143,7 +143,7 @@ class AnswerBounds:
 class AnswersHead(nn.Module):
     """Reads a passage with a question in mind; ``hidden_width`` units a direction in each biLSTM."""
 
-    def __init__(self, widths: Widths, *, hidden_width: int = 90, dropout: float = 0.2) -> None:
+    def __init__(self, widths: FeatureWidths, *, hidden_width: int = 90, dropout: float = 0.2) -> None:
         super().__init__()
         width = 2 * hidden_width
         self.output_width = widths.outputs
@@ -160,7 +160,7 @@ class AnswersHead(nn.Module):
         self.last_score = nn.Linear(width, 1)
 
     def forward(
-        self, passages: SentenceVectors, questions: SentenceVectors, *, rows: Tensor | None = None
+        self, passages: FeatureVectors, questions: FeatureVectors, *, rows: Tensor | None = None
     ) -> AnswerBounds:
         """Where each question's answer begins and ends.
 
@@ -185,8 +185,8 @@ class AnswersHead(nn.Module):
 
     def loss(
         self,
-        passages: SentenceVectors,
-        questions: SentenceVectors,
+        passages: FeatureVectors,
+        questions: FeatureVectors,
         *,
         is_start: Tensor,
         is_end: Tensor,
@@ -213,8 +213,8 @@ class AnswersHead(nn.Module):
     @torch.no_grad()
     def predict(
         self,
-        passages: SentenceVectors,
-        questions: SentenceVectors,
+        passages: FeatureVectors,
+        questions: FeatureVectors,
         *,
         rows: Tensor | None = None,
         max_length: int = MAX_LENGTH,
@@ -223,7 +223,7 @@ class AnswersHead(nn.Module):
         """The ``n_best`` answers to each question of at most ``max_length`` tokens, the best first."""
         return best_answers(self(passages, questions, rows=rows), max_length=max_length, n_best=n_best)
 
-    def _states(self, vectors: SentenceVectors) -> Tensor:
+    def _states(self, vectors: FeatureVectors) -> Tensor:
         """What the shared biLSTM makes of sentences, with ELMo beside it, (batch, time, width)."""
         states = self.shared(vectors.inputs, vectors.mask)
         return join_outputs(states, vectors, width=self.output_width)
@@ -259,7 +259,7 @@ def _log_probabilities(scores: Tensor, mask: Tensor) -> Tensor:
     return scores.squeeze(2).masked_fill(~mask, -torch.inf).log_softmax(dim=1)
 
 
-def _checked_rows(passages: SentenceVectors, questions: SentenceVectors, rows: Tensor | None) -> Tensor:
+def _checked_rows(passages: FeatureVectors, questions: FeatureVectors, rows: Tensor | None) -> Tensor:
     """The passage of each question; a softmax over no token would give no numbers."""
     n_passages, n_questions = passages.mask.size(0), questions.mask.size(0)
     if rows is None:

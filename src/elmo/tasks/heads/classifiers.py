@@ -19,8 +19,8 @@ from elmo.model.dropout import Dropout
 from elmo.tasks.heads.layers import (
     BiLstm,
     SelfAttentivePooling,
-    SentenceVectors,
-    Widths,
+    FeatureVectors,
+    FeatureWidths,
     align,
     join_outputs,
     masked_max,
@@ -35,14 +35,14 @@ class LinearHead(nn.Module):
     Vectors for the output, where there are any, stand beside those for the input.
     """
 
-    def __init__(self, widths: Widths, *, n_labels: int, use_max: bool = False, dropout: float = 0.2) -> None:
+    def __init__(self, widths: FeatureWidths, *, n_labels: int, use_max: bool = False, dropout: float = 0.2) -> None:
         super().__init__()
         self.output_width = widths.outputs
         self.use_max = use_max
         self.dropout = Dropout(dropout)
         self.linear = nn.Linear((widths.inputs + widths.outputs) * (2 if use_max else 1), n_labels)
 
-    def forward(self, vectors: SentenceVectors) -> Tensor:
+    def forward(self, vectors: FeatureVectors) -> Tensor:
         """A score for each label, (batch, n_labels)."""
         x = join_outputs(vectors.inputs, vectors, width=self.output_width)  # (batch, time, width)
         pooled = masked_mean(x, vectors.mask)  # (batch, width)
@@ -50,12 +50,12 @@ class LinearHead(nn.Module):
             pooled = torch.cat([pooled, masked_max(x, vectors.mask)], dim=-1)  # (batch, 2 · width)
         return self.linear(self.dropout(pooled))
 
-    def loss(self, vectors: SentenceVectors, labels: Tensor) -> Tensor:
+    def loss(self, vectors: FeatureVectors, labels: Tensor) -> Tensor:
         """Mean cross entropy with the right ``labels`` (batch,)."""
         return F.cross_entropy(self(vectors), labels)
 
     @torch.no_grad()
-    def predict(self, vectors: SentenceVectors) -> Tensor:
+    def predict(self, vectors: FeatureVectors) -> Tensor:
         """Probabilities of the labels, (batch, n_labels); call ``eval()`` before."""
         return self(vectors).softmax(dim=-1)
 
@@ -87,7 +87,7 @@ class BiattentiveHead(nn.Module):
 
     def __init__(
         self,
-        widths: Widths,
+        widths: FeatureWidths,
         *,
         n_labels: int,
         hidden_width: int = 150,
@@ -114,7 +114,7 @@ class BiattentiveHead(nn.Module):
             nn.Linear(hidden_width, n_labels),
         )
 
-    def forward(self, vectors: SentenceVectors) -> Tensor:
+    def forward(self, vectors: FeatureVectors) -> Tensor:
         """A score for each label, (batch, n_labels)."""
         mask = vectors.mask
         h = F.relu(self.feedforward(self.dropout(vectors.inputs)))  # (batch, time, hidden)
@@ -129,12 +129,12 @@ class BiattentiveHead(nn.Module):
         ]
         return self.final(torch.cat(pooled, dim=-1))
 
-    def loss(self, vectors: SentenceVectors, labels: Tensor) -> Tensor:
+    def loss(self, vectors: FeatureVectors, labels: Tensor) -> Tensor:
         """Mean cross entropy with the right ``labels`` (batch,)."""
         return F.cross_entropy(self(vectors), labels)
 
     @torch.no_grad()
-    def predict(self, vectors: SentenceVectors) -> Tensor:
+    def predict(self, vectors: FeatureVectors) -> Tensor:
         """Probabilities of the labels, (batch, n_labels); call ``eval()`` before."""
         return self(vectors).softmax(dim=-1)
 

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from elmo.errors import ConfigError, DataError, ShapeError
 from elmo.model.dropout import Dropout
 from elmo.tasks.data.examples import Span
-from elmo.tasks.heads.layers import BiLstm, SentenceGroups, SentenceVectors, Widths, join_outputs
+from elmo.tasks.heads.layers import BiLstm, SentenceGroups, FeatureVectors, FeatureWidths, join_outputs
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def cluster_numbers(spans: Spans, clusters: Sequence[Sequence[tuple[int, int]]])
     )
 
 
-Sentences = SentenceVectors | SentenceGroups
+Sentences = FeatureVectors | SentenceGroups
 
 PAIRS_AT_ONCE = 8_192  # whose products of span vectors are in memory
 _DISTANCES = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # where the buckets of distances begin
@@ -227,7 +227,7 @@ class CoreferenceHead(nn.Module):
 
     def __init__(
         self,
-        widths: Widths,
+        widths: FeatureWidths,
         *,
         hidden_width: int = 150,
         max_span_width: int = 10,
@@ -342,7 +342,7 @@ class CoreferenceHead(nn.Module):
 
     def _tokens(self, vectors: Sentences) -> Tokens:
         """The document's tokens, without padding."""
-        if isinstance(vectors, SentenceVectors):
+        if isinstance(vectors, FeatureVectors):
             return self._tokens_of(vectors)
         parts = [self._tokens_of(group) for group in vectors.groups]
         words = vectors.words  # (token,)
@@ -351,7 +351,7 @@ class CoreferenceHead(nn.Module):
             torch.cat([part.states for part in parts]).index_select(0, words),
         )
 
-    def _tokens_of(self, vectors: SentenceVectors) -> Tokens:
+    def _tokens_of(self, vectors: FeatureVectors) -> Tokens:
         """Those of sentences that are padded together, one sentence after another."""
         inputs = self.input_dropout(vectors.inputs)
         states = self.state_dropout(self.context(inputs, vectors.mask))  # (batch, time, 2 · hidden)

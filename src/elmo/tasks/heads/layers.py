@@ -28,11 +28,11 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from elmo.errors import ConfigError, ShapeError
-from elmo.model.dropout import Dropout, kept_units
+from elmo.model.dropout import Dropout, dropout_mask
 
 
 @dataclass(frozen=True)
-class Widths:
+class FeatureWidths:
     """How wide the vectors of the input are, and those that join the output (0: none do)."""
 
     inputs: int
@@ -40,7 +40,7 @@ class Widths:
 
 
 @dataclass(frozen=True)
-class SentenceVectors:
+class FeatureVectors:
     """Padded sentences: [x; ELMo] for the input and, where a task wants it, ELMo for the output."""
 
     inputs: Tensor  # (batch, time, width)
@@ -57,7 +57,7 @@ class SentenceVectors:
 class SentenceGroups:
     """A document's sentences in groups of like length, each padded for itself."""
 
-    groups: tuple[SentenceVectors, ...]
+    groups: tuple[FeatureVectors, ...]
     places: Tensor  # (sentence,): where each stands in the groups, counted through all of them
 
     @property
@@ -151,7 +151,7 @@ def align(queries: Tensor, keys: Tensor, *, mask: Tensor) -> Tensor:
     return by_rows(aligned, queries, row_scores=mask.numel())[0]
 
 
-def join_outputs(states: Tensor, vectors: SentenceVectors, *, width: int) -> Tensor:
+def join_outputs(states: Tensor, vectors: FeatureVectors, *, width: int) -> Tensor:
     """[h; ELMo] (Peters et al. 2018, section 3.3): an encoder's states beside ELMo for the output.
 
     ``width`` is what the head was built for: 0 leaves ``states`` (batch, time, width) as they are. Padding
@@ -280,7 +280,7 @@ class HighwayLstmLayer(nn.Module):
         """States (time, batch, width) of ``x`` (time, batch, width), from a state of zeros on."""
         kept = None
         if self.training and self.dropout > 0.0:
-            kept = kept_units((x.size(1), self.width), self.dropout, like=x)
+            kept = dropout_mask((x.size(1), self.width), self.dropout, like=x)
         products = F.linear(
             x, self.input_weight, F.pad(self.bias, (0, self.width))
         )  # (time, batch, 6 · width)

@@ -21,8 +21,8 @@ from elmo.errors import ConfigError, DataError
 from elmo.model.dropout import Dropout
 from elmo.tasks.heads.layers import (
     BiLstm,
-    SentenceVectors,
-    Widths,
+    FeatureVectors,
+    FeatureWidths,
     align,
     join_outputs,
     masked_max,
@@ -38,7 +38,7 @@ class EsimHead(nn.Module):
     """
 
     def __init__(
-        self, widths: Widths, *, n_labels: int, hidden_width: int = 150, dropout: float = 0.5
+        self, widths: FeatureWidths, *, n_labels: int, hidden_width: int = 150, dropout: float = 0.5
     ) -> None:
         super().__init__()
         self.output_width = widths.outputs
@@ -55,7 +55,7 @@ class EsimHead(nn.Module):
             nn.Linear(hidden_width, n_labels),
         )
 
-    def forward(self, first: SentenceVectors, second: SentenceVectors) -> Tensor:
+    def forward(self, first: FeatureVectors, second: FeatureVectors) -> Tensor:
         """A score for each label, (batch, n_labels)."""
         a, b = self._encoded(first), self._encoded(second)  # (batch, first or second time, width)
         a_like_b = align(a, b, mask=second.mask)  # ã: what of b stands for each word of a
@@ -66,7 +66,7 @@ class EsimHead(nn.Module):
         ]
         return self.final(torch.cat(pooled, dim=-1))
 
-    def _encoded(self, vectors: SentenceVectors) -> Tensor:
+    def _encoded(self, vectors: FeatureVectors) -> Tensor:
         """[h; ELMo] for every word (section 3.1), (batch, time, width)."""
         states = self.encoder(vectors.inputs, vectors.mask)
         return join_outputs(states, vectors, width=self.output_width)
@@ -78,12 +78,12 @@ class EsimHead(nn.Module):
         composed = self.composition(projected, mask)  # (batch, time, 2 · hidden)
         return masked_mean(composed, mask), masked_max(composed, mask)
 
-    def loss(self, first: SentenceVectors, second: SentenceVectors, labels: Tensor) -> Tensor:
+    def loss(self, first: FeatureVectors, second: FeatureVectors, labels: Tensor) -> Tensor:
         """Mean cross entropy with the right ``labels`` (batch,)."""
         return F.cross_entropy(self(first, second), labels)
 
     @torch.no_grad()
-    def predict(self, first: SentenceVectors, second: SentenceVectors) -> Tensor:
+    def predict(self, first: FeatureVectors, second: FeatureVectors) -> Tensor:
         """Probabilities of the labels, (batch, n_labels); call ``eval()`` before."""
         return self(first, second).softmax(dim=-1)
 
@@ -101,7 +101,7 @@ class SimilarityHead(nn.Module):
 
     def __init__(
         self,
-        widths: Widths,
+        widths: FeatureWidths,
         *,
         low: int,
         high: int,
@@ -126,13 +126,13 @@ class SimilarityHead(nn.Module):
         self.compared = nn.Linear(2 * pooled_width, hidden_width)  # W₁ and W₂ side by side
         self.final = nn.Linear(hidden_width, high - low + 1)
 
-    def forward(self, first: SentenceVectors, second: SentenceVectors) -> Tensor:
+    def forward(self, first: FeatureVectors, second: FeatureVectors) -> Tensor:
         """A logit for each whole score from ``low`` up, (batch, n_scores)."""
         a, b = self._encoded(first), self._encoded(second)  # (batch, width)
         both = self.dropout(torch.cat([a * b, (a - b).abs()], dim=-1))  # (batch, 2 · width)
         return self.final(self.compared(both).sigmoid())
 
-    def _encoded(self, vectors: SentenceVectors) -> Tensor:
+    def _encoded(self, vectors: FeatureVectors) -> Tensor:
         """One vector for each sentence, (batch, width)."""
         if self.encoder is None:
             return masked_mean(join_outputs(vectors.inputs, vectors, width=self.output_width), vectors.mask)
@@ -140,14 +140,14 @@ class SimilarityHead(nn.Module):
         states = join_outputs(states, vectors, width=self.output_width)
         return torch.cat([masked_mean(states, vectors.mask), masked_max(states, vectors.mask)], dim=-1)
 
-    def loss(self, first: SentenceVectors, second: SentenceVectors, scores: Tensor) -> Tensor:
+    def loss(self, first: FeatureVectors, second: FeatureVectors, scores: Tensor) -> Tensor:
         """Mean Kullback-Leibler divergence from the distributions of the right ``scores`` (batch,)."""
         target = score_distribution(scores, low=self.low, high=self.high)
         logs = self(first, second).log_softmax(dim=-1)  # (batch, n_scores)
         return F.kl_div(logs, target.to(logs.dtype), reduction="batchmean")
 
     @torch.no_grad()
-    def predict(self, first: SentenceVectors, second: SentenceVectors) -> Tensor:
+    def predict(self, first: FeatureVectors, second: FeatureVectors) -> Tensor:
         """The expected score of each pair, (batch,); call ``eval()`` before."""
         logits = self(first, second)
         whole = torch.arange(self.low, self.high + 1, device=logits.device, dtype=logits.dtype)

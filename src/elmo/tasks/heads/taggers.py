@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from elmo.errors import DataError, ShapeError
 from elmo.model.dropout import Dropout
 from elmo.tasks.heads.crf import Crf
-from elmo.tasks.heads.layers import BiLstm, HighwayLstm, SentenceVectors, Widths
+from elmo.tasks.heads.layers import BiLstm, HighwayLstm, FeatureVectors, FeatureWidths
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class TaggerHead(nn.Module):
 
     def __init__(
         self,
-        widths: Widths,
+        widths: FeatureWidths,
         *,
         n_tags: int,
         hidden_width: int = 200,
@@ -60,7 +60,7 @@ class TaggerHead(nn.Module):
         self.scores = TagScores(self.lstm.width, widths.outputs, n_tags=n_tags)
         self.crf = Crf(n_tags, allowed=allowed, starts=starts, ends=ends, has_transitions=has_crf)
 
-    def loss(self, vectors: SentenceVectors, tags: Tensor) -> Tensor:
+    def loss(self, vectors: FeatureVectors, tags: Tensor) -> Tensor:
         """How unlikely ``tags`` (batch, time) are, a scalar.
 
         With a CRF the mean of sentences; with a softmax the mean of words. A tag of -1 is not known: a
@@ -72,13 +72,13 @@ class TaggerHead(nn.Module):
         return mean_cross_entropy(emissions, tags, vectors.mask)
 
     @torch.no_grad()
-    def predict(self, vectors: SentenceVectors) -> list[TagPrediction]:
+    def predict(self, vectors: FeatureVectors) -> list[TagPrediction]:
         """The likeliest tags of each sentence; a tag's confidence is its probability at that word."""
         emissions = self._emissions(vectors)
         chances = self.crf.marginals(emissions, vectors.mask)
         return predictions(emissions, vectors.mask, crf=self.crf, chances=chances)
 
-    def _emissions(self, vectors: SentenceVectors) -> Tensor:
+    def _emissions(self, vectors: FeatureVectors) -> Tensor:
         """Scores (batch, time, tag)."""
         states = self.lstm(vectors.inputs, vectors.mask)
         return self.scores(states, vectors.outputs)
@@ -130,7 +130,7 @@ class RolesHead(nn.Module):
 
     def __init__(
         self,
-        widths: Widths,
+        widths: FeatureWidths,
         *,
         n_tags: int,
         hidden_width: int = 300,
@@ -151,7 +151,7 @@ class RolesHead(nn.Module):
         self.rules = Crf(n_tags, allowed=allowed, starts=starts, ends=ends, has_transitions=False)
 
     def loss(
-        self, vectors: SentenceVectors, predicates: Tensor, *, tags: Tensor, rows: Tensor | None = None
+        self, vectors: FeatureVectors, predicates: Tensor, *, tags: Tensor, rows: Tensor | None = None
     ) -> Tensor:
         """How unlikely ``tags`` (predicate, time) are: the mean of words; a tag of -1 is left out.
 
@@ -163,14 +163,14 @@ class RolesHead(nn.Module):
 
     @torch.no_grad()
     def predict(
-        self, vectors: SentenceVectors, predicates: Tensor, *, rows: Tensor | None = None
+        self, vectors: FeatureVectors, predicates: Tensor, *, rows: Tensor | None = None
     ) -> list[TagPrediction]:
         """The likeliest allowed tags for each predicate, with each tag's probability by the softmax."""
         vectors = _of_each(predicates, vectors, rows=rows)
         scores = self._scores(vectors, predicates)
         return predictions(scores, vectors.mask, crf=self.rules, chances=scores.softmax(dim=2))
 
-    def _scores(self, vectors: SentenceVectors, predicates: Tensor) -> Tensor:
+    def _scores(self, vectors: FeatureVectors, predicates: Tensor) -> Tensor:
         """Scores (predicate, time, tag)."""
         places = torch.arange(vectors.mask.size(1), device=predicates.device)
         told = self.is_predicate((places == predicates[:, None]).long())  # (predicate, time, width)
@@ -178,11 +178,11 @@ class RolesHead(nn.Module):
         return self.scores(states, vectors.outputs)
 
 
-def _of_each(predicates: Tensor, vectors: SentenceVectors, *, rows: Tensor | None) -> SentenceVectors:
+def _of_each(predicates: Tensor, vectors: FeatureVectors, *, rows: Tensor | None) -> FeatureVectors:
     """The vectors of each predicate's sentence."""
     if rows is not None:
         outputs = None if vectors.outputs is None else vectors.outputs[rows]
-        vectors = SentenceVectors(vectors.inputs[rows], vectors.mask[rows], outputs)
+        vectors = FeatureVectors(vectors.inputs[rows], vectors.mask[rows], outputs)
     if predicates.shape != vectors.mask.shape[:1]:
         raise ShapeError(
             f"predicates: expected shape {tuple(vectors.mask.shape[:1])}, one for each row, "

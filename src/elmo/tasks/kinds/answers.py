@@ -1,4 +1,4 @@
-"""A question and a passage in, the passage's words that answer it out."""
+"""Question answering: find the span of a passage that answers a question."""
 
 from __future__ import annotations
 
@@ -10,23 +10,31 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import DataError
-from elmo.tasks.data.examples import Question, Words, at
+from elmo.tasks.data.examples import Question, at
 from elmo.tasks.heads.answers import AnswersHead, FoundAnswer
-from elmo.tasks.heads.layers import SentenceVectors, Widths
-from elmo.tasks.kinds.task import Vectors, check_options
+from elmo.tasks.heads.layers import FeatureVectors, FeatureWidths
+from elmo.tasks.kinds.options import check_options
+from elmo.tasks.kinds.task import Embed, unique_rows
 from elmo.tasks.scores.answers import answer_scores, is_mostly_chinese
 
-N_BEST = 3
+N_BEST = 3  # answers per question
 
 
 @dataclass(frozen=True)
 class AnswersOptions:
-    """Of the head, and of what counts as an answer; how answers are compared is told from them by default."""
+    """Options of the head and of the scores.
+
+    Args:
+        hidden_width: Width of the hidden states.
+        dropout: Dropout inside the network.
+        max_length: Maximum length of an answer in tokens.
+        by_character: Compare characters as in CMRC 2018, not words as in SQuAD; None decides by the gold answers.
+    """
 
     hidden_width: int = 90
     dropout: float = 0.2
-    max_length: int = 17  # tokens
-    by_character: bool | None = None  # compared as CMRC 2018 does, not as SQuAD
+    max_length: int = 17
+    by_character: bool | None = None
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -34,50 +42,50 @@ class AnswersOptions:
 
 @dataclass(frozen=True)
 class PredictedAnswer:
-    """The likeliest answers, the best first: text and probability."""
+    """The most probable answers with their probabilities, best first."""
 
     answers: tuple[tuple[str, float], ...]
 
     @property
     def text(self) -> str:
-        """The best."""
+        """The best answer."""
         return self.answers[0][0]
 
     def to_json(self) -> dict[str, Any]:
-        """For a line of output."""
-        found = [{"text": text, "probability": round(share, 4)} for text, share in self.answers]
-        return {"answer": self.text, "answers": found}
+        """Return the values of an output line."""
+        answers = [{"text": text, "probability": round(p, 4)} for text, p in self.answers]
+        return {"answer": self.text, "answers": answers}
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers are spans of their passage."""
+    """Question answering with answers that are spans of the passage."""
 
     kind: ClassVar[str] = "answers"
     options: AnswersOptions = AnswersOptions()
 
     @classmethod
-    def of(cls, train: Sequence[Question], options: AnswersOptions | None = None) -> Self:
-        """The task that these examples set; there is nothing to learn of them beforehand."""
+    def from_examples(cls, train: Sequence[Question], options: AnswersOptions | None = None) -> Self:
+        """Create the task; it has no labels, so the examples are only checked."""
         if not any(example.spans for example in train):
-            raise DataError("expected questions with answers to learn from, found none")
+            raise DataError("expected training questions with answers, found none")
         return cls(options or AnswersOptions())
 
     @property
     def main_score(self) -> str:
-        """SQuAD's F1 of words, or CMRC's of characters."""
+        """F1 over words (SQuAD) or characters (CMRC 2018)."""
         return "f1"
 
-    def head(self, widths: Widths) -> AnswersHead:
-        """Bidirectional attention with self-attention."""
+    def build_head(self, widths: FeatureWidths) -> AnswersHead:
+        """Build a network with bidirectional attention and self-attention."""
         return AnswersHead(widths, hidden_width=self.options.hidden_width, dropout=self.options.dropout)
 
-    def loss(self, head: nn.Module, vectors: Vectors, examples: Sequence[Question]) -> Tensor:
-        """How unlikely the right first and last words are."""
+    def loss(self, head: nn.Module, embed: Embed, examples: Sequence[Question]) -> Tensor:
+        """Return the negative log-likelihood of the first and last words of the answers."""
         examples = [example for example in examples if example.spans]
         if not examples:
             return torch.zeros(())
-        passages, questions, rows = _looked_up(vectors, examples)
+        passages, questions, rows = _embed_examples(embed, examples)
         is_start = torch.zeros(len(examples), passages.mask.size(1), dtype=torch.bool)
         is_end = torch.zeros_like(is_start)
         for k, example in enumerate(examples):
@@ -88,61 +96,60 @@ class Answers:
         )
 
     def predict(
-        self, head: nn.Module, vectors: Vectors, examples: Sequence[Question]
+        self, head: nn.Module, embed: Embed, examples: Sequence[Question]
     ) -> list[PredictedAnswer]:
-        """The likeliest answers, as they are written in the passage."""
-        passages, questions, rows = _looked_up(vectors, examples)
-        found = cast("AnswersHead", head).predict(
+        """Predict the most probable answers, as they are written in the passage."""
+        passages, questions, rows = _embed_examples(embed, examples)
+        best_spans = cast("AnswersHead", head).predict(
             passages, questions, rows=rows, max_length=self.options.max_length, n_best=N_BEST
         )
         return [
-            PredictedAnswer(tuple((_written(example, one), one.probability) for one in best))
-            for example, best in zip(examples, found, strict=True)
+            PredictedAnswer(tuple((_answer_text(example, span), span.probability) for span in best))
+            for example, best in zip(examples, best_spans, strict=True)
         ]
 
     def check(self, examples: Sequence[Question]) -> None:
-        """Refuse questions that nobody answered."""
+        """Raise ``DataError`` for a question without a gold answer."""
         for example in examples:
             if not example.answers:
                 raise DataError(
                     f"{at(example.place)}question {example.id[:40]!r}: expected an answer, found none"
                 )
 
-    def scores(
+    def score(
         self, examples: Sequence[Question], predictions: Sequence[PredictedAnswer]
     ) -> dict[str, float]:
-        """F1 and exact match by SQuAD's rules; by CMRC 2018's where most of the gold answers is Chinese.
+        """Compute F1 and exact match by the rules of SQuAD, or of CMRC 2018 if most gold answers are Chinese.
 
-        To SQuAD's rules, which part words at spaces, a Chinese answer is a single word, right or wrong.
-        The option ``by_character`` chooses instead.
+        SQuAD splits words at spaces, so that a Chinese answer would count as a single word. The option
+        ``by_character`` overrides the choice.
         """
         gold = [example.answers for example in examples]
         by_character = self.options.by_character
-        found = answer_scores(
+        scores = answer_scores(
             gold,
-            [one.text for one in predictions],
+            [prediction.text for prediction in predictions],
             by_character=is_mostly_chinese(gold) if by_character is None else by_character,
         )
-        return {"f1": found.f1, "exact_match": found.exact_match}
+        return {"f1": scores.f1, "exact_match": scores.exact_match}
 
     def to_json(self) -> dict[str, Any]:
-        """For a saved model."""
+        """Return labels and options, for a saved model."""
         return {"options": asdict(self.options)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """What ``to_json`` gave."""
+        """Restore a task from the result of ``to_json``."""
         return cls(AnswersOptions(**values["options"]))
 
 
-def _looked_up(
-    vectors: Vectors, examples: Sequence[Question]
-) -> tuple[SentenceVectors, SentenceVectors, Tensor]:
-    """Vectors of each passage once, of each question, and which passage is whose."""
-    places: dict[Words, int] = {}
-    rows = [places.setdefault(example.passage, len(places)) for example in examples]
-    return vectors(list(places)), vectors([example.question for example in examples]), torch.tensor(rows)
+def _embed_examples(
+    embed: Embed, examples: Sequence[Question]
+) -> tuple[FeatureVectors, FeatureVectors, Tensor]:
+    """Compute the features of each passage once, those of the questions, and the passage row of each question."""
+    passages, rows = unique_rows(example.passage for example in examples)
+    return embed(passages), embed([example.question for example in examples]), torch.tensor(rows)
 
 
-def _written(example: Question, found: FoundAnswer) -> str:
-    return example.text[example.offsets[found.start][0] : example.offsets[found.end - 1][1]]
+def _answer_text(example: Question, span: FoundAnswer) -> str:
+    return example.text[example.offsets[span.start][0] : example.offsets[span.end - 1][1]]

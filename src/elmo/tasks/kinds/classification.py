@@ -1,4 +1,4 @@
-"""A text in, its class out: sentiment, topics, relations of marked entities."""
+"""Text classification: sentiment, topics, relations between marked entities."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from elmo.errors import ConfigError, DataError
 from elmo.tasks.data.examples import LabelledText, TextPair, at
 from elmo.tasks.heads.classifiers import BiattentiveHead, FinalLayers, LinearHead
-from elmo.tasks.heads.layers import Widths
-from elmo.tasks.kinds.task import LATER, Labels, Vectors, check_options, kept_options
+from elmo.tasks.heads.layers import FeatureWidths
+from elmo.tasks.kinds.task import Embed, Labels
 from elmo.tasks.scores.labels import label_scores
 
 Network = Literal["biattentive", "linear"]
@@ -21,122 +21,129 @@ Network = Literal["biattentive", "linear"]
 
 @dataclass(frozen=True)
 class ClassificationOptions:
-    """Of the head; widths and dropout None: as the head has them by default."""
+    """Options of the head.
+
+    Args:
+        network: The biattentive network of the paper, or a linear classifier.
+        hidden_width: Width of the hidden states (biattentive); None for the default of the head.
+        dropout: Dropout inside the network; None for the default of the head.
+        final_layers: Final layers of the biattentive network, relu or maxout (McCann et al. 2017).
+        use_max: Add the maximum over the words to their mean (linear).
+    """
 
     network: Network = "biattentive"
     hidden_width: int | None = None
     dropout: float | None = None
-    final_layers: FinalLayers = field(default="relu", metadata=LATER)  # biattentive; "maxout": McCann's
-    use_max: bool = field(default=False, metadata=LATER)  # linear: the maximum beside the mean
+    final_layers: FinalLayers = field(default="relu", metadata=OPTIONAL)
+    use_max: bool = field(default=False, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         check_options(self)
-        for name, value, usual, network in (
+        for name, value, default, network in (
             ("hidden_width", self.hidden_width, None, "biattentive"),
             ("final_layers", self.final_layers, "relu", "biattentive"),
             ("use_max", self.use_max, False, "linear"),
         ):
-            if value != usual and self.network != network:
-                raise ConfigError(f"option {name} is of the {network} network, found it with {self.network}")
+            if value != default and self.network != network:
+                raise ConfigError(f"option {name} needs the {network} network, found network {self.network}")
 
 
 @dataclass(frozen=True)
 class PredictedLabel:
-    """The likeliest label, and the probability of each."""
+    """The most probable label, and the probability of each label."""
 
     label: str
     probabilities: Mapping[str, float]
 
     def to_json(self) -> dict[str, Any]:
-        """For a line of output."""
-        shares = {name: round(share, 4) for name, share in self.probabilities.items()}
-        return {"label": self.label, "probabilities": shares}
+        """Return the values of an output line."""
+        probabilities = {name: round(p, 4) for name, p in self.probabilities.items()}
+        return {"label": self.label, "probabilities": probabilities}
 
 
 @dataclass(frozen=True)
 class Classification:
-    """One of the labels that training examples have."""
+    """Classification into the labels of the training examples."""
 
     kind: ClassVar[str] = "classification"
     labels: Labels
     options: ClassificationOptions = ClassificationOptions()
 
     @classmethod
-    def of(cls, train: Sequence[LabelledText], options: ClassificationOptions | None = None) -> Self:
-        """The task that these examples set."""
-        found = Labels.of((known_label(example) for example in train), what="labels")
-        return cls(found, options or ClassificationOptions())
+    def from_examples(cls, train: Sequence[LabelledText], options: ClassificationOptions | None = None) -> Self:
+        """Create the task that these training examples define."""
+        labels = Labels.collect(map(gold_label, train), what="labels")
+        return cls(labels, options or ClassificationOptions())
 
     @property
     def main_score(self) -> str:
-        """The share of right labels."""
+        """The fraction of correct labels."""
         return "accuracy"
 
-    def head(self, widths: Widths) -> nn.Module:
-        """The network of the options."""
+    def build_head(self, widths: FeatureWidths) -> nn.Module:
+        """Build the network that the options choose."""
         options = self.options
-        given: dict[str, Any] = {"dropout": options.dropout}
+        values: dict[str, Any] = {"dropout": options.dropout}
         if options.network == "linear":
-            kind, given["use_max"] = LinearHead, options.use_max
+            head, values["use_max"] = LinearHead, options.use_max
         else:
-            kind = BiattentiveHead
-            given |= {"hidden_width": options.hidden_width, "final_layers": options.final_layers}
-        chosen = {name: value for name, value in given.items() if value is not None}
-        return kind(widths, n_labels=len(self.labels), **chosen)
+            head = BiattentiveHead
+            values |= {"hidden_width": options.hidden_width, "final_layers": options.final_layers}
+        not_default = {name: value for name, value in values.items() if value is not None}
+        return head(widths, n_labels=len(self.labels), **not_default)
 
-    def loss(self, head: nn.Module, vectors: Vectors, examples: Sequence[LabelledText]) -> Tensor:
-        """How unlikely the labels are."""
-        labels = torch.tensor([self.labels.number(known_label(example)) for example in examples])
-        found = vectors([example.words for example in examples])
-        return cast("BiattentiveHead | LinearHead", head).loss(found, labels)
+    def loss(self, head: nn.Module, embed: Embed, examples: Sequence[LabelledText]) -> Tensor:
+        """Return the negative log-likelihood of the gold labels."""
+        labels = torch.tensor([self.labels.id_of(gold_label(example)) for example in examples])
+        features = embed([example.words for example in examples])
+        return cast("BiattentiveHead | LinearHead", head).loss(features, labels)
 
     def predict(
-        self, head: nn.Module, vectors: Vectors, examples: Sequence[LabelledText]
+        self, head: nn.Module, embed: Embed, examples: Sequence[LabelledText]
     ) -> list[PredictedLabel]:
-        """The likeliest label of each text."""
-        found = vectors([example.words for example in examples])
-        return named(self.labels, cast("BiattentiveHead | LinearHead", head).predict(found))
+        """Predict the label of each text."""
+        features = embed([example.words for example in examples])
+        return name_labels(self.labels, cast("BiattentiveHead | LinearHead", head).predict(features))
 
     def check(self, examples: Sequence[LabelledText]) -> None:
-        """Tell of labels that were not seen in training."""
-        self.labels.check([(known_label(example), example.place) for example in examples], what="labels")
+        """Warn about labels unseen in training."""
+        self.labels.check([(gold_label(example), example.place) for example in examples], what="labels")
 
-    def scores(
+    def score(
         self, examples: Sequence[LabelledText], predictions: Sequence[PredictedLabel]
     ) -> dict[str, float]:
-        """Accuracy, and the mean F1 of the labels."""
-        return scores_of_labels(examples, predictions)
+        """Compute accuracy and macro-averaged F1."""
+        return score_labels(examples, predictions)
 
     def to_json(self) -> dict[str, Any]:
-        """For a saved model."""
-        return {"labels": list(self.labels.names), "options": kept_options(self.options)}
+        """Return labels and options, for a saved model."""
+        return {"labels": list(self.labels.names), "options": saved_options(self.options)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """What ``to_json`` gave."""
+        """Restore a task from the result of ``to_json``."""
         return cls(Labels(tuple(values["labels"])), ClassificationOptions(**values["options"]))
 
 
-def known_label(example: LabelledText | TextPair) -> str:
-    """The label of an example that has one."""
+def gold_label(example: LabelledText | TextPair) -> str:
+    """Return the label of an example; raise ``DataError`` if it has none."""
     if example.label is None:
         raise DataError(f"{at(example.place)}expected a label, found none")
     return example.label
 
 
-def named(labels: Labels, probabilities: Tensor) -> list[PredictedLabel]:
-    """Probabilities (batch, label) with the names of the labels."""
-    rows = probabilities.tolist()
+def name_labels(labels: Labels, probabilities: Tensor) -> list[PredictedLabel]:
+    """Turn probabilities (batch, label) into predictions with label names."""
     return [
         PredictedLabel(labels.names[row.index(max(row))], dict(zip(labels.names, row, strict=True)))
-        for row in rows
+        for row in probabilities.tolist()
     ]
 
 
-def scores_of_labels(
+def score_labels(
     examples: Sequence[LabelledText] | Sequence[TextPair], predictions: Sequence[PredictedLabel]
 ) -> dict[str, float]:
-    """Accuracy, and the mean F1 of the labels."""
-    gold = [known_label(example) for example in examples]
-    found = label_scores(gold, [one.label for one in predictions])
-    return {"accuracy": found.accuracy, "macro_f1": found.macro.f1}
+    """Compute accuracy and macro-averaged F1."""
+    gold = [gold_label(example) for example in examples]
+    scores = label_scores(gold, [prediction.label for prediction in predictions])
+    return {"accuracy": scores.accuracy, "macro_f1": scores.macro.f1}

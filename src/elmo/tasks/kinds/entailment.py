@@ -1,4 +1,4 @@
-"""Two texts in, whether the first entails the second out."""
+"""Textual entailment: classify the relation between two texts."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from elmo.tasks.data.examples import TextPair
-from elmo.tasks.heads.layers import Widths
+from elmo.tasks.heads.layers import FeatureWidths
 from elmo.tasks.heads.pairs import EsimHead
-from elmo.tasks.kinds.classification import PredictedLabel, known_label, named, scores_of_labels
-from elmo.tasks.kinds.task import Labels, Vectors, check_options
+from elmo.tasks.kinds.classification import PredictedLabel, gold_label, name_labels, score_labels
+from elmo.tasks.kinds.options import check_options
+from elmo.tasks.kinds.task import Embed, Labels
 
 
 @dataclass(frozen=True)
 class EntailmentOptions:
-    """Of the head."""
+    """Options of the head.
+
+    Args:
+        hidden_width: Width of the hidden states.
+        dropout: Dropout inside the network.
+    """
 
     hidden_width: int = 150
     dropout: float = 0.5
@@ -29,53 +35,53 @@ class EntailmentOptions:
 
 @dataclass(frozen=True)
 class Entailment:
-    """One of the relations that training pairs have."""
+    """Classification of text pairs into the labels of the training pairs."""
 
     kind: ClassVar[str] = "entailment"
     labels: Labels
     options: EntailmentOptions = EntailmentOptions()
 
     @classmethod
-    def of(cls, train: Sequence[TextPair], options: EntailmentOptions | None = None) -> Self:
-        """The task that these examples set."""
-        found = Labels.of((known_label(example) for example in train), what="labels")
-        return cls(found, options or EntailmentOptions())
+    def from_examples(cls, train: Sequence[TextPair], options: EntailmentOptions | None = None) -> Self:
+        """Create the task that these training examples define."""
+        labels = Labels.collect(map(gold_label, train), what="labels")
+        return cls(labels, options or EntailmentOptions())
 
     @property
     def main_score(self) -> str:
-        """The share of right labels."""
+        """The fraction of correct labels."""
         return "accuracy"
 
-    def head(self, widths: Widths) -> EsimHead:
-        """ESIM."""
+    def build_head(self, widths: FeatureWidths) -> EsimHead:
+        """Build an ESIM network."""
         return EsimHead(widths, n_labels=len(self.labels), **asdict(self.options))
 
-    def loss(self, head: nn.Module, vectors: Vectors, examples: Sequence[TextPair]) -> Tensor:
-        """How unlikely the labels are."""
-        labels = torch.tensor([self.labels.number(known_label(example)) for example in examples])
-        first, second = (vectors([example.sentences[k] for example in examples]) for k in (0, 1))
+    def loss(self, head: nn.Module, embed: Embed, examples: Sequence[TextPair]) -> Tensor:
+        """Return the negative log-likelihood of the gold labels."""
+        labels = torch.tensor([self.labels.id_of(gold_label(example)) for example in examples])
+        first, second = (embed([example.sentences[k] for example in examples]) for k in (0, 1))
         return cast("EsimHead", head).loss(first, second, labels)
 
     def predict(
-        self, head: nn.Module, vectors: Vectors, examples: Sequence[TextPair]
+        self, head: nn.Module, embed: Embed, examples: Sequence[TextPair]
     ) -> list[PredictedLabel]:
-        """The likeliest label of each pair."""
-        first, second = (vectors([example.sentences[k] for example in examples]) for k in (0, 1))
-        return named(self.labels, cast("EsimHead", head).predict(first, second))
+        """Predict the label of each pair."""
+        first, second = (embed([example.sentences[k] for example in examples]) for k in (0, 1))
+        return name_labels(self.labels, cast("EsimHead", head).predict(first, second))
 
     def check(self, examples: Sequence[TextPair]) -> None:
-        """Tell of labels that were not seen in training."""
-        self.labels.check([(known_label(example), example.place) for example in examples], what="labels")
+        """Warn about labels unseen in training."""
+        self.labels.check([(gold_label(example), example.place) for example in examples], what="labels")
 
-    def scores(self, examples: Sequence[TextPair], predictions: Sequence[PredictedLabel]) -> dict[str, float]:
-        """Accuracy, and the mean F1 of the labels."""
-        return scores_of_labels(examples, predictions)
+    def score(self, examples: Sequence[TextPair], predictions: Sequence[PredictedLabel]) -> dict[str, float]:
+        """Compute accuracy and macro-averaged F1."""
+        return score_labels(examples, predictions)
 
     def to_json(self) -> dict[str, Any]:
-        """For a saved model."""
+        """Return labels and options, for a saved model."""
         return {"labels": list(self.labels.names), "options": asdict(self.options)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """What ``to_json`` gave."""
+        """Restore a task from the result of ``to_json``."""
         return cls(Labels(tuple(values["labels"])), EntailmentOptions(**values["options"]))

@@ -1,7 +1,4 @@
-"""The name of a kind of task in, its class and its options out.
-
-A kind of task and files in, the examples that it learns from or is asked about out.
-"""
+"""The kinds of tasks by name, and the readers of their files."""
 
 from __future__ import annotations
 
@@ -26,11 +23,7 @@ from elmo.tasks.kinds.roles import Roles, RolesOptions
 from elmo.tasks.kinds.similarity import Similarity, SimilarityOptions
 from elmo.tasks.kinds.tagging import Tagging, TaggingOptions
 
-Kind = (
-    type[Tagging] | type[Classification] | type[Entailment] | type[Similarity] | type[Answers] | type[Roles]
-    | type[Coreference]
-)  # fmt: skip
-KINDS: dict[str, tuple[Kind, type[Any]]] = {
+KINDS: dict[str, tuple[type[Any], type[Any]]] = {  # the class of the task, and that of its options
     Tagging.kind: (Tagging, TaggingOptions),
     Classification.kind: (Classification, ClassificationOptions),
     Entailment.kind: (Entailment, EntailmentOptions),
@@ -39,50 +32,49 @@ KINDS: dict[str, tuple[Kind, type[Any]]] = {
     Roles.kind: (Roles, RolesOptions),
     Coreference.kind: (Coreference, CoreferenceOptions),
 }
-
-
-def task_class(kind: str) -> Kind:
-    """The class of a kind."""
-    if kind not in KINDS:
-        raise ConfigError(f"the kinds of tasks are {', '.join(KINDS)}; found {kind[:40]!r}")
-    return KINDS[kind][0]
-
-
-def task_options(kind: str, given: Mapping[str, Any]) -> Any:
-    """The options of a kind's head, those that were given in place of the usual ones."""
-    task_class(kind)
-    options = KINDS[kind][1]
-    known = {one.name for one in fields(options)}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    if unknown := sorted(set(chosen) - known):
-        raise ConfigError(f"{kind} has no option {unknown[0]}; it has {', '.join(sorted(known))}")
-    return options(**chosen)
-
-
-_READERS: dict[str, tuple[Callable[..., Iterator[Any]], frozenset[str]]] = {
+PRETOKENIZED = ("tagging", "roles", "coreference")  # labeled files have one word per line
+_TABLE = frozenset({"file_format", "has_header", "tokenize"})
+_READERS: dict[str, tuple[Callable[..., Iterator[Any]], frozenset[str]]] = {  # and the options of the reader
     "tagging": (each_tagged, frozenset({"words", "tags", "separator", "file_format", "tokenize"})),
-    "classification": (each_text, frozenset({"text", "label", "file_format", "has_header", "tokenize"})),
-    "entailment": (
-        each_pair,
-        frozenset({"first", "second", "label", "file_format", "has_header", "tokenize"}),
-    ),
-    "similarity": (
-        each_pair,
-        frozenset({"first", "second", "score", "file_format", "has_header", "tokenize"}),
-    ),
+    "classification": (each_text, _TABLE | {"text", "label"}),
+    "entailment": (each_pair, _TABLE | {"first", "second", "label"}),
+    "similarity": (each_pair, _TABLE | {"first", "second", "score"}),
     "answers": (each_question, frozenset({"tokenize"})),
     "roles": (each_predicate, frozenset({"file_format", "target"})),
     "coreference": (each_document, frozenset({"tokenize"})),
 }
-_COUNTED = ("entailment", "similarity", "answers")  # whose readers leave some examples out, and count them
+_COUNTED = ("entailment", "similarity", "answers")  # their readers count the examples that they skip
 
 
 @dataclass(frozen=True)
-class Reading:
-    """Examples, and how many were left out for which reason."""
+class ExampleSet:
+    """Examples, and the number of skipped examples by reason."""
 
     examples: list[Any]
     left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+def check_kind(kind: str) -> None:
+    """Raise ``ConfigError`` for an unknown kind."""
+    if kind not in KINDS:
+        raise ConfigError(f"kind of task: expected one of {', '.join(KINDS)}, found {kind[:40]!r}")
+
+
+def build_task(kind: str, examples: Sequence[Any], options: Any = None) -> Any:
+    """Create the task of a kind that these training examples define."""
+    check_kind(kind)
+    return KINDS[kind][0].from_examples(examples, options)
+
+
+def build_options(kind: str, values: Mapping[str, Any]) -> Any:
+    """Create the head options of a kind; a value of None means the default."""
+    check_kind(kind)
+    options = KINDS[kind][1]
+    known = {entry.name for entry in fields(options)}
+    chosen = {name: value for name, value in values.items() if value is not None}
+    if unknown := sorted(set(chosen) - known):
+        raise ConfigError(f"{kind} has no option {unknown[0]!r}; it has: {', '.join(sorted(known))}")
+    return options(**chosen)
 
 
 def read_examples(
@@ -92,36 +84,43 @@ def read_examples(
     is_labelled: bool = True,
     tokenize: Tokenize = WHITESPACE,
     options: Mapping[str, Any] | None = None,
-) -> Reading:
-    """The examples of all ``paths``; ``options`` are those of the kind's reader (columns, formats)."""
+) -> ExampleSet:
+    """Read the examples of files.
+
+    Args:
+        kind: Kind of task, such as "tagging".
+        paths: Files, compressed or not.
+        is_labelled: Whether the files have gold labels.
+        tokenize: Splits raw text into tokens; not used for files with one word per line.
+        options: Options of the reader, such as columns and file format.
+    """
     left_out: Counter[str] = Counter()
-    given = _reader_options(kind, tokenize=tokenize, options=options)
+    values = _reader_options(kind, tokenize=tokenize, options=options)
     if kind in _COUNTED:
-        given["left_out"] = left_out
+        values["left_out"] = left_out
     reader, _ = _READERS[kind]
-    return Reading(list(reader(list(paths), is_labelled=is_labelled, **given)), left_out)
+    return ExampleSet(list(reader(list(paths), is_labelled=is_labelled, **values)), left_out)
 
 
-def each_example(
+def iter_examples(
     kind: str,
     paths: Sequence[str | Path],
     *,
     tokenize: Tokenize = WHITESPACE,
     options: Mapping[str, Any] | None = None,
 ) -> Iterator[Any]:
-    """Examples without labels, read as they are asked for: no file is held whole, except SQuAD's."""
-    given = _reader_options(kind, tokenize=tokenize, options=options)
+    """Read examples without labels one at a time; only SQuAD files are read into memory as a whole."""
+    values = _reader_options(kind, tokenize=tokenize, options=options)
     reader, _ = _READERS[kind]
-    return reader(list(paths), is_labelled=False, **given)
+    return reader(list(paths), is_labelled=False, **values)
 
 
 def _reader_options(kind: str, *, tokenize: Tokenize, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a kind's reader is given; ``ConfigError`` for an option that it has not."""
-    task_class(kind)
+    check_kind(kind)
     _, known = _READERS[kind]
-    given = {name: value for name, value in (options or {}).items() if value is not None}
-    if unknown := sorted(set(given) - known):
+    values = {name: value for name, value in (options or {}).items() if value is not None}
+    if unknown := sorted(set(values) - known):
         raise ConfigError(
-            f"{kind} is read without {unknown[0]}; it has {', '.join(sorted(known - {'tokenize'}))}"
+            f"the reader of {kind} has no option {unknown[0]!r}; it has: {', '.join(sorted(known - {'tokenize'}))}"
         )
-    return given | ({"tokenize": tokenize} if "tokenize" in known else {})
+    return values | ({"tokenize": tokenize} if "tokenize" in known else {})

@@ -1,4 +1,4 @@
-"""A sentence and its predicate in, who did what to whom out: spans with their roles."""
+"""Semantic role labeling: find the arguments of a predicate, as spans with roles."""
 
 from __future__ import annotations
 
@@ -10,17 +10,25 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import DataError
-from elmo.tasks.data.examples import Predicate, Span, Words, at
+from elmo.tasks.data.examples import Predicate, Span, at
 from elmo.tasks.data.tagging import allowed_transitions, spans_of, tags_of
-from elmo.tasks.heads.layers import Widths
+from elmo.tasks.heads.layers import FeatureWidths
 from elmo.tasks.heads.taggers import RolesHead
-from elmo.tasks.kinds.task import Labels, Vectors, check_options, padded_numbers
+from elmo.tasks.kinds.options import check_options
+from elmo.tasks.kinds.task import Embed, Labels, pad_label_ids, unique_rows
 from elmo.tasks.scores.labels import span_scores
 
 
 @dataclass(frozen=True)
 class RolesOptions:
-    """Of the head; the paper's has 8 layers of 300 units."""
+    """Options of the head; the paper uses 8 layers of width 300.
+
+    Args:
+        hidden_width: Width of the LSTM states.
+        n_layers: Number of LSTM layers.
+        dropout: Dropout inside the network.
+        predicate_width: Width of the vector that marks the predicate.
+    """
 
     hidden_width: int = 200
     n_layers: int = 4
@@ -33,46 +41,46 @@ class RolesOptions:
 
 @dataclass(frozen=True)
 class PredictedRoles:
-    """Spans with their roles, and how sure each is: the least sure of its words."""
+    """Spans with roles, and the confidence of each: the minimum over its words."""
 
     roles: tuple[Span, ...]
     confidences: tuple[float, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """For a line of output."""
+        """Return the values of an output line."""
         return {
             "roles": [
-                {"start": span.start, "end": span.end, "role": span.label, "confidence": round(sure, 4)}
-                for span, sure in zip(self.roles, self.confidences, strict=True)
+                {"start": span.start, "end": span.end, "role": span.label, "confidence": round(confidence, 4)}
+                for span, confidence in zip(self.roles, self.confidences, strict=True)
             ]
         }
 
 
 @dataclass(frozen=True)
 class Roles:
-    """Roles as BIO tags of words."""
+    """Roles, learned as BIO tags of words."""
 
     kind: ClassVar[str] = "roles"
     labels: Labels  # tags
     options: RolesOptions = RolesOptions()
-    _gold: dict[tuple[tuple[Span, ...], int], tuple[int, ...]] = field(
+    _tag_ids: dict[tuple[tuple[Span, ...], int], tuple[int, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
-    )  # numbers of the tags, by roles and length
+    )  # by roles and length: every epoch needs them again
 
     @classmethod
-    def of(cls, train: Sequence[Predicate], options: RolesOptions | None = None) -> Self:
-        """The task that these examples set."""
-        roles = {span.label for example in train for span in _known(example)}
+    def from_examples(cls, train: Sequence[Predicate], options: RolesOptions | None = None) -> Self:
+        """Create the task that these training examples define."""
+        roles = {span.label for example in train for span in _gold_roles(example)}
         tags = ["O", *(f"{mark}-{role}" for role in roles for mark in "BI")]
-        return cls(Labels.of(tags, what="roles"), options or RolesOptions())
+        return cls(Labels.collect(tags, what="roles"), options or RolesOptions())
 
     @property
     def main_score(self) -> str:
-        """F1 of whole spans with their roles."""
+        """F1 over whole spans with their roles."""
         return "f1"
 
-    def head(self, widths: Widths) -> RolesHead:
-        """Alternating LSTMs with highway connections."""
+    def build_head(self, widths: FeatureWidths) -> RolesHead:
+        """Build LSTMs of alternating direction with highway connections."""
         rules = allowed_transitions(self.labels.names, "IOB2")
         return RolesHead(
             widths,
@@ -83,83 +91,71 @@ class Roles:
             **asdict(self.options),
         )
 
-    def loss(self, head: nn.Module, vectors: Vectors, examples: Sequence[Predicate]) -> Tensor:
-        """How unlikely the words' tags are."""
-        sentences, rows = _shared(examples)
-        found = vectors(sentences)
-        tags = [self._numbers(example) for example in examples]
+    def loss(self, head: nn.Module, embed: Embed, examples: Sequence[Predicate]) -> Tensor:
+        """Return the negative log-likelihood of the gold tags."""
+        sentences, rows = unique_rows(example.words for example in examples)
+        features = embed(sentences)
+        tag_ids = [self._encode_tags(example) for example in examples]
         predicates = torch.tensor([example.predicate for example in examples])
-        numbers = torch.from_numpy(padded_numbers(tags, found.mask.size(1)))
-        return cast("RolesHead", head).loss(found, predicates, tags=numbers, rows=rows)
+        tags = torch.from_numpy(pad_label_ids(tag_ids, features.mask.size(1)))
+        return cast("RolesHead", head).loss(features, predicates, tags=tags, rows=torch.tensor(rows))
 
-    def _numbers(self, example: Predicate) -> tuple[int, ...]:
-        """Of the tag of each word; every epoch asks for them again."""
-        key = (_known(example), len(example.words))
-        if key not in self._gold:
-            self._gold[key] = tuple(map(self.labels.number, tags_of(*key, "IOB2")))
-        return self._gold[key]
+    def _encode_tags(self, example: Predicate) -> tuple[int, ...]:
+        key = (_gold_roles(example), len(example.words))
+        if key not in self._tag_ids:
+            self._tag_ids[key] = tuple(map(self.labels.id_of, tags_of(*key, "IOB2")))
+        return self._tag_ids[key]
 
     def predict(
-        self, head: nn.Module, vectors: Vectors, examples: Sequence[Predicate]
+        self, head: nn.Module, embed: Embed, examples: Sequence[Predicate]
     ) -> list[PredictedRoles]:
-        """The likeliest roles."""
-        sentences, rows = _shared(examples)
+        """Predict the roles of each predicate."""
+        sentences, rows = unique_rows(example.words for example in examples)
         predicates = torch.tensor([example.predicate for example in examples])
-        found = cast("RolesHead", head).predict(vectors(sentences), predicates, rows=rows)
-        predicted = []
-        for one in found:
-            roles = spans_of(tuple(self.labels.names[number] for number in one.tags), "IOB2")
-            sure = tuple(min(one.confidences[span.start : span.end]) for span in roles)
-            predicted.append(PredictedRoles(roles, sure))
-        return predicted
+        tagged = cast("RolesHead", head).predict(embed(sentences), predicates, rows=torch.tensor(rows))
+        predictions = []
+        for row in tagged:
+            roles = spans_of(tuple(self.labels.names[tag] for tag in row.tags), "IOB2")
+            confidences = tuple(min(row.confidences[span.start : span.end]) for span in roles)
+            predictions.append(PredictedRoles(roles, confidences))
+        return predictions
 
     def check(self, examples: Sequence[Predicate]) -> None:
-        """Tell of roles that were not seen in training."""
+        """Warn about roles unseen in training."""
         known = Labels(tuple(sorted({tag[2:] for tag in self.labels.names if tag != "O"})))
-        found = [(span.label, example.place) for example in examples for span in _known(example)]
-        known.check(found, what="roles")
+        roles = [(span.label, example.place) for example in examples for span in _gold_roles(example)]
+        known.check(roles, what="roles")
 
-    def scores(
+    def score(
         self, examples: Sequence[Predicate], predictions: Sequence[PredictedRoles]
     ) -> dict[str, float]:
-        """Precision, recall and F1 of spans with their roles; the predicate's own are not counted.
+        """Compute precision, recall and F1 over spans with roles; spans of the predicate are not counted.
 
-        A span counts by its own label: the later part of an argument, C-ARG1 say, is a span for itself.
-        CoNLL-2005's scorer joins it to its ARG1 and counts both as one, so that the figures are not
-        comparable where arguments have several parts.
+        Each span counts with its own label: the continuation of an argument, such as C-ARG1, is a separate span.
+        The scorer of CoNLL-2005 joins it with its ARG1, so the numbers differ for arguments with several parts.
         """
-        found = span_scores(
-            [_scored(_known(example)) for example in examples], [_scored(one.roles) for one in predictions]
-        )
-        return {
-            "f1": found.overall.f1,
-            "precision": found.overall.precision,
-            "recall": found.overall.recall,
-        }
+        overall = span_scores(
+            [_without_predicate(_gold_roles(example)) for example in examples],
+            [_without_predicate(prediction.roles) for prediction in predictions],
+        ).overall
+        return {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall}
 
     def to_json(self) -> dict[str, Any]:
-        """For a saved model."""
+        """Return labels and options, for a saved model."""
         return {"labels": list(self.labels.names), "options": asdict(self.options)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """What ``to_json`` gave."""
+        """Restore a task from the result of ``to_json``."""
         return cls(Labels(tuple(values["labels"])), RolesOptions(**values["options"]))
 
 
-def _known(example: Predicate) -> tuple[Span, ...]:
+def _gold_roles(example: Predicate) -> tuple[Span, ...]:
     if example.roles is None:
-        raise DataError(f"{at(example.place)}expected the roles of the predicate, found none")
+        raise DataError(f"{at(example.place)}expected roles for the predicate, found none")
     return example.roles
 
 
-def _scored(roles: tuple[Span, ...]) -> tuple[Span, ...]:
-    """Without the rest of a predicate in several parts, as CoNLL-2005's scorer has it."""
+def _without_predicate(roles: tuple[Span, ...]) -> tuple[Span, ...]:
+    """Remove the continuation of a predicate in several parts, as the scorer of CoNLL-2005 does."""
     return tuple(span for span in roles if span.label != "C-V")
-
-
-def _shared(examples: Sequence[Predicate]) -> tuple[list[Words], Tensor]:
-    """Each sentence once, and which is whose."""
-    places: dict[Words, int] = {}
-    rows = [places.setdefault(example.words, len(places)) for example in examples]
-    return list(places), torch.tensor(rows)

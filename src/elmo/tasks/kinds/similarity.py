@@ -1,4 +1,4 @@
-"""Two texts in, how alike they are out, on the scale of the training data."""
+"""Semantic similarity: score two texts on the scale of the training data."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from elmo.errors import DataError
 from elmo.tasks.data.examples import TextPair, at
-from elmo.tasks.heads.layers import Widths
+from elmo.tasks.heads.layers import FeatureWidths
 from elmo.tasks.heads.pairs import Encoder, SimilarityHead
-from elmo.tasks.kinds.task import LATER, Vectors, check_options, kept_options
+from elmo.tasks.kinds.options import OPTIONAL, check_options, saved_options
+from elmo.tasks.kinds.task import Embed
 from elmo.tasks.scores.labels import mean_squared_error, pearson, spearman
 
 _log = logging.getLogger(__name__)
@@ -23,11 +24,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SimilarityOptions:
-    """Of the head."""
+    """Options of the head.
+
+    Args:
+        hidden_width: Width of the hidden states.
+        dropout: Dropout inside the network.
+        encoder: Encode a sentence by an LSTM, or by the mean of its vectors.
+    """
 
     hidden_width: int = 150
     dropout: float = 0.3
-    encoder: Encoder = field(default="lstm", metadata=LATER)  # of a sentence; or the "mean" of its vectors
+    encoder: Encoder = field(default="lstm", metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -35,18 +42,18 @@ class SimilarityOptions:
 
 @dataclass(frozen=True)
 class PredictedScore:
-    """How alike two texts are."""
+    """The predicted similarity of two texts."""
 
     score: float
 
     def to_json(self) -> dict[str, Any]:
-        """For a line of output."""
+        """Return the values of an output line."""
         return {"score": round(self.score, 4)}
 
 
 @dataclass(frozen=True)
 class Similarity:
-    """Scores between two whole numbers: SICK's lie in 1..5."""
+    """Similarity on a scale between two integers, such as 1 to 5 in SICK."""
 
     kind: ClassVar[str] = "similarity"
     low: int
@@ -54,9 +61,9 @@ class Similarity:
     options: SimilarityOptions = SimilarityOptions()
 
     @classmethod
-    def of(cls, train: Sequence[TextPair], options: SimilarityOptions | None = None) -> Self:
-        """The task that these examples set: the scale runs from the lowest score to the highest."""
-        scores = [_known(example) for example in train]
+    def from_examples(cls, train: Sequence[TextPair], options: SimilarityOptions | None = None) -> Self:
+        """Create the task; the scale runs from the lowest to the highest training score."""
+        scores = [_gold_score(example) for example in train]
         low, high = math.floor(min(scores)), math.ceil(max(scores))
         if high - low > 1000:
             raise DataError(
@@ -66,58 +73,59 @@ class Similarity:
 
     @property
     def main_score(self) -> str:
-        """Pearson's correlation."""
+        """The Pearson correlation."""
         return "pearson"
 
-    def head(self, widths: Widths) -> SimilarityHead:
-        """A distribution over the scale's whole numbers."""
+    def build_head(self, widths: FeatureWidths) -> SimilarityHead:
+        """Build a network that predicts a distribution over the integers of the scale."""
         return SimilarityHead(widths, low=self.low, high=self.high, **asdict(self.options))
 
-    def loss(self, head: nn.Module, vectors: Vectors, examples: Sequence[TextPair]) -> Tensor:
-        """How far the distributions are from the scores."""
-        scores = torch.tensor([_known(example) for example in examples]).clamp(self.low, self.high)
-        first, second = (vectors([example.sentences[k] for example in examples]) for k in (0, 1))
+    def loss(self, head: nn.Module, embed: Embed, examples: Sequence[TextPair]) -> Tensor:
+        """Return the divergence between predicted distributions and gold scores."""
+        scores = torch.tensor([_gold_score(example) for example in examples]).clamp(self.low, self.high)
+        first, second = (embed([example.sentences[k] for example in examples]) for k in (0, 1))
         return cast("SimilarityHead", head).loss(first, second, scores)
 
     def predict(
-        self, head: nn.Module, vectors: Vectors, examples: Sequence[TextPair]
+        self, head: nn.Module, embed: Embed, examples: Sequence[TextPair]
     ) -> list[PredictedScore]:
-        """The expected score of each pair."""
-        first, second = (vectors([example.sentences[k] for example in examples]) for k in (0, 1))
+        """Predict the expected score of each pair."""
+        first, second = (embed([example.sentences[k] for example in examples]) for k in (0, 1))
         return [
             PredictedScore(score) for score in cast("SimilarityHead", head).predict(first, second).tolist()
         ]
 
     def check(self, examples: Sequence[TextPair]) -> None:
-        """Tell of scores that lie off the scale: they count, but are never predicted."""
-        off = [example for example in examples if not self.low <= _known(example) <= self.high]
-        if off:
+        """Warn about scores outside the learned scale, which are never predicted."""
+        outside = [example for example in examples if not self.low <= _gold_score(example) <= self.high]
+        if outside:
             _log.warning(
-                "%s%d of %d scores lie off the learned scale %d..%d, %g for one: they are never predicted",
-                at(off[0].place), len(off), len(examples), self.low, self.high, _known(off[0]),
+                "%s%d of %d scores are outside the learned scale %d..%d, for example %g; they are never predicted",
+                at(outside[0].place), len(outside), len(examples), self.low, self.high, _gold_score(outside[0]),
             )  # fmt: skip
 
-    def scores(self, examples: Sequence[TextPair], predictions: Sequence[PredictedScore]) -> dict[str, float]:
-        """Pearson's and Spearman's correlation, and the mean squared error."""
-        gold, said = [_known(example) for example in examples], [one.score for one in predictions]
+    def score(self, examples: Sequence[TextPair], predictions: Sequence[PredictedScore]) -> dict[str, float]:
+        """Compute the Pearson and Spearman correlations and the mean squared error."""
+        gold = [_gold_score(example) for example in examples]
+        predicted = [prediction.score for prediction in predictions]
         return {
-            "pearson": pearson(gold, said),
-            "spearman": spearman(gold, said),
-            "mean_squared_error": mean_squared_error(gold, said),
+            "pearson": pearson(gold, predicted),
+            "spearman": spearman(gold, predicted),
+            "mean_squared_error": mean_squared_error(gold, predicted),
         }
 
     def to_json(self) -> dict[str, Any]:
-        """For a saved model."""
-        return {"low": self.low, "high": self.high, "options": kept_options(self.options)}
+        """Return labels and options, for a saved model."""
+        return {"low": self.low, "high": self.high, "options": saved_options(self.options)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """What ``to_json`` gave."""
+        """Restore a task from the result of ``to_json``."""
         return cls(int(values["low"]), int(values["high"]), SimilarityOptions(**values["options"]))
 
 
-def _known(example: TextPair) -> float:
+def _gold_score(example: TextPair) -> float:
     if example.score is None or not math.isfinite(example.score):
-        found = "none" if example.score is None else example.score
-        raise DataError(f"{at(example.place)}expected a score, found {found}")
+        value = "none" if example.score is None else example.score
+        raise DataError(f"{at(example.place)}expected a score, found {value}")
     return example.score

@@ -1,4 +1,4 @@
-"""Words in, a tag for each out: entities, chunks, parts of speech."""
+"""Sequence tagging: named entities, chunks, parts of speech."""
 
 from __future__ import annotations
 
@@ -22,19 +22,27 @@ from elmo.tasks.data.tagging import (
     scheme_of,
     spans_of,
 )
-from elmo.tasks.heads.layers import Widths
+from elmo.tasks.heads.layers import FeatureWidths
 from elmo.tasks.heads.taggers import TaggerHead
-from elmo.tasks.kinds.task import Labels, Vectors, check_options, padded_numbers
+from elmo.tasks.kinds.options import check_options
+from elmo.tasks.kinds.task import Embed, Labels, pad_label_ids
 from elmo.tasks.scores.labels import span_scores
 
-NEARLY_ALL = 0.95  # of the tags but O: where so many mark spans, others are slips
+NEARLY_ALL = 0.95  # if this fraction of the tags other than O mark spans, the rest are errors
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class TaggingOptions:
-    """Of the head; a CRF by default where tags mark spans."""
+    """Options of the head.
+
+    Args:
+        hidden_width: Width of the LSTM states.
+        n_layers: Number of LSTM layers.
+        dropout: Dropout inside the network.
+        has_crf: Use a CRF instead of a softmax; None uses it if tags mark spans.
+    """
 
     hidden_width: int = 200
     n_layers: int = 1
@@ -47,60 +55,54 @@ class TaggingOptions:
 
 @dataclass(frozen=True)
 class PredictedTags:
-    """A tag and its probability for every word."""
+    """A tag and its probability for each word."""
 
     tags: tuple[str, ...]
     confidences: tuple[float, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """For a line of output."""
+        """Return the values of an output line."""
         return {"tags": list(self.tags), "confidences": [round(value, 4) for value in self.confidences]}
 
 
 @dataclass(frozen=True)
-class _Gold:
-    """The tags of a sentence as they are learned, and their numbers."""
-
-    tags: tuple[str, ...]
-    numbers: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class Tagging:
-    """Tags as the data has them, and as the network learns them: spans are learned as BIOES."""
+    """Tagging; tags that mark spans are learned as BIOES and predicted in the scheme of the data."""
 
     kind: ClassVar[str] = "tagging"
     scheme: Scheme
-    labels: Labels  # as learned
+    labels: Labels  # BIOES if tags mark spans
     options: TaggingOptions = TaggingOptions()
-    letters: str = "BIES"  # of the data: BILU and others are BIOES too
-    _gold: dict[tuple[str, ...], _Gold] = field(default_factory=dict, init=False, repr=False, compare=False)
+    letters: str = "BIES"  # letters of the data: BILU is the same scheme as BIOES
+    _learned: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[int, ...]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )  # learned tags and their ids by the tags of the data: every epoch needs them again
 
     @classmethod
-    def of(cls, train: Sequence[TaggedSentence], options: TaggingOptions | None = None) -> Self:
-        """The task that these examples set; tags that nearly all mark spans must all do so."""
-        tags = [_known(example) for example in train]
+    def from_examples(cls, train: Sequence[TaggedSentence], options: TaggingOptions | None = None) -> Self:
+        """Create the task; if nearly all tags mark spans, all must."""
+        tags = [_gold_tags(example) for example in train]
         scheme = scheme_of(tags)
         if scheme == "plain":
-            _refuse_slips(train)
-        learned = [_learned(row, scheme) for row in tags]
-        labels = Labels.of((tag for row in learned for tag in row), what="tags")
+            _check_stray_tags(train)
+        learned = [_to_learned(row, scheme) for row in tags]
+        labels = Labels.collect((tag for row in learned for tag in row), what="tags")
         letters = letters_of(tags) if scheme == "BIOES" else "BIES"
-        _log.info("tags are %s (%s), learned as %d labels", scheme, _described(scheme, letters), len(labels))
+        _log.info("tag scheme %s (%s), %d labels", scheme, _describe(scheme, letters), len(labels))
         return cls(scheme, labels, options or TaggingOptions(), letters)
 
     @property
     def has_spans(self) -> bool:
-        """Whether tags mark spans, rather than words."""
+        """Whether tags mark spans, not single words."""
         return self.scheme != "plain"
 
     @property
     def main_score(self) -> str:
-        """F1 of spans, or the share of right tags."""
+        """F1 over spans, or accuracy over words."""
         return "f1" if self.has_spans else "accuracy"
 
-    def head(self, widths: Widths) -> TaggerHead:
-        """A biLSTM with a CRF (spans) or a softmax (words)."""
+    def build_head(self, widths: FeatureWidths) -> TaggerHead:
+        """Build a biLSTM with a CRF (spans) or a softmax (words)."""
         options = self.options
         rules = allowed_transitions(self.labels.names, "BIOES" if self.has_spans else "plain")
         return TaggerHead(
@@ -115,74 +117,74 @@ class Tagging:
             ends=torch.from_numpy(rules.end),
         )
 
-    def loss(self, head: nn.Module, vectors: Vectors, examples: Sequence[TaggedSentence]) -> Tensor:
-        """How unlikely the tags are."""
-        found = vectors([example.words for example in examples])
-        rows = [self._of_gold(example).numbers for example in examples]
-        tags = torch.from_numpy(padded_numbers(rows, found.mask.size(1)))
-        return cast("TaggerHead", head).loss(found, tags)
+    def loss(self, head: nn.Module, embed: Embed, examples: Sequence[TaggedSentence]) -> Tensor:
+        """Return the negative log-likelihood of the gold tags."""
+        features = embed([example.words for example in examples])
+        tag_ids = [self._encode_tags(example)[1] for example in examples]
+        tags = torch.from_numpy(pad_label_ids(tag_ids, features.mask.size(1)))
+        return cast("TaggerHead", head).loss(features, tags)
 
     def predict(
-        self, head: nn.Module, vectors: Vectors, examples: Sequence[TaggedSentence]
+        self, head: nn.Module, embed: Embed, examples: Sequence[TaggedSentence]
     ) -> list[PredictedTags]:
-        """The likeliest tags, in the scheme and the letters of the data."""
-        found = cast("TaggerHead", head).predict(vectors([example.words for example in examples]))
-        predicted = []
-        for one in found:
-            tags = tuple(self.labels.names[number] for number in one.tags)
+        """Predict tags in the scheme and letters of the data."""
+        features = embed([example.words for example in examples])
+        predictions = []
+        for row in cast("TaggerHead", head).predict(features):
+            tags = tuple(self.labels.names[tag] for tag in row.tags)
             if self.has_spans:
                 tags = in_letters(converted(tags, "BIOES", self.scheme), self.letters)
-            predicted.append(PredictedTags(tags, one.confidences))
-        return predicted
+            predictions.append(PredictedTags(tags, row.confidences))
+        return predictions
 
     def check(self, examples: Sequence[TaggedSentence]) -> None:
-        """Tell of tags that were not seen in training; refuse those of no scheme where tags mark spans."""
-        found = [(tag, example.place) for example in examples for tag in _known(example)]
-        if self.has_spans:  # what counts are the labels: any scheme's marks will do
+        """Warn about tags unseen in training; raise ``DataError`` for a stray tag where tags mark spans."""
+        tags = [(tag, example.place) for example in examples for tag in _gold_tags(example)]
+        if self.has_spans:  # only the labels count: the data may use another scheme
             for example in examples:
-                _refuse_odd(example, "O, or B- or I- and a label, as in training")
+                _check_span_tags(example, "O, or B- or I- and a label, as in training")
             known = Labels(tuple(sorted({_label(name) for name in self.labels.names})))
-            known.check([(_label(tag), place) for tag, place in found if tag != "O"], what="labels")
+            known.check([(_label(tag), place) for tag, place in tags if tag != "O"], what="labels")
         else:
-            self.labels.check(found, what="tags")
+            self.labels.check(tags, what="tags")
 
-    def scores(
+    def score(
         self, examples: Sequence[TaggedSentence], predictions: Sequence[PredictedTags]
     ) -> dict[str, float]:
-        """Accuracy; and precision, recall and F1 of whole spans.
+        """Compute accuracy and, where tags mark spans, precision, recall and F1 over whole spans.
 
-        Where tags mark spans, both sides are compared as BIOES, whichever scheme and letters they have.
+        Spans are compared as BIOES, so that the schemes of gold and predicted tags may differ.
         """
-        gold = [self._of_gold(example).tags for example in examples]
-        predicted = [_learned(one.tags, self.scheme) for one in predictions]
-        pairs = [
-            (right, said)
-            for row, said_row in zip(gold, predicted, strict=True)
-            for right, said in zip(row, said_row, strict=True)
+        gold = [self._encode_tags(example)[0] for example in examples]
+        predicted = [_to_learned(prediction.tags, self.scheme) for prediction in predictions]
+        is_correct = [
+            tag == gold_tag
+            for row, gold_row in zip(predicted, gold, strict=True)
+            for tag, gold_tag in zip(row, gold_row, strict=True)
         ]
-        accuracy = sum(right == said for right, said in pairs) / max(len(pairs), 1)
+        accuracy = sum(is_correct) / max(len(is_correct), 1)
         if not self.has_spans:
             return {"accuracy": accuracy}
-        found = span_scores(
+        overall = span_scores(
             [spans_of(row, "BIOES") for row in gold], [spans_of(row, "BIOES") for row in predicted]
-        )
+        ).overall
         return {
-            "f1": found.overall.f1,
-            "precision": found.overall.precision,
-            "recall": found.overall.recall,
+            "f1": overall.f1,
+            "precision": overall.precision,
+            "recall": overall.recall,
             "accuracy": accuracy,
         }
 
-    def _of_gold(self, example: TaggedSentence) -> _Gold:
-        """The tags of an example as they are learned; every epoch asks for them again."""
-        tags = _known(example)
-        if tags not in self._gold:
-            learned = _learned(tags, self.scheme)
-            self._gold[tags] = _Gold(learned, tuple(map(self.labels.number, learned)))
-        return self._gold[tags]
+    def _encode_tags(self, example: TaggedSentence) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """Return the gold tags as they are learned, and their ids."""
+        tags = _gold_tags(example)
+        if tags not in self._learned:
+            learned = _to_learned(tags, self.scheme)
+            self._learned[tags] = (learned, tuple(map(self.labels.id_of, learned)))
+        return self._learned[tags]
 
     def to_json(self) -> dict[str, Any]:
-        """For a saved model."""
+        """Return labels and options, for a saved model."""
         return {
             "scheme": str(self.scheme),
             "labels": list(self.labels.names),
@@ -192,41 +194,41 @@ class Tagging:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """What ``to_json`` gave."""
+        """Restore a task from the result of ``to_json``."""
         options = TaggingOptions(**values["options"])
         labels, letters = Labels(tuple(values["labels"])), str(values.get("letters", "BIES"))
         return cls(cast("Scheme", values["scheme"]), labels, options, letters)
 
 
-def _known(example: TaggedSentence) -> tuple[str, ...]:
+def _gold_tags(example: TaggedSentence) -> tuple[str, ...]:
     if example.tags is None:
-        raise DataError(f"{at(example.place)}expected a tag for every word, found a sentence without tags")
+        raise DataError(f"{at(example.place)}expected a tag for each word, found a sentence without tags")
     return example.tags
 
 
-def _refuse_slips(train: Sequence[TaggedSentence]) -> None:
-    """One tag mistyped, and all would be learned as plain tags, whose spans are not scored."""
-    tags = [tag for example in train for tag in _known(example) if tag != "O"]
+def _check_stray_tags(train: Sequence[TaggedSentence]) -> None:
+    """Raise ``DataError`` for a mistyped tag, which would turn all span tags into plain tags."""
+    tags = [tag for example in train for tag in _gold_tags(example) if tag != "O"]
     n_fit = sum(map(is_of_a_scheme, tags))
     if n_fit < NEARLY_ALL * len(tags):
         return
     for example in train:
-        _refuse_odd(
-            example, f"O, or B- or I- and a label, as {n_fit:,} of {len(tags):,} tags beside O have it"
+        _check_span_tags(
+            example, f"O, or B- or I- and a label, like {n_fit:,} of the {len(tags):,} other tags"
         )
 
 
-def _refuse_odd(example: TaggedSentence, expected: str) -> None:
-    for number, tag in enumerate(_known(example), start=1):
+def _check_span_tags(example: TaggedSentence, expected: str) -> None:
+    for number, tag in enumerate(_gold_tags(example), start=1):
         if not is_of_a_scheme(tag):
             raise DataError(f"{at(example.place)}tag {number}: expected {expected}, found {tag[:40]!r}")
 
 
-def _described(scheme: Scheme, letters: str) -> str:
-    return {"plain": "no spans", "BIOES": f"in the letters {letters}"}.get(scheme, "spans")
+def _describe(scheme: Scheme, letters: str) -> str:
+    return {"plain": "no spans", "BIOES": f"letters {letters}"}.get(scheme, "spans")
 
 
-def _learned(tags: tuple[str, ...], scheme: Scheme) -> tuple[str, ...]:
+def _to_learned(tags: tuple[str, ...], scheme: Scheme) -> tuple[str, ...]:
     return tags if scheme == "plain" else converted(tags, scheme, "BIOES")
 
 

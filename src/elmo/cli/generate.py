@@ -1,0 +1,296 @@
+"""Generate the options of a command from a library function or dataclass.
+
+The library declares each option once: type and default in the signature, help in the ``Args:`` section of the
+docstring. ``options_from`` reads them from the source file with ``ast``, because importing the module would
+import torch, and ``elmo --help`` must start fast.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import operator
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, wraps
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import typer
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_REQUIRED = inspect.Parameter.empty
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def options_from(
+    source: str,
+    *,
+    into: str | None = None,
+    skip: Collection[str] = (),
+    panels: Mapping[str, Sequence[str]] | None = None,
+    flags: Mapping[str, str | Sequence[str]] | None = None,
+    metavars: Mapping[str, str] | None = None,
+    minimums: Mapping[str, float] | None = None,
+    callbacks: Mapping[str, Callable[..., Any]] | None = None,
+) -> Callable[[Command], Command]:
+    """Return a decorator that adds the options of a library function or dataclass to a command.
+
+    The command takes the values as ``**options``, under the names of the library. Decorators may be stacked;
+    the options of the upper decorator come first in the help.
+
+    Args:
+        source: ``"module:name"``, for example ``"elmo.train.run:train_bilm"``. The keyword-only parameters of
+            a function become options, or all fields of a dataclass.
+        into: Pass the values as one dict with this name. It holds only the options set on the command line.
+            Use it for a dataclass that is an argument of the library function.
+        skip: Names that do not become options, or that the command declares itself.
+        panels: Title of a help panel and the names of its options. Also sets their order.
+        flags: Names on the command line, where they differ from the parameter's name with dashes.
+        metavars: Placeholders for the value in the help.
+        minimums: Smallest values of numbers.
+        callbacks: Typer callbacks that check or change a value.
+    """
+    panel_of = {name: panel for panel, names in (panels or {}).items() for name in names}
+    declared = {option.name: option for option in read_options(source, skip=skip)}
+    settings = (panel_of, flags or {}, metavars or {}, minimums or {}, callbacks or {})
+    if unknown := sorted({*skip, *(name for names in settings for name in names)} - _names(source)):
+        raise TypeError(f"{source} has no parameter {', '.join(unknown)}")
+    order = [name for name in panel_of if name in declared]
+    order += [name for name in declared if name not in panel_of]
+
+    def parameter(option: Option) -> inspect.Parameter:
+        name, names = option.name, (flags or {}).get(option.name, option.flag)
+        info = typer.Option(
+            *((names,) if isinstance(names, str) else names),
+            help=option.help,
+            show_default=option.show_default,
+            rich_help_panel=panel_of.get(name),
+            metavar=(metavars or {}).get(name, option.metavar),
+            min=(minimums or {}).get(name),
+            callback=(callbacks or {}).get(name),
+        )
+        return inspect.Parameter(
+            f"{into}_{name}" if into else name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None if option.is_list and not option.is_required else option.default,
+            annotation=Annotated[option.type, info],
+        )
+
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        added = {name: parameter(declared[name]) for name in order}
+
+        @wraps(command)
+        def run(*arguments: Any, **values: Any) -> Any:
+            read = {name: values.pop(added[name].name) for name in order}
+            for name, value in read.items():
+                if not value and declared[name].is_list:
+                    read[name] = declared[name].default
+            if into:
+                context = next(value for value in values.values() if hasattr(value, "get_parameter_source"))
+                values[into] = {k: v for k, v in read.items() if is_set(context, added[k].name)}
+            else:
+                values |= read
+            return command(*arguments, **values)
+
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        own = [p for p in own if p.name != into]
+        n_first = sum(p.name not in getattr(command, "generated", ()) for p in own)
+        merged = [*own[:n_first], *added.values(), *own[n_first:]]
+        run.__dict__["generated"] = {p.name for p in added.values()} | set(getattr(command, "generated", ()))
+        run.__dict__["__signature__"] = signature.replace(parameters=merged)
+        run.__annotations__ = {p.name: p.annotation for p in merged if p.annotation is not p.empty}
+        return run  # pyright: ignore[reportReturnType]
+
+    return decorate
+
+
+def is_set(context: typer.Context, *names: str) -> bool:
+    """Whether the command line or the environment sets at least one of these parameters."""
+    sources = [context.get_parameter_source(name) for name in names]
+    return any(source is not None and not source.name.startswith("DEFAULT") for source in sources)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a library function or dataclass.
+
+    Attributes:
+        name: Name in the library.
+        type: Type for typer.
+        default: Default in the library, or ``inspect.Parameter.empty``.
+        help: Its line in the docstring, without the sentence ``Default: …``.
+        show_default: Text of the sentence ``Default: …``, or whether to show the default itself.
+    """
+
+    name: str
+    type: Any
+    default: Any
+    help: str
+    show_default: str | bool
+
+    @property
+    def flag(self) -> str:
+        """Usual name on the command line."""
+        if self.type not in (bool, bool | None):
+            return f"--{self.name.replace('_', '-')}"
+        name = re.sub("^(is|has)_", "", self.name).replace("_", "-")
+        return f"--{name}/--no-{name}" if self.default is True else f"--{name}"
+
+    @property
+    def metavar(self) -> str | None:
+        """Usual placeholder for the value in the help; typer lists the choices of a ``Literal``."""
+        placeholders = ((int, "N"), (float, "X"), (Path, "PATH"), (str, "TEXT"), (list[str], "TEXT"))
+        return next((text for kind, text in placeholders if self.type in (kind, kind | None)), None)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the option may be repeated."""
+        return self.type in (list[str], list[str] | None)
+
+    @property
+    def is_required(self) -> bool:
+        """Whether there is no default."""
+        return self.default is _REQUIRED
+
+
+def read_options(source: str, *, skip: Collection[str] = ()) -> list[Option]:
+    """Read the options of ``"module:name"`` from its source file."""
+    module, _, name = source.partition(":")
+    module, node = _find(module, name)
+    parameters = list(_parameters(node, source))
+    help_lines = read_descriptions(ast.get_docstring(node) or "")  # pyright: ignore[reportArgumentType]
+    options = []
+    for parameter, annotation, default in parameters:
+        if parameter in skip:
+            continue
+        if annotation is None or parameter not in help_lines:
+            raise TypeError(f"{source}: {parameter} needs a type and a line in the docstring")
+        text, _, shown = help_lines[parameter].partition("Default: ")
+        value = _REQUIRED if default is None else _constant(module, default, f"{source}: {parameter}")
+        options.append(
+            Option(
+                parameter,
+                type=_type(module, annotation, f"{source}: {parameter}"),
+                default=value,
+                help=text.strip(),
+                show_default=shown.rstrip(".") or not (value in ((), "") or value is False),
+            )
+        )
+    return options
+
+
+def read_descriptions(docstring: str) -> dict[str, str]:
+    """Read the descriptions of parameters from the Google-style section ``Args:`` or ``Attributes:``."""
+    descriptions: dict[str, str] = {}
+    section = re.search(r"^(?:Args|Attributes):\n((?:[ \t]+.*\n|\n)*)", docstring + "\n", re.M)
+    lines = inspect.cleandoc(section[1]).splitlines() if section else []
+    name = ""
+    for line in lines:
+        if match := re.match(r"(\w+)(?: \([^)]*\))?:\s*(.*)", line):
+            name, descriptions[match[1]] = match[1], match[2]
+        elif line.strip():
+            descriptions[name] += f" {line.strip()}"
+    return {name: text.replace("``", "") for name, text in descriptions.items()}
+
+
+Declaration = tuple[str, ast.expr | None, ast.expr | None]  # name, annotation, default
+
+
+def _parameters(node: ast.AST, source: str) -> Iterator[Declaration]:
+    if isinstance(node, ast.FunctionDef):
+        for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
+            yield argument.arg, argument.annotation, default
+    elif isinstance(node, ast.ClassDef):
+        for field in node.body:
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                yield field.target.id, field.annotation, field.value
+    else:
+        raise TypeError(f"{source} is not a function or a dataclass")
+
+
+def _names(source: str) -> set[str]:
+    _, node = _find(*source.split(":"))
+    return {name for name, _, _ in _parameters(node, source)}
+
+
+@cache
+def _parse(module: str) -> tuple[bool, dict[str, ast.AST]]:
+    """Return whether a module is a package, and its definitions and imports by name."""
+    path = _PACKAGE.parent.joinpath(*module.split("."))
+    files = (path / "__init__.pyi", path / "__init__.py", path.with_suffix(".py"))
+    file = next(file for file in files if file.exists())
+    names: dict[str, ast.AST] = {}
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id: node.value for target in targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name: node for alias in node.names}
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            imports = [inner for inner in node.body if isinstance(inner, ast.ImportFrom)]
+            names |= {alias.asname or alias.name: inner for inner in imports for alias in inner.names}
+    return file.stem == "__init__", names
+
+
+def _find(module: str, name: str) -> tuple[str, ast.AST]:
+    """Return the node that defines a name and its module, following imports inside elmo."""
+    is_package, names = _parse(module)
+    node = names.get(name)
+    if isinstance(node, ast.ImportFrom):
+        origin = next(alias.name for alias in node.names if name in (alias.asname, alias.name))
+        parents = module.split(".")
+        base = parents[: len(parents) - node.level + is_package] if node.level else []
+        target = ".".join([*base, *([node.module] if node.module else [])])
+        if target.split(".")[0] == "elmo":
+            return _find(target, origin)
+    if node is None:
+        raise TypeError(f"{module} has no {name}")
+    return module, node
+
+
+_TYPES: dict[str, Any] = {"str": str, "int": int, "float": float, "bool": bool, "Path": Path}
+_LISTS = ("list[str]", "Sequence[str]", "Sequence[str | Path]", "tuple[str, ...]")
+
+
+def _type(module: str, node: ast.AST, where: str) -> Any:
+    """Return the type for typer that an annotation stands for."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        if ast.unparse(node.right) == "None":
+            return _type(module, node.left, where) | None
+        if ast.unparse(node) == "str | Path":  # a path or a name: the library decides
+            return str
+    text = ast.unparse(node)
+    if text in _TYPES:
+        return _TYPES[text]
+    if text in _LISTS:
+        return list[str]
+    if isinstance(node, ast.Subscript) and text.startswith("Literal["):
+        return Literal[ast.literal_eval(node.slice)]
+    if isinstance(node, ast.Name):
+        alias_module, alias = _find(module, node.id)
+        if not isinstance(alias, ast.ImportFrom | ast.ClassDef | ast.FunctionDef):
+            return _type(alias_module, alias, where)
+    raise TypeError(f"{where}: no option for the type {text}; skip it or declare it in the command")
+
+
+_OPERATORS = {ast.LShift: operator.lshift, ast.Mult: operator.mul, ast.Pow: operator.pow}
+
+
+def _constant(module: str, node: ast.AST, where: str) -> Any:
+    """Return the value of a default: a literal, a module-level constant, or a product such as ``1 << 20``."""
+    if isinstance(node, ast.Name):
+        return _constant(*_find(module, node.id), where)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        sides = (_constant(module, side, where) for side in (node.left, node.right))
+        return _OPERATORS[type(node.op)](*sides)
+    try:
+        return ast.literal_eval(node)  # pyright: ignore[reportArgumentType]
+    except ValueError:
+        raise TypeError(
+            f"{where}: the default {ast.unparse(node)} is not a constant; declare the option in the command"
+        ) from None

@@ -1,0 +1,9 @@
+from .compare import Comparison as Comparison
+from .compare import Use as Use
+from .compare import compare as compare
+from .elmo import Elmo as Elmo
+from .encoding import Encoding as Encoding
+from .encoding import similarity as similarity
+from .start import Carry as Carry
+
+__all__ = ["Carry", "Comparison", "Elmo", "Encoding", "Use", "compare", "similarity"]

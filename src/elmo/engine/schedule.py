@@ -1,0 +1,136 @@
+"""A schedule for reading sentences of different lengths in a batch without padding.
+
+Each sentence is assigned to a slot of the batch. When a sentence ends, the next one starts in its slot at the
+next step, so products keep their number of rows and no padding is computed. As in torch's
+``PackedSequence``, the rows of one step are consecutive, followed by those of the next step. Slots that end
+first have the highest numbers, so the batch shrinks at its end.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from elmo.engine.matmul import BLOCK_ROWS, Kernels
+
+
+@dataclass(frozen=True)
+class SlotChange:
+    """Slots in which one sentence ended and the next one starts; sentences are given by index."""
+
+    slots: Tensor
+    ended: Tensor
+    started: Tensor
+
+
+@dataclass(frozen=True)
+class BatchSchedule:
+    """The slot of each sentence, and the step at which it starts."""
+
+    lengths: NDArray[np.int64]  # (sentence,)
+    slot: NDArray[np.int64]  # (sentence,)
+    first_step: NDArray[np.int64]  # (sentence,)
+    batch_sizes: list[int]  # number of slots with a token at each step, falling
+    offsets: list[int]  # index of the first row of each step
+    device: torch.device
+
+    @classmethod
+    def build(cls, lengths: Sequence[int], *, max_slots: int, device: torch.device) -> BatchSchedule:
+        """Schedule sentences of at least one token; the longest sentence limits the number of slots."""
+        sizes = np.asarray(lengths, dtype=np.int64)
+        n_slots = min(max_slots, len(sizes), -(-int(sizes.sum()) // int(sizes.max())))
+        heap = [(0, slot) for slot in range(n_slots)]  # (number of tokens so far, slot)
+        slot, first_step = np.empty_like(sizes), np.empty_like(sizes)
+        for sentence in np.argsort(-sizes, kind="stable").tolist():  # longest first, to the emptiest slot
+            load, emptiest = heap[0]
+            slot[sentence], first_step[sentence] = emptiest, load
+            heapq.heapreplace(heap, (load + lengths[sentence], emptiest))
+        loads = np.empty(n_slots, dtype=np.int64)
+        for load, number in heap:
+            loads[number] = load
+        falling = np.argsort(-loads, kind="stable")
+        rank = np.empty_like(falling)
+        rank[falling] = np.arange(n_slots)
+        rising = loads[falling[::-1]]
+        batch_sizes = n_slots - np.searchsorted(rising, np.arange(rising[-1]), side="right")
+        offsets = np.cumsum(batch_sizes) - batch_sizes
+        return cls(sizes, rank[slot], first_step, batch_sizes.tolist(), offsets.tolist(), device)
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of rows of all steps."""
+        return self.offsets[-1] + self.batch_sizes[-1]
+
+    def token_rows(self, *, is_reversed: bool) -> list[NDArray[np.int64]]:
+        """The row of each token of each sentence, if sentences are read forward or reversed."""
+        offsets = np.array(self.offsets)
+        rows = (
+            offsets[first : first + length] + slot
+            for first, length, slot in zip(
+                self.first_step.tolist(), self.lengths.tolist(), self.slot.tolist(), strict=True
+            )
+        )
+        return [sentence[::-1] if is_reversed else sentence for sentence in rows]
+
+    @cached_property
+    def first_sentences(self) -> Tensor:
+        """The first sentence of each slot, (slot,)."""
+        return self._by_slot(np.flatnonzero(self.first_step == 0))
+
+    @cached_property
+    def last_sentences(self) -> Tensor:
+        """The last sentence of each slot, (slot,)."""
+        ends = self.first_step + self.lengths
+        loads = np.zeros(self.batch_sizes[0], dtype=np.int64)
+        np.maximum.at(loads, self.slot, ends)
+        return self._by_slot(np.flatnonzero(ends == loads[self.slot]))
+
+    @cached_property
+    def slot_changes(self) -> dict[int, SlotChange]:
+        """The changes to make before each step."""
+        order = np.lexsort((self.first_step, self.slot))
+        before, after = order[:-1], order[1:]
+        is_same_slot = self.slot[before] == self.slot[after]
+        before, after = before[is_same_slot], after[is_same_slot]
+        if not len(after):
+            return {}
+        by_step = np.argsort(self.first_step[after], kind="stable")
+        before, after = before[by_step], after[by_step]
+        steps, starts = np.unique(self.first_step[after], return_index=True)
+        parts = zip(steps.tolist(), np.split(before, starts[1:]), np.split(after, starts[1:]), strict=True)
+        return {
+            step: SlotChange(self._tensor(self.slot[started]), self._tensor(ended), self._tensor(started))
+            for step, ended, started in parts
+        }
+
+    def blocks(self, kernels: Kernels) -> Iterator[tuple[range, int]]:
+        """Split the steps into blocks whose inputs are multiplied at once.
+
+        Yields the steps of each block and its number of rows, counted from the first row of its first step.
+        """
+        first, last_row = 0, 0
+        for step, (offset, batch_size) in enumerate(zip(self.offsets, self.batch_sizes, strict=True)):
+            end = offset + kernels.padded_rows(batch_size)
+            if step > first and end - self.offsets[first] > BLOCK_ROWS:
+                yield range(first, step), kernels.padded_block(last_row - self.offsets[first])
+                first = step
+            last_row = max(end, last_row) if step > first else end
+        yield range(first, len(self.batch_sizes)), kernels.padded_block(last_row - self.offsets[first])
+
+    def n_rows(self, kernels: Kernels) -> int:
+        """Number of rows that the blocks cover: those of all tokens and some after the last."""
+        return max(self.offsets[steps.start] + n_rows for steps, n_rows in self.blocks(kernels))
+
+    def _by_slot(self, sentences: NDArray[np.int64]) -> Tensor:
+        """Sort sentences, one per slot, by their slot."""
+        return self._tensor(sentences[np.argsort(self.slot[sentences])])
+
+    def _tensor(self, numbers: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(numbers)).to(self.device)

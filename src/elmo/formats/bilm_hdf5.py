@@ -1,0 +1,375 @@
+"""Read and write ``options.json`` with HDF5 weights: the format of bilm-tf, AllenNLP, NLPL and SeqVec.
+
+File names vary between publishers: options are ``*options.json``, and the weights are the HDF5 file that
+contains ``RNN_0``. A softmax is in ``*softmax*.hdf5`` (``softmax/W`` and ``softmax/b``, or ``W`` and ``b`` at
+the root) or in the weights file (``softmax/…``). A token cache (``embedding``, one row per word of the
+vocabulary) is used if there is no character network, or if the caller names it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elmo.errors import FormatError, OutputError, raise_all
+from elmo.formats.bilm_layout import (
+    N_CHARACTERS,
+    Array,
+    BilmOptions,
+    dataset_shapes,
+    format_options,
+    from_parameters,
+    identity_datasets,
+    read_options,
+    to_parameters,
+)
+from elmo.formats.containers.hdf5 import Dataset, Hdf5File, create_hdf5
+from elmo.formats.pretrained import Pretrained, SoftmaxWeights
+from elmo.storage import files
+from elmo.storage.atomic import atomic_folder
+from elmo.text.ids import MAXTERMID, Vocabulary
+
+if TYPE_CHECKING:
+    from elmo.config import BiLmConfig
+
+NAME = "bilm-tf HDF5"
+_SUFFIXES = (".hdf5", ".h5")
+# A layer in the file that the options do not mention would be silently ignored, so it is refused.
+_NUMBERED = ("CNN/W_cnn_#", "CNN/b_cnn_#", "CNN_high_#", "RNN_#", "RNN_0/RNN/MultiRNNCell/Cell#",
+             "RNN_1/RNN/MultiRNNCell/Cell#")  # fmt: skip
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _ModelFiles:
+    options: Path
+    weights: Path
+    vocab: Path | None = None
+    softmax: Path | None = None
+    embedding: Path | None = None  # a token cache, used in place of the characters
+    meta: Path | None = None
+
+
+def can_read(folder: Path) -> bool:
+    """Return whether the folder contains options and HDF5 weights."""
+    names = files.list_names(folder)
+    if not any(name.endswith("options.json") for name in names):
+        return False
+    hdf5 = [name for name in names if name.endswith(_SUFFIXES)]
+    # next to a TensorFlow checkpoint, HDF5 files may be anything
+    return any("RNN_0" in _root_names(folder, name) for name in hdf5) or (
+        bool(hdf5) and not any(name.endswith(".index") for name in names)
+    )
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def read(folder: Path) -> Pretrained:
+    """Read the model in a folder, which may contain unrelated files too."""
+    names = files.list_names(folder)
+    options = _only_one(folder, [name for name in names if name.endswith("options.json")], "*options.json")
+    hdf5 = [name for name in names if name.endswith(_SUFFIXES)]
+    roots = {name: _root_names(folder, name) for name in hdf5}
+    candidates = [name for name in hdf5 if "RNN_0" in roots[name]]
+    if not candidates:
+        # read the most likely weights: the error in that file says more than "nothing found"
+        likely = [name for name in hdf5 if "weights" in name.lower() and "softmax" not in name.lower()]
+        candidates = likely or hdf5
+        candidates = candidates if len(candidates) == 1 else []
+    weights = _only_one(folder, candidates, "HDF5 file with RNN_0")
+    softmax = [name for name in hdf5 if "softmax" in name.lower() and name != weights]
+    caches = [name for name in hdf5 if "embedding" in roots[name] and name != weights]
+    needs_cache = caches and not {"char_embed", "embedding"} & set(roots[weights])
+
+    def path(name: str | None) -> Path | None:
+        return None if name is None else files.find_member(folder, name)
+
+    return _read(
+        _ModelFiles(
+            files.find_member(folder, options),
+            files.find_member(folder, weights),
+            vocab=path(_vocabulary_name(folder, names)),
+            softmax=path(_only_one(folder, softmax, "softmax file") if softmax else None),
+            embedding=path(_only_one(folder, caches, "token cache") if needs_cache else None),
+            meta=path("meta.json" if "meta.json" in names else None),
+        )
+    )
+
+
+def read_files(
+    options: str | Path,
+    weights: str | Path,
+    *,
+    vocab: str | Path | None = None,
+    softmax: str | Path | None = None,
+    embedding: str | Path | None = None,
+) -> Pretrained:
+    """Read a model from individual files.
+
+    Args:
+        options: The options file.
+        weights: The HDF5 file with the weights.
+        vocab: The vocabulary, one word per line.
+        softmax: The HDF5 file with the output layer.
+        embedding: A token cache. The model then looks up the words of ``vocab`` in it instead of reading
+            characters, and ``weights`` only needs the LSTMs.
+    """
+
+    def path(name: str | Path | None) -> Path | None:
+        return None if name is None else Path(name)
+
+    return _read(_ModelFiles(Path(options), Path(weights), path(vocab), path(softmax), path(embedding)))
+
+
+def _read(paths: _ModelFiles) -> Pretrained:
+    import torch
+
+    options = read_options(paths.options)
+    with Hdf5File(paths.weights) as file:
+        if paths.embedding is not None:
+            with Hdf5File(paths.embedding) as cache:
+                config = options.config(n_words=_n_words(cache, options))
+                parameters = _read_parameters(cache, config, prefix="embedding")
+            parameters |= _read_parameters(file, config, prefix="RNN_")
+        else:
+            names = file.children()
+            has_words = options.chars is None or ("char_embed" not in names and "embedding" in names)
+            config = options.config(n_words=_n_words(file, options) if has_words else None)
+            parameters = _read_parameters(file, config)
+        has_softmax = paths.softmax is None and file.children("softmax")
+        softmax = _read_softmax(file, options) if has_softmax else None
+    if paths.softmax is not None:
+        with Hdf5File(paths.softmax) as file:
+            softmax = _read_softmax(file, options)
+    metadata: dict[str, Any] = {"training": dict(options.training)} if options.training else {}
+    return Pretrained(
+        config=config,
+        weights={name: torch.from_numpy(array) for name, array in parameters.items()},
+        format=NAME,
+        vocab=None if paths.vocab is None else Vocabulary.from_lines(files.read_lines(paths.vocab)),
+        softmax=softmax,
+        metadata=metadata | _read_meta(paths.meta),
+    )
+
+
+def _read_parameters(file: Hdf5File, config: BiLmConfig, *, prefix: str = "") -> dict[str, Array]:
+    """Read the datasets with names that start with ``prefix``, converted to our parameters.
+
+    Every header is checked before the first number is read, and all mismatches are reported at once.
+    """
+    datasets: dict[str, Dataset] = {}
+    problems: list[str] = []
+    expected = {name: shape for name, shape in dataset_shapes(config).items() if name.startswith(prefix)}
+    identities = {name: array for name, array in identity_datasets(config).items() if name.startswith(prefix)}
+    for name, shape in (expected | {name: array.shape for name, array in identities.items()}).items():
+        dataset = file.dataset(_stored_name(file, name))
+        if dataset is None:
+            if name in expected:
+                problems.append(f"missing dataset {name} {shape}")
+        elif dataset.shape != shape:
+            problems.append(f"dataset {name}: expected {shape}, found {dataset.shape}")
+        else:
+            datasets[name] = dataset
+    problems += _unexpected_parts(file, [*expected, *identities], prefix=prefix)
+    raise_all(problems, subject=f"{files.format_path(file.path)} does not match its options")
+    file.check_together(list(datasets.values()))
+    parameters: dict[str, Array] = {}
+    for name, dataset in datasets.items():
+        array = file.read(dataset)
+        if name in expected:
+            parameters |= to_parameters(name, array)
+        elif not np.array_equal(array, identities[name]):
+            file.refuse(
+                f"dataset {dataset.name} projects to the same width: AllenNLP applies it, bilm-tf does not; "
+                "remove it or make it an identity, depending on how the model was trained"
+            )
+    return parameters
+
+
+def _stored_name(file: Hdf5File, name: str) -> str:
+    """Return the name under which a dataset is stored.
+
+    bilm-tf's ``dump_weights`` writes a single layer without MultiRNNCell, although neither bilm-tf nor
+    AllenNLP can read that.
+    """
+    is_single = "LSTMCell" in file.children("RNN_0/RNN")
+    return name.replace("/MultiRNNCell/Cell0/", "/") if is_single else name
+
+
+def _unexpected_parts(file: Hdf5File, expected: Sequence[str], *, prefix: str) -> list[str]:
+    """List the numbered parts of a network that the options do not mention."""
+    problems = []
+    known = {name[: match.start()] for name in expected for match in re.finditer("/|$", name)}
+    for pattern in _NUMBERED:
+        if not pattern.startswith(prefix):
+            continue
+        group, _, form = pattern.rpartition("/")
+        for child in file.children(group):
+            name = f"{group}/{child}".lstrip("/")
+            is_numbered = re.fullmatch(form.replace("#", r"\d+"), child, re.ASCII)
+            if is_numbered and name not in known:
+                problems.append(f"unexpected {name:.80}")
+    return problems
+
+
+def _n_words(file: Hdf5File, options: BilmOptions) -> int:
+    dataset = file.dataset("embedding")
+    width = options.lstm.state_width
+    if dataset is None:
+        file.refuse(
+            "expected a dataset 'embedding', or char_cnn in the options and 'char_embed', found neither"
+        )
+    if len(dataset.shape) != 2 or dataset.shape[1] != width:
+        file.refuse(f"dataset embedding: expected (words, {width}), found {dataset.shape}")
+    return dataset.shape[0]
+
+
+def _read_softmax(file: Hdf5File, options: BilmOptions) -> SoftmaxWeights:
+    import torch
+
+    prefix = "softmax/" if file.children("softmax") else ""
+    weight, bias = file.dataset(f"{prefix}W"), file.dataset(f"{prefix}b")
+    if weight is None or bias is None:
+        file.refuse(
+            f"expected datasets softmax/W and softmax/b, or W and b, found {file.children(prefix)[:8]}"
+        )
+    width = options.lstm.state_width
+    if len(weight.shape) != 2 or weight.shape[1] != width or bias.shape != weight.shape[:1]:
+        file.refuse(
+            f"softmax: expected W (words, {width}) and b (words,), found {weight.shape} and {bias.shape}"
+        )
+    file.check_together([weight, bias])
+    softmax = SoftmaxWeights(*(torch.from_numpy(file.read(dataset)) for dataset in (weight, bias)))
+    if not (softmax.weight.isfinite().all() and softmax.bias.isfinite().all()):
+        file.refuse("softmax: contains values that are not finite")
+    return softmax
+
+
+def _root_names(folder: Path, name: str) -> list[str]:
+    """List the names at the root of an HDF5 file; none if it cannot be read, as folders contain anything."""
+    try:
+        with Hdf5File(files.find_member(folder, name)) as file:
+            return file.children()
+    except FormatError as error:
+        logger.debug("skipped: %s", error)
+        return []
+
+
+def _only_one(folder: Path, names: Sequence[str], what: str) -> str:
+    if len(names) != 1:
+        listed = ", ".join(files.format_path(name) for name in names[:8]) or "none"
+        hint = "; use Elmo.from_files to choose" if names else ""
+        raise FormatError(f"{files.format_path(folder)}: expected one {what}, found {listed}{hint}")
+    return names[0]
+
+
+def _vocabulary_name(folder: Path, names: Sequence[str]) -> str | None:
+    candidates = [name for name in names if "vocab" in name.lower() and name.endswith(".txt")]
+    if "vocab.txt" in candidates:
+        return "vocab.txt"
+    if len(candidates) > 1:
+        listed = ", ".join(map(files.format_path, candidates[:8]))
+        logger.warning("%s: ignoring several vocabularies: %s", files.format_path(folder), listed)
+    return candidates[0] if len(candidates) == 1 else None
+
+
+def _read_meta(path: Path | None) -> dict[str, Any]:
+    """Read a publisher's notes; a model loads without them too."""
+    if path is None:
+        return {}
+    try:
+        return {"meta": files.read_json(path)}
+    except FormatError as error:
+        logger.warning("skipped: %s", error)
+        return {}
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def write(model: Pretrained, folder: Path) -> None:
+    """Write a folder that AllenNLP 0.9, bilm-tf and simple_elmo can read.
+
+    The files are ``options.json`` and ``weights.hdf5``, and if the model has them ``vocab.txt``,
+    ``softmax_weights.h5`` and ``meta.json``. (simple_elmo takes any ``*.hdf5`` for the weights, hence the
+    suffix of the softmax.) A forget bias other than TensorFlow's 1 is added to the forget gates, rounded to
+    float32. The format cannot store warm states, mixes and the name of the tokenizer.
+    """
+    _check_writable(model)
+    tokenizer = str(model.metadata.get("tokenizer", "en"))
+    lost = {
+        "warm state": model.warm is not None,
+        "mix": model.mix is not None,
+        f"tokenizer ({tokenizer})": tokenizer != "en",
+    }
+    if any(lost.values()):
+        parts = " and ".join(name for name, is_lost in lost.items() if is_lost)
+        logger.warning("%s: the hdf5 format cannot store the model's %s", folder, parts)
+    parameters = _with_standard_forget_bias(model)
+    training = model.metadata.get("training")
+    options = BilmOptions(
+        model.config.chars, model.config.lstm, training if isinstance(training, Mapping) else {}
+    )
+    with atomic_folder(folder) as temporary:
+        _write_json(temporary / "options.json", format_options(options))
+        with create_hdf5(temporary / "weights.hdf5") as (file, _):
+            for name in dataset_shapes(model.config):
+                file[name] = from_parameters(name, parameters)
+            for name, array in identity_datasets(model.config).items():
+                file[name] = array
+        if model.vocab is not None:
+            text = "".join(f"{word}\n" for word in model.vocab.words)
+            (temporary / "vocab.txt").write_bytes(text.encode("utf-8"))
+        if model.softmax is not None:
+            with create_hdf5(temporary / "softmax_weights.h5") as (file, _):
+                file["softmax/W"] = model.softmax.weight.numpy(force=True)
+                file["softmax/b"] = model.softmax.bias.numpy(force=True)
+        if isinstance(model.metadata.get("meta"), Mapping):
+            _write_json(temporary / "meta.json", model.metadata["meta"])
+
+
+def _check_writable(model: Pretrained) -> None:
+    """Refuse a model that the format cannot represent."""
+    config, problems = model.config, []
+    if config.alphabet == "unicode":
+        problems.append("it reads Unicode characters, but the format has bytes")
+    if config.alphabet == "simplified":
+        problems.append("it simplifies Chinese characters before reading them, but the format does not")
+    if config.chars and config.words:
+        problems.append("it reads words and characters, but the format has only one of them")
+    if config.alphabet == "bytes" and config.chars and config.chars.n_characters != N_CHARACTERS:
+        problems.append(f"it has {config.chars.n_characters} characters, but the format has {N_CHARACTERS}")
+    if model.vocab is not None:
+        if (model.vocab.bos, model.vocab.eos, model.vocab.unknown) != ("<S>", "</S>", "<UNK>"):
+            problems.append("the special words of its vocabulary are not <S>, </S> and <UNK>")
+        for word in model.vocab.words:
+            has_surrogates = any("\ud800" <= character <= "\udfff" for character in word)
+            if "\n" in word or word.endswith("\r") or word == MAXTERMID or has_surrogates:
+                problems.append(f"its word {word!r:.40} cannot be a line of vocab.txt")
+                break
+    raise_all(problems, subject="this model cannot be written as bilm-tf HDF5", kind=OutputError)
+
+
+def _with_standard_forget_bias(model: Pretrained) -> dict[str, Array]:
+    """Return the weights for a forget bias of 1, which every reader of the format adds."""
+    arrays = {name: weight.numpy(force=True) for name, weight in model.weights.items()}
+    excess, cell = model.config.lstm.forget_bias - 1.0, model.config.lstm.cell_width
+    if excess != 0:
+        for name in [name for name in arrays if name.endswith(".bias") and "_stack." in name]:
+            bias = arrays[name].astype(np.float64)
+            bias[cell : 2 * cell] += excess  # the second gate is f
+            arrays[name] = bias.astype(np.float32)
+    return arrays
+
+
+def _write_json(path: Path, values: Any) -> None:
+    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

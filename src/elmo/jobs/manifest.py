@@ -1,0 +1,211 @@
+"""The files of a job on disk: their names, and the manifest that lists the complete shards.
+
+The manifest is a JSON file next to the output. It is replaced atomically after each shard; a shard that it
+does not list does not count. It has no dates or machine names, so two runs of one job end with the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from elmo.errors import DataError, ElmoError, OutputError
+from elmo.jobs.writers import HDF5_SUFFIXES, SUFFIXES
+from elmo.storage.atomic import atomic_file, cannot_write, temporary_name
+from elmo.storage.files import format_path, list_names, read_json
+
+VERSION = 1
+_MAX_BYTES = 1 << 28  # about a million shards
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class OutputFiles:
+    """Names of all files that a job may write.
+
+    ``vectors.npz``: that file, or ``vectors-00000.npz``, …, and ``vectors.npz.manifest.json`` next to it.
+    ``vectors.hdf5``: that file; its shards are staged in ``vectors.hdf5.parts/`` until the last is complete.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.suffix = out.suffix.lower()
+        if self.suffix not in SUFFIXES:
+            raise OutputError(
+                f"{format_path(out)}: expected a name that ends in {', '.join(SUFFIXES)}, found {out.suffix!r}"
+            )
+        self.is_assembled = self.suffix in HDF5_SUFFIXES
+        self.folder = out.parent
+        self.manifest = _manifest_path(out)
+        self.lock = out.with_name(f".{out.name}.lock")
+        self.shard_folder = out.with_name(f"{out.name}.parts") if self.is_assembled else out.parent
+        self.shard_suffix = ".safetensors" if self.is_assembled else out.suffix
+        self._prefix = "part" if self.is_assembled else out.stem
+
+    def shard(self, index: int, *, is_only: bool) -> Path:
+        """Return the path of a shard; ``is_only``: the job has no other."""
+        if is_only and not self.is_assembled:
+            return self.out
+        return self.shard_folder / f"{self._prefix}-{index:05d}{self.shard_suffix}"
+
+    def make_folders(self) -> None:
+        """Create the folder of the output if it does not exist."""
+        try:
+            if self.out.is_dir():
+                raise OutputError(f"{format_path(self.out)}: expected a file name, found a folder")
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:
+            raise cannot_write(self.out, error) from error
+
+    def is_known(self) -> bool:
+        """Return whether a job has started to write here."""
+        return self.manifest.exists() or self.lock.exists()
+
+    def existing(self) -> list[Path]:
+        """Return the output and complete shards of earlier runs, without the manifest."""
+        shards = [self.shard_folder / name for name in list_names(self.shard_folder) if self._is_shard(name)]
+        return [self.out, *shards] if self.out.is_file() else shards
+
+    def remove_strays(self, keep: Iterable[Path]) -> None:
+        """Remove temporary files and complete shards of killed runs, except ``keep``; needs the lock."""
+        kept = set(keep)
+        try:
+            for path in [*self.existing(), *self._temporaries()]:
+                if path not in kept:
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            raise cannot_write(self.out, error) from error
+
+    def remove_parts(self) -> None:
+        """Remove the staged shards of an assembled file."""
+        if self.is_assembled:
+            shutil.rmtree(self.shard_folder, ignore_errors=True)
+
+    def _is_shard(self, name: str) -> bool:
+        pattern = rf"{re.escape(self._prefix)}-\d{{5,}}{re.escape(self.shard_suffix)}"
+        # "a-00000.npz" may be the output of another job, which then has a manifest
+        is_output = _manifest_path(self.shard_folder / name).exists()
+        return re.fullmatch(pattern, name) is not None and not is_output
+
+    def _temporaries(self) -> list[Path]:
+        paths = [self.folder / temporary_name(path.name) for path in (self.out, self.manifest)]
+        for name in list_names(self.shard_folder):
+            inner = name.removeprefix(".").removesuffix(".part")
+            if name == temporary_name(inner) and self._is_shard(inner):
+                paths.append(self.shard_folder / name)
+        return paths
+
+
+def _manifest_path(out: Path) -> Path:
+    return out.with_name(f"{out.name}.manifest.json")
+
+
+@dataclass(frozen=True)
+class ShardRecord:
+    """A complete shard.
+
+    Attributes:
+        file: Its name, in the folder of the manifest (HDF5: in the folder of parts).
+        sha256: Its checksum.
+        first: Index of its first sentence.
+        sentences: Number of sentences.
+        tokens: Number of tokens.
+        input: SHA-256 of all sentences of the job up to the last of this shard.
+    """
+
+    file: str
+    sha256: str
+    first: int
+    sentences: int
+    tokens: int
+    input: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The options of a job and its complete shards.
+
+    Attributes:
+        out: Name of the output file.
+        model: Fingerprint of the model.
+        options: All options that change the bytes of the output.
+        shards: The complete shards.
+        is_complete: Whether the job is finished.
+        sha256: Checksum of ``out``, if it was assembled from the shards.
+    """
+
+    out: str
+    model: str
+    options: dict[str, Any]
+    shards: tuple[ShardRecord, ...] = ()
+    is_complete: bool = False
+    sha256: str | None = None
+
+    def write(self, path: Path) -> None:
+        """Replace the manifest at ``path`` atomically."""
+        values = {"version": VERSION, **asdict(self)}
+        with atomic_file(path) as temporary:
+            temporary.write_text(json.dumps(values, indent=1) + "\n", encoding="ascii")
+
+    def differences(self, other: Manifest) -> list[str]:
+        """Describe each option that differs in the manifest of another run."""
+        differences = ["the model"] if self.model != other.model else []
+        for name in sorted(self.options.keys() | other.options.keys()):
+            before, now = (json.dumps(options.get(name)) for options in (self.options, other.options))
+            if before != now:
+                differences.append(f"{name.replace('_', ' ')} (was {before[:80]}, now {now[:80]})")
+        return differences
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read and check a manifest; ``DataError`` if it is damaged or another file."""
+    try:
+        values = read_json(path, _MAX_BYTES)
+    except ElmoError as error:
+        raise DataError(str(error)) from error
+    if not isinstance(values, dict) or values.pop("version", None) != VERSION:
+        raise DataError(
+            f"{format_path(path)}: expected the manifest of an embedding job, version {VERSION}, found another file"
+        )
+    types = {
+        "out": str,
+        "model": str,
+        "options": dict,
+        "shards": list,
+        "is_complete": bool,
+        "sha256": str | None,
+    }
+    if values.keys() != types.keys() or not all(isinstance(values[name], types[name]) for name in types):
+        raise DataError(f"{format_path(path)}: expected the keys {', '.join(types)}, found others or wrong types")
+    values["shards"] = tuple(
+        _read_record(shard, subject=f"{format_path(path)}: shard {i}")
+        for i, shard in enumerate(values["shards"])
+    )
+    checksums = [shard.sha256 for shard in values["shards"]] + [values["sha256"] or "0" * 64]
+    file_names = [shard.file for shard in values["shards"]] + [values["out"]]
+    if not all(_SHA256.fullmatch(value) for value in checksums) or not all(map(_is_plain_name, file_names)):
+        raise DataError(f"{format_path(path)}: expected plain file names with SHA-256 checksums, found others")
+    n_sentences = 0
+    for shard in values["shards"]:
+        if shard.first != n_sentences or shard.sentences < 0 or shard.tokens < 0:
+            raise DataError(
+                f"{format_path(path)}: expected a shard that starts at sentence {n_sentences}, found {shard.first}"
+            )
+        n_sentences += shard.sentences
+    return Manifest(**values)
+
+
+def _read_record(values: Any, *, subject: str) -> ShardRecord:
+    types = {field.name: int if field.type == "int" else str for field in fields(ShardRecord)}
+    if not isinstance(values, dict) or {name: type(value) for name, value in values.items()} != types:
+        raise DataError(f"{subject}: expected {', '.join(types)}, found {str(values)[:80]}")
+    return ShardRecord(**values)
+
+
+def _is_plain_name(name: str) -> bool:
+    """Return whether a name stays in its folder."""
+    return name not in ("", ".", "..") and "\0" not in name and Path(name).name == name
