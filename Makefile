@@ -1,7 +1,10 @@
-# make run    words in context by the bundled models (or MODEL=), as tables and a picture
-# make test   everything that has to hold
-# make check  style, types, and that imports point down
-# Each sets up what it needs in .venv; nothing has to be installed by hand.
+# make run          show words in context with the bundled models (or MODEL=), as tables and a picture
+# make quick        run the fast tests, in about a minute
+# make test         run all tests
+# make check        check style, types and the direction of imports
+# make conformance  compare with AllenNLP, simple_elmo, TensorFlow and ELMoForManyLangs
+# make bench        run the benchmarks that need no data
+# Each command installs what it needs into .venv; nothing has to be installed by hand.
 
 PYTHON ?= python3
 VENV := .venv
@@ -9,10 +12,10 @@ BIN := $(VENV)/bin
 PEERS ?= .venvs/peers
 PEER_SCRIPTS ?= ../shared/peers
 
-# One thread per test process: two processes with two threads each only wait for one another.
+# One thread per test process: two processes with two threads each would compete for two cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help run test check conformance bench clean
+.PHONY: help run quick test check conformance bench clean
 
 help:
 	@sed -n '/^#/s/^# \{0,1\}//p; /^$$/q' Makefile
@@ -27,13 +30,16 @@ $(VENV)/ready: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) '.[all,dev]'
 	touch $@
 
-# Showing words needs less than testing does; what the tests installed will do, too.
+# `make run` needs fewer packages than the tests do.
 $(VENV)/ready-to-run: pyproject.toml constraints.txt | $(BIN)/python
 	test $(VENV)/ready -nt pyproject.toml || $(INSTALL) '.[plots,zh]'
 	touch $@
 
 run: $(VENV)/ready-to-run
 	@$(BIN)/elmo demo $(if $(MODEL),--model "$(MODEL)") --picture words.png
+
+quick: $(VENV)/ready
+	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not slow and not conformance'
 
 test: $(VENV)/ready
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal -m 'not conformance'
@@ -52,7 +58,7 @@ conformance: $(VENV)/ready
 	test -x $(PEERS)/many_langs/bin/python || tests/conformance/setup_many_langs.sh $(PEERS)
 	ELMO_PEERS=$(abspath $(PEERS)) ELMO_PEER_SCRIPTS=$(abspath $(PEER_SCRIPTS)) $(BIN)/python -m pytest -m conformance tests/conformance
 
-# Those that cannot do without arguments (data, a model) are run by hand; each says what it needs in its first lines.
+# Benchmarks that need arguments (data, a model) are run by hand; the first lines of each say what it needs.
 NEED_ARGUMENTS := change substitutes synthetic_change task_peers wsd
 BENCHMARKS := $(filter-out $(NEED_ARGUMENTS:%=benchmarks/%.py),$(sort $(wildcard benchmarks/*.py)))
 

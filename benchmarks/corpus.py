@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from elmo.text.lines import read_lines  # noqa: E402
 from elmo.text.sentences import split_sentences  # noqa: E402
-from elmo.text.tokenizers import tokenizer  # noqa: E402
+from elmo.text.tokenizers import load_tokenizer  # noqa: E402
 from elmo.train.build_corpus import BuildProgress, build  # noqa: E402
 
 ALONE_MB = 20  # of text that the tokeniser alone reads
@@ -79,7 +79,7 @@ def compare(folder: Path, sources: list[Path], n_bytes: int, processes: int) -> 
     lines = [line.text for source in sources for line in read_lines(source) if line.text.strip()]
     write_repeated(raw, lines, n_bytes)
     write_repeated(part, lines, min(n_bytes, ALONE_MB * 1_000_000))
-    tokenize = tokenizer("en")
+    tokenize = load_tokenizer("en")
     cut = [" ".join(tokenize(line[a:b]).tokens) for line in lines for a, b in split_sentences(line)]
     write_repeated(tokens, cut, n_bytes)
     print(f"{n_bytes / 1e6:,.0f} MB of text, {len(lines):,} lines repeated with changes")
@@ -165,7 +165,7 @@ def measure(way: str, text: Path, folder: Path, processes: int) -> Measured:
 
 def tokens_of(text: Path) -> Iterator[tuple[str, ...]]:
     """The sentences of a text, as the tokeniser alone gives them."""
-    tokenize = tokenizer("en")
+    tokenize = load_tokenizer("en")
     for line in read_lines(text):
         for start, end in split_sentences(line.text):
             yield tokenize(line.text[start:end]).tokens

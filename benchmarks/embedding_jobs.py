@@ -60,8 +60,8 @@ def main() -> None:
 def times(model: Path, text: Path) -> None:
     """Seconds of a job and of ``encode``, medians of turns, as JSON."""
     from elmo import Elmo
-    from elmo.jobs.run import EmbedJob
-    from elmo.jobs.run import run as run_job
+    from elmo.jobs.plan import EmbedJob
+    from elmo.jobs.run import embed_corpus
 
     elmo = Elmo.from_pretrained(model)
     sentences = [row.split() for row in text.read_text(encoding="utf-8").splitlines() if row.strip()]

@@ -31,9 +31,10 @@ from tests.formats.tiny import tiny_model  # noqa: E402
 
 from elmo.embed.elmo import Elmo  # noqa: E402
 from elmo.errors import OutputError  # noqa: E402
-from elmo.jobs.plan import OutputFiles  # noqa: E402
+from elmo.jobs.manifest import OutputFiles  # noqa: E402
 from elmo.jobs.reader import read_embeddings  # noqa: E402
-from elmo.jobs.run import EmbedJob, run  # noqa: E402
+from elmo.jobs.plan import EmbedJob  # noqa: E402
+from elmo.jobs.run import embed_corpus  # noqa: E402
 from elmo.jobs.writers import SUFFIXES, check_libraries  # noqa: E402
 from elmo.storage.atomic import hold_lock  # noqa: E402
 

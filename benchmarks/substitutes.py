@@ -12,8 +12,8 @@ generation  F of the 10 best, as the official code counts: P = right / given, R 
 ranking     generalised average precision (Kishida 2005) of the judged candidates, by the share of yes.
 
 Substitutes and judged candidates are compared by lemma: simplemma's, for all systems alike, where the
-official code has WordNet's. GloVe's neighbours of the target, and the cosine of a candidate's mean vector
-with it, know no context. Its neighbours are sought among as many words as the model's vocabulary has, the
+official code has WordNet's. GloVe's neighbors of the target, and the cosine of a candidate's mean vector
+with it, know no context. Its neighbors are sought among as many words as the model's vocabulary has, the
 most frequent ones.
 """
 

@@ -86,7 +86,7 @@ def main() -> None:
 def times(model: Path, text: Path, out: Path) -> dict[str, float]:
     """Seconds of the job and of ``encode``."""
     from elmo import Elmo
-    from elmo.lexicon.build_index import IndexJob, build_index
+    from elmo.lexicon.indexing import IndexJob, build_index
 
     elmo = Elmo.from_pretrained(model)
     sentences = [row.split() for row in text.read_text(encoding="utf-8").splitlines() if row.strip()]

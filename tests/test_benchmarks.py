@@ -17,7 +17,7 @@ from elmo.tasks.data.examples import TaggedSentence
 from elmo.text.tokenizers import Tokens
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-TOKENS = Tokens.given(["the", "bank", "lends", "money"])
+TOKENS = Tokens.from_words(["the", "bank", "lends", "money"])
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def test_v_measure_is_the_mean_of_homogeneity_and_completeness(benchmark: Any) -
 
 def test_context_counts_tell_a_word_that_moved_from_one_that_stayed(benchmark: Any) -> None:
     def uses(*sentences: str) -> list[Usage]:
-        return [Usage(Tokens.given(text.split()), 0, 1) for text in sentences for _ in range(6)]
+        return [Usage(Tokens.from_words(text.split()), 0, 1) for text in sentences for _ in range(6)]
 
     periods = {
         "stayed": {"1": uses("x ship sea"), "2": uses("x ship sea")},

@@ -1,4 +1,4 @@
-"""``python -m elmo``: the same as the command ``elmo``."""
+"""``python -m elmo`` is the command ``elmo``."""
 
 from __future__ import annotations
 

@@ -1,22 +1,22 @@
-"""Every error that elmo raises on purpose.
+"""The errors that elmo raises.
 
 ::
 
     ElmoError
-    ├── ConfigError         options that contradict each other or lie out of range
-    ├── FormatError         a model's files are damaged, incomplete or of no known format
-    │   └── ChecksumError   a file does not have the SHA-256 that was recorded for it
-    ├── DataError           text or an embedding file that cannot be used as it is
-    │   ├── EncodingError   a text file that is not UTF-8
-    │   └── SentenceTooLongError
-    ├── ShapeError          tensors that do not fit together
-    ├── StateError          a start state that the model does not have, or that is not its own
-    ├── OutputError         a result that cannot be written, or a begun job that does not match
-    ├── TrainingError       a run that cannot go on: its loss is no number, or a process of it ended
-    └── MissingExtraError   an optional library is not installed
+    ├── ConfigError              an option is out of range, or options contradict each other
+    ├── FormatError              the files of a model are damaged, incomplete or of an unknown format
+    │   └── ChecksumError        a file does not have its recorded SHA-256
+    ├── DataError                text or an embedding file cannot be used
+    │   ├── EncodingError        a text file is not UTF-8
+    │   └── SentenceTooLongError a sentence is longer than the limit
+    ├── ShapeError               tensors do not fit together
+    ├── StateError               a start state is missing or belongs to another model
+    ├── OutputError              an output cannot be written, or belongs to another job
+    ├── TrainingError            a training run cannot continue
+    └── MissingExtraError        an optional library is not installed
 
-A message names the thing, what was expected, what was found and, where there is one, the next step,
-in one line: the command line prints it as it is.
+A message says in one line what is wrong, what was expected, what was found and what to do. The command line
+prints it without a change.
 """
 
 from __future__ import annotations
@@ -25,59 +25,59 @@ from collections.abc import Sequence
 
 
 class ElmoError(Exception):
-    """Anything that elmo refuses, with the reason in one line."""
+    """Base class of all errors that elmo raises, with a message of one line."""
 
 
 class ConfigError(ElmoError):
-    """Options that contradict each other or lie out of range."""
+    """An option is out of range, or options contradict each other."""
 
 
 class FormatError(ElmoError):
-    """A model's files are damaged, incomplete or of no known format."""
+    """The files of a model are damaged, incomplete or of an unknown format."""
 
 
 class ChecksumError(FormatError):
-    """A file does not have the SHA-256 that was recorded for it."""
+    """A file does not have its recorded SHA-256."""
 
 
 class DataError(ElmoError):
-    """Text, or an embedding file, that cannot be used as it is."""
+    """Text or an embedding file cannot be used."""
 
 
 class EncodingError(DataError):
-    """A text file that is not UTF-8; the message names line and byte."""
+    """A text file is not UTF-8; the message has the line and the byte."""
 
 
 class SentenceTooLongError(DataError):
-    """A sentence whose vectors would not fit; the message names the limit."""
+    """A sentence is longer than the limit; the message has the limit."""
 
 
 class ShapeError(ElmoError):
-    """Tensors that do not fit together."""
+    """Tensors do not fit together."""
 
 
 class StateError(ElmoError):
-    """A start state that the model does not have, or that belongs to another model."""
+    """A start state is missing or belongs to another model."""
 
 
 class OutputError(ElmoError):
-    """A result that cannot be written, or a begun job that does not match."""
+    """An output cannot be written, or belongs to another job."""
 
 
 class TrainingError(ElmoError):
-    """A run that cannot go on: its loss is no number any more, or a process of it ended."""
+    """A training run cannot continue: its loss is not a finite number, or one of its processes ended."""
 
 
 class MissingExtraError(ElmoError):
     """An optional library is not installed."""
 
-    def __init__(self, what: str, *, extra: str) -> None:
-        super().__init__(f"{what} needs an extra: pip install 'pyelmo[{extra}]'")
+    def __init__(self, feature: str, *, extra: str) -> None:
+        super().__init__(f"{feature} needs an extra: pip install 'pyelmo[{extra}]'")
 
 
 def raise_all(problems: Sequence[str], *, subject: str, kind: type[ElmoError] = FormatError) -> None:
-    """Raise one ``kind`` that lists every problem found in ``subject``; do nothing when there is none."""
+    """Raise one error that lists all problems of ``subject``; do nothing without problems."""
     if problems:
-        shown = "; ".join(problems[:20])
-        rest = f"; and {len(problems) - 20} more" if len(problems) > 20 else ""
-        raise kind(f"{subject}: {shown}{rest}")
+        listed = "; ".join(problems[:20])
+        more = f"; and {len(problems) - 20} more" if len(problems) > 20 else ""
+        raise kind(f"{subject}: {listed}{more}")

@@ -35,7 +35,7 @@ def prepare(command: str | None, here: Path, run: Run, monkeypatch: pytest.Monke
             write_log(here / f"{name}.training")
     if command == "sharpen":
         write_articles(here / "articles.txt")
-    if command == "neighbours":
+    if command == "neighbors":
         assert run("index", "corpus.txt", "--out", "usages").code == 0
     if command in ("senses", "change"):
         pytest.importorskip("sklearn", reason="scikit-learn is not installed")

@@ -16,7 +16,7 @@ import pytest
 from elmo import Elmo
 from elmo.cli import report as progress
 from elmo.cli.report import Report
-from elmo.jobs.run import Progress
+from elmo.jobs.plan import Progress
 from tests.cli.conftest import TEXT, Run, assert_refused
 
 MODEL = ("--model", "model")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from elmo.jobs.run import ShardedRun
+from elmo.jobs.sharded import ShardedRun
 from tests.cli.conftest import Outcome, Run, assert_refused
 from tests.jobs.jobs import contents
 from tests.jobs.processes import children, wait_until_gone

@@ -16,7 +16,7 @@ GROUPS = {
     "Train:": ("train", "perplexity", "curves"),
     "Words:": (
         "index",
-        "neighbours",
+        "neighbors",
         "substitutes",
         "senses",
         "change",

@@ -1,4 +1,4 @@
-"""``elmo index`` and ``elmo neighbours``: a corpus, a word in a sentence, and what is near it."""
+"""``elmo index`` and ``elmo neighbors``: a corpus, a word in a sentence, and what is near it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def indexed(run: Run, here: Path) -> Path:
 
 
 def test_neighbours_are_shown_in_their_sentences(run: Run, indexed: Path) -> None:
-    outcome = run("neighbours", indexed, "on the [[bank]] of it", "-n", "3", "--model", "model")
+    outcome = run("neighbors", indexed, "on the [[bank]] of it", "-n", "3", "--model", "model")
     lines = outcome.out.splitlines()
     assert (outcome.code, lines[0], len(lines)) == (0, "on the [bank] of it", 4)
     cosines = [float(line.split()[0]) for line in lines[1:]]
@@ -28,7 +28,7 @@ def test_neighbours_are_shown_in_their_sentences(run: Run, indexed: Path) -> Non
 
 
 def test_table_json_and_file_say_the_same(run: Run, indexed: Path, here: Path) -> None:
-    arguments = ("neighbours", indexed, "the bank", "a [[river]]", "--word", "bank", "--model", "model")
+    arguments = ("neighbors", indexed, "the bank", "a [[river]]", "--word", "bank", "--model", "model")
     values = json.loads(run(*arguments, "--json").out)
     assert [value["word"] for value in values] == ["bank", "river"]
     assert run(*arguments, "--out", "n.tsv").code == 0
@@ -48,7 +48,7 @@ def test_words_come_from_a_list_or_a_file(run: Run, here: Path) -> None:
 
 def test_a_picture_is_drawn(run: Run, indexed: Path, here: Path) -> None:
     pytest.importorskip("matplotlib")
-    arguments = ("neighbours", indexed, "the [[bank]]", "--model", "model", "--picture")
+    arguments = ("neighbors", indexed, "the [[bank]]", "--model", "model", "--picture")
     assert run(*arguments, "n.svg").code == 0
     assert run(*arguments, "again.svg").code == 0
     assert (here / "n.svg").read_bytes() == (here / "again.svg").read_bytes()
@@ -57,16 +57,16 @@ def test_a_picture_is_drawn(run: Run, indexed: Path, here: Path) -> None:
 def test_a_text_without_such_words_is_said_to_have_none(run: Run) -> None:
     outcome = run("index", "corpus.txt", "--model", "model", "--words", "sea", "--out", "none")
     assert outcome.code == 0
-    assert "no usage was found in 23 tokens" in outcome.err
-    outcome = run("neighbours", "none", "the [[bank]]", "--model", "model")
-    assert "no usage was found" in outcome.out
+    assert "found no usages in 23 tokens" in outcome.err
+    outcome = run("neighbors", "none", "the [[bank]]", "--model", "model")
+    assert "no neighbors" in outcome.out
 
 
 @pytest.mark.parametrize(
     ("stopped_at", "said"),
     [
-        ("_Maker.vectors", "nothing was kept yet: the same command begins anew"),
-        ("_finish", "give the same command again to go on after its last whole part"),
+        ("_UsageShardMaker.vectors", "nothing was kept yet: the same command begins anew"),
+        ("_write_description", "give the same command again to go on after its last whole part"),
     ],
 )
 def test_ctrl_c_says_whether_a_part_was_kept(
@@ -75,19 +75,22 @@ def test_ctrl_c_says_whether_a_part_was_kept(
     def ctrl_c(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"elmo.lexicon.build_index.{stopped_at}", ctrl_c)
+    monkeypatch.setattr(f"elmo.lexicon.indexing.{stopped_at}", ctrl_c)
     stopped = run("index", "corpus.txt", "--model", "model", "--out", "usages", "--quiet")
     assert (stopped.code, stopped.err) == (130, f"elmo: interrupted; {said}\n")
 
 
 def test_what_cannot_be_is_one_line(run: Run, indexed: Path, here: Path) -> None:
     model = ("--model", "model")
-    assert_refused(run("neighbours", "nowhere", "[[a]]", *model), "no such folder; make an index")
-    assert_refused(run("neighbours", "more", "[[a]]", *model), "expected an index")
-    assert_refused(run("neighbours", indexed, "the bank", *model), "which word is meant")
-    assert_refused(run("neighbours", indexed, "[[a]]", *model, "--out", "x.csv"), "ends in .tsv or .json")
+    assert_refused(run("neighbors", "nowhere", "[[a]]", *model), "no such folder; build an index")
+    assert_refused(run("neighbors", "more", "[[a]]", *model), "expected an index")
+    assert_refused(run("neighbors", indexed, "the bank", *model), "no word is marked")
+    assert_refused(run("neighbors", indexed, "[[a]]", *model, "--out", "x.csv"), "ends in .tsv or .json")
     assert_refused(run("index", "corpus.txt", *model, "--words", "w.txt", "--out", "x"), "no such file")
     assert_refused(run("index", "corpus.txt", *model, "--words", ",", "--out", "x"), "found none")
-    assert_refused(run("index", "corpus.txt", *model, "--out", "corpus.txt"), "expected the name of a folder")
-    assert_refused(run("index", "corpus.txt", *model, "--out", "usages", "--limit", "2"), "begun differently")
+    assert_refused(run("index", "corpus.txt", *model, "--out", "corpus.txt"), "expected a folder")
+    assert_refused(
+        run("index", "corpus.txt", *model, "--out", "usages", "--limit", "2"),
+        "was started with other options",
+    )
     assert not (here / "x").exists()

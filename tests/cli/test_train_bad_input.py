@@ -59,7 +59,7 @@ TEXTS = {
     "binary.gz": "binary.gz: expected text, found a NUL at byte",
     "cut.gz": "cut.gz: cannot be read: Compressed file ended before",
     "absent.txt": "absent.txt: no such file or folder",
-    "bare": "bare: this folder holds no files",
+    "bare": "bare: this folder has no files",
     "*.none": "*.none: no file matches this pattern",
 }
 

@@ -64,7 +64,7 @@ def test_candidates_are_ranked_and_unknown_ones_come_last(run: Run, here: Path) 
     asked = ("substitutes", "a [[bank]]", "--candidates", "zzxq,river,café", *MODEL)
     outcome = run(*asked)
     assert outcome.out.splitlines()[-1].split() == ["unknown", "zzxq"]
-    assert "sentence 1: the vocabulary has no part of 'zzxq': last in the ranking" in outcome.err
+    assert "sentence 1: not in the vocabulary, ranked last: 'zzxq'" in outcome.err
     assert run("-q", *asked).err == ""
     values = json.loads(run("-q", *asked, "--json").out)[0]["substitutes"]
     assert {one["candidate"]: one["is_known"] for one in values} == {
@@ -203,7 +203,7 @@ def test_similarity_says_the_same_as_lines_json_and_file(run: Run, here: Path) -
     assert run(*asked, "--out", "p.tsv").code == 0
     assert [row["word"] for row in table(here / "p.tsv")] == ["bank", "river", "河岸"]
     judged = run("similarity", "pairs.txt", "gold.txt", "--tune", "pairs.txt", "gold.txt", *MODEL).out
-    assert judged.splitlines()[0] == "3 pairs, thresholds from 3 others"
+    assert judged.splitlines()[0] == "3 pairs, thresholds tuned on 3 others"
 
 
 # --- all of them ------------------------------------------------------------------------------------
@@ -212,11 +212,11 @@ def test_similarity_says_the_same_as_lines_json_and_file(run: Run, here: Path) -
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (("substitutes", "the bank"), ("sentence 1: which word is meant?", "[[this]]")),
+        (("substitutes", "the bank"), ("sentence 1: no word is marked", "[[this]]")),
         (("substitutes", "the bank", "--word", "tree"), ("sentence 1 does not have the word 'tree'",)),
         (("substitutes", "[[a]] [[b]]"), ("sentence 1: expected one word marked", "found 2")),
         (("substitutes", "a [[ ]]"), ("sentence 1: expected one word marked", "found a mark without any")),
-        (("substitutes", ""), ("which word is meant?",)),
+        (("substitutes", ""), ("no word is marked",)),
         (("substitutes", "a [[b]]", "--candidates", "no/such.txt"), ("no/such.txt: no such file",)),
         (("substitutes", "a [[b]]", "--candidates", "empty.txt"), ("expected words, found none",)),
         (("substitutes", "a [[b]]", "--start", "warm"), ("no warm state",)),

@@ -80,7 +80,7 @@ def test_a_phrase_matches_whole_words_first(elmo: Elmo) -> None:
     np.testing.assert_array_equal(found.phrase("in"), found.vectors[3])
     chinese = elmo.encode(["我在北京大学读书"])[0]
     np.testing.assert_array_equal(chinese.phrase("北京"), chinese.characters(2, 4))
-    trees = elmo.encode(Tokens.cut("苹果树下的苹果", [(0, 3), (3, 4), (4, 5), (5, 7)]))
+    trees = elmo.encode(Tokens.from_offsets("苹果树下的苹果", [(0, 3), (3, 4), (4, 5), (5, 7)]))
     np.testing.assert_array_equal(trees.phrase("苹果"), trees.vectors[3])
     np.testing.assert_array_equal(trees.phrase("果树"), trees.vectors[0])
     with pytest.raises(DataError, match="'tow' is not in the sentence"):

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import FormatError
-from elmo.formats import archive, bilm_checkpoint, bilm_hdf5, many_langs, native, tf_hub
-from elmo.formats import loading
+from elmo.formats import archive, bilm_checkpoint, bilm_hdf5, loading, many_langs, native, tf_hub
 from elmo.formats.archive import is_model_file
 from elmo.formats.loading import convert
 from elmo.formats.pretrained import Pretrained
@@ -164,7 +163,7 @@ def test_two_models_in_one_archive_are_refused_by_name(folder: Path, tmp_path: P
     with zipfile.ZipFile(path, "a") as out:
         for file in folder.iterdir():
             out.write(file, f"two/{file.name}")
-    with pytest.raises(FormatError, match=r"expected one model, found one, two; unpack it and give a folder"):
+    with pytest.raises(FormatError, match=r"expected one model, found one, two; unpack it and load one"):
         loading.load(path)
 
 
@@ -177,7 +176,7 @@ def test_an_archive_without_a_model_says_what_it_holds(tmp_path: Path) -> None:
     ):
         loading.load(tmp_path / "x.zip")
     zipfile.ZipFile(tmp_path / "empty.zip", "w").close()
-    with pytest.raises(FormatError, match="in the archive; found no such file"):
+    with pytest.raises(FormatError, match="in the archive; found no model file"):
         loading.load(tmp_path / "empty.zip")
 
 
@@ -210,7 +209,7 @@ def test_a_gzip_of_several_parts_and_with_zeros_behind_loads(model, folder: Path
 def test_a_zip_that_is_cut_short_is_told_so(folder: Path, tmp_path: Path) -> None:
     raw = zipped(tmp_path / "x.zip", folder).read_bytes()
     (tmp_path / "x.zip").write_bytes(raw[: len(raw) // 2])
-    with pytest.raises(FormatError, match="it may be cut short"):
+    with pytest.raises(FormatError, match="it may be truncated"):
         loading.load(tmp_path / "x.zip")
 
 

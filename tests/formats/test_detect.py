@@ -11,8 +11,7 @@ import pytest
 
 from elmo import models
 from elmo.errors import ConfigError, FormatError, OutputError
-from elmo.formats import bilm_hdf5, native
-from elmo.formats import loading
+from elmo.formats import bilm_hdf5, loading, native
 from elmo.formats.loading import convert
 from elmo.formats.pretrained import fingerprint
 from tests.formats.damage import SOURCE
@@ -56,7 +55,9 @@ def test_where_formats_lie_together_our_own_is_read(folder: Path, tmp_path: Path
 def test_no_source_is_the_bundled_english_model_and_an_empty_one_is_refused() -> None:
     assert_same_model(loading.load(None), loading.load(models.folder("en")))
     assert loading.describe(None).source == "en"
-    with pytest.raises(ConfigError, match="expected a model's name, path or Hub id, found an empty one"):
+    with pytest.raises(
+        ConfigError, match="expected the name, path or Hub id of a model, found an empty string"
+    ):
         loading.load("")
 
 
@@ -74,7 +75,7 @@ def test_a_folder_of_no_format_is_refused_with_what_it_holds(tmp_path: Path) -> 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("hello")
     with pytest.raises(
-        FormatError, match=r"notes\.md: expected a model's folder or archive, found a file of an"
+        FormatError, match=r"notes\.md: expected the folder or archive of a model, found another file"
     ):
         loading.load(tmp_path / "notes.md")
 
@@ -112,7 +113,7 @@ def test_sizes_out_of_range_and_a_failing_disk_are_told_with_the_folder(
 
 def test_a_path_object_never_reaches_for_the_network(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(FormatError, match="org/name: expected a folder, an archive or a Hub id"):
+    with pytest.raises(FormatError, match="org/name: no such folder, archive or Hub id"):
         loading.load(Path("org/name"))
 
 
@@ -177,9 +178,9 @@ def test_published_fixtures_convert_to_our_format_bit_by_bit(tmp_path: Path, nam
 
 
 def test_what_cannot_be_converted_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="hdf5 holds float32 only, found dtype 'float16'"):
+    with pytest.raises(ConfigError, match="hdf5 supports float32 only, found dtype 'float16'"):
         convert(folder, tmp_path / "out", to="hdf5", dtype="float16")
-    with pytest.raises(ConfigError, match="expected to be 'native' or 'hdf5', found 'onnx'"):
+    with pytest.raises(ConfigError, match="expected to='native' or to='hdf5', found 'onnx'"):
         convert(folder, tmp_path / "out", to="onnx")  # type: ignore[arg-type]
     with pytest.raises(OutputError, match="already exists"):
         convert(folder, folder)
@@ -189,7 +190,7 @@ def test_a_mistyped_path_is_no_question_to_the_hub(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small").mkdir()
     for name in ("small/weigths.hdf5", "smal/weights.hdf5", "small/modle", "smal/model.zip"):
-        with pytest.raises(FormatError, match="Hub id such as org/name, found none"):
+        with pytest.raises(FormatError, match=r"no such folder, archive or Hub id \(org/name\)"):
             loading.load(name)
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from elmo.errors import ElmoError
 from elmo.formats import bilm_hdf5
-from elmo.formats.containers.hdf5 import PlainHdf5
+from elmo.formats.containers.hdf5 import Hdf5File
 from tests.formats.damage import assert_refused_or_sound, flips_and_cuts, load_all
 from tests.formats.tiny import WORDS, tiny_model
 from tests.formats.write_published import arrays, options, publish, shapes
@@ -266,8 +266,8 @@ def many_header_messages_under_every_name(folder: Path) -> None:
     publish_largest(folder, data=np.zeros(4, "f4"))
     path = folder / "weights.hdf5"
     data = bytearray(path.read_bytes())
-    with PlainHdf5(path) as file:
-        at = file.find("char_embed")
+    with Hdf5File(path) as file:
+        at = file._find("char_embed")
     assert at is not None
     (size,) = struct.unpack_from("<I", data, at + 8)
     block = bytes(data[at + 16 : at + 16 + size]) + bytes(8 * 30_000)  # kind 0, length 0: nothing to say
@@ -287,12 +287,12 @@ def many_names_in_every_group(folder: Path) -> None:
         for i in range(20_000):
             file[f"{cells[0]}/{i}"] = file["a"]
     data = bytearray(path.read_bytes())
-    with PlainHdf5(path) as file:
+    with Hdf5File(path) as file:
         tables = []
         for cell in cells:
-            at = file.find(cell)
+            at = file._find(cell)
             assert at is not None
-            tables.append((at, file.message(file.messages(at), 17, cell)))
+            tables.append((at, file._message(file._messages(at), 17, cell)))
     for at, table in tables:
         begin = data.index(table, at)
         data[begin : begin + 16] = tables[0][1]

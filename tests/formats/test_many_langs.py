@@ -169,12 +169,12 @@ class TestDictionaries:
             ("bank\t4", "bank", "id below 10, found 'bank'"),
             ("bank\t4", "bank\t99999999999999999999", "id below 10"),
             ("bank\t4\n", "\n", "found ''"),
-            ("bank\t4", "de\t4", "'de' stands twice"),
-            ("bank\t4\n", "", "expected 10 tokens, one for each row of its table, found 9"),
+            ("bank\t4", "de\t4", "'de' occurs twice"),
+            ("bank\t4\n", "", "expected 10 tokens, one per row of the table, found 9"),
             (
                 "bank\t4\n",
                 "bank\t4\nbanks\t4\n",
-                "expected 10 tokens, one for each row of its table, found 11",
+                "expected 10 tokens, one per row of the table, found 11",
             ),
             ("bank\t4\n", "bank\t4\nx\t1\ny\t1\nz\t1\n", "expected at most 11 lines, found 13"),
             ("<oov>\t0", "oov\t0", "expected <oov>, found none"),
@@ -195,7 +195,7 @@ class TestDictionaries:
         folder = write_folder(tmp_path / "m")
         text = (folder / "char.dic").read_text()
         (folder / "char.dic").write_text(text.replace("a\t6", "a\t66").replace("d\t9", "c\t9"))
-        with pytest.raises(FormatError, match=r"line 9.*'c' stands twice") as caught:
+        with pytest.raises(FormatError, match=r"line 9.*'c' occurs twice") as caught:
             load(folder)
         assert r"'a\t66'" in str(caught.value)
 
@@ -343,7 +343,7 @@ def test_other_floats_become_float32(dtype: torch.dtype, tmp_path: Path) -> None
 def test_values_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     weights = random_weights(architecture())
     weights["encoder.pkl"]["forward_layer_1.state_linearity.bias"][3] = float("nan")
-    with pytest.raises(FormatError, match=r"forward_stack\.1\.bias: holds values that are not finite"):
+    with pytest.raises(FormatError, match=r"forward_stack\.1\.bias: contains values that are not finite"):
         load(write_folder(tmp_path / "m", weights=weights))
 
 

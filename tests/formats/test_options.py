@@ -10,7 +10,7 @@ import pytest
 
 from elmo.config import CharCnnConfig, LstmConfig
 from elmo.errors import FormatError, OutputError
-from elmo.formats.options_json import Options, options_from_json, options_to_json, read_options
+from elmo.formats.bilm_layout import BilmOptions, format_options, parse_options, read_options
 from tests.formats.write_published import options
 
 SMALL = {
@@ -33,8 +33,8 @@ SMALL = {
 }
 
 
-def read(values: Any) -> Options:
-    return options_from_json(values, subject="options.json")
+def read(values: Any) -> BilmOptions:
+    return parse_options(values, subject="options.json")
 
 
 def without(part: str, key: str) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def test_unknown_and_training_keys_are_kept_aside() -> None:
         "dropout": 0.1,
         "bidirectional": True,
     }
-    assert options_to_json(found)["n_train_tokens"] == 768648884
+    assert format_options(found)["n_train_tokens"] == 768648884
 
 
 def test_without_a_character_network_the_model_reads_words() -> None:
@@ -114,7 +114,7 @@ def test_without_a_character_network_the_model_reads_words() -> None:
         ({"lstm": 3}, "lstm: expected an object, found 3"),
         ({**SMALL, "char_cnn": [1]}, r"char_cnn: expected an object"),
         ({**SMALL, "bidirectional": False}, "bidirectional is false"),
-        (without("lstm", "dim"), "lstm.dim: expected a whole number in 1..65536, found none"),
+        (without("lstm", "dim"), "lstm.dim: expected an integer in 1..65536, found none"),
         (changed("lstm", "dim", 0), "lstm.dim: .* found 0"),
         (changed("lstm", "dim", 1e3), "lstm.dim: .* found 1000.0"),
         (changed("lstm", "dim", True), "lstm.dim: .* found True"),
@@ -177,7 +177,7 @@ def test_every_wrong_option_is_named_in_one_error() -> None:
 )
 def test_writing_what_was_read_gives_the_same_options(values: dict[str, Any]) -> None:
     found = read(values)
-    again = options_to_json(found)
+    again = format_options(found)
     assert read(json.loads(json.dumps(again))) == found
     if "char_cnn" in again:
         assert again["char_cnn"]["n_characters"] == 262  # what AllenNLP and simple_elmo ask for
@@ -188,4 +188,4 @@ def test_writing_what_was_read_gives_the_same_options(values: dict[str, Any]) ->
 
 def test_other_characters_than_bytes_have_no_options() -> None:
     with pytest.raises(OutputError, match="expected 261 characters, found 99"):
-        options_to_json(Options(CharCnnConfig(n_characters=99), LstmConfig()))
+        format_options(BilmOptions(CharCnnConfig(n_characters=99), LstmConfig()))

@@ -89,7 +89,7 @@ def test_a_module_without_a_mix_has_none(tmp_path: Path) -> None:
         (
             {"bilm/forward/cell_0/kernel": (8, 24)},
             (),
-            "both look like RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0",
+            "both match RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0",
         ),
         ({"bilm/gate/kernel": (8, 24)}, (), "unexpected variable 'bilm/gate/kernel'"),
         ({"other/char_embed": (261, 3)}, (), "expected one variable char_embed, found"),

@@ -32,7 +32,7 @@ def crc32c(data: bytes) -> int:
     return register ^ 0xFFFFFFFF
 
 
-def masked(crc: int) -> int:
+def mask_crc(crc: int) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
@@ -142,7 +142,7 @@ def stored(content: bytes, *, snappy: bool = False, compression: int | None = No
     if snappy:
         content = packed(content)
     kind = bytes([int(snappy) if compression is None else compression])
-    return content + kind + masked(crc32c(content + kind)).to_bytes(4, "little")
+    return content + kind + mask_crc(crc32c(content + kind)).to_bytes(4, "little")
 
 
 def packed(content: bytes) -> bytes:
@@ -198,7 +198,7 @@ def write_bundle(
         content = raw((array.view(np.uint32) >> 16).astype(np.uint16) if is_bfloat16 else array)
         kind = "bfloat16" if is_bfloat16 else str(array.dtype)
         where = {"shard": shard, "offset": len(data[shard]), "size": len(content)}
-        pairs.append((key, entry(kind, array.shape, crc=masked(crc32c(content)), **where)))
+        pairs.append((key, entry(kind, array.shape, crc=mask_crc(crc32c(content)), **where)))
         data[shard] += content
 
     for name, array in tensors.items():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elmo.embed.elmo import Elmo
-from elmo.jobs.run import EmbedJob
+from elmo.jobs.plan import EmbedJob
 from tests.embed.sentences import tiny_elmo
 from tests.jobs.jobs import LINES
 

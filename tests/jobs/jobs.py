@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from elmo.embed.elmo import Elmo
-from elmo.jobs.run import EmbedJob, Progress, run
+from elmo.jobs.plan import EmbedJob, Progress
+from elmo.jobs.run import embed_corpus
 
 LINES = [
     "The river bank .",
@@ -39,4 +40,4 @@ def stop_after(n: int) -> Callable[[Progress], None]:
 
 def begin(job: EmbedJob, elmo: Elmo, *, reports: int = 3) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run(job, elmo, on_progress=stop_after(reports))
+        embed_corpus(job, elmo, on_progress=stop_after(reports))

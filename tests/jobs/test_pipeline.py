@@ -17,7 +17,8 @@ from elmo.embed.elmo import Elmo
 from elmo.engine.batches import BATCH_TOKENS, Group, split_batches
 from elmo.errors import DataError, EncodingError, OutputError
 from elmo.jobs.pipeline import BackgroundWriter, read_ahead
-from elmo.jobs.run import EmbedJob, Progress, plan, run
+from elmo.jobs.plan import EmbedJob, Progress, plan_corpus
+from elmo.jobs.run import embed_corpus
 from tests.embed.sentences import sentences
 from tests.jobs.jobs import begin, contents
 
@@ -104,11 +105,11 @@ def test_work_is_done_in_order_while_its_giver_goes_on() -> None:
         assert may_go.wait(30)
         done.append(number)
 
-    with BackgroundWriter() as behind:
-        behind.do(lambda: work(0))
+    with BackgroundWriter() as writer:
+        writer.submit(lambda: work(0))
         assert done == []
         may_go.set()
-        behind.do(lambda: work(1))
+        writer.submit(lambda: work(1))
         assert done[0] == 0
     assert done == [0, 1]
 
@@ -117,23 +118,23 @@ def test_an_error_of_the_work_is_raised_once_and_before_a_later_error() -> None:
     def fail() -> None:
         raise OutputError("disk")
 
-    with pytest.raises(OutputError, match="disk"), BackgroundWriter() as behind:
-        behind.do(fail)
-    with pytest.raises(OutputError, match="disk"), BackgroundWriter() as behind:  # noqa: PT012
-        behind.do(fail)
-        behind.do(lambda: None)
-    with pytest.raises(OutputError, match="disk"), BackgroundWriter() as behind:  # noqa: PT012
-        behind.do(fail)
+    with pytest.raises(OutputError, match="disk"), BackgroundWriter() as writer:
+        writer.submit(fail)
+    with pytest.raises(OutputError, match="disk"), BackgroundWriter() as writer:  # noqa: PT012
+        writer.submit(fail)
+        writer.submit(lambda: None)
+    with pytest.raises(OutputError, match="disk"), BackgroundWriter() as writer:  # noqa: PT012
+        writer.submit(fail)
         raise DataError("of the group after it")
-    with pytest.raises(KeyboardInterrupt), BackgroundWriter() as behind:  # noqa: PT012
-        behind.do(fail)
+    with pytest.raises(KeyboardInterrupt), BackgroundWriter() as writer:  # noqa: PT012
+        writer.submit(fail)
         raise KeyboardInterrupt
 
 
 def test_work_at_hand_is_finished_when_ctrl_c_comes() -> None:
     done = []
-    with pytest.raises(KeyboardInterrupt), BackgroundWriter() as behind:  # noqa: PT012
-        behind.do(lambda: done.append(1))
+    with pytest.raises(KeyboardInterrupt), BackgroundWriter() as writer:  # noqa: PT012
+        writer.submit(lambda: done.append(1))
         raise KeyboardInterrupt
     assert done == [1]
 
@@ -150,8 +151,8 @@ def test_ctrl_c_while_the_last_piece_is_waited_for_is_raised_when_it_is_done() -
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with pytest.raises(KeyboardInterrupt), BackgroundWriter() as behind:
-            behind.do(work)
+        with pytest.raises(KeyboardInterrupt), BackgroundWriter() as writer:
+            writer.submit(work)
     finally:
         signal.signal(signal.SIGINT, before)
     assert done == [1]
@@ -169,7 +170,7 @@ def test_no_more_than_three_groups_live_at_once(job: EmbedJob, text: Path, elmo:
         nonlocal most
         most = max(most, sum(type(one) is Group for one in gc.get_objects()) - len(others))
 
-    summary = run(replace(job, shard_tokens=6), elmo, on_progress=count)
+    summary = embed_corpus(replace(job, shard_tokens=6), elmo, on_progress=count)
     assert len(summary.files) == 10
     assert 2 <= most <= 3
 
@@ -182,7 +183,7 @@ def test_progress_is_told_by_the_calling_thread_and_rises(job: EmbedJob, elmo: E
         told.append(progress)
         threads.add(threading.current_thread())
 
-    run(job, elmo, on_progress=hear)
+    embed_corpus(job, elmo, on_progress=hear)
     assert threads == {threading.current_thread()}
     assert [one.sentences for one in told] == sorted(one.sentences for one in told)
     assert (told[-1].sentences, told[-1].tokens, told[-1].shards) == (7, 20, 4)
@@ -192,9 +193,9 @@ def test_bad_text_far_down_is_told_when_all_before_it_is_whole(job: EmbedJob, te
     good = b"one two three\n" * 9
     text.write_bytes(good + b"\xff\n")
     with pytest.raises(EncodingError, match=r"text\.txt:10: byte 1"):
-        run(job, elmo)
+        embed_corpus(job, elmo)
     text.write_bytes(good + b"four\n")
-    assert run(job, elmo).kept == 8
+    assert embed_corpus(job, elmo).kept == 8
 
 
 def test_ctrl_c_keeps_the_shard_at_hand_and_leaves_no_temporary_file(
@@ -202,25 +203,29 @@ def test_ctrl_c_keeps_the_shard_at_hand_and_leaves_no_temporary_file(
 ) -> None:
     begin(job, elmo, reports=2)  # with the report that follows the first shard's vectors
     assert sorted(contents(out.parent)) == ["v-00000.npz", "v.npz.manifest.json"]
-    assert run(job, elmo).kept == 3
+    assert embed_corpus(job, elmo).kept == 3
 
 
 def test_a_job_without_a_batch_size_goes_by_tokens(job: EmbedJob, elmo: Elmo, out: Path) -> None:
     rows = [("a",) * 1000] * 40 + [("a",) * 20_000, ("b",)] + [()] * 9000
-    found = [sum(len(one.tokens) for one in piece) for piece in split_batches(sentences(rows), batch_size=None)]
+    found = [
+        sum(len(one.tokens) for one in piece) for piece in split_batches(sentences(rows), batch_size=None)
+    ]
     assert found == [16_000, 16_000, 8_000, 20_000, 1, 0]
     assert max(found) >= BATCH_TOKENS
     assert [len(piece) for piece in split_batches(sentences(rows[:5]), batch_size=2)] == [2, 2, 1]
-    run(job, elmo)
+    embed_corpus(job, elmo)
     expected = contents(out.parent)
-    run(replace(job, batch_size=None, restart=True), elmo)
+    embed_corpus(replace(job, batch_size=None, restart=True), elmo)
     assert contents(out.parent) == expected
 
 
 def test_a_plan_counts_the_groups_that_are_held(job: EmbedJob, text: Path, elmo: Elmo) -> None:
     text.write_text("one two three\n" * 1000)
-    small, large = (plan(replace(job, shard_tokens=n, batch_size=1), elmo).memory_bytes for n in (3, 3000))
+    small, large = (
+        plan_corpus(replace(job, shard_tokens=n, batch_size=1), elmo).memory_bytes for n in (3, 3000)
+    )
     per_token = 3 * elmo.width * 4 + 3 * 200  # three groups' vectors and text
     assert large - small == 2997 * per_token
-    shared = plan(replace(job, workers=4), elmo).memory_bytes
+    shared = plan_corpus(replace(job, workers=4), elmo).memory_bytes
     assert 4 * small < shared < 6 * small

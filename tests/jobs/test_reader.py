@@ -13,8 +13,9 @@ import pytest
 
 from elmo.embed.elmo import Elmo
 from elmo.errors import ChecksumError, DataError, ElmoError
+from elmo.jobs.plan import EmbedJob
 from elmo.jobs.reader import read_embeddings
-from elmo.jobs.run import EmbedJob, run
+from elmo.jobs.run import embed_corpus
 from elmo.jobs.writers import WRITERS, write_hdf5
 from tests.embed.sentences import HOSTILE, assert_same, sentences, shard
 
@@ -36,19 +37,19 @@ def test_a_job_is_read_by_the_name_of_its_output_or_by_its_manifest(
     tmp_path: Path, elmo: Elmo, text: str, suffix: str, shard_tokens: int | None, layers: str, dtype: str
 ) -> None:
     out = tmp_path / f"v{suffix}"
-    run(EmbedJob((text,), out, layers=layers, dtype=dtype, shard_tokens=shard_tokens), elmo)  # type: ignore[arg-type]
+    embed_corpus(EmbedJob((text,), out, layers=layers, dtype=dtype, shard_tokens=shard_tokens), elmo)  # type: ignore[arg-type]
     expected = elmo.encode(LINES, layers=layers, dtype=dtype)  # type: ignore[arg-type]
     for path in (out, tmp_path / f"v{suffix}.manifest.json", str(out)):
         assert_same(list(read_embeddings(path)), expected, dtype="float32" if suffix == ".jsonl" else dtype)
 
 
 def test_a_single_shard_is_read_alone(tmp_path: Path, elmo: Elmo, text: str) -> None:
-    run(EmbedJob((text,), tmp_path / "v.npz", shard_tokens=4), elmo)
+    embed_corpus(EmbedJob((text,), tmp_path / "v.npz", shard_tokens=4), elmo)
     assert [one.tokens for one in read_embeddings(tmp_path / "v-00001.npz")] == [("A/b", "c")]
 
 
 def test_a_kept_sentence_does_not_keep_its_shard(tmp_path: Path, elmo: Elmo, text: str) -> None:
-    run(EmbedJob((text,), tmp_path / "v.npz"), elmo)
+    embed_corpus(EmbedJob((text,), tmp_path / "v.npz"), elmo)
     vectors = next(read_embeddings(tmp_path / "v.npz")).vectors
     assert isinstance(vectors, np.ndarray)
     assert vectors.base is None
@@ -67,13 +68,13 @@ def test_an_unfinished_job_is_refused(tmp_path: Path, elmo: Elmo, text: str) -> 
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(EmbedJob((text,), tmp_path / "v.npz", shard_tokens=3), elmo, on_progress=stop)
+        embed_corpus(EmbedJob((text,), tmp_path / "v.npz", shard_tokens=3), elmo, on_progress=stop)
     with pytest.raises(DataError, match=r"this job is not finished; run it again"):
         read_embeddings(tmp_path / "v.npz")
 
 
 def test_a_damaged_shard_is_named(tmp_path: Path, elmo: Elmo, text: str) -> None:
-    run(EmbedJob((text,), tmp_path / "v.safetensors", shard_tokens=4), elmo)
+    embed_corpus(EmbedJob((text,), tmp_path / "v.safetensors", shard_tokens=4), elmo)
     path = tmp_path / "v-00001.safetensors"
     data = bytearray(path.read_bytes())
     data[-9] ^= 1  # a number: only the checksum can tell
@@ -87,7 +88,7 @@ def test_a_damaged_shard_is_named(tmp_path: Path, elmo: Elmo, text: str) -> None
 
 
 def test_a_manifest_does_not_lead_out_of_its_folder(tmp_path: Path, elmo: Elmo, text: str) -> None:
-    run(EmbedJob((text,), tmp_path / "v.npz"), elmo)
+    embed_corpus(EmbedJob((text,), tmp_path / "v.npz"), elmo)
     path = tmp_path / "v.npz.manifest.json"
     values = json.loads(path.read_text())
     for name in ("../secret.npz", "/etc/passwd", "a/b.npz", "..", "", "a\0b"):

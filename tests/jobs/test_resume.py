@@ -8,8 +8,9 @@ import pytest
 
 from elmo.embed.elmo import Elmo
 from elmo.errors import EncodingError, OutputError
+from elmo.jobs.plan import EmbedJob, Progress
 from elmo.jobs.reader import read_embeddings
-from elmo.jobs.run import EmbedJob, Progress, run
+from elmo.jobs.run import embed_corpus
 from tests.embed.sentences import assert_same, tiny_elmo
 from tests.jobs.jobs import LINES, SUFFIXES, begin, contents
 
@@ -19,12 +20,12 @@ def test_an_interrupted_job_goes_on_to_the_same_bytes(
     job: EmbedJob, out: Path, elmo: Elmo, suffix: str
 ) -> None:
     job = replace(job, out=out.with_suffix(suffix))
-    run(job, elmo)
+    embed_corpus(job, elmo)
     expected = contents(out.parent)
     for reports in (0, 1, 3, 5, 8):
         begin(replace(job, restart=True), elmo, reports=reports)
         assert not [name for name in contents(out.parent) if name.endswith((".part", ".lock"))]
-        summary = run(job, elmo)
+        summary = embed_corpus(job, elmo)
         assert contents(out.parent) == expected
         assert summary.sentences == 7
         assert (summary.kept > 0) == (reports >= 3)
@@ -33,10 +34,10 @@ def test_an_interrupted_job_goes_on_to_the_same_bytes(
 def test_a_finished_job_is_left_alone(job: EmbedJob, out: Path, elmo: Elmo) -> None:
     for name in ("v.npz", "w.hdf5"):
         job = replace(job, out=out.with_name(name))
-        run(job, elmo)
+        embed_corpus(job, elmo)
         before = {path: path.stat().st_mtime_ns for path in out.parent.iterdir()}
         reports: list[Progress] = []
-        summary = run(job, elmo, on_progress=reports.append)
+        summary = embed_corpus(job, elmo, on_progress=reports.append)
         assert summary.was_complete
         assert summary.kept == summary.sentences == 7
         assert reports == []
@@ -45,24 +46,24 @@ def test_a_finished_job_is_left_alone(job: EmbedJob, out: Path, elmo: Elmo) -> N
 
 @pytest.mark.parametrize("is_finished", [True, False])
 def test_changed_input_is_noticed(job: EmbedJob, text: Path, elmo: Elmo, is_finished: bool) -> None:
-    run(job, elmo) if is_finished else begin(job, elmo)
+    embed_corpus(job, elmo) if is_finished else begin(job, elmo)
     text.write_text(text.read_text().replace("A/b", "A/c"))
     with pytest.raises(OutputError, match=r"the input is not the same any more.*sentences 1 to 3.*--restart"):
-        run(job, elmo)
-    summary = run(replace(job, restart=True), elmo)
+        embed_corpus(job, elmo)
+    summary = embed_corpus(replace(job, restart=True), elmo)
     assert summary.kept == 0
     assert not summary.was_complete
 
 
 def test_input_that_grew_or_shrank_is_noticed(job: EmbedJob, text: Path, elmo: Elmo) -> None:
-    run(job, elmo)
+    embed_corpus(job, elmo)
     lines = text.read_text().splitlines(keepends=True)
     text.write_text("".join(lines[:4]))
     with pytest.raises(OutputError, match="the input has become shorter"):
-        run(job, elmo)
+        embed_corpus(job, elmo)
     text.write_text("".join(lines) + "one two three four five six\n")
     with pytest.raises(OutputError, match="the input has grown"):
-        run(job, elmo)
+        embed_corpus(job, elmo)
 
 
 def test_a_job_whose_input_now_ends_with_its_first_shard_is_named_as_asked(
@@ -71,9 +72,9 @@ def test_a_job_whose_input_now_ends_with_its_first_shard_is_named_as_asked(
     begin(job, elmo)
     assert (out.parent / "v-00000.npz").exists()
     text.write_text("".join(line + "\n" for line in LINES[:3]))
-    run(job, elmo)
+    embed_corpus(job, elmo)
     assert sorted(contents(out.parent)) == ["v.npz", "v.npz.manifest.json"]
-    assert run(job, elmo).was_complete
+    assert embed_corpus(job, elmo).was_complete
 
 
 def test_other_options_are_named(job: EmbedJob, out: Path, elmo: Elmo) -> None:
@@ -81,8 +82,8 @@ def test_other_options_are_named(job: EmbedJob, out: Path, elmo: Elmo) -> None:
     other = replace(job, layers="top", dtype="float16")
     match = r'dtype \(begun with "float32", now "float16"\); layers .*--restart'
     with pytest.raises(OutputError, match=match):
-        run(other, elmo)
-    run(replace(other, restart=True), elmo)
+        embed_corpus(other, elmo)
+    embed_corpus(replace(other, restart=True), elmo)
     assert_same(list(read_embeddings(out)), elmo.encode(LINES, layers="top", dtype="float16"))
 
 
@@ -93,7 +94,7 @@ def test_a_job_that_was_begun_on_another_device_is_not_gone_on_with(
     manifest = out.with_name("v.npz.manifest.json")
     manifest.write_text(manifest.read_text().replace('"device": "cpu"', '"device": "cuda"'))
     with pytest.raises(OutputError, match=r'device \(begun with "cuda", now "cpu"\)'):
-        run(job, elmo)
+        embed_corpus(job, elmo)
 
 
 def test_a_job_that_failed_before_anything_was_whole_may_be_given_otherwise(
@@ -103,15 +104,15 @@ def test_a_job_that_failed_before_anything_was_whole_may_be_given_otherwise(
     bad.write_bytes("caf\u00e9\n".encode("latin-1"))
     job = replace(job, inputs=(str(bad),))
     with pytest.raises(EncodingError):
-        run(job, elmo)
+        embed_corpus(job, elmo)
     assert out.with_name("v.npz.manifest.json").exists()
-    assert run(replace(job, errors="replace"), elmo).repaired_lines == 1
+    assert embed_corpus(replace(job, errors="replace"), elmo).repaired_lines == 1
 
 
 def test_another_model_is_named(job: EmbedJob, elmo: Elmo) -> None:
     begin(job, elmo)
     with pytest.raises(OutputError, match=r"was begun differently: the model; .*--restart"):
-        run(job, tiny_elmo(warm=True, seed=1))
+        embed_corpus(job, tiny_elmo(warm=True, seed=1))
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -120,7 +121,7 @@ def test_a_damaged_shard_is_made_again(
     job: EmbedJob, out: Path, elmo: Elmo, suffix: str, damage: str
 ) -> None:
     job = replace(job, out=out.with_suffix(suffix))
-    summary = run(job, elmo)
+    summary = embed_corpus(job, elmo)
     expected = contents(out.parent)
     path = summary.files[len(summary.files) // 2]
     data = bytearray(path.read_bytes())
@@ -128,16 +129,16 @@ def test_a_damaged_shard_is_made_again(
     path.write_bytes(data if damage == "flip" else data[:-1])
     if damage == "missing":
         path.unlink()
-    again = run(job, elmo)
+    again = embed_corpus(job, elmo)
     assert not again.was_complete
     assert again.kept == (0 if suffix == ".hdf5" else 4)
     assert contents(out.parent) == expected
 
 
 def test_what_a_killed_run_left_is_removed(job: EmbedJob, out: Path, elmo: Elmo) -> None:
-    run(job, elmo)
+    embed_corpus(job, elmo)
     expected = contents(out.parent)
-    run(job, elmo)
+    embed_corpus(job, elmo)
     for name in (
         ".v-00002.npz.part",
         ".v.npz.manifest.json.part",
@@ -148,7 +149,7 @@ def test_what_a_killed_run_left_is_removed(job: EmbedJob, out: Path, elmo: Elmo)
     ):
         (out.parent / name).write_bytes(b"torn")
     (out.parent / "v-notes.npz").write_bytes(b"mine")
-    assert run(job, elmo).was_complete
+    assert embed_corpus(job, elmo).was_complete
     found = contents(out.parent)
     assert found.pop("v-notes.npz") == b"mine"
     assert found == expected
@@ -158,16 +159,16 @@ def test_strangers_files_are_not_replaced_unasked(job: EmbedJob, out: Path, elmo
     out.parent.mkdir()
     out.write_bytes(b"mine")
     with pytest.raises(OutputError, match=r"v\.npz: already exists, without the manifest.*--restart"):
-        run(job, elmo)
+        embed_corpus(job, elmo)
     assert contents(out.parent) == {"v.npz": b"mine"}
-    assert run(replace(job, restart=True), elmo).sentences == 7
+    assert embed_corpus(replace(job, restart=True), elmo).sentences == 7
 
 
 def test_outputs_that_differ_in_their_suffix_live_side_by_side(job: EmbedJob, out: Path, elmo: Elmo) -> None:
-    run(job, elmo)
+    embed_corpus(job, elmo)
     expected = contents(out.parent)
     for suffix in (".parquet", ".hdf5", ".safetensors", ".h5"):
-        run(replace(job, out=out.with_suffix(suffix), restart=True), elmo)
+        embed_corpus(replace(job, out=out.with_suffix(suffix), restart=True), elmo)
     assert contents(out.parent).items() >= expected.items()
 
 
@@ -175,32 +176,32 @@ def test_an_output_that_is_named_like_a_shard_of_another_is_left_alone(
     job: EmbedJob, out: Path, elmo: Elmo
 ) -> None:
     whole = replace(job, shard_tokens=None)
-    run(replace(whole, out=out.with_name("v-00000.npz")), elmo)
+    embed_corpus(replace(whole, out=out.with_name("v-00000.npz")), elmo)
     expected = contents(out.parent)
     for restart in (False, True):
-        run(replace(whole, restart=restart), elmo)
+        embed_corpus(replace(whole, restart=restart), elmo)
     assert contents(out.parent).items() >= expected.items()
 
 
 def test_a_manifest_of_another_output_is_never_replaced(job: EmbedJob, out: Path, elmo: Elmo) -> None:
-    run(job, elmo)
+    embed_corpus(job, elmo)
     out.with_name("v.npz.manifest.json").rename(out.with_name("w.npz.manifest.json"))
     expected = contents(out.parent)
     for restart in (False, True):
         with pytest.raises(
             OutputError, match=r"w\.npz\.manifest\.json: belongs to v\.npz; give this output another name"
         ):
-            run(replace(job, out=out.with_name("w.npz"), restart=restart), elmo)
+            embed_corpus(replace(job, out=out.with_name("w.npz"), restart=restart), elmo)
     assert contents(out.parent) == expected
 
 
 def test_a_damaged_manifest_asks_for_a_restart(job: EmbedJob, out: Path, elmo: Elmo) -> None:
-    run(job, elmo)
+    embed_corpus(job, elmo)
     expected = contents(out.parent)
     (out.parent / "v.npz.manifest.json").write_text("{")
     with pytest.raises(OutputError, match=r"v\.npz\.manifest\.json: .*use --restart"):
-        run(job, elmo)
-    run(replace(job, restart=True), elmo)
+        embed_corpus(job, elmo)
+    embed_corpus(replace(job, restart=True), elmo)
     assert contents(out.parent) == expected
 
 
@@ -215,8 +216,8 @@ def test_stdin_is_resumed_when_it_gives_the_same_again(
     begin(job, elmo)
     feed(text.read_bytes()[3:])
     with pytest.raises(OutputError, match="the input is not the same any more"):
-        run(job, elmo)
+        embed_corpus(job, elmo)
     feed(text.read_bytes())
-    summary = run(job, elmo)
+    summary = embed_corpus(job, elmo)
     assert summary.kept == 3
     assert summary.sentences == 7

@@ -18,8 +18,9 @@ import pytest
 from elmo.embed.elmo import Elmo
 from elmo.engine.batches import split_groups
 from elmo.errors import ConfigError, DataError, ElmoError, OutputError, SentenceTooLongError, StateError
+from elmo.jobs.plan import EmbedJob, plan_corpus
 from elmo.jobs.reader import read_embeddings
-from elmo.jobs.run import EmbedJob, plan, run
+from elmo.jobs.run import embed_corpus
 from elmo.text.reader import Sentence
 from tests.embed.sentences import assert_same, sentences, tiny_elmo
 from tests.jobs.jobs import LINES, SUFFIXES, begin, contents
@@ -31,14 +32,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_job_of_one_shard_is_named_as_asked(text: Path, out: Path, elmo: Elmo) -> None:
-    summary = run(EmbedJob((str(text),), out), elmo)
+    summary = embed_corpus(EmbedJob((str(text),), out), elmo)
     assert sorted(contents(out.parent)) == ["v.npz", "v.npz.manifest.json"]
     assert summary.files == (out,)
     assert (summary.sentences, summary.tokens, summary.kept, summary.was_complete) == (7, 20, 0, False)
 
 
 def test_a_larger_job_is_cut_between_sentences(job: EmbedJob, out: Path, elmo: Elmo) -> None:
-    summary = run(job, elmo)
+    summary = embed_corpus(job, elmo)
     names = [f"v-0000{i}.npz" for i in range(4)]
     assert sorted(contents(out.parent)) == [*names, "v.npz.manifest.json"]
     assert [path.name for path in summary.files] == names
@@ -51,14 +52,14 @@ def test_a_larger_job_is_cut_between_sentences(job: EmbedJob, out: Path, elmo: E
 def test_vectors_are_those_of_encode(
     job: EmbedJob, out: Path, elmo: Elmo, layers: str | int, start: str
 ) -> None:
-    run(replace(job, layers=layers, start=start, shard_tokens=None), elmo)  # type: ignore[arg-type]
+    embed_corpus(replace(job, layers=layers, start=start, shard_tokens=None), elmo)  # type: ignore[arg-type]
     assert_same(list(read_embeddings(out)), elmo.encode(LINES, layers=layers, start=start))  # type: ignore[arg-type]
 
 
 def test_bytes_depend_neither_on_the_batch_nor_on_the_run(job: EmbedJob, out: Path, elmo: Elmo) -> None:
-    run(job, elmo)
+    embed_corpus(job, elmo)
     first = contents(out.parent)
-    run(replace(job, batch_size=5, restart=True), elmo)
+    embed_corpus(replace(job, batch_size=5, restart=True), elmo)
     assert contents(out.parent) == first
 
 
@@ -66,14 +67,14 @@ def test_an_empty_input_gives_an_empty_output(text: Path, elmo: Elmo) -> None:
     text.write_text("")
     for suffix in SUFFIXES:
         out = text.with_name(f"v{suffix}")
-        assert run(EmbedJob((str(text),), out), elmo).sentences == 0
+        assert embed_corpus(EmbedJob((str(text),), out), elmo).sentences == 0
         assert list(read_embeddings(out)) == []
 
 
 def test_places_tell_file_line_and_character(folder: Path, text: Path, out: Path, elmo: Elmo) -> None:
     other = folder / "other.txt"
     other.write_text("One . Two .\n")
-    run(EmbedJob((str(text), str(other)), out, split=True), elmo)
+    embed_corpus(EmbedJob((str(text), str(other)), out, split=True), elmo)
     with np.load(out) as arrays:
         files = json.loads(str(arrays["elmo"]))["files"]
         places = [(files[file], line, start) for file, line, start in arrays["places"].tolist()]
@@ -85,9 +86,9 @@ def test_places_tell_file_line_and_character(folder: Path, text: Path, out: Path
 def test_pretokenised_and_conllu_input_is_read(folder: Path, text: Path, out: Path, elmo: Elmo) -> None:
     conllu, rest = folder / "x.conllu", "\t_" * 8
     conllu.write_text(f"1\tNew York{rest}\n2\tis{rest}\n\n")
-    run(EmbedJob((str(conllu),), out, input_format="conllu"), elmo)
+    embed_corpus(EmbedJob((str(conllu),), out, input_format="conllu"), elmo)
     assert [one.tokens for one in read_embeddings(out)] == [("New York", "is")]
-    run(EmbedJob((str(text),), out.with_name("w.npz"), input_format="tokens"), elmo)
+    embed_corpus(EmbedJob((str(text),), out.with_name("w.npz"), input_format="tokens"), elmo)
     found = list(read_embeddings(out.with_name("w.npz")))
     assert [one.tokens for one in found] == [tuple(line.split()) for line in LINES]
 
@@ -97,7 +98,7 @@ def test_pretokenised_and_conllu_input_is_read(folder: Path, text: Path, out: Pa
 
 def test_without_out_json_lines_go_to_the_stream(text: Path, folder: Path, elmo: Elmo) -> None:
     stream = io.StringIO()
-    summary = run(EmbedJob((str(text),), batch_size=2), elmo, stdout=stream)
+    summary = embed_corpus(EmbedJob((str(text),), batch_size=2), elmo, stdout=stream)
     (folder / "v.jsonl").write_text(stream.getvalue())
     assert_same(list(read_embeddings(folder / "v.jsonl")), elmo.encode(LINES))
     assert [json.loads(line)["index"] for line in stream.getvalue().splitlines()] == list(range(7))
@@ -107,11 +108,12 @@ def test_without_out_json_lines_go_to_the_stream(text: Path, folder: Path, elmo:
 PIPE = """
 import sys
 sys.path[:0] = [{root!r}, {src!r}]
-from elmo.jobs.run import EmbedJob, run
+from elmo.jobs.plan import EmbedJob
+from elmo.jobs.run import embed_corpus
 from tests.embed.sentences import tiny_elmo
 import torch
 torch.set_num_threads(1)
-summary = run(EmbedJob(({text!r},), batch_size=1), tiny_elmo())
+summary = embed_corpus(EmbedJob(({text!r},), batch_size=1), tiny_elmo())
 print(summary.is_cut_short, file=sys.stderr)
 """
 
@@ -134,7 +136,7 @@ def test_a_closed_pipe_ends_the_job_quietly(text: Path) -> None:
 def test_a_full_disk_behind_the_stream_is_one_line(text: Path, elmo: Elmo) -> None:
     stream = Path("/dev/full").open("w")  # noqa: SIM115
     with pytest.raises(OutputError, match=r"/dev/full: cannot be written: No space left on device"):
-        run(EmbedJob((str(text),)), elmo, stdout=stream)
+        embed_corpus(EmbedJob((str(text),)), elmo, stdout=stream)
     with pytest.raises(OSError, match="No space"):
         stream.close()
 
@@ -147,8 +149,8 @@ def test_two_processes_do_not_write_one_output(job: EmbedJob, out: Path, elmo: E
     with (out.parent / ".v.npz.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(OutputError, match=r"v\.npz: another process is writing this output"):
-            run(job, elmo)
-    assert run(job, elmo).sentences == 7  # a lock file that nobody holds hinders nobody
+            embed_corpus(job, elmo)
+    assert embed_corpus(job, elmo).sentences == 7  # a lock file that nobody holds hinders nobody
 
 
 @contextmanager
@@ -173,9 +175,9 @@ def test_a_disk_that_takes_no_more_is_one_line_and_whole_shards_stay(
         small_files(10_000),
         pytest.raises(OutputError, match=rf"{name}: cannot be written: File too large$"),
     ):
-        run(job, elmo)
+        embed_corpus(job, elmo)
     assert not [left for left in contents(out.parent) if left.endswith((".part", ".lock"))]
-    summary = run(job, elmo)
+    summary = embed_corpus(job, elmo)
     assert (summary.kept, summary.sentences) == (1, 2)
 
 
@@ -187,29 +189,29 @@ def test_an_hdf5_file_that_does_not_fit_keeps_its_parts(
     job = replace(job, out=out.with_suffix(".hdf5"), shard_tokens=40)
     begin(job, elmo, reports=18)  # with the first report of putting the parts together
     with small_files(limit), pytest.raises(OutputError, match=r"v\.hdf5: cannot be written: File too large$"):
-        run(job, elmo)
-    assert run(job, elmo).kept == 30
+        embed_corpus(job, elmo)
+    assert embed_corpus(job, elmo).kept == 30
 
 
 def test_folders_that_cannot_be_made_are_one_line(job: EmbedJob, text: Path, elmo: Elmo) -> None:
     with pytest.raises(OutputError, match=r"v\.npz: cannot be written: (Not a directory|File exists)"):
-        run(replace(job, out=text / "v.npz"), elmo)
+        embed_corpus(replace(job, out=text / "v.npz"), elmo)
     (text.parent / "folder.npz").mkdir()
     with pytest.raises(OutputError, match="expected a file name, found a folder"):
-        run(replace(job, out=text.parent / "folder.npz"), elmo)
+        embed_corpus(replace(job, out=text.parent / "folder.npz"), elmo)
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root writes anywhere")
 def test_a_folder_without_permission_is_one_line(job: EmbedJob, out: Path, elmo: Elmo) -> None:
     out.parent.mkdir(mode=0o500)
     with pytest.raises(OutputError, match=r"v\.npz: cannot be written: Permission denied"):
-        run(job, elmo)
+        embed_corpus(job, elmo)
 
 
 def test_an_output_among_its_own_input_is_refused(folder: Path, text: Path, elmo: Elmo) -> None:
     for inputs in (str(folder), str(folder / "*")):
         with pytest.raises(OutputError, match=r"v\.npz: is one of the inputs.*put it elsewhere"):
-            run(EmbedJob((inputs,), folder / "v.npz"), elmo)
+            embed_corpus(EmbedJob((inputs,), folder / "v.npz"), elmo)
     assert list(contents(folder)) == [text.name]
 
 
@@ -218,7 +220,7 @@ def test_a_restart_never_removes_its_own_input(folder: Path, text: Path, elmo: E
     source = text.rename(folder / name)
     expected = contents(folder)
     with pytest.raises(OutputError, match=r"text\.jsonl: is one of the inputs"):
-        run(EmbedJob((str(source),), folder / "text.jsonl", restart=True), elmo)
+        embed_corpus(EmbedJob((str(source),), folder / "text.jsonl", restart=True), elmo)
     assert contents(folder) == expected
 
 
@@ -241,27 +243,27 @@ def test_wrong_options_are_told_before_anything_is_written(
     job: EmbedJob, out: Path, elmo: Elmo, change: dict[str, object], kind: type[ElmoError], match: str
 ) -> None:
     with pytest.raises(kind, match=match):
-        run(replace(job, **change), elmo)  # type: ignore[arg-type]
+        embed_corpus(replace(job, **change), elmo)  # type: ignore[arg-type]
     assert not out.parent.exists()
 
 
 def test_a_model_without_a_warm_state_says_so(job: EmbedJob) -> None:
     with pytest.raises(StateError, match="elmo warm"):
-        run(replace(job, start="warm"), tiny_elmo())
+        embed_corpus(replace(job, start="warm"), tiny_elmo())
 
 
 def test_a_number_that_float16_cannot_hold_is_told(job: EmbedJob) -> None:
     elmo = tiny_elmo()
     elmo.bilm.token_layer.projection.bias.fill_(1e6)  # type: ignore[union-attr, operator]
     with pytest.raises(OutputError, match=r"text\.txt:1: a number of its vectors does not fit float16"):
-        run(replace(job, dtype="float16", layers=0), elmo)
+        embed_corpus(replace(job, dtype="float16", layers=0), elmo)
 
 
 def test_a_sentence_too_long_is_named_by_its_place(job: EmbedJob, text: Path, elmo: Elmo) -> None:
     text.write_text("a b\n" + "x " * 100_001)
     for out in (job.out, None):
         with pytest.raises(SentenceTooLongError, match=r"text\.txt:2: this sentence has 100001 tokens"):
-            run(replace(job, out=out), elmo, stdout=io.StringIO())
+            embed_corpus(replace(job, out=out), elmo, stdout=io.StringIO())
 
 
 # --- planning -----------------------------------------------------------------------------------------
@@ -273,9 +275,9 @@ def test_a_plan_is_what_happens(
     job: EmbedJob, out: Path, elmo: Elmo, suffix: str, shard_tokens: int | None
 ) -> None:
     job = replace(job, out=out.with_suffix(suffix), shard_tokens=shard_tokens)
-    planned = plan(job, elmo)
+    planned = plan_corpus(job, elmo)
     assert not out.parent.exists()
-    summary = run(job, elmo)
+    summary = embed_corpus(job, elmo)
     assert (planned.sentences, planned.tokens) == (summary.sentences, summary.tokens) == (7, 20)
     assert planned.files == (*summary.files, summary.manifest)
     assert planned.shards == (1 if shard_tokens is None else 4)
@@ -285,8 +287,8 @@ def test_a_plan_estimates_bytes_from_a_config_alone(text: Path, out: Path, elmo:
     text.write_text("one two three four\n" * 200)
     for suffix in SUFFIXES:
         job = EmbedJob((str(text),), out.with_name(f"{suffix[1:]}{suffix}"), layers="all")
-        planned = plan(job, elmo.config)
-        found = sum(path.stat().st_size for path in run(job, elmo).files)
+        planned = plan_corpus(job, elmo.config)
+        found = sum(path.stat().st_size for path in embed_corpus(job, elmo).files)
         assert found / 2 < planned.output_bytes < found * 2
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, EncodingError, OutputError
-from elmo.jobs.run import EmbedJob, Progress, run
+from elmo.jobs.plan import EmbedJob, Progress
+from elmo.jobs.run import embed_corpus
 from tests.embed.sentences import tiny_elmo
 from tests.jobs.jobs import begin, contents
 from tests.jobs.processes import children
@@ -40,23 +41,23 @@ def test_two_workers_write_the_bytes_of_one(long_job: EmbedJob, out: Path) -> No
     elmo.bilm.token_layer.projection.bias.fill_(0.5)  # type: ignore[union-attr, operator]  not as it was read
     job = replace(long_job, out=out.with_suffix(".hdf5"), layers="all", start="warm")
     told: list[Progress] = []
-    summary = run(job, elmo, on_progress=told.append)
+    summary = embed_corpus(job, elmo, on_progress=told.append)
     assert (summary.sentences, summary.tokens) == (80, 160)
     assert [one.sentences for one in told] == sorted(one.sentences for one in told)
     assert (told[-1].sentences, told[-1].shards) == (80, 40)
     found = contents(out.parent)
-    run(replace(job, workers=1, restart=True), elmo)
+    embed_corpus(replace(job, workers=1, restart=True), elmo)
     assert contents(out.parent) == found
-    assert run(job, elmo).was_complete
+    assert embed_corpus(job, elmo).was_complete
 
 
 def test_a_job_goes_on_with_another_number_of_workers(long_job: EmbedJob, out: Path, elmo: Elmo) -> None:
-    run(replace(long_job, workers=1), elmo)
+    embed_corpus(replace(long_job, workers=1), elmo)
     expected = contents(out.parent)
     for first, then in ((1, 2), (2, 1)):
         begin(replace(long_job, workers=first, restart=True), elmo, reports=6)
         assert not [name for name in contents(out.parent) if name.endswith((".part", ".lock"))]
-        summary = run(replace(long_job, workers=then), elmo)
+        summary = embed_corpus(replace(long_job, workers=then), elmo)
         assert 0 < summary.kept < 80
         assert contents(out.parent) == expected
 
@@ -65,21 +66,21 @@ def test_what_goes_wrong_in_a_worker_is_told_as_it_is(long_job: EmbedJob) -> Non
     elmo = tiny_elmo()
     elmo.bilm.token_layer.projection.bias.fill_(1e6)  # type: ignore[union-attr, operator]
     with pytest.raises(OutputError, match=r"text\.txt:1: a number of its vectors does not fit float16"):
-        run(replace(long_job, dtype="float16", layers=0), elmo)
+        embed_corpus(replace(long_job, dtype="float16", layers=0), elmo)
 
 
 def test_bad_text_is_told_when_all_before_it_is_whole(long_job: EmbedJob, text: Path, elmo: Elmo) -> None:
     good = b"one two three\n" * 9
     text.write_bytes(good + b"\xff\n")
     with pytest.raises(EncodingError, match=r"text\.txt:10: byte 1"):
-        run(long_job, elmo)
+        embed_corpus(long_job, elmo)
     text.write_bytes(good + b"four\n")
-    assert run(replace(long_job, workers=1), elmo).kept == 8
+    assert embed_corpus(replace(long_job, workers=1), elmo).kept == 8
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGKILL")
 def test_a_killed_worker_is_one_line_and_whole_shards_stay(long_job: EmbedJob, out: Path, elmo: Elmo) -> None:
-    run(replace(long_job, workers=1), elmo)
+    embed_corpus(replace(long_job, workers=1), elmo)
     expected = contents(out.parent)
     before = set(children(os.getpid()))
 
@@ -90,18 +91,18 @@ def test_a_killed_worker_is_one_line_and_whole_shards_stay(long_job: EmbedJob, o
 
     match = r"v\.npz: a worker was killed \(signal 9\); whole shards are kept: run it again to go on"
     with pytest.raises(OutputError, match=match):
-        run(replace(long_job, restart=True), elmo, on_progress=kill_one)
+        embed_corpus(replace(long_job, restart=True), elmo, on_progress=kill_one)
     assert not [name for name in contents(out.parent) if name.endswith((".part", ".lock"))]
-    summary = run(replace(long_job, workers=1), elmo)
+    summary = embed_corpus(replace(long_job, workers=1), elmo)
     assert 3 * 2 <= summary.kept < 80
     assert contents(out.parent) == expected
 
 
 def test_a_finished_job_starts_no_worker(long_job: EmbedJob, elmo: Elmo) -> None:
-    run(replace(long_job, workers=1), elmo)
+    embed_corpus(replace(long_job, workers=1), elmo)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.executable", "nothing")
-        assert run(long_job, elmo).was_complete
+        assert embed_corpus(long_job, elmo).was_complete
 
 
 @pytest.mark.parametrize(
@@ -120,4 +121,4 @@ def test_contradictions_are_refused(long_job: EmbedJob, change: dict[str, object
 
 def test_a_device_that_a_worker_has_not_is_told(long_job: EmbedJob, elmo: Elmo) -> None:
     with pytest.raises(ConfigError, match="cannot use device cuda:98"):
-        run(replace(long_job, devices=("cuda:98", "cuda:99")), elmo)
+        embed_corpus(replace(long_job, devices=("cuda:98", "cuda:99")), elmo)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from elmo.embed.elmo import Elmo
-from elmo.lexicon.build_index import IndexJob, build_index
+from elmo.lexicon.indexing import IndexJob, build_index
 from elmo.lexicon.index import Index
 from tests.embed.sentences import tiny_elmo
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import random
 import struct
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,9 @@ import pytest
 from elmo import ConfigError, DataError, OutputError, similarity
 from elmo.embed.elmo import Elmo
 from elmo.formats.loading import describe
-from elmo.jobs.run import Progress
-from elmo.lexicon.build_index import IndexJob, build_index
-from elmo.lexicon.index import Index
+from elmo.jobs.plan import Progress
+from elmo.lexicon.indexing import IndexJob, build_index
+from elmo.lexicon.index import Index, _compute_norms
 from elmo.lexicon.usages import embed_usages
 from tests.embed.sentences import tiny_elmo
 from tests.jobs.jobs import contents, stop_after
@@ -75,7 +76,7 @@ def test_nearest_is_the_highest_cosine_and_itself_first(index: Index) -> None:
 
 def test_usages_that_are_left_out_do_not_count(index: Index) -> None:
     numbers = index.numbers("bank")
-    (found,) = index.nearest(index.vectors(numbers[:1]), k=len(index), left_out=numbers)
+    (found,) = index.nearest(index.vectors(numbers[:1]), k=len(index), exclude=numbers)
     assert len(found) == len(index) - len(numbers)
     assert all(one.usage.word.lower() != "bank" for one in found)
 
@@ -87,7 +88,7 @@ def test_a_stopped_job_goes_on_to_the_same_bytes(job: IndexJob, elmo: Elmo, repo
     begun = replace(job, out=job.out.with_name("begun"))
     with pytest.raises(KeyboardInterrupt):
         build_index(begun, elmo, on_progress=stop_after(reports))
-    with pytest.raises(DataError, match="not finished; give the same elmo index command again"):
+    with pytest.raises(DataError, match="not complete; run the same elmo index command again"):
         Index(begun.out)
     seen: list[Progress] = []
     build_index(begun, elmo, on_progress=seen.append)
@@ -105,30 +106,30 @@ def test_a_finished_index_is_left_alone(job: IndexJob, elmo: Elmo) -> None:
 def test_another_wish_for_the_same_folder_is_refused_and_restart_obeyed(job: IndexJob, elmo: Elmo) -> None:
     build_index(job, elmo)
     other = replace(job, words=("bank",))
-    with pytest.raises(OutputError, match="was begun differently: words"):
+    with pytest.raises(OutputError, match="was started with other options: words"):
         build_index(other, elmo)
     assert len(build_index(replace(other, restart=True), elmo)) == 5
 
 
 def test_another_model_is_refused(index: Index) -> None:
-    said = "usages: this index was made with another model; give that one, or make an index with yours$"
+    said = "usages: this index was built with another model; use that model, or build an index with yours$"
     with pytest.raises(ConfigError, match=said):
-        index.check(tiny_elmo(seed=1))
+        index.check_model(tiny_elmo(seed=1))
 
 
 def test_a_bundled_model_that_made_the_index_is_named(index: Index, elmo: Elmo) -> None:
     index.model = describe("zh").fingerprint
-    said = "made with another model, the bundled zh: give --model zh, or make an index with yours$"
+    said = "built with another model, the bundled zh: use --model zh, or build an index with yours$"
     with pytest.raises(ConfigError, match=said):
-        index.check(elmo)
+        index.check_model(elmo)
 
 
 def test_a_folder_with_other_files_is_left_alone(job: IndexJob, elmo: Elmo) -> None:
     job.out.mkdir()
     (job.out / "thesis.tex").write_text("x")
-    with pytest.raises(OutputError, match="holds other files"):
+    with pytest.raises(OutputError, match="has other files"):
         build_index(job, elmo)
-    with pytest.raises(OutputError, match="expected the name of a folder, found a file"):
+    with pytest.raises(OutputError, match="expected a folder, found a file"):
         build_index(replace(job, out=job.out / "thesis.tex"), elmo)
 
 
@@ -174,19 +175,19 @@ def test_damage_is_found_and_named(job: IndexJob, elmo: Elmo) -> None:
     assert contents(job.out) == whole
     values = json.loads((job.out / "index.json").read_text())
     (job.out / "index.json").write_text(json.dumps(values | {"usages": 7}))
-    with pytest.raises(DataError, match="shards of 7 usages, found others"):
+    with pytest.raises(DataError, match="shards with 7 usages, but some are missing"):
         Index(job.out)
     (job.out / "words.tsv").unlink()
     build_index(job, elmo)
     assert contents(job.out) == whole
     shard = sorted(job.out.glob("usages-*.safetensors"))[1]
     shard.write_bytes(shard.read_bytes()[:-9])
-    with pytest.raises(DataError, match="cannot be read as part of an index: the data ends"):
+    with pytest.raises(DataError, match="cannot be read as part of an index: the file ends before"):
         Index(job.out).usages("bank")
     build_index(job, elmo)
     assert contents(job.out) == whole
     shard.unlink()
-    with pytest.raises(DataError, match="a part of it is missing; give the same elmo index command again"):
+    with pytest.raises(DataError, match="some are missing; run the same elmo index command again"):
         Index(job.out)
 
 
@@ -211,7 +212,7 @@ def test_killed_before_the_last_file_it_ends_with_the_same_bytes(
 
     with monkeypatch.context() as patch:
         # asked for when words.tsv stands, and index.json does not yet
-        patch.setattr("elmo.lexicon.build_index.compute_fingerprint", kill)
+        patch.setattr("elmo.lexicon.indexing.compute_fingerprint", kill)
         with pytest.raises(KeyboardInterrupt):
             build_index(killed, elmo)
     assert (killed.out / "words.tsv").exists()
@@ -223,7 +224,7 @@ def test_killed_before_the_last_file_it_ends_with_the_same_bytes(
 def test_a_refused_restart_leaves_the_index_as_it_was(job: IndexJob, elmo: Elmo) -> None:
     build_index(job, elmo)
     before = contents(job.out)
-    with pytest.raises(OutputError, match="is one of the inputs"):
+    with pytest.raises(OutputError, match="contains input files"):
         build_index(replace(job, inputs=(str(job.out),), restart=True), elmo)
     assert contents(job.out) == before
 
@@ -238,7 +239,7 @@ def test_tokens_with_other_spaces_or_no_unicode_are_found_and_sampled(job: Index
 
 
 def test_many_shards_need_few_open_files(job: IndexJob, elmo: Elmo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elmo.lexicon.index._OPEN", 2)
+    monkeypatch.setattr("elmo.lexicon.index._MAX_OPEN_SHARDS", 2)
     index = build_index(replace(job, shard_tokens=1), elmo)
     assert len(list(job.out.glob("usages-*"))) > 4
     assert [one.word.lower() for one in index.usages("bank").items] == ["bank"] * 5
@@ -264,12 +265,26 @@ def test_no_flipped_byte_of_a_shard_leads_outside_it(job: IndexJob, elmo: Elmo) 
 
 
 def test_what_cannot_be_asked_is_told_at_once(job: IndexJob, elmo: Elmo) -> None:
-    with pytest.raises(ConfigError, match="a usage has one vector"):
+    with pytest.raises(ConfigError, match="several vectors per usage"):
         replace(job, layers="all")
-    with pytest.raises(ConfigError, match="a sample needs to read the text twice"):
+    with pytest.raises(ConfigError, match="limit reads the text twice"):
         replace(job, inputs=("-",), limit=3)
     with pytest.raises(DataError, match="no such file"):
         build_index(replace(job, inputs=("nowhere.txt",)), elmo)
     assert not job.out.exists()
-    with pytest.raises(DataError, match="make an index with elmo index"):
+    with pytest.raises(DataError, match="build an index with elmo index"):
         Index(job.out)
+
+
+def test_lengths_of_a_shard_are_exact_and_need_no_wide_copy_of_its_vectors() -> None:
+    vectors = np.random.default_rng(0).normal(size=(100_000, 64)).astype(np.float16)
+    vectors[0] = 0
+    _compute_norms(vectors[:1])
+    tracemalloc.start()
+    try:
+        found = _compute_norms(vectors)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < vectors.nbytes  # in float64 they have four times as many bytes
+    assert np.array_equal(found, np.linalg.norm(vectors.astype(np.float64), axis=1).astype(np.float32))

@@ -87,7 +87,7 @@ def test_sentences_may_differ_in_columns_but_lines_of_one_may_not(tmp_path: Path
     path = columns(tmp_path, "a\tX\n\nb\tY\t(V*)\nc\tZ\t*\n")
     assert read_labelled(path, 2).labels == ["X", "Y", "Z"]
     columns(tmp_path, "a\tX\n\nb\tY\t(V*)\nc\tZ\n")
-    with pytest.raises(DataError, match=r"a\.tsv:4: expected 3 columns parted by tabs, .* found 2"):
+    with pytest.raises(DataError, match=r"a\.tsv:4: expected 3 columns separated by tabs, .* found 2"):
         read_labelled(path, 2)
 
 
@@ -122,7 +122,7 @@ def test_a_folder_is_read_file_by_file(tmp_path: Path) -> None:
         ("", 2, DataError, r"a\.tsv: expected labels in column 2, found no words"),
         ("\n \n", 2, DataError, "found no words"),
         ("\n \n", "upos", DataError, r"a\.tsv: expected labels in column upos, found no words"),
-        ("a\tX\nb\n", 2, DataError, r"a\.tsv:2: expected 2 columns parted by tabs, .*, found 1"),
+        ("a\tX\nb\n", 2, DataError, r"a\.tsv:2: expected 2 columns separated by tabs, .*, found 1"),
         ("a X\n\nb\n", 2, DataError, r"a\.tsv:3: expected 2 columns or more parted by spaces, found 1"),
         ("a\tX\nb\t\n", 2, DataError, r"a\.tsv:2: expected a label in column 2, found nothing"),
         ("\tX\n", 2, DataError, r"a\.tsv:1: expected a word in column 1, found nothing"),
@@ -159,7 +159,7 @@ def test_columns_that_conllu_has_not_are_named(
 
 def test_broken_conllu_is_refused_with_its_place(tmp_path: Path) -> None:
     path = columns(tmp_path, "1\tHe\tPRON\n", "b.conllu")
-    with pytest.raises(DataError, match=r"b\.conllu:1: expected 10 columns parted by tabs, found 3"):
+    with pytest.raises(DataError, match=r"b\.conllu:1: expected 10 columns separated by tabs, found 3"):
         read_labelled(path, "upos")
     columns(tmp_path, CONLLU.replace("\tPART\t", "\t\t"), "b.conllu")
     with pytest.raises(DataError, match=r"b\.conllu:5: expected a label or _ in column upos, found nothing"):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmo.lexicon import search
-from elmo.lexicon.search import Block, nearest
+from elmo.lexicon.search import VectorBlock, find_nearest
 
 
 def cosines_of(queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -18,13 +18,13 @@ def cosines_of(queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return asked @ unit.T
 
 
-def blocks(rows: np.ndarray, sizes: list[int], left_out: set[int]) -> list[Block]:
+def blocks(rows: np.ndarray, sizes: list[int], left_out: set[int]) -> list[VectorBlock]:
     found, at = [], 0
     for size in [*sizes, len(rows)]:
         part = rows[at : at + size]
         mask = np.array([at + n in left_out for n in range(len(part))], dtype=bool)
         norms = np.linalg.norm(part, axis=1).astype(np.float32)
-        found.append(Block(at, part, norms, mask if left_out else None))
+        found.append(VectorBlock(at, part, norms, mask if left_out else None))
         at += len(part)
     return found
 
@@ -45,7 +45,7 @@ def test_the_nearest_are_those_of_a_full_sort(
     rows = random.standard_normal((n_rows, 5)).astype(np.float32)
     queries = random.standard_normal((n_queries, 5)).astype(np.float32)
     left_out = set(random.integers(0, n_rows, n_left_out).tolist())
-    found = nearest(queries, blocks(rows, sizes, left_out), k)
+    found = find_nearest(queries, blocks(rows, sizes, left_out), k)
     cosines = cosines_of(queries, rows)
     cosines[:, sorted(left_out)] = -np.inf
     n_there = min(k, n_rows - len(left_out))
@@ -61,30 +61,30 @@ def test_rows_that_come_ever_nearer_are_all_seen() -> None:
     """The worst order there is: every block holds better ones."""
     angles = np.linspace(1.5, 0.1, 2000)
     rows = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-    found = nearest(np.array([[1.0, 0.0]], np.float32), blocks(rows, [100] * 15, set()), 3)
+    found = find_nearest(np.array([[1.0, 0.0]], np.float32), blocks(rows, [100] * 15, set()), 3)
     assert found.numbers.tolist() == [[1999, 1998, 1997]]
 
 
 def test_small_blocks_and_many_queries_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(0)
     rows, queries = random.standard_normal((500, 4)), random.standard_normal((30, 4))
-    whole = nearest(queries, blocks(rows, [], set()), 7).numbers
+    whole = find_nearest(queries, blocks(rows, [], set()), 7).numbers
     monkeypatch.setattr(search, "BLOCK_ROWS", 33)
     monkeypatch.setattr(search, "BLOCK_QUERIES", 4)
-    assert np.array_equal(nearest(queries, blocks(rows, [], set()), 7).numbers, whole)
+    assert np.array_equal(find_nearest(queries, blocks(rows, [], set()), 7).numbers, whole)
 
 
 def test_zeros_are_like_nothing_and_no_query_gives_nothing() -> None:
     rows = np.array([[0.0, 0.0], [1.0, 0.0], [-1.0, 0.0]], np.float32)
-    found = nearest(np.array([[1.0, 0.0]], np.float32), blocks(rows, [], set()), 3)
+    found = find_nearest(np.array([[1.0, 0.0]], np.float32), blocks(rows, [], set()), 3)
     assert found.numbers.tolist() == [[1, 0, 2]]
     assert found.cosines.tolist() == [[1.0, 0.0, -1.0]]
-    assert nearest(np.zeros((0, 2), np.float32), blocks(rows, [], set()), 3).numbers.shape == (0, 3)
+    assert find_nearest(np.zeros((0, 2), np.float32), blocks(rows, [], set()), 3).numbers.shape == (0, 3)
 
 
 def test_of_rows_that_are_equally_near_the_first_are_taken() -> None:
     rows = np.tile(np.array([[1.0, 0.0], [0.0, 1.0]], np.float32), (300, 1))
-    found = nearest(np.array([[2.0, 0.0]], np.float32), blocks(rows, [200, 200], set()), 5)
+    found = find_nearest(np.array([[2.0, 0.0]], np.float32), blocks(rows, [200, 200], set()), 5)
     assert found.numbers.tolist() == [[0, 2, 4, 6, 8]]
 
 
@@ -96,14 +96,14 @@ def test_whatever_looks_come_first_the_nearest_are_found(
 ) -> None:
     """Rows as near to each other as half of their digits, or all, or as any are."""
     monkeypatch.setattr(search, "has_bfloat16", lambda: has_units)
-    monkeypatch.setattr(search, "MEASURED_SHARE", share)
+    monkeypatch.setattr(search, "MAX_CANDIDATE_SHARE", share)
     monkeypatch.setattr(search, "BLOCK_ROWS", 400)
     random = np.random.default_rng(1)
     centres = random.standard_normal((7, 24))
     rows = (centres[random.integers(0, 7, 3000)] + spread * random.standard_normal((3000, 24))).astype("f4")
     queries = rows[:40] + np.float32(spread)
     left_out = set(range(0, 200, 3))
-    found = nearest(queries, blocks(rows, [1000, 500], left_out), 12)
+    found = find_nearest(queries, blocks(rows, [1000, 500], left_out), 12)
     cosines = cosines_of(queries, rows)
     cosines[:, sorted(left_out)] = -np.inf
     best = -np.sort(-cosines, axis=1)[:, :12]
@@ -116,16 +116,16 @@ def test_a_rough_look_is_enough_where_rows_lie_apart(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(search, "has_bfloat16", lambda: True)
     monkeypatch.setattr(search, "BLOCK_ROWS", 512)
     taken: list[torch.dtype] = []
-    times = search._Rows.times
+    scores = search._UnitRows.scores
 
-    def counted(self: search._Rows, turned: torch.Tensor) -> torch.Tensor:
-        taken.append(turned.dtype)
-        return times(self, turned)
+    def counted(self: search._UnitRows, queries: torch.Tensor) -> torch.Tensor:
+        taken.append(queries.dtype)
+        return scores(self, queries)
 
-    monkeypatch.setattr(search._Rows, "times", counted)
+    monkeypatch.setattr(search._UnitRows, "scores", counted)
     random = np.random.default_rng(0)
     rows = random.standard_normal((4096, 64)).astype("f4")
-    found = nearest(rows[:8], blocks(rows, [], set()), 5)
+    found = find_nearest(rows[:8], blocks(rows, [], set()), 5)
     assert taken.count(torch.float32) <= 1
     assert taken.count(torch.bfloat16) == 8
     best = np.argsort(-cosines_of(rows[:8], rows), axis=1)[:, :5]
@@ -143,9 +143,9 @@ def test_copies_in_later_blocks_never_take_the_place_of_the_first(
     others[::400] = one
     rows = np.concatenate([np.repeat(one, 640, axis=0), others]).astype("f4")
     query = (one + 0.3 * random.standard_normal((1, 320))).astype("f4")
-    alone = nearest(query, blocks(rows, [640, 700], set()), 5)
+    alone = find_nearest(query, blocks(rows, [640, 700], set()), 5)
     assert alone.numbers.tolist() == [[0, 1, 2, 3, 4]]
-    with_others = nearest(np.concatenate([query, rows[650:850]]), blocks(rows, [640, 700], set()), 5)
+    with_others = find_nearest(np.concatenate([query, rows[650:850]]), blocks(rows, [640, 700], set()), 5)
     assert np.array_equal(with_others.numbers[:1], alone.numbers)
     assert np.array_equal(with_others.cosines[:1], alone.cosines)
 
@@ -154,9 +154,9 @@ def test_copies_in_later_blocks_never_take_the_place_of_the_first(
 def test_rows_of_no_numbers_are_not_found_and_hide_no_others(n_broken: int) -> None:
     random = np.random.default_rng(3)
     rows = random.standard_normal((600, 8)).astype("f4")
-    whole = nearest(rows[:3], blocks(rows, [200, 200], set(range(100, 100 + n_broken))), 7).numbers
+    whole = find_nearest(rows[:3], blocks(rows, [200, 200], set(range(100, 100 + n_broken))), 7).numbers
     rows[100 : 100 + n_broken, 2] = np.nan
-    assert np.array_equal(nearest(rows[:3], blocks(rows, [200, 200], set()), 7).numbers, whole)
+    assert np.array_equal(find_nearest(rows[:3], blocks(rows, [200, 200], set()), 7).numbers, whole)
 
 
 def test_a_rough_score_is_never_farther_off_than_is_said() -> None:
@@ -168,4 +168,4 @@ def test_a_rough_score_is_never_farther_off_than_is_said() -> None:
         )
         b = torch.cat([b, a])  # cosines of 1 are rounded the most
         rough = (a.bfloat16() @ b.T.bfloat16()).double()
-        assert (rough - a @ b.T).abs().max() <= search._rough_error(width)
+        assert (rough - a @ b.T).abs().max() <= search._bfloat16_error(width)

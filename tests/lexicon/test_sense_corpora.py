@@ -12,7 +12,7 @@ import pytest
 from elmo.errors import DataError
 from elmo.lexicon.sense_corpora import Instance, SenseSentence, read_gold, read_senses, score
 from elmo.lexicon.usages import find_marked_usages
-from elmo.text.tokenizers import tokenizer
+from elmo.text.tokenizers import load_tokenizer
 
 WORDS: list[dict[str, Any]] = [
     {"w": "The", "pos": "DT"},
@@ -172,7 +172,7 @@ def test_gold_keys_are_read_by_id(tmp_path: Path) -> None:
 
 
 def test_marked_words_of_a_text_are_instances_of_unknown_lemma() -> None:
-    usages = find_marked_usages(tokenizer("en"), "By [[New York]]'s [[banks]].")
+    usages = find_marked_usages(load_tokenizer("en"), "By [[New York]]'s [[banks]].")
     found = SenseSentence.of_usages(usages, pos="noun")
     assert found.tokens.text == "By New York's banks."
     assert [found.word(each) for each in found.instances] == ["New York", "banks"]

@@ -20,7 +20,7 @@ from elmo.cli import senses as cli_senses
 from elmo.cli.report import Report
 from elmo.embed.elmo import Elmo
 from elmo.formats import native
-from elmo.lexicon.build_index import IndexJob, build_index
+from elmo.lexicon.indexing import IndexJob, build_index
 from tests.formats.tiny import WORDS, tiny_model
 
 MONEY = ("the bank lent us money at once {}", "money is in the bank , {}", "a loan of money by the bank {}")
@@ -98,7 +98,7 @@ def test_names_leave_out_the_word_itself_punctuation_and_what_occurs_once() -> N
 
 def test_contexts_of_a_single_word_give_no_names() -> None:
     items = [
-        Usage(Tokens.given(words), k, k + 1) for k, words in ((1, ["the", "bank"]), (0, ["bank", "the"]))
+        Usage(Tokens.from_words(words), k, k + 1) for k, words in ((1, ["the", "bank"]), (0, ["bank", "the"]))
     ]
     assert context_names([items[:1] * 5, items[1:] * 5]) == [(), ()]
 

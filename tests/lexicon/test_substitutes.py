@@ -1,8 +1,10 @@
-"""Substitutes: what both softmaxes say of a place, combined as the formulas say, by lemma."""
+"""Substitutes: language models, lemmas and formulas, the command, and substitute vectors."""
 
 from __future__ import annotations
 
+import builtins
 import json
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -15,15 +17,21 @@ from elmo.cli import substitutes as cli
 from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, DataError, StateError
 from elmo.formats import native
-from elmo.lexicon.substitutes import LemmaTable, Lemmatizer
-from elmo.lexicon.substitutes import ContextPredictor
-from elmo.lexicon.substitutes import Substituter, rank, substitutes
+from elmo.lexicon.substitutes import (
+    ContextPredictor,
+    LemmaTable,
+    Lemmatizer,
+    Substituter,
+    Substitutes,
+    embed_substitutes,
+    find_substitutes,
+    tokenizer_language,
+)
 from elmo.lexicon.usages import Usage, find_marked_usage
-from elmo.predict.scores import scores
+from elmo.predict.score_sentences import score_sentences
 from elmo.text.tokenizers import Tokens
+from tests.embed.sentences import tiny_elmo
 from tests.formats.tiny import tiny_model
-
-pytest.importorskip("simplemma")
 
 WORDS = ("<S>", "</S>", "<UNK>", "the", ",", "bank", "Bank", "banks", "river", "rivers", "shore", "money",
          "1995", "1996", "New", "York", "went", "go", "河岸", "银行", "了")  # fmt: skip
@@ -32,6 +40,7 @@ SENTENCE = "I sat by the [[bank]] of the river ."
 
 @pytest.fixture(scope="module")
 def elmo() -> Elmo:
+    pytest.importorskip("simplemma")
     return Elmo(tiny_model(softmax=True, warm=True, words=WORDS))
 
 
@@ -39,12 +48,18 @@ def usage(elmo: Elmo, sentence: str = SENTENCE) -> Usage:
     return find_marked_usage(elmo.tokenizer, sentence)
 
 
+def substitutes(elmo: Elmo, sentence: str, **options: Any) -> Substitutes:
+    """Return the substitutes of one sentence."""
+    (found,) = find_substitutes(elmo, [sentence], **options)
+    return found
+
+
 def test_a_place_is_predicted_as_its_word_was_scored(elmo: Elmo) -> None:
     sentence = ["the", "river", *["bank"] * 200, "shore"]  # longer than a window
     for start in ("zero", "warm"):
-        (scored,) = scores(elmo, [sentence], start=start)
-        usages = [Usage(Tokens.given(sentence), k, k + 1) for k in (0, 1, 127, 128, 129, 202)]
-        for found in ContextPredictor(elmo, start=start)(usages):
+        (scored,) = score_sentences(elmo, [sentence], start=start)
+        usages = [Usage(Tokens.from_words(sentence), k, k + 1) for k in (0, 1, 127, 128, 129, 202)]
+        for found in ContextPredictor(elmo, start=start).predict(usages):
             k, row = found.usage.begin, WORDS.index(found.usage.word)
             assert found.forward is not None and found.backward is not None  # noqa: PT018
             assert scored.forward is not None and scored.backward is not None  # noqa: PT018
@@ -54,7 +69,7 @@ def test_a_place_is_predicted_as_its_word_was_scored(elmo: Elmo) -> None:
 
 
 def test_the_word_itself_is_not_read(elmo: Elmo) -> None:
-    found = ContextPredictor(elmo)(usage(elmo, f"the [[{word}]] of") for word in ("bank", "river"))
+    found = ContextPredictor(elmo).predict(usage(elmo, f"the [[{word}]] of") for word in ("bank", "river"))
     one, other = found
     np.testing.assert_array_equal(one.forward, other.forward)
     np.testing.assert_array_equal(one.backward, other.backward)
@@ -62,16 +77,16 @@ def test_the_word_itself_is_not_read(elmo: Elmo) -> None:
 
 def test_many_places_have_the_bits_that_each_has_alone(elmo: Elmo) -> None:
     texts = [f"the {'river ' * k}[[bank]] of money" for k in range(140)]  # more than are read at once
-    together = list(ContextPredictor(elmo)(usage(elmo, text) for text in texts))
+    together = list(ContextPredictor(elmo).predict(usage(elmo, text) for text in texts))
     for k in (0, 1, 77, 139):
-        (alone,) = ContextPredictor(elmo)([usage(elmo, texts[k])])
+        (alone,) = ContextPredictor(elmo).predict([usage(elmo, texts[k])])
         np.testing.assert_array_equal(together[k].forward, alone.forward)
         np.testing.assert_array_equal(together[k].backward, alone.backward)
 
 
 def expected(elmo: Elmo, combine: str, *, beta: float, temperature: float) -> dict[str, float]:
     """The formulas, word by word; the forms of a lemma summed."""
-    (found,) = ContextPredictor(elmo)([usage(elmo)])
+    (found,) = ContextPredictor(elmo).predict([usage(elmo)])
     assert found.forward is not None and found.backward is not None  # noqa: PT018
     assert elmo.softmax is not None
     lemmas = Lemmatizer("en")
@@ -107,21 +122,21 @@ def expected(elmo: Elmo, combine: str, *, beta: float, temperature: float) -> di
 def test_probabilities_are_those_of_the_formulas(elmo: Elmo, combine: Any) -> None:
     found = substitutes(elmo, SENTENCE, combine=combine, n=100, beta=0.7, temperature=0.2)
     wanted = expected(elmo, combine, beta=0.7, temperature=0.2)
-    assert {one.lemma: one.probability for one in found.found} == pytest.approx(wanted, rel=1e-4)
-    shares = [one.probability for one in found.found]
+    assert {one.lemma: one.probability for one in found.items} == pytest.approx(wanted, rel=1e-4)
+    shares = [one.probability for one in found.items]
     assert shares == sorted(shares, reverse=True)
     fewer = substitutes(elmo, SENTENCE, combine=combine, n=2, beta=0.7, temperature=0.2)
-    assert fewer.found == found.found[:2]
+    assert fewer.items == found.items[:2]
 
 
 def test_each_lemma_stands_once_by_its_best_form_and_the_target_not_at_all(elmo: Elmo) -> None:
-    found = substitutes(elmo, SENTENCE, n=100, combine="forward").found
+    found = substitutes(elmo, SENTENCE, n=100, combine="forward").items
     lemmas = [one.lemma for one in found]
     assert len(lemmas) == len(set(lemmas))
     assert "bank" not in lemmas
     assert not {"<S>", "</S>", "<UNK>", ",", "1995"} & {one.word for one in found}
     (river,) = [one for one in found if one.lemma == "river"]
-    (place,) = ContextPredictor(elmo)([usage(elmo)])
+    (place,) = ContextPredictor(elmo).predict([usage(elmo)])
     assert place.forward is not None
     by_form = {form: float(np.exp(place.forward[WORDS.index(form)])) for form in ("river", "rivers")}
     assert river.word == max(by_form, key=lambda form: by_form[form])
@@ -129,17 +144,17 @@ def test_each_lemma_stands_once_by_its_best_form_and_the_target_not_at_all(elmo:
 
 
 def test_numbers_and_marks_stand_for_their_own_kind(elmo: Elmo) -> None:
-    years = {one.word for one in substitutes(elmo, "in [[1995]] he", n=100).found}
+    years = {one.word for one in substitutes(elmo, "in [[1995]] he", n=100).items}
     assert "1996" in years
     assert not {"1995", ","} & years
-    assert "," in {one.word for one in substitutes(elmo, "in [[;]] he", n=100, combine="mean").found}
+    assert "," in {one.word for one in substitutes(elmo, "in [[;]] he", n=100, combine="mean").items}
 
 
 def test_a_phrase_gives_way_as_a_whole(elmo: Elmo) -> None:
     found = substitutes(elmo, "in [[New York]] he sat", n=100)
     assert found.usage.word == "New York"
-    (place,) = ContextPredictor(elmo)([usage(elmo, "in [[the]] he sat")])
-    (phrase,) = ContextPredictor(elmo)([found.usage])
+    (place,) = ContextPredictor(elmo).predict([usage(elmo, "in [[the]] he sat")])
+    (phrase,) = ContextPredictor(elmo).predict([found.usage])
     np.testing.assert_array_equal(place.forward, phrase.forward)
     np.testing.assert_array_equal(place.backward, phrase.backward)
 
@@ -148,44 +163,44 @@ def test_an_unknown_target_is_judged_by_its_context_alone(
     elmo: Elmo, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = substitutes(elmo, "the [[zzxq]] of", n=3, beta=0.0)
-    assert "has no form of 'zzxq'" in caplog.text
+    assert "'zzxq' is not in the vocabulary; ranking by context only" in caplog.text
     product = substitutes(elmo, "the [[zzxq]] of", n=3, combine="product")
-    assert [one.similarity for one in found.found] == [None] * 3
-    assert found.found[0].lemma == product.found[0].lemma
+    assert [one.similarity for one in found.items] == [None] * 3
+    assert found.items[0].lemma == product.items[0].lemma
 
 
 def test_candidates_are_ranked_as_they_would_be_found(elmo: Elmo, caplog: pytest.LogCaptureFixture) -> None:
     found = substitutes(elmo, SENTENCE, n=100)
     given = ["zzxq", "Rivers", "going", "shore", "money shore", "qq ww", "shore-zzxq", "<UNK>"]
-    ranked = rank(elmo, SENTENCE, given)
-    by_name = {one.candidate: one for one in ranked.found}
+    ranked = substitutes(elmo, SENTENCE, candidates=given)
+    by_name = {one.candidate: one for one in ranked.items}
     assert set(by_name) == set(given)
-    assert [one.candidate for one in ranked.found[-3:]] == ["zzxq", "qq ww", "<UNK>"]
-    assert [one.is_known for one in ranked.found] == [True] * 5 + [False] * 3
-    assert "no part of 'zzxq', 'qq ww', '<UNK>'" in caplog.text
-    order = [one.lemma for one in found.found if one.lemma in ("river", "go", "shore")]
-    assert [one.lemma for one in ranked.found if one.candidate in ("Rivers", "going", "shore")] == order
-    assert sum(one.probability for one in ranked.found) == pytest.approx(1)
-    shares = {one.lemma: one.probability for one in found.found}
+    assert [one.candidate for one in ranked.items[-3:]] == ["zzxq", "qq ww", "<UNK>"]
+    assert [one.is_known for one in ranked.items] == [True] * 5 + [False] * 3
+    assert "not in the vocabulary, ranked last: 'zzxq', 'qq ww', '<UNK>'" in caplog.text
+    order = [one.lemma for one in found.items if one.lemma in ("river", "go", "shore")]
+    assert [one.lemma for one in ranked.items if one.candidate in ("Rivers", "going", "shore")] == order
+    assert sum(one.probability for one in ranked.items) == pytest.approx(1)
+    shares = {one.lemma: one.probability for one in found.items}
     scale = by_name["shore"].probability / shares["shore"]
     mean = math.sqrt(shares["money"] * shares["shore"]) * scale
     assert by_name["money shore"].probability == pytest.approx(mean, rel=1e-4)
     assert by_name["shore-zzxq"].probability == pytest.approx(by_name["shore"].probability)
     with pytest.raises(DataError, match="found the string 'shore'"):
-        rank(elmo, SENTENCE, "shore")
+        substitutes(elmo, SENTENCE, candidates="shore")
     with pytest.raises(DataError, match="candidate 2: expected a word"):
-        rank(elmo, SENTENCE, ["shore", " "])
+        substitutes(elmo, SENTENCE, candidates=["shore", " "])
 
 
 def test_a_model_of_one_direction_works_with_it_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     metadata = {"training": {"directions": "backward"}}
     one_way = Elmo(tiny_model(softmax=True, words=WORDS, metadata=metadata))
     found = substitutes(one_way, SENTENCE, combine="product")
-    assert "trained backward only" in caplog.text
-    assert {one.forward for one in found.found} == {None}
+    assert "only has the backward direction" in caplog.text
+    assert {one.forward for one in found.items} == {None}
     backward = substitutes(one_way, SENTENCE, combine="backward")
-    assert [one.word for one in found.found] == [one.word for one in backward.found]
-    with pytest.raises(ConfigError, match="other direction only"):
+    assert [one.word for one in found.items] == [one.word for one in backward.items]
+    with pytest.raises(ConfigError, match="only has the backward direction"):
         substitutes(one_way, SENTENCE, combine="forward")
 
 
@@ -204,19 +219,18 @@ def test_what_cannot_be_is_refused(elmo: Elmo) -> None:
         substitutes(Elmo(tiny_model()), SENTENCE)
     with pytest.raises(StateError, match="no warm state"):
         substitutes(Elmo(tiny_model(softmax=True)), SENTENCE, start="warm")
-    with pytest.raises(DataError, match="which word is meant"):
+    with pytest.raises(DataError, match="no word is marked"):
         substitutes(elmo, "the bank")
     with pytest.raises(DataError, match="candidates for 1 usages, found 0"):
         Substituter(elmo).rank([usage(elmo)], [])
 
 
 def test_a_vocabulary_without_the_target_has_its_lemmas_vector(elmo: Elmo) -> None:
-    assert elmo.vocab is not None and elmo.softmax is not None  # noqa: PT018
-    entries = LemmaTable(elmo, Lemmatizer("en"), vocab=elmo.vocab, softmax=elmo.softmax)
-    found = entries.similarities(["going"])  # went and go are there
+    table = LemmaTable(elmo, Lemmatizer("en"), ContextPredictor(elmo))
+    found = table.similarities(["going"])  # went and go are there
     assert found is not None
     assert {WORDS[k] for k in np.argsort(-found)[:2]} == {"went", "go"}
-    own = entries.similarities(["BANKS"])
+    own = table.similarities(["BANKS"])
     assert own is not None
     assert own[WORDS.index("banks")] == pytest.approx(1, abs=1e-5)
 
@@ -226,7 +240,7 @@ def test_chinese_works(caplog: pytest.LogCaptureFixture) -> None:
     chinese = Elmo(tiny_model(softmax=True, words=WORDS), tokenizer="zh")
     found = substitutes(chinese, "我坐在[[河岸]]上。", n=100)
     assert found.usage.word == "河岸"
-    words = {one.word for one in found.found}
+    words = {one.word for one in found.items}
     assert {"银行", "了"} <= words
     assert "河岸" not in words
     assert "rivers" in words or "river" in words  # English forms stay apart: Chinese has no lemmas
@@ -239,14 +253,15 @@ def test_a_word_that_the_vocabulary_has_not_is_told_once(
     substituter = Substituter(elmo, language="en")
     usages = [find_marked_usage(elmo.tokenizer, f"the [[zzxq]] {k}") for k in range(5)]
     list(substituter.substitutes(usages, n=1))
-    assert caplog.text.count("has no form of 'zzxq'") == 1
+    assert caplog.text.count("'zzxq' is not in the vocabulary") == 1
     caplog.clear()
     substituter.rank(usages, [["river", "qqww"]] * 5)
-    assert caplog.text.count("no part of 'qqww'") == 1
+    assert caplog.text.count("ranked last: 'qqww'") == 1
 
 
 @pytest.fixture
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
+    pytest.importorskip("simplemma")
     native.write(tiny_model(softmax=True, words=WORDS), tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     app = typer.Typer(pretty_exceptions_enable=False)
@@ -285,3 +300,107 @@ def test_the_command_ranks_candidates_of_a_list_or_file(
     assert len(lines) == 4
     assert lines[-1].split() == ["unknown", "zzxq"]
     assert any(line.endswith("shore  (shores)") for line in lines)
+
+
+# --- Lemmas -----------------------------------------------------------------------------------------
+
+
+def test_forms_of_a_word_have_one_lemma_in_small_letters() -> None:
+    pytest.importorskip("simplemma")
+    lemmas = Lemmatizer("en")
+    assert lemmas.has_table
+    assert {lemmas(form) for form in ("bank", "banks", "Banks", "BANKS")} == {"bank"}
+    assert [lemmas(form) for form in ("went", "children", "", "zzxq")] == ["go", "child", "", "zzxq"]
+    assert Lemmatizer("de")("Häuser") == "haus"
+    assert Lemmatizer("en-GB")("banks") == "bank"
+
+
+def test_chinese_words_stay_and_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="elmo"):
+        assert Lemmatizer("zh")("银行们") == "银行们"
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("language", "message"),
+    [("qq", "does not support the language 'qq'"), (None, "the tokenizer has no language")],
+)
+def test_a_language_without_a_table_is_told_once(
+    caplog: pytest.LogCaptureFixture, language: str | None, message: str
+) -> None:
+    pytest.importorskip("simplemma")
+    lemmas = Lemmatizer(language)
+    assert [lemmas(word) for word in ("Banks", "banks")] == ["banks", "banks"]
+    assert not lemmas.has_table
+    (record,) = caplog.records
+    assert message in record.getMessage()
+
+
+def test_without_simplemma_a_word_is_its_own_lemma(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any, **options: Any) -> Any:
+        if name == "simplemma":
+            raise ImportError(name)
+        return real(name, *rest, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert Lemmatizer("en")("Banks") == "banks"
+    (record,) = caplog.records
+    assert "pip install 'pyelmo[lexicon]'" in record.getMessage()
+
+
+def test_the_language_is_that_of_the_tokeniser() -> None:
+    model = tiny_model(softmax=True)
+    found = [tokenizer_language(Elmo(model, tokenizer=name)) for name in ("en", "zh", "whitespace")]
+    assert found == ["en", "zh", None]
+    assert tokenizer_language(Elmo(model, tokenizer=str.split)) is None  # pyright: ignore[reportArgumentType]
+
+
+# --- Substitute vectors -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def plain_elmo() -> Elmo:
+    return tiny_elmo(softmax=True)
+
+
+def usage_of(*tokens: str, at: int = 1) -> Usage:
+    return Usage(Tokens.from_words(tokens), at, at + 1)
+
+
+def test_a_vector_is_the_mean_of_the_words_expected_there(plain_elmo: Elmo) -> None:
+    usages = [usage_of("the", "bank", "river"), usage_of("x", "y", "z", at=0)]
+    found = embed_substitutes(plain_elmo, usages)
+    assert plain_elmo.softmax is not None
+    weight = plain_elmo.softmax.weight.numpy()
+    units = weight / np.linalg.norm(weight, axis=1, keepdims=True)
+    for vector, one in zip(found.vectors, ContextPredictor(plain_elmo).predict(usages), strict=True):
+        assert one.forward is not None and one.backward is not None  # noqa: PT018
+        odds = np.exp((one.forward + one.backward) / 2) * np.arange(1, len(weight) + 1)
+        odds[:3] = 0  # boundaries and the unknown word
+        assert np.allclose(vector, odds @ units / odds.sum(), atol=1e-6)
+
+
+def test_only_the_place_counts_not_the_word(plain_elmo: Elmo) -> None:
+    a, b = embed_substitutes(
+        plain_elmo, [usage_of("the", "bank", "river"), usage_of("the", "Café", "river")]
+    ).vectors
+    assert np.array_equal(a, b)
+
+
+def test_many_usages_give_what_each_gives_alone(plain_elmo: Elmo) -> None:
+    usages = [usage_of("a" * k, "bank", "river") for k in range(1, 140)]
+    heard: list[int] = []
+    together = embed_substitutes(plain_elmo, usages, on_progress=heard.append).vectors
+    assert heard[-1] == len(usages)
+    for k in (0, 70, 138):
+        assert np.allclose(embed_substitutes(plain_elmo, [usages[k]]).vectors[0], together[k], atol=1e-6)
+    assert embed_substitutes(plain_elmo, []).vectors.shape == (0, together.shape[1])
+
+
+def test_a_model_without_softmax_is_refused() -> None:
+    with pytest.raises(ConfigError, match="has no softmax"):
+        embed_substitutes(tiny_elmo(), [usage_of("a", "b")])

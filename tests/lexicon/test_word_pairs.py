@@ -22,13 +22,12 @@ from elmo.embed.encoding import similarity
 from elmo.errors import DataError, ElmoError, OutputError
 from elmo.formats import native
 from elmo.lexicon.word_pairs import (
+    LabeledPairs,
     best_threshold,
-    judge,
-    pair_similarities,
-    read_gold,
+    compare_pairs,
+    find_wic_files,
     read_pairs,
-    wic_parts,
-    wilson,
+    wilson_interval,
 )
 from tests.formats.tiny import tiny_model
 
@@ -60,15 +59,19 @@ def wic(tmp_path: Path) -> Path:
 
 def test_each_pair_has_the_cosine_of_its_two_words(elmo: Elmo, wic: Path) -> None:
     pairs = read_pairs(wic / "train.data.txt")
-    assert [(pair.word, pair.first.word, pair.second.word) for pair in pairs][2] == ("河岸", "河岸", "河岸")
-    found = pair_similarities(elmo, pairs, layers="all")
+    assert [(pair.word, pair.first.word, pair.second.word) for pair in pairs.pairs][2] == (
+        "河岸",
+        "河岸",
+        "河岸",
+    )
+    found = compare_pairs(elmo, pairs, layers="all")
     assert list(found.cosines) == ["0", "1", "2", "average"]
     for layer, cosines in found.cosines.items():
         choice = int(layer) if layer.isdigit() else "average"
         a, b = elmo.encode([["the", "bank", "lent"], ["I", "sat", "by", "bank"]], layers=choice)
         assert math.isclose(cosines[0], similarity(a.vectors[1], b.vectors[3]), rel_tol=1e-6)
         assert math.isclose(cosines[1], 1.0)  # the same word in the same sentence
-        alone = pair_similarities(elmo, pairs, layers=choice).cosines
+        alone = compare_pairs(elmo, pairs, layers=choice).cosines
         assert list(alone) == [layer]
         np.testing.assert_allclose(alone[layer], cosines, rtol=1e-6)
     assert np.allclose(found.cosines["0"], 1.0)  # the token layer sees no sentence
@@ -77,8 +80,8 @@ def test_each_pair_has_the_cosine_of_its_two_words(elmo: Elmo, wic: Path) -> Non
 
 def test_progress_is_told_in_pairs(elmo: Elmo, wic: Path) -> None:
     told: list[int] = []
-    pairs = read_pairs(wic / "train.data.txt") * 100
-    found = pair_similarities(elmo, pairs, on_progress=told.append)
+    pairs = LabeledPairs(read_pairs(wic / "train.data.txt").pairs * 100)
+    found = compare_pairs(elmo, pairs, on_progress=told.append)
     assert told == [256, 300]
     assert len(found.cosines["average"]) == 300
 
@@ -99,45 +102,54 @@ def test_all_pairs_may_be_said_to_differ() -> None:
 
 
 def test_the_interval_is_wilsons() -> None:
-    low, high = wilson(8, 10)
+    low, high = wilson_interval(8, 10)
     assert (round(low, 4), round(high, 4)) == (0.4902, 0.9433)  # as scipy's binomtest(8, 10)
-    assert wilson(0, 5)[0] == pytest.approx(0.0, abs=1e-12)
-    assert wilson(5, 5)[1] == pytest.approx(1.0, abs=1e-12)
+    assert wilson_interval(0, 5)[0] == pytest.approx(0.0, abs=1e-12)
+    assert wilson_interval(5, 5)[1] == pytest.approx(1.0, abs=1e-12)
 
 
 def test_layers_are_judged_by_a_threshold_from_other_pairs(elmo: Elmo, wic: Path) -> None:
-    pairs = read_pairs(wic / "train.data.txt")
-    found = pair_similarities(elmo, pairs, layers="all")
-    gold = read_gold(wic / "train.gold.txt", n_pairs=3)
-    (token, *_, average) = judge(found, gold, tuned_on=found, tuned_is_same=gold)
+    pairs = read_pairs(wic / "train.data.txt", wic / "train.gold.txt")
+    assert pairs.is_same is not None
+    found = compare_pairs(elmo, pairs, tune=pairs, layers="all")
+    (token, *_, average) = found.judgments.values()
     assert (
         average.accuracy
         == average.tuned
-        == float(((found.cosines["average"] >= average.threshold) == gold).mean())
+        == float(((found.cosines["average"] >= average.threshold) == pairs.is_same).mean())
     )
-    assert average.interval == wilson(round(average.accuracy * 3), 3)
+    assert average.interval == wilson_interval(round(average.accuracy * 3), 3)
     assert token.layer == "0"
-    unjudged = judge(found, None, tuned_on=found, tuned_is_same=gold)
-    assert unjudged[0].accuracy is unjudged[0].interval is None
-    assert [list(one.is_same) for one in unjudged][-1] == list(average.is_same)
+    unlabeled = compare_pairs(elmo, LabeledPairs(pairs.pairs), tune=pairs, layers="all").judgments
+    assert unlabeled["0"].accuracy is unlabeled["0"].interval is None
+    assert list(unlabeled["average"].is_same) == list(average.is_same)
 
 
 def test_a_folder_gives_train_and_the_part_to_judge(wic: Path, tmp_path: Path) -> None:
-    train, part = wic_parts(wic)
-    assert train is not None
-    assert (train.data.name, part.name, part.data.name) == ("train.data.txt", "dev", "dev.data.txt.xz")
+    files = find_wic_files(wic)
+    assert files.tune is not None
+    assert files.gold is not None
+    assert [path.name for path in (*files.tune, files.data, files.gold)] == [
+        "train.data.txt", "train.gold.txt", "dev.data.txt.xz", "dev.gold.txt.xz",
+    ]  # fmt: skip
     (wic / "train.gold.txt").unlink()
-    assert wic_parts(wic)[0] is None
+    assert find_wic_files(wic).tune is None
     with pytest.raises(DataError, match=r"expected dev\.data\.txt, .* found none"):
-        wic_parts(tmp_path)
+        find_wic_files(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("bank\tN\t1-1\tthe bank", "x.txt:1: expected 5 columns .* found 4"),
-        ("bank\tN\t1,1\tthe bank\tthe bank", "x.txt:1: expected places such as 2-5 in column 3, found '1,1'"),
-        ("bank\tN\t1-2\tthe bank\tthe bank", "x.txt:1: expected a place within the 2 tokens of sentence 2"),
+        (
+            "bank\tN\t1,1\tthe bank\tthe bank",
+            "x.txt:1: expected indexes such as 2-5 .* found '1,1'",
+        ),
+        (
+            "bank\tN\t1-2\tthe bank\tthe bank",
+            "x.txt:1: expected an index below 2.* in sentence 2, found 2",
+        ),
         ("", "x.txt: expected pairs of sentences, found none"),
     ],
 )
@@ -148,14 +160,19 @@ def test_broken_pairs_are_refused_with_their_place(tmp_path: Path, line: str, me
 
 
 def test_gold_has_a_line_for_each_pair(tmp_path: Path) -> None:
-    path = tmp_path / "x.txt"
-    path.write_text("T\nF\n")
-    assert read_gold(path, n_pairs=2).tolist() == [True, False]
-    with pytest.raises(DataError, match=r"x\.txt: expected 3 lines, one a pair, found 2"):
-        read_gold(path, n_pairs=3)
-    path.write_text("T\nmaybe\n")
+    data, gold = tmp_path / "data.txt", tmp_path / "x.txt"
+    data.write_text("\n".join(DATA.splitlines()[:2]) + "\n", encoding="utf-8")
+    gold.write_text("T\nF\n")
+    labels = read_pairs(data, gold).is_same
+    assert labels is not None
+    assert labels.tolist() == [True, False]
+    gold.write_text("T\nmaybe\n")
     with pytest.raises(DataError, match=r"x\.txt:2: expected T or F, found 'maybe'"):
-        read_gold(path, n_pairs=2)
+        read_pairs(data, gold)
+    gold.write_text("T\nF\n")
+    data.write_text(DATA, encoding="utf-8")
+    with pytest.raises(DataError, match=r"x\.txt: expected 3 lines, one per pair, found 2"):
+        read_pairs(data, gold)
 
 
 def run(*arguments: str | Path) -> str:
@@ -173,7 +190,7 @@ def test_the_command_judges_a_folder_in_every_layer(wic: Path, caplog: pytest.Lo
     model, out = wic.parent / "model", wic.parent / "x.tsv"
     with caplog.at_level(logging.INFO, logger="elmo.cli"):
         lines = run(wic, "--model", model, "--layers", "all", "--out", out).splitlines()
-    assert lines[0] == "3 pairs, thresholds from 3 others"
+    assert lines[0] == "3 pairs, thresholds tuned on 3 others"
     assert [line.split()[0] for line in lines[2:]] == ["0", "1", "2", "average"]
     rows = [line.split("\t") for line in out.read_text(encoding="utf-8").splitlines()]
     assert rows[0] == ["pair", "word", "pos", "layer", "cosine", "judgement", "first", "second"]

@@ -42,7 +42,7 @@ def word(name: str, n_periods: int, *, q: float = 0.5, is_kept: bool = False) ->
 
 
 def usages_of(name: str, period: str, *, seed: int) -> Usages:
-    items = tuple(Usage(Tokens.given(["the", name, period, str(k)]), 1, 2) for k in range(6))
+    items = tuple(Usage(Tokens.from_words(["the", name, period, str(k)]), 1, 2) for k in range(6))
     return Usages(items, 5 + np.random.default_rng(seed).normal(size=(6, 8)))
 
 

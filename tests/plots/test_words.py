@@ -35,5 +35,5 @@ def test_characters_that_no_font_has_become_boxes_and_are_told(
 
 
 def test_nothing_to_draw_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="expected something to draw, found nothing"):
+    with pytest.raises(DataError, match="expected data to draw, found none"):
         draw_bars([], tmp_path / "a.png", title="t")

@@ -1,4 +1,4 @@
-"""Perplexity: sums of the scores, unknown words both ways, and what training says of the same text."""
+"""Perplexity: sums of the scores, unknown words, and the same numbers as in training."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from elmo.formats.loading import convert
 from elmo.formats.pretrained import Pretrained, SoftmaxWeights
 from elmo.model.bilm import BiLm
 from elmo.model.softmax import Softmax
-from elmo.predict.perplexity import Means, perplexity
-from elmo.predict.scores import scores
+from elmo.predict.perplexity import perplexity
+from elmo.predict.scores import Means, score_sentences
 from elmo.train import evaluate
 from elmo.train.build_corpus import build
 from elmo.train.corpus import TypeIds
@@ -34,14 +34,14 @@ def model() -> Pretrained:
     return tiny_model(softmax=True, warm=True)
 
 
-def test_figures_are_sums_of_the_scores(model: Pretrained) -> None:
+def test_perplexity_is_computed_from_the_scores(model: Pretrained) -> None:
     found = perplexity(model, TEXT)
     assert list(found.by_start) == ["zero", "warm", "carry"]
     assert (found.n_sentences, found.n_tokens, found.n_unknown) == (4, 8, 3)
     for start, both in found.by_start.items():
-        all_of_them = list(scores(model, TEXT, start=start))
+        by_sentence = list(score_sentences(model, TEXT, start=start))
         for name in ("forward", "backward"):
-            each = np.concatenate([getattr(one, name) for one in all_of_them]).astype(np.float64)
+            each = np.concatenate([getattr(one, name) for one in by_sentence]).astype(np.float64)
             assert len(each) == both.with_unknown.n_predictions == 12
             assert getattr(both.with_unknown, name) == pytest.approx(np.exp(-each.mean()), rel=1e-12)
             # dog, sat and dog again are left out; both boundaries of every sentence are not
@@ -52,15 +52,17 @@ def test_figures_are_sums_of_the_scores(model: Pretrained) -> None:
         assert found[start] is both.with_unknown
 
 
-def test_unknown_words_are_named_by_their_count(model: Pretrained) -> None:
+def test_unknown_words_are_listed_by_frequency(model: Pretrained) -> None:
     found = perplexity(model, [*TEXT, ["a", "a", "dog"]], start="zero")
     assert found.unknown_words == (("dog", 3), ("a", 2), ("sat", 1))
     assert found.unknown_rate == 6 / 11
-    assert perplexity(model, [["dog"]], start="zero", n_named=0).unknown_words == ()
+    assert perplexity(model, [["dog"]], start="zero", n_unknown_words=0).unknown_words == ()
 
 
-def test_counting_unknown_words_stays_small(model: Pretrained, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elmo.predict.perplexity._COUNTED_WORDS", 8)
+def test_counting_unknown_words_needs_bounded_memory(
+    model: Pretrained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmo.predict.perplexity._MAX_COUNTED_WORDS", 8)
     text = [["frequent", f"rare{k}"] for k in range(50)]
     found = perplexity(model, text, start="zero")
     assert found.n_unknown == 100
@@ -79,22 +81,22 @@ def test_means_of_both_directions() -> None:
     assert means.bits_per_character == pytest.approx(0.5 / math.log(2))
     one = Means(forward_nats=6.0, backward_nats=None, n_predictions=3, n_characters=18)
     assert (one.backward, one.arithmetic_mean) == (None, one.forward)
-    hopeless = Means(forward_nats=1e6, backward_nats=1e6, n_predictions=1, n_characters=0)
-    assert hopeless.forward == math.inf
-    assert json.loads(json.dumps(hopeless.to_json(), allow_nan=False))["geometric_mean"] is None
+    infinite = Means(forward_nats=1e6, backward_nats=1e6, n_predictions=1, n_characters=0)
+    assert infinite.forward == math.inf
+    assert json.loads(json.dumps(infinite.to_json(), allow_nan=False))["geometric_mean"] is None
 
 
-def test_characters_are_those_of_the_words_and_one_after_each(model: Pretrained) -> None:
+def test_characters_include_one_boundary_after_each_word(model: Pretrained) -> None:
     both = perplexity(model, TEXT, start="zero").by_start["zero"]
     as_lines = "the dog sat\nthe dog\n河岸 bank\ncafé\n"
     assert both.with_unknown.n_characters == len(as_lines)
     assert both.without_unknown.n_characters == len("the the 河岸 bank café ")
-    blank = perplexity(model, [[], ["the"]], start="zero", blank_lines_count=True)
+    blank = perplexity(model, [[], ["the"]], start="zero", blank_lines=True)
     assert blank["zero"].n_characters == len("\nthe\n")
     assert (blank["zero"].n_predictions, blank.n_tokens, blank.n_sentences) == (3, 1, 2)
 
 
-def test_one_direction_can_be_asked_for_and_is_where_only_one_was_trained(model: Pretrained) -> None:
+def test_one_direction_can_be_selected_and_is_the_default_if_only_one_was_trained(model: Pretrained) -> None:
     both = perplexity(model, TEXT, start="zero")["zero"]
     forward = perplexity(model, TEXT, start="zero", directions="forward")["zero"]
     assert (forward.forward, forward.backward) == (both.forward, None)
@@ -104,14 +106,14 @@ def test_one_direction_can_be_asked_for_and_is_where_only_one_was_trained(model:
     assert (backward.forward, backward.backward) == (None, both.backward)
 
 
-def test_progress_comes_to_all_of_the_text(model: Pretrained) -> None:
-    told: list[tuple[int, int]] = []
-    perplexity(model, [*TEXT, [], []], on_progress=lambda *counts: told.append(counts))
-    assert told == sorted(told)
-    assert told[-1] == (6, 8)
+def test_progress_reaches_the_end_of_the_text(model: Pretrained) -> None:
+    reported: list[tuple[int, int]] = []
+    perplexity(model, [*TEXT, [], []], on_progress=lambda *counts: reported.append(counts))
+    assert reported == sorted(reported)
+    assert reported[-1] == (6, 8)
 
 
-def test_a_model_may_be_a_folder_and_the_name_is_at_the_door(model: Pretrained, tmp_path: Path) -> None:
+def test_the_model_can_be_a_folder(model: Pretrained, tmp_path: Path) -> None:
     Elmo(model).save_pretrained(tmp_path / "model")
     (tmp_path / "text.txt").write_text("the dog sat\n", encoding="utf-8")
     found = elmo.perplexity(tmp_path / "model", tmp_path / "text.txt", start=("carry", "zero"))
@@ -135,8 +137,8 @@ def test_published_formats_predict_the_same(model: Pretrained, tmp_path: Path) -
     ],
     ids=["characters", "words"],
 )
-@pytest.mark.parametrize("n_rows", [1, 3, 32])
-def test_training_says_the_same_of_the_same_text(config: BiLmConfig, n_rows: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch_size", [1, 3, 32])
+def test_training_computes_the_same_perplexity(config: BiLmConfig, batch_size: int, tmp_path: Path) -> None:
     chance = np.random.default_rng(0)
     words = ["the", "bank", "of", "河岸", "café", "money", "a-very-long-word" * 9, "has", "rare", "rarer"]
     words += ["<S>", "</S>", "<UNK>"]  # which are words in a text
@@ -151,8 +153,8 @@ def test_training_says_the_same_of_the_same_text(config: BiLmConfig, n_rows: int
     objective = BiLmObjective(
         BiLm.from_config(config), Softmax(n_words=n_vocab, width=config.lstm.state_width)
     )
-    told = evaluate.perplexity(
-        objective, TypeIds(corpus, config, n_vocab), corpus.heldout, n_rows=n_rows, n_steps=7
+    expected = evaluate.perplexity(
+        objective, TypeIds(corpus, config, n_vocab), corpus.heldout, batch_size=batch_size, window=7
     )
     softmax = objective.softmax
     trained = Pretrained(
@@ -163,12 +165,12 @@ def test_training_says_the_same_of_the_same_text(config: BiLmConfig, n_rows: int
         softmax=SoftmaxWeights(softmax.rows().detach(), softmax.bias.detach()),
     )
     found = perplexity(
-        trained, tmp_path / "heldout.txt", start="carry", n_rows=n_rows, input_format="tokens"
+        trained, tmp_path / "heldout.txt", start="carry", batch_size=batch_size, input_format="tokens"
     )["carry"]
-    assert found.n_predictions == told.n_predictions
-    assert found.forward == pytest.approx(told.forward, rel=1e-5)
-    assert found.backward == pytest.approx(told.backward, rel=1e-5)
-    assert found.geometric_mean == pytest.approx(told.geometric_mean, rel=1e-5)
+    assert found.n_predictions == expected.n_predictions
+    assert found.forward == pytest.approx(expected.forward, rel=1e-5)
+    assert found.backward == pytest.approx(expected.backward, rel=1e-5)
+    assert found.geometric_mean == pytest.approx(expected.geometric_mean, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +186,7 @@ def test_training_says_the_same_of_the_same_text(config: BiLmConfig, n_rows: int
         (TEXT, {"out": "scores.tsv", "by": "letter"}, ConfigError, "letter"),
     ],
 )
-def test_what_has_no_perplexity_is_refused(
+def test_invalid_text_and_options_are_errors(
     model: Pretrained, text: Any, options: Any, kind: Any, part: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip

@@ -1,4 +1,4 @@
-"""Files of scores: every number, whatever the words are, and all of it or nothing."""
+"""Files of scores: exact numbers, escaped words, atomic writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from elmo.errors import DataError, OutputError
 from elmo.formats.pretrained import Pretrained
 from elmo.predict.perplexity import perplexity
-from elmo.predict.scores import SentenceScores, scores
+from elmo.predict.scores import SentenceScores, score_sentences
 from tests.formats.tiny import tiny_model
 
 TEXT = [["the", "dog"], ["a\tb", "c\\d", "\n", "\ud800", "", "河岸"], ["</S>"]]
@@ -28,7 +28,7 @@ def model() -> Pretrained:
 
 @pytest.fixture(scope="module")
 def known(model: Pretrained) -> list[SentenceScores]:
-    return list(scores(model, TEXT, start="carry"))
+    return list(score_sentences(model, TEXT, start="carry"))
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -41,25 +41,29 @@ def write(model: Pretrained, path: Path, **options: Any) -> None:
     assert [one.name for one in path.parent.iterdir()] == [path.name]
 
 
-def test_a_line_for_each_sentence(model: Pretrained, known: list[SentenceScores], tmp_path: Path) -> None:
+def test_by_sentence_there_is_one_line_per_sentence(
+    model: Pretrained, known: list[SentenceScores], tmp_path: Path
+) -> None:
     write(model, tmp_path / "scores.tsv", start="carry")
     found = rows(tmp_path / "scores.tsv")
     assert [row["text"] for row in found] == [" ".join(tokens) for tokens in ESCAPED]
     assert [row["sentence"] for row in found] == ["1", "2", "3"]
     assert [(row["tokens"], row["unknown"]) for row in found] == [("2", "1"), ("6", "5"), ("1", "1")]
-    write(model, tmp_path / "scores.tsv", start="carry")  # again, in its place
+    write(model, tmp_path / "scores.tsv", start="carry")  # again: replaces the file
     write_json = tmp_path / "json" / "scores.jsonl"  # in a new folder
     write(model, write_json, start="carry")
     lines = [json.loads(line) for line in write_json.read_text().splitlines()]
     assert [line["text"] for line in lines] == [" ".join(tokens) for tokens in TEXT]
-    for row, line, each in zip(found, lines, known, strict=True):
+    for row, line, scored in zip(found, lines, known, strict=True):
         for name in ("forward", "backward"):
-            expected = float(np.sum(getattr(each, name), dtype=np.float64))
+            expected = float(np.sum(getattr(scored, name), dtype=np.float64))
             assert math.isclose(float(row[name]), expected, rel_tol=1e-8)
             assert float(row[name]) == line[name]
 
 
-def test_a_line_for_each_token(model: Pretrained, known: list[SentenceScores], tmp_path: Path) -> None:
+def test_by_token_a_tsv_file_has_one_line_per_token(
+    model: Pretrained, known: list[SentenceScores], tmp_path: Path
+) -> None:
     write(model, tmp_path / "scores.tsv", start="carry", by="token")
     found = rows(tmp_path / "scores.tsv")
     assert [row["token"] for row in found] == [
@@ -67,40 +71,40 @@ def test_a_line_for_each_token(model: Pretrained, known: list[SentenceScores], t
     ]
     ahead = np.array([row["forward"] for row in found if row["forward"]], dtype=np.float32)
     behind = np.array([row["backward"] for row in found if row["backward"]], dtype=np.float32)
-    np.testing.assert_array_equal(ahead, np.concatenate([each.forward for each in known]))  # pyright: ignore
-    np.testing.assert_array_equal(behind, np.concatenate([each.backward for each in known]))  # pyright: ignore
+    np.testing.assert_array_equal(ahead, np.concatenate([scored.forward for scored in known]))  # pyright: ignore
+    np.testing.assert_array_equal(behind, np.concatenate([scored.backward for scored in known]))  # pyright: ignore
     for row in found:
         is_first, is_last = row["position"] == "0", not row["backward"]
         assert (row["forward"] == "") == is_first
         assert is_last == (row["token"] == "</S>" and row["unknown"] == "0")
 
 
-def test_a_line_of_lists_for_each_sentence(
+def test_by_token_a_json_line_has_lists(
     model: Pretrained, known: list[SentenceScores], tmp_path: Path
 ) -> None:
     write(model, tmp_path / "scores.jsonl", start="carry", by="token", directions="forward")
     lines = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
     assert [line["tokens"] for line in lines] == TEXT
-    for line, each in zip(lines, known, strict=True):
-        np.testing.assert_array_equal(np.array(line["forward"], dtype=np.float32), each.forward)
+    for line, scored in zip(lines, known, strict=True):
+        np.testing.assert_array_equal(np.array(line["forward"], dtype=np.float32), scored.forward)
         assert line["backward"] is None
-        assert line["unknown"] == each.is_unknown.tolist()
+        assert line["unknown"] == scored.is_unknown.tolist()
 
 
-def test_starts_follow_each_other_sentence_by_sentence(model: Pretrained, tmp_path: Path) -> None:
+def test_each_sentence_has_one_line_per_start_state(model: Pretrained, tmp_path: Path) -> None:
     write(model, tmp_path / "scores.tsv", start="all")
     found = [(row["sentence"], row["start"]) for row in rows(tmp_path / "scores.tsv")]
     assert found == [(str(k), start) for k in (1, 2, 3) for start in ("zero", "carry")]
 
 
-def test_where_a_sentence_stood_is_told(model: Pretrained, tmp_path: Path) -> None:
+def test_a_line_has_the_path_and_line_of_its_sentence(model: Pretrained, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("the bank\n\nthe river\n", encoding="utf-8")
     perplexity(model, tmp_path / "text.txt", start="zero", out=tmp_path / "scores.tsv")
     found = [(row["path"], row["line"]) for row in rows(tmp_path / "scores.tsv")]
     assert found == [(str(tmp_path / "text.txt"), "1"), (str(tmp_path / "text.txt"), "3")]
 
 
-def test_after_an_error_there_is_the_old_file_or_none(model: Pretrained, tmp_path: Path) -> None:
+def test_after_an_error_the_old_file_is_unchanged(model: Pretrained, tmp_path: Path) -> None:
     def text() -> Any:
         yield ["the"]
         raise DataError("no more")
@@ -114,7 +118,7 @@ def test_after_an_error_there_is_the_old_file_or_none(model: Pretrained, tmp_pat
         assert [one.read_bytes() for one in tmp_path.iterdir()] == ([] if before is None else [before])
 
 
-def test_the_input_is_never_written_over(model: Pretrained, tmp_path: Path) -> None:
+def test_the_output_never_replaces_the_input(model: Pretrained, tmp_path: Path) -> None:
     (tmp_path / "text.tsv").write_text("the bank\n")
     for text in (tmp_path / "text.tsv", [tmp_path], tmp_path / "*.tsv"):
         with pytest.raises(OutputError, match="one of the inputs"):

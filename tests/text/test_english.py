@@ -9,7 +9,7 @@ import time
 import pytest
 from hypothesis import given, settings
 
-from elmo.text.tokenizers import tokenizer
+from elmo.text.tokenizers import load_tokenizer
 from tests.text.hostile import assert_sound, texts
 
 # A text, and the same text with a "|" wherever it is cut (white space around "|" is not in the token).
@@ -88,25 +88,25 @@ EXAMPLES = [
 
 @pytest.mark.parametrize(("text", "cut"), EXAMPLES)
 def test_examples_are_cut_where_a_treebank_would(text: str, cut: str) -> None:
-    assert tokenizer("en")(text).tokens == tuple(cut.split("|") if cut else ())
+    assert load_tokenizer("en")(text).tokens == tuple(cut.split("|") if cut else ())
 
 
 @given(texts)
 @settings(max_examples=300, deadline=None)
 def test_every_text_keeps_the_law(text: str) -> None:
-    assert_sound(tokenizer("en")(text), text)
+    assert_sound(load_tokenizer("en")(text), text)
 
 
 @given(texts)
 @settings(deadline=None)
 def test_no_token_holds_white_space(text: str) -> None:
-    assert not any(any(map(str.isspace, token)) for token in tokenizer("en")(text).tokens)
+    assert not any(any(map(str.isspace, token)) for token in load_tokenizer("en")(text).tokens)
 
 
 @pytest.mark.parametrize("unit", ["a", ".", "1", "'", "-", "\u0301", "中", "\x00"])
 def test_ten_megabytes_of_one_character_are_cut(unit: str) -> None:
     n = 10_000_000 if unit != "中" else 200_000
-    found = tokenizer("en")(unit * n)
+    found = load_tokenizer("en")(unit * n)
     assert len(found) == (n if unit == "中" else 1)
 
 
@@ -135,7 +135,7 @@ UNITS = [
 def test_repeated_pieces_are_cut_without_a_stop(unit: str, end: str) -> None:
     text = unit * (120_000 // len(unit)) + end
     begin = time.process_time()
-    found = tokenizer("en")(text)
+    found = load_tokenizer("en")(text)
     assert time.process_time() - begin < 15  # a linear expression needs one second, a quadratic one minutes
     assert_sound(found, text)
 

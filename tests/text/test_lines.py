@@ -1,4 +1,4 @@
-"""Files into lines: what ends a line, encodings, compression, damage, and what a path may name."""
+"""Lines of text: paths, compression, encodings, limits and escaped fields."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmo.errors import ConfigError, DataError, EncodingError
-from elmo.text.lines import Tally, expand, read_lines
+from elmo.text.lines import Tally, escape_field, expand_paths, read_lines, unescape_field
 
 
 def zstd(data: bytes) -> bytes:
@@ -175,7 +175,7 @@ def test_flipped_bytes_never_escape_as_a_foreign_error(tmp_path: Path, suffix: s
 def test_a_line_over_the_limit_is_refused(file: Path) -> None:
     file.write_bytes(b"ok\n" + b"x" * 101 + b"\n")
     with pytest.raises(
-        DataError, match=r"text\.txt:2: expected a line, found more than 100 bytes without an end"
+        DataError, match=r"text\.txt:2: expected text, found a line of more than 100 bytes"
     ):
         lines_of(file, max_line_bytes=100)
     file.write_bytes(b"x" * 99 + b"\n" + b"y" * 100)
@@ -188,7 +188,7 @@ def test_a_compressed_line_without_end_stops_at_the_limit(tmp_path: Path) -> Non
         file.write_bytes(compress(b"x" * (100_000_000 if suffix == ".zst" else 40_000_000)))
         tracemalloc.start()
         try:
-            with pytest.raises(DataError, match="more than 1,000,000 bytes without an end"):
+            with pytest.raises(DataError, match="a line of more than 1,000,000 bytes"):
                 lines_of(file, max_line_bytes=1_000_000)
             assert tracemalloc.get_traced_memory()[1] < 30_000_000, suffix
         finally:
@@ -238,7 +238,7 @@ def test_stdin_is_read_and_left_open(monkeypatch: pytest.MonkeyPatch, compress: 
 
 def test_a_closed_stdin_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(DataError, match="<stdin>: it is closed"):
+    with pytest.raises(DataError, match="<stdin>: is closed"):
         list(read_lines("-"))
 
 
@@ -270,7 +270,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 @pytest.mark.usefixtures("tree")
 def test_paths_name_files_globs_and_folders_in_order(paths: list[str], found: list[str]) -> None:
-    assert [str(path) for path in expand(paths)] == found
+    assert [str(path) for path in expand_paths(paths)] == found
 
 
 @pytest.mark.parametrize(
@@ -280,21 +280,21 @@ def test_paths_name_files_globs_and_folders_in_order(paths: list[str], found: li
         ("z*.txt", r"z\*\.txt: no file matches this pattern"),
         ("", "no such file or folder"),
         ("nul\x00", "no such file or folder"),
-        ("new\nline", r"new\\nline: no such file or folder"),
+        ("new\nline", r"'new\\nline': no such file or folder"),
         ("x" * 5000, "File name too long"),
     ],
 )
 @pytest.mark.usefixtures("tree")
 def test_a_path_that_names_nothing_is_refused(path: str, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
-        expand(["a.txt", path])
+        expand_paths(["a.txt", path])
     assert "\n" not in str(caught.value)
 
 
 def test_an_empty_folder_is_refused(tree: Path) -> None:
     (tree / "empty").mkdir()
-    with pytest.raises(DataError, match="empty: this folder holds no files"):
-        expand(["empty"])
+    with pytest.raises(DataError, match="empty: this folder has no files"):
+        expand_paths(["empty"])
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
@@ -320,3 +320,16 @@ def test_files_that_are_no_text_are_named_for_what_they_are(
     path.write_bytes(start + bytes(range(256)))
     with pytest.raises(DataError, match=message):
         list(read_lines(path))
+
+
+@given(st.text(st.characters(codec=None)))
+def test_any_string_comes_back(text: str) -> None:
+    field = escape_field(text)
+    assert unescape_field(field) == text
+    assert not set(field) & set("\t\n\r")
+    field.encode("utf-8")
+
+
+def test_a_field_that_was_never_escaped_is_refused() -> None:
+    with pytest.raises(ValueError, match="escape"):
+        unescape_field("\\")

@@ -13,9 +13,9 @@ from elmo import ConfigError, DataError, Elmo, MissingExtraError, OutputError, c
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
 from elmo.formats import bilm_hdf5, native
 from elmo.text import chinese as room
-from elmo.text.chinese import simplified, simplified_word
+from elmo.text.chinese import simplify, simplify_word
 from elmo.text.ids import ByteAlphabet, SimplifiedAlphabet
-from elmo.text.tokenizers import tokenizer
+from elmo.text.tokenizers import load_tokenizer
 from elmo.train.build_corpus import build
 from tests.formats.tiny import tiny_model
 from tests.text.hostile import texts
@@ -32,14 +32,14 @@ PAIRS = [
 
 @pytest.mark.parametrize(("traditional", "expected"), PAIRS)
 def test_words_are_simplified_by_their_context(traditional: str, expected: str) -> None:
-    assert simplified(traditional) == expected
-    assert simplified(expected) == expected
+    assert simplify(traditional) == expected
+    assert simplify(expected) == expected
 
 
 @given(texts)
 @settings(max_examples=200, deadline=None)
 def test_any_text_keeps_its_length_and_its_surrogates(text: str) -> None:
-    found = simplified(text)
+    found = simplify(text)
     assert len(found) == len(text)
     assert all(
         new == old
@@ -53,31 +53,31 @@ def test_a_converter_that_changes_lengths_is_not_believed(monkeypatch: pytest.Mo
         def convert(self, text: str) -> str:
             return text.replace("頭", "头").replace("髮", "头发")
 
-    monkeypatch.setattr(room, "_converter", Longer)
-    assert simplified("頭髮") == "头髮"
+    monkeypatch.setattr(room, "_load_opencc", Longer)
+    assert simplify("頭髮") == "头髮"
 
 
 @pytest.mark.parametrize(("traditional", "expected"), PAIRS)
 def test_both_scripts_are_cut_at_the_same_places(traditional: str, expected: str) -> None:
-    cut = tokenizer("zh")(traditional)
-    assert cut.offsets == tokenizer("zh")(expected).offsets
+    cut = load_tokenizer("zh")(traditional)
+    assert cut.offsets == load_tokenizer("zh")(expected).offsets
     assert "".join(cut.tokens) == traditional
 
 
 def test_an_alphabet_reads_both_scripts_alike() -> None:
     alphabet = SimplifiedAlphabet(50)
     assert alphabet.ids("蘋果") == alphabet.ids("苹果") == ByteAlphabet(50).ids("苹果")
-    assert alphabet.read_part("蘋果") == "苹果"
+    assert alphabet.lookup_form("蘋果") == "苹果"
     assert alphabet.begin() == ByteAlphabet(50).begin()
 
 
 def test_without_opencc_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    room._converter.cache_clear()
+    room._load_opencc.cache_clear()
     monkeypatch.setitem(__import__("sys").modules, "opencc", None)
     with pytest.raises(MissingExtraError, match=r"pyelmo\[zh\]"):
-        simplified("是")
-    assert simplified("plain") == "plain"
-    room._converter.cache_clear()
+        simplify("是")
+    assert simplify("plain") == "plain"
+    room._load_opencc.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -145,9 +145,9 @@ def test_a_vocabulary_of_the_other_script_is_refused(tmp_path: Path) -> None:
 
 
 def test_words_of_any_length_are_read_and_long_ones_not_kept() -> None:
-    before = room._remembered.cache_info().currsize
-    assert simplified_word("頭" * 1000) == "头" * 1000
-    assert room._remembered.cache_info().currsize == before
+    before = room._simplify_cached.cache_info().currsize
+    assert simplify_word("頭" * 1000) == "头" * 1000
+    assert room._simplify_cached.cache_info().currsize == before
 
 
 def test_formats_that_cannot_say_so_refuse_it(model: Path, tmp_path: Path) -> None:

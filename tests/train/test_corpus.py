@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from elmo.errors import ConfigError, DataError, EncodingError
 from elmo.text.lines import read_blocks, read_lines
 from elmo.text.reader import read_sentences
-from elmo.text.tokenizers import Tokens, tokenizer
+from elmo.text.tokenizers import Tokens, load_tokenizer
 from elmo.train import build_corpus as corpus_files
 from elmo.train import build_corpus as draft
 from elmo.train import vocabulary as word_types
@@ -110,7 +110,7 @@ def test_the_fast_path_reads_what_the_text_room_reads(
     path.write_bytes(b"a\nb" + "".join(itertools.chain(*parts)).encode())
     expected = [
         list(sentence.tokens.tokens)
-        for sentence in read_sentences([path], tokenizer=tokenizer("whitespace"), input_format="tokens")
+        for sentence in read_sentences([path], tokenizer=load_tokenizer("whitespace"), input_format="tokens")
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(draft, "BLOCK_BYTES", block)
@@ -141,7 +141,7 @@ def test_policies_for_other_bytes_are_those_of_the_text_room(file: Path, tmp_pat
     expected = [
         list(sentence.tokens.tokens)
         for sentence in read_sentences(
-            [file], tokenizer=tokenizer("en"), input_format="tokens", errors=errors
+            [file], tokenizer=load_tokenizer("en"), input_format="tokens", errors=errors
         )
     ]
     assert words_of(corpus) == expected
@@ -177,7 +177,7 @@ def test_raw_text_is_split_and_tokenised(file: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("split", [False, True])
 def test_a_line_that_comes_in_pieces_stays_one_line(split: bool) -> None:
-    options: Any = {"tokenize": tokenizer("en"), "split": split}
+    options: Any = {"tokenize": load_tokenizer("en"), "split": split}
     pieces = words_of_block(b"a b\nc d ", is_open=True, **options) + words_of_block(
         b"\n", is_open=False, **options
     )
@@ -210,7 +210,7 @@ def test_a_tokeniser_of_the_callers_own_may_be_used(file: Path, tmp_path: Path) 
         name = "halves"
 
         def __call__(self, text: str) -> Tokens:
-            return Tokens.given(
+            return Tokens.from_words(
                 [text[: len(text) // 2].strip() or "-", text[len(text) // 2 :].strip() or "-"]
             )
 
@@ -219,7 +219,7 @@ def test_a_tokeniser_of_the_callers_own_may_be_used(file: Path, tmp_path: Path) 
 
     class Tabs(Halves):
         def __call__(self, text: str) -> Tokens:
-            return Tokens.given(["a\tb"])
+            return Tokens.from_words(["a\tb"])
 
     with pytest.raises(DataError, match="tokenizer halves: expected tokens without tab"):
         build(file, tmp_path / "other", tokenizer=Tabs(), heldout=0)

@@ -163,7 +163,7 @@ def test_japanese_is_cut_by_makeshift_and_said_so(tmp_path: Path, caplog: pytest
 def test_chinese_without_jieba_says_what_to_install_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chinese._jieba.cache_clear()
+    chinese._import_jieba.cache_clear()
     monkeypatch.setitem(sys.modules, "jieba", None)
     path = tmp_path / "zh.txt"
     path.write_text(CHINESE, encoding="utf-8")

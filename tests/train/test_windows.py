@@ -181,8 +181,8 @@ def test_a_seed_shuffles_blocks_and_each_epoch_anew() -> None:
         orders[seed] = [tuple(targets[k * 10_000 : (k + 1) * 10_000 : 10].tolist()) for k in (0, 1)]
     assert orders[None][0] == orders[None][1] == tuple(range(2, 1002))
     assert len({order for found in orders.values() for order in found}) == 5
-    neighbours = sum(b == a + 1 for a, b in itertools.pairwise(orders[1][0]))
-    assert neighbours >= 880  # ten sentences of a block stay together
+    neighbors = sum(b == a + 1 for a, b in itertools.pairwise(orders[1][0]))
+    assert neighbors >= 880  # ten sentences of a block stay together
 
 
 @LAWS

@@ -19,6 +19,7 @@ from elmo.cli import (
     evidence,
     index,
     info,
+    neighbors,
     perplexity,
     probe,
     score,
@@ -31,7 +32,6 @@ from elmo.cli import (
     warm,
     wsd,
 )
-from elmo.cli import neighbors as neighbours
 from elmo.cli.options import examples
 
 
@@ -73,7 +73,7 @@ for panel, name, module in (
     ("Train", "perplexity", perplexity),
     ("Train", "curves", curves),
     ("Words", "index", index),
-    ("Words", "neighbours", neighbours),
+    ("Words", "neighbors", neighbors),
     ("Words", "substitutes", substitutes),
     ("Words", "senses", senses),
     ("Words", "change", change),

@@ -118,7 +118,7 @@ def command(
     from elmo.errors import DataError
     from elmo.lexicon.change import COLUMNS, change_in_corpora, change_in_uses
     from elmo.lexicon.usages import sort_periods, read_uses
-    from elmo.text.reader import Tally, expand
+    from elmo.text.lines import Tally, expand_paths
 
     check_result_file(out)
     if picture:
@@ -130,7 +130,7 @@ def command(
     _check_inputs(context, given, uses, has_words=chosen is not None)
     found_uses = None if uses is None else read_uses(uses)
     for one in given:
-        expand([one])  # typos are told before a large model is loaded
+        expand_paths([one])  # typos are told before a large model is loaded
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     options: dict[str, Any] = {
         "words": chosen, "min_count": min_count, "layers": layer_choice(layers), "start": start, "seed": seed,

@@ -27,7 +27,7 @@ from elmo.cli.report import logger, one_line
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
-    from elmo.jobs.run import EmbedJob, JobPlan, JobSummary
+    from elmo.jobs.plan import EmbedJob, JobPlan, JobSummary
 
 EXAMPLES = examples(
     "elmo embed corpus.txt more/*.txt --out vectors.h5",
@@ -105,8 +105,9 @@ def command(
     """
     from elmo.cli.report import shown, what_is_kept
     from elmo.embed.elmo import Elmo
-    from elmo.jobs.run import EmbedJob, plan, run
-    from elmo.text.reader import expand
+    from elmo.jobs.plan import EmbedJob, plan_corpus
+    from elmo.jobs.run import embed_corpus
+    from elmo.text.lines import expand_paths
 
     devices = device.split(",")
     job = EmbedJob(
@@ -124,7 +125,7 @@ def command(
         workers=workers,
         devices=tuple(devices) if len(devices) > 1 else (),
     )
-    files = expand(job.inputs)  # a typo is told before a large model is loaded
+    files = expand_paths(job.inputs)  # a typo is told before a large model is loaded
     if input_format != "conllu" and any(".conllu" in Path(file).suffixes for file in files):
         logger.warning("a name ends in .conllu, but is read as %s; use --format conllu", input_format)
     if input_format != "text" and tokenizer is not None:
@@ -149,20 +150,20 @@ def command(
 def _show_shapes(job: EmbedJob, elmo: Elmo) -> JobSummary:
     """For a terminal, where the numbers of one sentence would fill several screens: the first sentences."""
     from elmo.engine.batches import check_length
-    from elmo.jobs.plan import encode
-    from elmo.jobs.run import JobSummary
-    from elmo.text.display import shortened
-    from elmo.text.reader import Tally
+    from elmo.jobs.plan import encode_sentences
+    from elmo.jobs.plan import JobSummary
+    from elmo.text.display import shorten
+    from elmo.text.lines import Tally
 
     tally = Tally()
     read = list(islice(job.sentences(elmo.tokenizer, tally), _SHOWN + 1))
     for sentence in read[:_SHOWN]:
         check_length(sentence)
-    found = encode(read[:_SHOWN], job, elmo)
+    found = encode_sentences(read[:_SHOWN], job, elmo)
     shapes = [" × ".join(map(str, encoding.vectors.shape)) for encoding in found]
     widest = max(map(len, shapes), default=0)
     for shape, encoding in zip(shapes, found, strict=True):
-        print(f"{shape:>{widest}}  {shortened(one_line(' '.join(encoding.tokens)), _WIDE)}".rstrip())
+        print(f"{shape:>{widest}}  {shorten(one_line(' '.join(encoding.tokens)), _WIDE)}".rstrip())
     has_more = len(read) > _SHOWN
     of = f", of the first {_SHOWN} sentences" if has_more else ""
     logger.info("a terminal shows only the shapes of vectors%s; --out FILE, or a pipe, takes them all", of)
@@ -226,11 +227,11 @@ def _tell(job: EmbedJob, summary: JobSummary) -> None:
 
 def lines_to_come(job: EmbedJob) -> int | None:
     """How many sentences there are, where counting line ends tells; else None."""
-    from elmo.text.reader import expand
+    from elmo.text.lines import expand_paths
 
     if job.split or job.input_format == "conllu":
         return None
-    paths = expand(job.inputs)
+    paths = expand_paths(job.inputs)
     if any(path == "-" or not path.is_file() for path in paths):  # a pipe can be read only once
         return None
     files = [path for path in paths if path != "-"]

@@ -1,23 +1,20 @@
-"""``elmo index``: text in, a folder with the usages of its words and their vectors out."""
+"""``elmo index``: index the usages of the words of a corpus, with their vectors."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 
+from elmo.cli.generate import options_from
 from elmo.cli.options import (
     Device,
-    Errors,
-    InputFormat,
     Inputs,
     Model,
     NowAndThen,
     OneVector,
-    Split,
-    Start,
     Tokenizer,
     Words,
     examples,
@@ -33,68 +30,48 @@ EXAMPLES = examples(
 )
 
 
+@options_from(
+    "elmo.lexicon.indexing:IndexJob",
+    skip=("inputs", "out", "words", "layers", "shard_tokens"),
+    flags={"input_format": "--format"},
+    minimums={"limit": 1, "seed": 0},
+)
 def command(
     context: typer.Context,
     inputs: Inputs,
     *,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the index goes.", show_default=False)],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the index.", show_default=False)],
     model: Model = None,
     words: Words = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Usages of one word; of more, a fair sample.", show_default="all"
-        ),
-    ] = None,
     layers: OneVector = "average",
-    input_format: InputFormat = "text",
     tokenizer: Tokenizer = None,
-    split: Split = False,
-    errors: Errors = "strict",
-    dtype: Annotated[
-        Literal["float16", "float32"], typer.Option(help="Type of the vectors on disk.")
-    ] = "float16",
-    start: Start = "zero",
-    keep_case: Annotated[bool, typer.Option("--keep-case", help="Bank is another word than bank.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of the sample.")] = 0,
-    approximate: Annotated[
-        bool, typer.Option("--approximate", help="Make an approximate index, too, for many millions.")
-    ] = False,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Begin anew; a whole index stays until the new one is whole.")
-    ] = False,
     device: Device = "cpu",
+    **options: Any,
 ) -> None:
-    """Index a corpus: where each word stands, and its vector there.
+    """Index a corpus: the position and the vector of each word.
 
-    After Ctrl-C, a kill or a full disk, give the same command again: it goes on after its last whole part,
-    to the same bytes as if it had never stopped.
+    After Ctrl-C, a kill or a full disk, run the same command again: it resumes after the last complete part
+    and writes the same bytes as an uninterrupted run.
     """
     from elmo.cli.report import shown, what_is_kept
     from elmo.embed.elmo import Elmo
-    from elmo.lexicon.build_index import IndexJob, build_index, is_whole
+    from elmo.lexicon.indexing import IndexJob, build_index, is_complete
     from elmo.lexicon.index import SHARDS
-    from elmo.text.reader import expand
+    from elmo.text.lines import expand_paths
 
     job = IndexJob(
-        inputs=tuple(inputs), out=out, words=word_list(words), limit=limit, layers=layer_choice(layers),
-        input_format=input_format, split=split, errors=errors, dtype=dtype, start=start,
-        keep_case=keep_case, seed=seed, restart=restart,
-    )  # fmt: skip
-    expand(job.inputs)  # a typo is told before a large model is loaded
+        inputs=tuple(inputs), out=out, words=word_list(words), layers=layer_choice(layers), **options
+    )
+    expand_paths(job.inputs)  # reports a typo before a large model is loaded
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
-    context.obj.after_interrupt = partial(what_is_kept, out / SHARDS, restart=restart)
-    if restart and is_whole(out):
-        context.obj.after_interrupt = "; the old index is as it was"
+    context.obj.after_interrupt = partial(what_is_kept, out / SHARDS, restart=job.restart)
+    if job.restart and is_complete(out):
+        context.obj.after_interrupt = "; the old index is unchanged"
+    graph_progress = NowAndThen("approximate index", is_quiet=context.obj.is_quiet)
     with shown(context.obj, n_sentences=None, is_stdout_free=True) as show:
-        index = build_index(job, elmo, on_progress=show)
-    if approximate:
-        from elmo.lexicon.neighbors import ApproximateIndex
-
-        told = NowAndThen("approximate index", is_quiet=context.obj.is_quiet)
-        ApproximateIndex.build(index, on_progress=lambda n_done: told(n_done, len(index)))
+        index = build_index(job, elmo, on_progress=show, on_graph_progress=graph_progress)
     if not len(index):
-        logger.warning("%s: no usage was found in %s tokens", out, f"{index.n_tokens:,}")
+        logger.warning("%s: found no usages in %s tokens", out, f"{index.n_tokens:,}")
     logger.info(
         "%s: %s usages of %s words in %s tokens",
         out, f"{len(index):,}", f"{index.n_words:,}", f"{index.n_tokens:,}",

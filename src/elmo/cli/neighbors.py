@@ -1,18 +1,18 @@
-"""``elmo neighbours``: a word in a sentence in, the nearest usages of a corpus out."""
+"""``elmo neighbors``: find the usages of a corpus that are nearest to a word in a sentence."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from elmo.cli.generate import options_from
 from elmo.cli.options import (
     AsJson,
     Device,
     Marked,
-    MarkedWord,
     Model,
     Picture,
     ResultFile,
@@ -26,41 +26,38 @@ from elmo.cli.options import (
 from elmo.cli.report import logger, one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from elmo.lexicon.neighbors import Neighbors
 
 EXAMPLES = examples(
-    "elmo neighbours usages 'by the [[bank]] of the river'",
-    "elmo neighbours usages 'the river' --word river -n 3 --json",
-    "elmo neighbours usages 'a [[bank]]' --among others --out n.tsv",
-    "elmo neighbours usages 'a [[bank]]' --picture n.png",
+    "elmo neighbors usages 'by the [[bank]] of the river'",
+    "elmo neighbors usages 'the river' --word river -n 3 --json",
+    "elmo neighbors usages 'a [[bank]]' --among others --out n.tsv",
+    "elmo neighbors usages 'a [[bank]]' --picture n.png",
 )
+_COLUMNS = ("sentence", "word", "rank", "similarity", "neighbour", "before", "after", "place")
 
 
+@options_from("elmo.lexicon.neighbors:find_neighbors", flags={"k": "-n"}, minimums={"k": 1})
 def command(
     index: Annotated[
-        Path, typer.Argument(metavar="INDEX", help="A folder that elmo index made.", show_default=False)
+        Path, typer.Argument(metavar="INDEX", help="A folder written by elmo index.", show_default=False)
     ],
     sentences: Marked,
     *,
-    word: MarkedWord = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="How many neighbours.")] = 10,
-    among: Annotated[
-        Literal["all", "same", "others"], typer.Option(help="All words, the same word, or others only.")
-    ] = "all",
-    approximate: Annotated[
-        bool, typer.Option("--approximate", help="Faster, by the index of elmo index --approximate.")
-    ] = False,
     model: Model = None,
     as_json: AsJson = False,
     out: ResultFile = None,
     picture: Picture = None,
     tokenizer: Tokenizer = None,
     device: Device = "cpu",
+    **options: Any,
 ) -> None:
-    """Show the usages of a corpus that are nearest to a word in its sentence."""
+    """Find the usages in a corpus that are nearest to a word in context."""
     from elmo.embed.elmo import Elmo
     from elmo.lexicon.index import Index
-    from elmo.lexicon.neighbors import neighbours
+    from elmo.lexicon.neighbors import find_neighbors
 
     check_result_file(out)
     if picture:
@@ -70,33 +67,28 @@ def command(
     opened = Index(index)
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer or opened.tokenizer)
     tell_of_script(elmo.tokenizer, sentences)
-    found = neighbours(elmo, opened, sentences, word=word, k=n, among=among, is_approximate=approximate)
-    values = [one.to_json() for one in found]
-    print(json.dumps(values, ensure_ascii=False) if as_json else "\n\n".join(map(_table, found)))
+    results = find_neighbors(elmo, opened, sentences, **options)
+    values = [result.to_json() for result in results]
+    print(json.dumps(values, ensure_ascii=False) if as_json else "\n\n".join(map(_format_table, results)))
     if out:
-        columns = ("sentence", "word", "rank", "similarity", "neighbour", "before", "after", "place")
-        write_results(out, columns=columns, rows=_rows(found), values=values)
+        write_results(out, columns=_COLUMNS, rows=_rows(results), values=values)
         logger.info("%s: written", out)
     if picture:
         from elmo.plots.words import draw_neighbors
 
-        draw_neighbors(found, picture)
+        draw_neighbors(results, picture)
         logger.info("%s: written", picture)
 
 
-def _table(found: Neighbors) -> str:
-    before, word, after = found.usage.parts()
-    lines = [one_line(f"{before}[{word}]{after}")]
-    if not found.found:
-        lines.append("  no usage was found")
-    lines += [f"  {one.similarity:6.3f}  {sentence_line(one.usage)}" for one in found.found]
-    return "\n".join(lines)
+def _format_table(result: Neighbors) -> str:
+    before, word, after = result.usage.parts()
+    lines = [f"  {near.similarity:6.3f}  {sentence_line(near.usage)}" for near in result.items]
+    return "\n".join([one_line(f"{before}[{word}]{after}"), *(lines or ["  no neighbors"])])
 
 
-def _rows(found: list[Neighbors]) -> list[list[object]]:
-    return [
-        [number, group.usage.word, rank, f"{one.similarity:.6f}", one.usage.word, one.usage.parts()[0],
-         one.usage.parts()[2], one.usage.place]
-        for number, group in enumerate(found, start=1)
-        for rank, one in enumerate(group.found, start=1)
-    ]  # fmt: skip
+def _rows(results: Sequence[Neighbors]) -> Iterator[list[object]]:
+    for number, result in enumerate(results, start=1):
+        for rank, near in enumerate(result.items, start=1):
+            before, _, after = near.usage.parts()
+            yield [number, result.usage.word, rank, f"{near.similarity:.6f}", near.usage.word, before, after,
+                   near.usage.place]  # fmt: skip

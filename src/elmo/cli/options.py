@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from elmo.cli.report import Show
     from elmo.embed.encoding import LayerChoice
     from elmo.lexicon.usages import Usage
-    from elmo.text.reader import Sentence, Tally
+    from elmo.text.lines import Tally
+    from elmo.text.reader import Sentence
     from elmo.text.tokenizers import Tokenizer as TextTokenizer
 
 
@@ -146,7 +147,7 @@ Picture = Annotated[
 def word_list(given: str | None, *, option: str = "--words") -> tuple[str, ...] | None:
     """The words that an option names; a name with a dot or a slash in it is a file's."""
     from elmo.errors import DataError
-    from elmo.text.reader import read_lines
+    from elmo.text.lines import read_lines
 
     if given is None:
         return None
@@ -187,7 +188,7 @@ def write_results(path: Path, *, columns: Sequence[str], rows: Iterable[Sequence
     """
     from elmo.storage.atomic import atomic_file
     from elmo.storage.atomic import make_parents
-    from elmo.text.lines import escaped
+    from elmo.text.lines import escape_field
 
     make_parents(path)
     with (
@@ -198,7 +199,7 @@ def write_results(path: Path, *, columns: Sequence[str], rows: Iterable[Sequence
             file.write(json.dumps(values, ensure_ascii=False, indent=1) + "\n")
             return
         for row in chain([columns], rows):
-            file.write("\t".join("" if x is None else escaped(str(x)) for x in row) + "\n")
+            file.write("\t".join("" if x is None else escape_field(str(x)) for x in row) + "\n")
 
 
 def told(sentences: Iterable[Sentence], show: Show | None) -> Iterator[Sentence]:
@@ -228,12 +229,12 @@ class NowAndThen:
 
 def sentence_line(usage: Usage) -> str:
     """A usage's sentence in one line of a terminal, its word in brackets."""
-    from elmo.text.display import shortened, text_width
+    from elmo.text.display import shorten, text_width
 
     before, word, after = (one_line(part) for part in usage.parts())
     room = max(_LINE - text_width(word), 20)
-    left = shortened(before[::-1], max(room // 2, room - text_width(after)))[::-1]
-    return f"{left}[{word}]{shortened(after, max(room - text_width(left), 1))}"
+    left = shorten(before[::-1], max(room // 2, room - text_width(after)))[::-1]
+    return f"{left}[{word}]{shorten(after, max(room - text_width(left), 1))}"
 
 
 def hint_of_tokens(tokenizer: TextTokenizer, word: str) -> str:
@@ -249,9 +250,9 @@ def hint_of_tokens(tokenizer: TextTokenizer, word: str) -> str:
 
 def tell_of_script(tokenizer: TextTokenizer, sentences: Sequence[str]) -> None:
     """That Chinese is read by rules, and so perhaps by a model, of another language."""
-    from elmo.text.chinese import choose_tokenizer
+    from elmo.text.chinese import guess_tokenizer
 
-    found = choose_tokenizer(" ".join(sentences))
+    found = guess_tokenizer(" ".join(sentences))
     if found is not None and found.tokenizer == "zh" and getattr(tokenizer, "name", "") == "en":
         logger.warning(
             "the text is Chinese, and is cut into characters by English rules; a Chinese model is bundled: "

@@ -13,7 +13,7 @@ from elmo.cli.report import logger, one_line
 
 if TYPE_CHECKING:
     from elmo.predict.perplexity import Means, Perplexity
-    from elmo.text.reader import Tally
+    from elmo.text.lines import Tally
 
 EXAMPLES = examples(
     "elmo perplexity en corpus.txt",
@@ -92,11 +92,12 @@ def command(
     from elmo.jobs.plan import EmbedJob, Progress
     from elmo.predict.perplexity import perplexity
     from elmo.predict.scores import check_output
-    from elmo.text.reader import Tally, expand, read_sentences
+    from elmo.text.lines import Tally, expand_paths
+    from elmo.text.reader import read_sentences
 
     if by is not None and out is None:
         raise typer.BadParameter("--by says how a file is written: give --out, too", ctx=context)
-    files = expand(text)  # typos are told before a large model is loaded
+    files = expand_paths(text)  # typos are told before a large model is loaded
     if out is not None:
         check_output(out, inputs=files)
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)

@@ -56,7 +56,7 @@ def command(
     ] = None,
     file_format: Annotated[
         Literal["auto", "conllu", "columns"],
-        typer.Option("--format", help="CoNLL-U, or columns parted by tabs or spaces."),
+        typer.Option("--format", help="CoNLL-U, or columns separated by tabs or spaces."),
     ] = "auto",
     header: Annotated[bool, typer.Option("--header", help="The first line names the columns.")] = False,
     seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Probes of each layer.")] = 1,

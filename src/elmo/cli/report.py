@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from elmo.errors import ElmoError
 
 if TYPE_CHECKING:
-    from elmo.jobs.run import Progress
+    from elmo.jobs.plan import Progress
 
 
 EVERY = 10.0  # seconds between two log lines
@@ -50,7 +50,7 @@ def shown(report: Report, *, n_sentences: int | None, is_stdout_free: bool) -> I
 
 def what_is_kept(out: Path, *, restart: bool) -> str:
     """What to do after Ctrl-C of a job that writes ``out``: it goes on after its whole shards only."""
-    from elmo.jobs.plan import OutputFiles, read_manifest
+    from elmo.jobs.manifest import OutputFiles, read_manifest
 
     manifest = OutputFiles(out).manifest
     if not manifest.exists() or not read_manifest(manifest).shards:

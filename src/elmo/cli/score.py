@@ -89,7 +89,8 @@ def command(
     from elmo.errors import DataError
     from elmo.predict.predictor import sentences_of
     from elmo.predict.scores import check_output, score_writer, scores
-    from elmo.text.reader import Tally, expand, read_sentences
+    from elmo.text.lines import Tally, expand_paths
+    from elmo.text.reader import read_sentences
     from elmo.text.tokenizers import WhitespaceTokenizer
 
     if not inputs and not text:
@@ -98,7 +99,7 @@ def command(
         from elmo.plots.figure import check
 
         check(picture)
-    files = expand(inputs or [])  # typos are told before a large model is loaded
+    files = expand_paths(inputs or [])  # typos are told before a large model is loaded
     if out is not None:
         check_output(out, inputs=files)
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)

@@ -90,7 +90,8 @@ def command(
     from elmo.errors import DataError
     from elmo.lexicon.index import MANIFEST, Index
     from elmo.lexicon.senses import COLUMNS, senses
-    from elmo.text.reader import Tally, expand, read_sentences, with_a_word
+    from elmo.text.lines import Tally, expand_paths
+    from elmo.text.reader import read_sentences, require_words
 
     check_result_file(out)
     if picture:
@@ -102,7 +103,7 @@ def command(
         _tell_of_index(context, inputs[0])
         usages = Index(inputs[0]).usages(word, limit=limit, seed=seed)
     else:
-        expand(inputs)  # typos are told before a large model is loaded
+        expand_paths(inputs)  # typos are told before a large model is loaded
         from elmo.cli.report import shown
         from elmo.embed.elmo import Elmo
         from elmo.lexicon.substitutes import embed_substitutes
@@ -115,7 +116,7 @@ def command(
                 inputs, tokenizer=elmo.tokenizer, input_format=input_format, split=split, errors=errors,
                 tally=tally,
             )  # fmt: skip
-            read = told(with_a_word(sentences, named=inputs), show)
+            read = told(require_words(sentences, inputs=inputs), show)
             found = find_usages(read, [word], key=entry_key(elmo), limit=limit, seed=seed)[word]
         tell_of_bytes(tally)
         hint = "" if found or input_format != "text" else hint_of_tokens(elmo.tokenizer, word)

@@ -52,14 +52,14 @@ def command(
     from elmo.formats import native
     from elmo.lexicon.sharpen import sharpen
     from elmo.storage.atomic import check_output_folder
-    from elmo.text.reader import read_sentences, with_a_word
+    from elmo.text.reader import read_sentences, require_words
 
     check_output_folder(out)
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     sentences = read_sentences(
         text, tokenizer=elmo.tokenizer, input_format=input_format, split=split, errors=errors
     )
-    by_file = groupby(with_a_word(sentences, named=text), key=lambda sentence: sentence.path)
+    by_file = groupby(require_words(sentences, inputs=text), key=lambda sentence: sentence.path)
     texts = ((sentence.tokens for sentence in some) for _, some in by_file)
     found = sharpen(elmo, texts, seed=seed, show_progress=sys.stderr.isatty())
     native.write(found.model, out)

@@ -1,9 +1,8 @@
-"""``elmo similarity``: pairs of sentences with a word in each in, how alike its uses are out."""
+"""``elmo similarity``: compare a word in pairs of sentences (Words in Context)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,7 +24,7 @@ from elmo.cli.options import (
 from elmo.cli.report import logger, one_line
 
 if TYPE_CHECKING:
-    from elmo.lexicon.word_pairs import PairJudgments, PairSimilarities
+    from elmo.lexicon.word_pairs import PairSimilarities
 
 EXAMPLES = examples(
     "elmo similarity pairs.data.txt",
@@ -43,7 +42,7 @@ def command(
         list[Path],
         typer.Argument(
             metavar="FOLDER | DATA [GOLD]",
-            help="A folder of Words in Context (train and dev), or a file of pairs and one of T or F.",
+            help="A Words in Context folder (train and dev), or a file of pairs and one of labels (T or F).",
             show_default=False,
         ),
     ],
@@ -53,7 +52,7 @@ def command(
     tune: Annotated[
         tuple[Path, Path] | None,
         typer.Option(
-            metavar="DATA GOLD", help="Pairs to choose the threshold by.", show_default="a folder's train"
+            metavar="DATA GOLD", help="Pairs to tune the threshold on.", show_default="train of the folder"
         ),
     ] = None,
     out: ResultFile = None,
@@ -62,51 +61,40 @@ def command(
     start: Start = "zero",
     device: Device = "cpu",
 ) -> None:
-    """Tell how alike a word's uses in two sentences are, and whether that is one sense.
+    """Measure how similar a word is in two sentences, and judge whether it has the same sense.
 
-    DATA is in WiC's format: word, part of speech, places such as 2-5 (from 0), two tokenised sentences.
+    DATA has the WiC format: word, part of speech, indexes such as 2-5 (from 0), two tokenized sentences.
     """
     from elmo.embed.elmo import Elmo
-    from elmo.lexicon.word_pairs import judge, pair_similarities, read_gold, read_pairs, wic_parts
+    from elmo.lexicon.word_pairs import WicFiles, compare_pairs, find_wic_files, read_pairs
 
     if len(inputs) > 2:
         raise typer.BadParameter(
             f"expected a folder, or DATA and GOLD, found {len(inputs)} names", ctx=context
         )
-    data, gold = inputs[0], inputs[1] if len(inputs) == 2 else None
-    if data.is_dir() and gold is None:
-        train, part = wic_parts(data)
-        data, gold = part.data, part.gold
-        if tune is None and train is not None and train.gold is not None:
-            tune = train.data, train.gold
-        elif tune is None:
-            gold = None  # similarities only
-    if gold is not None and tune is None:
-        raise typer.BadParameter("GOLD is judged with a threshold: give --tune DATA GOLD, too", ctx=context)
-    check_result_file(out, inputs=[path for path in (data, gold, *(tune or ())) if path is not None])
+    if len(inputs) == 1 and inputs[0].is_dir():
+        files = find_wic_files(inputs[0], tune=tune)
+    else:
+        files = WicFiles(*inputs, tune=tune)
+    if files.gold is not None and files.tune is None:
+        raise typer.BadParameter("GOLD needs a threshold: add --tune DATA GOLD", ctx=context)
+    check_result_file(out, inputs=[path for path in (files.data, files.gold, *(files.tune or ())) if path])
     if picture:
         from elmo.plots.figure import check
 
         check(picture)
-    pairs = read_pairs(data)  # mistakes are told before a large model is loaded
-    truths = None if gold is None else read_gold(gold, n_pairs=len(pairs))
-    tune_pairs = [] if tune is None else read_pairs(tune[0])
-    tune_truths = None if tune is None else read_gold(tune[1], n_pairs=len(tune_pairs))
+    data = read_pairs(files.data, files.gold)  # before the model is loaded, to report mistakes early
+    tune_pairs = None if files.tune is None else read_pairs(*files.tune)
     elmo = Elmo.from_pretrained(model, device=device)
-    choice = layer_choice(layers)
-    found = pair_similarities(elmo, pairs, layers=choice, start=start)
-    judged: list[PairJudgments] = []
-    if tune_truths is not None:
-        tuned_on = pair_similarities(elmo, tune_pairs, layers=choice, start=start)
-        judged = judge(found, truths, tuned_on=tuned_on, tuned_is_same=tune_truths)
-    rows = list(found.rows(judged))
-    values = {"judged": [one.to_json() for one in judged], "pairs": rows}
+    result = compare_pairs(elmo, data, tune=tune_pairs, layers=layer_choice(layers), start=start)
+    rows = list(result.rows())
+    values = {"judged": [judged.to_json() for judged in result.judgments.values()], "pairs": rows}
     if as_json:
         print(json.dumps(values, ensure_ascii=False))
-    elif truths is not None:
-        print("\n".join(_judged_lines(judged, n_pairs=len(pairs), n_tuned=len(tune_pairs))))
+    elif data.is_same is not None and tune_pairs is not None:
+        print("\n".join(_format_accuracies(result, n_tuned=len(tune_pairs.pairs))))
     else:
-        print("\n".join(_pair_lines(found, judged)))
+        print("\n".join(_format_pairs(result)))
     if out is not None:
         table = ([row[name] for name in _COLUMNS] for row in rows)
         write_results(out, columns=_COLUMNS, rows=table, values=values)
@@ -114,31 +102,32 @@ def command(
     if picture:
         from elmo.plots.words import draw_pairs
 
-        draw_pairs(found, picture, judged=judged, is_same=truths)
+        draw_pairs(result, picture)
         logger.info("%s: written", picture)
 
 
-def _judged_lines(judged: Sequence[PairJudgments], *, n_pairs: int, n_tuned: int) -> list[str]:
+def _format_accuracies(result: PairSimilarities, *, n_tuned: int) -> list[str]:
     lines = [
-        f"{n_pairs:,} pairs, thresholds from {n_tuned:,} others",
+        f"{len(result.data.pairs):,} pairs, thresholds tuned on {n_tuned:,} others",
         f"{'layer':10}{'threshold':>10}{'tuned':>10}{'accuracy':>10}  95% interval",
     ]
-    for one in judged:
-        lines.append(f"{one.layer:10}{one.threshold:10.3f}{one.tuned:10.2%}{one.accuracy or 0:10.2%}")
-        if one.interval is not None:
-            lines[-1] += f"  {one.interval[0]:.2%} – {one.interval[1]:.2%}"
+    for judged in result.judgments.values():
+        line = f"{judged.layer:10}{judged.threshold:10.3f}{judged.tuned:10.2%}{judged.accuracy or 0:10.2%}"
+        if judged.interval is not None:
+            line += f"  {judged.interval[0]:.2%} – {judged.interval[1]:.2%}"
+        lines.append(line)
     return lines
 
 
-def _pair_lines(found: PairSimilarities, judged: Sequence[PairJudgments]) -> list[str]:
-    """A line for each pair: a cosine for each layer, with T or F where it was judged, and both sentences."""
-    says = {one.layer: one.is_same for one in judged}
-    lines = ["".join(f"{layer:>10}" for layer in found.cosines) + "  sentences"]
-    for k, pair in enumerate(found.pairs):
-        cells = [
-            f"{cosines[k]:8.3f}" + (f" {'T' if says[layer][k] else 'F'}" if layer in says else "  ")
-            for layer, cosines in found.cosines.items()
-        ]
+def _format_pairs(result: PairSimilarities) -> list[str]:
+    """Format a line per pair: the cosine of each layer, T or F if it was judged, and both sentences."""
+    lines = ["".join(f"{layer:>10}" for layer in result.cosines) + "  sentences"]
+    for k, pair in enumerate(result.data.pairs):
+        cells = []
+        for layer, cosines in result.cosines.items():
+            judged = result.judgments.get(layer)
+            label = " " if judged is None else "T" if judged.is_same[k] else "F"
+            cells.append(f"{cosines[k]:8.3f} {label}")
         texts = ["{}[{}]{}".format(*usage.parts()) for usage in (pair.first, pair.second)]
         lines.append("".join(cells) + one_line("  " + "  |  ".join(texts)))
     return lines

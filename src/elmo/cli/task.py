@@ -1,4 +1,4 @@
-"""``elmo task``: the paper's downstream tasks, trained, measured and used."""
+"""``elmo task``: train, evaluate and use models for the downstream tasks of the paper."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXAMPLES = examples(
 
 app = typer.Typer(
     name="task",
-    help="Train, measure and use models of the paper's downstream tasks.",
+    help="Train, evaluate and use models for the downstream tasks of the paper.",
     epilog=EXAMPLES,
     rich_markup_mode=None,
     add_completion=False,

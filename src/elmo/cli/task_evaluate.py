@@ -1,37 +1,17 @@
-"""``elmo task evaluate``: a model of a task and labelled examples in, its scores out."""
+"""``elmo task evaluate``: score a task model on labeled files."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from elmo.cli.options import AsJson, Tokenizer, examples
+from elmo.cli.generate import options_from
+from elmo.cli.options import AsJson, examples
 from elmo.cli.report import logger, one_line
-from elmo.cli.task_options import (
-    Also,
-    Bilm,
-    Cache,
-    CacheLimit,
-    Column,
-    FileFormat,
-    Header,
-    NoCache,
-    Separator,
-    TaskFile,
-    TextColumn,
-    counts,
-    cutting,
-    is_bar_shown,
-    layer_cache,
-    load_model,
-    read,
-    reader_options,
-    remembered,
-    score_lines,
-)
+from elmo.cli.task_options import DATA, FLAGS, METAVARS, Bilm, Cache, TaskFile, is_bar_shown, score_lines
 
 EXAMPLES = examples(
     "elmo task evaluate ner.safetensors dev.conll",
@@ -39,78 +19,51 @@ EXAMPLES = examples(
 )
 
 
+@options_from(
+    "elmo.tasks.run:evaluate",
+    skip=("model", "cache", "show_progress"),
+    panels={"Data": DATA, "Cache": ("no_cache", "cache_limit")},
+    flags=FLAGS,
+    metavars={**METAVARS, "out": "FILE", "cache_limit": "GB"},
+    minimums={"cache_limit": 0.0},
+)
 def command(
     context: typer.Context,
     task_model: TaskFile,
     files: Annotated[
         list[str],
-        typer.Argument(metavar="FILE", help="Labelled examples, compressed or not.", show_default=False),
+        typer.Argument(metavar="FILE", help="Labeled files, compressed or not.", show_default=False),
     ],
     *,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write the predictions: .jsonl; .conll, .tsv or .json where the kind has it.",
-            show_default=False,
-        ),
-    ] = None,
     model: Bilm = None,
-    also: Also = None,
-    column: Column = None,
-    text_column: TextColumn = None,
-    file_format: FileFormat = None,
-    header: Header = None,
-    separator: Separator = None,
-    tokenizer: Tokenizer = None,
     cache: Cache = None,
-    no_cache: NoCache = False,
-    cache_limit: CacheLimit = 20.0,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
-    """Measure a model on examples whose answers are known."""
-    from elmo.tasks.output import check_output, write_predictions
-    from elmo.text.reader import expand
+    """Score a task model on labeled files."""
+    from elmo.tasks.run import evaluate
 
-    expand(files)  # a typo is told before a large model is loaded
-    found = load_model(
-        task_model,
-        bilm=model,
-        also=also,
-        kept=layer_cache(cache, has_none=no_cache, limit=cache_limit),
-    )
-    kind = found.task.kind
-    if out is not None:
-        check_output(out, kind, inputs=[*files, task_model])
-    asked = reader_options(
-        kind,
-        column=column,
-        text_column=text_column,
-        file_format=file_format,
-        header=header,
-        separator=separator,
-    )
-    known = remembered(found)
-    cut, _ = cutting(tokenizer or known.get("tokenizer"), lambda: found.sources.elmo)
-    reading = read(kind, files, cut=cut, options={**known.get("options", {}), **asked})
-    gold = reading.examples
-    found.task.check(gold)
-    with context.obj.showing("elmo.tasks.features.store"):
-        predictions = found.predict(gold, show_progress=is_bar_shown(context.obj))
-    scores = found.task.scores(gold, predictions)
-    values = {
-        "model": str(task_model),
-        "kind": kind,
-        "files": list(files),
-        **counts(gold),
-        "left_out": dict(reading.left_out),
-        "scores": scores,
-    }
+    with context.obj.showing("elmo.tasks.features.cache"):
+        result = evaluate(
+            task_model,
+            files,
+            model=model,
+            cache=cache,
+            show_progress=is_bar_shown(context.obj),
+            **options,
+        )
     if as_json:
+        values = {
+            "model": str(task_model),
+            "kind": result.kind,
+            "files": list(files),
+            **result.counts,
+            "left_out": dict(result.left_out),
+            "scores": result.scores,
+        }
         print(json.dumps(values))
     else:
-        lines = [f"{name:20}{n:>9,}" for name, n in counts(gold).items()] + score_lines(scores)
+        lines = [f"{name:20}{n:>9,}" for name, n in result.counts.items()] + score_lines(result.scores)
         print("\n".join(map(one_line, lines)))
-    if out is not None:
-        write_predictions(out, kind, examples=gold, predictions=predictions)
-        logger.info("%s: written", out)
+    if options["out"] is not None:
+        logger.info("%s: written", Path(options["out"]))

@@ -166,7 +166,7 @@ def _check(context: typer.Context, *, texts: list[str] | None, **files: Path | N
     """One thing is done at a time, with the files that it needs; typos are told before a model is loaded."""
     from elmo.errors import OutputError
     from elmo.storage.atomic import check_output_file
-    from elmo.text.lines import expand, shown
+    from elmo.text.lines import expand_paths, format_source
 
     jobs = [name for name in ("train", "evaluate") if files[name]] + (["TEXT"] if texts else [])
     if len(jobs) != 1:
@@ -179,10 +179,10 @@ def _check(context: typer.Context, *, texts: list[str] | None, **files: Path | N
     if jobs == ["TEXT"] and (files["gold"] or files["out"]):
         raise typer.BadParameter("--gold and --out go with --train and --evaluate", ctx=context)
     if (out := files["out"]) and out.is_dir():
-        raise OutputError(f"{shown(out)}: expected a file name, found a folder")
+        raise OutputError(f"{format_source(out)}: expected a file name, found a folder")
     if out:
         check_output_file(out)
-    expand([str(files[name]) for name in ("train", "evaluate", "gold") if files[name]])
+    expand_paths([str(files[name]) for name in ("train", "evaluate", "gold") if files[name]])
 
 
 def _train(
@@ -220,7 +220,7 @@ def _heard(context: typer.Context, n_sentences: int) -> Iterator[Heard]:
     from elmo.cli.report import shown
     from elmo.jobs.plan import Progress
 
-    with shown(context.obj, n_sentences=n_sentences, is_stdout_free=True) as show:
+    with format_source(context.obj, n_sentences=n_sentences, is_stdout_free=True) as show:
 
         def heard(n_done: int, n_tokens: int) -> None:
             if show is not None:

@@ -139,7 +139,7 @@ def _read_sentence(
         text, mark = parse_mark(sentence, number)
         tokens = elmo.tokenizer(text)
         return tokens, text, tokens.offsets or (), mark
-    tokens = Tokens.given(sentence)
+    tokens = Tokens.from_words(sentence)
     return tokens, " ".join(tokens.tokens), joined_offsets(tokens.tokens), None
 
 

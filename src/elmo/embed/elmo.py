@@ -20,9 +20,8 @@ from elmo.embed.start import Carry, Start, compute_warm_state, warm_start
 from elmo.engine.batches import BATCH_TOKENS, MAX_TOKENS, split_batches, track_progress
 from elmo.errors import ConfigError, DataError, SentenceTooLongError, StateError
 from elmo.formats.pretrained import Pretrained, WarmState
-from elmo.text.ids import CharBatch
-from elmo.text.tokenizers import Tokenizer, Tokens
-from elmo.text.tokenizers import tokenizer as tokenizer_by_name
+from elmo.text.ids import IdBatch
+from elmo.text.tokenizers import Tokenizer, Tokens, load_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -97,7 +96,7 @@ class Elmo:
         tokenizer = tokenizer or str(model.metadata.get("tokenizer", "en"))
         self._tokenizer_name = tokenizer if isinstance(tokenizer, str) else None  # saved with the model
         self.tokenizer = cast(
-            "Tokenizer", tokenizer_by_name(tokenizer) if isinstance(tokenizer, str) else tokenizer
+            "Tokenizer", load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
         )
         with torch.device("meta"):
             self.bilm = BiLm.from_config(model.config)
@@ -279,12 +278,12 @@ class Elmo:
         if isinstance(sentence, str):
             tokens = self.tokenizer(sentence)
             if not isinstance(tokens, Tokens):  # a user's function, such as str.split
-                tokens = Tokens.given(tokens)
+                tokens = Tokens.from_words(tokens)
         elif isinstance(sentence, Tokens):
             tokens = sentence
         elif isinstance(sentence, Sequence) and not isinstance(sentence, bytes | bytearray):
             try:
-                tokens = Tokens.given(cast("Sequence[str]", sentence))
+                tokens = Tokens.from_words(cast("Sequence[str]", sentence))
             except DataError as error:
                 raise DataError(f"sentence {index}: {error}") from error
         else:
@@ -393,7 +392,7 @@ class Elmo:
         """Free the cached vectors of up to 50,000 words."""
         self._engine.clear_cache()
 
-    def batch(self, sentences: Iterable[Sentence]) -> CharBatch:
+    def batch(self, sentences: Iterable[Sentence]) -> IdBatch:
         """Return padded character ids of sentences with their boundaries, the input of ``bilm``."""
         return self.indexer.batch(
             [self._tokenize(item, index).tokens for index, item in enumerate(_as_list(sentences))]

@@ -1,7 +1,8 @@
-"""Arrays of float32 in, LSTM gates and steps out: the loops that numba compiles, in one fixed order of sums.
+"""LSTM loops in float32, compiled by numba, with a fixed order of additions.
 
-Every multiply-and-add is written out as one fused operation, and nothing may be reordered, so a number gets
-the same bits wherever it stands. Importing this file needs numba; ``compiled`` is its door.
+Every multiply-add is one explicit fused operation, and the compiler may not reorder any, so a number gets
+the same bits at every position. Importing this module requires numba; ``elmo.engine.lstm`` imports it on
+demand.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ import numpy as np
 from numba import types  # pyright: ignore[reportMissingImports]
 from numba.extending import intrinsic  # pyright: ignore[reportMissingImports]
 
-PANEL = 128  # outputs summed up side by side: their weights lie together, and are read once, in order
+PANEL = 128  # outputs that are summed together: their weights are adjacent and read once, in order
 
-# no such folder, full, cut short, or of another version
+# The cache folder is missing, full, damaged, or from another version.
 _CACHE_ERRORS = (
     RuntimeError, OSError, EOFError, pickle.UnpicklingError,
     ValueError, LookupError, AttributeError, ImportError,
 )  # fmt: skip
 
 _ZERO, _ONE, _TWO, _HALF = (np.float32(number) for number in (0, 1, 2, 0.5))
-_SATURATED = np.float32(20)  # tanh is 1 from 9.02 on; beyond 43 the power of two below would be no float
+_SATURATED = np.float32(20)  # tanh is 1 from 9.02 on; from 43 on, the power of two below would underflow
 _PER_LN2, _LN2 = np.float32(1 / np.log(2)), np.float32(np.log(2))
-_ROUNDER = np.float32(3 << 22)  # a float this large has no room for fractions: adding it rounds
-_ONE_BITS, _EXPONENT_BIT = 0x3F800000, 23  # 1 as a float's bits, and where its exponent begins
+_ROUNDER = np.float32(3 << 22)  # a float of this size has no fraction bits: adding it rounds
+_ONE_BITS, _EXPONENT_BIT = 0x3F800000, 23  # the bits of 1.0, and the first bit of the exponent
 
-# expm1(r) = r + r² · S(r) for |r| ≤ ½ ln 2. S is of degree 4, its largest relative error, 1.3e-8, the
-# least that was found by least squares on 2,001 Chebyshev nodes, reweighted 3,000 times by the error left.
-# tanh then is within 1.5e-7, and within 1.9e-7 relative, of the true one over all floats.
+# expm1(r) = r + r² · S(r) for |r| ≤ ½ ln 2. S has degree 4 and a maximum relative error of 1.3e-8, from a
+# least-squares fit on 2,001 Chebyshev nodes, reweighted by the remaining error 3,000 times. The resulting tanh
+# has an absolute error below 1.5e-7 and a relative error below 1.9e-7 for all floats.
 _S0 = np.float32(0.49999997)
 _S1 = np.float32(0.16666543)
 _S2 = np.float32(0.0416672)
@@ -40,7 +41,7 @@ _S4 = np.float32(0.001388251)
 
 
 def _compiled(signature: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Compile now, for one signature; kept on disk for the next process where a folder can be written."""
+    """Compile now, for one signature; cached on disk if possible."""
 
     def compile_it(function: Callable[..., Any]) -> Any:
         try:
@@ -51,17 +52,17 @@ def _compiled(signature: Any) -> Callable[[Callable[..., Any]], Any]:
     return compile_it
 
 
-_part = numba.njit(error_model="numpy")  # a division looks for no zero, which would keep it from vectors
+_inlined = numba.njit(error_model="numpy")  # without checks for division by zero, which prevent vectors
 
 
 def _intrinsic(build: Callable[..., Any]) -> Callable[..., Any]:
-    """An instruction of the compiler's own; numba passes ``build`` a context first, which callers do not."""
+    """Declare a compiler intrinsic; numba passes ``build`` a context that callers do not pass."""
     return intrinsic(build)
 
 
 @_intrinsic
 def _fma(_: Any, a: Any, b: Any, c: Any) -> Any:
-    """The sum a · b + c, rounded once."""
+    """Compute a · b + c, rounded once."""
     float32 = types.float32
     if (a, b, c) != (float32,) * 3:
         return None
@@ -70,7 +71,7 @@ def _fma(_: Any, a: Any, b: Any, c: Any) -> Any:
 
 @_intrinsic
 def _power_of_two(_: Any, rounded: Any) -> Any:
-    """2ⁿ for n + ``_ROUNDER``: the last bits of that are n, and move to the exponent of 1."""
+    """Compute 2ⁿ from n + ``_ROUNDER``: its last bits are n and are moved to the exponent of 1.0."""
 
     def build(context: Any, builder: Any, _: Any, args: Any) -> Any:
         number, real = (context.get_value_type(kind) for kind in (types.int32, types.float32))
@@ -80,53 +81,54 @@ def _power_of_two(_: Any, rounded: Any) -> Any:
     return (types.float32(types.float32), build) if rounded == types.float32 else None
 
 
-@_part
+@_inlined
 def _tanh(x: Any) -> Any:
-    """By tanh |x| = -m / (2 + m), where m = expm1(-2|x|) = 2ⁿ · expm1(r) + 2ⁿ - 1, and the sign of x."""
+    """tanh |x| = -m / (2 + m), where m = expm1(-2|x|) = 2ⁿ · expm1(r) + 2ⁿ - 1; the sign is that of x."""
     size = abs(x)
-    y = -_TWO * (_SATURATED if size > _SATURATED else size)  # a NaN stays one
+    y = -_TWO * (_SATURATED if size > _SATURATED else size)  # NaN stays NaN
     rounded = _fma(y, _PER_LN2, _ROUNDER)
     r = _fma(rounded - _ROUNDER, -_LN2, y)
     power = _power_of_two(rounded)
     s = _fma(_fma(_fma(_fma(_S4, r, _S3), r, _S2), r, _S1), r, _S0)
     m = _fma(power, _fma(r * r, s, r), power - _ONE)
-    found = m / (_TWO + m)
-    return found if x < _ZERO else -found
+    result = m / (_TWO + m)
+    return result if x < _ZERO else -result
 
 
-@_part
-def _clipped(x: Any, limit: Any) -> Any:
+@_inlined
+def _clip(x: Any, limit: Any) -> Any:
     x = limit if x > limit else x
     return -limit if x < -limit else x
 
 
-@_part
-def _cells_of_row(gates: Any, cell: Any, merged: Any, clip: Any) -> None:
+@_inlined
+def _update_row(gates: Any, cell: Any, output: Any, clip: Any) -> None:
+    """Update one row of cells; see ``update_cells``."""
     n = len(cell)
     i, f, o, j = gates[:n], gates[n : 2 * n], gates[2 * n : 3 * n], gates[3 * n : 4 * n]
     for k in range(n):
-        admitted = _fma(_tanh(i[k]), _HALF, _HALF)
-        kept = _fma(_tanh(f[k]), _HALF, _HALF)
-        shown = _fma(_tanh(o[k]), _HALF, _HALF)
-        new = _clipped(_fma(admitted, _tanh(j[k]), kept * cell[k]), clip)
+        input_gate = _fma(_tanh(i[k]), _HALF, _HALF)
+        forget_gate = _fma(_tanh(f[k]), _HALF, _HALF)
+        output_gate = _fma(_tanh(o[k]), _HALF, _HALF)
+        new = _clip(_fma(input_gate, _tanh(j[k]), forget_gate * cell[k]), clip)
         cell[k] = new
-        merged[k] = _tanh(new) * shown
+        output[k] = _tanh(new) * output_gate
 
 
-@_part
-def _product_of_row(panels: Any, x: Any, chain: Any, start: Any, added: Any, out: Any) -> None:  # noqa: PLR0917
-    """Into ``out``: start + W x + added, a new chain of sums each ``chain`` inputs, the first from start."""
+@_inlined
+def _multiply_row(panels: Any, x: Any, chain: Any, start: Any, added: Any, out: Any) -> None:  # noqa: PLR0917
+    """Write start + W x + added to ``out``, with a new chain of sums every ``chain`` inputs."""
     n_in, n_out = len(x), len(out)
     sums = np.empty(PANEL, np.float32)
     for p in range(len(panels)):
         panel, first = panels[p], p * PANEL
-        n_here = min(PANEL, n_out - first)  # the last panel is filled up with weights of zero
+        n_here = min(PANEL, n_out - first)  # the last panel is filled with zeros
         for c in range(PANEL):
             sums[c] = start[first + c] if c < n_here else _ZERO
         for begin in range(0, n_in, chain):
             end = min(begin + chain, n_in)
             whole = end - (end - begin) % 4
-            for k in range(begin, whole, 4):  # four inputs per visit of a sum
+            for k in range(begin, whole, 4):  # four inputs per access to a sum
                 x0, x1, x2, x3 = x[k], x[k + 1], x[k + 2], x[k + 3]
                 w0, w1, w2, w3 = panel[k], panel[k + 1], panel[k + 2], panel[k + 3]
                 for c in range(PANEL):
@@ -145,16 +147,16 @@ _ROW, _ROWS, _PANELS = types.float32[::1], types.float32[:, ::1], types.float32[
 
 
 @_compiled(types.void(_ROWS, _ROWS, _ROWS, types.float32))
-def cells(gates: Any, cell: Any, merged: Any, clip: Any) -> None:
-    """Gates i, f, o, j (row, 4 · cell), the first three halved: c moves on, ``merged`` is o · tanh(c)."""
+def update_cells(gates: Any, cell: Any, output: Any, clip: Any) -> None:
+    """Update ``cell`` with gates i, f, o, j (row, 4 · cell), the first three halved; write o · tanh(c)."""
     for row in range(len(gates)):
-        _cells_of_row(gates[row], cell[row], merged[row], clip)
+        _update_row(gates[row], cell[row], output[row], clip)
 
 
 @_compiled(types.void(_PANELS, _ROW, types.intp, _ROW, _ROW, _ROW))
-def product(panels: Any, x: Any, chain: Any, start: Any, added: Any, out: Any) -> None:  # noqa: PLR0917
-    """One row's product: out = start + W x + added."""
-    _product_of_row(panels, x, chain, start, added, out)
+def multiply(panels: Any, x: Any, chain: Any, start: Any, added: Any, out: Any) -> None:  # noqa: PLR0917
+    """Compute the product of one row: out = start + W x + added."""
+    _multiply_row(panels, x, chain, start, added, out)
 
 
 @_compiled(
@@ -163,29 +165,29 @@ def product(panels: Any, x: Any, chain: Any, start: Any, added: Any, out: Any) -
         types.float32, types.float32, _ROW, _ROW, _ROWS,
     )
 )  # fmt: skip
-def read_lane(  # noqa: PLR0917
-    input_gates: Any, bias: Any, is_continued: Any, states: Any, states_chain: Any, projection: Any,
+def run_sentence(  # noqa: PLR0917
+    input_gates: Any, bias: Any, is_joined: Any, states: Any, states_chain: Any, projection: Any,
     projection_chain: Any, cell_clip: Any, state_clip: Any, hidden: Any, cell: Any, outputs: Any,
 ) -> None:  # fmt: skip
-    """One sentence's steps: ``outputs`` (time, width) are filled, ``hidden`` and ``cell`` move on.
+    """Read one sentence: write ``outputs`` (time, width) and update ``hidden`` and ``cell``.
 
-    ``input_gates`` (time, 4 · cell) are where the sums over the state begin, with ``bias`` on top, if
-    ``is_continued``; or else are added on top, and hold the bias already. A ``projection`` without panels is
-    none.
+    If ``is_joined``, the sums over the state start from ``input_gates`` (time, 4 · cell), and ``bias`` is
+    added at the end. Otherwise ``input_gates``, which include the bias, are added at the end. A ``projection``
+    without panels means that there is none.
     """
-    gates, merged = np.empty(len(bias), np.float32), np.empty(len(cell), np.float32)
-    nothing = np.zeros(len(bias), np.float32)
+    gates, cell_output = np.empty(len(bias), np.float32), np.empty(len(cell), np.float32)
+    zeros = np.zeros(len(bias), np.float32)
     for step in range(len(outputs)):
-        given = input_gates[step]
-        start, added = (given, bias) if is_continued else (nothing, given)
-        _product_of_row(states, hidden, states_chain, start, added, gates)
-        _cells_of_row(gates, cell, merged, cell_clip)
+        of_input = input_gates[step]
+        start, added = (of_input, bias) if is_joined else (zeros, of_input)
+        _multiply_row(states, hidden, states_chain, start, added, gates)
+        _update_row(gates, cell, cell_output, cell_clip)
         if len(projection):
-            _product_of_row(projection, merged, projection_chain, nothing, nothing, hidden)
+            _multiply_row(projection, cell_output, projection_chain, zeros, zeros, hidden)
             for k in range(len(hidden)):
-                hidden[k] = _clipped(hidden[k], state_clip)
+                hidden[k] = _clip(hidden[k], state_clip)
         else:
             for k in range(len(hidden)):
-                hidden[k] = merged[k]
+                hidden[k] = cell_output[k]
         for k in range(len(hidden)):
             outputs[step, k] = hidden[k]

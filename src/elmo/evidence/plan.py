@@ -46,8 +46,8 @@ from elmo.tasks.features.layer import Features
 from elmo.tasks.fit import FitOptions
 from elmo.tasks.heads.layers import FeatureWidths
 from elmo.tasks.kinds.registry import KINDS, read_examples, task_class
-from elmo.text.lines import expand
-from elmo.text.tokenizers import tokenizer
+from elmo.text.lines import expand_paths
+from elmo.text.tokenizers import load_tokenizer
 
 _SPOKEN = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
@@ -313,7 +313,7 @@ class _Reading:
             if path is None:
                 continue
             try:
-                expand([path])
+                expand_paths([path])
             except DataError as error:
                 problems.append(f"{where}: {error}")
             found.append(path)
@@ -347,7 +347,7 @@ def _reader(kind: str, given: Any, *, name: str, problems: list[str]) -> tuple[d
             f"[{place}] {key}: expected a text, a number or true or false, found {table[key]!r:.40}"
         )
     try:
-        tokenizer(str(cut))
+        load_tokenizer(str(cut))
     except ElmoError as error:
         problems.append(f"[{place}] {error}")
     if not strange:
@@ -398,7 +398,7 @@ def read_tasks(plan: Plan) -> dict[str, TaskData]:
 
 def read_task(plan: TaskPlan) -> TaskData:
     """The examples of one task."""
-    cut = tokenizer(plan.tokenizer)
+    cut = load_tokenizer(plan.tokenizer)
     left_out: dict[str, int] = {}
     parts: dict[str, list[Any]] = {"test": []}
     for name, paths, limit in (

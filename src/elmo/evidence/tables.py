@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from elmo.evidence.runs import BASELINE, COMPARED, ELMO, MAX_FACTOR, TABLES, Run, RunResult
-from elmo.text.display import plain, shortened, text_width
+from elmo.text.display import shorten, text_width, to_plain_text
 
 CONFIDENCE = 0.95
 _STEPS = 100_000
@@ -322,7 +322,7 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _task(name: str) -> str:
-    return shortened(plain(name), _TASK)
+    return shorten(to_plain_text(name), _TASK)
 
 
 def _shown(one: Summary) -> str:

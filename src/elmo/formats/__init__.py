@@ -1,0 +1,20 @@
+"""Load and convert models of every published ELMo format.
+
+``load`` reads a model from a bundled name, a path, an archive or the Hugging Face Hub and returns a
+``Pretrained``. ``convert`` writes it in elmo's own format or for AllenNLP. Files, in reading order:
+
+- ``pretrained``: ``Pretrained``, the result of every reader, and ``fingerprint``.
+- ``loading``: ``load``, ``detect``, ``describe`` and ``convert``; with ``archive`` and ``hub`` as sources.
+- One module per format, each with ``NAME``, ``can_read(folder)`` and ``read(folder)``: ``native`` (our own),
+  ``bilm_hdf5`` (bilm-tf, AllenNLP, NLPL, SeqVec), ``bilm_checkpoint`` (bilm-tf training), ``tf_hub`` and
+  ``many_langs`` (ELMoForManyLangs).
+- ``bilm_layout``: names and shapes in bilm-tf's files, shared by its three readers.
+- ``containers``: safe readers of HDF5, TensorFlow checkpoints and torch state dicts.
+
+Files come from untrusted sources: no pickle is executed, no link leads out of a model's folder, every size is
+checked before memory is allocated, and archives are bounded.
+"""
+
+import lazy_loader as _lazy
+
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

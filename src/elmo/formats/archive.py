@@ -90,7 +90,9 @@ def unpacked(path: Path) -> Iterator[Path]:
     try:
         temporary = tempfile.TemporaryDirectory(prefix="elmo-", ignore_cleanup_errors=True)
     except OSError as error:
-        raise OutputError(f"{format_path(path)}: cannot create a folder to unpack it: {error.strerror}") from error
+        raise OutputError(
+            f"{format_path(path)}: cannot create a folder to unpack it: {error.strerror}"
+        ) from error
     with temporary as folder:
         _unpack(path, Path(folder))
         yield Path(folder)
@@ -110,8 +112,12 @@ def _unpack(path: Path, folder: Path) -> None:
             raise type(error)(f"{format_path(path)}: {error}") from error
         except _DAMAGE_ERRORS as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise OutputError(f"{format_path(path)}: no space left in {folder.parent} to unpack it") from error
-            raise FormatError(f"{format_path(path)}: the archive is damaged: {format_error(error)}") from error
+                raise OutputError(
+                    f"{format_path(path)}: no space left in {folder.parent} to unpack it"
+                ) from error
+            raise FormatError(
+                f"{format_path(path)}: the archive is damaged: {format_error(error)}"
+            ) from error
 
 
 def _member_reader(file: BinaryIO) -> Callable[[BinaryIO, int], Iterator[ArchiveMember]] | None:

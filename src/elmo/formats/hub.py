@@ -45,10 +45,12 @@ def download(repo_id: str, revision: str | None = None) -> Path:
         _refuse_transformers(fetch([_CONFIG]), name)
         return fetch(PATTERNS)
     except HFValidationError as error:
-        raise FormatError(f"{format_path(name)}: expected a Hub id such as org/name: {format_error(error)}") from error
+        raise FormatError(
+            f"{format_path(name)}: expected a Hub id such as org/name: {format_error(error)}"
+        ) from error
     except GatedRepoError as error:
         raise FormatError(
-            f"{name}: access to this model is restricted; request it on its Hub page, then run `hf auth login`"
+            f"{name}: access to this model is restricted; request it on the Hub, then run `hf auth login`"
         ) from error
     except RepositoryNotFoundError as error:
         raise FormatError(
@@ -58,14 +60,18 @@ def download(repo_id: str, revision: str | None = None) -> Path:
     except RevisionNotFoundError as error:
         raise FormatError(f"{name}: the Hub has this model, but no revision {revision!r}") from error
     except LocalEntryNotFoundError as error:
-        cause = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else format_error(error.__cause__ or error)
+        cause = (
+            "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else format_error(error.__cause__ or error)
+        )
         raise FormatError(
             f"{name}: no such folder or archive, the Hub's cache does not contain it, and it could not be "
             f"downloaded: {cause}; check the network, HF_HUB_OFFLINE and HF_ENDPOINT"
         ) from error
     # the libraries below raise all of these when a server disconnects or sends nonsense
     except (HTTPError, OSError, ValueError, RuntimeError, KeyError, AssertionError) as error:
-        raise FormatError(f"{name}: the download from the Hub failed: {format_error(error)}; try again") from error
+        raise FormatError(
+            f"{name}: the download from the Hub failed: {format_error(error)}; try again"
+        ) from error
 
 
 def _refuse_transformers(folder: Path, name: str) -> None:

@@ -164,7 +164,9 @@ def _readers() -> Iterator[FormatReader]:
     yield bilm_hdf5
     from elmo.formats import bilm_checkpoint, many_langs, tf_hub
 
-    yield from (bilm_checkpoint, tf_hub, many_langs)
+    yield bilm_checkpoint
+    yield tf_hub
+    yield many_langs
 
 
 def _read(folder: Path, *, is_temporary: bool) -> Pretrained:
@@ -209,7 +211,9 @@ def _model_folder(source: str | Path | None) -> Iterator[tuple[Path, bool]]:
             except FormatError as error:  # show the archive's path, not that of the temporary folder
                 raise type(error)(str(error).replace(str(root), format_path(path))) from error
     elif is_file:
-        raise FormatError(f"{format_path(path)}: expected the folder or archive of a model, found another file")
+        raise FormatError(
+            f"{format_path(path)}: expected the folder or archive of a model, found another file"
+        )
     elif isinstance(source, str) and (repo := hub.split_id(source)) and not _looks_like_path(path):
         yield hub.download(*repo), False
     else:
@@ -234,10 +238,14 @@ def _find_model(root: Path, source: Path) -> Path:
             return matches[0]
         if matches:
             listed = ", ".join(format_path(folder.relative_to(root)) for folder in matches[:8])
-            raise FormatError(f"{format_path(source)}: expected one model, found {listed}; unpack it and load one")
+            raise FormatError(
+                f"{format_path(source)}: expected one model, found {listed}; unpack it and load one"
+            )
         level = [path for folder in level for path in sorted(folder.iterdir()) if path.is_dir()]
     files = ", ".join(format_path(name) for name, _ in _file_sizes(root)[:8])
-    raise FormatError(f"{format_path(source)}: expected {_KNOWN_FILES} in the archive; found {files or 'no model file'}")
+    raise FormatError(
+        f"{format_path(source)}: expected {_KNOWN_FILES} in the archive; found {files or 'no model file'}"
+    )
 
 
 def _file_sizes(folder: Path) -> list[tuple[str, int]]:

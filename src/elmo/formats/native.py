@@ -90,7 +90,9 @@ class _VerifiedFolder:
         if checksums.NAME in files.list_names(folder):
             self.sums = checksums.read(folder, ORDER)
         else:
-            logger.warning("%s: has no %s, cannot check for damage", files.format_path(folder), checksums.NAME)
+            logger.warning(
+                "%s: has no %s, cannot check for damage", files.format_path(folder), checksums.NAME
+            )
         self._verify = verify
 
     def has(self, name: str) -> bool:
@@ -187,10 +189,9 @@ def _parse_config(values: Any, subject: str) -> NativeConfig:
     try:
         bilm = BiLmConfig.from_json(values.get("config", {}))
     except ConfigError as error:
-        bilm = None
-        problems.append(str(error)[:2000])
+        raise_all([*problems, str(error)[:2000]], subject=subject)
+        raise
     raise_all(problems, subject=subject)
-    assert bilm is not None  # raise_all has raised otherwise
     softmax, mix = values.get("softmax"), values.get("mix")
     return NativeConfig(
         bilm,
@@ -294,7 +295,9 @@ def write(model: Pretrained, folder: Path, *, dtype: tensors.Dtype = "float32") 
     if model.vocab is not None:
         if len(model.vocab) > files.MAX_LINES:  # the limit of the reader, and so are those below
             raise OutputError(f"{VOCAB}: expected at most {files.MAX_LINES} words, found {len(model.vocab)}")
-        words = [_ESCAPED.sub(_escape, word) for word in model.vocab.words] if is_escaped else model.vocab.words
+        words = (
+            [_ESCAPED.sub(_escape, word) for word in model.vocab.words] if is_escaped else model.vocab.words
+        )
         texts[VOCAB] = "".join(f"{word}\n" for word in words)
     if model.characters is not None:
         texts[CHARACTERS] = json.dumps(dict(model.characters), indent=0) + "\n"
@@ -364,7 +367,9 @@ def _escape(match: re.Match[str]) -> str:
 
 def _unescape(match: re.Match[str]) -> str:
     if not match[1]:
-        raise ValueError(f"expected an escape \\\\, \\n, \\r or \\udXXX, found another in {match.string[:40]!r}")
+        raise ValueError(
+            f"expected an escape \\\\, \\n, \\r or \\udXXX, found another in {match.string[:40]!r}"
+        )
     return _CHARACTERS_BY_LETTER.get(match[1]) or chr(int(match[1][1:], 16))
 
 

@@ -163,5 +163,5 @@ def fingerprint(model: Pretrained, *, with_warm: bool = False) -> str:
     for name in sorted(tensors):
         add(name, list(tensors[name].shape))
         array = tensors[name].detach().cpu().float().contiguous().numpy()
-        digest.update(array.astype("<f4", copy=False).reshape(-1).view("u1"))
+        digest.update(array.astype("<f4", copy=False).reshape(-1).view("u1").data)
     return digest.hexdigest()

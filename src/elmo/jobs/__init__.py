@@ -1,0 +1,23 @@
+"""Embed large corpora on disk, with resumable jobs.
+
+    from elmo.jobs import EmbedJob, embed_corpus, read_embeddings
+
+    embed_corpus(EmbedJob(inputs=("corpus.txt",), out=Path("vectors.h5")), "en")
+    for encoding in read_embeddings("vectors.h5"):
+        print(encoding.tokens)
+
+Files, in reading order:
+
+- ``plan.py``: ``EmbedJob``, the options of a job; ``plan_corpus``, an estimate of its size.
+- ``run.py``: ``embed_corpus``, which runs a job.
+- ``sharded.py``: one run that writes shards, and how it resumes an earlier run.
+- ``pipeline.py``: threads that read ahead and write in the background.
+- ``workers.py``: how a shard is made, here or in worker processes.
+- ``shard.py``: a shard as flat arrays.
+- ``manifest.py``: file names, and the list of complete shards.
+- ``writers.py`` and ``reader.py``: the file formats; ``read_embeddings``.
+"""
+
+import lazy_loader as _lazy
+
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

@@ -1,8 +1,7 @@
-"""An iterator in, the same one read ahead in a thread out; work in, a thread that does it meanwhile, out.
+"""Overlap reading, computing and writing with threads.
 
-Both hold one item at most, however fast one side and however slow the other: that is what keeps memory flat.
-Both end their thread before they are left, whatever happened; an error in the thread is raised, as it is, in
-the thread that waits for the result.
+Each side holds at most one item, so memory stays constant if one side is faster. The threads end before the
+context is left. An error in a thread is raised in the thread that waits for its result.
 """
 
 from __future__ import annotations
@@ -18,54 +17,55 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-class _LeftError(Exception):
-    """Nobody wants the rest."""
+class _StoppedError(Exception):
+    """The consumer has left."""
 
 
 @contextmanager
 def read_ahead(source: Iterable[S], gather: Callable[[Iterable[S]], Iterator[T]]) -> Iterator[Iterator[T]]:
-    """``gather(source)``, each item made in a thread while the one before it is in use.
+    """Iterate over ``gather(source)``; a thread makes each item while the previous one is in use.
 
-    Left early, the thread stops before it takes another item of ``source``.
+    If the context is left early, the thread stops before it takes another item of ``source``.
     """
-    is_left = threading.Event()
+    is_stopped = threading.Event()
 
-    def wanted() -> Iterator[S]:
+    def until_stopped() -> Iterator[S]:
         for item in source:
-            if is_left.is_set():
-                raise _LeftError
+            if is_stopped.is_set():
+                raise _StoppedError
             yield item
 
     with ThreadPoolExecutor(1, thread_name_prefix="elmo-read") as pool:
         try:
-            yield _ahead(gather(wanted()), pool)
+            yield _iterate_ahead(gather(until_stopped()), pool)
         finally:
-            is_left.set()
+            is_stopped.set()
 
 
-def _ahead(items: Iterator[T], pool: ThreadPoolExecutor) -> Iterator[T]:
-    end = object()  # no item is this
-    coming: Future[Any] = pool.submit(next, items, end)
-    while (item := coming.result()) is not end:
-        coming = pool.submit(next, items, end)  # only now: the one before has been taken
+def _iterate_ahead(items: Iterator[T], pool: ThreadPoolExecutor) -> Iterator[T]:
+    end = object()
+    future: Future[Any] = pool.submit(next, items, end)
+    while (item := future.result()) is not end:
+        future = pool.submit(next, items, end)  # only now, after the previous item was taken
         yield item
 
 
 class BackgroundWriter:
-    """A thread that does one piece of work at a time, in order; use it in a ``with``.
+    """A thread that runs one task at a time, in order; use it as a context manager.
 
-    On leaving, the piece at hand is waited for. If it fails, its error counts even when leaving because of
-    another error, which came later in the order of the work; only Ctrl-C and the like go first.
+    Leaving the context waits for the current task. If that task fails, its error is raised even when the
+    context is left because of another error, which came later in the order of the work; only Ctrl-C and
+    similar take precedence.
     """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="elmo-write")
-        self._at_hand: Future[None] | None = None
+        self._current: Future[None] | None = None
 
-    def do(self, work: Callable[[], None]) -> None:
-        """Begin ``work`` when the piece before it is done; an error of that one is raised here."""
+    def submit(self, task: Callable[[], None]) -> None:
+        """Start ``task`` when the previous one is done; raises the error of the previous one."""
         self._wait()
-        self._at_hand = self._pool.submit(work)
+        self._current = self._pool.submit(task)
 
     def __enter__(self) -> Self:
         return self
@@ -74,12 +74,12 @@ class BackgroundWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         interrupt: KeyboardInterrupt | None = None
-        while self._at_hand is not None and not self._at_hand.done():
+        while self._current is not None and not self._current.done():
             try:
-                # not for the thread: joining it once more after a Ctrl-C fails in Python 3.11
-                wait([self._at_hand])
+                # not for the thread: joining it a second time after Ctrl-C fails in Python 3.11
+                wait([self._current])
             except KeyboardInterrupt as pressed:
-                interrupt = pressed  # raised when the piece is done, not before
+                interrupt = pressed  # raised when the task is done
         self._pool.shutdown()
         if interrupt is not None:
             raise interrupt
@@ -87,7 +87,7 @@ class BackgroundWriter:
             self._wait()
 
     def _wait(self) -> None:
-        if self._at_hand is not None:
-            wait([self._at_hand])  # after a Ctrl-C here it is still at hand
-            done, self._at_hand = self._at_hand, None  # an error is raised once
+        if self._current is not None:
+            wait([self._current])  # after Ctrl-C here, the task is still current
+            done, self._current = self._current, None  # an error is raised once
             done.result()

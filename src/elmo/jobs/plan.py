@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from elmo.config import BiLmConfig, n_parameters
-from elmo.embed.encoding import Encoding, LayerChoice
+from elmo.embed.encoding import Encoding
 from elmo.engine.batches import split_batches, split_groups
 from elmo.errors import ConfigError, OutputError
 from elmo.jobs.manifest import OutputFiles
 from elmo.jobs.shard import Layout
-from elmo.text.reader import ErrorPolicy, InputFormat, Sentence, Tally, expand, read_sentences
-from elmo.text.tokenizers import Tokenizer
-from elmo.text.tokenizers import tokenizer as tokenizer_by_name
+from elmo.text.lines import ErrorPolicy, Tally, expand_paths
+from elmo.text.reader import InputFormat, Sentence, read_sentences
+from elmo.text.tokenizers import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
@@ -52,7 +52,7 @@ class EmbedJob:
 
     inputs: tuple[str, ...]
     out: Path | None = None
-    layers: LayerChoice | int = "average"
+    layers: str | int = "average"
     input_format: InputFormat = "text"
     split: bool = False
     errors: ErrorPolicy = "strict"
@@ -70,10 +70,13 @@ class EmbedJob:
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, found {value}")
         if self.workers > 1 and self.out is None:
-            raise ConfigError(f"{self.workers} workers need an output file; set out (--out), or use one worker")
+            raise ConfigError(
+                f"{self.workers} workers need an output file; set out (--out), or use one worker"
+            )
         if len(self.devices) > self.workers:
             raise ConfigError(
-                f"{len(self.devices)} devices need at least as many workers, found {self.workers}; set --workers"
+                f"{len(self.devices)} devices need at least as many workers, found {self.workers}; "
+                "set --workers"
             )
         if len({name.partition(":")[0] for name in self.devices}) > 1:
             raise ConfigError(f"devices must be of one kind, found {', '.join(self.devices)[:80]}")
@@ -84,7 +87,7 @@ class EmbedJob:
 
     def reads_pipe(self) -> bool:
         """Return whether an input is a pipe, which may block and can be read only once."""
-        return any(path == "-" or not path.is_file() for path in expand(self.inputs))
+        return any(path == "-" or not path.is_file() for path in expand_paths(self.inputs))
 
     def sentences(self, tokenizer: Tokenizer, tally: Tally | None = None) -> Iterator[Sentence]:
         """Check that the inputs exist, and return an iterator over their tokenized sentences."""
@@ -177,7 +180,7 @@ def plan_corpus(job: EmbedJob, model: Elmo | BiLmConfig, *, tokenizer: Tokenizer
     """
     config = model if isinstance(model, BiLmConfig) else model.config
     if tokenizer is None:
-        tokenizer = tokenizer_by_name("en") if isinstance(model, BiLmConfig) else model.tokenizer
+        tokenizer = load_tokenizer("en") if isinstance(model, BiLmConfig) else model.tokenizer
     layout = Layout.of(config, layers=job.layers, dtype=job.dtype)
     limit = job.tokens_per_shard(layout)
     files = None if job.out is None else OutputFiles(job.out)
@@ -229,5 +232,7 @@ def encode_sentences(sentences: Sequence[Sentence], job: EmbedJob, elmo: Elmo) -
     )
     for sentence, encoding in zip(sentences, encodings, strict=True):
         if not np.isfinite(np.asarray(encoding.vectors)).all():
-            raise OutputError(f"{sentence.place}: a value of its vectors does not fit {job.dtype}; use float32")
+            raise OutputError(
+                f"{sentence.place}: a value of its vectors does not fit {job.dtype}; use float32"
+            )
     return encodings

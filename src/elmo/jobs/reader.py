@@ -1,4 +1,4 @@
-"""A file or manifest that ``elmo embed`` wrote in, its sentences with their vectors out, one at a time."""
+"""``read_embeddings``: read the output of a job, one sentence at a time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from elmo.embed.encoding import Encoding
-from elmo.errors import ChecksumError, DataError, ElmoError, MissingExtraError
-from elmo.jobs.plan import OutputFiles, read_manifest
+from elmo.errors import ChecksumError, DataError, MissingExtraError
+from elmo.jobs.manifest import OutputFiles, read_manifest
 from elmo.jobs.shard import Shard
 from elmo.jobs.writers import HDF5_SUFFIXES, SENTENCES, SUFFIXES
 from elmo.storage.checksums import sha256
@@ -25,88 +26,96 @@ from elmo.storage.tensors import DESCRIPTION, read_arrays
 if TYPE_CHECKING:
     import h5py
 
-# What libraries make of damage; pyarrow's errors are ValueErrors, OSErrors or NotImplementedErrors too.
-DAMAGED_FILE_ERRORS = (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, RuntimeError, NotImplementedError)
-DAMAGED_FILE_ERRORS += (zipfile.BadZipFile, zlib.error, struct.error, MemoryError, OverflowError, RecursionError)
+# Exceptions of libraries for damaged files; pyarrow raises subclasses of these.
+DAMAGED_FILE_ERRORS = (
+    OSError, EOFError, ValueError, KeyError, TypeError, IndexError, RuntimeError, NotImplementedError,
+    zipfile.BadZipFile, zlib.error, struct.error, MemoryError, OverflowError, RecursionError,
+)  # fmt: skip
 
 
 def read_embeddings(path: str | Path, *, verify: bool = True) -> Iterator[Encoding]:
-    """The sentences of a job, in the order of its input; tokens, offsets and vectors as they were written.
+    """Read the sentences of a job in the order of its input, with tokens, offsets and vectors.
 
-    ``path`` is the name given to ``--out``, a manifest, or a single file of any format. Through a manifest,
-    each file's SHA-256 is checked first, unless ``verify`` is False. JSON lines give float32. Texts are not
-    kept: ``Encoding.text`` is None, and offsets count in the sentence as it stood in the input.
+    The text is not stored: ``Encoding.text`` is None, and offsets refer to the sentence in the input. JSON
+    lines are read as float32.
+
+    Args:
+        path: The output of the job, its manifest, or a single file of any format.
+        verify: Check the SHA-256 of each file that a manifest lists.
     """
     path = Path(path)
     if path.name.endswith(".manifest.json"):
-        return _of_job(path, verify=verify)
+        return _read_job(path, verify=verify)
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(
             f"{format_path(path)}: expected a name that ends in {', '.join(SUFFIXES)} or .manifest.json"
         )
     manifest = OutputFiles(path).manifest
     if not path.exists() and manifest.exists():
-        return _of_job(manifest, verify=verify)
+        return _read_job(manifest, verify=verify)
     if not path.is_file():
-        raise DataError(f"{format_path(path)}: no such file, and no {format_path(manifest.name)} beside it")
-    return _of_file(path)
+        raise DataError(f"{format_path(path)}: no such file, and no {format_path(manifest.name)} next to it")
+    return _read_file(path)
+
+
+def _read_job(path: Path, *, verify: bool) -> Iterator[Encoding]:
+    manifest = read_manifest(path)
+    if not manifest.is_complete:
+        raise DataError(f"{format_path(path)}: this job is not finished; run it again to finish it")
+    files = [(shard.file, shard.sha256) for shard in manifest.shards]
+    if manifest.sha256:
+        files = [(manifest.out, manifest.sha256)]
+    return _read_files(path.parent, files, verify=verify)
+
+
+def _read_files(folder: Path, files: list[tuple[str, str]], *, verify: bool) -> Iterator[Encoding]:
+    for name, expected in files:
+        path = folder / name
+        if not path.is_file():
+            raise DataError(f"{format_path(path)}: the manifest lists this file, but it does not exist")
+        if verify and (actual := sha256(path)) != expected:
+            raise ChecksumError(
+                f"{format_path(path)}: expected SHA-256 {expected[:12]}…, found {actual[:12]}…: the file is "
+                "damaged; run the job again to repair it"
+            )
+        yield from _read_file(path)
+
+
+def _read_file(path: Path) -> Iterator[Encoding]:
+    suffix = path.suffix.lower()
+    if suffix in HDF5_SUFFIXES:
+        return _read_hdf5(path)
+    if suffix == ".jsonl":
+        return _read_json_lines(path)
+    return _read_shard_sentences(path)
+
+
+@contextmanager
+def _report_damage(path: Path) -> Iterator[None]:
+    """Raise ``DataError`` for a damaged file."""
+    try:
+        yield
+    except DAMAGED_FILE_ERRORS as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"{format_path(path)}: cannot be read as an embedding file: {reason}") from error
 
 
 def read_shard(path: Path) -> Shard:
-    """The arrays of one npz, safetensors or Parquet file."""
+    """Read one npz, safetensors or Parquet file."""
     readers: dict[str, Callable[[Path], tuple[dict[str, Any], Any]]] = {
         ".npz": _read_npz,
         ".safetensors": read_arrays,
         ".parquet": _read_parquet,
     }
-    try:
+    with _report_damage(path):
         arrays, description = readers[path.suffix.lower()](path)
-    except DAMAGED_FILE_ERRORS as error:
-        raise _damaged(path, error) from error
     return Shard.from_arrays(arrays, description, subject=format_path(path))
 
 
-def _of_job(path: Path, *, verify: bool) -> Iterator[Encoding]:
-    manifest = read_manifest(path)
-    if not manifest.is_complete:
-        raise DataError(f"{format_path(path)}: this job is not finished; run it again to finish it")
-    return _of_files(
-        path.parent,
-        [(manifest.out, manifest.sha256)]
-        if manifest.sha256
-        else [(one.file, one.sha256) for one in manifest.shards],
-        verify=verify,
-    )
-
-
-def _of_files(folder: Path, files: list[tuple[str, str]], *, verify: bool) -> Iterator[Encoding]:
-    for name, expected in files:
-        path = folder / name
-        if not path.is_file():
-            raise DataError(f"{format_path(path)}: the manifest lists this file, but it is not there")
-        if verify and (found := sha256(path)) != expected:
-            raise ChecksumError(
-                f"{format_path(path)}: expected SHA-256 {expected[:12]}…, found {found[:12]}…: it is damaged; "
-                "run the job again to mend it"
-            )
-        yield from _of_file(path)
-
-
-def _of_file(path: Path) -> Iterator[Encoding]:
-    suffix = path.suffix.lower()
-    if suffix in HDF5_SUFFIXES:
-        return _hdf5_sentences(path)
-    if suffix == ".jsonl":
-        return _json_sentences(path)
-    return _shard_sentences(path)
-
-
-def _shard_sentences(path: Path) -> Iterator[Encoding]:
+def _read_shard_sentences(path: Path) -> Iterator[Encoding]:
     shard = read_shard(path)
-    try:
+    with _report_damage(path):  # a token may not be UTF-8
         yield from shard.encodings()
-    except UnicodeDecodeError as error:
-        raise _damaged(path, error) from error
 
 
 def _read_npz(path: Path) -> tuple[dict[str, Any], Any]:
@@ -122,12 +131,12 @@ def _read_npz(path: Path) -> tuple[dict[str, Any], Any]:
 
 
 def _read_npy(member: Any, size: int) -> np.ndarray[Any, Any]:
-    """An array whose declared shape was held against its real size before memory is taken."""
+    """Read an array; compare its declared shape with the file size before memory is allocated."""
     if np.lib.format.read_magic(member) != (1, 0):
         raise ValueError("expected npy 1.0")
     shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(member)
     if is_fortran or dtype.hasobject or dtype.kind not in "fiuU":
-        raise ValueError(f"expected plain numbers in rows, found {dtype}")
+        raise ValueError(f"expected plain numbers in C order, found {dtype}")
     if math.prod(shape) * dtype.itemsize != size - member.tell():
         raise ValueError(f"expected {size - member.tell()} bytes of data, found shape {shape} of {dtype}")
     return np.frombuffer(member.read(), dtype=dtype).reshape(shape)
@@ -147,67 +156,62 @@ def _read_parquet(path: Path) -> tuple[dict[str, Any], Any]:
         for text, raw in zip(table["token"].to_pylist(), table["token_bytes"].to_pylist(), strict=True)
     ]
     column = table["vector"].combine_chunks()
-    # (time, layer · width) as Parquet has it; our own order puts layers first
+    # (time, layer · width) in Parquet; a shard has the layer axis first
     vectors = column.flatten().to_numpy(zero_copy_only=False).reshape(table.num_rows, n_layers or 1, width)
     offsets = [table[name].fill_null(-1).to_numpy() for name in ("begin", "end")]
     sentences = table["sentence"].to_numpy() - description["first"]
     if len(sentences) and (sentences[0] < 0 or (np.diff(sentences) < 0).any()):
-        raise ValueError("sentences out of order")
+        raise ValueError("the sentences are not in order")
     n_sentences = description["sentences"]
     if not 0 <= n_sentences <= 1 << 32 or (len(sentences) and sentences[-1] >= n_sentences):
-        raise ValueError(f"{n_sentences} sentences declared")
+        raise ValueError(f"the description declares {n_sentences} sentences")
     return {
         "vectors": vectors[:, 0] if n_layers is None else np.ascontiguousarray(vectors.transpose(1, 0, 2)),
         "lengths": np.bincount(sentences, minlength=n_sentences).astype(np.int64),
         "token_bytes": np.frombuffer(b"".join(tokens), dtype=np.uint8),
         "token_ends": np.cumsum([len(token) for token in tokens], dtype=np.int64),
         "offsets": np.stack(offsets, axis=1),
-        "places": np.zeros((n_sentences, 3), dtype=np.int64),  # sentences without tokens have none here
+        "places": np.zeros((n_sentences, 3), dtype=np.int64),  # Parquet has no place of an empty sentence
     }, description
 
 
-def _hdf5_sentences(path: Path) -> Iterator[Encoding]:
+def _read_hdf5(path: Path) -> Iterator[Encoding]:
     import h5py
 
-    try:
+    with _report_damage(path):
         with open_regular(path) as raw:
             size = raw.seek(0, 2)
         with h5py.File(path, "r") as file:
             n_sentences = len(file) - (SENTENCES in file)
             for index in range(n_sentences):
-                yield _hdf5_sentence(file, str(index), size)
-    except DAMAGED_FILE_ERRORS as error:
-        raise _damaged(path, error) from error
+                yield _read_hdf5_sentence(file, str(index), size)
 
 
-def _hdf5_sentence(file: h5py.File, key: str, size: int) -> Encoding:
+def _read_hdf5_sentence(file: h5py.File, key: str, size: int) -> Encoding:
     import h5py
 
-    # links and storage that lead out of the file are nothing that elmo or AllenNLP writes
+    # elmo and AllenNLP never write links or data outside the file
     link = file.get(key, getlink=True)
     data = file[key] if isinstance(link, h5py.HardLink) else None
     if not isinstance(data, h5py.Dataset) or data.external or data.is_virtual or data.nbytes > size:
-        raise ValueError(f"expected a dataset {key!r} that lies in the file, found none")
+        raise ValueError(f"expected a dataset {key!r} inside the file")
     if "tokens" not in data.attrs:
         raise ValueError(f"dataset {key!r} has no attribute 'tokens': elmo embed did not write this file")
     offsets = json.loads(str(data.attrs["offsets"])) if "offsets" in data.attrs else None
-    return _encoding(json.loads(str(data.attrs["tokens"])), offsets, data[()])
+    return _build_encoding(json.loads(str(data.attrs["tokens"])), offsets, data[()])
 
 
-def _json_sentences(path: Path) -> Iterator[Encoding]:
-    try:
-        with open_regular(path) as file:
-            for line in file:
-                values = json.loads(line)
-                vectors = np.array(values["vectors"], dtype=np.float32)
-                if not values["tokens"] and 0 in (shape := values["shape"]):
-                    vectors = np.zeros(shape, dtype=np.float32)  # of no number, whatever the other axes are
-                yield _encoding(values["tokens"], values["offsets"], vectors)
-    except DAMAGED_FILE_ERRORS as error:
-        raise _damaged(path, error) from error
+def _read_json_lines(path: Path) -> Iterator[Encoding]:
+    with _report_damage(path), open_regular(path) as file:
+        for line in file:
+            values = json.loads(line)
+            vectors = np.array(values["vectors"], dtype=np.float32)
+            if not values["tokens"] and 0 in (shape := values["shape"]):
+                vectors = np.zeros(shape, dtype=np.float32)  # empty: no memory, however large the other axes
+            yield _build_encoding(values["tokens"], values["offsets"], vectors)
 
 
-def _encoding(tokens: Any, offsets: Any, vectors: np.ndarray[Any, Any]) -> Encoding:
+def _build_encoding(tokens: Any, offsets: Any, vectors: np.ndarray[Any, Any]) -> Encoding:
     if vectors.ndim not in (2, 3) or vectors.shape[-2] != len(tokens) or vectors.dtype.kind != "f":
         raise ValueError(f"expected a vector for each of {len(tokens)} tokens, found shape {vectors.shape}")
     if not all(isinstance(token, str) for token in tokens):
@@ -216,8 +220,3 @@ def _encoding(tokens: Any, offsets: Any, vectors: np.ndarray[Any, Any]) -> Encod
     if pairs is not None and len(pairs) != len(tokens):
         raise ValueError(f"expected offsets for each of {len(tokens)} tokens, found {len(pairs)}")
     return Encoding(tuple(tokens), vectors, offsets=pairs)
-
-
-def _damaged(path: Path, error: BaseException) -> ElmoError:
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
-    return DataError(f"{format_path(path)}: cannot be read as an embedding file: {reason}")

@@ -1,8 +1,8 @@
-"""Sentences with their vectors in, a few flat arrays out; and back: what every file of a job holds.
+"""``Shard``: sentences and their vectors as a few flat arrays, the content of every output file.
 
-A token may be ten megabytes long or no Unicode at all, and numpy's own strings would give every token the
-room of the longest. So tokens stand as UTF-8 bytes one after another (lone surrogates kept,
-``surrogatepass``), with the place where each ends.
+Tokens are stored as concatenated UTF-8 bytes with the end of each, because NumPy strings would give every
+token the size of the longest, and a token may have ten megabytes. Lone surrogates are kept
+(``surrogatepass``).
 """
 
 from __future__ import annotations
@@ -19,105 +19,120 @@ from elmo.embed.encoding import Encoding
 from elmo.errors import ConfigError, DataError, raise_all
 from elmo.text.reader import Sentence
 
-VERSION = 1  # of the arrays and their description
+VERSION = 1  # of the file format
 DTYPES = ("float32", "float16")
 
 Ints = NDArray[np.int64]
+Vectors = NDArray[np.floating]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The form of a job's vectors."""
+    """The shape and dtype of the vectors of a job; ``n_layers`` is None for one vector per token."""
 
-    n_layers: int | None  # None: one vector per token
+    n_layers: int | None
     width: int
     dtype: str
 
     @classmethod
     def of(cls, config: BiLmConfig, *, layers: str | int, dtype: str) -> Layout:
-        """What ``Elmo.encode(layers=…)`` gives with a model of this config."""
+        """Return the layout of ``Elmo.encode(layers=…)`` for a model of this config."""
         if dtype not in DTYPES:
             raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r:.40}")
         if isinstance(layers, int) and not isinstance(layers, bool):
             if not -config.n_layers <= layers < config.n_layers:
                 raise ConfigError(f"layer must lie in 0..{config.n_layers - 1}, found {layers}")
             return cls(None, config.width, dtype)
-        forms = {
+        layouts = {
             "average": cls(None, config.width, dtype),
             "top": cls(None, config.width, dtype),
             "all": cls(config.n_layers, config.width, dtype),
             "concat": cls(None, config.n_layers * config.width, dtype),
         }
-        if layers not in forms:
+        if layers not in layouts:
             raise ConfigError(
-                f"layers must be {', '.join(forms)} or 0..{config.n_layers - 1}, not {layers!r:.40}"
+                f"layers must be {', '.join(layouts)} or 0..{config.n_layers - 1}, not {layers!r:.40}"
             )
-        return forms[layers]
+        return layouts[layers]
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of one token's numbers."""
+        """Bytes of the vectors of one token."""
         return (self.n_layers or 1) * self.width * np.dtype(self.dtype).itemsize
 
-    def empty(self, n_tokens: int) -> NDArray[np.floating]:
-        """Room for the vectors of so many tokens: (time, width) or (layer, time, width)."""
+    def empty(self, n_tokens: int) -> Vectors:
+        """Allocate the vectors of ``n_tokens`` tokens: (time, width) or (layer, time, width)."""
         shape = (n_tokens, self.width) if self.n_layers is None else (self.n_layers, n_tokens, self.width)
         return np.empty(shape, dtype=self.dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """A run of sentences; the time axis runs through all their tokens."""
+    """Consecutive sentences of a job; the time axis runs over all their tokens.
 
-    first: int  # index of its first sentence in the job
-    vectors: NDArray[np.floating]  # (time, width) or (layer, time, width)
-    lengths: Ints  # (sentence,): tokens of each
-    token_bytes: NDArray[np.uint8]  # all tokens in UTF-8
-    token_ends: Ints  # (time,): where each token ends in token_bytes
-    offsets: Ints  # (time, 2): begin and end in the sentence's text; -1 where tokens were given
-    places: Ints  # (sentence, 3): file (an index into files), line from 1, character where the text begins
+    Attributes:
+        first: Index of the first sentence in the job.
+        vectors: (time, width) or (layer, time, width).
+        lengths: (sentence,): number of tokens.
+        token_bytes: All tokens in UTF-8.
+        token_ends: (time,): end of each token in ``token_bytes``.
+        offsets: (time, 2): begin and end in the text of the sentence; -1 if the input was tokens.
+        places: (sentence, 3): index into ``files``, line from 1, character where the text begins.
+        files: The input files.
+        has_offsets: Whether sentences without tokens have (empty) offsets.
+    """
+
+    first: int
+    vectors: Vectors
+    lengths: Ints
+    token_bytes: NDArray[np.uint8]
+    token_ends: Ints
+    offsets: Ints
+    places: Ints
     files: tuple[str, ...] = ()
-    has_offsets: bool = True  # for sentences without tokens, whose offsets tell nothing
+    has_offsets: bool = True
 
     ARRAYS = ("lengths", "token_ends", "offsets", "places", "vectors", "token_bytes")  # widest items first
 
     @classmethod
-    def of(cls, sentences: Sequence[Sentence], vectors: NDArray[np.floating], *, first: int) -> Shard:
-        """Sentences and the vectors of all their tokens, put together."""
+    def of(cls, sentences: Sequence[Sentence], vectors: Vectors, *, first: int) -> Shard:
+        """Build a shard from sentences and the vectors of all their tokens."""
         tokens = [
-            token.encode("utf-8", "surrogatepass") for given in sentences for token in given.tokens.tokens
+            token.encode("utf-8", "surrogatepass")
+            for sentence in sentences
+            for token in sentence.tokens.tokens
         ]
-        files = tuple(dict.fromkeys(given.path for given in sentences))
+        files = tuple(dict.fromkeys(sentence.path for sentence in sentences))
         index = {name: i for i, name in enumerate(files)}
         offsets = [
             pair
-            for given in sentences
+            for sentence in sentences
             for pair in (
-                given.tokens.offsets if given.tokens.offsets is not None else [(-1, -1)] * len(given.tokens)
+                [(-1, -1)] * len(sentence.tokens)
+                if sentence.tokens.offsets is None
+                else sentence.tokens.offsets
             )
         ]
-        places = [(index[given.path], given.line, given.start) for given in sentences]
+        places = [(index[sentence.path], sentence.line, sentence.start) for sentence in sentences]
         return cls(
             first=first,
             vectors=vectors,
-            lengths=np.array([len(given.tokens) for given in sentences], dtype=np.int64),
+            lengths=np.array([len(sentence.tokens) for sentence in sentences], dtype=np.int64),
             token_bytes=np.frombuffer(b"".join(tokens), dtype=np.uint8),
             token_ends=np.cumsum([len(token) for token in tokens], dtype=np.int64),
             offsets=np.array(offsets, dtype=np.int64).reshape(-1, 2),
             places=np.array(places, dtype=np.int64).reshape(-1, 3),
             files=files,
-            has_offsets=all(given.tokens.offsets is not None for given in sentences),
+            has_offsets=all(sentence.tokens.offsets is not None for sentence in sentences),
         )
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], description: Any, *, subject: str) -> Shard:
-        """From what a file holds; ``DataError`` when arrays and description do not fit together."""
+        """Build a shard from the arrays of a file; ``DataError`` if they do not match their description."""
         missing = [f"missing {name}" for name in cls.ARRAYS if name not in arrays]
         raise_all(missing, subject=subject, kind=DataError)
         if not isinstance(description, dict) or description.get("version") != VERSION:
-            raise DataError(
-                f"{subject}: expected an embedding file of version {VERSION}, found another or none"
-            )
+            raise DataError(f"{subject}: expected an embedding file of version {VERSION}, found another file")
         first, files = description.get("first"), description.get("files")
         if type(first) is not int or not isinstance(files, list):
             raise DataError(
@@ -134,17 +149,17 @@ class Shard:
 
     @property
     def layout(self) -> Layout:
-        """The form of its vectors."""
+        """The shape and dtype of the vectors."""
         n_layers = self.vectors.shape[0] if self.vectors.ndim == 3 else None
         return Layout(n_layers, self.vectors.shape[-1], str(self.vectors.dtype))
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of all sentences."""
+        """Number of tokens of all sentences."""
         return len(self.token_ends)
 
     def description(self) -> dict[str, Any]:
-        """What the arrays do not say, as JSON values."""
+        """Return the values that are not in the arrays, as JSON values."""
         layout = self.layout
         return {
             "version": VERSION,
@@ -159,29 +174,29 @@ class Shard:
         }
 
     def tokens(self) -> list[str]:
-        """All tokens, in order."""
-        raw, begin, found = self.token_bytes.tobytes(), 0, []
+        """Return all tokens, in order."""
+        raw, begin, tokens = self.token_bytes.tobytes(), 0, []
         for end in self.token_ends.tolist():
-            found.append(raw[begin:end].decode("utf-8", "surrogatepass"))
+            tokens.append(raw[begin:end].decode("utf-8", "surrogatepass"))
             begin = end
-        return found
+        return tokens
 
     def encodings(self) -> Iterator[Encoding]:
-        """The sentences one by one, each with memory of its own."""
+        """Yield the sentences one by one; vectors are copies."""
         tokens, offsets, begin = self.tokens(), self.offsets.tolist(), 0
         for length in self.lengths.tolist():
             end = begin + length
             pairs = tuple((first, last) for first, last in offsets[begin:end])
-            is_known = all(first >= 0 for first, _ in pairs) if length else self.has_offsets
+            has_offsets = all(first >= 0 for first, _ in pairs) if length else self.has_offsets
             yield Encoding(
                 tokens=tuple(tokens[begin:end]),
                 vectors=self.vectors[..., begin:end, :].copy(),
-                offsets=pairs if is_known else None,
+                offsets=pairs if has_offsets else None,
             )
             begin = end
 
     def _mismatches(self) -> list[str]:
-        """Everything that does not fit together, each in a few words."""
+        """Describe every array that does not match the others."""
         n, sentences = len(self.token_ends), len(self.lengths)
         problems = []
         for name, ndim, kinds in (
@@ -209,12 +224,12 @@ class Shard:
         if self.places.shape != (sentences, 3):
             problems.append(f"places: expected {(sentences, 3)}, found {self.places.shape}")
         if (self.lengths < 0).any() or (self.lengths > n).any() or int(self.lengths.sum()) != n:
-            problems.append(f"lengths: expected {n} tokens in all, found other lengths")
+            problems.append(f"lengths: expected {n} tokens in total, found other lengths")
         ends = self.token_ends
         if n and (ends[0] < 0 or (ends[1:] < ends[:-1]).any()):
-            problems.append("token_ends: expected rising places, found others")
+            problems.append("token_ends: expected increasing positions, found others")
         if (int(ends[-1]) if n else 0) != len(self.token_bytes):
             problems.append(
-                f"token_bytes: expected them to end with the last token, found {len(self.token_bytes)}"
+                f"token_bytes: expected the end of the last token, found {len(self.token_bytes)} bytes"
             )
         return problems

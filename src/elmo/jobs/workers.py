@@ -1,7 +1,12 @@
-"""A job and its model in, processes that make its shards out: the parent's side of ``--workers``.
+"""Make shards from groups of sentences, in this process or in worker processes.
 
-Workers are plain programs, not ``multiprocessing``: that would run a caller's script once more in each of
-them, or fork a process that has threads. A worker ends when its parent does, however that ends.
+``ShardMaker`` computes and writes a shard. ``Workers`` is the parent's side of worker processes; ``serve``
+runs in each of them. Parent and worker exchange pickled objects over pipes: first a ``WorkerOptions``, which
+is answered with None when the model is loaded; then one group at a time, each answered with its
+``ShardRecord``. An error is answered with a ``WorkerError``.
+
+Workers are plain programs and do not use ``multiprocessing``, which would run the caller's script again in
+each of them, or fork a process that has threads. A worker ends when its parent ends, even if it was killed.
 """
 
 from __future__ import annotations
@@ -9,55 +14,101 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
 
-from elmo.engine.batches import Group
-from elmo.errors import OutputError
-from elmo.jobs.plan import EmbedJob, ShardRecord
-from elmo.jobs.worker import Failure, Order
-from elmo.storage.atomic import cannot_write
+from elmo.engine.batches import Group, split_batches
+from elmo.errors import ConfigError, OutputError
+from elmo.jobs.manifest import OutputFiles, ShardRecord
+from elmo.jobs.plan import EmbedJob, encode_sentences
+from elmo.jobs.shard import Layout, Shard, Vectors
+from elmo.jobs.writers import WRITERS
+from elmo.storage.atomic import atomic_file, cannot_write
+from elmo.storage.checksums import sha256
 from elmo.storage.files import format_path
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
 
-_MODEL = "model"  # a folder of its own inside: it is written under another name until it is whole
-_PROGRAM = "from elmo.jobs.worker import serve; serve()"
+_MODEL = "model"  # a subfolder: the native format writes to a temporary name next to it first
+_PROGRAM = "from elmo.jobs.workers import serve; serve()"
+
+
+class ShardMaker:
+    """Makes the shards of one job, each from its group alone; the caller holds the lock of the job."""
+
+    def __init__(self, job: EmbedJob, elmo: Elmo) -> None:
+        if job.out is None:
+            raise ConfigError("shards need an output file; set out")
+        self.job, self.elmo, self.files = job, elmo, OutputFiles(job.out)
+        self.layout = Layout.of(elmo.config, layers=job.layers, dtype=job.dtype)
+
+    def vectors(self, group: Group, on_batch: Callable[[int, int], None] | None = None) -> Vectors:
+        """Compute the vectors of all tokens; ``on_batch`` receives the sentences and tokens done."""
+        vectors, n_sentences, n_tokens = self.layout.empty(group.n_tokens), 0, 0
+        for batch in split_batches(group.sentences, batch_size=self.job.batch_size):
+            for encoding in encode_sentences(batch, self.job, self.elmo):
+                vectors[..., n_tokens : n_tokens + len(encoding), :] = encoding.vectors
+                n_tokens += len(encoding)
+            n_sentences += len(batch)
+            if on_batch is not None:
+                on_batch(n_sentences, n_tokens)
+        return vectors
+
+    def write(self, group: Group, vectors: Vectors) -> ShardRecord:
+        """Write the shard atomically and return its record."""
+        files = self.files
+        shard = Shard.of(group.sentences, vectors, first=group.first)
+        path = files.shard(group.index, is_only=group.is_last and group.index == 0)
+        with atomic_file(path) as temporary:
+            path.parent.mkdir(exist_ok=True)
+            with temporary.open("xb") as file:
+                WRITERS[files.shard_suffix.lower()](shard, file)
+        return ShardRecord(
+            file=path.name,
+            sha256=sha256(path),
+            first=group.first,
+            sentences=len(group.sentences),
+            tokens=group.n_tokens,
+            input=group.digest,
+        )
 
 
 class Workers:
-    """``job.workers`` processes, each begun when there is a group for it; use it in a ``with``.
+    """``job.workers`` processes, each started when there is a group for it; use it as a context manager.
 
-    A thread for each waits for its answers. On leaving, all of them are killed: a shard is whole or it is
-    not there, and temporary files are left to the caller. ``lock`` is the job's: a worker holds it too, so
-    that no other run begins while one still lives.
+    One thread per process waits for its answers. Leaving the context kills all processes; shards are written
+    atomically, and the caller removes temporary files. ``lock`` is the lock of the job: workers inherit it,
+    so that no other run starts while one of them is alive.
     """
 
     def __init__(self, job: EmbedJob, elmo: Elmo, *, lock: int) -> None:
         import torch
 
         self._job, self._lock, self._elmo = job, lock, elmo
-        self._out = cast("Path", job.out)  # a job with workers has one
+        self._out = cast("Path", job.out)  # EmbedJob requires it for workers
         self._model = model_folder(self._out)
         self._devices = job.devices or (str(elmo.device),)
         self._precision = elmo.precision
         self._n_threads = max(1, torch.get_num_threads() // job.workers)
         self._pool = ThreadPoolExecutor(job.workers, thread_name_prefix="elmo-worker")
-        self._own = threading.local()  # a thread's own worker
+        self._local = threading.local()  # the worker of each thread
         self._guard = threading.Lock()
         self._workers: list[_Worker] = []
         self._n_ready = 0
-        self._is_left = False
+        self._is_closed = False
 
     def submit(self, group: Group) -> Future[ShardRecord]:
-        """Have the group's shard made by the next worker that is free."""
+        """Let the next free worker make the shard of a group."""
         return self._pool.submit(self._make, group)
 
     def __enter__(self) -> Self:
@@ -70,29 +121,29 @@ class Workers:
 
     def __exit__(self, *_: object) -> None:
         with self._guard:
-            self._is_left = True
+            self._is_closed = True
         for worker in self._workers:
             worker.kill()
         self._pool.shutdown(cancel_futures=True)
         for worker in self._workers:
-            worker.bury()
+            worker.close()
         self._remove_model()
 
     def _make(self, group: Group) -> ShardRecord:
-        worker: _Worker | None = getattr(self._own, "worker", None)
+        worker: _Worker | None = getattr(self._local, "worker", None)
         if worker is None:
-            worker = self._own.worker = self._begin()
-        return cast("ShardRecord", worker.ask(group))
+            worker = self._local.worker = self._start()
+        return cast("ShardRecord", worker.request(group))
 
-    def _begin(self) -> _Worker:
+    def _start(self) -> _Worker:
         with self._guard:
-            if self._is_left:
-                raise OutputError("no more workers are wanted")  # which nobody waits for
+            if self._is_closed:
+                raise OutputError("the workers are closed")  # nobody waits for this result
             device = self._devices[len(self._workers) % len(self._devices)]
             worker = _Worker(self._out, self._lock)
             self._workers.append(worker)
-        worker.ask(
-            Order(
+        worker.request(
+            WorkerOptions(
                 job=self._job,
                 model=self._model / _MODEL,
                 device=device,
@@ -103,15 +154,33 @@ class Workers:
         with self._guard:
             self._n_ready += 1
             if self._n_ready == self._job.workers and os.name != "nt":
-                self._remove_model()  # they have it mapped
+                self._remove_model()  # all workers have mapped it
         return worker
 
     def _remove_model(self) -> None:
         shutil.rmtree(self._model, ignore_errors=True)
 
 
+def model_folder(out: Path) -> Path:
+    """Return the folder of the workers' model: next to the output, where the next run can remove it."""
+    return out.with_name(f".{out.name}.model")
+
+
+def _write_model(elmo: Elmo, folder: Path) -> None:
+    """Write the model with its current weights, for every worker to map into memory."""
+    from elmo.formats import native
+
+    weights = {name: weight.detach().cpu().float() for name, weight in elmo.bilm.state_dict().items()}
+    vocab = elmo.vocab if elmo.config.words else None
+    try:
+        folder.mkdir()
+        native.write(replace(elmo.pretrained, weights=weights, vocab=vocab, softmax=None), folder / _MODEL)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+
+
 class _Worker:
-    """One process, spoken to by one thread."""
+    """One worker process, used by one thread."""
 
     def __init__(self, out: Path, lock: int) -> None:
         self._out = out
@@ -126,55 +195,126 @@ class _Worker:
             **options,
         )
 
-    def ask(self, request: Order | Group) -> ShardRecord | None:
-        """The answer, or the error that it is."""
+    def request(self, message: WorkerOptions | Group) -> ShardRecord | None:
+        """Send a message and return the answer, or raise the error of the worker."""
         process = self._process
         assert process.stdin is not None  # noqa: S101 -- for the type checker
         assert process.stdout is not None  # noqa: S101
         try:
-            pickle.dump(request, process.stdin)
+            pickle.dump(message, process.stdin)
             process.stdin.flush()
-            answer: ShardRecord | Failure | None = pickle.load(process.stdout)  # noqa: S301 -- our own child
+            answer: ShardRecord | WorkerError | None = pickle.load(process.stdout)  # noqa: S301 -- our child
         except (OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
-            raise self._died() from error
-        if isinstance(answer, Failure):
+            raise self._exit_error() from error
+        if isinstance(answer, WorkerError):
             raise answer.error()
         return answer
 
     def kill(self) -> None:
-        """End it at once; whoever waits for its answer gets an error."""
+        """Kill the process; a thread that waits for its answer gets an error."""
         self._process.kill()
 
-    def bury(self) -> None:
-        """Wait until it has ended, and close what led to it."""
+    def close(self) -> None:
+        """Wait for the end of the process and close its pipes."""
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
-                with suppress(OSError):  # what was still on its way to it
+                with suppress(OSError):  # unsent data
                     stream.close()
 
-    def _died(self) -> OutputError:
+    def _exit_error(self) -> OutputError:
         code = self._process.wait()
-        how = f"ended with code {code}" if code >= 0 else f"was killed (signal {-code})"
+        reason = f"exited with code {code}" if code >= 0 else f"was killed (signal {-code})"
         return OutputError(
-            f"{format_path(self._out)}: a worker {how}; whole shards are kept: run it again to go on, with fewer "
-            "workers if memory is short"
+            f"{format_path(self._out)}: a worker {reason}; complete shards are kept: run the job again to "
+            "resume it, with fewer workers if memory is short"
         )
 
 
-def model_folder(out: Path) -> Path:
-    """Where workers find their model: beside the output, where the next run removes what is left of it."""
-    return out.with_name(f".{out.name}.model")
+# --- the worker's side ----------------------------------------------------------------------------------
 
 
-def _write_model(elmo: Elmo, folder: Path) -> None:
-    """The model as its weights are now, for every worker to map into its memory."""
+@dataclass(frozen=True)
+class WorkerOptions:
+    """The first message to a worker.
+
+    Attributes:
+        job: The job; its ``out`` sets the path of the shards.
+        model: A folder in elmo's native format.
+        device: The device of this worker.
+        precision: Precision of the network.
+        n_threads: Threads of this worker.
+    """
+
+    job: EmbedJob
+    model: Path
+    device: str
+    precision: str
+    n_threads: int
+
+
+@dataclass(frozen=True)
+class WorkerError:
+    """An error as a message; exceptions with custom arguments cannot be pickled."""
+
+    kind: type[Exception]
+    message: str
+
+    def error(self) -> Exception:
+        """Return the error as it was raised."""
+        return self.kind.__new__(self.kind, self.message)
+
+
+def serve() -> None:
+    """Run a worker until its parent kills it or ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and kills the worker
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a library that prints must not write into the pipe
+    messages: SimpleQueue[Any] = SimpleQueue()
+    threading.Thread(target=_receive, args=(sys.stdin.buffer, messages), daemon=True).start()
+    options: WorkerOptions = messages.get()
+    maker: ShardMaker | None = None
+
+    def load() -> None:
+        nonlocal maker
+        maker = _load_maker(options)
+
+    def make() -> ShardRecord:
+        group: Group = messages.get()
+        if maker is None:
+            raise RuntimeError("the worker has no model")
+        return maker.write(group, maker.vectors(group))
+
+    _answer(answers, load)
+    while True:
+        _answer(answers, make)
+
+
+def _receive(requests: BinaryIO, messages: SimpleQueue[Any]) -> None:
+    """Queue messages; exit at once when the pipe closes, which also happens when the parent is killed."""
+    try:
+        while True:
+            messages.put(pickle.load(requests))  # noqa: S301 -- from our own parent
+    finally:
+        os._exit(0)  # the next run removes the temporary file of an unfinished shard
+
+
+def _answer(answers: BinaryIO, task: Callable[[], ShardRecord | None]) -> None:
+    try:
+        answer: ShardRecord | WorkerError | None = task()
+    except Exception as error:  # the parent raises it
+        answer = WorkerError(type(error), str(error))
+    pickle.dump(answer, answers)
+    answers.flush()
+
+
+def _load_maker(options: WorkerOptions) -> ShardMaker:
+    import torch
+
+    from elmo.embed.elmo import Elmo
     from elmo.formats import native
 
-    weights = {name: weight.detach().cpu().float() for name, weight in elmo.bilm.state_dict().items()}
-    vocab = elmo.vocab if elmo.config.words else None
-    try:
-        folder.mkdir()
-        native.write(replace(elmo.pretrained, weights=weights, vocab=vocab, softmax=None), folder / _MODEL)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
+    torch.set_num_threads(options.n_threads)
+    model = native.read(options.model, verify=False)  # mapped: workers share the memory
+    elmo = Elmo(model, device=options.device, dtype=options.precision, tokenizer="whitespace")
+    return ShardMaker(options.job, elmo)

@@ -1,6 +1,6 @@
-"""A shard of sentences in, a file's bytes out: npz, safetensors, Parquet, JSON lines; and AllenNLP's HDF5.
+"""Write shards as npz, safetensors, Parquet or JSON lines, and assemble AllenNLP's HDF5.
 
-Every writer gives the same bytes for the same shard: no clock, no machine, no order of a hash table.
+Every writer is deterministic: the same shard gives the same bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from elmo.embed.encoding import Encoding
 from elmo.errors import MissingExtraError
-from elmo.formats.containers.hdf5 import Shield, new_hdf5
+from elmo.formats.containers.hdf5 import FailSafeFile, create_hdf5
 from elmo.jobs.shard import Shard
 from elmo.storage.tensors import DESCRIPTION, write_arrays
 
@@ -25,42 +25,42 @@ if TYPE_CHECKING:
     import h5py
     import pyarrow
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-SENTENCES = "sentence_to_index"  # AllenNLP's dataset
-_MAP_LIMIT = 1 << 30  # characters of SENTENCES' one string, which HDF5 and its readers hold in memory at once
-_ROW_GROUP = 1 << 13  # tokens of a Parquet row group
+SENTENCES = "sentence_to_index"  # AllenNLP's name
+_MAP_LIMIT = 1 << 30  # characters of SENTENCES, one string that HDF5 and its readers hold in memory
+_ROW_GROUP = 1 << 13  # tokens per Parquet row group
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 Writer = Callable[[Shard, BinaryIO], None]
 
 
 def write_npz(shard: Shard, file: BinaryIO) -> None:
-    """The arrays of ``Shard`` by name, uncompressed, for ``numpy.load``; ``elmo`` is the description."""
+    """Write the arrays of a shard by name, uncompressed, for ``numpy.load``; ``elmo`` is the description."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         description = np.array(json.dumps(shard.description()))
         for name, array in ((DESCRIPTION, description), *_arrays(shard)):
             info = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
-            info.create_system = 3  # else it tells which system wrote it
+            info.create_system = 3  # a fixed value instead of the current system
             with archive.open(info, "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def write_safetensors(shard: Shard, file: BinaryIO) -> None:
-    """The arrays of ``Shard`` by their names; ``elmo`` in the metadata is the description."""
+    """Write the arrays of a shard by name; ``elmo`` in the metadata is the description."""
     write_arrays(_arrays(shard), shard.description(), file)
 
 
 def write_parquet(shard: Shard, file: BinaryIO) -> None:
-    """One row per token: sentence, index, token, begin, end, vector, file, line, token_bytes.
+    """Write one row per token: sentence, index, token, begin, end, vector, file, line, token_bytes.
 
-    ``vector`` holds the layers one after another, each ``width`` numbers. ``begin`` and ``end`` are null
-    where tokens were given. Parquet's strings are Unicode: in ``token`` a lone surrogate becomes U+FFFD, and
-    then, and only then, ``token_bytes`` holds the token as it was (UTF-8, surrogates passed). A sentence
-    without tokens has no row; the description in the schema's metadata counts it.
+    ``vector`` has the layers one after another, each ``width`` numbers. ``begin`` and ``end`` are null if the
+    input was tokens. Parquet strings are Unicode: in ``token`` a lone surrogate becomes U+FFFD, and only then
+    ``token_bytes`` has the original token (UTF-8 with surrogates). A sentence without tokens has no row; the
+    description in the metadata of the schema counts it.
     """
-    pyarrow, parquet = _pyarrow()
-    table = _token_table(shard, pyarrow)
+    pyarrow, parquet = _import_pyarrow()
+    table = _build_table(shard, pyarrow)
     with parquet.ParquetWriter(
         file,
         table.schema,
@@ -73,16 +73,16 @@ def write_parquet(shard: Shard, file: BinaryIO) -> None:
 
 
 def write_json_lines(shard: Shard, file: BinaryIO) -> None:
-    """A line of JSON for each sentence, as ``json_line`` gives it."""
+    """Write a line of JSON for each sentence; see ``json_line``."""
     for index, encoding in enumerate(shard.encodings(), start=shard.first):
         file.write(json_line(index, encoding).encode("ascii") + b"\n")
 
 
 def json_line(index: int, encoding: Encoding) -> str:
-    r"""``{"index", "tokens", "offsets", "vectors"}`` in ASCII; lone surrogates stand as ``\ud800``.
+    r"""Format ``{"index", "tokens", "offsets", "vectors"}`` in ASCII; lone surrogates become ``\ud800``.
 
-    Numbers have the nine digits that name a float32. A sentence without tokens also tells its ``shape``,
-    which an empty list cannot.
+    Numbers have nine digits, enough for a float32. A sentence without tokens also has its ``shape``, because
+    an empty list does not show it.
     """
     head = {"index": index, "tokens": encoding.tokens, "offsets": encoding.offsets}
     vectors = np.asarray(encoding.vectors)
@@ -91,18 +91,18 @@ def json_line(index: int, encoding: Encoding) -> str:
 
 
 def write_hdf5(shards: Iterable[Shard], path: Path) -> None:
-    """All shards of a job in one file of AllenNLP's layout.
+    """Write all shards of a job to one file in AllenNLP's layout.
 
-    Datasets "0", "1", … hold the vectors of one sentence each, in the order of the input. The one string of
-    dataset ``sentence_to_index`` is a JSON object from a sentence, its tokens joined by spaces, to the name
-    of its dataset; of equal sentences, to the first. AllenNLP's users walk over all other names and expect
-    vectors, so what AllenNLP does not keep is in attributes of the datasets: ``tokens``, ``offsets`` (absent
-    where tokens were given) and ``place`` (file, line, character), each one string of JSON. A string of
-    variable length lies outside the attribute, whose own limit is 64 KB.
+    Datasets "0", "1", … hold the vectors of one sentence each, in the order of the input. The dataset
+    ``sentence_to_index`` has one string, a JSON object that maps a sentence (its tokens joined by spaces) to
+    the name of its dataset; equal sentences map to the first. Users of AllenNLP's files iterate over all
+    other names and expect vectors, so everything else is in attributes of the datasets: ``tokens``, ``offsets``
+    (absent if the input was tokens) and ``place`` (file, line, character), each a JSON string. Strings of
+    variable length are stored outside the attribute, whose limit is 64 KB.
     """
-    # v108: a dataset per sentence, of which the oldest layout's root would hold thousands only slowly
-    with new_hdf5(path, libver=("earliest", "v108")) as (file, shield):
-        _fill(file, shards, shield)
+    # v108: the oldest layout is slow with thousands of datasets in the root
+    with create_hdf5(path, libver=("earliest", "v108")) as (file, errors):
+        _write_datasets(file, shards, errors)
 
 
 WRITERS: dict[str, Writer] = {
@@ -116,9 +116,9 @@ SUFFIXES = (*HDF5_SUFFIXES, *WRITERS)
 
 
 def check_libraries(suffix: str) -> None:
-    """``MissingExtraError`` before work begins, not after."""
+    """Raise ``MissingExtraError`` before work starts if a library is missing."""
     if suffix == ".parquet":
-        _pyarrow()
+        _import_pyarrow()
 
 
 def _arrays(shard: Shard) -> list[tuple[str, np.ndarray[Any, Any]]]:
@@ -128,11 +128,11 @@ def _arrays(shard: Shard) -> list[tuple[str, np.ndarray[Any, Any]]]:
 def _json_numbers(values: np.ndarray[Any, Any]) -> str:
     if values.ndim > 1:
         return f"[{', '.join(map(_json_numbers, values))}]"
-    # %-formatting a row at once is faster than the json library, and nine digits shorter than its seventeen
+    # formatting a row at once is faster than the json library, and nine digits are shorter than its seventeen
     return f"[{', '.join(['%.9g'] * len(values)) % tuple(values.tolist())}]"
 
 
-def _fill(file: h5py.File, shards: Iterable[Shard], shield: Shield) -> None:
+def _write_datasets(file: h5py.File, shards: Iterable[Shard], errors: FailSafeFile) -> None:
     import h5py
 
     text = h5py.string_dtype("ascii")
@@ -147,21 +147,21 @@ def _fill(file: h5py.File, shards: Iterable[Shard], shield: Shield) -> None:
             if encoding.offsets is not None:
                 data.attrs.create("offsets", json.dumps(encoding.offsets), dtype=text)
             data.attrs.create("place", json.dumps([shard.files[source], line, start]), dtype=text)
-            shield.raise_error()
+            errors.raise_error()
             sentence = " ".join(encoding.tokens)
             if n_characters <= _MAP_LIMIT and sentence not in indices:
                 indices[sentence] = str(index)
                 n_characters += len(sentence)
     if n_characters <= _MAP_LIMIT:
-        found = file.create_dataset(SENTENCES, (1,), dtype=h5py.string_dtype("utf-8"), track_times=False)
-        found[0] = json.dumps(indices)
+        dataset = file.create_dataset(SENTENCES, (1,), dtype=h5py.string_dtype("utf-8"), track_times=False)
+        dataset[0] = json.dumps(indices)
     else:
-        log.warning("%s left out: the sentences have more than %d characters", SENTENCES, _MAP_LIMIT)
-    kept = {key: (description or {}).get(key) for key in ("version", "layers", "width", "dtype")}
-    file.attrs.create(DESCRIPTION, json.dumps(kept), dtype=text)
+        logger.warning("%s is omitted: the sentences have more than %d characters", SENTENCES, _MAP_LIMIT)
+    summary = {key: (description or {}).get(key) for key in ("version", "layers", "width", "dtype")}
+    file.attrs.create(DESCRIPTION, json.dumps(summary), dtype=text)
 
 
-def _pyarrow() -> tuple[Any, Any]:
+def _import_pyarrow() -> tuple[Any, Any]:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -170,31 +170,31 @@ def _pyarrow() -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-def _token_table(shard: Shard, arrow: Any) -> pyarrow.Table:
+def _build_table(shard: Shard, arrow: Any) -> pyarrow.Table:
     n, lengths = shard.n_tokens, shard.lengths
     sentence = np.repeat(np.arange(shard.first, shard.first + len(lengths)), lengths)
     index = np.arange(n) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     tokens = shard.tokens()
-    spelled = [_as_unicode(token) for token in tokens]
+    texts = [_replace_surrogates(token) for token in tokens]
     raw = [
         None if token == text else token.encode("utf-8", "surrogatepass")
-        for token, text in zip(tokens, spelled, strict=True)
+        for token, text in zip(tokens, texts, strict=True)
     ]
     layout = shard.layout
     width = (layout.n_layers or 1) * layout.width
     # (layer, time, width) to (time, layer · width)
     vectors = shard.vectors if layout.n_layers is None else shard.vectors.transpose(1, 0, 2)
     flat = arrow.array(np.ascontiguousarray(vectors).reshape(-1))
-    is_given = shard.offsets[:, 0] < 0
+    has_no_offsets = shard.offsets[:, 0] < 0
     source, line = (np.repeat(shard.places[:, axis], lengths) for axis in (0, 1))
     columns = {
         "sentence": arrow.array(sentence, arrow.int64()),
         "index": arrow.array(index, arrow.int32()),
-        "token": arrow.array(spelled, arrow.large_string()),
-        "begin": arrow.array(shard.offsets[:, 0], arrow.int64(), mask=is_given),
-        "end": arrow.array(shard.offsets[:, 1], arrow.int64(), mask=is_given),
+        "token": arrow.array(texts, arrow.large_string()),
+        "begin": arrow.array(shard.offsets[:, 0], arrow.int64(), mask=has_no_offsets),
+        "end": arrow.array(shard.offsets[:, 1], arrow.int64(), mask=has_no_offsets),
         "vector": arrow.FixedSizeListArray.from_arrays(flat, width),
-        "file": arrow.array([_as_unicode(shard.files[k]) for k in source.tolist()], arrow.string()),
+        "file": arrow.array([_replace_surrogates(shard.files[k]) for k in source.tolist()], arrow.string()),
         "line": arrow.array(line, arrow.int64()),
         "token_bytes": arrow.array(raw, arrow.large_binary()),
     }
@@ -202,6 +202,6 @@ def _token_table(shard: Shard, arrow: Any) -> pyarrow.Table:
     return arrow.table(columns).replace_schema_metadata(metadata)
 
 
-def _as_unicode(text: str) -> str:
-    """Lone surrogates as U+FFFD."""
+def _replace_surrogates(text: str) -> str:
+    """Replace lone surrogates by U+FFFD."""
     return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -1,8 +1,8 @@
 """An index: the usages of a corpus with their vectors, on disk.
 
-An index is a folder. ``index.json`` describes it, ``words.tsv`` lists its words, and shards of safetensors hold
-the sentences, the usages and their vectors. Each shard has a sorted list of its words, so that a word is found
-without reading the rest. ``build_index`` writes all of them; ``Index`` reads them.
+An index is a folder. ``index.json`` describes it, ``words.tsv`` lists its words, and shards of safetensors
+hold the sentences, the usages and their vectors. Each shard has a sorted list of its words, so that a word is
+found without reading the rest. ``build_index`` writes all of them; ``Index`` reads them.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 from elmo.embed.encoding import Span
 from elmo.errors import ConfigError, DataError, ElmoError
 from elmo.formats.loading import bundled_name
-from elmo.jobs.plan import OutputFiles, read_manifest
+from elmo.jobs.manifest import OutputFiles, read_manifest
 from elmo.jobs.reader import DAMAGED_FILE_ERRORS
-from elmo.jobs.run import compute_fingerprint
 from elmo.jobs.shard import Shard
+from elmo.jobs.sharded import compute_fingerprint
 from elmo.lexicon.search import BLOCK_ROWS, VectorBlock, find_nearest
 from elmo.lexicon.usages import EntryKey, Usage, Usages, Vectors, spelling_key, to_entry, unit_rows
 from elmo.storage.files import format_path, read_json
 from elmo.storage.tensors import read_arrays, write_arrays
-from elmo.text.lines import read_lines, unescaped
+from elmo.text.lines import read_lines, unescape_field
 from elmo.text.reader import Sentence
 from elmo.text.tokenizers import Tokens
 
@@ -100,8 +100,8 @@ class Index:
         missing = [path for path in self._files if not path.is_file()]
         if missing or len(self._files) != len(self._sizes) or len(self) != values["usages"]:
             raise DataError(
-                f"{format_path(self.folder)}: expected {len(self._sizes)} shards with {values['usages']:,} usages, "
-                "but some are missing; run the same elmo index command again"
+                f"{format_path(self.folder)}: expected {len(self._sizes)} shards with {values['usages']:,} "
+                "usages, but some are missing; run the same elmo index command again"
             )
         # Each shard that is in use is an open file, so their number is limited.
         self._shard = lru_cache(maxsize=_MAX_OPEN_SHARDS)(self._read_shard)
@@ -130,7 +130,7 @@ class Index:
                 continue
             try:
                 word, n_usages, n_occurrences = line.text.split("\t")
-                words[unescaped(word)] = int(n_usages), int(n_occurrences)
+                words[unescape_field(word)] = int(n_usages), int(n_occurrences)
             except ValueError as error:
                 raise DataError(
                     f"{line.path}:{line.number}: expected a word and two numbers, found {line.text[:80]!r}"
@@ -142,10 +142,10 @@ class Index:
         if compute_fingerprint(elmo, start=self.start) == self.model:
             return
         name = bundled_name(self.model, with_warm=self.start == "warm")
-        model = "use that model" if name is None else f"the bundled {name}: use --model {name}"
+        model = "; use that model" if name is None else f", the bundled {name}: use --model {name}"
         raise ConfigError(
-            f"{format_path(self.folder)}: this index was built with another model{';' if name is None else ','} "
-            f"{model}, or build an index with yours"
+            f"{format_path(self.folder)}: this index was built with another model{model}, "
+            "or build an index with yours"
         )
 
     def usage(self, number: int) -> Usage:
@@ -154,7 +154,9 @@ class Index:
         try:
             return shard.usage(row)
         except UnicodeDecodeError as error:
-            raise DataError(f"{format_path(self.folder)}: the text is damaged; build the index again") from error
+            raise DataError(
+                f"{format_path(self.folder)}: the text is damaged; build the index again"
+            ) from error
 
     def vectors(self, numbers: Sequence[int] | Ints) -> Vectors:
         """Return the vectors (usage, width) of usages, in float32."""
@@ -171,7 +173,7 @@ class Index:
         return np.concatenate([np.zeros(0, np.int64), *numbers])
 
     def usages(self, word: str, *, limit: int | None = None, seed: int = 0) -> Usages:
-        """Return a word's usages with their vectors, in corpus order; a sample if there are over ``limit``."""
+        """Return a word's usages with their vectors, in corpus order; at most ``limit``, as a sample."""
         numbers = self.numbers(word)
         if limit is not None and len(numbers) > limit:
             numbers = np.sort(np.random.default_rng(seed).choice(numbers, limit, replace=False))
@@ -240,8 +242,12 @@ def _read_description(folder: Path) -> dict[str, Any]:
         raise DataError(f"{format_path(folder)}: no such folder; build an index with elmo index")
     if not path.exists():
         if OutputFiles(folder / SHARDS).manifest.exists():
-            raise DataError(f"{format_path(folder)}: this index is not complete; run the same elmo index command again")
-        raise DataError(f"{format_path(folder)}: expected an index with a file {MANIFEST}; build one with elmo index")
+            raise DataError(
+                f"{format_path(folder)}: this index is not complete; run the same elmo index command again"
+            )
+        raise DataError(
+            f"{format_path(folder)}: expected an index with a file {MANIFEST}; build one with elmo index"
+        )
     try:
         values = read_json(path, _MAX_MANIFEST_BYTES)
     except ElmoError as error:
@@ -401,7 +407,7 @@ class UsageShard:
         tokens = [raw[a:b].decode("utf-8", "surrogatepass") for a, b in pairwise(cuts)]
         begins, stops = (self.offsets[first:last, side].tolist() for side in (0, 1))
         if not begins or begins[0] < 0:
-            return Tokens.given(tokens)
+            return Tokens.from_words(tokens)
         between = zip(begins[1:], stops, strict=False)
         gaps = [0, *(min(max(begin - stop, 0), _MAX_GAP) for begin, stop in between)]
         text = "".join([" " * gap + token for gap, token in zip(gaps, tokens, strict=True)])

@@ -1,7 +1,7 @@
-"""Nearest neighbors: the usages of an index that are nearest to a word in context (Peters et al. 2018, Table 4).
+"""Nearest neighbors: the usages of an index nearest to a word in context (Peters et al. 2018, Table 4).
 
-The search is exact unless an ``ApproximateIndex`` is used, a graph that finds most of the nearest usages faster
-(an extra, with usearch).
+The search is exact unless an ``ApproximateIndex`` is used, a graph that finds most of the nearest usages
+faster (an extra, with usearch).
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ def _drop_duplicates(usage: Usage, neighbors: Sequence[Neighbor]) -> list[Neighb
 GRAPH, GRAPH_DESCRIPTION = "approximate.usearch", "approximate.json"
 _MAX_DESCRIPTION_BYTES = 1 << 10
 # The usages of a word lie close together, and a short search may end among those of a wrong word. With
-# usearch's default of 64, one query in a hundred missed most of its ten nearest among 660,000 usages; with 512,
-# no query missed two.
+# usearch's default of 64, one query in a hundred missed most of its ten nearest among 660,000 usages; with
+# 512, no query missed two.
 _EXPANSION = 512
 _BATCH = 1 << 13  # usages added between two progress reports
 
@@ -139,7 +139,9 @@ class ApproximateIndex:
         graph.expansion_search = _EXPANSION
 
     @classmethod
-    def build(cls, index: Index, *, on_progress: Callable[[int, int], None] | None = None) -> ApproximateIndex:
+    def build(
+        cls, index: Index, *, on_progress: Callable[[int, int], None] | None = None
+    ) -> ApproximateIndex:
         """Build the graph and save it in the folder of the index.
 
         ``on_progress`` is called with the number of usages in the graph and the number of all usages.
@@ -155,8 +157,9 @@ class ApproximateIndex:
                 graph.save(str(temporary))
             except RuntimeError as error:  # usearch reports a full disk like this
                 raise OutputError(
-                    f"{format_path(index.folder / GRAPH)}: cannot be written: {format_error(error)}; the disk has "
-                    f"{disk_usage(index.folder).free:,} bytes left: free some space and run the command again"
+                    f"{format_path(index.folder / GRAPH)}: cannot be written: {format_error(error)}; "
+                    f"the disk has {disk_usage(index.folder).free:,} bytes left: free some space and "
+                    "run the command again"
                 ) from error
             (index.folder / GRAPH_DESCRIPTION).unlink(missing_ok=True)  # an older graph is valid until here
         with atomic_file(index.folder / GRAPH_DESCRIPTION) as temporary:
@@ -170,7 +173,8 @@ class ApproximateIndex:
         path, description = index.folder / GRAPH, index.folder / GRAPH_DESCRIPTION
         if not path.is_file() or not description.is_file():
             raise DataError(
-                f"{format_path(index.folder)}: no approximate index; build one with: elmo index … --approximate"
+                f"{format_path(index.folder)}: no approximate index; "
+                "build one with: elmo index … --approximate"
             )
         if read_json(description, _MAX_DESCRIPTION_BYTES) != {"index": index.digest}:
             raise DataError(
@@ -179,10 +183,13 @@ class ApproximateIndex:
         try:
             graph = library.Index.restore(str(path), view=True)
         except (RuntimeError, ValueError, OSError, KeyError) as error:
-            raise DataError(f"{format_path(path)}: cannot be read: {' '.join(str(error).split())[:200]}") from error
+            raise DataError(
+                f"{format_path(path)}: cannot be read: {' '.join(str(error).split())[:200]}"
+            ) from error
         if graph is None or graph.ndim != index.width or len(graph) != len(index):
             raise DataError(
-                f"{format_path(path)}: belongs to another index; build it again with: elmo index … --approximate"
+                f"{format_path(path)}: belongs to another index; "
+                "build it again with: elmo index … --approximate"
             )
         return cls(index, graph)
 

@@ -1,7 +1,7 @@
 """Files with a word and its labels a line in, sentences with one label per word out.
 
 CoNLL-U columns go by their names: ``upos``, ``xpos``, ``deprel``, ``feats:Number`` for one feature. Other
-files have columns parted by tabs or, where there are none, by spaces, known by number from 1 or by the name
+files have columns separated by tabs or, where there are none, by spaces, known by number from 1 or by the name
 in a header. A line of white space ends a sentence. A word without the feature, or with CoNLL-U's ``_``, has
 no label.
 
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from elmo.engine.batches import MAX_TOKENS, split_batches
 from elmo.errors import ConfigError, DataError
 from elmo.storage.files import format_path
-from elmo.text.lines import ErrorPolicy, Line, Source, expand, read_lines
+from elmo.text.lines import ErrorPolicy, Line, Source, expand_paths, read_lines
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -120,7 +120,7 @@ def read_labelled(
         raise ConfigError(f"file format must be auto, conllu or columns, not {str(file_format)!r:.40}")
     if max_tokens is not None and max_tokens < 1:
         raise ConfigError(f"max_tokens must be at least 1, found {max_tokens}")
-    files = expand([str(path)])
+    files = expand_paths([str(path)])
     sentences = chain.from_iterable(
         _of_file(
             file,
@@ -220,7 +220,7 @@ def _conllu_rows(column: str, tokens_column: str) -> Split:
     def row(text: str, place: str) -> Row:
         columns = text.split("\t")
         if len(columns) != len(CONLLU):
-            raise DataError(f"{place}: expected {len(CONLLU)} columns parted by tabs, found {len(columns)}")
+            raise DataError(f"{place}: expected {len(CONLLU)} columns separated by tabs, found {len(columns)}")
         word, label = columns[word_at], columns[label_at].strip()
         if not word:
             raise DataError(f"{place}: expected a word in column {CONLLU[word_at]}, found nothing")

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Self, cast
 from elmo.errors import DataError
 from elmo.lexicon.usages import Usage
 from elmo.lexicon.wordnet import PARTS_OF_SPEECH, Pos, is_key, pos_of
-from elmo.text.lines import Line, read_lines, shown
+from elmo.text.lines import Line, format_source, read_lines
 from elmo.text.tokenizers import Tokens
 
 # What corpora of the Penn Treebank's kind write for signs that other text has as they are.
@@ -75,7 +75,7 @@ def read_senses(path: str | Path, *, gold: str | Path | None = None) -> Iterator
             raise DataError(f"{line.path}: expected XML, which gold keys go with, found {line.text[:40]!r}")
         yield from _read_jsonl(_with_first(line, lines))
         return
-    raise DataError(f"{shown(Path(path))}: expected sentences in JSON lines or XML, found none")
+    raise DataError(f"{format_source(Path(path))}: expected sentences in JSON lines or XML, found none")
 
 
 def read_gold(path: str | Path) -> dict[str, tuple[str, ...]]:
@@ -94,7 +94,7 @@ def read_gold(path: str | Path) -> dict[str, tuple[str, ...]]:
             raise DataError(f"{line.path}:{line.number}: {name[:80]!r} stands twice")
         found[name] = tuple(keys)
     if not found:
-        raise DataError(f"{shown(Path(path))}: expected gold keys, found none")
+        raise DataError(f"{format_source(Path(path))}: expected gold keys, found none")
     return found
 
 
@@ -169,7 +169,7 @@ class _Draft:
 
     def whole(self) -> SenseSentence:
         return SenseSentence(
-            Tokens.given(self.tokens), tuple(self.instances), document=self.document, place=self.place
+            Tokens.from_words(self.tokens), tuple(self.instances), document=self.document, place=self.place
         )
 
 
@@ -250,7 +250,7 @@ def _read_xml(
         raise DataError(f"{reader.path}:{error.lineno}: expected XML, found {_said(error)}") from error
     if gold_path is not None and (missing := [name for name in gold if name not in reader.seen]):
         raise DataError(
-            f"{shown(Path(gold_path))}: has keys of {len(missing)} instances that {reader.path} has not, "
+            f"{format_source(Path(gold_path))}: has keys of {len(missing)} instances that {reader.path} has not, "
             f"such as {missing[0][:80]!r}; do the files belong together?"
         )
 
@@ -340,6 +340,6 @@ class _XmlReader:
         keys = self._gold.get(name, ())
         if self._gold_path is not None and not keys:
             raise DataError(
-                f"{shown(Path(self._gold_path))}: has no key of the instance {name[:80]!r} ({self._place})"
+                f"{format_source(Path(self._gold_path))}: has no key of the instance {name[:80]!r} ({self._place})"
             )
         draft.instances.append(Instance(name, begin, end, lemma.lower(), _POS[pos], keys))

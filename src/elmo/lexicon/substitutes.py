@@ -1,8 +1,9 @@
 """Lexical substitution: predict the words that fit in the position of a word, using both language models.
 
-The forward language model reads the text before the word, the backward one the text after it; neither reads the
-word itself. P_f and P_b are their distributions for the position, P(w) is the prior of a word by its frequency,
-and v its vector in the softmax. They are combined in one of these ways, and normalized over the candidates:
+The forward language model reads the text before the word, the backward one the text after it; neither reads
+the word itself. P_f and P_b are their distributions for the position, P(w) is the prior of a word by its
+frequency, and v its vector in the softmax. They are combined in one of these ways, and normalized over the
+candidates:
 
 ``forward``   P_f
 ``backward``  P_b
@@ -12,9 +13,9 @@ and v its vector in the softmax. They are combined in one of these ways, and nor
 ``inject``    √(P_f · P_b) / P(w)^β · exp(cos(v_w, v_target) / temperature): adds the similarity to the
               target word, which the language models have not read (+embs, Arefyev et al. 2020)
 
-Probabilities are summed over the forms of a lemma. The file reads from ``find_substitutes`` down to its parts:
-``ContextPredictor`` computes P_f and P_b, ``LemmaTable`` groups the vocabulary by lemma and has P(w) and v, and
-``Lemmatizer`` maps words to lemmas. ``embed_substitutes`` turns the distributions into one vector per usage.
+Probabilities are summed over the forms of a lemma. The file goes from ``find_substitutes`` down to its parts:
+``ContextPredictor`` computes P_f and P_b, ``LemmaTable`` groups the vocabulary by lemma and has P(w) and v,
+and ``Lemmatizer`` maps words to lemmas. ``embed_substitutes`` turns the distributions into vectors.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from elmo.embed.start import warm_start
 from elmo.errors import ConfigError, DataError
 from elmo.lexicon.usages import Usage, Usages, Vectors, entry_key, find_marked_usage, is_word, unit_rows
 from elmo.predict.predictor import BOS, EOS, FIRST_WORD, Predictor
-from elmo.predict.scores import directions_of
+from elmo.predict.scores import trained_directions
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
@@ -112,7 +113,7 @@ def find_substitutes(
         combine: How to combine the two language models.
         beta: Exponent of the prior in bcomb and inject.
         temperature: Temperature of the similarity in inject.
-        language: Language code of the lemmas, such as en or de; by default that of the tokenizer.
+        language: Language code of the lemmas, such as en or de. Default: that of the tokenizer.
         start: Start state of the LSTMs for each sentence.
     """
     usages = [
@@ -328,9 +329,11 @@ class ContextPredictor:
             raise ConfigError(f"start must be zero or warm, not {start!r:.40}")
         self._predictor = Predictor(elmo)
         self.vocab, self.softmax = self._predictor.vocab, self._predictor.softmax
-        self.directions = directions_of(elmo)
+        self.directions = trained_directions(elmo)
         if self.directions != "both":
-            logger.warning("this model only has the %s direction; using one side of the context", self.directions)
+            logger.warning(
+                "this model only has the %s direction; using one side of the context", self.directions
+            )
         self._start = elmo.bilm.zero_state(1)
         if start == "warm":
             self._start = warm_start(elmo.pretrained.warm, self._start)
@@ -370,9 +373,9 @@ _BATCH_ROWS = 1 << 14  # rows of the softmax that are copied at once
 class LemmaTable:
     """The vocabulary of a model, grouped by lemma: a row is a word, a lemma has one or more rows (forms).
 
-    The similarity of two words is the cosine of their vectors. A row of the softmax shows which forms occur in
-    the same position; the mean of all forms of its lemma shows the meaning. The vector of a word is the mean
-    of both.
+    The similarity of two words is the cosine of their vectors. A row of the softmax shows which forms occur
+    in the same position; the mean of all forms of its lemma shows the meaning. The vector of a word is the
+    mean of both.
 
     ``log_prior`` (row,) is the log frequency of each word by Zipf's law; see ``compute_log_priors``.
     """
@@ -382,7 +385,7 @@ class LemmaTable:
         self.words = vocab.words
         key, alphabet = entry_key(elmo), elmo.indexer.alphabet
         self.lemmatize: Callable[[str], str] = lambda word: lemmatizer(key(word))
-        self._normalize: Callable[[str], str] = alphabet.read_part if alphabet else str
+        self._normalize: Callable[[str], str] = alphabet.lookup_form if alphabet else str
         names: dict[str, int] = {}
         self._lemma_of_row = np.array(
             [names.setdefault(self.lemmatize(word), len(names)) for word in self.words]
@@ -560,10 +563,10 @@ def embed_substitutes(
 ) -> Usages:
     """Represent each usage by the mean vector of the words that fit in its position.
 
-    The vector is Σ_w P(w) · v_w with P(w) ∝ √(P_f(w) · P_b(w)) / P_0(w), where v are unit vectors of the softmax
-    and P_0 is the prior, so that words that fit everywhere do not dominate. Layer vectors mostly reflect the
-    word itself; these reflect only its context, so clusters of them are senses (Amrami and Goldberg 2018, who
-    sample substitutes instead of taking the mean).
+    The vector is Σ_w P(w) · v_w with P(w) ∝ √(P_f(w) · P_b(w)) / P_0(w), where v are unit vectors of the
+    softmax and P_0 is the prior, so that words that fit everywhere do not dominate. Layer vectors mostly
+    reflect the word itself; these reflect only its context, so clusters of them are senses (Amrami and
+    Goldberg 2018, who sample substitutes instead of taking the mean).
 
     Args:
         elmo: A model with a softmax and a vocabulary.

@@ -1,8 +1,8 @@
 """Usages: words in their sentences, how to find them, and their vectors.
 
 A usage is a word, or a phrase of several tokens, in one sentence. Usages come from three sources: a corpus
-(``find_usages``), sentences in which the word is marked like ``[[this]]`` (``find_marked_usage``), and files of
-the Diachronic Word Usage Graphs (``read_uses``). ``embed_usages`` adds their vectors.
+(``find_usages``), sentences in which the word is marked like ``[[this]]`` (``find_marked_usage``), and files
+of the Diachronic Word Usage Graphs (``read_uses``). ``embed_usages`` adds their vectors.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.embed.find import Span, find_word, joined_offsets, excerpt, parse_mark, parse_marks
+from elmo.embed.find import Span, excerpt, find_word, joined_offsets, parse_mark, parse_marks
 from elmo.engine.batches import split_batches
 from elmo.errors import ConfigError, DataError, ShapeError
 from elmo.storage.files import format_path
-from elmo.text.chinese import simplified_word
+from elmo.text.chinese import simplify_word
 from elmo.text.lines import Line, read_lines
 from elmo.text.reader import Sentence
 from elmo.text.tokenizers import Tokenizer, Tokens, WhitespaceTokenizer
@@ -95,7 +95,8 @@ class Usages:
 def entry_key(elmo: Elmo, *, keep_case: bool = False) -> EntryKey:
     """Return the function that maps a token to its entry, for the text that this model reads.
 
-    Bank and bank share an entry unless ``keep_case`` is set; 蘋果 and 苹果 do if the model simplifies Chinese.
+    Bank and bank share an entry unless ``keep_case`` is set; 蘋果 and 苹果 do if the model reads simplified
+    Chinese.
     """
     return spelling_key(is_simplified=elmo.config.alphabet == "simplified", keep_case=keep_case)
 
@@ -104,7 +105,7 @@ def spelling_key(*, is_simplified: bool, keep_case: bool) -> EntryKey:
     """Return the same function as ``entry_key``, without a model."""
 
     def key(token: str) -> str:
-        spelling = simplified_word(token) if is_simplified else token
+        spelling = simplify_word(token) if is_simplified else token
         return spelling if keep_case else spelling.lower()
 
     return key
@@ -249,7 +250,7 @@ def find_marked_usage(
         text, span = parse_mark(sentence, number)
         tokens = tokenizer(text)
     else:
-        tokens, span = Tokens.given(sentence), None
+        tokens, span = Tokens.from_words(sentence), None
         text = " ".join(tokens.tokens)
     offsets = tokens.offsets or joined_offsets(tokens.tokens)
     if span is None:
@@ -320,7 +321,9 @@ def embed_usages(
         on_progress: Called with the number of usages that are done.
     """
     if layers == "all":
-        raise ConfigError("layers='all' gives several vectors per usage; use average, top, concat or a number")
+        raise ConfigError(
+            "layers='all' gives several vectors per usage; use average, top, concat or a number"
+        )
     rows: list[Vectors] = []
     for groups in _group_by_sentence(usages):
         encodings = elmo.encode([group[0].sentence for group in groups], layers=layers, start=start)
@@ -354,7 +357,7 @@ def respell(usage: Usage, word: str) -> Usage:
     if tokens[usage.begin : usage.end] == spelling:
         return usage
     changed = (*tokens[: usage.begin], *spelling, *tokens[usage.end :])
-    return Usage(Tokens.given(changed), usage.begin, usage.begin + len(spelling), usage.place)
+    return Usage(Tokens.from_words(changed), usage.begin, usage.begin + len(spelling), usage.place)
 
 
 def unit_rows(vectors: Vectors, *, norms: Vectors | None = None, dtype: Any = np.float64) -> NDArray[Any]:
@@ -363,8 +366,8 @@ def unit_rows(vectors: Vectors, *, norms: Vectors | None = None, dtype: Any = np
     ``norms`` (row,) are the lengths of the rows, if they are already known.
     """
     rows = np.array(vectors, dtype=dtype)
-    norms = np.linalg.norm(rows, axis=1) if norms is None else np.asarray(norms)
-    rows /= np.where(norms > 0, norms, 1.0).astype(rows.dtype)[:, None]
+    lengths = np.linalg.norm(rows, axis=1) if norms is None else np.asarray(norms)
+    rows /= np.where(lengths > 0, lengths, 1.0).astype(rows.dtype)[:, None]
     return rows
 
 
@@ -436,7 +439,7 @@ def _parse_use(line: Line, text: str, index: str, identifier: str) -> Usage:
         raise DataError(
             f"{_location(line)}: expected an index within {len(tokens)} tokens, found {index!r:.40}"
         )
-    return Usage(Tokens.given(tokens), begin, end, identifier or _location(line))
+    return Usage(Tokens.from_words(tokens), begin, end, identifier or _location(line))
 
 
 def _location(line: Line) -> str:

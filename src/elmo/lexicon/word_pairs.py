@@ -1,8 +1,8 @@
-"""Pairs of sentences with one word in each (Words in Context) in, how alike its two uses are out.
+"""Word pairs: how similar a word is in two sentences, and whether it has the same sense (Words in Context).
 
-WiC's files: ``data`` has columns word, part of speech, ``i-j`` (the word's tokens, from 0) and two tokenised
-sentences, parted by tabs; ``gold`` has T (one sense) or F a line. Two uses are judged to have one sense where
-their cosine reaches a threshold: the one that is right most often on other pairs.
+The files are those of WiC. ``data`` has the columns word, part of speech, ``i-j`` (the index of the word in
+each sentence, from 0) and two tokenized sentences, separated by tabs; ``gold`` has T (same sense) or F per
+line. A pair is judged to have the same sense if the cosine reaches a threshold tuned on other pairs.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.embed.encoding import Vectors, similarity
+from elmo.embed.encoding import similarity
 from elmo.errors import DataError
-from elmo.lexicon.usages import Usage
-from elmo.text.lines import Line, read_lines, shown
+from elmo.lexicon.usages import Usage, Vectors
+from elmo.storage.files import format_path
+from elmo.text.lines import Line, read_lines
 from elmo.text.tokenizers import WhitespaceTokenizer
 
 if TYPE_CHECKING:
@@ -28,61 +29,53 @@ if TYPE_CHECKING:
     from elmo.embed.encoding import LayerChoice
     from elmo.embed.start import Start
 
-PARTS = ("dev", "test")  # of a folder: the first that it has is judged
-CHUNK = 256  # pairs whose vectors are in memory at once
-_SUFFIXES = ("", ".xz", ".gz", ".bz2", ".zst")
-_PLACES = re.compile(r"([0-9]{1,6})-([0-9]{1,6})")
 Cosines = NDArray[np.float64]
-Truths = NDArray[np.bool_]
+PairLabels = NDArray[np.bool_]
+_SUFFIXES = ("", ".xz", ".gz", ".bz2", ".zst")
+_INDEXES = re.compile(r"([0-9]{1,6})-([0-9]{1,6})")
+_BATCH_PAIRS = 256
 
 
 @dataclass(frozen=True)
 class WordPair:
-    """A word in two sentences."""
+    """A word in two sentences; ``word`` is spelled as in the file."""
 
-    word: str  # as the file names it
+    word: str
     pos: str
     first: Usage
     second: Usage
 
 
 @dataclass(frozen=True, eq=False)
-class PairSimilarities:
-    """Cosines (pair,) by layer: "0", "1", …, "average", or the one that was asked for."""
+class LabeledPairs:
+    """Word pairs and, if known, whether each of them has the same sense: (pair,)."""
 
     pairs: tuple[WordPair, ...]
-    cosines: Mapping[str, Cosines]
-
-    def rows(self, judged: Sequence[PairJudgments] = ()) -> Iterator[dict[str, Any]]:
-        """For each pair and layer its number, from 1, cosine, judgement (None: not judged) and sentences."""
-        says = {one.layer: one.is_same for one in judged}
-        for k, pair in enumerate(self.pairs):
-            for layer, cosines in self.cosines.items():
-                yield {
-                    "pair": k + 1,
-                    "word": pair.word,
-                    "pos": pair.pos,
-                    "layer": layer,
-                    "cosine": float(cosines[k]),
-                    "judgement": ("T" if says[layer][k] else "F") if layer in says else None,
-                    "first": "{}[{}]{}".format(*pair.first.parts()),
-                    "second": "{}[{}]{}".format(*pair.second.parts()),
-                }
+    is_same: PairLabels | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class PairJudgments:
-    """What a layer's cosines say with the threshold that was best on other pairs."""
+    """The judgments of one layer.
+
+    Attributes:
+        layer: Name of the layer.
+        threshold: Pairs with at least this cosine have the same sense.
+        tuned: Accuracy on the pairs that the threshold was tuned on.
+        accuracy: Accuracy on the judged pairs; None without gold labels.
+        interval: 95% confidence interval of the accuracy (Wilson).
+        is_same: The judgments (pair,).
+    """
 
     layer: str
     threshold: float
-    tuned: float  # accuracy on the pairs that the threshold is from
-    accuracy: float | None  # None: there was no gold
-    interval: tuple[float, float] | None  # that the accuracy lies in with a chance of 95% (Wilson)
-    is_same: Truths  # (pair,)
+    tuned: float
+    accuracy: float | None
+    interval: tuple[float, float] | None
+    is_same: PairLabels
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return plain JSON values."""
         return {
             "layer": self.layer,
             "threshold": self.threshold,
@@ -92,156 +85,206 @@ class PairJudgments:
         }
 
 
-@dataclass(frozen=True)
-class WicPart:
-    """The files of a part; None: no gold."""
+@dataclass(frozen=True, eq=False)
+class PairSimilarities:
+    """The cosines (pair,) of word pairs by layer ("0", "1", …, "average"), and the judgments by layer."""
 
-    name: str
-    data: Path
-    gold: Path | None
+    data: LabeledPairs
+    cosines: Mapping[str, Cosines]
+    judgments: Mapping[str, PairJudgments]
 
-
-def wic_parts(folder: str | Path) -> tuple[WicPart | None, WicPart]:
-    """Train, where a folder has it with its gold, and the part to judge: dev, else test, else train."""
-    place = Path(folder)
-    parts = {}
-    for name in ("train", *PARTS):
-        data, gold = (_beside(place, f"{name}.{kind}.txt") for kind in ("data", "gold"))
-        if data is not None:
-            parts[name] = WicPart(name, data, gold)
-    judged = next((parts[name] for name in (*PARTS, "train") if name in parts), None)
-    if judged is None:
-        raise DataError(f"{shown(place)}: expected dev.data.txt, test.data.txt or train.data.txt, found none")
-    train = parts.get("train")
-    return (train if train and train.gold and train is not judged else None), judged
-
-
-def read_pairs(path: str | Path) -> list[WordPair]:
-    """The pairs of a data file, compressed or not."""
-    pairs = [_pair(line) for line in _lines(path)]
-    if not pairs:
-        raise DataError(f"{shown(str(path))}: expected pairs of sentences, found none")
-    return pairs
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield a row per pair and layer: number from 1, cosine, judgment (T, F or None) and sentences."""
+        for k, pair in enumerate(self.data.pairs):
+            for layer, cosines in self.cosines.items():
+                judged = self.judgments.get(layer)
+                yield {
+                    "pair": k + 1,
+                    "word": pair.word,
+                    "pos": pair.pos,
+                    "layer": layer,
+                    "cosine": float(cosines[k]),
+                    "judgement": None if judged is None else "T" if judged.is_same[k] else "F",
+                    "first": "{}[{}]{}".format(*pair.first.parts()),
+                    "second": "{}[{}]{}".format(*pair.second.parts()),
+                }
 
 
-def read_gold(path: str | Path, *, n_pairs: int) -> Truths:
-    """Whether each pair has one sense, (pair,)."""
-    found: list[bool] = []
-    for line in _lines(path):
-        if line.text.strip() not in ("T", "F"):
-            raise DataError(f"{line.path}:{line.number}: expected T or F, found {line.text[:40]!r}")
-        found.append(line.text.strip() == "T")
-    if len(found) != n_pairs:
-        raise DataError(f"{shown(str(path))}: expected {n_pairs:,} lines, one a pair, found {len(found):,}")
-    return np.array(found)
-
-
-def pair_similarities(
+def compare_pairs(
     elmo: Elmo,
-    pairs: Sequence[WordPair],
+    data: LabeledPairs,
     *,
+    tune: LabeledPairs | None = None,
     layers: LayerChoice | int = "average",
     start: Start = "zero",
     on_progress: Callable[[int], None] | None = None,
 ) -> PairSimilarities:
-    """The cosine of each pair's two vectors; ``layers="all"`` gives each layer and their average.
+    """Compute the cosine of each pair and judge whether it has the same sense.
 
-    ``on_progress`` hears how many pairs are done.
+    Args:
+        elmo: The model.
+        data: The pairs; with gold labels, the accuracy of the judgments is computed.
+        tune: Labeled pairs on which the thresholds are tuned; without them, no pair is judged.
+        layers: Layers of the vectors, as in ``Elmo.encode``; ``"all"`` compares each layer and their average.
+        start: Start state of the LSTMs for each sentence.
+        on_progress: Called with the number of pairs that are compared.
     """
-    found: dict[str, list[float]] = {}
-    for begin in range(0, len(pairs), CHUNK):
-        chunk = pairs[begin : begin + CHUNK]
-        usages = [usage for pair in chunk for usage in (pair.first, pair.second)]
-        encoded = elmo.encode([usage.sentence for usage in usages], layers=layers, start=start)
+    cosines = _compute_cosines(elmo, data.pairs, layers=layers, start=start, on_progress=on_progress)
+    judgments: dict[str, PairJudgments] = {}
+    if tune is not None and tune.is_same is not None:
+        tuned_cosines = _compute_cosines(elmo, tune.pairs, layers=layers, start=start)
+        for layer in cosines:
+            threshold = best_threshold(tuned_cosines[layer], tune.is_same)
+            is_same = cosines[layer] >= threshold
+            tuned = float(((tuned_cosines[layer] >= threshold) == tune.is_same).mean())
+            accuracy = interval = None
+            if data.is_same is not None:
+                n_right, n = int((is_same == data.is_same).sum()), len(data.is_same)
+                accuracy, interval = n_right / n, wilson_interval(n_right, n)
+            judgments[layer] = PairJudgments(layer, threshold, tuned, accuracy, interval, is_same)
+    return PairSimilarities(data, cosines, judgments)
+
+
+def _compute_cosines(
+    elmo: Elmo,
+    pairs: Sequence[WordPair],
+    *,
+    layers: LayerChoice | int,
+    start: Start,
+    on_progress: Callable[[int], None] | None = None,
+) -> dict[str, Cosines]:
+    values: dict[str, list[float]] = {}
+    for begin in range(0, len(pairs), _BATCH_PAIRS):
+        batch = pairs[begin : begin + _BATCH_PAIRS]
+        usages = [usage for pair in batch for usage in (pair.first, pair.second)]
+        encodings = elmo.encode([usage.sentence for usage in usages], layers=layers, start=start)
         vectors = [
             cast("Vectors", encoding.span(usage.begin, usage.end))
-            for encoding, usage in zip(encoded, usages, strict=True)
+            for encoding, usage in zip(encodings, usages, strict=True)
         ]
-        for a, b in zip(vectors[::2], vectors[1::2], strict=True):
-            for name, one, other in _by_layer(a, b, layers):
-                found.setdefault(name, []).append(cast("float", similarity(one, other)))
+        for first, second in zip(vectors[::2], vectors[1::2], strict=True):
+            for layer, a, b in _split_layers(first, second, layers):
+                values.setdefault(layer, []).append(cast("float", similarity(a, b)))
         if on_progress is not None:
-            on_progress(begin + len(chunk))
-    return PairSimilarities(tuple(pairs), {name: np.array(cosines) for name, cosines in found.items()})
+            on_progress(begin + len(batch))
+    return {layer: np.array(cosines) for layer, cosines in values.items()}
 
 
-def best_threshold(cosines: Cosines, is_same: Truths) -> float:
-    """The cosine from which on pairs are best said to have one sense; of equals the lowest."""
+def _split_layers(
+    first: Vectors, second: Vectors, layers: LayerChoice | int
+) -> Iterator[tuple[str, Vectors, Vectors]]:
+    if layers != "all":
+        yield str(layers), first, second
+        return
+    for number, (a, b) in enumerate(zip(first, second, strict=True)):
+        yield str(number), a, b
+    yield "average", first.mean(axis=0), second.mean(axis=0)
+
+
+def best_threshold(cosines: Cosines, is_same: PairLabels) -> float:
+    """Return the lowest threshold with the best accuracy: pairs with at least this cosine are the same."""
     if not len(cosines) or len(cosines) != len(is_same):
-        raise DataError(f"expected pairs with a judgement each, found {len(cosines)} and {len(is_same)}")
+        raise DataError(
+            f"expected as many labels as pairs, and at least one, found {len(is_same)} and {len(cosines)}"
+        )
     order = np.argsort(cosines, kind="stable")
     steps, first = np.unique(cosines[order], return_index=True)
-    same_before = np.concatenate([[0], np.cumsum(is_same[order])])[first]  # said to differ, by each step
-    n_right = (first - same_before) + (int(is_same.sum()) - same_before)
-    n_differ = len(is_same) - int(is_same.sum())  # right if all are said to differ
-    if n_differ > n_right.max():
+    n_same_below = np.concatenate([[0], np.cumsum(is_same[order])])[first]  # wrong at each step
+    n_right = (first - n_same_below) + (int(is_same.sum()) - n_same_below)
+    n_different = len(is_same) - int(is_same.sum())  # right if all pairs are judged different
+    if n_different > n_right.max():
         return float(np.nextafter(steps[-1], np.inf))
     return float(steps[int(n_right.argmax())])
 
 
-def judge(
-    found: PairSimilarities, is_same: Truths | None, *, tuned_on: PairSimilarities, tuned_is_same: Truths
-) -> list[PairJudgments]:
-    """What each layer says, and how often that is right, with the threshold best on ``tuned_on``."""
-    judged = []
-    for layer, cosines in found.cosines.items():
-        other = tuned_on.cosines[layer]
-        threshold = best_threshold(other, tuned_is_same)
-        says, tuned = cosines >= threshold, float(((other >= threshold) == tuned_is_same).mean())
-        accuracy = interval = None
-        if is_same is not None:
-            n_right, n = int((says == is_same).sum()), len(is_same)
-            accuracy, interval = n_right / n, wilson(n_right, n)
-        judged.append(PairJudgments(layer, threshold, tuned, accuracy, interval, says))
-    return judged
+def wilson_interval(n_right: int, n: int, *, z: float = 1.959964) -> tuple[float, float]:
+    """Return the confidence interval of a proportion (Wilson 1927), by default of 95%."""
+    share, spread = n_right / n, z * z / n
+    center = (share + spread / 2) / (1 + spread)
+    half = z / (1 + spread) * math.sqrt(share * (1 - share) / n + spread / (4 * n))
+    return max(0.0, center - half), min(1.0, center + half)
 
 
-def wilson(n_right: int, n: int, *, z: float = 1.959964) -> tuple[float, float]:
-    """The interval of a share (Wilson 1927); by default with a chance of 95%."""
-    share, room = n_right / n, z * z / n
-    middle = (share + room / 2) / (1 + room)
-    half = z / (1 + room) * math.sqrt(share * (1 - share) / n + room / (4 * n))
-    return max(0.0, middle - half), min(1.0, middle + half)
+# --- Files ------------------------------------------------------------------------------------------
 
 
-def _by_layer(a: Vectors, b: Vectors, layers: Any) -> Iterator[tuple[str, Vectors, Vectors]]:
-    if layers != "all":
-        yield str(layers), a, b
-        return
-    for number, (one, other) in enumerate(zip(a, b, strict=True)):
-        yield str(number), one, other
-    yield "average", a.mean(axis=0), b.mean(axis=0)
+@dataclass(frozen=True)
+class WicFiles:
+    """Files to compare: pairs with optional gold labels, and optional data and gold files to tune on."""
+
+    data: Path
+    gold: Path | None = None
+    tune: tuple[Path, Path] | None = None
 
 
-def _pair(line: Line) -> WordPair:
-    here = f"{line.path}:{line.number}"
-    columns = line.text.split("\t")
-    if len(columns) != 5:
+def find_wic_files(folder: str | Path, *, tune: tuple[Path, Path] | None = None) -> WicFiles:
+    """Find the files of a WiC folder: dev, else test, else train to judge, and train to tune on.
+
+    Without any pairs to tune on, ``gold`` is None as well.
+    """
+    root = Path(folder)
+    parts = {name: [_find_file(root, f"{name}.{kind}.txt") for kind in ("data", "gold")]
+             for name in ("dev", "test", "train")}  # fmt: skip
+    name, data, gold = next(((name, *files) for name, files in parts.items() if files[0]), ("", None, None))
+    if data is None:
         raise DataError(
-            f"{here}: expected 5 columns (word, part of speech, places, two sentences), found {len(columns)}"
+            f"{format_path(root)}: expected dev.data.txt, test.data.txt or train.data.txt, found none"
         )
-    word, pos, places, *sentences = columns
-    match = _PLACES.fullmatch(places.strip())
-    if match is None:
-        raise DataError(f"{here}: expected places such as 2-5 in column 3, found {places[:40]!r}")
-    tokenise = WhitespaceTokenizer()
-    usages = []
-    for which, (place, text) in enumerate(zip(match.groups(), sentences, strict=True), start=1):
-        tokens = tokenise(text)
-        if int(place) >= len(tokens):
-            raise DataError(
-                f"{here}: expected a place within the {len(tokens)} tokens of sentence {which}, counted "
-                f"from 0, found {place}"
-            )
-        usages.append(Usage(tokens, int(place), int(place) + 1, here))
-    return WordPair(word, pos, *usages)
+    train_data, train_gold = parts["train"]
+    if tune is None and name != "train" and train_data and train_gold:
+        tune = train_data, train_gold
+    return WicFiles(data, gold if tune else None, tune)
 
 
-def _lines(path: str | Path) -> Iterator[Line]:
-    """The lines that hold something; a file may end in empty ones."""
+def _find_file(folder: Path, name: str) -> Path | None:
+    candidates = [folder / f"{name}{suffix}" for suffix in _SUFFIXES]
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def read_pairs(data: str | Path, gold: str | Path | None = None) -> LabeledPairs:
+    """Read the pairs of a data file and, with ``gold``, their labels; the files may be compressed."""
+    pairs = tuple(_parse_pair(line) for line in _read_lines(data))
+    if not pairs:
+        raise DataError(f"{format_path(str(data))}: expected pairs of sentences, found none")
+    if gold is None:
+        return LabeledPairs(pairs)
+    labels: list[bool] = []
+    for line in _read_lines(gold):
+        if line.text.strip() not in ("T", "F"):
+            raise DataError(f"{line.path}:{line.number}: expected T or F, found {line.text[:40]!r}")
+        labels.append(line.text.strip() == "T")
+    if len(labels) != len(pairs):
+        raise DataError(
+            f"{format_path(str(gold))}: expected {len(pairs):,} lines, one per pair, found {len(labels):,}"
+        )
+    return LabeledPairs(pairs, np.array(labels))
+
+
+def _read_lines(path: str | Path) -> Iterator[Line]:
+    """Yield the lines of a file that are not empty."""
     return (line for line in read_lines(Path(path)) if line.text.strip())
 
 
-def _beside(folder: Path, name: str) -> Path | None:
-    candidates = [folder / f"{name}{suffix}" for suffix in _SUFFIXES]
-    return next((path for path in candidates if path.is_file()), None)
+def _parse_pair(line: Line) -> WordPair:
+    location = f"{line.path}:{line.number}"
+    columns = line.text.split("\t")
+    if len(columns) != 5:
+        raise DataError(
+            f"{location}: expected 5 columns (word, part of speech, indexes, two sentences), "
+            f"found {len(columns)}"
+        )
+    word, pos, indexes, *sentences = columns
+    match = _INDEXES.fullmatch(indexes.strip())
+    if match is None:
+        raise DataError(f"{location}: expected indexes such as 2-5 in column 3, found {indexes[:40]!r}")
+    tokenize = WhitespaceTokenizer()
+    usages = []
+    for number, (index, text) in enumerate(zip(match.groups(), sentences, strict=True), start=1):
+        tokens = tokenize(text)
+        if int(index) >= len(tokens):
+            raise DataError(
+                f"{location}: expected an index below {len(tokens)}, the number of tokens in sentence "
+                f"{number}, found {index}"
+            )
+        usages.append(Usage(tokens, int(index), int(index) + 1, location))
+    return WordPair(word, pos, *usages)

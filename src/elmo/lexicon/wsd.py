@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.errors import ConfigError, DataError, FormatError, OutputError
-from elmo.jobs.run import compute_fingerprint
+from elmo.jobs.sharded import compute_fingerprint
 from elmo.lexicon.usages import unit_rows
 from elmo.lexicon.sense_corpora import Instance, SenseSentence
 from elmo.lexicon.usages import embed_usages, find_marked_usages

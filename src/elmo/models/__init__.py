@@ -1,6 +1,6 @@
-"""The name of a bundled model in, its folder out: ``en`` or ``zh``, each trained by a command in ``recipes``.
+"""The bundled models: ``en`` and ``zh``, each trained by a command in ``recipes``.
 
-Each folder is in elmo's own format, with its card: data, licences, recipe, scores, limits.
+Each folder is in elmo's own format, with a model card: data, licenses, recipe, scores, limits.
 """
 
 from __future__ import annotations
@@ -10,25 +10,23 @@ from pathlib import Path
 from elmo.errors import ConfigError
 
 DEFAULT = "en"
+_FOLDER = Path(__file__).resolve().parent
 
 
 def names() -> tuple[str, ...]:
-    """The models that came with this installation, the default one first."""
-    found = sorted(path.parent.name for path in _HERE.glob("*/config.json"))
-    return tuple(sorted(found, key=lambda name: name != DEFAULT))
+    """Return the names of the bundled models, the default first."""
+    bundled = sorted(path.parent.name for path in _FOLDER.glob("*/config.json"))
+    return tuple(sorted(bundled, key=lambda name: name != DEFAULT))
 
 
 def folder(name: str = DEFAULT) -> Path:
-    """Where a bundled model is."""
-    found = names()
-    if not found:
+    """Return the folder of a bundled model."""
+    bundled = names()
+    if not bundled:
         raise ConfigError(
-            "no model is bundled yet: give a path, or a Hub id such as org/name (in the shell by --model, or "
-            "once for all in the variable ELMO_MODEL)"
+            "no model is bundled with this installation; pass a path or a Hub id such as org/name (on the "
+            "command line with --model, or in the variable ELMO_MODEL)"
         )
-    if name not in found:
-        raise ConfigError(f"no model {name[:40]!r} is bundled; those that are: {', '.join(found)}")
-    return _HERE / name
-
-
-_HERE = Path(__file__).resolve().parent
+    if name not in bundled:
+        raise ConfigError(f"unknown bundled model {name[:40]!r}; expected one of {', '.join(bundled)}")
+    return _FOLDER / name

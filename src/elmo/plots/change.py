@@ -24,7 +24,7 @@ from elmo.plots.senses import (
     sentence_line,
     write_lines,
 )
-from elmo.text.display import plain, shortened
+from elmo.text.display import shorten, to_plain_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +61,7 @@ def _ranking(changes: Changes) -> Figure:
     of_all = "" if len(words) == len(changes.words) else f", the first {len(words)} of {len(changes.words):,}"
     title = _title(changes, f"Words by their change{of_all}")
     has_times = len(changes.periods) > 2
-    names = [shortened(plain(word.word), 24) for word in words]
+    names = [shorten(to_plain_text(word.word), 24) for word in words]
     fonts, lines = drawable([title, *names, *map(_short, changes.periods)])
     title, names, periods = lines[0], lines[1 : len(names) + 1], lines[len(names) + 1 :]
     width, top, below = 14.2 if has_times else 8.2, 0.85, 0.95  # inches
@@ -150,11 +150,11 @@ def _times(
             x, values, s=36, marker=marker, facecolor=faces, edgecolor=colour, linewidths=1.4, zorder=3
         )
         # of its own, as the first step's face would show in the legend
-        axes.plot([], [], color=colour, marker=marker, markersize=6, label=shortened(names[k], 14))
+        axes.plot([], [], color=colour, marker=marker, markersize=6, label=shorten(names[k], 14))
     labels = [f"{a}\n→ {b}" for a, b in pairwise(periods)]
     axes.set_xticks(range(len(labels)), labels, family=fonts, fontsize=9)
     axes.set_xlim(-0.4, len(labels) - 0.6)
-    subject = f"“{shortened(names[0], 14)}” " if len(words) == 1 else ""
+    subject = f"“{shorten(names[0], 14)}” " if len(words) == 1 else ""
     title = f"{subject}from each period to the next"
     axes.set_title(title, fontsize=10, loc="left", family=fonts, parse_math=False)
     axes.set_ylabel(fill(TITLES[measure], 34), fontsize=9)
@@ -175,7 +175,7 @@ def _map(changes: Changes, word: WordChange, *, seed: int) -> Figure:
     if word.usages is None or word.labels is None:
         raise DataError("expected a word whose usages were kept, found none")
     step = word.whole
-    title = _title(changes, f"“{shortened(plain(word.word), 30)}”")
+    title = _title(changes, f"“{shorten(to_plain_text(word.word), 30)}”")
     chance = f"{step.value:.3f} (95 % interval {step.low:.3f} to {step.high:.3f}), p = {step.p:.3g}"
     keys = [f"{_short(period)}: {n:,} usages" for period, n in word.n_usages.items()]
     appeared = [f"+{k}  {sentence_line(usage, 86)}" for k, usage in enumerate(step.appeared[:3], start=1)]
@@ -183,7 +183,7 @@ def _map(changes: Changes, word: WordChange, *, seed: int) -> Figure:
     heads = [f"uses most typical of {_short(period)}:" for period in (step.later, step.earlier)]
     below = [heads[0], *appeared, heads[1], *went] if appeared or went else []
     n_keys, periods = len(keys), [_short(period) for period in changes.periods]
-    fonts, lines = drawable([title, plain(word.word), *keys, *periods, *below])
+    fonts, lines = drawable([title, to_plain_text(word.word), *keys, *periods, *below])
     title, name, keys = lines[0], lines[1], lines[2 : n_keys + 2]
     periods, below = lines[n_keys + 2 : n_keys + 2 + len(periods)], lines[n_keys + 2 + len(periods) :]
 
@@ -254,7 +254,7 @@ def _title(changes: Changes, subject: str) -> str:
 
 
 def _short(period: str) -> str:
-    return shortened(plain(period), 24)
+    return shorten(to_plain_text(period), 24)
 
 
 def _number(value: float) -> str:

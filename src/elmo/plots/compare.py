@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from elmo.embed.compare import Comparison, Use
 from elmo.errors import DataError
 from elmo.plots.figure import INSTALL_FONTS, check, fonts_for, save
-from elmo.text.display import plain, shortened, text_width
+from elmo.text.display import shorten, text_width, to_plain_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,7 +52,7 @@ def _figure_of_words(comparisons: Sequence[Comparison]) -> Figure:
         first = sum(map(len, labels)) + 1
         labels.append([str(first + k) for k in range(len(comparison.uses))])
         lines += [f"{label:>2}  {_line(use)}" for label, use in zip(labels[-1], comparison.uses, strict=True)]
-    titles = [f"“{shortened(plain(comparison.word), 20)}”" for comparison in comparisons]
+    titles = [f"“{shorten(to_plain_text(comparison.word), 20)}”" for comparison in comparisons]
     fonts, missing = fonts_for("".join([*lines, *titles]))
     if missing:
         _warn_of(missing)
@@ -88,7 +88,7 @@ def _figure(comparison: Comparison) -> Figure:
 
     labels = [f"S{k}" for k in range(1, len(comparison.uses) + 1)]
     lines = [f"{label}  {_line(use)}" for label, use in zip(labels, comparison.uses, strict=True)]
-    title = f"“{shortened(plain(comparison.word), 60)}” in {len(labels)} sentences: cosine similarity"
+    title = f"“{shorten(to_plain_text(comparison.word), 60)}” in {len(labels)} sentences: cosine similarity"
     fonts, missing = fonts_for("".join([*lines, title]))
     if missing:
         _warn_of(missing)
@@ -182,8 +182,8 @@ def _size(panel: float, n: int, largest: float) -> float:
 def _line(use: Use) -> str:
     """The sentence with its word in brackets, shortened on both sides of it."""
     begin, end = use.span
-    before, word, after = (plain(part) for part in (use.text[:begin], use.text[begin:end], use.text[end:]))
-    word = shortened(word, LINE_WIDTH // 2)
+    before, word, after = (to_plain_text(part) for part in (use.text[:begin], use.text[begin:end], use.text[end:]))
+    word = shorten(word, LINE_WIDTH // 2)
     room = LINE_WIDTH - text_width(word) - 2
-    left = shortened(before[::-1], max(room // 2, room - text_width(after)))[::-1]
-    return f"{left}[{word}]{shortened(after, room - text_width(left))}"
+    left = shorten(before[::-1], max(room // 2, room - text_width(after)))[::-1]
+    return f"{left}[{word}]{shorten(after, room - text_width(left))}"

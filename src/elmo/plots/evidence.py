@@ -17,7 +17,7 @@ from elmo.errors import DataError, MissingExtraError
 from elmo.evidence.runs import BASELINE, ELMO
 from elmo.evidence.tables import Curve, Evidence, Mix, Summary, Table
 from elmo.plots.figure import check, drawable, save
-from elmo.text.display import plain, shortened, text_width
+from elmo.text.display import shorten, text_width, to_plain_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +50,7 @@ def _curves_figure(curves: Sequence[Curve], scores: Mapping[str, str]) -> Figure
     figure = Figure(figsize=size, facecolor="white", layout="constrained")
     figure.suptitle("Scores with fewer training examples", fontsize=12, x=0.02, ha="left")
     cells = figure.subplots(rows, columns, squeeze=False).ravel()
-    fonts, titles = drawable([shortened(plain(curve.task), _TITLE) for curve in curves])
+    fonts, titles = drawable([shorten(to_plain_text(curve.task), _TITLE) for curve in curves])
     for axes, curve, title in zip(cells, curves, titles, strict=False):
         _draw(axes, curve)
         axes.set_title(title, fontsize=10, loc="left", family=fonts, parse_math=False)
@@ -116,7 +116,7 @@ def draw_gains(table: Table, path: str | Path, *, scores: Mapping[str, str]) -> 
 def _gains_figure(table: Table, scores: Mapping[str, str]) -> Figure:
     from matplotlib.figure import Figure
 
-    names = [f"{shortened(plain(row.task), _NAME)} ({scores[row.task]})" for row in table.rows]
+    names = [f"{shorten(to_plain_text(row.task), _NAME)} ({scores[row.task]})" for row in table.rows]
     fonts, names = drawable(names)
     n = len(names)
     left, right, top, bottom = 0.35 + 0.085 * max(map(text_width, names)), 1.75, 0.75, 0.6

@@ -13,7 +13,7 @@ from elmo.lexicon.clustering import reduced
 from elmo.lexicon.senses import Senses
 from elmo.lexicon.usages import Usage
 from elmo.plots.figure import check, drawable, save
-from elmo.text.display import plain, shortened, text_width
+from elmo.text.display import shorten, text_width, to_plain_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,11 +61,11 @@ def flat(vectors: NDArray[np.floating[Any]], *, seed: int = 0) -> tuple[NDArray[
 
 def sentence_line(usage: Usage, width: int = LINE_WIDTH) -> str:
     """A usage's sentence with its word in brackets, shortened on both sides of it."""
-    before, word, after = (plain(part) for part in usage.parts())
-    word = shortened(word, width // 2)
+    before, word, after = (to_plain_text(part) for part in usage.parts())
+    word = shorten(word, width // 2)
     room = width - text_width(word) - 2
-    left = shortened(before[::-1], max(room // 2, room - text_width(after)))[::-1]
-    return f"{left}[{word}]{shortened(after, room - text_width(left))}"
+    left = shorten(before[::-1], max(room // 2, room - text_width(after)))[::-1]
+    return f"{left}[{word}]{shorten(after, room - text_width(left))}"
 
 
 def bare(axes: Axes, caption: str) -> None:
@@ -116,9 +116,9 @@ def _figure(found: Senses, *, seed: int) -> Figure:
 
     n = len(found.usages)
     how = "one sense" if len(found) == 1 else f"{len(found)} senses"
-    title = f"“{shortened(plain(found.word), 40)}”: {how} in {n:,} usages"
+    title = f"“{shorten(to_plain_text(found.word), 40)}”: {how} in {n:,} usages"
     names = [
-        f"{shortened(plain(sense.label), 60)} ({sense.share:.0%}, {len(sense.members):,} usages)"
+        f"{shorten(to_plain_text(sense.label), 60)} ({sense.share:.0%}, {len(sense.members):,} usages)"
         for sense in found.items
     ]
     letters = "abc"[: max(N_SENTENCES // len(found), 1)]

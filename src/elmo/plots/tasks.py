@@ -15,7 +15,7 @@ import numpy as np
 
 from elmo.errors import DataError
 from elmo.plots.figure import check, drawable, save
-from elmo.text.display import plain, shortened, text_width
+from elmo.text.display import shorten, text_width, to_plain_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,7 +67,7 @@ def _figure(blocks: dict[str, list[LearnedMix]]) -> Figure:
     n_layers = max(len(mix.shares) for found in blocks.values() for mix in found)
     layers = ["tokens", *(f"LSTM {k}" for k in range(1, n_layers))]
     names = dict.fromkeys(mix.name for found in blocks.values() for mix in found)
-    fonts, lines = drawable([shortened(plain(name), NAME_WIDTH) for name in names])
+    fonts, lines = drawable([shorten(to_plain_text(name), NAME_WIDTH) for name in names])
     labels = dict(zip(names, lines, strict=True))
 
     widest = max(map(text_width, lines))

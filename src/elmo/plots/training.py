@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from elmo.errors import ConfigError, DataError, ElmoError
 from elmo.plots.figure import INSTALL_FONTS, check, fonts_for, save
 from elmo.storage.files import format_error, format_path
-from elmo.text.display import plain, shortened, text_width
+from elmo.text.display import shorten, text_width, to_plain_text
 from elmo.train.log import Entry, Run, read_runs
 
 if TYPE_CHECKING:
@@ -425,7 +425,7 @@ def _unit(runs: list[Run], against: Against) -> tuple[str, float]:
 
 def _names(runs: list[Run]) -> tuple[list[str], list[str]]:
     """What the runs are called in the picture, and the fonts that draw it."""
-    names = [shortened(plain(run.name), _NAME_WIDTH) for run in runs]
+    names = [shorten(to_plain_text(run.name), _NAME_WIDTH) for run in runs]
     fonts, missing = fonts_for("".join(names))
     if missing:
         lost = [k for k, name in enumerate(names) if set(name) & set(missing)]

@@ -1,8 +1,7 @@
-"""A model and text in, how well both language models predict it out: every token, under the full softmax."""
+"""``perplexity``: how well both language models predict a text, over every token and the full softmax."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -15,93 +14,27 @@ import numpy as np
 from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, DataError
 from elmo.formats.pretrained import Pretrained
-from elmo.predict.predictor import Text, sentences_of
+from elmo.predict.score_files import By, Write, check_score_file, score_writer
 from elmo.predict.scores import (
-    By,
     Directions,
+    Means,
     OnProgress,
     Scorer,
     SentenceScores,
     Start,
-    check_output,
-    loaded,
-    score_writer,
-    starts_of,
+    available_starts,
+    load_model,
 )
-from elmo.text.reader import Source, expand
+from elmo.predict.texts import AnyTokenizer, Text, read_text
+from elmo.text.lines import ErrorPolicy, Source, expand_paths
+from elmo.text.reader import InputFormat
 
-N_NAMED = 20  # unknown words that a report names
-_COUNTED_WORDS = 1 << 18  # different unknown words that are counted at a time
-
-
-@dataclass(frozen=True)
-class Means:
-    """Both directions over one set of predictions; None: a direction that was not asked for.
-
-    Of a sentence the forward direction predicts the words and ``</S>``, the backward one the words and
-    ``<S>``: as many. Characters are the Unicode characters of the words and one boundary after each word:
-    those of the words on a line, parted by spaces, and its end. What is said of both directions together is
-    the mean of theirs.
-    """
-
-    forward_nats: float | None  # −Σ log p
-    backward_nats: float | None
-    n_predictions: int  # of each direction
-    n_characters: int
-
-    @property
-    def forward(self) -> float | None:
-        """Perplexity: exp of the mean loss of a prediction."""
-        return None if self.forward_nats is None else _exp(self.forward_nats / self.n_predictions)
-
-    @property
-    def backward(self) -> float | None:
-        """Perplexity of the other direction."""
-        return None if self.backward_nats is None else _exp(self.backward_nats / self.n_predictions)
-
-    @property
-    def arithmetic_mean(self) -> float:
-        """The mean of the perplexities."""
-        found = [x for x in (self.forward, self.backward) if x is not None]
-        return sum(found) / len(found)
-
-    @property
-    def geometric_mean(self) -> float:
-        """Exp of the mean loss of the directions: what bilm-tf reports."""
-        return _exp(self.nats_per_token)
-
-    @property
-    def nats_per_token(self) -> float:
-        """The mean loss of a prediction."""
-        return self._nats / self.n_predictions
-
-    @property
-    def nats_per_character(self) -> float:
-        """The loss, shared out among the characters; not a number where all words are left out."""
-        return self._nats / self.n_characters if self.n_characters else math.nan
-
-    @property
-    def bits_per_character(self) -> float:
-        """The same to base 2."""
-        return self.nats_per_character / math.log(2)
-
-    @property
-    def _nats(self) -> float:
-        found = [x for x in (self.forward_nats, self.backward_nats) if x is not None]
-        return sum(found) / len(found)
-
-    def to_json(self) -> dict[str, Any]:
-        """All of it as JSON values; null where there is no number."""
-        names = ("forward", "backward", "arithmetic_mean", "geometric_mean")
-        per = ("nats_per_token", "nats_per_character", "bits_per_character")
-        counts = ("forward_nats", "backward_nats", "n_predictions", "n_characters")
-        values = {name: getattr(self, name) for name in names + per + counts}
-        return {name: x if x is None or math.isfinite(x) else None for name, x in values.items()}
+_MAX_COUNTED_WORDS = 1 << 18  # distinct unknown words in memory
 
 
 @dataclass(frozen=True)
 class StartPerplexity:
-    """Unknown words both ways: each predicted as the one word ``<UNK>``, or left out of all means."""
+    """Perplexity with unknown words predicted as ``<UNK>``, and with unknown words left out."""
 
     with_unknown: Means
     without_unknown: Means
@@ -109,25 +42,33 @@ class StartPerplexity:
 
 @dataclass(frozen=True)
 class Perplexity:
-    """How well a text was predicted, from each start that was asked for."""
+    """How well a text was predicted, from each start state.
+
+    Attributes:
+        by_start: The results of each start state.
+        n_sentences: Number of sentences.
+        n_tokens: Number of words, without boundaries.
+        n_unknown: Number of words that are not in the vocabulary of the softmax.
+        unknown_words: The most frequent unknown words, with their counts.
+    """
 
     by_start: dict[Start, StartPerplexity]
     n_sentences: int
-    n_tokens: int  # words; boundaries are not counted
-    n_unknown: int  # words that the softmax does not know
-    unknown_words: tuple[tuple[str, int], ...]  # the most frequent of them, with their counts
+    n_tokens: int
+    n_unknown: int
+    unknown_words: tuple[tuple[str, int], ...]
 
     def __getitem__(self, start: Start) -> Means:
-        """The figures from one start, nothing left out."""
+        """Return the result of one start state, with unknown words as ``<UNK>``."""
         return self.by_start[start].with_unknown
 
     @property
     def unknown_rate(self) -> float:
-        """The share of the words that are unknown."""
+        """The fraction of words that are unknown."""
         return self.n_unknown / self.n_tokens if self.n_tokens else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON values."""
+        """Return the result as JSON values."""
         return {
             "sentences": self.n_sentences,
             "tokens": self.n_tokens,
@@ -138,10 +79,10 @@ class Perplexity:
             },
             "starts": {
                 start: {
-                    "with_unknown": found.with_unknown.to_json(),
-                    "without_unknown": found.without_unknown.to_json(),
+                    "with_unknown": result.with_unknown.to_json(),
+                    "without_unknown": result.without_unknown.to_json(),
                 }
-                for start, found in self.by_start.items()
+                for start, result in self.by_start.items()
             },
         }
 
@@ -152,105 +93,129 @@ def perplexity(
     *,
     start: Start | Literal["all"] | Sequence[Start] = "all",
     directions: Directions | None = None,
-    blank_lines_count: bool = False,
-    n_rows: int | None = None,
-    n_named: int = N_NAMED,
+    blank_lines: bool = False,
+    batch_size: int | None = None,
+    n_unknown_words: int = 20,
     out: str | Path | None = None,
     by: By = "sentence",
+    tokenizer: AnyTokenizer | None = None,
+    input_format: InputFormat = "text",
+    split: bool = False,
+    errors: ErrorPolicy = "strict",
     on_progress: OnProgress | None = None,
-    **reading: Any,
 ) -> Perplexity:
-    """How well ``model`` predicts ``text``, which is read once and may be larger than memory.
+    """Compute how well a model predicts a text; the text is read once and may be larger than memory.
 
-    ``text``: a string, an iterable of sentences (strings, or lists of tokens), or a ``Path`` to what
-    ``elmo embed`` reads; ``reading`` (``tokenizer``, ``input_format``, ``split``, ``errors``) is for
-    ``texts.sentences_of``. ``start`` is what ``predict.scores`` explains; "all" is every one that the model
-    has. Sentences without words count only with ``blank_lines_count``; each then has its boundaries to
-    predict. ``directions``: by default those that the model was trained in. ``out`` gets the scores of every
-    sentence, or by token, as ``predict.score_files`` explains.
+    Args:
+        model: A model, or a name as in ``Elmo.from_pretrained``.
+        text: A string, which is one sentence; an iterable of strings and lists of tokens; or a ``Path`` to a
+            file, a folder or a glob.
+        start: State at the start of a sentence: "zero", "warm" (of the model), "carry" (the previous
+            sentence), several of them, or "all" that the model has.
+        directions: Language models to use: both, forward or backward. Default: those that were trained.
+        blank_lines: Treat blank lines as sentences without words, whose boundaries are predicted.
+        batch_size: Parts of the text that "carry" reads in parallel. Default: up to 32, of a thousand tokens
+            or more.
+        n_unknown_words: Number of unknown words to report.
+        out: File for the scores: .tsv or .jsonl.
+        by: Write one score per sentence or per token.
+        tokenizer: Replaces the tokenizer of the model.
+        input_format: Format of files: one sentence per line ("text"), tokens separated by spaces ("tokens"),
+            or "conllu".
+        split: Split strings, and lines of files, into sentences.
+        errors: What to do with lines of files that are not UTF-8: "strict", "replace" or "skip".
+        on_progress: Receives the number of sentences and tokens done.
     """
-    files = _files(text)  # what is missing is told before a large model is loaded
+    files = _known_files(text)  # report a missing file before a large model is loaded
     if out is not None:
-        check_output(Path(out), by=by, inputs=files)
-    elmo = loaded(model, reading)
-    starts = _starts(elmo, start)
-    scorer = Scorer(elmo, starts=starts, n_rows=n_rows, directions=directions)
-    sentences = sentences_of(text, **reading)
-    found = scorer.scored(sentences, blank_lines_count=blank_lines_count, on_progress=on_progress)
+        check_score_file(Path(out), by=by, inputs=files)
+    elmo = load_model(model, tokenizer)
+    scorer = Scorer(elmo, starts=_list_starts(elmo, start), batch_size=batch_size, directions=directions)
+    sentences = read_text(
+        text, tokenizer=tokenizer or elmo.tokenizer, input_format=input_format, split=split, errors=errors
+    )
+    scores = scorer.score(sentences, blank_lines=blank_lines, on_progress=on_progress)
     with ExitStack() as stack:
         if out is not None:
-            write = stack.enter_context(score_writer(Path(out), by=by))
-            found = _written(found, write)
-        return _summed(found, scorer, n_named)
+            scores = _write_scores(scores, stack.enter_context(score_writer(Path(out), by=by)))
+        return _sum_scores(scores, scorer, n_unknown_words)
 
 
-def _starts(elmo: Elmo, start: Start | Literal["all"] | Sequence[Start]) -> Sequence[Start]:
-    if start == "all":
-        return starts_of(elmo)
-    found: list[Start] = [cast("Start", start)] if isinstance(start, str) else list(start)
-    if not found or len(set(found)) < len(found):
-        raise ConfigError(f"start: expected one or several different ones, found {found}")
-    return found
-
-
-def _files(text: Text) -> list[Source]:
-    """The files of a text that can be told before it is read."""
+def _known_files(text: Text) -> list[Source]:
+    """Return the files of a text that are known before it is read."""
     items = text if isinstance(text, list | tuple) else [text]
-    return expand([str(item) for item in items if isinstance(item, Path)])
+    return expand_paths([str(item) for item in items if isinstance(item, Path)])
 
 
-def _written(found: Iterable[tuple[SentenceScores, ...]], write: Any) -> Iterator[tuple[SentenceScores, ...]]:
-    for number, scores in enumerate(found, start=1):
-        for each in scores:
-            write(number, each)
-        yield scores
+def _list_starts(elmo: Elmo, start: Start | Literal["all"] | Sequence[Start]) -> Sequence[Start]:
+    if start == "all":
+        return available_starts(elmo)
+    starts: list[Start] = [cast("Start", start)] if isinstance(start, str) else list(start)
+    if not starts or len(set(starts)) < len(starts):
+        raise ConfigError(f"start: expected one or several different ones, found {starts}")
+    return starts
 
 
-def _summed(found: Iterable[tuple[SentenceScores, ...]], scorer: Scorer, n_named: int) -> Perplexity:
-    # (start, direction, with and without unknown words)
-    nats = np.zeros((len(scorer.starts), 2, 2))
-    n_sentences = n_tokens = n_characters = unknown_characters = 0
+def _write_scores(
+    results: Iterable[tuple[SentenceScores, ...]], write: Write
+) -> Iterator[tuple[SentenceScores, ...]]:
+    for number, by_start in enumerate(results, start=1):
+        for scores in by_start:
+            write(number, scores)
+        yield by_start
+
+
+def _sum_scores(
+    results: Iterable[tuple[SentenceScores, ...]], scorer: Scorer, n_unknown_words: int
+) -> Perplexity:
+    nats = np.zeros((len(scorer.starts), 2, 2))  # (start, direction, with and without unknown words)
+    n_sentences = n_tokens = n_characters = n_unknown_characters = 0
     unknown = _UnknownWords()
-    for scores in found:
-        tokens, is_unknown = scores[0].tokens, scores[0].is_unknown
+    for by_start in results:
+        tokens, is_unknown = by_start[0].tokens, by_start[0].is_unknown
         n_sentences += 1
         n_tokens += len(tokens)
         n_characters += sum(map(len, tokens)) + max(1, len(tokens))
-        left_out = [tokens[k] for k in np.flatnonzero(is_unknown)]
-        unknown.add(left_out)
-        unknown_characters += sum(map(len, left_out)) + len(left_out)
+        unknown_tokens = [tokens[k] for k in np.flatnonzero(is_unknown)]
+        unknown.add(unknown_tokens)
+        n_unknown_characters += sum(map(len, unknown_tokens)) + len(unknown_tokens)
         is_known = ~is_unknown
-        for k, each in enumerate(scores):
-            for direction, log_p in enumerate((each.forward, each.backward)):
+        for k, scores in enumerate(by_start):
+            for direction, log_p in enumerate((scores.forward, scores.backward)):
                 if log_p is None:
                     continue
                 exact = log_p.astype(np.float64)
-                of_words, boundary = (exact[:-1], exact[-1]) if direction == 0 else (exact[1:], exact[0])
-                nats[k, direction] -= exact.sum(), of_words[is_known].sum() + boundary
+                words, boundary = (exact[:-1], exact[-1]) if direction == 0 else (exact[1:], exact[0])
+                nats[k, direction] -= exact.sum(), words[is_known].sum() + boundary
     if not n_sentences:
-        raise DataError("perplexity: expected text to predict, found no sentence with a word in it")
-    n_all = n_tokens + n_sentences
-    by_start = {}
-    for k, start in enumerate(scorer.starts):
-        pairs = [
-            [float(nats[k, d, way]) if d in scorer.directions else None for d in range(2)] for way in range(2)
-        ]
-        by_start[start] = StartPerplexity(
-            Means(*pairs[0], n_predictions=n_all, n_characters=n_characters),
-            Means(
-                *pairs[1],
-                n_predictions=n_all - unknown.total,
-                n_characters=n_characters - unknown_characters,
-            ),
+        raise DataError("perplexity: expected text, found no sentence with a word")
+    n_predictions = n_tokens + n_sentences
+    totals = [
+        (n_predictions, n_characters),
+        (n_predictions - unknown.total, n_characters - n_unknown_characters),
+    ]
+    results_by_start: dict[Start, StartPerplexity] = {
+        start: StartPerplexity(
+            *(
+                Means(
+                    *(float(nats[k, d, way]) if d in scorer.directions else None for d in range(2)),
+                    n_predictions=totals[way][0],
+                    n_characters=totals[way][1],
+                )
+                for way in range(2)
+            )
         )
-    return Perplexity(by_start, n_sentences, n_tokens, unknown.total, unknown.most_frequent(n_named))
+        for k, start in enumerate(scorer.starts)
+    }
+    most_frequent = unknown.most_frequent(n_unknown_words)
+    return Perplexity(results_by_start, n_sentences, n_tokens, unknown.total, most_frequent)
 
 
 class _UnknownWords:
     """Counts words in bounded memory.
 
-    Of more different words than are counted at a time, the rarer half is forgotten now and then: counts of
-    rare words may then be too low. The total is always right.
+    If there are too many distinct words, the rarer half is dropped from time to time, so counts of rare words
+    may be too low. The total is exact.
     """
 
     def __init__(self) -> None:
@@ -260,12 +225,8 @@ class _UnknownWords:
     def add(self, words: Sequence[str]) -> None:
         self.total += len(words)
         self._counts.update(words)
-        if len(self._counts) > _COUNTED_WORDS:
-            self._counts = Counter(dict(self._counts.most_common(_COUNTED_WORDS // 2)))
+        if len(self._counts) > _MAX_COUNTED_WORDS:
+            self._counts = Counter(dict(self._counts.most_common(_MAX_COUNTED_WORDS // 2)))
 
     def most_frequent(self, n: int) -> tuple[tuple[str, int], ...]:
         return tuple(sorted(self._counts.items(), key=lambda pair: (-pair[1], pair[0]))[:n])
-
-
-def _exp(x: float) -> float:
-    return math.exp(x) if x < 700 else math.inf

@@ -1,7 +1,7 @@
-"""Examples and what a task model says of them in, a file out: JSON lines, columns, a table or SQuAD's JSON.
+"""Write predictions: JSON lines, columns, tables or SQuAD JSON.
 
-The suffix is the format. ``.jsonl`` holds all that is known, for every kind; the others hold what the field's
-own programs read.
+The suffix selects the format. ``.jsonl`` has everything, for every kind of task; the other formats are those
+that common tools of the field read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from elmo.tasks.data.examples import (
     TextPair,
 )
 from elmo.tasks.data.roles import VERB
-from elmo.text.lines import escaped
+from elmo.text.lines import escape_field
 
 SUFFIXES: Mapping[str, tuple[str, ...]] = {
     "tagging": (".jsonl", ".conll", ".tsv"),
@@ -39,137 +39,130 @@ SUFFIXES: Mapping[str, tuple[str, ...]] = {
     "roles": (".jsonl", ".conll"),
     "coreference": (".jsonl", ".conll"),
 }
-_UNWRITABLE = re.compile("[\t\n\r\ud800-\udfff]")  # in a column; UTF-8 has no lone surrogates
+_INVALID_IN_CELL = re.compile("[\t\n\r\ud800-\udfff]")  # UTF-8 has no lone surrogates
 
 
 def check_output(path: Path, kind: str, *, inputs: Iterable[str | Path] = ()) -> None:
-    """Refuse a name before anything is computed: one of no format that the kind has, or of an input."""
+    """Raise ``OutputError`` if predictions of a kind cannot be written to ``path``; call this first."""
     known = SUFFIXES[kind]
     if path.suffix.lower() not in known:
         raise OutputError(f"{format_path(path)}: expected a name that ends in {', '.join(known)} for {kind}")
-    if path.is_dir():
-        raise OutputError(f"{format_path(path)}: expected a file name, found a folder")
-    check_output_file(path)
-    if path.resolve() in (Path(one).resolve() for one in inputs if one != "-"):
-        raise OutputError(f"{format_path(path)}: is one of the inputs; put it elsewhere")
+    check_output_file(path, inputs=inputs)
 
 
-def write_predictions(path: Path, kind: str, *, examples: Sequence[Any], predictions: Sequence[Any]) -> None:
-    """Write what was said of each example, whole or not at all."""
-    write_pairs(path, kind, zip(examples, predictions, strict=True))
-
-
-def write_pairs(path: Path, kind: str, pairs: Iterable[tuple[Any, Any]]) -> None:
-    """Write examples, each with what was said of it, as they come; the file is whole or not there at all."""
+def write_predictions(path: Path, kind: str, pairs: Iterable[tuple[Any, Any]]) -> None:
+    """Write pairs of an example and its prediction as they come; the file appears when it is complete."""
     check_output(path, kind)
     make_parents(path)
     suffix = path.suffix.lower()
     if suffix == ".conll" and kind == "coreference":
-        write_coreference((replace(document, clusters=one.clusters) for document, one in pairs), path)
+        documents = (replace(document, clusters=prediction.clusters) for document, prediction in pairs)
+        write_coreference(documents, path)
         return
     if suffix == ".jsonl":
-        lines = (json.dumps(record(*pair), ensure_ascii=False) for pair in pairs)
+        lines = (json.dumps(to_record(*pair), ensure_ascii=False) for pair in pairs)
     elif suffix == ".json":
-        lines = _answers(pairs)
+        lines = _squad_lines(pairs)
     elif kind == "tagging":
-        lines = _tagged(pairs)
+        lines = _tag_lines(pairs)
     elif kind == "roles":
-        lines = _roles(pairs)
+        lines = _role_lines(pairs)
     else:
         columns, row = _TABLES[kind]
         rows = (row(*pair) for pair in pairs)
-        lines = ("\t".join(map(escaped, cells)) for cells in chain([columns], rows))
+        lines = ("\t".join(map(escape_field, cells)) for cells in chain([columns], rows))
     with (
         atomic_file(path) as temporary,
-        # a lone surrogate becomes \udc80, which is its escape in JSON, too
+        # a lone surrogate becomes \udc80, as in JSON
         temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
     ):
         file.writelines(f"{line}\n" for line in lines)
 
 
-def record(example: Any, prediction: Any) -> dict[str, Any]:
-    """One example and what was said of it as JSON values; what is right under ``gold``, where it is known."""
+def to_record(example: Any, prediction: Any) -> dict[str, Any]:
+    """Return an example and its prediction as JSON values, and the gold answer as ``gold`` if known."""
     match example:
         case TaggedSentence(words, tags):
-            asked, gold = {"words": words}, tags
+            inputs, gold = {"words": words}, tags
         case LabelledText(words, label):
-            asked, gold = {"words": words}, label
+            inputs, gold = {"words": words}, label
         case TextPair(first, second, label, score):
-            asked, gold = {"first": first, "second": second}, score if hasattr(prediction, "score") else label
+            inputs, gold = (
+                {"first": first, "second": second},
+                score if hasattr(prediction, "score") else label,
+            )
         case Question(id_, question, answers=answers):
-            asked, gold = {"id": id_, "question": question}, answers or None
+            inputs, gold = {"id": id_, "question": question}, answers or None
         case Predicate(words, predicate, roles):
-            asked = {"words": words, "predicate": predicate}
+            inputs = {"words": words, "predicate": predicate}
             gold = None if roles is None else [_span(span) | {"role": span.label} for span in roles]
         case Document(name, text, clusters):
-            asked = {"name": name, "sentences": text}
-            gold = None if clusters is None else [[_span(one) for one in cluster] for cluster in clusters]
+            inputs = {"name": name, "sentences": text}
+            gold = None if clusters is None else [[_span(span) for span in cluster] for cluster in clusters]
         case _:
             raise TypeError(f"expected an example of a task, found {type(example).__name__}")
-    return {**asked, **prediction.to_json(), **({} if gold is None else {"gold": gold})}
+    return {**inputs, **prediction.to_json(), **({} if gold is None else {"gold": gold})}
 
 
-def _answers(pairs: Iterable[tuple[Question, Any]]) -> Iterator[str]:
-    """One object in one line: answers by the ids of their questions, which are little beside the passages."""
-    found = {question.id: one.text for question, one in pairs}
-    yield json.dumps(found, ensure_ascii=False)
+def _squad_lines(pairs: Iterable[tuple[Question, Any]]) -> Iterator[str]:
+    """Yield one JSON object: answers by question id."""
+    yield json.dumps({question.id: answer.text for question, answer in pairs}, ensure_ascii=False)
 
 
 def _span(span: Span) -> dict[str, Any]:
     return {"start": span.start, "end": span.end}
 
 
-def _tagged(pairs: Iterable[tuple[TaggedSentence, Any]]) -> Iterator[str]:
-    """A word and its tag a line, an empty line after each sentence."""
-    for sentence, one in pairs:
-        yield from (
-            f"{_cell(word)}\t{_cell(tag)}" for word, tag in zip(sentence.words, one.tags, strict=True)
-        )
+def _tag_lines(pairs: Iterable[tuple[TaggedSentence, Any]]) -> Iterator[str]:
+    """Yield a line per word with its tag, and an empty line after each sentence."""
+    for sentence, prediction in pairs:
+        for word, tag in zip(sentence.words, prediction.tags, strict=True):
+            yield f"{_cell(word)}\t{_cell(tag)}"
         yield ""
 
 
-def _roles(pairs: Iterable[tuple[Predicate, Any]]) -> Iterator[str]:
-    """PropBank's columns: word, tag, lemma, the predicate's word in its row, brackets per predicate.
+def _role_lines(pairs: Iterable[tuple[Predicate, Any]]) -> Iterator[str]:
+    """Yield PropBank columns: word, tag, lemma, predicate, and one column of brackets per predicate.
 
-    Tags and lemmas are not known here: ``-``. A sentence without a predicate is no example, and not here.
+    Tags and lemmas are unknown: ``-``. Sentences without a predicate are not examples, so they are missing.
     """
-    for together in _by_sentence(pairs):
-        words = together[0][0].words
-        targets = {example.predicate for example, _ in together}
-        brackets = [_brackets(one.roles, example.predicate, len(words)) for example, one in together]
+    for group in _group_by_sentence(pairs):
+        words = group[0][0].words
+        predicates = {example.predicate for example, _ in group}
+        columns = [_brackets(roles.roles, example.predicate, len(words)) for example, roles in group]
         for k, word in enumerate(words):
-            target = _cell(word) if k in targets else "-"
-            yield "\t".join([_cell(word), "-", "-", target, *(column[k] for column in brackets)])
+            predicate = _cell(word) if k in predicates else "-"
+            yield "\t".join([_cell(word), "-", "-", predicate, *(column[k] for column in columns)])
         yield ""
 
 
-def _by_sentence(pairs: Iterable[tuple[Predicate, Any]]) -> Iterator[list[tuple[Predicate, Any]]]:
-    """The predicates of each sentence, in the order of their words."""
-    together: list[tuple[Predicate, Any]] = []
+def _group_by_sentence(pairs: Iterable[tuple[Predicate, Any]]) -> Iterator[list[tuple[Predicate, Any]]]:
+    """Yield the predicates of each sentence, in the order of their words."""
+    group: list[tuple[Predicate, Any]] = []
     for pair in pairs:
         example = pair[0]
-        if together and (
-            (example.words, example.place) != (together[0][0].words, together[0][0].place)
-            or any(example.predicate == other.predicate for other, _ in together)
+        if group and (
+            (example.words, example.place) != (group[0][0].words, group[0][0].place)
+            or any(example.predicate == other.predicate for other, _ in group)
         ):
-            yield sorted(together, key=lambda one: one[0].predicate)
-            together = []
-        together.append(pair)
-    if together:
-        yield sorted(together, key=lambda one: one[0].predicate)
+            yield sorted(group, key=lambda pair: pair[0].predicate)
+            group = []
+        group.append(pair)
+    if group:
+        yield sorted(group, key=lambda pair: pair[0].predicate)
 
 
 def _brackets(roles: Sequence[Span], predicate: int, n: int) -> list[str]:
-    """``(ARG0*``, ``*``, ``*)``, ``(V*)``; spans cannot stand in each other, so one around V is cut there."""
+    """Return cells such as ``(ARG0*``, ``*``, ``*)``, ``(V*)``; a span around the predicate is split."""
     cells = ["*"] * n
-    for span in (*(part for role in roles for part in _around(role, predicate)),
+    for span in (*(part for role in roles for part in _split_at(role, predicate)),
                  Span(predicate, predicate + 1, VERB)):  # fmt: skip
         cells[span.start] = f"({_cell(span.label)}{cells[span.start]}"
         cells[span.end - 1] += ")"
     return cells
 
 
-def _around(span: Span, predicate: int) -> list[Span]:
+def _split_at(span: Span, predicate: int) -> list[Span]:
     if not span.start <= predicate < span.end:
         return [span]
     before, after = Span(span.start, predicate, span.label), Span(predicate + 1, span.end, span.label)
@@ -179,36 +172,38 @@ def _around(span: Span, predicate: int) -> list[Span]:
 
 
 def _cell(text: str) -> str:
-    if not text.strip(" ") or _UNWRITABLE.search(text):
+    if not text.strip(" ") or _INVALID_IN_CELL.search(text):
         raise OutputError(
-            f"expected words without tabs and line ends for columns, found {text[:40]!r}; write .jsonl"
+            f"expected words without tabs and line breaks in columns, found {text[:40]!r}; use .jsonl instead"
         )
     return text
 
 
-def _of_text(example: LabelledText, one: Any) -> tuple[str, ...]:
-    return one.label, f"{one.probabilities[one.label]:.4f}", " ".join(example.words)
+def _text_row(example: LabelledText, prediction: Any) -> tuple[str, ...]:
+    return *_label_cells(prediction), " ".join(example.words)
 
 
-def _of_pair(example: TextPair, one: Any) -> tuple[str, ...]:
-    texts = (" ".join(example.first), " ".join(example.second))
-    return one.label, f"{one.probabilities[one.label]:.4f}", *texts
+def _pair_row(example: TextPair, prediction: Any) -> tuple[str, ...]:
+    return *_label_cells(prediction), " ".join(example.first), " ".join(example.second)
 
 
-def _of_alike(example: TextPair, one: Any) -> tuple[str, ...]:
-    return f"{one.score:.4f}", " ".join(example.first), " ".join(example.second)
+def _label_cells(prediction: Any) -> tuple[str, str]:
+    return prediction.label, f"{prediction.probabilities[prediction.label]:.4f}"
 
 
-def _of_question(example: Question, one: Any) -> tuple[str, ...]:
-    text, probability = one.answers[0]
+def _similarity_row(example: TextPair, prediction: Any) -> tuple[str, ...]:
+    return f"{prediction.score:.4f}", " ".join(example.first), " ".join(example.second)
+
+
+def _answer_row(example: Question, prediction: Any) -> tuple[str, ...]:
+    text, probability = prediction.answers[0]
     return example.id, text, f"{probability:.4f}", " ".join(example.question)
 
 
-_Row = Callable[[Any, Any], tuple[str, ...]]
-# names that the readers know
-_TABLES: dict[str, tuple[tuple[str, ...], _Row]] = {
-    "classification": (("label", "probability", "text"), _of_text),
-    "entailment": (("label", "probability", "sentence1", "sentence2"), _of_pair),
-    "similarity": (("score", "sentence1", "sentence2"), _of_alike),
-    "answers": (("id", "answer", "probability", "question"), _of_question),
+# the readers know these column names
+_TABLES: dict[str, tuple[tuple[str, ...], Callable[[Any, Any], tuple[str, ...]]]] = {
+    "classification": (("label", "probability", "text"), _text_row),
+    "entailment": (("label", "probability", "sentence1", "sentence2"), _pair_row),
+    "similarity": (("score", "sentence1", "sentence2"), _similarity_row),
+    "answers": (("id", "answer", "probability", "question"), _answer_row),
 }

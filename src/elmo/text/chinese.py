@@ -1,8 +1,6 @@
-"""Chinese text in, words out: jieba cuts what holds Han characters, the English rules all the rest.
+"""Chinese text: detect it, convert it to simplified characters, and split it into words.
 
-Chinese in either script in, the same in simplified characters out, one for one.
-
-The beginning of a text in, the name of the tokeniser that suits it out.
+jieba splits text with Han characters; the English rules split the rest. OpenCC converts the characters.
 """
 
 from __future__ import annotations
@@ -16,65 +14,158 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from elmo.errors import MissingExtraError
-from elmo.text import english
-from elmo.text.english import HAN, KANA
+from elmo.text.english import HAN, KANA, build_extenders, build_pattern
 from elmo.text.tokenizers import Tokens
 
 if TYPE_CHECKING:
     from jieba import Tokenizer as Jieba  # pyright: ignore[reportMissingImports] -- an extra
     from opencc import OpenCC  # pyright: ignore[reportMissingImports] -- an extra
 
-
-# jieba's time grows with the square of a stretch, so stretches are bounded; punctuation comes long before.
-# Short Latin words go along, for its dictionary has words such as 卡拉OK and T恤; not those that go on with
-# a dot or the like (google.com), which the English rules know better.
-_LATIN = "[A-Za-z0-9]{1,20}+"
-_STRETCH = (
-    rf"(?:{_LATIN})?+[{english.HAN}]{{1,400}}+"
-    rf"(?:{_LATIN}(?![A-Za-z0-9]|[-.@'’_/:&]\w)[{english.HAN}]{{0,50}}+){{0,4}}+"
+_MAX_CHARACTERS = 20_000  # that are read to guess a tokenizer
+_MIN_KANA = 0.1  # of kana and Han: even dense Japanese has more, Chinese that quotes Japanese has less
+_SCRIPTS = re.compile(
+    rf"(?P<han>[{HAN}])|(?P<kana>[{KANA}])"
+    r"|(?P<unspaced>[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])"  # Thai, Lao, Burmese, Khmer
+    rf"|(?P<words>[^\W\d_{HAN}{KANA}]+)"
 )
 
 
+@dataclass(frozen=True)
+class TokenizerGuess:
+    """The name of a tokenizer for a text, and the reason.
+
+    Attributes:
+        tokenizer: Name of the tokenizer.
+        reason: What the text looks like.
+        is_fallback: Whether no tokenizer here is made for such text.
+    """
+
+    tokenizer: str
+    reason: str
+    is_fallback: bool = False
+
+
+def guess_tokenizer(text: str) -> TokenizerGuess | None:
+    """Guess ``zh`` for text that is mostly Chinese and ``en`` for other text; None for text without letters.
+
+    A Han character counts as much as a word of letters. Chinese has no spaces and needs a dictionary; the
+    English rules are enough for scripts with spaces. They are also used for Japanese, where each Han
+    character and each run of kana becomes a token: the dictionary of ``zh`` is Chinese.
+    """
+    counts = dict.fromkeys(_SCRIPTS.groupindex, 0)
+    for match in _SCRIPTS.finditer(text, 0, _MAX_CHARACTERS):
+        counts[str(match.lastgroup)] += 1
+    han, kana, unspaced, words = (counts[name] for name in ("han", "kana", "unspaced", "words"))
+    if not sum(counts.values()):
+        return None
+    if han + kana > words + unspaced:
+        if kana < _MIN_KANA * (han + kana):
+            return TokenizerGuess("zh", "the text is mostly Chinese")
+        return TokenizerGuess(
+            "en", "the text is Japanese; each Han character becomes a token", is_fallback=True
+        )
+    if unspaced / 4 > words:  # a word has about four characters
+        return TokenizerGuess("en", "the text has no spaces; clauses become tokens", is_fallback=True)
+    return TokenizerGuess("en", "the text has words with spaces")
+
+
+_N_CACHED_WORDS, _MAX_CACHED_LENGTH = 1 << 16, 64
+
+
+def simplify(text: str) -> str:
+    """Convert Chinese text to simplified characters, one for one, so that offsets stay valid."""
+    if text.isascii():
+        return text
+    converted = _convert(text)
+    if len(converted) != len(text):  # does not happen with the known entries of OpenCC
+        by_character = ((character, _convert(character)) for character in text)
+        converted = "".join(new if len(new) == 1 else old for old, new in by_character)
+    return converted
+
+
+def simplify_word(word: str) -> str:
+    """Convert a word to simplified characters; frequent words are cached."""
+    if word.isascii() or len(word) > _MAX_CACHED_LENGTH:
+        return simplify(word)
+    return _simplify_cached(word)
+
+
+_simplify_cached = lru_cache(maxsize=_N_CACHED_WORDS)(simplify)
+
+
+def check_opencc() -> None:
+    """Raise ``MissingExtraError`` if OpenCC is not installed, before the first Chinese word is read."""
+    _load_opencc()
+
+
+def _convert(text: str) -> str:
+    convert = _load_opencc().convert
+    try:
+        return convert(text)
+    except UnicodeEncodeError:  # OpenCC reads UTF-8, which has no lone surrogates
+        safe = "".join("\N{REPLACEMENT CHARACTER}" if "\ud800" <= c <= "\udfff" else c for c in text)
+        converted = convert(safe)
+        if len(converted) != len(text):
+            return text
+        pairs = zip(text, converted, strict=True)
+        return "".join(old if "\ud800" <= old <= "\udfff" else new for old, new in pairs)
+
+
+@cache
+def _load_opencc() -> OpenCC:
+    try:
+        from opencc import OpenCC  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise MissingExtraError("reading Chinese in simplified characters", extra="zh") from error
+    return OpenCC("t2s")
+
+
+# The time of jieba is quadratic, so runs are bounded; punctuation almost always comes earlier. Short Latin
+# words are included, because the dictionary has words such as 卡拉OK and T恤; but not if they continue with a
+# dot or similar (google.com), which the English rules handle better.
+_LATIN = "[A-Za-z0-9]{1,20}+"
+_RUN = rf"(?:{_LATIN})?+[{HAN}]{{1,400}}+(?:{_LATIN}(?![A-Za-z0-9]|[-.@'’_/:&]\w)[{HAN}]{{0,50}}+){{0,4}}+"
+
+
 class ChineseTokenizer:
-    """Simplified and traditional Chinese; needs the extra ``zh``."""
+    """Tokenizer for simplified and traditional Chinese; needs the extra ``zh``."""
 
     name = "zh"
 
     def __init__(self) -> None:
-        _jieba()  # what is missing is known at once; its dictionary is read with the first text, for a second
-        check()
+        _import_jieba()  # its dictionary is loaded with the first text, which takes a second
+        check_opencc()
 
     def __call__(self, text: str) -> Tokens:
-        """The tokens of ``text``."""
-        return Tokens.cut(text, self._spans(text))
+        """Tokenize a text."""
+        return Tokens.from_offsets(text, self._find_spans(text))
 
-    def _spans(self, text: str) -> Iterator[tuple[int, int]]:
-        jieba = _cutter()
-        for match in _pattern().finditer(text):
-            stretch = match["stretch"]
-            if stretch is None:
+    def _find_spans(self, text: str) -> Iterator[tuple[int, int]]:
+        jieba = _load_jieba()
+        for match in _build_pattern().finditer(text):
+            run = match["run"]
+            if run is None:
                 yield match.span()
                 continue
-            # whose dictionary is of simplified words
-            ends = [match.start() + end for _, _, end in jieba.tokenize(simplified(stretch))]
+            # the dictionary of jieba has simplified words
+            ends = [match.start() + end for _, _, end in jieba.tokenize(simplify(run))]
             ends[-1] = match.end()  # marks stay with the character before them
             yield from zip([match.start(), *ends], ends, strict=False)
 
 
 @cache
-def _pattern() -> re.Pattern[str]:
-    marks = english.extenders()
-    return re.compile(rf"(?P<stretch>{_STRETCH})[{marks}]*+|{english.pattern().pattern}")
+def _build_pattern() -> re.Pattern[str]:
+    return re.compile(rf"(?P<run>{_RUN})[{build_extenders()}]*+|{build_pattern().pattern}")
 
 
 @cache
-def _jieba() -> Any:
-    """The library, which logs and warns as it is imported."""
+def _import_jieba() -> Any:
+    """Import jieba, without its log lines and warnings."""
     logger = logging.getLogger("jieba")
     handlers, level = list(logger.handlers), logger.level
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # jieba 0.42 is older than what Python now warns of
+            warnings.simplefilter("ignore")  # jieba 0.42 uses features that Python deprecates
             import jieba  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise MissingExtraError("the Chinese tokenizer", extra="zh") from error
@@ -85,110 +176,13 @@ def _jieba() -> Any:
 
 
 @cache
-def _cutter() -> Jieba:
-    """A tokeniser of jieba's with its dictionary read.
+def _load_jieba() -> Jieba:
+    """Return a jieba tokenizer with its dictionary loaded.
 
-    Left to itself jieba would look in the machine's temporary folder for ``jieba.cache``, where any user
-    may have put one, and unmarshal it. So we read its dictionary for it.
+    By default, jieba would unmarshal ``jieba.cache`` from the temporary folder, where any user could have put
+    it. This function loads the dictionary of the package instead.
     """
-    found = _jieba().Tokenizer()
-    found.FREQ, found.total = found.gen_pfdict(found.get_dict_file())
-    found.initialized = True
-    return found
-
-
-_CACHED_WORDS, _LONGEST_CACHED = 1 << 16, 64  # words, and characters of one
-
-
-def simplified(text: str) -> str:
-    """As long as ``text``, so that places in one are places in the other."""
-    if text.isascii():
-        return text
-    converter = _converter()
-    found = _converted(text, converter)
-    if len(found) != len(text):  # no entry of OpenCC's is known to do that, but it makes no promise
-        found = "".join(
-            one if len(one) == 1 else character
-            for character in text
-            for one in [_converted(character, converter)]
-        )
-    return found
-
-
-def simplified_word(word: str) -> str:
-    """The same for words, which come again and again."""
-    if word.isascii() or len(word) > _LONGEST_CACHED:
-        return simplified(word)
-    return _remembered(word)
-
-
-_remembered = lru_cache(maxsize=_CACHED_WORDS)(simplified)
-
-
-def check() -> None:
-    """What is missing is to be known at once, not at the first Chinese word."""
-    _converter()
-
-
-def _converted(text: str, converter: OpenCC) -> str:
-    try:
-        return converter.convert(text)
-    except UnicodeEncodeError:  # a lone surrogate: OpenCC reads UTF-8
-        safe = "".join("\N{REPLACEMENT CHARACTER}" if "\ud800" <= c <= "\udfff" else c for c in text)
-        found = converter.convert(safe)
-        if len(found) != len(text):
-            return text
-        return "".join(
-            old if "\ud800" <= old <= "\udfff" else new for old, new in zip(text, found, strict=True)
-        )
-
-
-@cache
-def _converter() -> OpenCC:
-    try:
-        from opencc import OpenCC  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise MissingExtraError("reading Chinese in simplified characters", extra="zh") from error
-    return OpenCC("t2s")
-
-
-_MAX_CHARACTERS = 20_000
-_MANY_KANA = 0.1  # of kana and Han together: even dense Japanese has more, Chinese that quotes it has less
-_SCRIPTS = re.compile(
-    rf"(?P<han>[{HAN}])|(?P<kana>[{KANA}])"
-    r"|(?P<unspaced>[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])"  # Thai, Lao, Burmese, Khmer
-    rf"|(?P<words>[^\W\d_{HAN}{KANA}]+)"
-)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A tokeniser's name, and what in the text speaks for it."""
-
-    tokenizer: str
-    reason: str
-    is_makeshift: bool = False  # the text is written in a way for which no tokeniser here is made
-
-
-def choose_tokenizer(text: str) -> Choice | None:
-    """``zh`` for a text that is mostly Chinese, ``en`` for others; None for one without any letter.
-
-    A Han character weighs as much as a word of letters. Chinese without spaces needs a dictionary; the
-    English rules do for all that is written with spaces. They also cut Japanese, each Han character and each
-    run of kana by itself, which ``zh`` would cut by a Chinese dictionary.
-    """
-    counts = dict.fromkeys(_SCRIPTS.groupindex, 0)
-    for match in _SCRIPTS.finditer(text, 0, _MAX_CHARACTERS):
-        counts[str(match.lastgroup)] += 1
-    han, kana, unspaced, words = (counts[name] for name in ("han", "kana", "unspaced", "words"))
-    if not sum(counts.values()):
-        return None
-    if han + kana > words + unspaced:
-        if kana < _MANY_KANA * (han + kana):
-            return Choice("zh", "the text is mostly Chinese")
-        return Choice(
-            "en", "the text is Japanese: Han characters become words of their own", is_makeshift=True
-        )
-    if unspaced / 4 > words:  # a word has some four characters
-        return Choice("en", "the text is written without spaces: clauses become words", is_makeshift=True)
-    return Choice("en", "the text is written in words with spaces")
+    jieba = _import_jieba().Tokenizer()
+    jieba.FREQ, jieba.total = jieba.gen_pfdict(jieba.get_dict_file())
+    jieba.initialized = True
+    return jieba

@@ -1,15 +1,20 @@
-"""How wide text is on a screen or in a picture, and how to shorten it."""
+"""Measure, shorten and escape text for a terminal or a figure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from unicodedata import east_asian_width
 
-BOX = "\N{WHITE SQUARE}"  # stands in for a character that no font has
+BOX = "\N{WHITE SQUARE}"  # replaces a character that no font has
 
 
-def shortened(text: str, width: int) -> str:
-    """The text, cut with an ellipsis where it is wider than this many Latin letters."""
+def text_width(text: Iterable[str]) -> int:
+    """Measure a text in Latin letters; Chinese characters, and boxes in their place, count twice."""
+    return sum(2 if c == BOX or east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def shorten(text: str, width: int) -> str:
+    """Cut a text that is wider than ``width`` Latin letters, and end it with an ellipsis."""
     if text_width(text) <= width:
         return text
     kept, used = [], 1
@@ -21,14 +26,13 @@ def shortened(text: str, width: int) -> str:
     return "".join(kept) + "…"
 
 
-def text_width(text: Iterable[str]) -> int:
-    """How wide a text is in Latin letters: Chinese characters, and boxes in their place, count twice."""
-    return sum(2 if c == BOX or east_asian_width(c) in "WF" else 1 for c in text)
-
-
-def plain(text: str) -> str:
-    """The text in one line, what cannot be printed escaped."""
-    text = " ".join(text.split(" ")).replace("\t", " ")
+def escape_unprintable(text: str) -> str:
+    """Escape line breaks, control characters and everything else that a terminal cannot show."""
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
     )
+
+
+def to_plain_text(text: str) -> str:
+    """Return the text on one line: tabs become spaces, other unprintable characters are escaped."""
+    return escape_unprintable(text.replace("\t", " "))

@@ -1,12 +1,12 @@
-"""English text in, tokens out: cut as in the Penn Treebank, with no character rewritten.
+"""Tokenize English text as in the Penn Treebank, without changing a character.
 
-The 1 Billion Word text, on which ELMo learned, was cut in this way: ``do n't``, ``it 's``, ``$ 5``, ``50 %``,
-hyphenated words whole. Of other scripts, Han characters stand alone (words need the ``zh`` tokeniser), and
-runs of kana, Thai, Arabic, Hangul, … are one token each. Marks and format characters stay with the character
-before them (Unicode Standard Annex 29, rule WB4).
+The 1 Billion Word corpus, on which ELMo was trained, is tokenized this way: ``do n't``, ``it 's``, ``$ 5``,
+``50 %``, hyphenated words as one token. In other scripts, each Han character is a token (use the ``zh``
+tokenizer for words), and runs of kana, Thai, Arabic, Hangul, … are one token each. Marks and format
+characters stay with the character before them (Unicode Standard Annex 29, rule WB4).
 
-One regular expression does it. Its repeats are possessive or bounded, and no branch looks far ahead over
-text that it then leaves to a shorter branch: time is linear, whatever the text.
+One regular expression does the work. Its repeats are possessive or bounded, and no branch looks far ahead
+over text that it then leaves to a shorter branch, so the time is linear for every text.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _PICTOGRAPH = (
 )
 _SKIN_TONE = "[\U0001f3fb-\U0001f3ff]"
 _FLAG_LETTER = "[\U0001f1e6-\U0001f1ff]"
-_ZERO_WIDTH_SPACE = "\u200b"  # a format character that parts words instead of joining them
+_ZERO_WIDTH_SPACE = "\u200b"  # a format character that separates words
 
-# Abbreviations that keep their dot: always, or only before a number ("No." is a sentence, "No. 5" is not).
+# Abbreviations that keep their dot: always, or only before a number ("No." can be a sentence, "No. 5" not).
 TITLES = frozenset(
     """Mr Mrs Ms Mx Messrs Dr Drs Prof Gen Col Sgt Capt Cpt Cmdr Lt Maj Adm Brig Rep Reps Sen Sens Gov Rev Hon
     Pres Supt Insp St Ste Mt Ft Fr Mme Mlle vs Vs""".split()  # noqa: SIM905 -- easier to read than quotes
@@ -52,10 +52,10 @@ _TOP_DOMAINS = (
 
 
 @cache
-def extenders() -> str:
-    """Marks and format characters, as ranges of a character class."""
+def build_extenders() -> str:
+    """Return the marks and format characters, as ranges for a character class."""
     ranges: list[list[int]] = []
-    for block in (range(0xAD, 0x1F000), range(0xE0000, 0xE0200)):  # no others are assigned
+    for block in (range(0xAD, 0x1F000), range(0xE0000, 0xE0200)):  # no others are assigned in Unicode
         for code in block:
             character = chr(code)
             if unicodedata.category(character) in ("Mn", "Mc", "Me", "Cf") and character != _ZERO_WIDTH_SPACE:
@@ -67,9 +67,9 @@ def extenders() -> str:
 
 
 @cache
-def pattern() -> re.Pattern[str]:
-    """The expression whose matches, one after another, are the tokens of a text."""
-    extend = f"[{extenders()}]"
+def build_pattern() -> re.Pattern[str]:
+    """Return the pattern whose successive matches are the tokens of a text."""
+    extend = f"[{build_extenders()}]"
     no_letter = rf"(?![^\W_{HAN}{KANA}])"
     apostrophe = "['’]"
     clitic = rf"(?:[sSmMdD]|ll|LL|re|RE|ve|VE){no_letter}"
@@ -87,11 +87,11 @@ def pattern() -> re.Pattern[str]:
     emoji = f"{_PICTOGRAPH}{_SKIN_TONE}?{extend}*+"
 
     branches = [
-        # the commonest first: a plain word before white space or simple punctuation, such punctuation, Han
+        # the most frequent first: a plain word before white space or punctuation, punctuation, Han
         r"[A-Za-z]++(?![^\s,;!?\")])",
         r"[\"()\[\]{}“”「」『』（）《》【】]|[,，。、](?![,，。、])",
         f"[{HAN}]",
-        # addresses
+        # URLs, e-mail addresses, domains
         rf"(?:[hH][tT][tT][pP][sS]?|[fF][tT][pP]|file)://{rest_of_url}",
         rf"[wW]{{3}}\d?\.{rest_of_url}",
         r"[A-Za-z0-9][\w.+-]{0,63}+@(?:[A-Za-z0-9-]{1,63}+\.){1,8}[A-Za-z]{2,24}+",
@@ -99,7 +99,7 @@ def pattern() -> re.Pattern[str]:
         rf"[a-z]{{2,20}}+(?:\.[a-z][a-z0-9-]{{0,62}}+){{2,8}}+{no_letter}",  # newsgroups, Python modules
         r"(?<![\w@#])@\w++",
         r"(?<![\w@#&])#\d{0,8}[^\W\d_]\w*+",
-        # mark-up, and how treebanks write brackets
+        # markup, and the brackets of treebanks
         r"</?[A-Za-z][A-Za-z0-9]{0,15}/?>",
         r"&(?:[A-Za-z]{2,8}|#\d{1,7});",
         r"-[LR][RSC]B-",
@@ -121,7 +121,7 @@ def pattern() -> re.Pattern[str]:
         rf"(?:{'|'.join(sorted(TITLES | ABBREVIATIONS))})\.(?!\.\.)",
         rf"(?:{'|'.join(sorted(BEFORE_NUMBERS))})\.(?=\s?\d)",
         rf"(?!I){capital}\.(?=[ \t\u00a0]{{1,2}}{capital}|{capital}[a-z])",
-        # words that end or begin with a sign
+        # words that end or start with a sign
         r"(?:US|HK|NZ|AU|CA|[CAS])\$(?=\s?\d)",
         r"(?:[CF]#|[Cc]\+\+)(?!\w)",
         rf"°[CF]{no_letter}",
@@ -139,10 +139,10 @@ def pattern() -> re.Pattern[str]:
 
 
 class EnglishTokenizer:
-    """Cuts English; text in any other language comes out whole and in order, if less well cut."""
+    """Tokenizer for English; it keeps every character of text in other languages, but splits it less well."""
 
     name = "en"
 
     def __call__(self, text: str) -> Tokens:
-        """The tokens of ``text``."""
-        return Tokens.cut(text, (match.span() for match in pattern().finditer(text)))
+        """Tokenize a text."""
+        return Tokens.from_offsets(text, (match.span() for match in build_pattern().finditer(text)))

@@ -1,10 +1,7 @@
-"""A token in, the ids of its characters out: UTF-8 bytes (bilm-tf, AllenNLP) or Unicode characters (EFML).
+"""Convert tokens to the ids that a biLM reads: character ids, word ids, and padded batches of them.
 
-Ids start at 1; 0 is the mask, which only padding positions of a batch carry.
-
-Words in, ids out: the order of a model's softmax, or of its table of word vectors.
-
-Tokens in, arrays of ids out: what a biLM's token layer reads.
+Characters are UTF-8 bytes (bilm-tf, AllenNLP) or Unicode characters (ELMoForManyLangs). A vocabulary gives
+the ids of words, for the softmax or for a table of word vectors. In a batch, ids start at 1; 0 is padding.
 """
 
 from __future__ import annotations
@@ -17,61 +14,61 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.errors import DataError, FormatError
-from elmo.text.chinese import check, simplified_word
+from elmo.text.chinese import check_opencc, simplify_word
 
-# bilm-tf's ids, one higher than in its training code, so that 0 can be the mask.
+# The ids of bilm-tf, one higher than in its training code, so that 0 can be padding.
 _BOS, _EOS, _BOW, _EOW, _PAD = 257, 258, 259, 260, 261
 N_BYTE_CHARACTERS = 261
 
 
 class Alphabet(Protocol):
-    """Turns tokens into rows of character ids, each ``max_characters`` long."""
+    """Converts tokens to rows of ``max_characters`` character ids."""
 
     max_characters: int
 
     def ids(self, token: str) -> list[int]:
-        """The row of a word; a word that looks like a boundary is still a word."""
+        """Return the row of a word, even if it is spelled like a boundary token."""
         ...
 
-    def read_part(self, token: str) -> str:
-        """The part of a word by which a vocabulary beside the alphabet knows it."""
+    def lookup_form(self, token: str) -> str:
+        """Return the form of a word that is looked up in the vocabulary, if the model has both."""
         ...
 
     def begin(self) -> list[int]:
-        """The row of the token that opens every sentence."""
+        """Return the row of the token that starts every sentence."""
         ...
 
     def end(self) -> list[int]:
-        """The row of the token that closes every sentence."""
+        """Return the row of the token that ends every sentence."""
         ...
 
 
 class ByteAlphabet:
-    """UTF-8 bytes, as bilm-tf and AllenNLP read them: ``[bow, bytes…, eow, pad…]``."""
+    """UTF-8 bytes, as in bilm-tf and AllenNLP: ``[bow, bytes…, eow, pad…]``."""
 
     def __init__(self, max_characters: int = 50) -> None:
         self.max_characters = max_characters
 
     def ids(self, token: str) -> list[int]:
-        """The row of a word, cut to ``max_characters - 2`` bytes."""
-        room = self.max_characters - 2
-        # No character takes less than a byte: cutting first keeps a token of megabytes cheap. Lone
-        # surrogates become nothing, as in bilm-tf, so they must not use up the room.
-        encoded = token[: 4 * room].encode("utf-8", "ignore")
-        if len(encoded) < room and len(token) > 4 * room:
+        """Return the row of a word, cut to ``max_characters - 2`` bytes."""
+        n_bytes = self.max_characters - 2
+        # Each character has at least one byte, so cutting first keeps a token of megabytes cheap. Lone
+        # surrogates are dropped, as in bilm-tf, so they must not count.
+        encoded = token[: 4 * n_bytes].encode("utf-8", "ignore")
+        if len(encoded) < n_bytes and len(token) > 4 * n_bytes:
             encoded = token.encode("utf-8", "ignore")
-        return self._row([byte + 1 for byte in encoded[:room]])
+        return self._row([byte + 1 for byte in encoded[:n_bytes]])
 
-    def read_part(self, token: str) -> str:
-        """The whole word."""
+    def lookup_form(self, token: str) -> str:
+        """Return the word itself."""
         return token
 
     def begin(self) -> list[int]:
-        """The row of ``<S>``."""
+        """Return the row of ``<S>``."""
         return self._row([_BOS])
 
     def end(self) -> list[int]:
-        """The row of ``</S>``."""
+        """Return the row of ``</S>``."""
         return self._row([_EOS])
 
     def _row(self, inner: list[int]) -> list[int]:
@@ -80,26 +77,26 @@ class ByteAlphabet:
 
 
 class SimplifiedAlphabet(ByteAlphabet):
-    """UTF-8 bytes of a word in simplified characters, whichever Chinese script it is written in."""
+    """UTF-8 bytes of a word, converted from traditional to simplified Chinese characters."""
 
     def __init__(self, max_characters: int = 50) -> None:
         super().__init__(max_characters)
-        check()
+        check_opencc()
 
     def ids(self, token: str) -> list[int]:
-        """The row of a word, as ``ByteAlphabet`` has it."""
-        return super().ids(simplified_word(token))
+        """Return the row of the simplified word."""
+        return super().ids(simplify_word(token))
 
-    def read_part(self, token: str) -> str:
-        """The whole word, simplified."""
-        return simplified_word(token)
+    def lookup_form(self, token: str) -> str:
+        """Return the simplified word."""
+        return simplify_word(token)
 
 
 class UnicodeAlphabet:
-    """Unicode characters by a dictionary, as ELMoForManyLangs reads them.
+    """Unicode characters in a dictionary, as in ELMoForManyLangs.
 
-    Its code names its word-boundary ids the wrong way round, in training and at inference alike: a word
-    opens with ``<eow>`` and closes with ``<bow>``. The published weights have learned that, so we do it too.
+    Its code swaps the ids of the word boundaries, in training and inference: a word starts with ``<eow>`` and
+    ends with ``<bow>``. The published weights depend on it, so this class does the same.
     """
 
     SPECIAL = ("<bos>", "<eos>", "<bow>", "<eow>", "<pad>", "<oov>")
@@ -107,7 +104,7 @@ class UnicodeAlphabet:
     def __init__(self, ids: Mapping[str, int], max_characters: int = 50) -> None:
         missing = [name for name in self.SPECIAL if name not in ids]
         if missing:
-            raise FormatError(f"character dictionary: expected {', '.join(missing)}, found none")
+            raise FormatError(f"character dictionary: expected entries {', '.join(missing)}, found none")
         self.characters = dict(ids)
         self.max_characters = max_characters
         self._bos, self._eos, self._bow, self._eow, self._pad, self._oov = (
@@ -115,20 +112,20 @@ class UnicodeAlphabet:
         )
 
     def ids(self, token: str) -> list[int]:
-        """The row of a word, cut to ``max_characters - 2`` characters."""
-        inner = self.read_part(token)
+        """Return the row of a word, cut to ``max_characters - 2`` characters."""
+        inner = self.lookup_form(token)
         return self._row([self.characters.get(character, self._oov - 1) + 1 for character in inner])
 
-    def read_part(self, token: str) -> str:
-        """The first ``max_characters - 2`` characters: EFML cuts a word before it looks the word up."""
+    def lookup_form(self, token: str) -> str:
+        """Return the first ``max_characters - 2`` characters: EFML cuts a word before the lookup."""
         return token[: self.max_characters - 2]
 
     def begin(self) -> list[int]:
-        """The row of ``<bos>``."""
+        """Return the row of ``<bos>``."""
         return self._row([self._bos])
 
     def end(self) -> list[int]:
-        """The row of ``<eos>``."""
+        """Return the row of ``<eos>``."""
         return self._row([self._eos])
 
     def _row(self, inner: list[int]) -> list[int]:
@@ -136,12 +133,12 @@ class UnicodeAlphabet:
         return row + [self._pad] * (self.max_characters - len(row))
 
 
-MAXTERMID = "!!!MAXTERMID"  # a line that bilm-tf's vocabulary files may carry; it is no word
+MAXTERMID = "!!!MAXTERMID"  # a line of some bilm-tf vocabulary files; not a word
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words in id order; the names of boundary and unknown words are the publisher's."""
+    """The words of a model in the order of their ids, with its names for boundary and unknown words."""
 
     words: tuple[str, ...]
     bos: str = "<S>"
@@ -150,7 +147,7 @@ class Vocabulary:
     _ids: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # of doubled words the last counts, as in bilm-tf
+        # the last of equal words counts, as in bilm-tf
         ids = {word: i for i, word in enumerate(self.words)}
         object.__setattr__(self, "_ids", ids)
 
@@ -162,46 +159,44 @@ class Vocabulary:
 
     @classmethod
     def from_lines(cls, lines: Iterable[str]) -> Vocabulary:
-        """From a vocabulary file's lines: one word each, in id order."""
+        """Build a vocabulary from the lines of a file: one word per line, in the order of the ids."""
         words = [line.rstrip("\r\n") for line in lines]
         return cls(tuple(word for word in words if word != MAXTERMID))
 
     def id(self, word: str) -> int:
-        """The id of a word in running text.
+        """Return the id of a word of a text.
 
-        A word that is spelled like a boundary is no boundary: it is unknown, as any word the model
-        never read as a word.
+        A word that is spelled like a boundary token is an unknown word: the model never read it as a word.
         """
-        found = None if word in (self.bos, self.eos) else self._ids.get(word)
-        if found is None:
-            found = self._ids.get(self.unknown)
-        if found is None:
+        word_id = None if word in (self.bos, self.eos) else self._ids.get(word)
+        if word_id is None:
+            word_id = self._ids.get(self.unknown)
+        if word_id is None:
             raise DataError(
-                f"word {word[:40]!r} is not in the vocabulary, which has no {self.unknown} either"
+                f"word {word[:40]!r} is not in the vocabulary, and the vocabulary has no {self.unknown}"
             )
-        return found
+        return word_id
 
     def ids(self, words: Sequence[str]) -> list[int]:
-        """The ids of words in running text."""
+        """Return the ids of words of a text."""
         return [self.id(word) for word in words]
 
     @property
     def bos_id(self) -> int:
-        """The id of the token that opens a sentence."""
+        """Id of the token that starts a sentence."""
         return self._special(self.bos)
 
     @property
     def eos_id(self) -> int:
-        """The id of the token that closes a sentence."""
+        """Id of the token that ends a sentence."""
         return self._special(self.eos)
 
     def _special(self, name: str) -> int:
-        found = self._ids.get(name)
-        if found is None:
+        if name not in self._ids:
             raise FormatError(
-                f"vocabulary: expected the word {name}, found none among {len(self.words)} words"
+                f"vocabulary: expected the word {name}, but its {len(self.words)} words lack it"
             )
-        return found
+        return self._ids[name]
 
 
 Ids = NDArray[np.int64]
@@ -209,40 +204,40 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TokenIds:
-    """A row for each of n tokens; the parts that the model does not read are None."""
+    """The ids of n tokens; None for the kind of ids that the model does not read."""
 
     char_ids: Ids | None  # (n, char)
     word_ids: Ids | None  # (n,)
 
 
 @dataclass(frozen=True)
-class CharBatch:
-    """Padded sentences with their boundary tokens: 0 stands where a sentence has ended."""
+class IdBatch:
+    """The ids of sentences with their boundary tokens, padded with 0."""
 
     char_ids: Ids | None  # (batch, time, char)
     word_ids: Ids | None  # (batch, time)
-    lengths: Ids  # (batch,): tokens, both boundaries counted
+    lengths: Ids  # (batch,): number of tokens, with both boundaries
 
 
 class TokenIndexer:
-    """Looks tokens up in a model's alphabet, its vocabulary, or both."""
+    """Converts tokens to ids with the alphabet of a model, its vocabulary, or both."""
 
     def __init__(self, alphabet: Alphabet | None, vocab: Vocabulary | None) -> None:
         if alphabet is None and vocab is None:
-            raise DataError("an indexer needs an alphabet, a vocabulary or both")
+            raise DataError("token indexer: expected an alphabet, a vocabulary or both, found neither")
         self.alphabet = alphabet
         self.vocab = vocab
 
     def words(self, tokens: Sequence[str]) -> TokenIds:
-        """A row for each word."""
-        parts = tokens if self.alphabet is None else [self.alphabet.read_part(token) for token in tokens]
+        """Return the ids of words."""
+        forms = tokens if self.alphabet is None else [self.alphabet.lookup_form(token) for token in tokens]
         return TokenIds(
             None if self.alphabet is None else self._rows([self.alphabet.ids(token) for token in tokens]),
-            None if self.vocab is None else np.array([i + 1 for i in self.vocab.ids(parts)], dtype=np.int64),
+            None if self.vocab is None else np.array([i + 1 for i in self.vocab.ids(forms)], dtype=np.int64),
         )
 
     def boundaries(self) -> TokenIds:
-        """Two rows: the token that opens a sentence, and the one that closes it."""
+        """Return two rows: the token that starts a sentence, and the one that ends it."""
         return TokenIds(
             None if self.alphabet is None else self._rows([self.alphabet.begin(), self.alphabet.end()]),
             None
@@ -250,8 +245,8 @@ class TokenIndexer:
             else np.array([self.vocab.bos_id + 1, self.vocab.eos_id + 1], dtype=np.int64),
         )
 
-    def batch(self, sentences: Sequence[Sequence[str]]) -> CharBatch:
-        """Sentences side by side, each between its boundaries, padded to the longest."""
+    def batch(self, sentences: Sequence[Sequence[str]]) -> IdBatch:
+        """Return the ids of sentences between their boundary tokens, padded to the longest."""
         lengths = np.array([len(sentence) + 2 for sentence in sentences], dtype=np.int64)
         time = int(lengths.max(initial=2))
         edges = self.boundaries()
@@ -269,9 +264,9 @@ class TokenIndexer:
             ):
                 if target is not None and words is not None and edge is not None:
                     target[k, 0], target[k, 1:end], target[k, end] = edge[0], words, edge[1]
-        return CharBatch(char_ids, word_ids, lengths)
+        return IdBatch(char_ids, word_ids, lengths)
 
     def _rows(self, rows: list[list[int]]) -> Ids:
         if self.alphabet is None:
-            raise DataError("this model reads no characters")
+            raise DataError("this model does not read characters")
         return np.array(rows, dtype=np.int64).reshape(len(rows), self.alphabet.max_characters)

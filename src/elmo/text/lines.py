@@ -1,8 +1,8 @@
-r"""Paths in, lines of text out: files, globs, folders and stdin; plain or compressed; UTF-8, checked.
+r"""Find text files, decompress and decode them, and read their lines.
 
-A path in, its text in blocks of many lines out: what ``read_lines`` gives, for work that wants speed.
-
-A string in, a field of a line parted by tabs out, and back: ``\``, tab and line ends are escaped.
+Input can be files, globs, folders and stdin, plain or compressed, in UTF-8. ``read_lines`` reads one line at
+a time; ``read_blocks`` reads blocks of many lines, which is faster. ``escape_field`` fits any string into one
+field of a line with tabs.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from elmo.errors import ConfigError, DataError, EncodingError, MissingExtraError
+from elmo.storage.files import format_error, format_path
 
 ErrorPolicy = Literal["strict", "replace", "skip", "surrogateescape"]
-ERROR_POLICIES = ("strict", "replace", "skip", "surrogateescape")
+ERROR_POLICIES: tuple[ErrorPolicy, ...] = get_args(ErrorPolicy)
 Source = Path | Literal["-"]  # "-" is stdin
 
-_SAMPLE = 512  # bytes, by which a file without a mark is judged
-MAX_LINE_BYTES = 1 << 30  # a longer line is no sentence, and would only fill memory
+_SAMPLE_BYTES = 512  # that are examined in a file without a byte order mark
+MAX_LINE_BYTES = 1 << 30  # a longer line is not a sentence and would fill the memory
 
-_MAGIC = {  # none of these can open a UTF-8 text, but for bzip2's, which is therefore told in full
+_MAGIC = {  # no UTF-8 text can start like these, except for bzip2, which is therefore checked in full
     ".gz": (b"\x1f\x8b",),
     ".xz": (b"\xfd7zXZ\x00",),
     ".bz2": tuple(
@@ -40,97 +42,106 @@ _MAGIC = {  # none of these can open a UTF-8 text, but for bzip2's, which is the
     ),
     ".zst": (b"\x28\xb5\x2f\xfd",),
 }
-_OTHER_ENCODINGS = {  # longest first: the mark of UTF-16 opens that of UTF-32
+_OTHER_ENCODINGS = {  # longest first: the mark of UTF-32 starts with that of UTF-16
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
-_NO_TEXT = {  # what people give by mistake
+_NOT_TEXT = {  # frequent mistakes
     b"PK\x03\x04": "a zip archive or an Office document; save it as plain text in UTF-8",
-    b"%PDF-": "a PDF; extract its text first, with pdftotext for instance",
+    b"%PDF-": "a PDF; extract its text first, for example with pdftotext",
     b"\x89HDF\r\n\x1a\n": "an HDF5 file, not text",
     b"\x89PNG\r\n\x1a\n": "a picture, not text",
     b"\xff\xd8\xff": "a picture, not text",
 }
-_READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)  # what damage and devices make of a read
+_READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)  # raised by damaged files and devices
 
 
 @dataclass(frozen=True)
 class Line:
-    r"""One line without its end: ``\n``, and a ``\r`` before it."""
+    r"""A line without its end (``\n`` or ``\r\n``).
+
+    Attributes:
+        text: The text of the line.
+        number: Number in the file, from 1; skipped lines count.
+        path: The file, formatted for messages.
+    """
 
     text: str
-    number: int  # in its file, from 1; skipped lines are counted
-    path: str  # as messages show it
+    number: int
+    path: str
 
 
 @dataclass
 class Tally:
-    """What an error policy did, for the caller to report."""
+    """Counts lines, and what an error policy did to them.
+
+    Attributes:
+        lines: Lines read.
+        repaired: Lines with bytes that were replaced or escaped.
+        skipped: Lines left out.
+    """
 
     lines: int = 0
-    repaired: int = 0  # lines with bytes that were replaced or escaped
-    skipped: int = 0  # lines left out
+    repaired: int = 0
+    skipped: int = 0
 
 
-def shown(path: Source | str) -> str:
-    """A path as a message of one line can hold it."""
-    if path == "-":
-        return "<stdin>"
-    name = str(path)
-    return name if name.isprintable() else ascii(name)[1:-1]
+def format_source(path: Source | str) -> str:
+    """Format a path or stdin for a message of one line."""
+    return "<stdin>" if path == "-" else format_path(path)
 
 
-def expand(paths: Sequence[str]) -> list[Source]:
-    """The files that ``paths`` name, in their order.
+def expand_paths(paths: Sequence[str]) -> list[Source]:
+    """Find the files of ``paths``, in their order.
 
-    A path may be a file, a folder (every file below it, hidden ones aside), a glob (``**`` too), or ``-``
-    for stdin. What a glob or a folder holds comes in sorted order.
+    A path is a file, a folder (with all files below it, except hidden ones), a glob (also with ``**``), or
+    ``-`` for stdin. The files of a glob or folder are sorted.
     """
-    found: list[Source] = []
+    sources: list[Source] = []
     for path in paths:
         if path == "-":
-            found.append("-")
+            sources.append("-")
         elif _exists(path):
-            found += _files_of(Path(path))
+            sources += _list_files(Path(path))
         elif glob.has_magic(path):
             matches = sorted(glob.glob(path, recursive=True))  # noqa: PTH207 -- takes absolute patterns too
             if not matches:
-                raise DataError(f"{shown(path)}: no file matches this pattern")
-            # `**` gives a folder and what it holds; a file is read once
-            found += dict.fromkeys(
-                file for match in matches for file in _files_of(Path(match), may_be_empty=True)
+                raise DataError(f"{format_source(path)}: no file matches this pattern")
+            # `**` matches a folder and its files; each file is read once
+            sources += dict.fromkeys(
+                file for match in matches for file in _list_files(Path(match), may_be_empty=True)
             )
         else:
-            raise DataError(f"{shown(path)}: no such file or folder")
-    return found
+            raise DataError(f"{format_source(path)}: no such file or folder")
+    return sources
 
 
 def _exists(path: str) -> bool:
     try:
-        return path != "" and Path(path).exists()  # Path("") would be the working folder
+        return path != "" and Path(path).exists()  # Path("") is the working folder
     except OSError as error:
-        raise DataError(f"{shown(path)[:200]}: {error.strerror}") from error
+        raise DataError(f"{format_source(path)[:200]}: {error.strerror}") from error
     except ValueError:  # a NUL in the name
         return False
 
 
-def _files_of(path: Path, *, may_be_empty: bool = False) -> list[Path]:
-    """The file itself, or the files below a folder."""
+def _list_files(path: Path, *, may_be_empty: bool = False) -> list[Path]:
+    """Return the file itself, or the files below a folder."""
     if not path.is_dir():
         return [path]
     files: list[Path] = []
 
-    def refuse(error: OSError) -> None:
-        raise DataError(f"{shown(error.filename)}: {error.strerror}") from error
+    def fail(error: OSError) -> None:
+        raise DataError(f"{format_source(error.filename)}: {error.strerror}") from error
 
-    for folder, folders, names in os.walk(path, onerror=refuse):
+    for folder, folders, names in os.walk(path, onerror=fail):
         folders[:] = (name for name in folders if not name.startswith("."))
         files += (Path(folder, name) for name in names if not name.startswith("."))
     files = sorted(file for file in files if file.is_file())
     if not files and not may_be_empty:
-        raise DataError(f"{shown(path)}: this folder holds no files")
+        raise DataError(f"{format_source(path)}: this folder has no files")
     return files
 
 
@@ -141,12 +152,17 @@ def read_lines(
     max_line_bytes: int = MAX_LINE_BYTES,
     tally: Tally | None = None,
 ) -> Iterator[Line]:
-    r"""The lines of a file, one at a time; only ``\n`` ends a line, and an empty line is a line.
+    r"""Read the lines of a file one at a time; only ``\n`` ends a line, and empty lines count.
 
-    Bytes that are not UTF-8 raise an ``EncodingError`` that names them (``strict``), become U+FFFD
-    (``replace``) or lone surrogates (``surrogateescape``), or their line is left out (``skip``). None is
-    ``strict`` where the user has no choice of policies, and hears of none. A byte order mark at the very
-    start is dropped. Compression is told by content.
+    Compression is detected from the content. A byte order mark at the start is dropped.
+
+    Args:
+        path: The file, or ``-`` for stdin.
+        errors: What to do with bytes that are not UTF-8: raise an ``EncodingError`` with their position
+            (``strict``), replace them by U+FFFD (``replace``) or by lone surrogates (``surrogateescape``), or
+            leave out the line (``skip``). None: ``strict``, without a hint about the other policies.
+        max_line_bytes: Length at which a line is an error.
+        tally: Counts the lines that were repaired or skipped.
     """
     if errors is not None and errors not in ERROR_POLICIES:
         raise ConfigError(f"errors: expected one of {', '.join(ERROR_POLICIES)}, found {str(errors)[:40]!r}")
@@ -154,14 +170,14 @@ def read_lines(
 
 
 def _lines(path: Source, *, errors: ErrorPolicy | None, max_line_bytes: int, tally: Tally) -> Iterator[Line]:
-    name = shown(path)
+    name = format_source(path)
     with open_text(path) as (_, stream):
         for number in itertools.count(1):
             line = stream.readline(max_line_bytes + 1)
             if not line:
                 return
             if len(line) > max_line_bytes:
-                raise endless_line(f"{name}:{number}", max_line_bytes)
+                raise _line_too_long(f"{name}:{number}", max_line_bytes)
             tally.lines += 1
             before = len(codecs.BOM_UTF8) if number == 1 and line.startswith(codecs.BOM_UTF8) else 0
             place = f"{name}:{number}"
@@ -170,40 +186,37 @@ def _lines(path: Source, *, errors: ErrorPolicy | None, max_line_bytes: int, tal
                 yield Line(text, number, name)
 
 
-def endless_line(place: str, max_line_bytes: int) -> DataError:
-    """The error for what is hardly a line of text."""
-    found = f"more than {max_line_bytes:,} bytes without an end"
-    return DataError(f"{place}: expected a line, found {found}; is it text?")
+def _line_too_long(place: str, max_line_bytes: int) -> DataError:
+    return DataError(f"{place}: expected text, found a line of more than {max_line_bytes:,} bytes")
 
 
 @contextmanager
 def open_text(path: Source) -> Iterator[tuple[io.BufferedReader, io.BufferedIOBase]]:
-    """The file's bytes as they are stored, and those of its text; failing reads become a ``DataError``."""
-    name = shown(path)
+    """Open two streams of a file, stored and decompressed; read errors raise ``DataError``."""
+    name = format_source(path)
     try:
-        with _opened(path) as raw, _decompressed(raw, path) as stream:
+        with _open_raw(path) as raw, _decompress(raw, path) as stream:
             yield raw, stream
     except PermissionError as error:
-        raise DataError(f"{name}: no permission to read it") from error
+        raise DataError(f"{name}: no permission to read this file") from error
     except _READ_ERRORS as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"{name}: cannot be read: {reason[:200]}") from error
+        raise DataError(f"{name}: cannot be read: {format_error(error)}") from error
 
 
 def decode_line(
     line: bytes, *, before: int = 0, errors: ErrorPolicy | None, place: str, tally: Tally
 ) -> str | None:
-    """The text of a line; None when the policy leaves it out. ``before`` it stand bytes of the same line."""
+    """Decode a line; None when the policy skips it. ``before`` is the number of earlier bytes of the line."""
     body = line.removesuffix(b"\n").removesuffix(b"\r")
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError as error:
         if errors is None or errors == "strict":
-            choice = "use --errors replace, skip or surrogateescape, or " if errors else ""
+            hint = "use --errors replace, skip or surrogateescape, or " if errors else ""
             position = before + error.start + 1
             raise EncodingError(
                 f"{place}: byte {position} of the line (0x{body[error.start]:02x}) is not UTF-8; "
-                f"{choice}convert the file to UTF-8"
+                f"{hint}convert the file to UTF-8"
             ) from error
     if errors == "skip":
         tally.skipped += 1
@@ -213,19 +226,19 @@ def decode_line(
 
 
 @contextmanager
-def _opened(path: Source) -> Iterator[io.BufferedReader]:
-    """The file's bytes; stdin is left open for its owner."""
+def _open_raw(path: Source) -> Iterator[io.BufferedReader]:
+    """Open the stored bytes of a file; stdin stays open at the end."""
     if path != "-":
         with path.open("rb") as raw:
             yield raw
         return
     stdin = getattr(sys.stdin, "buffer", None)
     if stdin is None:
-        raise DataError("<stdin>: it is closed; give a file instead of -")
+        raise DataError("<stdin>: is closed; pass a file instead of -")
     if hasattr(stdin, "peek"):
         yield stdin
         return
-    wrapped = io.BufferedReader(stdin)  # a caller that runs the program inside itself may set a BytesIO
+    wrapped = io.BufferedReader(stdin)  # a program that calls this one may have set a BytesIO
     try:
         yield wrapped
     finally:
@@ -233,48 +246,48 @@ def _opened(path: Source) -> Iterator[io.BufferedReader]:
 
 
 @contextmanager
-def _decompressed(raw: io.BufferedReader, path: Source) -> Iterator[io.BufferedIOBase]:
-    """The bytes of the text; what is no UTF-8 text by its first bytes is refused."""
-    name = shown(path)
+def _decompress(raw: io.BufferedReader, path: Source) -> Iterator[io.BufferedIOBase]:
+    """Decompress a stream; raise an error if its first bytes show that it is not UTF-8 text."""
+    name = format_source(path)
     start = raw.peek(16)[:16]
     kind = next((suffix for suffix, magics in _MAGIC.items() if start.startswith(magics)), None)
     suffix = "" if path == "-" else path.suffix.lower()
     if kind is None and suffix in _MAGIC:
         raise DataError(
-            f"{name}: expected {suffix} data, as its name says, found {start[:4].hex(' ') or 'nothing'}"
+            f"{name}: expected {suffix} data because of its name, found {start[:4].hex(' ') or 'nothing'}"
         )
-    for magic, what in _NO_TEXT.items():
+    for magic, description in _NOT_TEXT.items():
         if start.startswith(magic):
-            raise DataError(f"{name}: this is {what}")
+            raise DataError(f"{name}: this is {description}")
     for mark, encoding in _OTHER_ENCODINGS.items():
         if start.startswith(mark):
             raise EncodingError(
                 f"{name}: this file is {encoding}; convert it first: iconv -f {encoding} -t UTF-8"
             )
     if kind is None:
-        _refuse_unmarked_utf16(raw.peek(_SAMPLE)[:_SAMPLE], name)
+        _check_not_utf16(raw.peek(_SAMPLE_BYTES)[:_SAMPLE_BYTES], name)
         yield raw
         return
     with _DECOMPRESSORS[kind](raw) as stream:
         yield stream
 
 
-def _refuse_unmarked_utf16(sample: bytes, name: str) -> None:
-    """A NUL may stand in a text, but where every other byte is one, the text is UTF-16 or no text."""
-    for which in (0, 1):
-        half = sample[which::2]
+def _check_not_utf16(sample: bytes, name: str) -> None:
+    """Raise an error if most of every other byte is NUL, as in UTF-16 without a byte order mark."""
+    for offset, order in enumerate(("BE", "LE")):
+        half = sample[offset::2]
         if len(half) >= 8 and half.count(0) > 0.75 * len(half):
             raise EncodingError(
-                f"{name}: every other byte is NUL: this file seems to be UTF-16; convert it first: "
-                f"iconv -f UTF-16{'BE' if which == 0 else 'LE'} -t UTF-8"
+                f"{name}: every other byte is NUL, so this file seems to be UTF-16; convert it first: "
+                f"iconv -f UTF-16{order} -t UTF-8"
             )
 
 
 class _ZstdStream(io.RawIOBase):
-    """A Zstandard file's content; unlike the library's own reader, it notices that a file was cut short."""
+    """Decompresses a Zstandard file; unlike the reader of the library, it detects truncated files."""
 
-    # Four bytes can stand for 128 KB of one character: small bites keep a hostile file's output small.
-    _BITE = 1 << 9
+    # Four bytes can expand to 128 KB: small reads keep the output of a hostile file small.
+    _READ_BYTES = 1 << 9
 
     def __init__(self, raw: io.BufferedReader) -> None:
         super().__init__()
@@ -285,7 +298,7 @@ class _ZstdStream(io.RawIOBase):
         self._raw = raw
         self._library = zstandard
         self._frame = zstandard.ZstdDecompressor().decompressobj()
-        self._is_inside = False  # of a frame
+        self._is_in_frame = False
         self._compressed = b""
         self._plain = memoryview(b"")
 
@@ -294,10 +307,10 @@ class _ZstdStream(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
         while not self._plain:
-            self._compressed = self._compressed or self._raw.read(self._BITE)
+            self._compressed = self._compressed or self._raw.read(self._READ_BYTES)
             if not self._compressed:
-                if self._is_inside:
-                    raise EOFError("the compressed data ends in the middle")
+                if self._is_in_frame:
+                    raise EOFError("the compressed data is truncated")
                 return 0
             if self._frame.eof:
                 self._frame = self._library.ZstdDecompressor().decompressobj()
@@ -305,7 +318,7 @@ class _ZstdStream(io.RawIOBase):
                 self._plain = memoryview(self._frame.decompress(self._compressed))
             except self._library.ZstdError as error:
                 raise OSError(str(error)) from error
-            self._is_inside = not self._frame.eof
+            self._is_in_frame = not self._frame.eof
             self._compressed = self._frame.unused_data if self._frame.eof else b""
         n = min(len(buffer), len(self._plain))
         buffer[:n] = self._plain[:n]
@@ -321,18 +334,26 @@ _DECOMPRESSORS: dict[str, Callable[[io.BufferedReader], io.BufferedIOBase]] = {
 }
 
 BLOCK_BYTES = 1 << 20
-LONG_LINE_BYTES = 1 << 22  # a whole corpus on one line is cut at a space after so many
+LONG_LINE_BYTES = 1 << 22  # a longer line, such as a corpus on one line, is cut at a space
 
 
 @dataclass(frozen=True)
 class Block:
-    r"""Lines, each with its ``\n``; a ``\r`` before it may be left. Only an open block ends inside a line."""
+    r"""A block of lines, each with its ``\n`` (or ``\r\n``).
 
-    data: bytes  # UTF-8; lone surrogates, which a policy may make, as "surrogatepass" writes them
-    path: str  # as messages show it
-    line: int  # number of the first line, from 1
-    is_open: bool  # the last line goes on in the next block
-    position: int  # bytes of the file read so far, as they are stored
+    Attributes:
+        data: UTF-8; lone surrogates, from an error policy, are encoded with ``surrogatepass``.
+        path: The file, formatted for messages.
+        line: Number of the first line, from 1.
+        is_open: Whether the last line continues in the next block.
+        position: Number of stored bytes of the file that were read so far.
+    """
+
+    data: bytes
+    path: str
+    line: int
+    is_open: bool
+    position: int
 
     @property
     def place(self) -> str:
@@ -348,26 +369,27 @@ def read_blocks(
     cut_after: int | None = LONG_LINE_BYTES,
     tally: Tally | None = None,
 ) -> Iterator[Block]:
-    """The text of a file in blocks of about ``n_bytes``, by the rules of ``read_lines``.
+    """Read a file in blocks of about ``n_bytes``, with the rules of ``read_lines``.
 
-    A line that is longer than ``cut_after`` bytes is cut after a space, if it has one, and goes on in the
-    next block; None keeps all lines whole. Under ``skip`` such a piece is left out alone.
+    A line longer than ``cut_after`` bytes is cut after a space, if it has one, and continues in the next
+    block; None keeps all lines whole. The policy ``skip`` skips such a piece alone.
     """
     tally = tally or Tally()
-    name = shown(path)
-    line, before = 1, 0  # the next block's first line, and how many of its bytes came earlier
-    pending: list[bytes] = []  # the begun line
+    name = format_source(path)
+    build = partial(_build_block, path=name, errors=errors, tally=tally)
+    line, before = 1, 0  # number of the first line of the next block, and its bytes in earlier blocks
+    pending: list[bytes] = []  # start of an incomplete line
     n_pending = 0
-    is_open = is_begun = False
+    is_open = is_started = False
     with open_text(path) as (raw, stream):
         while piece := stream.read(n_bytes):
-            while not is_begun and len(piece) < len(codecs.BOM_UTF8) and (more := stream.read(n_bytes)):
-                piece += more  # the mark may come in pieces
-            if not is_begun and piece.startswith(codecs.BOM_UTF8):
+            while not is_started and len(piece) < len(codecs.BOM_UTF8) and (more := stream.read(n_bytes)):
+                piece += more  # the byte order mark may come in pieces
+            if not is_started and piece.startswith(codecs.BOM_UTF8):
                 piece = piece.removeprefix(codecs.BOM_UTF8)
                 before = len(codecs.BOM_UTF8)
-                is_open = True  # even alone, the mark makes a line
-            is_begun = True
+                is_open = True  # a byte order mark alone is a line
+            is_started = True
             cut = piece.rfind(b"\n") + 1
             if not cut and cut_after is not None and n_pending + len(piece) > cut_after:
                 cut = piece.rfind(b" ") + 1
@@ -375,61 +397,54 @@ def read_blocks(
                 pending.append(piece)
                 n_pending += len(piece)
                 if n_pending > MAX_LINE_BYTES:
-                    raise endless_line(f"{name}:{line}", MAX_LINE_BYTES)
+                    raise _line_too_long(f"{name}:{line}", MAX_LINE_BYTES)
                 continue
             data = b"".join((*pending, piece[:cut]))
             is_open = not data.endswith(b"\n")
-            yield _block(
-                data, line=line, before=before, errors=errors, tally=tally, path=name, position=raw.tell()
-            )
+            yield build(data, line=line, before=before, position=raw.tell())
             line += data.count(b"\n")
             before = before + len(data) if is_open else 0
             pending, n_pending = [piece[cut:]], len(piece) - cut
         if n_pending or is_open:
-            data = b"".join((*pending, b"\n"))
-            yield _block(
-                data, line=line, before=before, errors=errors, tally=tally, path=name, position=raw.tell()
-            )
+            yield build(b"".join((*pending, b"\n")), line=line, before=before, position=raw.tell())
 
 
-def _block(
+def _build_block(
     data: bytes, *, line: int, before: int, errors: ErrorPolicy, tally: Tally, path: str, position: int
 ) -> Block:
-    n_lines = data.count(b"\n")
-    tally.lines += n_lines
+    tally.lines += data.count(b"\n")
     is_open = not data.endswith(b"\n")
     try:
         data.decode("utf-8")
     except UnicodeDecodeError:
-        data = _by_line(data, line=line, before=before, errors=errors, tally=tally, path=path)
+        data = _decode_lines(data, line=line, before=before, errors=errors, tally=tally, path=path)
     return Block(data, path, line, is_open, position)
 
 
-def _by_line(data: bytes, *, line: int, before: int, errors: ErrorPolicy, tally: Tally, path: str) -> bytes:
-    """The block again, each line as the policy wants it."""
-    *whole, last = data.split(b"\n")
+def _decode_lines(
+    data: bytes, *, line: int, before: int, errors: ErrorPolicy, tally: Tally, path: str
+) -> bytes:
+    """Apply the error policy to each line of a block."""
+    bodies = data.split(b"\n")
     texts = []
-    for number, body in enumerate(whole, start=line):
-        place = f"{path}:{number}"
-        text = decode_line(
-            body, before=before if number == line else 0, errors=errors, place=place, tally=tally
-        )
-        texts += [] if text is None else [text, "\n"]
-    place = f"{path}:{line + len(whole)}"
-    text = decode_line(last, before=0 if whole else before, errors=errors, place=place, tally=tally)
-    return "".join((*texts, text or "")).encode("utf-8", "surrogatepass")
+    for k, body in enumerate(bodies):
+        place = f"{path}:{line + k}"
+        text = decode_line(body, before=0 if k else before, errors=errors, place=place, tally=tally)
+        if text is not None:
+            texts += [text, "\n" if k < len(bodies) - 1 else ""]
+    return "".join(texts).encode("utf-8", "surrogatepass")
 
 
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
-def escaped(text: str) -> str:
-    r"""As Python does; a lone surrogate, which no UTF-8 has, becomes ``\ud800``."""
+def escape_field(text: str) -> str:
+    r"""Escape ``\``, tab, line ends and lone surrogates as Python does."""
     return text.translate(_ESCAPES).encode("utf-8", "backslashreplace").decode()
 
 
-def unescaped(field: str) -> str:
-    """What ``escaped`` was given; ``ValueError`` for a field that it does not give."""
+def unescape_field(field: str) -> str:
+    """Undo ``escape_field``; raise ``ValueError`` for invalid escapes."""
     if "\\" not in field:
         return field
     return field.encode("latin-1", "backslashreplace").decode("unicode_escape")

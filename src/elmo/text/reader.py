@@ -1,47 +1,38 @@
-"""Paths in, tokenised sentences with their places out: what the shell and training read.
-
-Lines of a CoNLL-U file in, the words of each sentence out, placed in its ``# text`` where they fit.
-"""
+"""Read tokenized sentences, with their positions, from text, token files and CoNLL-U."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from elmo.errors import ConfigError, DataError
-from elmo.text.lines import ErrorPolicy, Line, Source, Tally, expand, read_lines, shown
+from elmo.text.lines import ErrorPolicy, Line, Tally, expand_paths, format_source, read_lines
 from elmo.text.sentences import split_sentences
-from elmo.text.tokenizers import Tokenizer, Tokens, WhitespaceTokenizer
-
-__all__ = [
-    "ErrorPolicy",
-    "InputFormat",
-    "Line",
-    "Sentence",
-    "Source",
-    "Tally",
-    "expand",
-    "read_lines",
-    "read_sentences",
-    "with_a_word",
-]
+from elmo.text.tokenizers import Tokenizer, Tokens, WhitespaceTokenizer, skip_space
 
 InputFormat = Literal["text", "tokens", "conllu"]
-INPUT_FORMATS = ("text", "tokens", "conllu")
+INPUT_FORMATS: tuple[InputFormat, ...] = get_args(InputFormat)
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence and where it came from."""
+    """A sentence and its position.
+
+    Attributes:
+        tokens: Its tokens.
+        path: Its file, formatted for messages.
+        line: Its line, from 1; for CoNLL-U, the line of its first word.
+        start: Character of the line where ``tokens.text`` starts.
+    """
 
     tokens: Tokens
-    path: str  # as messages show it
-    line: int  # from 1; of a CoNLL-U sentence, that of its first word
-    start: int = 0  # the character of the line where ``tokens.text`` begins
+    path: str
+    line: int
+    start: int = 0
 
     @property
     def place(self) -> str:
@@ -49,7 +40,7 @@ class Sentence:
         return f"{self.path}:{self.line}"
 
     def __len__(self) -> int:
-        """How many tokens it has."""
+        """Number of tokens."""
         return len(self.tokens)
 
 
@@ -62,134 +53,114 @@ def read_sentences(
     errors: ErrorPolicy = "strict",
     tally: Tally | None = None,
 ) -> Iterator[Sentence]:
-    """The sentences of files, globs, folders and stdin, in order.
+    """Read the sentences of files, globs, folders and stdin, in order.
 
-    ``text``: each line is a sentence, or with ``split`` as many as it holds; ``tokens``: each line is a
-    sentence, parted as ``WhitespaceTokenizer`` parts it; ``conllu``: the words of CoNLL-U files. An
-    empty line of text or tokens gives a sentence without tokens: nothing is dropped. Paths are looked up
-    at once, so that a typo is known before work begins.
+    An empty line of text or tokens gives a sentence without tokens, so no line is lost. The paths are checked
+    at once, so that a typo shows before the work starts.
+
+    Args:
+        paths: Files, globs, folders, or ``-`` for stdin.
+        tokenizer: Tokenizer for text.
+        input_format: ``text``: one sentence per line. ``tokens``: the same, with tokens separated by spaces.
+            ``conllu``: the words of CoNLL-U files.
+        split: Split lines of text into sentences.
+        errors: What to do with bytes that are not UTF-8.
+        tally: Counts the lines that were repaired or skipped.
     """
     if input_format not in INPUT_FORMATS:
         raise ConfigError(
             f"input format: expected one of {', '.join(INPUT_FORMATS)}, found {str(input_format)[:40]!r}"
         )
     if split and input_format != "text":
-        raise ConfigError(f"splitting into sentences goes with input format text, not with {input_format}")
-    files = expand([str(path) for path in paths])
-    # Policies are checked here too: the first line may be read much later.
-    per_file = [read_lines(file, errors=errors, tally=tally) for file in files]
-    return _sentences(per_file, tokenizer=tokenizer, input_format=input_format, split=split)
+        raise ConfigError(f"split needs input format text, found {input_format}")
+    files = expand_paths([str(path) for path in paths])
+    # read_lines checks the policy at once; the first line may be read much later
+    lines_per_file = [read_lines(file, errors=errors, tally=tally) for file in files]
+    return _parse_files(lines_per_file, tokenizer=tokenizer, input_format=input_format, split=split)
 
 
-def with_a_word(sentences: Iterable[Sentence], *, named: Sequence[str | Path]) -> Iterator[Sentence]:
-    """The same sentences; ``DataError`` at once when none of them has a word. ``named`` is their text."""
-    rest = iter(sentences)
-    begin: list[Sentence] = []
-    for sentence in rest:
-        begin.append(sentence)
-        if len(sentence):
-            return chain(begin, rest)
-    texts = ", ".join(map(shown, named))
-    raise DataError(f"{texts[:200]}: expected text, found no word in it")
-
-
-def _sentences(
-    per_file: Iterable[Iterator[Line]], *, tokenizer: Tokenizer, input_format: InputFormat, split: bool
+def _parse_files(
+    lines_per_file: Iterable[Iterator[Line]],
+    *,
+    tokenizer: Tokenizer,
+    input_format: InputFormat,
+    split: bool,
 ) -> Iterator[Sentence]:
-    for lines in per_file:
+    tokenize = WhitespaceTokenizer() if input_format == "tokens" else tokenizer
+    for lines in lines_per_file:
         if input_format == "conllu":
-            for found in read_conllu(lines):
-                yield Sentence(found.tokens, found.path, found.line)
-        elif input_format == "tokens":
-            by_space = WhitespaceTokenizer()
-            for line in lines:
-                yield Sentence(by_space(line.text), line.path, line.number)
-        else:
-            for line in lines:
-                yield from _of_text(line, tokenizer=tokenizer, split=split)
+            yield from read_conllu(lines)
+            continue
+        for line in lines:
+            spans = split_sentences(line.text, language=tokenizer.name) if split else []
+            for start, end in spans or [(0, len(line.text))]:
+                yield Sentence(tokenize(line.text[start:end]), line.path, line.number, start)
 
 
-def _of_text(line: Line, *, tokenizer: Tokenizer, split: bool) -> Iterator[Sentence]:
-    spans = split_sentences(line.text, language=tokenizer.name) if split else []
-    for start, end in spans or [(0, len(line.text))]:
-        yield Sentence(tokenizer(line.text[start:end]), line.path, line.number, start)
+def require_words(sentences: Iterable[Sentence], *, inputs: Sequence[str | Path]) -> Iterator[Sentence]:
+    """Return the same sentences; raise ``DataError`` at once when none of them has a word."""
+    rest = iter(sentences)
+    first: list[Sentence] = []
+    for sentence in rest:
+        first.append(sentence)
+        if len(sentence):
+            return chain(first, rest)
+    names = ", ".join(map(format_source, inputs))
+    raise DataError(f"{names[:200]}: expected text, found no word in it")
 
 
 _N_COLUMNS = 10
-_NO_WORD = re.compile(r"[0-9]+-[0-9]+|[0-9]+\.[0-9]+")  # a range that words spell out, or an empty node
+_NOT_A_WORD = re.compile(r"[0-9]+-[0-9]+|[0-9]+\.[0-9]+")  # a multiword token or an empty node
 _TEXT = re.compile(r"#\s*text\s*=\s*(.*)", re.DOTALL)
-_SPACE = re.compile(r"\s*")
 
 
-@dataclass(frozen=True)
-class ConlluSentence:
-    """One sentence and where its words begin."""
+def read_conllu(lines: Iterable[Line]) -> Iterator[Sentence]:
+    """Read the sentences of a CoNLL-U file; blocks without a word are skipped.
 
-    tokens: Tokens
-    path: str
-    line: int
-
-
-@dataclass
-class _Block:
-    """A sentence as its lines come in."""
-
+    Words get offsets if they spell the text of the comment ``# text = …``.
+    """
     text: str | None = None
-    words: list[str] = field(default_factory=list)
+    words: list[str] = []
     first: Line | None = None
-
-
-def read_conllu(lines: Iterable[Line]) -> Iterator[ConlluSentence]:
-    """The sentences of one file; blocks without a word (comments only) are none."""
-    block = _Block()
-    for line in lines:
+    for line in chain(lines, [Line("", 0, "")]):  # an empty line ends the last sentence
         if not line.text.strip(" \t"):
-            yield from _sentence(block)
-            block = _Block()
+            if first is not None and words:
+                offsets = None if text is None else align_words(words, text)
+                yield Sentence(Tokens(text, tuple(words), offsets), first.path, first.number)
+            text, words, first = None, [], None
         elif line.text.startswith("#"):
             if match := _TEXT.match(line.text):
-                block.text = match[1]
+                text = match[1]
         else:
-            _add_word(block, line)
-    yield from _sentence(block)
+            first = first or line
+            word = _parse_word(line, number=len(words) + 1)
+            words += [] if word is None else [word]
 
 
-def _add_word(block: _Block, line: Line) -> None:
+def _parse_word(line: Line, *, number: int) -> str | None:
+    """Return the form of word ``number``; None for a line that is not a word."""
     place = f"{line.path}:{line.number}"
     columns = line.text.split("\t")
     if len(columns) != _N_COLUMNS:
-        raise DataError(f"{place}: expected {_N_COLUMNS} columns parted by tabs, found {len(columns)}")
-    number, form = columns[:2]
-    block.first = block.first or line
-    if _NO_WORD.fullmatch(number):
-        return
-    if number != str(len(block.words) + 1):
-        raise DataError(f"{place}: expected word {len(block.words) + 1}, found id {number[:20]!r}")
+        raise DataError(f"{place}: expected {_N_COLUMNS} columns separated by tabs, found {len(columns)}")
+    word_id, form = columns[:2]
+    if _NOT_A_WORD.fullmatch(word_id):
+        return None
+    if word_id != str(number):
+        raise DataError(f"{place}: expected word {number}, found id {word_id[:20]!r}")
     if not form:
         raise DataError(f"{place}: expected a form in column 2, found nothing")
-    block.words.append(form)
+    return form
 
 
-def _sentence(block: _Block) -> Iterator[ConlluSentence]:
-    if block.first is None or not block.words:
-        return
-    places = None if block.text is None else align(block.words, block.text)
-    if block.text is None or places is None:
-        tokens = Tokens(block.text, tuple(block.words), None)
-    else:
-        tokens = Tokens(block.text, tuple(block.words), places)
-    yield ConlluSentence(tokens, block.first.path, block.first.number)
-
-
-def align(words: Sequence[str], text: str) -> tuple[tuple[int, int], ...] | None:
-    """Where each word stands in ``text``; None when they do not spell it, white space between them aside."""
-    places: list[tuple[int, int]] = []
-    at = 0
+def align_words(words: Sequence[str], text: str) -> tuple[tuple[int, int], ...] | None:
+    """Return the offsets of words in ``text``; None when words and white space do not spell it."""
+    offsets: list[tuple[int, int]] = []
+    end = 0
     for word in words:
-        if not text.startswith(word, at):
-            at = _SPACE.match(text, at).end()  # pyright: ignore[reportOptionalMemberAccess] -- \s* always matches
-            if not text.startswith(word, at):
-                return None
-        places.append((at, at + len(word)))
-        at += len(word)
-    return tuple(places) if not text[at:].strip() else None
+        start = end if text.startswith(word, end) else skip_space(text, end)
+        if not text.startswith(word, start):
+            return None
+        end = start + len(word)
+        offsets.append((start, end))
+    return tuple(offsets) if not text[end:].strip() else None

@@ -1,6 +1,6 @@
-"""Text in, the places of its sentences out: rules for full stops, abbreviations, quotes and blank lines.
+"""Split text into sentences, with rules for full stops, abbreviations, quotes and blank lines.
 
-When in doubt a sentence goes on: two sentences read as one cost a biLM less than one torn in two.
+When in doubt, the sentence continues: two sentences read as one harm a biLM less than one cut in two.
 """
 
 from __future__ import annotations
@@ -8,18 +8,18 @@ from __future__ import annotations
 import re
 
 from elmo.text.english import ABBREVIATIONS, BEFORE_NUMBERS, HAN, TITLES
+from elmo.text.tokenizers import skip_space, strip_span
 
-# These end a sentence wherever they stand, in any language.
+# These end a sentence in any language.
 _STRONG = frozenset("。！？｡؟۔।॥։።။។")
-_CHINESE_ONLY = "；"  # parts clauses that are as long as sentences
+_CHINESE_ONLY = "；"  # separates clauses that are as long as sentences
 _PATTERN = re.compile(
     r"(?P<blank>\n[^\S\n]*+\n|\u2029)"
     r"|(?P<marks>[.!?…。！？｡؟۔।॥։።။។；]++)(?P<closers>[\"'”’»)\]}）】」』》〉］｝〗〕]*+)"
 )
 _HAN_BEFORE = re.compile(f"[{HAN}][\"'”’)）」』]?\\Z")
 _HAN_AFTER = re.compile(f"[\"'“‘(（「『《]?[{HAN}]")
-_GOES_ON = frozenset(",，、;；:：)）].!?…")
-_SPACE = re.compile(r"\s*")
+_CONTINUES = frozenset(",，、;；:：)）].!?…")
 _LAST_WORD = re.compile(r"[^\s\"'“‘(\[]+\Z")
 _NEXT_WORD = re.compile(r"[\"'“‘(\[«]{0,3}([^\W_]{0,20})")
 _DOTTED = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]")
@@ -36,70 +36,60 @@ _LAST_BEFORE_A_CAPITAL = frozenset(("etc", "Etc", "al", "a.m", "p.m", "A.M", "P.
 
 
 def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
-    """The start and end of each sentence, white space around it left out; no other character is.
+    """Return the start and end of each sentence, without the white space around it.
 
-    A blank line always ends a sentence, a single line break never does. ``language`` is a code or a
-    tokeniser's name; Chinese (``zh``) also ends sentences at ``；``.
+    A blank line always ends a sentence, a single line break never does. ``language`` is a language code or
+    the name of a tokenizer; in Chinese (``zh``), sentences also end at ``；``.
     """
     is_chinese = language.removeprefix("spacy:").split("-")[0] == "zh"
     spans: list[tuple[int, int]] = []
     begin = 0
     for match in _PATTERN.finditer(text):
-        if match["blank"] is not None or _ends(text, match, begin=begin, is_chinese=is_chinese):
+        if match["blank"] is not None or _is_end(text, match, begin=begin, is_chinese=is_chinese):
             spans.append((begin, match.end()))
             begin = match.end()
     spans.append((begin, len(text)))
-    return [stripped for start, end in spans if (stripped := _strip(text, start, end)) is not None]
+    return [stripped for start, end in spans if (stripped := strip_span(text, start, end)) is not None]
 
 
-def _strip(text: str, start: int, end: int) -> tuple[int, int] | None:
-    """The span without white space at its ends; None when nothing is left."""
-    while start < end and text[start].isspace():
-        start += 1
-    while start < end and text[end - 1].isspace():
-        end -= 1
-    return (start, end) if start < end else None
-
-
-def _ends(text: str, match: re.Match[str], *, begin: int, is_chinese: bool) -> bool:
-    """Whether a sentence that began at ``begin`` ends with these marks."""
+def _is_end(text: str, match: re.Match[str], *, begin: int, is_chinese: bool) -> bool:
+    """Whether a sentence that starts at ``begin`` ends with these marks."""
     marks, has_closers = match["marks"], bool(match["closers"])
     end = match.end()
-    after = _SPACE.match(text, end).end()  # pyright: ignore[reportOptionalMemberAccess] -- \s* always matches
+    after = skip_space(text, end)
     following = text[after : after + 24]
     if not following:
         return True
     if any(mark in _STRONG for mark in marks) or (is_chinese and _CHINESE_ONLY in marks):
-        return following[0] not in _GOES_ON
+        return following[0] not in _CONTINUES
     if _CHINESE_ONLY in marks:
         return False
     is_ellipsis = _ELLIPSIS.fullmatch(marks) is not None
-    if (
-        after == end
-    ):  # no white space: Chinese typed with ASCII marks, or no end at all (3.14, a.b, 好吧……算了)
+    if after == end:
+        # No white space: Chinese with ASCII punctuation, or not an end at all (3.14, a.b, 好吧……算了).
         if is_ellipsis:
             return False
         before = text[max(0, match.start() - 2) : match.start()]
         return bool(_HAN_BEFORE.search(before) and _HAN_AFTER.match(following))
     next_word = _NEXT_WORD.match(following)
     next_word = next_word[1] if next_word else ""
-    if following[0] in _GOES_ON:
+    if following[0] in _CONTINUES:
         return False
     if is_ellipsis:
         return not next_word[:1].islower()
     if "!" in marks or "?" in marks:
-        # "Stop!" he said. The company Yahoo! is one that wrote itself so.
-        named = text.endswith("Yahoo", 0, match.start()) and marks == "!"
-        return not (next_word[:1].islower() and (has_closers or named))
-    return _full_stop_ends(text, match, begin=begin, next_word=next_word)
+        # "Stop!" he said; and the name of the company Yahoo!
+        is_name = text.endswith("Yahoo", 0, match.start()) and marks == "!"
+        return not (next_word[:1].islower() and (has_closers or is_name))
+    return _is_full_stop_end(text, match, begin=begin, next_word=next_word)
 
 
-def _full_stop_ends(text: str, match: re.Match[str], *, begin: int, next_word: str) -> bool:
-    """Whether one ASCII full stop, with white space after it, ends a sentence."""
-    found = _LAST_WORD.search(text[max(begin, match.start() - 24) : match.start()])
-    if found is None:
+def _is_full_stop_end(text: str, match: re.Match[str], *, begin: int, next_word: str) -> bool:
+    """Whether an ASCII full stop, followed by white space, ends a sentence."""
+    last_word = _LAST_WORD.search(text[max(begin, match.start() - 24) : match.start()])
+    if last_word is None:
         return True
-    word = found[0]
+    word = last_word[0]
     if word in _NEVER_LAST:
         return False
     if word in BEFORE_NUMBERS and next_word[:1].isdigit():

@@ -1,9 +1,9 @@
-"""A training run's whole state in, a folder that outlives any crash out; and back, to the bit.
+"""Checkpoints: the complete state of a run, safe against crashes, restored bit for bit.
 
-``checkpoints/step-000001200/`` holds safetensors files, ``progress.json``, ``best.json`` and ``SHA256SUMS``.
-It is written beside its place, handed to the disk, and renamed; older ones go only when it stands. So
-whatever happens, the newest folder whose checksums hold is a state to go on from. It also tells which
-checkpoint was the best until then: no crash can come between the two.
+``checkpoints/step-000001200/`` has safetensors files, ``progress.json``, ``best.json`` and ``SHA256SUMS``. It
+is written to a temporary folder, synced and renamed; older checkpoints are removed afterwards. So after any
+crash, the newest folder with valid checksums is a state to resume from. Each checkpoint also records which
+one is the best so far, so both are always consistent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from elmo.errors import FormatError, OutputError
 from elmo.storage import atomic, checksums, files
-from elmo.storage.atomic import temporary_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,10 +32,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything that a run needs to go on as if it had never stopped."""
+    """Everything that a run needs to continue.
 
-    tensors: Mapping[str, Mapping[str, Tensor]]  # by file ("weights", "optimiser", …), then by name
-    progress: Mapping[str, Any]  # counters, data position: JSON values
+    Attributes:
+        tensors: Tensors by file ("weights", "optimizer", …), then by name.
+        progress: Counters and data position, as JSON values.
+    """
+
+    tensors: Mapping[str, Mapping[str, Tensor]]
+    progress: Mapping[str, Any]
 
 
 class Checkpoints:
@@ -47,87 +51,90 @@ class Checkpoints:
         self.keep = max(keep, 1)
 
     def save(self, snapshot: Snapshot, *, step: int, is_best: bool = False) -> Path:
-        """Write a checkpoint, whole or not at all, and let the ones that are too old go."""
+        """Write a checkpoint atomically and remove old ones."""
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
-        place = self._place(step)
-        self._make_way(step)
-        best = step if is_best else self._best_at([before for before in self.steps() if before < step])
-        with atomic.atomic_folder(place) as new:
+        path = self._path(step)
+        self._remove_damaged(step)
+        best = step if is_best else self._read_best([before for before in self.steps() if before < step])
+        with atomic.atomic_folder(path) as new:
             for name, tensors in snapshot.tensors.items():
                 try:
-                    save_file(_apart(tensors), new / f"{name}{_SUFFIX}")
-                except SafetensorError as error:  # what the library makes of a full disk
-                    raise atomic.cannot_write(place, error) from error
+                    save_file(_unshare(tensors), new / f"{name}{_SUFFIX}")
+                except SafetensorError as error:  # a full disk, for example
+                    raise atomic.cannot_write(path, error) from error
             for name, values in ((_PROGRESS, dict(snapshot.progress)), (_BEST, {"step": best})):
                 text = json.dumps(values, indent=1, sort_keys=True) + "\n"
                 (new / name).write_text(text, encoding="utf-8")
-            names = sorted(path.name for path in new.iterdir())
+            names = sorted(file.name for file in new.iterdir())
             sums = {name: checksums.sha256(new / name) for name in names}
             (new / checksums.NAME).write_text(checksums.to_text(sums, names), encoding="ascii")
-        self._forget_old(step, best)
-        return place
+        # Checkpoints after this step are damaged. They stay until the run reaches them again, for inspection.
+        for old in [old for old in self.steps() if old <= step][: -self.keep]:
+            if old != best:
+                self._remove(old)
+        return path
 
     def latest(self) -> tuple[int, Snapshot] | None:
-        """The newest checkpoint that is whole, with its step; None when there is none."""
+        """Load the newest intact checkpoint, with its step; None if there is no checkpoint."""
         for step in reversed(self.steps()):
             try:
                 return step, self.load(step)
             except FormatError as error:
-                _log.warning("%s; going back to the checkpoint before it", error)
+                _log.warning("%s; using the checkpoint before it", error)
         return None
 
     def best(self) -> int | None:
-        """The step of the best checkpoint so far."""
-        return self._best_at(self.steps())
+        """Return the step of the best checkpoint so far."""
+        return self._read_best(self.steps())
 
     def steps(self) -> list[int]:
-        """The steps of all checkpoints, rising."""
-        found = (_STEP.fullmatch(name) for name in files.list_names(self.folder))
-        return sorted(int(match[1]) for match in found if match)
+        """Return the steps of all checkpoints in increasing order."""
+        matches = (_STEP.fullmatch(name) for name in files.list_names(self.folder))
+        return sorted(int(match[1]) for match in matches if match)
 
     def load(self, step: int) -> Snapshot:
-        """Read one checkpoint; ``FormatError`` when a byte of it is not as it was written."""
+        """Load one checkpoint; ``FormatError`` if any byte of it has changed."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        place = self._place(step)
-        sums = _sums(place)
+        path = self._path(step)
+        sums = _read_sums(path)
         for name, expected in sums.items():
-            checksums.verify(files.find_member(place, name), expected)
+            checksums.verify(files.find_member(path, name), expected)
         try:
             tensors = {
-                name.removesuffix(_SUFFIX): load_file(place / name) for name in sums if name.endswith(_SUFFIX)
+                name.removesuffix(_SUFFIX): load_file(path / name) for name in sums if name.endswith(_SUFFIX)
             }
         except SafetensorError as error:
-            raise FormatError(f"{files.format_path(place)}: {error}") from error
-        return Snapshot(tensors, files.read_json(place / _PROGRESS))
+            raise FormatError(f"{files.format_path(path)}: {error}") from error
+        return Snapshot(tensors, files.read_json(path / _PROGRESS))
 
-    def remove_strays(self) -> None:
-        """Remove what a killed run left half-written or half-removed."""
+    def remove_temporary(self) -> None:
+        """Remove folders that a killed run left half written or half removed."""
         for name in files.list_names(self.folder):
             if name.startswith(".") and name.endswith(".part"):
                 shutil.rmtree(self.folder / name, ignore_errors=True)
 
-    def _place(self, step: int) -> Path:
+    def _path(self, step: int) -> Path:
         return self.folder / f"step-{step:09d}"
 
-    def _best_at(self, steps: Sequence[int]) -> int | None:
-        """What the newest of these checkpoints that can be read tells of the best one."""
+    def _read_best(self, steps: Sequence[int]) -> int | None:
+        """Read the step of the best checkpoint from the newest of these that is readable."""
         for step in reversed(steps):
-            place = self._place(step)
+            path = self._path(step)
             try:
-                sums = _sums(place)
-                checksums.verify(files.find_member(place, _BEST), sums.get(_BEST, ""))
-                best = files.read_json(place / _BEST)["step"]
+                sums = _read_sums(path)
+                checksums.verify(files.find_member(path, _BEST), sums.get(_BEST, ""))
+                best = files.read_json(path / _BEST)["step"]
             except FormatError:
                 continue
             return best if best in steps else None
         return None
 
-    def _make_way(self, step: int) -> None:
-        """Remove a damaged checkpoint that stands where the run, gone back for its sake, has come again."""
+    def _remove_damaged(self, step: int) -> None:
+        """Remove a damaged checkpoint of this step. The run has resumed from an earlier one."""
         if step not in self.steps():
             return
         try:
@@ -135,50 +142,42 @@ class Checkpoints:
         except FormatError:
             self._remove(step)
 
-    def _forget_old(self, step: int, best: int | None) -> None:
-        # A newer one is damaged, and stays until the run comes there again: somebody may want to look at it.
-        for old in [old for old in self.steps() if old <= step][: -self.keep]:
-            if old != best:
-                self._remove(old)
-
     def _remove(self, step: int) -> None:
-        # Renamed first: a folder that lost only some of its files must not look like a checkpoint.
-        place = self._place(step)
-        gone = place.with_name(temporary_name(place.name))
+        # Renamed first: a folder that lost some of its files must not look like a checkpoint.
+        path = self._path(step)
+        temporary = path.with_name(atomic.temporary_name(path.name))
         try:
-            place.rename(gone)
+            path.rename(temporary)
         except OSError as error:
-            raise OutputError(f"{files.format_path(place)}: cannot be removed: {error.strerror}") from error
-        shutil.rmtree(gone, ignore_errors=True)
+            raise OutputError(f"{files.format_path(path)}: cannot be removed: {error.strerror}") from error
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors that can be written: safetensors refuses those that share memory, such as tied weights."""
-    apart: dict[str, Tensor] = {}
+def _unshare(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copy tensors that share memory, such as tied weights; safetensors does not write them."""
+    separate: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
         value = tensor.detach().cpu().contiguous()
         if value.untyped_storage().data_ptr() in seen:
             value = value.clone()
         seen.add(value.untyped_storage().data_ptr())
-        apart[name] = value
-    return apart
+        separate[name] = value
+    return separate
 
 
-def _sums(place: Path) -> dict[str, str]:
-    """SHA-256 by name of every file of a checkpoint; ``FormatError`` when one is not listed."""
-    names = sorted(name for name in files.list_names(place) if name != checksums.NAME)
-    sums = checksums.read(place, names)
+def _read_sums(path: Path) -> dict[str, str]:
+    """Read the SHA-256 of every file of a checkpoint; ``FormatError`` if one is not listed."""
+    names = sorted(name for name in files.list_names(path) if name != checksums.NAME)
+    sums = checksums.read(path, names)
     missing = [name for name in (_PROGRESS, *names) if name not in sums]
     if missing:
-        raise FormatError(
-            f"{files.format_path(place)}: expected {missing[0]} among its {checksums.NAME}, found none"
-        )
+        raise FormatError(f"{files.format_path(path)}: expected {missing[0]} in {checksums.NAME}, found none")
     return sums
 
 
-def optimiser_tensors(state: Mapping[int, Mapping[str, Any]]) -> dict[str, Tensor]:
-    """An optimiser's state as named tensors: ``3.exp_avg`` is that of the fourth weight."""
+def optimizer_tensors(state: Mapping[int, Mapping[str, Any]]) -> dict[str, Tensor]:
+    """Return the state of an optimizer as named tensors: ``3.exp_avg`` belongs to the fourth weight."""
     import torch
 
     return {
@@ -188,8 +187,8 @@ def optimiser_tensors(state: Mapping[int, Mapping[str, Any]]) -> dict[str, Tenso
     }
 
 
-def optimiser_state(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
-    """What ``optimiser_tensors`` was given."""
+def optimizer_state(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    """Invert ``optimizer_tensors``."""
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         index, name = key.split(".", 1)

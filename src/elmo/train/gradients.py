@@ -19,7 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from elmo.engine.threads import BufferPool, ThreadPool
+from elmo.engine.buffers import BufferPool
+from elmo.engine.threads import ThreadPool
 from elmo.model.bilm import BiLmState
 from elmo.model.softmax import Samples
 from elmo.train.corpus import TypeIds

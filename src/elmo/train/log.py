@@ -1,11 +1,7 @@
-"""Reports of a run in, lines of ``log.jsonl`` out; cut back to a checkpoint when the run goes on from it.
+"""Logs of a training run: write and read ``log.jsonl`` and ``times.jsonl``, write TensorBoard files.
 
-Reports of a run in, ``times.jsonl`` out: the seconds that training took up to each, pauses left out.
-
-They have a file of their own because ``log.jsonl`` is the same to the byte however often a run was stopped,
-and no clock is.
-
-A training run's folder in, what it logged out: a ``Run`` of ``Entry`` after ``Entry``.
+``log.jsonl`` is byte-identical no matter how often a run was interrupted, so it contains no times. The seconds
+of training, without pauses, are in ``times.jsonl``.
 """
 
 from __future__ import annotations
@@ -15,24 +11,28 @@ import logging
 import math
 import os
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from elmo.errors import FormatError
+from elmo.errors import FormatError, MissingExtraError
 from elmo.storage.atomic import atomic_file, cannot_write, sync
 from elmo.storage.files import format_path, read_bytes
 
 if TYPE_CHECKING:
-    from elmo.train.loop import Report
+    from torch.utils.tensorboard import SummaryWriter
 
+    from elmo.train.loop import StepReport
 
+LOG, TIMES, SUFFIX = "log.jsonl", "times.jsonl", ".training"
+_LIMIT = 1 << 26  # bytes: half a million entries
 _log = logging.getLogger(__name__)
 
 
-class RunLog:
-    """A growing file of JSON lines, the same for every run of the same command: no times are in it."""
+class LogFile:
+    """A file of JSON lines that grows with the run and can be cut back to a checkpoint."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,8 +45,8 @@ class RunLog:
         except OSError as error:
             raise cannot_write(self.path, error) from error
 
-    def kept_bytes(self) -> int:
-        """Its size, once it is on the disk: no power cut may leave less than a checkpoint knows of."""
+    def synced_size(self) -> int:
+        """Sync the file and return its size, so that after a power cut it is never shorter than recorded."""
         try:
             sync(self.path)
             return self.path.stat().st_size
@@ -54,31 +54,33 @@ class RunLog:
             raise cannot_write(self.path, error) from error
 
     def cut(self, n_bytes: int) -> None:
-        """Forget what was added after it had so many bytes; 0 begins a new log."""
+        """Remove everything after the first ``n_bytes``; 0 starts a new log."""
         try:
             with self.path.open("ab") as file:
-                found = file.seek(0, os.SEEK_END)
-                if found < n_bytes:  # to fill it up with zeros would make it unreadable
-                    _log.warning("%s: lines are missing at its end; going on without them", format_path(self.path))
-                file.truncate(min(found, n_bytes))
+                size = file.seek(0, os.SEEK_END)
+                if size < n_bytes:  # truncate() would fill it with zeros
+                    _log.warning(
+                        "%s: entries at the end are missing; continuing without them", format_path(self.path)
+                    )
+                file.truncate(min(size, n_bytes))
         except OSError as error:
             raise cannot_write(self.path, error) from error
 
 
 class Stopwatch:
-    """Give it to a run as ``on_report``; it runs from when it is made."""
+    """Writes ``times.jsonl``. Use it as ``on_report``; it starts when it is created."""
 
     def __init__(self, folder: str | Path) -> None:
         self._path = Path(folder) / TIMES
         self._begin = time.monotonic()
-        self._before: float | None = None  # what the processes before this one took
-        self._step = 0  # the last that was written
+        self._before: float | None = None  # seconds of earlier processes
+        self._step = 0  # last step written
 
-    def __call__(self, report: Report | Entry) -> None:
-        """Write the time of a report; that of another report of the same step stands already."""
+    def __call__(self, report: StepReport | LogEntry) -> None:
+        """Write the time of the first report of a step."""
         try:
             if self._before is None:
-                self._before = self._take_up(report.step)
+                self._before = self._restore(report.step)
             if report.step <= self._step:
                 return
             self._step = report.step
@@ -88,97 +90,175 @@ class Stopwatch:
         except OSError as error:
             raise cannot_write(self._path, error) from error
 
-    def _take_up(self, step: int) -> float:
-        """What was spent before ``step``; what was written after the checkpoint that led here is dropped."""
+    def _restore(self, step: int) -> float:
+        """Return the seconds spent before ``step``, and remove later entries from the file."""
         try:
             times = read_times(self._path) if self._path.exists() else {}
-        except FormatError as error:  # no reason to stop a run
-            _log.warning("%s; its times are counted anew", error)
+        except FormatError as error:  # not a reason to stop a run
+            _log.warning("%s; counting the time from zero", error)
             times = {}
         kept = {earlier: seconds for earlier, seconds in times.items() if earlier < step}
         lines = [
             json.dumps({"step": earlier, "seconds": seconds}) + "\n" for earlier, seconds in kept.items()
         ]
-        with atomic_file(self._path) as part:
-            part.write_text("".join(lines), encoding="ascii")
+        with atomic_file(self._path) as temporary:
+            temporary.write_text("".join(lines), encoding="ascii")
         return max(kept.values(), default=0.0)
 
 
-LOG, TIMES, SUFFIX = "log.jsonl", "times.jsonl", ".training"
-_LIMIT = 1 << 26  # bytes: half a million reports
+TAGS = {
+    "loss": "train/loss",
+    "learning_rate": "train/learning_rate",
+    "gradient_norm": "train/gradient_norm",
+    "heldout_forward": "heldout/forward",
+    "heldout_backward": "heldout/backward",
+}
+
+
+class TensorBoard:
+    """Writes TensorBoard event files. Use it as ``on_report``, and its folder in ``tensorboard --logdir``.
+
+    A run that resumes from a checkpoint repeats the reports after it: the first report of a new process
+    removes all earlier entries of its step and later steps.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        """Check that TensorBoard is installed. The first file is written with the first report."""
+        try:
+            import torch.utils.tensorboard  # noqa: F401
+        except ImportError as error:
+            raise MissingExtraError("TensorBoard", extra="tensorboard") from error
+        self._folder = Path(folder)
+        self._writer: SummaryWriter | None = None
+
+    def __call__(self, report: StepReport | LogEntry) -> None:
+        """Write a report and flush it, so that a checkpoint never comes before its reports."""
+        step = report.step * report.n_tokens
+        try:
+            if self._writer is None:
+                self._writer = self._open(first_step=step)
+            for name, tag in TAGS.items():
+                value = getattr(report, name, None)
+                if value is not None:
+                    self._writer.add_scalar(tag, value, step)
+            self._writer.flush()
+        except OSError as error:
+            raise cannot_write(self._folder, error) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self, first_step: int) -> SummaryWriter:
+        from torch.utils.tensorboard import SummaryWriter
+
+        writer = SummaryWriter(str(self._folder), purge_step=first_step)
+        weakref.finalize(self, writer.close)  # if nobody closes it: at the end of the Python process
+        return writer
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One line of a log; what a run did not measure at that step, or not at all, is None."""
+class LogEntry:
+    """One line of a log. Values that were not measured at that step are None.
+
+    Attributes:
+        step: Number of optimizer steps so far.
+        n_tokens: Number of tokens in a step.
+        epoch: Epoch of the first row, counted from 0.
+        n_steps: Number of steps of the whole run.
+        loss: Mean loss since the entry before, in nats per token.
+        heldout_forward: Held-out perplexity of the forward direction.
+        heldout_backward: Held-out perplexity of the backward direction.
+        learning_rate: Learning rate of this step.
+        gradient_norm: Norm of the gradients of this step, before clipping.
+        seconds: Seconds of training so far, without pauses.
+    """
 
     step: int
-    n_tokens: int  # of a window, which is one step
+    n_tokens: int
     epoch: int = 0
-    n_windows: int | None = None  # of the whole run
-    loss: float | None = None  # mean since the entry before, in nats
-    heldout_forward: float | None = None  # perplexities
+    n_steps: int | None = None
+    loss: float | None = None
+    heldout_forward: float | None = None
     heldout_backward: float | None = None
     learning_rate: float | None = None
     gradient_norm: float | None = None
-    seconds: float | None = None  # spent on training up to here, pauses left out
+    seconds: float | None = None
 
     @property
     def tokens(self) -> int:
-        """How many tokens the run had read."""
+        """Number of tokens read so far."""
         return self.step * self.n_tokens
 
     @property
     def heldout(self) -> float | None:
-        """The geometric mean of the directions' perplexities, or that of the one there is."""
-        found = [value for value in (self.heldout_forward, self.heldout_backward) if value is not None]
-        if not found or not all(math.isfinite(value) and value > 0 for value in found):
+        """Geometric mean of the directions' perplexities; None if there is none or one is infinite."""
+        values = [value for value in (self.heldout_forward, self.heldout_backward) if value is not None]
+        if not values or not all(math.isfinite(value) and value > 0 for value in values):
             return None
-        return math.exp(sum(map(math.log, found)) / len(found))
+        return math.exp(sum(map(math.log, values)) / len(values))
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run's log, and the name it goes by beside others."""
+class TrainingLog:
+    """The log of a run.
+
+    Attributes:
+        name: Name of the run in plots and tables.
+        path: Path of the log file.
+        entries: Entries in order.
+    """
 
     name: str
-    path: Path  # of the log
-    entries: tuple[Entry, ...]
+    path: Path
+    entries: tuple[LogEntry, ...]
 
     @property
-    def best(self) -> Entry | None:
-        """Where the held-out text was predicted best: the checkpoint that became the model."""
-        measured = [(entry.heldout, entry) for entry in self.entries if entry.heldout is not None]
-        return min(measured, key=lambda pair: pair[0])[1] if measured else None
+    def best(self) -> LogEntry | None:
+        """The entry with the lowest held-out perplexity: the checkpoint that becomes the model."""
+        evaluated = [(entry.heldout, entry) for entry in self.entries if entry.heldout is not None]
+        return min(evaluated, key=lambda pair: pair[0])[1] if evaluated else None
 
 
-def read_run(source: str | Path) -> Run:
-    """Read a run by its folder ``OUT.training``, by the model ``OUT`` beside it, or by its ``log.jsonl``.
+def read_log(source: str | Path) -> TrainingLog:
+    """Read the log of a run.
 
-    A last line that a kill cut short is left out; a line that is damaged is a ``FormatError`` that names it.
+    A last line that was cut off by a kill is ignored. Any other damaged line raises ``FormatError``.
+
+    Args:
+        source: Folder ``OUT.training``, model folder ``OUT`` next to it, or a ``log.jsonl`` file.
     """
-    path = _log_of(Path(source))
+    path = _find_log(Path(source))
     times = path.with_name(TIMES)
     seconds = read_times(times) if times.is_file() else {}
-    entries: list[Entry] = []
+    entries: list[LogEntry] = []
     for number, values in _read_lines(path):
         where = f"{format_path(path)}, line {number}"
-        entry = _entry(values, where)
+        entry = _parse_entry(values, where)
         if entries and entry.step < entries[-1].step:
             raise FormatError(
-                f"{where}: expected a step after {entries[-1].step}, found {entry.step}: is it of two runs?"
+                f"{where}: expected a step after {entries[-1].step}, found {entry.step}: the file may contain "
+                "two runs"
             )
         if entry.seconds is None and entry.step in seconds:
             entry = replace(entry, seconds=seconds[entry.step])
         entries.append(entry)
     folder = path.absolute().parent
     name = folder.name.removesuffix(SUFFIX) if path.name == LOG else path.stem
-    return Run(name or folder.name or path.stem, path, tuple(entries))
+    return TrainingLog(name or folder.name or path.stem, path, tuple(entries))
 
 
-def read_runs(sources: Iterable[str | Path]) -> list[Run]:
-    """Read several runs; those of one name are told apart by the folders they lie in."""
-    runs = [read_run(source) for source in sources]
+def read_logs(sources: Iterable[str | Path]) -> list[TrainingLog]:
+    """Read several logs. Runs with equal names get their parent folders as prefix."""
+    runs = [read_log(source) for source in sources]
     parents = [list(run.path.absolute().parent.parent.parts[1:]) for run in runs]
     names = [run.name for run in runs]
     while twins := [k for k, name in enumerate(names) if names.count(name) > 1 and parents[k]]:
@@ -187,62 +267,62 @@ def read_runs(sources: Iterable[str | Path]) -> list[Run]:
     return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
 
 
-def _log_of(source: Path) -> Path:
-    beside = source.absolute()
-    for path in (source / LOG, beside.with_name(f"{beside.name}{SUFFIX}") / LOG):
+def read_times(path: Path) -> dict[int, float]:
+    """Read a ``times.jsonl`` file: seconds by step."""
+    times: dict[int, float] = {}
+    for number, values in _read_lines(path):
+        entry = _parse_entry({"n_tokens": 1, **values}, f"{format_path(path)}, line {number}")
+        if entry.seconds is not None and math.isfinite(entry.seconds):
+            times[entry.step] = entry.seconds
+    return times
+
+
+def _find_log(source: Path) -> Path:
+    absolute = source.absolute()
+    for path in (source / LOG, absolute.with_name(f"{absolute.name}{SUFFIX}") / LOG):
         if path.is_file():
             return path
     if source.exists() and not source.is_dir():
         return source
     raise FormatError(
-        f"{format_path(source)}: expected a run (a folder with {LOG}, a model with its MODEL{SUFFIX} beside it, or "
-        "the log itself), found none"
+        f"{format_path(source)}: expected a training run (a folder with {LOG}, a model next to its "
+        f"MODEL{SUFFIX} folder, or a log file), found none"
     )
 
 
 def _read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     lines = read_bytes(path, _LIMIT).split(b"\n")
-    last = lines.pop()  # empty, unless the process was killed, or the disk full, as it wrote
+    last = lines.pop()  # empty, unless the process was killed or the disk was full
     for number, line in enumerate([*lines, last], start=1):
         try:
             values = json.loads(line)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, RecursionError):
             if number > len(lines):
                 return
+            values = None
+        if not isinstance(values, dict):
             raise FormatError(
                 f"{format_path(path)}, line {number}: expected a JSON object, found {line[:40]!r}"
-            ) from error
-        if not isinstance(values, dict):
-            raise FormatError(f"{format_path(path)}, line {number}: expected a JSON object, found {line[:40]!r}")
+            )
         yield number, values
 
 
-_COUNTS = ("step", "n_tokens", "epoch", "n_windows")
-_FIELDS = tuple(field.name for field in fields(Entry))
+_COUNTS = ("step", "n_tokens", "epoch", "n_steps")
+_FIELDS = tuple(field.name for field in fields(LogEntry))
 
 
-def _entry(values: dict[str, Any], where: str) -> Entry:
-    """The fields that we know, each a number; others may come from newer versions."""
+def _parse_entry(values: dict[str, Any], where: str) -> LogEntry:
+    """Check the known fields. Others are ignored: they may come from another version."""
     known = {name: values[name] for name in _FIELDS if values.get(name) is not None}
     for name, value in known.items():
-        is_right = isinstance(value, int) and 0 <= value < 1 << 53
+        is_valid = isinstance(value, int) and 0 <= value < 1 << 53
         if name not in _COUNTS:
-            # infinite ones, too, for a perplexity may be; but no whole number that no float can hold
-            is_right = isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 53)
-        if isinstance(value, bool) or not is_right:
+            # a perplexity may be infinite; an integer must fit a float
+            is_valid = isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 53)
+        if isinstance(value, bool) or not is_valid:
             kind = "a count" if name in _COUNTS else "a number"
             raise FormatError(f"{where}: expected {kind} as {name!r}, found {value!r:.40}")
     if missing := [name for name in ("step", "n_tokens") if name not in known]:
         raise FormatError(f"{where}: expected {' and '.join(map(repr, missing))}, found {str(values)!r:.60}")
     typed: dict[str, Any] = {k: value if k in _COUNTS else float(value) for k, value in known.items()}
-    return Entry(**typed)
-
-
-def read_times(path: Path) -> dict[int, float]:
-    """The seconds of a ``times.jsonl`` by step."""
-    times: dict[int, float] = {}
-    for number, values in _read_lines(path):
-        entry = _entry({"n_tokens": 1, **values}, f"{format_path(path)}, line {number}")
-        if entry.seconds is not None and math.isfinite(entry.seconds):
-            times[entry.step] = entry.seconds
-    return times
+    return LogEntry(**typed)

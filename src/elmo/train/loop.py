@@ -1,4 +1,8 @@
-"""A corpus and options in, a trained biLM out: the loop, from the first window to the last, top to bottom."""
+"""The training loop: from the first step to the last, with log, evaluation and checkpoints.
+
+``Trainer.run`` is the loop. ``Trainer.train_step`` is one step: read a window, add up the gradients of its
+rows, clip them, update the weights.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from elmo.config import BiLmConfig
@@ -21,39 +23,62 @@ from elmo.errors import ConfigError, OutputError, TrainingError
 from elmo.model.bilm import BiLm, BiLmState
 from elmo.model.softmax import AdaptiveSoftmax, LogUniformSampler, Samples, Softmax
 from elmo.storage.atomic import hold_lock
-from elmo.train.checkpoint import Checkpoints, Snapshot, optimiser_state, optimiser_tensors
-from elmo.train.corpus import Corpus, TypeIds
+from elmo.train.checkpoint import Checkpoints, Snapshot, optimizer_state, optimizer_tensors
+from elmo.train.corpus import Corpus, TypeIds, whole_sentences
 from elmo.train.distributed import Ranks
-from elmo.train.evaluate import perplexity
+from elmo.train.evaluate import evaluate
 from elmo.train.gradients import Gradients
-from elmo.train.log import RunLog
-from elmo.train.objective import BiLmObjective, Chance
+from elmo.train.init_from import InitialWeights
+from elmo.train.log import LOG, LogFile
+from elmo.train.objective import BiLmObjective, StepRandom
 from elmo.train.options import TrainOptions
-from elmo.train.randomness import generator_at
-from elmo.train.start_from import StartingPoint
-from elmo.train.vocabulary import EOS
 from elmo.train.windows import Position, Window, Windows
 
+CHECKPOINT_VERSION = 2
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Report:
-    """What a run says now and then, and writes to its log."""
+class StepReport:
+    """What a run reports now and then, and writes to its log.
+
+    Attributes:
+        step: Number of optimizer steps so far.
+        n_steps: Number of steps of the whole run.
+        n_tokens: Number of tokens in a step.
+        epoch: Current epoch, counted from 0.
+        loss: Mean loss of both directions since the last report, in nats per token.
+        learning_rate: Learning rate of this step.
+        gradient_norm: Norm of the gradients of this step, before clipping.
+        heldout_forward: Held-out perplexity of the forward direction.
+        heldout_backward: Held-out perplexity of the backward direction.
+    """
 
     step: int
-    n_windows: int  # of the whole run
-    n_tokens: int  # of a window
+    n_steps: int
+    n_tokens: int
     epoch: int
-    loss: float | None = None  # mean of both directions since the last report, in nats
-    learning_rate: float | None = None  # of this step
-    gradient_norm: float | None = None  # of this step, before it was clipped
-    heldout_forward: float | None = None  # perplexities
+    loss: float | None = None
+    learning_rate: float | None = None
+    gradient_norm: float | None = None
+    heldout_forward: float | None = None
     heldout_backward: float | None = None
 
 
+OnReport = Callable[[StepReport], None]
+
+
 class Trainer:
-    """A model in training: everything that changes from step to step, and what a checkpoint keeps of it."""
+    """A model in training: everything that changes from step to step.
+
+    Args:
+        corpus: Text to train on.
+        config: Shape of the model.
+        options: Options of the run.
+        folder: Folder for the checkpoints and the log. An existing run in it is resumed.
+        ranks: Processes that share the work.
+        initial: Weights to start from. None: random weights.
+    """
 
     def __init__(
         self,
@@ -63,35 +88,38 @@ class Trainer:
         folder: Path,
         *,
         ranks: Ranks | None = None,
-        start: StartingPoint | None = None,
+        initial: InitialWeights | None = None,
     ) -> None:
         self.corpus, self.config, self.options, self.folder = corpus, config, options, folder
         self.ranks = ranks = ranks or Ranks()
         self.n_vocab = n_vocab = min(options.n_vocab, len(corpus.types))
         device = f"cuda:{ranks.local_rank}" if options.device == "cuda" else options.device
-        self.started_from = None if start is None else start.identity  # None: random weights
-        self.objective = new_objective(config, options, n_vocab).to(device)
-        if start is not None:
-            start.put_into(self.objective, config, n_vocab)  # a checkpoint will take its place
+        self.initial_id = None if initial is None else initial.identity
+        self.objective = build_objective(config, options, n_vocab).to(device)
+        if initial is not None:
+            initial.load_into(self.objective, config, n_vocab)
         self.gradients = Gradients(self.objective)
         self.ids = TypeIds(corpus, config, n_vocab, device=device)
-        seed = None if options.keep_order else options.seed
-        self.rows = ranks.rows(options.n_rows)
-        if options.n_rows < ranks.world * options.n_turns:
+        self.rows = ranks.rows(options.batch_size)
+        if options.batch_size < ranks.world * options.accumulation_steps:
             raise ConfigError(
-                f"{options.n_rows} rows are too few for {ranks.world} processes and {options.n_turns} turns; "
-                "give more rows, or start fewer processes"
+                f"batch_size {options.batch_size} is too small for {ranks.world} processes and "
+                f"{options.accumulation_steps} accumulation steps; use a larger batch or fewer processes"
             )
         self.windows = Windows(
-            corpus.train, n_rows=options.n_rows, n_steps=options.n_steps, seed=seed, rows=self.rows
+            corpus.train,
+            batch_size=options.batch_size,
+            window=options.window,
+            seed=None if options.keep_order else options.seed,
+            rows=self.rows,
         )
-        trained = [weight for weight in self.objective.parameters() if weight.grad is not None]
-        self.optimizer = options.optimisation.make(trained)
+        self.weights = [weight for weight in self.objective.parameters() if weight.grad is not None]
+        self.optimizer = options.optimizer.build(self.weights)
         self.sampler = None
         if options.n_samples is not None and options.n_samples < n_vocab:
             self.sampler = LogUniformSampler(n_vocab, options.n_samples)
         self.checkpoints = Checkpoints(folder / "checkpoints")
-        self.log = RunLog(folder / "log.jsonl")
+        self.log = LogFile(folder / LOG)
         self.step = 0
         self.position = Position(0, 0)
         self.state: BiLmState = self.objective.bilm.zero_state(self.rows.stop - self.rows.start)
@@ -99,227 +127,231 @@ class Trainer:
         self.loss_sum, self.loss_count = 0.0, 0  # since the last report
         self.gradient_norm = 0.0  # of the last step
 
-    def close(self) -> None:
-        """End the threads; what was trained can still be looked at."""
-        self.gradients.close()
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, on_report: Callable[[Report], None] | None = None) -> None:
-        """Train to the last window, from the newest checkpoint if there is one."""
+    def close(self) -> None:
+        """End the threads. Weights and counters stay available."""
+        self.gradients.close()
+
+    # --- the loop ---------------------------------------------------------------------------------------
+
+    def run(self, on_report: OnReport | None = None) -> None:
+        """Train to the last step, starting from the newest checkpoint if there is one."""
+        options = self.options
         with ExitStack() as stack:
             if self.ranks.is_first:
                 try:
                     self.folder.mkdir(parents=True, exist_ok=True)
                 except OSError as error:
-                    raise OutputError(f"{self.folder}: cannot be made: {error.strerror}") from error
+                    raise OutputError(
+                        f"{self.folder}: cannot create this folder: {error.strerror}"
+                    ) from error
                 # two runs would mix their checkpoints
                 stack.enter_context(hold_lock(self.folder / ".lock", subject=self.folder))
-            self._begin()
-            self._train(on_report)
+            self._resume()
+            self.objective.train()
+            while self.step < options.n_steps:
+                self.train_step()
+                is_last = self.step == options.n_steps
+                if self.step % options.log_every == 0 or is_last:
+                    self._report_loss(on_report)
+                is_best, is_evaluated = False, self.step % options.evaluate_every == 0 or is_last
+                is_kept = self.step % options.checkpoint_every == 0 or is_last
+                if is_evaluated or is_kept:
+                    self._check_weights()
+                if is_evaluated:
+                    is_best = self._evaluate(on_report)
+                if is_kept or is_best:
+                    snapshot = self._snapshot()
+                    if self.ranks.is_first:
+                        self.checkpoints.save(snapshot, step=self.step, is_best=is_best)
 
-    def _train(self, on_report: Callable[[Report], None] | None) -> None:
-        options = self.options
-        self.objective.train()
-        while self.step < options.n_windows:
-            self._train_one_window()
-            is_last = self.step == options.n_windows
-            if self.step % options.log_every == 0 or is_last:
-                self._report(
-                    on_report,
-                    loss=self._mean_loss(),
-                    learning_rate=self.optimizer.param_groups[0]["lr"],
-                    gradient_norm=self.gradient_norm,
-                )
-            is_best, is_evaluated = False, self.step % options.evaluate_every == 0 or is_last
-            is_kept = self.step % options.checkpoint_every == 0 or is_last
-            if is_evaluated or is_kept:
-                self._refuse_broken_weights()
-            if is_evaluated:
-                found = perplexity(self.objective, self.ids, self._heldout(), ranks=self.ranks)
-                is_best = self.ranks.from_first(found.geometric_mean < self.best)  # all do as the first one
-                self.best = min(self.best, found.geometric_mean)
-                self._report(on_report, heldout_forward=found.forward, heldout_backward=found.backward)
-            if is_kept or is_best:
-                snapshot = self._snapshot()
-                if self.ranks.is_first:
-                    self.checkpoints.save(snapshot, step=self.step, is_best=is_best)
-
-    def _train_one_window(self) -> None:
-        options, optimisation = self.options, self.options.optimisation
-        window = self._with_starts(self.windows.at(self.position))
-        loss = self._add_gradients(window)
-        weights = [weight for weight in self.objective.parameters() if weight.grad is not None]
-        self.ranks.add_up([loss, *(cast("Tensor", weight.grad) for weight in weights)])
-        found = float(loss)
-        self._refuse_broken("loss", found)
-        self.gradient_norm = float(torch.nn.utils.clip_grad_norm_(weights, optimisation.clip))
-        self._refuse_broken("gradients' norm", self.gradient_norm)
+    def train_step(self) -> None:
+        """Train on one window: one optimizer step."""
+        optimizer = self.options.optimizer
+        random = StepRandom(self.options.seed, self.step, self.rows.start)
+        window = self._reset_sentences(self.windows.at(self.position), random)
+        loss = self._add_gradients(window, self._reset_rows(random), random)
+        if self.ranks.world > 1:
+            self.ranks.add_up([loss, *(cast("Tensor", weight.grad) for weight in self.weights)])
+        value = float(loss)
+        self._check_finite("loss", value)
+        self.gradient_norm = float(torch.nn.utils.clip_grad_norm_(self.weights, optimizer.clip))
+        self._check_finite("gradient norm", self.gradient_norm)
         for group in self.optimizer.param_groups:
-            group["lr"] = optimisation.rate(self.step, options.n_windows)
+            group["lr"] = optimizer.rate(self.step, self.options.n_steps)
         self.optimizer.step()
         self.position = self.windows.after(window.position)
         self.step += 1
-        self.loss_sum += found
+        self.loss_sum += value
         self.loss_count += 1
 
-    def _refuse_broken(self, what: str, value: float) -> None:
-        """Stop before anything that is no number gets into weights, or into a checkpoint."""
-        if not math.isfinite(value):
-            raise TrainingError(
-                f"the {what} became {value} at step {self.step}; the last checkpoint stands, go on from it "
-                "with a lower learning rate"
-            )
-
-    def _refuse_broken_weights(self) -> None:
-        for weight in self.objective.parameters():
-            # a sum is no number, or infinite, as soon as one of its terms is, and takes no memory
-            self._refuse_broken("weights", float(weight.detach().sum()))
-
-    def _add_gradients(self, window: Window) -> Tensor:
-        """Of the rows of this process: their share of the batch's loss. The state goes on."""
+    def _reset_sentences(self, window: Window, random: StepRandom) -> Window:
+        """Select the sentences that start from a zero state."""
         options = self.options
-        samples = self._samples()
-        n_mine = self.rows.stop - self.rows.start
-        state = self._start_of_window()
+        if not options.sentence_resets:
+            return window
+        shape = (2, options.batch_size, options.window)  # all rows, so that every process draws the same
+        drawn = torch.rand(shape, generator=random.generator("sentence_resets"))[:, self.rows]
+        return window.with_resets((drawn < options.sentence_resets).numpy())
+
+    def _reset_rows(self, random: StepRandom) -> BiLmState:
+        """Return the state before the window, with some rows reset to zero."""
+        options = self.options
+        if not options.window_resets:
+            return self.state
+        drawn = torch.rand(options.batch_size, generator=random.generator("window_resets"))  # all rows
+        keep = (drawn[self.rows] >= options.window_resets).to(self.state.hidden)[:, None]
+        return BiLmState(self.state.hidden * keep, self.state.cell * keep)
+
+    def _add_gradients(self, window: Window, state: BiLmState, random: StepRandom) -> Tensor:
+        """Compute the gradients of this process's rows. Returns their share of the loss of the batch."""
+        options = self.options
+        samples = self._draw_samples(random)
+        n_rows = self.rows.stop - self.rows.start
         loss = state.hidden.new_zeros(())
-        after: list[BiLmState] = []
+        states: list[BiLmState] = []
         self.gradients.clear()
-        for turn in range(options.n_turns):
-            rows = slice(n_mine * turn // options.n_turns, n_mine * (turn + 1) // options.n_turns)
-            share = (rows.stop - rows.start) / options.n_rows
+        for k in range(options.accumulation_steps):
+            begin, end = (n_rows * part // options.accumulation_steps for part in (k, k + 1))
+            rows, share = slice(begin, end), (end - begin) / options.batch_size
             losses = self.gradients.add_window(
-                window.at_rows(rows),
+                window.select_rows(rows),
                 self.ids,
                 BiLmState(state.hidden[:, :, rows], state.cell[:, :, rows]),
                 samples=samples,
-                chance=Chance(options.seed, self.step, self.rows.start + rows.start),
+                random=StepRandom(options.seed, self.step, self.rows.start + begin),
                 scale=options.loss_scale * share,
             )
             loss += losses.mean * share
-            after.append(losses.state)
-        hidden, cell = (torch.cat([getattr(s, name) for s in after], dim=2) for name in ("hidden", "cell"))
+            states.append(losses.state)
+        hidden, cell = (torch.cat([getattr(s, name) for s in states], dim=2) for name in ("hidden", "cell"))
         self.state = BiLmState(hidden, cell)
         return loss
 
-    def _start_of_window(self) -> BiLmState:
-        """Where each row stands; a few forget all that they have read."""
-        options = self.options
-        if not options.restarts:
-            return self.state
-        generator = generator_at("restarts", seed=options.seed, step=self.step)
-        drawn = torch.rand(options.n_rows, generator=generator)  # for all rows, whichever process has them
-        goes_on = (drawn[self.rows] >= options.restarts).to(self.state.hidden)[:, None]
-        return BiLmState(self.state.hidden * goes_on, self.state.cell * goes_on)
-
-    def _with_starts(self, window: Window) -> Window:
-        """Choose the sentences that are read from a zero state."""
-        options = self.options
-        if not options.sentence_starts:
-            return window
-        generator = generator_at("starts", seed=options.seed, step=self.step)
-        shape = (2, options.n_rows, options.n_steps)  # all rows, so that every process draws the same
-        drawn = torch.rand(shape, generator=generator)[:, self.rows] < options.sentence_starts
-        return window.with_starts(drawn.numpy())
-
-    def _samples(self) -> tuple[Samples, ...] | None:
-        """Words to predict against: others for each direction, the same for every row and process."""
+    def _draw_samples(self, random: StepRandom) -> tuple[Samples, ...] | None:
+        """Draw the words to predict against: one set per direction, the same for every row and process."""
         if self.sampler is None:
             return None
-        seed, step, device = self.options.seed, self.step, self.state.hidden.device
+        device = self.state.hidden.device
         return tuple(
-            self.sampler.draw(generator_at("samples", seed=seed, step=step, place=(number,))).to(device)
+            self.sampler.draw(random.generator("samples", number)).to(device)
             for number in self.objective.directions
         )
 
-    def _heldout(self) -> NDArray[np.uint32]:
-        """The held-out text, as much of it as is looked at during training, in whole sentences."""
-        stream, most = self.corpus.heldout, self.options.evaluate_tokens
-        if most is None or len(stream) <= most:
-            return stream
-        ends = np.flatnonzero(stream[:most] == EOS)
-        return stream[: int(ends[-1]) + 1] if len(ends) else stream
+    def _check_finite(self, name: str, value: float) -> None:
+        """Stop before a value that is not finite reaches the weights or a checkpoint."""
+        if not math.isfinite(value):
+            raise TrainingError(
+                f"the {name} became {value} at step {self.step}; the last checkpoint is kept: start a new run "
+                "with a lower learning rate"
+            )
 
-    def _mean_loss(self) -> float:
-        mean = self.loss_sum / self.loss_count
+    def _check_weights(self) -> None:
+        for weight in self.objective.parameters():
+            # a sum is not finite if one of its terms is not, and needs no memory
+            self._check_finite("weights", float(weight.detach().sum()))
+
+    # --- reports ----------------------------------------------------------------------------------------
+
+    def _report_loss(self, on_report: OnReport | None) -> None:
+        self._report(
+            on_report,
+            loss=self.loss_sum / self.loss_count,
+            learning_rate=self.optimizer.param_groups[0]["lr"],
+            gradient_norm=self.gradient_norm,
+        )
         self.loss_sum, self.loss_count = 0.0, 0
-        return mean
 
-    def _report(self, on_report: Callable[[Report], None] | None, **found: float | None) -> None:
-        options = self.options
+    def _evaluate(self, on_report: OnReport | None) -> bool:
+        """Report the held-out perplexity. Returns whether it is the best so far."""
+        stream, n_tokens = self.corpus.heldout, self.options.evaluate_tokens
+        if n_tokens is not None and len(stream) > n_tokens and len(part := whole_sentences(stream, n_tokens)):
+            stream = part
+        perplexity = evaluate(self.objective, self.ids, stream, ranks=self.ranks)
+        is_best = self.ranks.from_first(perplexity.geometric_mean < self.best)  # the first rank decides
+        self.best = min(self.best, perplexity.geometric_mean)
+        self._report(on_report, heldout_forward=perplexity.forward, heldout_backward=perplexity.backward)
+        return is_best
+
+    def _report(self, on_report: OnReport | None, **values: float | None) -> None:
         if not self.ranks.is_first:
             return
-        n_tokens = options.n_rows * options.n_steps
-        report = Report(self.step, options.n_windows, n_tokens, self.position.epoch, **found)
+        n_tokens = self.options.batch_size * self.options.window
+        report = StepReport(self.step, self.options.n_steps, n_tokens, self.position.epoch, **values)
         self.log.add({name: value for name, value in asdict(report).items() if value is not None})
         if on_report is not None:
             on_report(report)
 
-    # --- checkpoints ----------------------------------------------------------------------------------
+    # --- checkpoints ------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        """Take up the newest checkpoint; what was logged after it is logged again."""
-        self.ranks.agree(self._identity())
-        found = None
+    def _resume(self) -> None:
+        """Restore the newest checkpoint. Log entries after it are removed; the run repeats them."""
+        self.ranks.check_equal(self._identity())
+        latest = None
         if self.ranks.is_first:
-            self.checkpoints.remove_strays()
-            found = self.checkpoints.latest()
-            if found is None:
+            self.checkpoints.remove_temporary()
+            latest = self.checkpoints.latest()
+            if latest is None:
                 self.log.cut(0)
-        found = self.ranks.from_first(found)
-        if found is None:
+        latest = self.ranks.from_first(latest)
+        if latest is None:
             if self.ranks.world > 1:
-                # the same seed need not give the same weights on machines of another kind
+                # the same seed may give other weights on another kind of machine
                 weights = {name: value.cpu() for name, value in self.objective.state_dict().items()}
                 self.objective.load_state_dict(self.ranks.from_first(weights))
             return
-        _, snapshot = found
+        _, snapshot = latest
         self._restore(snapshot)
         if self.ranks.is_first:
             self.log.cut(int(snapshot.progress["log_bytes"]))
-            _log.info("%s: goes on after step %d", self.folder, self.step)
+            _log.info("%s: resuming after step %d", self.folder, self.step)
 
     def _snapshot(self) -> Snapshot:
         hidden, cell = (
-            self.ranks.joined(rows, dim=2) for rows in (self.state.hidden, self.state.cell)
-        )  # all ranks' rows, so that any number of processes can go on
+            self.ranks.concatenate(rows, dim=2) for rows in (self.state.hidden, self.state.cell)
+        )  # the rows of all ranks, so that any number of processes can resume
         return Snapshot(
             tensors={
                 "weights": self.objective.state_dict(),
-                "optimiser": optimiser_tensors(self.optimizer.state_dict()["state"]),
+                "optimizer": optimizer_tensors(self.optimizer.state_dict()["state"]),
                 "state": {"hidden": hidden, "cell": cell},
             },
             progress={
                 **self._identity(),
+                "version": CHECKPOINT_VERSION,
                 "step": self.step,
                 "position": list(self.position),
                 "best": None if math.isinf(self.best) else self.best,
                 "loss": [self.loss_sum, self.loss_count],
-                "log_bytes": self.log.kept_bytes() if self.ranks.is_first else 0,
+                "log_bytes": self.log.synced_size() if self.ranks.is_first else 0,
             },
         )
 
     def _identity(self) -> dict[str, Any]:
-        """What must be the same for a run to go on."""
-        found = {
+        """Return what must be equal for a run to resume."""
+        values = {
             "options": asdict(self.options),
             "config": self.config.to_json(),
             "corpus": dict(self.corpus.manifest.files),
-            "start": self.started_from,
+            "init_from": self.initial_id,
         }
-        return json.loads(json.dumps(found))  # as a checkpoint gives it back
+        return json.loads(json.dumps(values))  # as read from a checkpoint
 
     def _restore(self, snapshot: Snapshot) -> None:
         progress = snapshot.progress
+        check_version(progress, self.folder)
         for name, value in self._identity().items():
             if progress.get(name) != value:
-                raise ConfigError(f"{self.folder}: was begun with another {name}; name another folder")
+                raise ConfigError(
+                    f"{self.folder}: this run was started with another {name}; use another folder"
+                )
         self.objective.load_state_dict(dict(snapshot.tensors["weights"]))
-        state = optimiser_state(snapshot.tensors["optimiser"])
+        state = optimizer_state(snapshot.tensors["optimizer"])
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
         kept = snapshot.tensors["state"]
         hidden, cell = (kept[name][:, :, self.rows].to(self.state.hidden) for name in ("hidden", "cell"))
@@ -330,21 +362,30 @@ class Trainer:
         self.loss_sum, self.loss_count = progress["loss"]
 
 
-def new_objective(config: BiLmConfig, options: TrainOptions, n_vocab: int) -> BiLmObjective:
-    """A model to train, with the weights that follow from the seed."""
+def check_version(progress: Any, folder: Path) -> None:
+    """Raise ``ConfigError`` if another version of elmo wrote a checkpoint."""
+    version = progress.get("version", 1)
+    if version != CHECKPOINT_VERSION:
+        raise ConfigError(
+            f"{folder}: another version of elmo wrote these checkpoints (version {version!r:.20}, expected "
+            f"{CHECKPOINT_VERSION}); finish the run with that version, or train to another folder"
+        )
+
+
+def build_objective(config: BiLmConfig, options: TrainOptions, n_vocab: int) -> BiLmObjective:
+    """Build a model to train. Its weights depend on the seed only."""
     torch.manual_seed(options.seed)
     bilm = BiLm.from_config(config)
     width = config.lstm.state_width
+    softmax: Softmax | AdaptiveSoftmax
     if options.cutoffs:
-        softmax: Softmax | AdaptiveSoftmax = AdaptiveSoftmax(
-            n_words=n_vocab, width=width, cutoffs=options.cutoffs
-        )
+        softmax = AdaptiveSoftmax(n_words=n_vocab, width=width, cutoffs=options.cutoffs)
     else:
         table = bilm.token_layer.word_embed if options.is_tied else None
         if options.is_tied and (table is None or config.chars is not None):
-            raise ConfigError("only a model that reads words, and no characters, can be tied to its softmax")
+            raise ConfigError("tied: only a model that reads words, not characters, can share their vectors")
         if table is not None:
-            torch.nn.init.normal_(table.weight, std=width**-0.5)  # as a softmax of its own would begin
+            torch.nn.init.normal_(table.weight, std=width**-0.5)  # as for a softmax that is not tied
             table.weight.data[0] = 0
         softmax = Softmax(n_words=n_vocab, width=width, tied_to=table)
     objective = BiLmObjective(

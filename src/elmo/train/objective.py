@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from elmo.engine.buffers import UNPOOLED, BufferPool
 from elmo.engine.lstm import run_lstm_window
 from elmo.engine.softmax import compute_loss, compute_token_losses
-from elmo.engine.threads import UNPOOLED, BufferPool
-from elmo.engine.token_layer import run_char_cnn
+from elmo.engine.token_layer import run_token_layer
 from elmo.model.bilm import BiLm, BiLmState
 from elmo.model.lstm import ProjectedLstm
 from elmo.model.softmax import AdaptiveSoftmax, Samples, Softmax
@@ -187,25 +187,23 @@ class BiLmObjective(nn.Module):
     def embed_types(self, types: NDArray[np.int64], ids: TypeIds) -> Tensor:
         """Run the token layer on types, (type,) to (type, width)."""
         char_ids, word_ids = ids.inputs(types)
-        layer = self.bilm.token_layer
-        parts: list[Tensor] = []
-        if layer.word_embed is not None and word_ids is not None:
-            parts.append(F.embedding(word_ids, layer.word_embed.weight, sparse=self.has_sparse_gradients))
-        if layer.cnn is not None and char_ids is not None:
-            parts.append(
-                run_char_cnn(
-                    layer.cnn, char_ids, has_bf16_products=self.has_bf16_products, buffers=self.buffer_pool
-                )
-            )
-        table = torch.cat(parts, dim=1)
-        return table if layer.projection is None else layer.projection(table)
+        return run_token_layer(
+            self.bilm.token_layer,
+            char_ids,
+            word_ids,
+            has_bf16_products=self.has_bf16_products,
+            has_sparse_gradient=self.has_sparse_gradients,
+            buffers=self.buffer_pool,
+        )
 
     def drop_words(self, table: Tensor, random: StepRandom | None) -> Tensor:
         """Apply word dropout to ``table`` (type, width) in training mode."""
         if not (self.training and self.dropout.words):
             return table
         random = _require(random)
-        return _drop(table, self.dropout.words, random.generator("words", random.first_row), like=table[:, :1])
+        return _drop(
+            table, self.dropout.words, random.generator("words", random.first_row), like=table[:, :1]
+        )
 
     def direction_loss(
         self,
@@ -273,7 +271,7 @@ class BiLmObjective(nn.Module):
                 inputs,
                 state.at(number, index),
                 state_weight=state_weight,
-                starts=resets,
+                resets=resets,
                 has_bf16_products=self.has_bf16_products,
                 buffers=self.buffer_pool,
             )

@@ -95,7 +95,9 @@ def resume_bilm(
     """Go on with the run that was to write ``out``, as it was asked for."""
     recipe = RunFolder(out).recipe()
     if recipe is None:
-        raise DataError(f"{format_path(out)}: no run to resume: expected {format_path(RunFolder(out).path / NAME)}")
+        raise DataError(
+            f"{format_path(out)}: no run to resume: expected {format_path(RunFolder(out).path / NAME)}"
+        )
     return _carry_out(recipe, Path(out), is_resumed=True, on_report=on_report, on_progress=on_progress)
 
 

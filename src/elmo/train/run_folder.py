@@ -34,7 +34,7 @@ from elmo.model.bilm import BiLm
 from elmo.storage import files
 from elmo.storage.atomic import atomic_file, hold_lock, sync
 from elmo.storage.files import format_error, format_path
-from elmo.text.lines import expand
+from elmo.text.lines import expand_paths
 from elmo.train.checkpoint import Checkpoints
 from elmo.train.corpus import MANIFEST, Corpus, read_manifest
 from elmo.train.log import SUFFIX
@@ -365,7 +365,9 @@ class RunFolder:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise OutputError(f"{format_path(self.path)}: cannot be made: {format_error(error)}") from error
+                raise OutputError(
+                    f"{format_path(self.path)}: cannot be made: {format_error(error)}"
+                ) from error
             with hold_lock(self.path / _LOCK, subject=self.out):
                 yield
         finally:
@@ -446,7 +448,7 @@ class RunFolder:
             return None
         heldout = recipe.corpus_options.get("heldout_inputs") or ()
         named = [*recipe.inputs, *([heldout] if isinstance(heldout, str | Path) else heldout)]
-        found = expand([str(path) for path in named])
+        found = expand_paths([str(path) for path in named])
         if len(found) != len(kept):
             return f"{len(kept)} files then, {len(found)} now"
         for file, then in zip(found, kept, strict=True):

@@ -1,13 +1,13 @@
-"""Words in, numbers of distinct words out, in bounded memory however many there are.
+"""Number the distinct words of a text in bounded memory, and check a vocabulary given by the user.
 
-Words are numbered by first appearance in a dictionary. When it holds too many they go to disk and a new one
-begins: the numbers of such a *segment* are its own. At the end all segments are put together, a share of the
-words at a time (told by a hash of the spelling), so that no dictionary is ever larger than one segment's.
+``WordNumbering`` numbers words by first occurrence in a dictionary. When the dictionary is full it is written
+to disk as a *segment*, and a new one starts; numbers are only valid within their segment. In the end all
+segments are merged, one share of the words at a time (by a hash of the spelling), so that no dictionary is
+ever larger than one segment.
 
-A vocabulary that the user gives in, the words that a corpus numbers first out, checked.
-
-bilm-tf's files hold one word a line in id order, ``<S>``, ``</S>`` and ``<UNK>`` among them. A corpus has its
-own places for these three, so only their presence counts.
+``read_vocabulary`` reads the words that a corpus numbers first, for example from a vocabulary file of bilm-tf:
+one word per line, with ``<S>``, ``</S>`` and ``<UNK>`` among them. A corpus has its own ids for these three,
+so only their presence is checked.
 """
 
 from __future__ import annotations
@@ -27,100 +27,119 @@ from elmo.errors import DataError, raise_all
 from elmo.storage.files import MAX_LINES, format_path
 from elmo.text.ids import Vocabulary
 from elmo.text.lines import read_lines
+from elmo.train.corpus import EOS, FIRST_WORD, SPECIAL, UNKNOWN, map_array
 
-NOTHING, EOS, UNKNOWN, FIRST_WORD = 0, 1, 2, 3
-SPECIAL = ("<S>", "</S>", "<UNK>")
-LOOK_ALIKES = (b"<S>", b"</S>")  # in a text these are words
-MAX_IN_MEMORY = 1 << 20  # types of one segment; some 150 bytes each
+NOTHING = 0  # number of the empty word
+LOOK_ALIKES = (b"<S>", b"</S>")  # ordinary words when they occur in a text
+MAX_IN_MEMORY = 1 << 20  # types in one segment; about 150 bytes each
 _N_SHARES = 64
 
 
-class _Numbers(dict[bytes, int]):
-    """A dictionary that numbers a new word when it is asked for it."""
+class _WordNumbers(dict[bytes, int]):
+    """A dictionary that numbers each new word on first access."""
 
-    def __init__(self, given: dict[bytes, int], first: int) -> None:
-        super().__init__(given)
-        self._shift = first - len(given)
+    def __init__(self, initial: dict[bytes, int], first: int) -> None:
+        super().__init__(initial)
+        self._shift = first - len(initial)
 
     def __missing__(self, word: bytes) -> int:
         number = self[word] = len(self) + self._shift
         return number
 
 
-def _of_segment() -> _Numbers:
-    return _Numbers({b"": NOTHING, b"\n": EOS, SPECIAL[UNKNOWN].encode(): UNKNOWN}, FIRST_WORD)
+def _start_segment() -> _WordNumbers:
+    return _WordNumbers({b"": NOTHING, b"\n": EOS, SPECIAL[UNKNOWN].encode(): UNKNOWN}, FIRST_WORD)
 
 
 @dataclass(frozen=True)
 class Segment:
-    """The words of one dictionary, on disk: share by share, in each the oldest first."""
+    """The words of one dictionary on disk, share by share, each in order of first occurrence.
+
+    Attributes:
+        words: File with one word per line.
+        numbers: File with the number of each word, (n_words,) uint32.
+        byte_ends: (share,) End of each share in ``words``.
+        word_ends: (share,) Number of words up to the end of each share.
+        first: Number of words in earlier segments.
+        token: First token of the text that uses these numbers.
+    """
 
     words: Path
-    numbers: Path  # (n_words,) uint32: the number of each word in that file
-    byte_ends: NDArray[np.int64]  # (share,)
-    word_ends: NDArray[np.int64]  # (share,)
-    first: int  # words of earlier segments
-    token: int  # of the draft, where its numbers begin to count
+    numbers: Path
+    byte_ends: NDArray[np.int64]
+    word_ends: NDArray[np.int64]
+    first: int
+    token: int
 
 
 @dataclass(frozen=True)
 class MergedTypes:
-    """All distinct words, in no order that means anything; but for the tables it lies on disk."""
+    """All distinct words, in arbitrary order. Everything except ``tables`` is on disk.
 
-    n_types: int  # the three special ones counted
-    spellings: Path  # each word with a line break
-    ends: NDArray[np.int64]  # (type,): where its line ends there
-    ages: NDArray[np.int64]  # (type,): rank of its first appearance, less being earlier
-    tables: tuple[NDArray[np.uint32], ...]  # for each segment, its number -> type
-    starts: NDArray[np.int64]  # (segment,): its first token
-    look_alikes: tuple[int, ...]  # types of words that are spelled like a boundary
+    Attributes:
+        n_types: Number of types, with the three special ones.
+        spellings: File with one word per line.
+        ends: (type,) End of its line in that file.
+        ages: (type,) Rank of its first occurrence.
+        tables: For each segment, (number,) to type.
+        starts: (segment,) Its first token.
+        look_alikes: Types that are spelled like a boundary.
+    """
 
-    def of_tokens(self, draft: NDArray[np.uint32], start: int, end: int) -> NDArray[np.uint32]:
-        """The types of the draft's tokens ``start … end``."""
+    n_types: int
+    spellings: Path
+    ends: NDArray[np.int64]
+    ages: NDArray[np.int64]
+    tables: tuple[NDArray[np.uint32], ...]
+    starts: NDArray[np.int64]
+    look_alikes: tuple[int, ...]
+
+    def map_tokens(self, tokens: NDArray[np.uint32], start: int, end: int) -> NDArray[np.uint32]:
+        """Return the types of ``tokens[start:end]``."""
         first = int(np.searchsorted(self.starts, start, side="right")) - 1
         parts = []
         while start < end:
             until = min(end, int(self.starts[first + 1])) if first + 1 < len(self.starts) else end
-            parts.append(self.tables[first][draft[start:until]])
+            parts.append(self.tables[first][tokens[start:until]])
             start, first = until, first + 1
         return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype=np.uint32), *parts])
 
 
-class TypeNumbering:
-    """Numbers the words of a growing text; keeps what no longer fits in files of ``folder``."""
+class WordNumbering:
+    """Numbers the words of a growing text. Full segments go to files in ``folder``."""
 
     def __init__(self, folder: Path, *, max_in_memory: int = MAX_IN_MEMORY) -> None:
         self._folder = folder
         self._max = max_in_memory
-        self._numbers = _of_segment()
+        self._numbers = _start_segment()
         self._segments: list[Segment] = []
-        self._n_words = 0  # of closed segments
-        self._token = 0  # where the present segment begins
+        self._n_words = 0  # in closed segments
+        self._token = 0  # first token of the current segment
 
     def numbers(self, words: list[bytes]) -> NDArray[np.uint32]:
-        """A number for each word: ``EOS`` for a line break, ``NOTHING`` for an empty one."""
+        """Return the number of each word: ``EOS`` for a line break, ``NOTHING`` for an empty word."""
         return np.fromiter(map(self._numbers.__getitem__, words), dtype=np.uint32, count=len(words))
 
-    def make_room(self, token: int) -> None:
-        """Begin a new segment at ``token`` if the present one is full."""
+    def close_full_segment(self, token: int) -> None:
+        """Start a new segment at ``token`` if the current one is full."""
         if len(self._numbers) >= self._max:
             self._close_segment(token)
 
-    def merged(self) -> MergedTypes:
-        """Put all segments together; no more words can be numbered then."""
+    def merge(self) -> MergedTypes:
+        """Merge all segments. No more words can be numbered afterwards."""
         self._close_segment(token=0)
         tables = tuple(
             np.arange(int(segment.word_ends[-1]) + FIRST_WORD, dtype=np.uint32) for segment in self._segments
         )
-        paths = [self._folder / f"type_{name}.draft" for name in ("spellings", "ends", "ages")]
+        paths = [self._folder / f"type_{name}.tmp" for name in ("spellings", "ends", "ages")]
         n_types = FIRST_WORD
         look_alikes: list[int] = []
         with ExitStack() as stack:
             spellings, ends, ages = (stack.enter_context(path.open("wb")) for path in paths)
             self._write_words([name.encode() for name in SPECIAL], spellings, ends)
-            ages.write(np.arange(FIRST_WORD).astype("<i8").data)  # not tofile: it hides that a disk is full
+            ages.write(np.arange(FIRST_WORD).astype("<i8").data)  # not tofile: it hides a full disk
             for share in range(_N_SHARES):
-                merged = _Numbers({}, n_types)
+                merged = _WordNumbers({}, n_types)
                 for segment, table in zip(self._segments, tables, strict=True):
                     words, numbers = _read_share(segment, share)
                     known = len(merged) + n_types
@@ -133,8 +152,8 @@ class TypeNumbering:
         return MergedTypes(
             n_types=n_types,
             spellings=paths[0],
-            ends=np.memmap(paths[1], dtype="<i8", mode="r").view(np.ndarray),
-            ages=np.memmap(paths[2], dtype="<i8", mode="r").view(np.ndarray),
+            ends=map_array(paths[1], "<i8"),
+            ages=map_array(paths[2], "<i8"),
             tables=tables,
             starts=np.array([segment.token for segment in self._segments]),
             look_alikes=tuple(look_alikes),
@@ -147,10 +166,10 @@ class TypeNumbering:
 
     def _close_segment(self, token: int) -> None:
         words = [word for word, number in self._numbers.items() if number >= FIRST_WORD]
-        self._numbers = _of_segment()
+        self._numbers = _start_segment()
         shares = np.fromiter(map(zlib.crc32, words), dtype=np.uint32, count=len(words)) % _N_SHARES
         order = np.argsort(shares, kind="stable")
-        paths = [self._folder / f"type_{kind}-{len(self._segments)}.draft" for kind in ("words", "numbers")]
+        paths = [self._folder / f"type_{kind}-{len(self._segments)}.tmp" for kind in ("words", "numbers")]
         paths[1].write_bytes((order + FIRST_WORD).astype("<u4").data)
         word_ends = np.cumsum(np.bincount(shares, minlength=_N_SHARES))
         byte_ends = []
@@ -173,7 +192,7 @@ class TypeNumbering:
 
 
 def _read_share(segment: Segment, share: int) -> tuple[list[bytes], NDArray[np.uint32]]:
-    """The words of a segment that belong to a share, with their numbers in it."""
+    """Read the words of one share of a segment, and their numbers in the segment."""
     first_byte, first_word = (
         int(ends[share - 1]) if share else 0 for ends in (segment.byte_ends, segment.word_ends)
     )
@@ -184,51 +203,53 @@ def _read_share(segment: Segment, share: int) -> tuple[list[bytes], NDArray[np.u
     return words, np.fromfile(segment.numbers, dtype="<u4", count=n_words, offset=4 * first_word)
 
 
-GivenVocabulary = str | Path | Vocabulary | Sequence[str]
-_MAX_WORDS = MAX_LINES - FIRST_WORD  # a model's vocab.txt holds no more
+VocabularySource = str | Path | Vocabulary | Sequence[str]
+_MAX_WORDS = MAX_LINES - FIRST_WORD  # limit of a model's vocab.txt
 
 
-def given_words(vocabulary: GivenVocabulary) -> list[bytes]:
-    """The words of a file, a ``Vocabulary`` or a list, special ones aside, in their order.
+def read_vocabulary(vocabulary: VocabularySource) -> list[bytes]:
+    """Return the words of a file, a ``Vocabulary`` or a list, in order, without the special words.
 
-    ``DataError`` for special words that are missing, words that stand twice, empty ones, and what is no list
-    of words at all.
+    ``DataError`` if special words are missing, or if words are repeated, empty or not text.
     """
     if isinstance(vocabulary, str | Path):
-        return _checked(_from_file(Path(vocabulary)), subject=format_path(vocabulary), unit="line")
+        return _check_words(_read_file(Path(vocabulary)), subject=format_path(vocabulary), unit="line")
     if not isinstance(vocabulary, Vocabulary):
         if not all(isinstance(word, str) for word in vocabulary):
-            raise DataError("vocabulary: expected a file or words, found a list that holds something else")
+            raise DataError(
+                "vocabulary: expected a file or a list of strings, found other values in the list"
+            )
         vocabulary = Vocabulary(tuple(vocabulary))
-    return _checked(vocabulary, subject="vocabulary", unit="word")
+    return _check_words(vocabulary, subject="vocabulary", unit="word")
 
 
-def digest(words: Sequence[bytes]) -> str:
-    """A SHA-256 that tells two vocabularies apart."""
+def hash_words(words: Sequence[bytes]) -> str:
+    """Return the SHA-256 of a vocabulary."""
     return hashlib.sha256(b"\n".join(words)).hexdigest()
 
 
-def _from_file(path: Path) -> Vocabulary:
+def _read_file(path: Path) -> Vocabulary:
     if path.is_dir():
-        raise DataError(f"{format_path(path)}: expected a vocabulary file, one word a line, found a folder")
+        raise DataError(
+            f"{format_path(path)}: expected a vocabulary file with one word per line, found a folder"
+        )
     lines: list[str] = []
     for line in read_lines(path):
         if "\0" in line.text or "\t" in line.text:
-            found = "a NUL: it is a binary file" if "\0" in line.text else "a tab: is it a table with counts?"
-            raise DataError(f"{format_path(path)}:{line.number}: expected one word a line, found {found}")
+            found = "a NUL byte (a binary file?)" if "\0" in line.text else "a tab (a table with counts?)"
+            raise DataError(f"{format_path(path)}:{line.number}: expected one word per line, found {found}")
         lines.append(line.text)
         if len(lines) > MAX_LINES:
             raise DataError(f"{format_path(path)}: expected at most {MAX_LINES:,} words, found more")
     return Vocabulary.from_lines(lines)
 
 
-def _checked(vocabulary: Vocabulary, *, subject: str, unit: str) -> list[bytes]:
-    """The ordinary words in UTF-8; every problem is told at once."""
+def _check_words(vocabulary: Vocabulary, *, subject: str, unit: str) -> list[bytes]:
+    """Return the ordinary words in UTF-8, or raise ``DataError`` with the first problems."""
     specials = (vocabulary.bos, vocabulary.eos, vocabulary.unknown)
-    missing = [name for name in specials if name not in vocabulary]
-    problems = [f"expected the special words {', '.join(specials)}, found no {', '.join(missing)}"] * bool(
-        missing
-    )
+    problems = []
+    if missing := [name for name in specials if name not in vocabulary]:
+        problems.append(f"expected the special words {', '.join(specials)}, found no {', '.join(missing)}")
     first: dict[str, int] = {}
     for number, word in enumerate(vocabulary.words, start=1):
         if not word or "\n" in word:
@@ -236,12 +257,12 @@ def _checked(vocabulary: Vocabulary, *, subject: str, unit: str) -> list[bytes]:
                 f"expected a word, found {'a line break in' if word else 'an empty'} {unit} {number}"
             )
         elif word in first:
-            problems.append(f"the word {word[:40]!r} stands twice, as {unit} {first[word]} and {number}")
-        elif word in SPECIAL and word not in specials:  # a corpus would take it for one
-            problems.append(f"expected words, found the special {word} as {unit} {number}")
+            problems.append(f"the word {word[:40]!r} occurs twice, in {unit} {first[word]} and {number}")
+        elif word in SPECIAL and word not in specials:  # a corpus would treat it as special
+            problems.append(f"expected ordinary words, found the special word {word} in {unit} {number}")
         first.setdefault(word, number)
     if not problems and len(first) <= len(specials):
-        problems.append("expected words beside the special ones, found none")
+        problems.append("expected words besides the special ones, found none")
     if len(first) > _MAX_WORDS + len(specials):
         problems.append(f"expected at most {MAX_LINES:,} words, found {len(first):,}")
     raise_all(problems[:3], subject=subject, kind=DataError)

@@ -128,7 +128,9 @@ class Windows:
         self.row_plan = RowPlan(stream, n_rows=batch_size, seed=seed, block_tokens=block_tokens)
         self.rows = range(batch_size)[rows or slice(None)]
         if not self.rows:
-            raise ConfigError(f"rows: expected some of the {batch_size} rows of the batch, found none in {rows}")
+            raise ConfigError(
+                f"rows: expected some of the {batch_size} rows of the batch, found none in {rows}"
+            )
         self._total = len(stream)
         self._chunk_windows = max(1, min(_CHUNK_TOKENS, len(stream) // batch_size) // window)
         self._chunk = -1

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from elmo.formats.containers.tf_checkpoint import _DEGREE, _TARGETS, crc32c, masked
+from elmo.formats.containers.tf_checkpoint import _DEGREE, _TARGETS, crc32c, mask_crc
 from tests.formats import write_bundle
 
 POLYNOMIAL = 0x11EDC6F41
@@ -20,8 +20,8 @@ def test_the_check_values_of_rfc_3720_come_out() -> None:
 
 
 def test_masking_is_that_of_leveldb() -> None:
-    assert masked(0) == 0xA282EAD8
-    assert masked(crc32c(b"123456789")) == write_bundle.masked(0xE3069283) == 0xC78AB0E5
+    assert mask_crc(0) == 0xA282EAD8
+    assert mask_crc(crc32c(b"123456789")) == write_bundle.mask_crc(0xE3069283) == 0xC78AB0E5
 
 
 def test_the_sparse_polynomial_is_a_multiple_of_the_checksums_own() -> None:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmo.errors import FormatError
-from elmo.formats.containers.state_dict import open_state_dict, read_inert
+from elmo.formats.containers.state_dict import open_state_dict, read_pickle
 from tests.formats.hostile_pickles import (
     MARK_OF_A_RUN,
     payloads,
@@ -58,7 +58,7 @@ class TestReading:
 
     def test_whole_numbers_are_no_weights(self, is_zipped: bool, tmp_path: Path) -> None:
         file = open_state_dict(save({"a": torch.arange(3)}, tmp_path / "weights.pkl", is_zipped=is_zipped))
-        assert file.tensors["a"].kind == "int64"
+        assert file.tensors["a"].dtype == "int64"
         with pytest.raises(FormatError, match="a: expected floats, found int64"):
             file.read("a")
 
@@ -89,9 +89,9 @@ class TestReading:
         path = save(both, tmp_path / "weights.pkl", is_zipped=is_zipped)
         file = open_state_dict(path)
         # the old stream orders storages by their addresses in memory
-        first, last = sorted(both, key=lambda name: file.tensors[name].span.position)
+        first, last = sorted(both, key=lambda name: file.tensors[name].bytes.position)
         data = path.read_bytes()
-        path.write_bytes(data[: file.tensors[last].span.position + 8])
+        path.write_bytes(data[: file.tensors[last].bytes.position + 8])
         assert torch.equal(file.read(first), both[first])
         with pytest.raises(FormatError, match=f"{last}: expected 400 bytes, found 8"):
             file.read(last)
@@ -145,13 +145,13 @@ class TestRefusing:
 
     def test_an_expanded_tensor(self, is_zipped: bool, tmp_path: Path) -> None:
         path = save({"a": torch.zeros(1).expand(10**9)}, tmp_path / "weights.pkl", is_zipped=is_zipped)
-        with pytest.raises(FormatError, match="1000000000 numbers from 0 on, in a storage of 1"):
+        with pytest.raises(FormatError, match="1000000000 numbers at offset 0 of a storage of 1"):
             open_state_dict(path)
 
     def test_tied_tensors_with_a_way_out(self, is_zipped: bool, tmp_path: Path) -> None:
         tied = torch.zeros(3)
         path = save({"a": tied, "b": tied}, tmp_path / "weights.pkl", is_zipped=is_zipped)
-        with pytest.raises(FormatError, match=r"'a' and 'b' on the same; clone them before torch\.save"):
+        with pytest.raises(FormatError, match=r"'a' and 'b' share memory; clone them before torch\.save"):
             open_state_dict(path)
 
     @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ class TestRefusing:
     def test_what_is_no_dict_of_tensors(self, values: Any, is_zipped: bool, tmp_path: Path) -> None:
         path = save(values, tmp_path / "weights.pkl", is_zipped=is_zipped)
         with pytest.raises(
-            FormatError, match=r"expected a state dict|expected a tensor|a key that is no text"
+            FormatError, match=r"expected a state dict|expected a tensor|a key that is not a string"
         ):
             open_state_dict(path)
 
@@ -170,14 +170,15 @@ class TestRefusing:
             warnings.simplefilter("ignore")
             path = save(torch.nn.Linear(2, 2), tmp_path / "weights.pkl", is_zipped=is_zipped)
         with pytest.raises(
-            FormatError, match=r"the name 'torch\.nn\.modules\.linear\.Linear', which no state dict"
+            FormatError,
+            match=r"the name 'torch\.nn\.modules\.linear\.Linear', which is not allowed in a state dict",
         ):
             open_state_dict(path)
 
     def test_a_newer_pickle_with_a_way_out(self, tmp_path: Path) -> None:
         torch.save({"a": torch.zeros(2)}, tmp_path / "weights.pkl", pickle_protocol=4)
         with pytest.raises(
-            FormatError, match=r"pickle protocol 4; save it again with torch\.save's default, 2"
+            FormatError, match=r"pickle protocol 4; save it again with torch\.save's default protocol 2"
         ):
             open_state_dict(tmp_path / "weights.pkl")
 
@@ -186,7 +187,7 @@ class TestRefusing:
     )
     def test_a_file_of_another_kind(self, data: bytes, tmp_path: Path) -> None:
         (tmp_path / "weights.pkl").write_bytes(data)
-        with pytest.raises(FormatError, match=r"expected weights as torch\.save writes them, found"):
+        with pytest.raises(FormatError, match=r"expected a file written by torch\.save, found"):
             open_state_dict(tmp_path / "weights.pkl")
 
     def test_a_stream_that_says_more_than_it_holds(self, tmp_path: Path) -> None:
@@ -197,7 +198,7 @@ class TestRefusing:
             with pytest.raises(FormatError, match="bytes of numbers at"):
                 open_state_dict(path)
         path.write_bytes(stream(pickled, keys=["0"], storages=storage(declared=3)))
-        with pytest.raises(FormatError, match="4 numbers of 4 bytes declared, and 12 bytes stored"):
+        with pytest.raises(FormatError, match="4 numbers of 4 bytes, but 12 bytes stored"):
             open_state_dict(path)
 
     @pytest.mark.parametrize("keys", [["0", "0"], ["1"], ["0", "1"], [0]])
@@ -206,7 +207,7 @@ class TestRefusing:
             stream(state_dict(a=tensor()), keys=keys, storages=storage() * 2)
         )
         with pytest.raises(
-            FormatError, match=r"expected the keys of its 1 storages|expected each storage once"
+            FormatError, match=r"expected the keys of its 1 storages|expected unique storage keys"
         ):
             open_state_dict(tmp_path / "weights.pkl")
 
@@ -279,7 +280,7 @@ OPCODES = [
 @given(st.lists(st.one_of(st.binary(max_size=4), st.sampled_from(OPCODES))))
 def test_no_bytes_do_more_than_be_refused(parts: list[bytes]) -> None:
     try:
-        _, end = read_inert(b"".join(parts), 0, subject="bytes")
+        _, end = read_pickle(b"".join(parts), 0, subject="bytes")
     except FormatError:
         return
     assert 0 < end <= sum(map(len, parts))

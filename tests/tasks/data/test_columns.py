@@ -11,7 +11,7 @@ import pytest
 from elmo.errors import ConfigError, DataError, EncodingError
 from elmo.tasks.data.examples import Place, TaggedSentence
 from elmo.tasks.data.tagging import read_tagged
-from elmo.text.tokenizers import tokenizer
+from elmo.text.tokenizers import load_tokenizer
 from tests.shared import SHARED
 
 DATA = SHARED / "data"
@@ -90,7 +90,7 @@ def test_without_labels_columns_and_text_give_words_only(tmp_path: Path) -> None
     assert [one.words for one in found][2:] == [("a", "b"), ("It", "'s", "here."), ("#", "So?")]
     assert all(one.tags is None for one in found)
     assert found[-1].place == Place(str(text), 3)
-    cut = read_tagged([text], is_labelled=False, tokenize=tokenizer("en"))
+    cut = read_tagged([text], is_labelled=False, tokenize=load_tokenizer("en"))
     assert cut[0].words == ("It", "'s", "here", ".")
     assert read_tagged([text], is_labelled=False, tokenize=list)[0].words[:2] == ("I", "t")
 
@@ -113,7 +113,7 @@ def test_one_word_a_line_can_be_said_to_be_columns(tmp_path: Path) -> None:
         ("-DOCSTART- O\n", r"expected sentences, found none"),
         (
             "a\tN\tO\n\nb\tO\n",
-            r":3: expected 3 columns parted by tabs, as in .* first row \(line 1\), found 2$",
+            r":3: expected 3 columns separated by tabs, as in .* first row \(line 1\), found 2$",
         ),
         ("-DOCSTART-\na O\nb N O\n", r":3: expected 2 columns parted by spaces, .* \(line 2\), found 3$"),
         ("a\tO\n\tO\n", r":2: expected a word in column 1, found nothing"),
@@ -132,7 +132,7 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, message
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1\ta\tb\n", r":1: expected 10 columns parted by tabs, found 3"),
+        ("1\ta\tb\n", r":1: expected 10 columns separated by tabs, found 3"),
         (CONLLU.replace("3\tsol", "4\tsol"), r":7: expected word 3, found id '4'"),
         (CONLLU.replace("\tde\tde", "\t\tde"), r":4: expected a word in column 2, found nothing"),
         ("1\ta\ta\t_\t_\t_\t_\t_\t_\t_\n", r"expected tags in column upos, found only _"),

@@ -10,7 +10,7 @@ import pytest
 from elmo.errors import ConfigError, DataError
 from elmo.tasks.data.examples import Place, TextPair
 from elmo.tasks.data.texts import WITHOUT_GOLD, read_pairs
-from elmo.text.tokenizers import tokenizer
+from elmo.text.tokenizers import load_tokenizer
 from tests.shared import SHARED
 
 DATA = SHARED / "data"
@@ -35,7 +35,7 @@ def file(folder: Path, text: str, name: str) -> Path:
 def test_snli_pairs_without_agreement_are_left_out_and_counted(tmp_path: Path) -> None:
     path = file(tmp_path, SNLI, "snli_1.0_dev.jsonl")
     left_out: Counter[str] = Counter()
-    assert read_pairs([path], tokenize=tokenizer("en"), left_out=left_out) == [
+    assert read_pairs([path], tokenize=load_tokenizer("en"), left_out=left_out) == [
         TextPair(("A", "man", "."), ("Old", "."), "neutral", None, Place(str(path), 1))
     ]
     assert left_out == {WITHOUT_GOLD: 1}

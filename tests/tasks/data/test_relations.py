@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmo.tasks.data.texts import MARK, with_marks
-from elmo.text.tokenizers import WhitespaceTokenizer, tokenizer
+from elmo.text.tokenizers import WhitespaceTokenizer, load_tokenizer
 
 MARKS = st.sampled_from(["<e1>", "</e1>", "<e2>", "</e2>"])
 
@@ -14,8 +14,8 @@ MARKS = st.sampled_from(["<e1>", "</e1>", "<e2>", "</e2>"])
 def test_marks_do_not_change_how_the_rest_is_cut() -> None:
     plain = "The U.S. senator's trade-off, Mr. Smith said, can't last."
     marked = "The <e1>U.S. senator</e1>'s trade-off, <e2>Mr. Smith</e2> said, can't last."
-    words = with_marks(tokenizer("en"))(marked)
-    assert [word for word in words if not MARK.fullmatch(word)] == list(tokenizer("en")(plain).tokens)
+    words = with_marks(load_tokenizer("en"))(marked)
+    assert [word for word in words if not MARK.fullmatch(word)] == list(load_tokenizer("en")(plain).tokens)
     assert " ".join(words[:6]) == "The <e1> U.S. senator </e1> 's"
 
 
@@ -35,7 +35,7 @@ def test_a_tokeniser_that_changes_characters_is_asked_piece_by_piece() -> None:
 def test_no_mark_and_no_character_is_lost(pieces: list[str]) -> None:
     text = "".join(pieces)
     for name in ("whitespace", "en"):
-        words = with_marks(tokenizer(name))(text)
+        words = with_marks(load_tokenizer(name))(text)
         assert "".join(words) == "".join(text.split())
         assert [word for word in words if MARK.fullmatch(word)][: len(MARK.findall(text))] == MARK.findall(
             text

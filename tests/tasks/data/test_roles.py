@@ -178,7 +178,7 @@ def rows(*cells: str) -> str:
             rows("*").replace("go\tgo.01", "-\t-"),
             r":1: expected a column of roles for each of 0 predicates .* found 1",
         ),
-        (rows("*\t*"), r":2: expected 6 columns parted by tabs, as in line 1, found 5"),
+        (rows("*\t*"), r":2: expected 6 columns separated by tabs, as in line 1, found 5"),
         (rows("*").replace("w0", ""), r":1: expected a word in column 1, found nothing"),
         ("a b\nc d\n", r":1: expected a column with a target for each column after it, found none"),
         ("#begin document (a); part 0\na 0 0 b -\n", r":2: expected 12 columns or more, found 5"),

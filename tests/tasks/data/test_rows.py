@@ -27,7 +27,7 @@ def test_sentences_have_rows_and_their_own_numbers_of_columns() -> None:
 
 
 def test_a_row_unlike_the_first_is_refused() -> None:
-    with pytest.raises(DataError, match=r"^f:3: expected 2 columns parted by tabs, as in line 2, found 1$"):
+    with pytest.raises(DataError, match=r"^f:3: expected 2 columns separated by tabs, as in line 2, found 1$"):
         list(read_rows(lines("#", "a\tb", "c"), separator="\t", is_no_row=lambda text: text == "#"))
     with pytest.raises(
         DataError, match=r"^f:1: expected 3 columns parted by spaces, says the header, found 1$"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from elmo.errors import DataError
 from elmo.tasks.data.examples import Place, Span
 from elmo.tasks.data.squad import IMPOSSIBLE, MISPLACED, UNANSWERED, _Passage, _span, read_squad
-from elmo.text.tokenizers import tokenizer
+from elmo.text.tokenizers import load_tokenizer
 from tests.shared import SHARED
 
 DATA = SHARED / "data"
@@ -43,7 +43,7 @@ def file(folder: Path, value: Any, *, indent: int | None = None) -> Path:
 
 def test_a_question_has_its_passage_and_the_spans_of_its_answers(tmp_path: Path) -> None:
     path = file(tmp_path, squad(qa("a", ("1919", 3), ("In 1919", 0))))
-    (question,) = read_squad([path], tokenize=tokenizer("en"))
+    (question,) = read_squad([path], tokenize=load_tokenizer("en"))
     assert question.id == "a"
     assert question.question == ("When", "was", "it", "?")
     assert question.passage[:4] == ("In", "1919", ",", "Egypt")
@@ -69,7 +69,7 @@ def test_an_answer_is_found_near_its_offset_or_is_scored_only_and_counted(tmp_pa
         qa("nowhere", ("1999", 3), ("1919", -99), (" ", 2), ("1922", 10**9)),
     ]
     left_out: Counter[str] = Counter()
-    found = read_squad([file(tmp_path, squad(*questions))], tokenize=tokenizer("en"), left_out=left_out)
+    found = read_squad([file(tmp_path, squad(*questions))], tokenize=load_tokenizer("en"), left_out=left_out)
     assert [(one.id, one.answers) for one in found] == [
         ("near", ("Egypt", "1922", "1922")),
         ("nowhere", ("1999", "1919", "1922")),
@@ -163,7 +163,7 @@ def test_a_tokeniser_that_changes_characters_is_refused(tmp_path: Path) -> None:
 def test_the_span_is_the_smallest_that_covers_an_answer(text: str, data: st.DataObject) -> None:
     begin = data.draw(st.integers(0, len(text) - 1))
     end = data.draw(st.integers(begin + 1, len(text)))
-    tokens = tokenizer("en")(text)
+    tokens = load_tokenizer("en")(text)
     offsets = tokens.offsets or ()
     span = _span(text[begin:end], begin, _Passage(text, tokens.tokens, offsets, []))
     if not text[begin:end].strip():
@@ -176,7 +176,7 @@ def test_the_span_is_the_smallest_that_covers_an_answer(text: str, data: st.Data
 @needs_data
 def test_published_squad_has_the_questions_that_it_should() -> None:
     left_out: Counter[str] = Counter()
-    dev = read_squad([DATA / "qa-squad" / "dev.json.xz"], tokenize=tokenizer("en"), left_out=left_out)
+    dev = read_squad([DATA / "qa-squad" / "dev.json.xz"], tokenize=load_tokenizer("en"), left_out=left_out)
     assert len(dev) == 1970
     assert sum(len(one.answers) for one in dev) == 6910
     assert not left_out

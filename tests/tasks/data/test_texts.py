@@ -11,7 +11,7 @@ import pytest
 from elmo.errors import ConfigError, DataError
 from elmo.tasks.data.examples import LabelledText, Place
 from elmo.tasks.data.texts import TextFormat, read_texts
-from elmo.text.tokenizers import tokenizer
+from elmo.text.tokenizers import load_tokenizer
 from tests.shared import SHARED
 
 DATA = SHARED / "data"
@@ -64,7 +64,7 @@ def test_csv_has_quotes_and_line_ends_within_them(tmp_path: Path) -> None:
 def test_json_lines_have_names(tmp_path: Path) -> None:
     text = '{"sentence": "One two.", "label": 1, "x": null}\n{"label": false, "sentence": ["a b", "c"]}\n'
     path = file(tmp_path, text, "a.json")
-    found = read_texts([path], tokenize=tokenizer("en"))
+    found = read_texts([path], tokenize=load_tokenizer("en"))
     assert [(one.words, one.label) for one in found] == [(("One", "two", "."), "1"), (("a b", "c"), "False")]
     other = file(tmp_path, '{"body": "a", "stars": "5"}', "b.jsonl")
     assert read_texts([other], text="body", label="stars")[0].label == "5"
@@ -96,7 +96,7 @@ def test_without_labels_there_need_be_none(tmp_path: Path, name: str, text: str,
 
 def test_marks_of_entities_are_words_in_every_format(tmp_path: Path) -> None:
     path = file(tmp_path, "text\tlabel\nThe <e1>audit</e1>, by <e2>Ann</e2>.\tX\n", "a.tsv")
-    assert read_texts([path], tokenize=tokenizer("en"))[0].words == (
+    assert read_texts([path], tokenize=load_tokenizer("en"))[0].words == (
         *("The", "<e1>", "audit", "</e1>", ","),
         *("by", "<e2>", "Ann", "</e2>", "."),
     )
@@ -110,7 +110,7 @@ SEMEVAL = (
 
 def test_semeval_files_are_known_by_their_first_line(tmp_path: Path) -> None:
     path = file(tmp_path, SEMEVAL, "TRAIN_FILE.TXT")
-    found = read_texts([path], tokenize=tokenizer("en"))
+    found = read_texts([path], tokenize=load_tokenizer("en"))
     assert [(one.label, one.place and one.place.line) for one in found] == [
         ("Other", 1),
         ("Cause-Effect(e2,e1)", 5),

@@ -30,7 +30,7 @@ def all_predicates() -> tuple[Tensor, Tensor]:
 
 
 def tags_for(rows: Tensor, predicates: Tensor, *, time: int) -> Tensor:
-    """The neighbours of the predicate have roles; words as such tell nothing."""
+    """The neighbors of the predicate have roles; words as such tell nothing."""
     gap = torch.arange(time) - predicates[:, None]
     tags = torch.full_like(gap, OUTSIDE).masked_fill(gap == -1, BEFORE).masked_fill(gap == 1, AFTER)
     return tags.masked_fill(torch.arange(time) >= torch.tensor(LENGTHS)[rows][:, None], -1)

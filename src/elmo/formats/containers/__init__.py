@@ -1,5 +1,9 @@
-"""Files that hold named arrays, read byte by byte: HDF5, TensorFlow bundles, torch state dicts.
+"""Readers of files that contain named arrays: HDF5, TensorFlow checkpoints and torch state dicts.
 
-Nothing in here knows of ELMo. What it has in common is distrust: every offset, size and count of a
-stranger's file is checked against the file itself before memory is taken, and nothing in it is run.
+- ``hdf5``: the part of HDF5 that published weights use; also creates new files with h5py.
+- ``tf_checkpoint``: TensorFlow's V2 tensor bundles.
+- ``state_dict``: what ``torch.save`` writes, without unpickling.
+
+Nothing here depends on ELMo. The files are untrusted: every offset, size and count is checked against the
+file before memory is allocated, and nothing in a file is executed.
 """

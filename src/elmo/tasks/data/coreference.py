@@ -68,7 +68,7 @@ read_coreference = listed(each_document)
 
 
 def write_coreference(documents: Iterable[Document], path: str | Path) -> None:
-    """Write documents as CoNLL-2012 in twelve columns parted by tabs, whole or not at all."""
+    """Write documents as CoNLL-2012 in twelve columns separated by tabs, whole or not at all."""
     with atomic_file(Path(path)) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         for document in documents:
             file.writelines(f"{line}\n" for line in _lines(document))

@@ -16,8 +16,8 @@ from typing import Literal, ParamSpec, TypeVar
 from elmo.engine.batches import MAX_TOKENS
 from elmo.errors import ConfigError, DataError
 from elmo.tasks.data.examples import Place, Words
-from elmo.text.lines import Line, Source, expand, read_lines, shown
-from elmo.text.reader import align
+from elmo.text.lines import Line, Source, expand_paths, format_source, read_lines
+from elmo.text.reader import align_words
 from elmo.text.tokenizers import Tokens, WhitespaceTokenizer
 
 Paths = str | Path | Sequence[str | Path]
@@ -58,7 +58,7 @@ def files_of(paths: Paths) -> list[Source]:
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     if not given:
         raise NoFilesError("paths: expected at least one file, found none")
-    return expand([str(path) for path in given])
+    return expand_paths([str(path) for path in given])
 
 
 def suffix_of(file: Source) -> str:
@@ -72,7 +72,7 @@ def opened(file: Source) -> tuple[Line, Iterator[Line]]:
     for line in lines:
         if not is_blank(line.text):
             return line, chain([line], lines)
-    raise DataError(f"{shown(file)}: expected examples, found an empty file")
+    raise DataError(f"{format_source(file)}: expected examples, found an empty file")
 
 
 def is_blank(text: str) -> bool:
@@ -88,16 +88,16 @@ def place_of(line: Line) -> Place:
 def tokens_of(text: str, tokenize: Tokenize) -> Tokens:
     """The tokens of a text, with their places in it where they spell it."""
     found = tokenize(text)
-    tokens = found if isinstance(found, Tokens) else Tokens.given(found)
+    tokens = found if isinstance(found, Tokens) else Tokens.from_words(found)
     if tokens.offsets is not None:
         return tokens
-    return Tokens(text, tokens.tokens, align(tokens.tokens, text))
+    return Tokens(text, tokens.tokens, align_words(tokens.tokens, text))
 
 
 def words_of(text: str, tokenize: Tokenize, *, what: str, place: Place) -> Words:
     """The words of a text, at least one; ``what`` it is tells a message."""
     found = tokenize(text)
-    words = (found if isinstance(found, Tokens) else Tokens.given(found)).tokens
+    words = (found if isinstance(found, Tokens) else Tokens.from_words(found)).tokens
     if not words:
         raise DataError(f"{place}: expected words in the {what}, found {text[:40]!r}")
     return words

@@ -17,7 +17,7 @@ from typing import Any
 from elmo.errors import DataError
 from elmo.tasks.data.examples import Place, Question, Span, Words
 from elmo.tasks.data.files import WHITESPACE, Paths, Tokenize, files_of, listed, tokens_of, words_of
-from elmo.text.lines import Source, open_text, shown
+from elmo.text.lines import Source, format_source, open_text
 
 MAX_BYTES = 2 << 30  # JSON is held in memory whole, several times over
 NEARBY = 20  # characters that an offset may be wrong by: published ones are off by one or two
@@ -43,7 +43,7 @@ def each_question(
     ids: set[str] = set()
     for file in files_of(paths):
         n_read = 0
-        for passage in _passages(_json(_text(file, max_bytes), shown(file)), shown(file), tokenize):
+        for passage in _passages(_json(_text(file, max_bytes), format_source(file)), format_source(file), tokenize):
             for item, where in passage.questions:
                 n_read += 1
                 question = _question(item, where, passage, tokenize, counts=counts if is_labelled else None)
@@ -54,7 +54,7 @@ def each_question(
                 ids.add(question.id)
                 yield question
         if not n_read:
-            raise DataError(f"{shown(file)}:1: expected questions, found none")
+            raise DataError(f"{format_source(file)}:1: expected questions, found none")
 
 
 read_squad = listed(each_question)
@@ -84,14 +84,14 @@ def _text(file: Source, max_bytes: int) -> str:
         data = stream.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise DataError(
-            f"{shown(file)}: expected at most {max_bytes:,} bytes of JSON, found more; split the file"
+            f"{format_source(file)}: expected at most {max_bytes:,} bytes of JSON, found more; split the file"
         )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise DataError(
-            f"{shown(file)}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; convert the file"
+            f"{format_source(file)}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; convert the file"
         ) from error
 
 

@@ -2,10 +2,12 @@
 
 Three ideas, in reading order:
 
-- ``layer``: ``Features`` says which features a task uses; ``FeatureLayer`` is the module that computes them, with the
-  weights that the task learns (layer mixes, character convolution, tuned vectors, tuned biLM).
-- ``store``: ``FeatureStore`` holds the biLM, the static vectors and other encoders, and looks up what the layer needs.
+- ``layer``: ``Features`` says which features a task uses; ``FeatureLayer`` is the module that computes them,
+  with the weights that the task learns (layer mixes, character convolution, tuned vectors, tuned biLM).
+- ``store``: ``FeatureStore`` holds the biLM, the static vectors and other encoders, and looks up what the
+  layer needs.
 - ``cache``: ``FeatureCache`` keeps the layers of frozen encoders on disk.
 
-``encoders`` adapts ELMo and Hugging Face models to the cache; ``static`` reads GloVe, word2vec and fastText files.
+``encoders`` adapts ELMo and Hugging Face models to the cache; ``static`` reads GloVe, word2vec and fastText
+files.
 """

@@ -1,9 +1,9 @@
 """The feature cache: layers of frozen encoders, computed once and kept on disk in half precision.
 
-Each encoder has a folder of blocks. A block is a safetensors file with many sentences, written atomically. A sentence is
-identified by a hash of its words, so data sets share common sentences, and a killed run loses at most one block. The
-folder never grows beyond its limit: the least recently used blocks are removed first, and sentences that do not fit
-next to the blocks in use are computed each time.
+Each encoder has a folder of blocks. A block is a safetensors file with many sentences, written atomically. A
+sentence is identified by a hash of its words, so data sets share common sentences, and a killed run loses at
+most one block. The folder never grows beyond its limit: the least recently used blocks are removed first, and
+sentences that do not fit next to the blocks in use are computed each time.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class FeatureCache:
     def lookup(
         self, encoder: FeatureEncoder, sentences: Iterable[Words], *, show_progress: bool = False
     ) -> LayerLookup:
-        """Compute the layers of ``sentences`` that are not in the cache yet; return a function to look them up."""
+        """Compute the layers of ``sentences`` that are not cached yet; return a function that looks them up."""
         if self.folder is None:
             return encoder.layers
         items = {sentence_key(words): words for words in dict.fromkeys(sentences)}
@@ -266,7 +266,7 @@ class _CacheBlocks:
         return raw[start:end].view("<f2").reshape(-1, *self._shape)
 
     def drop_beyond(self, limit: int) -> None:
-        """Stop using blocks that do not fit into ``limit`` bytes; keep those with the best use of their size."""
+        """Stop using blocks that do not fit into ``limit`` bytes; keep those that are used most for their size."""
         if self.n_bytes <= limit:
             return
         n_used = dict.fromkeys(self.used, 0)

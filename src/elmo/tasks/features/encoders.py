@@ -29,14 +29,16 @@ class ElmoEncoder:
 
     def __init__(self, elmo: Elmo, *, start: Start = "zero") -> None:
         if isinstance(start, Carry):
-            raise ConfigError("start: expected zero or warm, found a carried state, which depends on the order of sentences")
+            raise ConfigError(
+                "start: expected zero or warm, found a carried state, which depends on the order of sentences"
+            )
         self.elmo = elmo
         self.start: Literal["zero", "warm"] = start
 
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the weights and of a warm start; computed on first use, because it takes time."""
-        from elmo.jobs.run import compute_fingerprint
+        from elmo.jobs.sharded import compute_fingerprint
 
         return compute_fingerprint(self.elmo, start=self.start)
 
@@ -62,7 +64,7 @@ class ElmoEncoder:
 
 
 class TransformerEncoder:
-    """The last hidden states of a transformers or sentence-transformers model, averaged over the pieces of a word.
+    """The last hidden states of a transformers model, averaged over the pieces of each word.
 
     A sentence that is longer than the maximum length of the model is split into windows that do not overlap.
     """
@@ -164,15 +166,15 @@ def match_encoders(
     if len(encoders) != len(expected):
         listed = f" ({', '.join(map(str, names))})" if expected and None not in names else ""
         raise ConfigError(
-            f"{subject}: trained with {len(expected)} other encoders in addition to ELMo{listed}; expected the "
-            f"same encoders, found {len(encoders)}"
+            f"{subject}: trained with {len(expected)} other encoders{listed}; expected the same "
+            f"encoders, found {len(encoders)}"
         )
     for (key, name), encoder in zip(expected, encoders, strict=True):
         if encoder.key != key:
             raise ConfigError(
                 f"{subject}: trained with the encoder {name or _short(key)} ({_short(key)}), found "
-                f"{getattr(encoder, 'name', None) or 'another encoder'} ({_short(encoder.key)}), which is different "
-                "or has changed; use --also to give the original encoder"
+                f"{getattr(encoder, 'name', None) or 'another encoder'} ({_short(encoder.key)}), which is "
+                "different or has changed; use --also to give the original encoder"
             )
     return tuple(encoders)
 
@@ -182,7 +184,8 @@ def _load_encoder(name: str, subject: str) -> TransformerEncoder:
         return TransformerEncoder(name)
     except ConfigError as error:
         raise ConfigError(
-            f"{subject}: cannot load the encoder that it was trained with; use --also to give its location: {error}"
+            f"{subject}: cannot load the encoder that it was trained with; "
+            f"use --also to give its location: {error}"
         ) from error
 
 
@@ -199,7 +202,7 @@ def _first_position(model: Any) -> int:
 
 
 def _digest(model: Any, tokenizer: Any, longest: int) -> str:
-    """Hash everything that vectors depend on; call it before the tokenizer is used, which changes its state."""
+    """Hash everything that vectors depend on; call this before the tokenizer is used, as use changes it."""
     config = model.config.to_diff_dict()  # defaults change with the version of transformers
     for name in ("_name_or_path", "transformers_version", "dtype", "torch_dtype"):
         config.pop(name, None)

@@ -1,7 +1,8 @@
 """The feature layer: computes [x; ELMo] for the input of a head and ELMo for its output.
 
-``Features`` are the options. A ``FeatureBatch`` holds what was looked up for a batch of sentences; ``FeatureLayer`` turns
-it into vectors with the weights that a task learns. ``TaskNetwork`` joins a feature layer and a head.
+``Features`` are the options. A ``FeatureBatch`` holds what was looked up for a batch of sentences;
+``FeatureLayer`` turns it into vectors with the weights that a task learns. ``TaskNetwork`` joins a feature
+layer and a head.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from elmo.model.bilm import BiLm
     from elmo.tasks.features.static import StaticVectors
     from elmo.tasks.features.store import FeatureLookup
-    from elmo.text.ids import CharBatch
+    from elmo.text.ids import IdBatch
 
 ElmoPosition = Literal["none", "input", "output", "both"]
 
@@ -42,7 +43,8 @@ class Features:
         top_only: Use the top layer only instead of a learned mix of all layers.
         layer_norm: Normalize each layer before mixing.
         dropout: Dropout on the ELMo vectors, as in the paper.
-        mix_penalty: λ of the penalty λ‖w‖² on the mix weights; a large value makes all layers equally important.
+        mix_penalty: λ of the penalty λ‖w‖² on the mix weights; a large value makes all layers equally
+            important.
         is_bilm_tuned: Train the biLM together with the task.
         is_static_tuned: Train the static vectors together with the task.
         characters: Width of the character-based word vectors; 0 turns them off.
@@ -70,7 +72,9 @@ class Features:
         if self.elmo == "none":
             for name in ("top_only", "layer_norm", "is_bilm_tuned"):
                 if getattr(self, name):
-                    raise ConfigError(f"{name} needs ELMo, but elmo is 'none'; set elmo to input, output or both")
+                    raise ConfigError(
+                        f"{name} needs ELMo, but elmo is 'none'; set elmo to input, output or both"
+                    )
 
     @property
     def has_elmo(self) -> bool:
@@ -96,7 +100,7 @@ class FeatureBatch:
     static: Tensor | None = None  # (batch, time): rows of the table
     characters: CharacterIds | None = None
     layers: Tensor | None = None  # (batch, layer, time, width)
-    ids: CharBatch | None = None  # input of a tuned biLM: (batch, time + 2, char)
+    ids: IdBatch | None = None  # input of a tuned biLM: (batch, time + 2, char)
     others: tuple[Tensor, ...] = ()  # (batch, time, width) each
 
 
@@ -118,11 +122,15 @@ class FeatureLayer(nn.Module):
         self.characters = CharacterVectors(features.characters) if features.characters else None
         has_input, has_output = (features.elmo in (position, "both") for position in ("input", "output"))
         if features.has_elmo and not widths.elmo:
-            raise ConfigError(f"elmo is {features.elmo!r}, but no biLM was given; pass a model or set elmo to none")
+            raise ConfigError(
+                f"elmo is {features.elmo!r}, but no biLM was given; pass a model or set elmo to none"
+            )
         self.bilm = bilm if features.is_bilm_tuned else None
         self.input_mix = self._build_mix(widths.n_layers) if has_input else None
         self.output_mix = self._build_mix(widths.n_layers) if has_output else None
-        width = widths.static[1] + features.characters + sum(widths.others) + (widths.elmo if has_input else 0)
+        width = (
+            widths.static[1] + features.characters + sum(widths.others) + (widths.elmo if has_input else 0)
+        )
         if not width:
             raise ConfigError(
                 "a task needs word vectors at its input: use static vectors, characters, or ELMo at the input"
@@ -163,7 +171,7 @@ class FeatureLayer(nn.Module):
     def _layers(self, batch: FeatureBatch) -> Layers:
         if self.bilm is None:
             return Layers(cast("Tensor", batch.layers), batch.mask, has_boundaries=False)
-        ids = cast("CharBatch", batch.ids)
+        ids = cast("IdBatch", batch.ids)
         chars, words = (
             None if array is None else torch.from_numpy(array) for array in (ids.char_ids, ids.word_ids)
         )
@@ -207,8 +215,8 @@ def _build_table(
 class TunedTable(nn.Module):
     """A table of vectors of which only some ``rows`` (tuned,) are learned.
 
-    Learning all rows of a large table takes an optimizer longer than everything else, although most rows never
-    change. The state dict has one ``weight``, the same as that of ``nn.Embedding``.
+    Learning all rows of a large table takes an optimizer longer than everything else, although most rows
+    never change. The state dict has one ``weight``, the same as that of ``nn.Embedding``.
     """
 
     weight: Tensor

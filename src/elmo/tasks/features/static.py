@@ -1,7 +1,7 @@
 """Read static word vectors: GloVe, word2vec and fastText files.
 
-Text files (with or without a first line of two numbers) and the binary format of word2vec, plain or compressed. The
-files list frequent words first, so a limit on the number of words keeps the frequent ones.
+Text files (with or without a first line of two numbers) and the binary format of word2vec, plain or
+compressed. The files list frequent words first, so a limit on the number of words keeps the frequent ones.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _open_bytes(path: Path) -> Iterator[io.BufferedIOBase | BinaryIO]:
 
 
 def _read_binary(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:
-    """Read word2vec's binary format: a line "words width", then for each word its text, a space, its numbers."""
+    """Read the binary format of word2vec: a line "words width", then word, space and numbers, repeated."""
     try:
         with _open_bytes(path) as stream:
             n_words, width = (int(part) for part in stream.readline(100).split())
@@ -160,7 +160,8 @@ def _read_binary(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:
                     vector = np.frombuffer(raw, "<f4").astype(np.float32)
                     if not np.isfinite(vector).all():
                         raise DataError(
-                            f"{format_path(path)}: word {index + 1}: the vector of {word[:40]!r} has non-finite numbers"
+                            f"{format_path(path)}: word {index + 1}: "
+                            f"the vector of {word[:40]!r} has non-finite numbers"
                         )
                     yield word, vector
     except DAMAGED_FILE_ERRORS as error:
@@ -173,7 +174,9 @@ def _split_records(
     """Split a stream into words and the bytes of their vectors, reading large chunks."""
     buffer, start = b"", 0
     for _ in range(n_words):
-        while (end := buffer.find(b" ", start, start + _MAX_WORD_BYTES)) < 0 or end + 1 + n_bytes > len(buffer):
+        while (end := buffer.find(b" ", start, start + _MAX_WORD_BYTES)) < 0 or end + 1 + n_bytes > len(
+            buffer
+        ):
             if end < 0 and len(buffer) - start >= _MAX_WORD_BYTES:
                 raise ValueError("expected a word followed by a space")
             chunk = stream.read(_CHUNK_BYTES)

@@ -2,6 +2,7 @@
 
 - ``task``: the protocol ``Task`` that every kind implements, and ``Labels``.
 - ``options``: types and ranges of options, for kinds, plans and ``--set``.
-- ``tagging``, ``classification``, ``entailment``, ``similarity``, ``answers``, ``roles``, ``coreference``: the kinds.
+- ``tagging``, ``classification``, ``entailment``, ``similarity``, ``answers``, ``roles``, ``coreference``:
+  the kinds.
 - ``registry``: kinds by name, and ``read_examples``, which reads the files of a kind.
 """

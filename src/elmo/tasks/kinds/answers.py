@@ -28,7 +28,8 @@ class AnswersOptions:
         hidden_width: Width of the hidden states.
         dropout: Dropout inside the network.
         max_length: Maximum length of an answer in tokens.
-        by_character: Compare characters as in CMRC 2018, not words as in SQuAD; None decides by the gold answers.
+        by_character: Compare characters as in CMRC 2018, not words as in SQuAD; None decides by the gold
+            answers.
     """
 
     hidden_width: int = 90
@@ -95,9 +96,7 @@ class Answers:
             passages, questions, is_start=is_start, is_end=is_end, rows=rows
         )
 
-    def predict(
-        self, head: nn.Module, embed: Embed, examples: Sequence[Question]
-    ) -> list[PredictedAnswer]:
+    def predict(self, head: nn.Module, embed: Embed, examples: Sequence[Question]) -> list[PredictedAnswer]:
         """Predict the most probable answers, as they are written in the passage."""
         passages, questions, rows = _embed_examples(embed, examples)
         best_spans = cast("AnswersHead", head).predict(
@@ -116,9 +115,7 @@ class Answers:
                     f"{at(example.place)}question {example.id[:40]!r}: expected an answer, found none"
                 )
 
-    def score(
-        self, examples: Sequence[Question], predictions: Sequence[PredictedAnswer]
-    ) -> dict[str, float]:
+    def score(self, examples: Sequence[Question], predictions: Sequence[PredictedAnswer]) -> dict[str, float]:
         """Compute F1 and exact match by the rules of SQuAD, or of CMRC 2018 if most gold answers are Chinese.
 
         SQuAD splits words at spaces, so that a Chinese answer would count as a single word. The option
@@ -146,7 +143,7 @@ class Answers:
 def _embed_examples(
     embed: Embed, examples: Sequence[Question]
 ) -> tuple[FeatureVectors, FeatureVectors, Tensor]:
-    """Compute the features of each passage once, those of the questions, and the passage row of each question."""
+    """Return features of the unique passages, features of the questions, and the passage of each question."""
     passages, rows = unique_rows(example.passage for example in examples)
     return embed(passages), embed([example.question for example in examples]), torch.tensor(rows)
 

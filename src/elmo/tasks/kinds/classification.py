@@ -13,6 +13,7 @@ from elmo.errors import ConfigError, DataError
 from elmo.tasks.data.examples import LabelledText, TextPair, at
 from elmo.tasks.heads.classifiers import BiattentiveHead, FinalLayers, LinearHead
 from elmo.tasks.heads.layers import FeatureWidths
+from elmo.tasks.kinds.options import OPTIONAL, check_options, saved_options
 from elmo.tasks.kinds.task import Embed, Labels
 from elmo.tasks.scores.labels import label_scores
 
@@ -70,7 +71,9 @@ class Classification:
     options: ClassificationOptions = ClassificationOptions()
 
     @classmethod
-    def from_examples(cls, train: Sequence[LabelledText], options: ClassificationOptions | None = None) -> Self:
+    def from_examples(
+        cls, train: Sequence[LabelledText], options: ClassificationOptions | None = None
+    ) -> Self:
         """Create the task that these training examples define."""
         labels = Labels.collect(map(gold_label, train), what="labels")
         return cls(labels, options or ClassificationOptions())

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from elmo.errors import DataError
 from elmo.tasks.data.examples import Document, Span, Words, at
 from elmo.tasks.heads.coreference import CoreferenceHead, Sentences
-from elmo.tasks.heads.layers import SentenceGroups, FeatureWidths
+from elmo.tasks.heads.layers import FeatureWidths, SentenceGroups
 from elmo.tasks.kinds.options import OPTIONAL, check_options, saved_options
 from elmo.tasks.kinds.task import Embed
 from elmo.tasks.scores.coreference import check_extra, coreference_scores
@@ -120,13 +120,13 @@ class Coreference:
             for part in split_document(example, MAX_TRAINED_TOKENS):
                 features = embed_document(embed, part.text)
                 losses.append(
-                    cast("CoreferenceHead", head).loss(features, _gold_clusters(part), speakers=_speakers(part))
+                    cast("CoreferenceHead", head).loss(
+                        features, _gold_clusters(part), speakers=_speakers(part)
+                    )
                 )
         return torch.stack(losses).mean()
 
-    def predict(
-        self, head: nn.Module, embed: Embed, examples: Sequence[Document]
-    ) -> list[PredictedClusters]:
+    def predict(self, head: nn.Module, embed: Embed, examples: Sequence[Document]) -> list[PredictedClusters]:
         """Predict the clusters of each document."""
         predictions = []
         for example in examples:

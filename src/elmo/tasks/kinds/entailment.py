@@ -62,9 +62,7 @@ class Entailment:
         first, second = (embed([example.sentences[k] for example in examples]) for k in (0, 1))
         return cast("EsimHead", head).loss(first, second, labels)
 
-    def predict(
-        self, head: nn.Module, embed: Embed, examples: Sequence[TextPair]
-    ) -> list[PredictedLabel]:
+    def predict(self, head: nn.Module, embed: Embed, examples: Sequence[TextPair]) -> list[PredictedLabel]:
         """Predict the label of each pair."""
         first, second = (embed([example.sentences[k] for example in examples]) for k in (0, 1))
         return name_labels(self.labels, cast("EsimHead", head).predict(first, second))

@@ -1,8 +1,8 @@
 """Types and ranges of task options.
 
-Every kind uses the same option names for the same things, so that the name of an option determines its range: dropout is
-a fraction, widths, lengths and counts are integers from 1. Options may come from Python, from a plan of ``elmo evidence``
-or from ``--set TABLE.NAME=VALUE``; types are checked here for all of them.
+Every kind uses the same option names for the same things, so that the name of an option determines its range:
+dropout is a fraction, widths, lengths and counts are integers from 1. Options may come from Python, from a
+plan of ``elmo evidence`` or from ``--set TABLE.NAME=VALUE``; types are checked here for all of them.
 """
 
 from __future__ import annotations

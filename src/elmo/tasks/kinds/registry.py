@@ -1,4 +1,4 @@
-"""The kinds of tasks by name, and the readers of their files."""
+"""The kinds of tasks by name, and how their examples are read from files or from text."""
 
 from __future__ import annotations
 
@@ -8,13 +8,23 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from elmo.errors import ConfigError
+from elmo.embed.find import parse_mark
+from elmo.errors import ConfigError, DataError
 from elmo.tasks.data.coreference import each_document
-from elmo.tasks.data.files import WHITESPACE, Tokenize
+from elmo.tasks.data.examples import (
+    Document,
+    LabelledText,
+    Place,
+    Predicate,
+    Question,
+    TaggedSentence,
+    TextPair,
+)
+from elmo.tasks.data.files import WHITESPACE, Tokenize, tokens_of, words_of
 from elmo.tasks.data.roles import each_predicate
 from elmo.tasks.data.squad import each_question
 from elmo.tasks.data.tagging import each_tagged
-from elmo.tasks.data.texts import each_pair, each_text
+from elmo.tasks.data.texts import each_pair, each_text, with_marks
 from elmo.tasks.kinds.answers import Answers, AnswersOptions
 from elmo.tasks.kinds.classification import Classification, ClassificationOptions
 from elmo.tasks.kinds.coreference import Coreference, CoreferenceOptions
@@ -22,6 +32,7 @@ from elmo.tasks.kinds.entailment import Entailment, EntailmentOptions
 from elmo.tasks.kinds.roles import Roles, RolesOptions
 from elmo.tasks.kinds.similarity import Similarity, SimilarityOptions
 from elmo.tasks.kinds.tagging import Tagging, TaggingOptions
+from elmo.text.sentences import split_sentences
 
 KINDS: dict[str, tuple[type[Any], type[Any]]] = {  # the class of the task, and that of its options
     Tagging.kind: (Tagging, TaggingOptions),
@@ -43,6 +54,10 @@ _READERS: dict[str, tuple[Callable[..., Iterator[Any]], frozenset[str]]] = {  # 
     "roles": (each_predicate, frozenset({"file_format", "target"})),
     "coreference": (each_document, frozenset({"tokenize"})),
 }
+PREDICATE_HINT = (
+    "roles belong to a predicate: mark it, --text 'They [[lent]] money .', or give columns word, tag, "
+    "lemma, roleset with - for words that are not predicates"
+)
 _COUNTED = ("entailment", "similarity", "answers")  # their readers count the examples that they skip
 
 
@@ -121,6 +136,56 @@ def _reader_options(kind: str, *, tokenize: Tokenize, options: Mapping[str, Any]
     values = {name: value for name, value in (options or {}).items() if value is not None}
     if unknown := sorted(set(values) - known):
         raise ConfigError(
-            f"the reader of {kind} has no option {unknown[0]!r}; it has: {', '.join(sorted(known - {'tokenize'}))}"
+            f"the reader of {kind} has no option {unknown[0]!r}; "
+            f"it has: {', '.join(sorted(known - {'tokenize'}))}"
         )
     return values | ({"tokenize": tokenize} if "tokenize" in known else {})
+
+
+def examples_from_text(
+    kind: str, texts: Sequence[str], *, question: str | None, passage: str | None, tokenize: Tokenize
+) -> list[Any]:
+    """Return unlabeled examples from raw text; ``question`` and ``passage`` are for answers."""
+
+    def words(text: str, number: int, tokenize: Tokenize = tokenize) -> tuple[str, ...]:
+        return words_of(text, tokenize, what="text", place=Place("--text", number))
+
+    numbered = list(enumerate(texts, start=1))
+    if (kind == "answers") != (question is not None):
+        inputs = "--question and --passage" if kind == "answers" else "--text or FILE"
+        raise ConfigError(f"a model of {kind} needs {inputs}")
+    if question is not None and passage is not None:
+        return [_question(question, passage, tokenize)]
+    if kind in ("entailment", "similarity"):
+        if len(texts) != 2:
+            raise ConfigError(f"a model of {kind} needs two texts, found {len(texts)}; give --text twice")
+        return [TextPair(words(texts[0], 1), words(texts[1], 2), None)]
+    if kind == "roles":
+        return [_marked_predicate(text, number, tokenize) for number, text in numbered]
+    if kind == "coreference":
+        sentences = {n: [words(text[i:j], n) for i, j in split_sentences(text)] for n, text in numbered}
+        return [Document(f"text {n}", tuple(sentences[n]) or (words(text, n),), None) for n, text in numbered]
+    if kind == "classification":
+        return [LabelledText(words(text, n, with_marks(tokenize)), None) for n, text in numbered]
+    return [TaggedSentence(words(text, n), None) for n, text in numbered]
+
+
+def _question(question: str, passage: str, tokenize: Tokenize) -> Question:
+    place = Place("--passage", 1)
+    words_of(passage, tokenize, what="passage", place=place)
+    tokens = tokens_of(passage, tokenize)
+    if tokens.offsets is None:
+        raise ConfigError("--tokenizer: expected a tokenizer that does not change characters of the passage")
+    words = words_of(question, tokenize, what="question", place=Place("--question", 1))
+    return Question("1", words, tokens.tokens, passage, tokens.offsets, (), (), place)
+
+
+def _marked_predicate(text: str, number: int, tokenize: Tokenize) -> Predicate:
+    """Return a sentence whose predicate is marked like ``[[this]]``."""
+    plain, span = parse_mark(text, number)
+    tokens = tokens_of(plain, tokenize)
+    offsets = enumerate(tokens.offsets or ())
+    inside = [k for k, (begin, end) in offsets if span and begin < span[1] and end > span[0]]
+    if not inside:
+        raise DataError(f"text {number}: expected a marked predicate, found none; {PREDICATE_HINT}")
+    return Predicate(tokens.tokens, inside[0], None)

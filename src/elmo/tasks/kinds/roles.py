@@ -106,9 +106,7 @@ class Roles:
             self._tag_ids[key] = tuple(map(self.labels.id_of, tags_of(*key, "IOB2")))
         return self._tag_ids[key]
 
-    def predict(
-        self, head: nn.Module, embed: Embed, examples: Sequence[Predicate]
-    ) -> list[PredictedRoles]:
+    def predict(self, head: nn.Module, embed: Embed, examples: Sequence[Predicate]) -> list[PredictedRoles]:
         """Predict the roles of each predicate."""
         sentences, rows = unique_rows(example.words for example in examples)
         predicates = torch.tensor([example.predicate for example in examples])
@@ -126,13 +124,12 @@ class Roles:
         roles = [(span.label, example.place) for example in examples for span in _gold_roles(example)]
         known.check(roles, what="roles")
 
-    def score(
-        self, examples: Sequence[Predicate], predictions: Sequence[PredictedRoles]
-    ) -> dict[str, float]:
+    def score(self, examples: Sequence[Predicate], predictions: Sequence[PredictedRoles]) -> dict[str, float]:
         """Compute precision, recall and F1 over spans with roles; spans of the predicate are not counted.
 
-        Each span counts with its own label: the continuation of an argument, such as C-ARG1, is a separate span.
-        The scorer of CoNLL-2005 joins it with its ARG1, so the numbers differ for arguments with several parts.
+        Each span counts with its own label: the continuation of an argument, such as C-ARG1, is a separate
+        span. The scorer of CoNLL-2005 joins it with its ARG1, so the numbers differ for arguments with
+        several parts.
         """
         overall = span_scores(
             [_without_predicate(_gold_roles(example)) for example in examples],

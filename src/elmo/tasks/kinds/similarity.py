@@ -86,9 +86,7 @@ class Similarity:
         first, second = (embed([example.sentences[k] for example in examples]) for k in (0, 1))
         return cast("SimilarityHead", head).loss(first, second, scores)
 
-    def predict(
-        self, head: nn.Module, embed: Embed, examples: Sequence[TextPair]
-    ) -> list[PredictedScore]:
+    def predict(self, head: nn.Module, embed: Embed, examples: Sequence[TextPair]) -> list[PredictedScore]:
         """Predict the expected score of each pair."""
         first, second = (embed([example.sentences[k] for example in examples]) for k in (0, 1))
         return [
@@ -100,8 +98,8 @@ class Similarity:
         outside = [example for example in examples if not self.low <= _gold_score(example) <= self.high]
         if outside:
             _log.warning(
-                "%s%d of %d scores are outside the learned scale %d..%d, for example %g; they are never predicted",
-                at(outside[0].place), len(outside), len(examples), self.low, self.high, _gold_score(outside[0]),
+                "%s%d of %d scores are outside the learned scale %d..%d, for example %g, and never predicted",
+                at(outside[0].place), len(outside), len(examples), self.low, self.high, outside[0].score,
             )  # fmt: skip
 
     def score(self, examples: Sequence[TextPair], predictions: Sequence[PredictedScore]) -> dict[str, float]:

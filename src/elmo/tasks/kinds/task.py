@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
@@ -97,7 +97,9 @@ class Labels:
         unique = tuple(sorted(set(names)))
         if len(unique) < at_least:
             shown = ", ".join(unique) or "none"
-            raise DataError(f"expected at least {at_least} different {what} in the training data, found {shown}")
+            raise DataError(
+                f"expected at least {at_least} different {what} in the training data, found {shown}"
+            )
         return cls(unique)
 
     def __len__(self) -> int:
@@ -120,6 +122,22 @@ class Labels:
         if n_unseen == 1:
             text = f"1 {what.removesuffix('s')} was not seen in training: {shown}; it is never predicted"
         else:
-            which = f"all {shown}" if len(unseen) == 1 else f"{len(unseen)} different ones, for example {shown}"
+            which = (
+                f"all {shown}" if len(unseen) == 1 else f"{len(unseen)} different ones, for example {shown}"
+            )
             text = f"{n_unseen:,} {what} were not seen in training ({which}); they are never predicted"
         _log.warning("%s%s", at(place), text)
+
+
+_OLD_NAMES = {"LabeledText": "LabelledText"}
+
+
+def example_key(example: Any) -> bytes:
+    """Return the content of an example, without its file position, to identify the data of a run.
+
+    It uses the names of the first version, so that checkpoints and results of older runs stay valid.
+    """
+    *content, _ = fields(example)  # the position is the last field
+    values = ", ".join(f"{entry.name}={getattr(example, entry.name)!r}" for entry in content)
+    name = type(example).__name__
+    return f"{_OLD_NAMES.get(name, name)}({values}, place=None)".encode("utf-8", "surrogatepass")

@@ -19,8 +19,8 @@ import pytest
 from elmo.embed.elmo import Elmo
 from elmo.errors import OutputError
 from elmo.formats import native
-from elmo.jobs.plan import read_manifest
-from elmo.lexicon.build_index import ANEW, IndexJob, build_index
+from elmo.jobs.manifest import read_manifest
+from elmo.lexicon.indexing import REBUILD, IndexJob, build_index
 from elmo.lexicon.index import MANIFEST, Index
 from elmo.lexicon.neighbors import ApproximateIndex
 from tests.formats.tiny import tiny_model
@@ -32,8 +32,8 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from elmo.embed.elmo import Elmo
-from elmo.jobs.plan import read_manifest
-from elmo.lexicon.build_index import IndexJob, build_index
+from elmo.jobs.manifest import read_manifest
+from elmo.lexicon.indexing import IndexJob, build_index
 job = IndexJob(("-",), Path("usages"), shard_tokens=12, dtype="float32", restart=sys.argv[1:] == ["restart"])
 build_index(job, Elmo.from_pretrained("model"))
 """
@@ -75,7 +75,7 @@ def test_a_restart_ends_with_the_bytes_of_a_new_index(job: IndexJob, elmo: Elmo,
 def test_a_full_disk_leaves_the_old_index_and_one_line(job: IndexJob, elmo: Elmo, long: IndexJob) -> None:
     build_index(job, elmo)
     before = contents(job.out)
-    with files_of_at_most(8192), pytest.raises(OutputError, match="the old index is as it was") as caught:
+    with files_of_at_most(8192), pytest.raises(OutputError, match="the old index is unchanged") as caught:
         build_index(long, elmo)
     assert os.strerror(errno.EFBIG) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -112,7 +112,7 @@ def test_a_graph_that_finds_no_room_leaves_the_older_one(job: IndexJob, elmo: El
 def test_inputs_within_the_old_index_are_refused(job: IndexJob, elmo: Elmo) -> None:
     build_index(job, elmo)
     before = contents(job.out)
-    with pytest.raises(OutputError, match="is one of the inputs"):
+    with pytest.raises(OutputError, match="contains input files"):
         build_index(replace(job, inputs=(str(job.out / "words.tsv"),), restart=True), elmo)
     assert contents(job.out) == before
 
@@ -129,14 +129,14 @@ def test_killed_while_files_are_moved_it_has_one_whole_index_in_the_end(
     for n_moved in (None, *range(len(moved) + 1)):
         shutil.rmtree(job.out)
         shutil.copytree(old, job.out)
-        shutil.copytree(new, job.out / ANEW)
+        shutil.copytree(new, job.out / REBUILD)
         if n_moved is not None:
             (job.out / MANIFEST).unlink()
             for name in moved[:n_moved]:
-                (job.out / ANEW / name).replace(job.out / name)
+                (job.out / REBUILD / name).replace(job.out / name)
         build_index(replace(long, restart=False), elmo)
         assert contents(job.out) == expected, n_moved
-        assert not (job.out / ANEW).exists()
+        assert not (job.out / REBUILD).exists()
 
 
 @pytest.fixture
@@ -195,11 +195,11 @@ def test_killed_in_the_middle_it_goes_on_or_leaves_the_old_one(
     assert contents(out) == expected
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
-    process = start("restart", until=lambda: is_begun(out / ANEW))
+    process = start("restart", until=lambda: is_begun(out / REBUILD))
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert len(Index(out)) == len(Index(tmp_path / "whole"))  # still the old one
     shorter = LINES[:20]
     build(replace(job, restart=True), shorter)
-    assert not (out / ANEW).exists()
+    assert not (out / REBUILD).exists()
     assert len(Index(out).usages("bank")) == len(shorter)

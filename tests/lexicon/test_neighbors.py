@@ -8,10 +8,9 @@ import pytest
 
 from elmo import ConfigError, DataError, MissingExtraError
 from elmo.embed.elmo import Elmo
-from elmo.lexicon import neighbors as approximate
-from elmo.lexicon.build_index import IndexJob, build_index
+from elmo.lexicon.indexing import IndexJob, build_index
 from elmo.lexicon.index import Index
-from elmo.lexicon.neighbors import ApproximateIndex, neighbours
+from elmo.lexicon.neighbors import ApproximateIndex, find_neighbors
 from tests.embed.sentences import tiny_elmo
 
 QUERY = "he sat by the [[bank]] of a river ."
@@ -20,19 +19,19 @@ QUERY = "he sat by the [[bank]] of a river ."
 def test_they_come_by_falling_cosine_from_sentences_that_differ(job: IndexJob, elmo: Elmo) -> None:
     text = Path(job.inputs[0])
     text.write_text(text.read_text("utf-8") * 3, encoding="utf-8")  # every sentence three times
-    (found,) = neighbours(elmo, build_index(job, elmo), [QUERY], k=8)
+    (found,) = find_neighbors(elmo, build_index(job, elmo), [QUERY], k=8)
     assert found.usage.parts() == ("he sat by the ", "bank", " of a river .")
-    cosines = [one.similarity for one in found.found]
+    cosines = [one.similarity for one in found.items]
     assert len(cosines) == 8
     assert cosines == sorted(cosines, reverse=True)
-    shown = [(one.usage.sentence.tokens, one.usage.begin) for one in found.found]
+    shown = [(one.usage.sentence.tokens, one.usage.begin) for one in found.items]
     assert len(set(shown)) == 8
 
 
-def test_a_sentence_is_no_neighbour_of_itself(index: Index, elmo: Elmo) -> None:
-    (found,) = neighbours(elmo, index, ["I sat by the [[bank]] of the river ."], k=50)
-    assert all(one.usage.sentence.tokens[0] != "I" or one.usage.begin != 4 for one in found.found)
-    assert found.found[0].similarity < 0.9999
+def test_a_sentence_is_not_a_neighbor_of_itself(index: Index, elmo: Elmo) -> None:
+    (found,) = find_neighbors(elmo, index, ["I sat by the [[bank]] of the river ."], k=50)
+    assert all(one.usage.sentence.tokens[0] != "I" or one.usage.begin != 4 for one in found.items)
+    assert found.items[0].similarity < 0.9999
 
 
 def test_a_sentence_that_stands_there_a_thousand_times_hides_no_other(job: IndexJob, elmo: Elmo) -> None:
@@ -40,25 +39,25 @@ def test_a_sentence_that_stands_there_a_thousand_times_hides_no_other(job: Index
     text.write_text("the bank\n" * 1000 + text.read_text("utf-8"), encoding="utf-8")
     index = build_index(replace(job, shard_tokens=500), elmo)
     for among in ("all", "same"):
-        (found,) = neighbours(elmo, index, ["a [[bank]]"], k=5, among=among)
-        assert len(found.found) == 5
+        (found,) = find_neighbors(elmo, index, ["a [[bank]]"], k=5, among=among)
+        assert len(found.items) == 5
 
 
 def test_only_the_same_word_or_only_others(index: Index, elmo: Elmo) -> None:
-    (same,) = neighbours(elmo, index, [QUERY], among="same")
-    assert {one.usage.word.lower() for one in same.found} == {"bank"}
-    assert len(same.found) == 5
-    (others,) = neighbours(elmo, index, [QUERY], among="others", k=100)
-    assert "bank" not in {one.usage.word.lower() for one in others.found}
-    (missing,) = neighbours(elmo, index, ["the [[sea]]"], among="same")
-    assert missing.found == ()
+    (same,) = find_neighbors(elmo, index, [QUERY], among="same")
+    assert {one.usage.word.lower() for one in same.items} == {"bank"}
+    assert len(same.items) == 5
+    (others,) = find_neighbors(elmo, index, [QUERY], among="others", k=100)
+    assert "bank" not in {one.usage.word.lower() for one in others.items}
+    (missing,) = find_neighbors(elmo, index, ["the [[sea]]"], among="same")
+    assert missing.items == ()
 
 
 def test_several_sentences_give_what_each_gives_alone(index: Index, elmo: Elmo) -> None:
     sentences = [QUERY, "the [[river]] rose", "[[money]]"]
-    together = neighbours(elmo, index, sentences, k=3)
+    together = find_neighbors(elmo, index, sentences, k=3)
     for sentence, found in zip(sentences, together, strict=True):
-        (alone,) = neighbours(elmo, index, [sentence], k=3)
+        (alone,) = find_neighbors(elmo, index, [sentence], k=3)
         assert alone.to_json() == found.to_json()
 
 
@@ -80,39 +79,39 @@ def test_an_approximate_index_finds_nearly_all_and_measures_exactly(
     for one, two in pairs:
         cosines = {near.number: near.similarity for near in one}
         assert all(cosines.get(near.number, near.similarity) == near.similarity for near in two)
-    found = neighbours(elmo, index, [f"{words[0]} [[{words[1]}]] {words[2]}"], k=3, is_approximate=True)
-    assert len(found[0].found) == 3
+    found = find_neighbors(elmo, index, [f"{words[0]} [[{words[1]}]] {words[2]}"], k=3, approximate=True)
+    assert len(found[0].items) == 3
 
 
 def test_an_approximate_index_that_is_missing_or_not_its_own_is_told(
     index: Index, elmo: Elmo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("usearch")
-    with pytest.raises(DataError, match=r"has no approximate index; make one: elmo index … --approximate"):
-        neighbours(elmo, index, [QUERY], is_approximate=True)
+    with pytest.raises(DataError, match=r"no approximate index; build one with: elmo index … --approximate"):
+        find_neighbors(elmo, index, [QUERY], approximate=True)
     ApproximateIndex.build(index)
     (index.folder / "approximate.usearch").write_bytes(b"no graph" * 100)
     with pytest.raises(DataError, match=r"approximate\.usearch: (cannot be read|belongs to another)"):
-        neighbours(elmo, index, [QUERY], is_approximate=True)
+        find_neighbors(elmo, index, [QUERY], approximate=True)
     monkeypatch.setitem(__import__("sys").modules, "usearch.index", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'pyelmo\[approximate\]'"):
-        approximate.ApproximateIndex.build(index)
+        ApproximateIndex.build(index)
 
 
 def test_an_approximate_index_of_an_older_index_is_refused(job: IndexJob, elmo: Elmo) -> None:
     pytest.importorskip("usearch")
     ApproximateIndex.build(build_index(job, elmo))
     anew = build_index(replace(job, layers="top", restart=True), elmo)
-    with pytest.raises(DataError, match="the index was made anew since"):
+    with pytest.raises(DataError, match="older than the index"):
         ApproximateIndex.open(anew)
 
 
 def test_what_makes_no_sense_is_refused(index: Index, elmo: Elmo) -> None:
     with pytest.raises(ConfigError, match="among must be all, same or others, not 'none'"):
-        neighbours(elmo, index, [QUERY], among="none")  # pyright: ignore[reportArgumentType]
+        find_neighbors(elmo, index, [QUERY], among="none")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="k must be at least 1"):
-        neighbours(elmo, index, [QUERY], k=0)
-    with pytest.raises(ConfigError, match="made with another model"):
-        neighbours(tiny_elmo(seed=1), index, [QUERY])
-    with pytest.raises(DataError, match="sentence 2: which word is meant"):
-        neighbours(elmo, index, [QUERY, "no mark"])
+        find_neighbors(elmo, index, [QUERY], k=0)
+    with pytest.raises(ConfigError, match="built with another model"):
+        find_neighbors(tiny_elmo(seed=1), index, [QUERY])
+    with pytest.raises(DataError, match="sentence 2: no word is marked"):
+        find_neighbors(elmo, index, [QUERY, "no mark"])

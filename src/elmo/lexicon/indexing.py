@@ -22,19 +22,21 @@ import numpy as np
 
 from elmo.engine.batches import Group, split_batches
 from elmo.errors import ConfigError, DataError, OutputError
-from elmo.jobs.plan import EmbedJob, OutputFiles, Progress, ShardRecord, encode, read_manifest
-from elmo.jobs.run import ShardedRun, compute_fingerprint
+from elmo.jobs.manifest import OutputFiles, ShardRecord, read_manifest
+from elmo.jobs.plan import EmbedJob, Progress, encode_sentences
 from elmo.jobs.shard import Layout
+from elmo.jobs.sharded import ShardedRun, compute_fingerprint
 from elmo.lexicon.index import MANIFEST, SHARDS, VERSION, WORDS, Index, UsageShard, UsedSentence
 from elmo.lexicon.usages import Reservoir, Vectors, WordFilter, entry_key
 from elmo.storage.atomic import atomic_file, cannot_write, hold_lock, sync
 from elmo.storage.checksums import sha256
 from elmo.storage.files import format_path
-from elmo.text.lines import escaped
-from elmo.text.reader import ErrorPolicy, InputFormat, Sentence, Tally, expand, with_a_word
+from elmo.text.lines import ErrorPolicy, Tally, escape_field, expand_paths
+from elmo.text.reader import InputFormat, Sentence, require_words
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
+    from elmo.embed.encoding import LayerChoice
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +51,7 @@ class IndexJob:
         inputs: Files, globs or folders of text, compressed or not; - is stdin.
         out: Folder of the index.
         words: Words or phrases to index; all words by default.
-        limit: Maximum number of usages per word; a word with more usages is sampled.
+        limit: Maximum number of usages per word; a word with more usages is sampled. Default: no limit.
         layers: Layers of the vectors: average, top, concat or a number.
         input_format: Format of the input: one sentence per line, tokens separated by spaces, or CoNLL-U.
         split: Split lines of text into sentences.
@@ -67,7 +69,7 @@ class IndexJob:
     out: Path
     words: tuple[str, ...] | None = None
     limit: int | None = None
-    layers: str | int = "average"
+    layers: LayerChoice | int = "average"
     input_format: InputFormat = "text"
     split: bool = False
     errors: ErrorPolicy = "strict"
@@ -137,12 +139,12 @@ def is_complete(folder: Path) -> bool:
 def _build(job: IndexJob, elmo: Elmo, on_progress: Callable[[Progress], None] | None) -> None:
     embed_job = job.embed_job()
     layout = Layout.of(elmo.config, layers=job.layers, dtype=job.dtype)
-    encode([], embed_job, elmo)  # reports wrong options before anything is written
+    encode_sentences([], embed_job, elmo)  # reports wrong options before anything is written
     tally = Tally()
     word_filter = WordFilter(job.words, key=entry_key(elmo, keep_case=job.keep_case))
     files = OutputFiles(job.out / SHARDS)
     # Missing files and text without any word are reported before anything is written.
-    sentences = with_a_word(embed_job.sentences(elmo.tokenizer, tally), named=job.inputs)
+    sentences = require_words(embed_job.sentences(elmo.tokenizer, tally), inputs=job.inputs)
     _make_folder(job.out)
     with hold_lock(files.lock, subject=job.out) as lock:
         _finish_rebuild(job.out)
@@ -178,7 +180,9 @@ def _make_folder(folder: Path) -> None:
         if folder.exists() and not folder.is_dir():
             raise OutputError(f"{format_path(folder)}: expected a folder, found a file")
         if folder.is_dir() and any(folder.iterdir()) and not OutputFiles(folder / SHARDS).is_known():
-            raise OutputError(f"{format_path(folder)}: this folder has other files; use an empty or new folder")
+            raise OutputError(
+                f"{format_path(folder)}: this folder has other files; use an empty or new folder"
+            )
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         raise cannot_write(folder, error) from error
@@ -229,13 +233,13 @@ class _UsageShardMaker:
     def __init__(self, job: EmbedJob, elmo: Elmo, layout: Layout, files: OutputFiles) -> None:
         self.job, self.elmo, self.layout, self.files = job, elmo, layout, files
 
-    def vectors(self, group: Group, on_piece: Callable[[int, int], None] | None = None) -> Vectors:
+    def vectors(self, group: Group, on_batch: Callable[[int, int], None] | None = None) -> Vectors:
         """Compute the vectors of the usages; the vector of a phrase is the mean of its tokens' vectors."""
         sentences: Any = group.sentences
         vectors = self.layout.empty(sum(len(sentence.spans) for sentence in sentences))
         n_sentences = n_tokens = n_usages = 0
         for batch in split_batches(sentences, batch_size=None):
-            for sentence, encoding in zip(batch, encode(batch, self.job, self.elmo), strict=True):
+            for sentence, encoding in zip(batch, encode_sentences(batch, self.job, self.elmo), strict=True):
                 begins, ends = np.array(sentence.spans).T
                 tokens = np.asarray(encoding.vectors)
                 rows = tokens[begins]
@@ -245,8 +249,8 @@ class _UsageShardMaker:
                 n_usages += len(rows)
                 n_tokens += len(encoding)
             n_sentences += len(batch)
-            if on_piece is not None:
-                on_piece(n_sentences, n_tokens)
+            if on_batch is not None:
+                on_batch(n_sentences, n_tokens)
         return vectors
 
     def write(self, group: Group, vectors: Vectors) -> ShardRecord:
@@ -271,11 +275,14 @@ def _write_description(job: IndexJob, elmo: Elmo, reader: _UsageReader, files: O
         counts.update(dict(shard.entries()))
         sizes.append(len(shard))
         width = shard.vectors.shape[1]
-    with atomic_file(job.out / WORDS) as temporary, temporary.open("x", encoding="utf-8", newline="\n") as file:
+    with (
+        atomic_file(job.out / WORDS) as temporary,
+        temporary.open("x", encoding="utf-8", newline="\n") as file,
+    ):
         file.write("word\tusages\toccurrences\n")
         for entry, n in sorted(counts.items()):
             n_occurrences = n if reader.counts is None else reader.counts[entry]
-            file.write(f"{escaped(entry)}\t{n}\t{n_occurrences}\n")
+            file.write(f"{escape_field(entry)}\t{n}\t{n_occurrences}\n")
     values: dict[str, Any] = {
         "version": VERSION,
         "model": compute_fingerprint(elmo, start=job.start),
@@ -297,8 +304,10 @@ def _write_description(job: IndexJob, elmo: Elmo, reader: _UsageReader, files: O
 def _rebuild(job: IndexJob) -> Iterator[IndexJob]:
     """Yield a job that builds the new index in its own folder; on success it replaces the old index."""
     folder = job.out
-    if any(path != "-" and folder.resolve() in path.resolve().parents for path in expand(job.inputs)):
-        raise OutputError(f"{format_path(folder)}: contains input files, which would change; use another folder")
+    if any(path != "-" and folder.resolve() in path.resolve().parents for path in expand_paths(job.inputs)):
+        raise OutputError(
+            f"{format_path(folder)}: contains input files, which would change; use another folder"
+        )
     new = folder / REBUILD
     with hold_lock(OutputFiles(folder / SHARDS).lock, subject=folder):
         _finish_rebuild(folder)

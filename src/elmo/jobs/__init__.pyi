@@ -1,0 +1,17 @@
+from .plan import EmbedJob as EmbedJob
+from .plan import JobPlan as JobPlan
+from .plan import JobSummary as JobSummary
+from .plan import Progress as Progress
+from .plan import plan_corpus as plan_corpus
+from .reader import read_embeddings as read_embeddings
+from .run import embed_corpus as embed_corpus
+
+__all__ = [
+    "EmbedJob",
+    "JobPlan",
+    "JobSummary",
+    "Progress",
+    "embed_corpus",
+    "plan_corpus",
+    "read_embeddings",
+]

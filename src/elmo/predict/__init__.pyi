@@ -1,0 +1,8 @@
+from .perplexity import Perplexity as Perplexity
+from .perplexity import StartPerplexity as StartPerplexity
+from .perplexity import perplexity as perplexity
+from .scores import Means as Means
+from .scores import SentenceScores as SentenceScores
+from .scores import score_sentences as score_sentences
+
+__all__ = ["Means", "Perplexity", "SentenceScores", "StartPerplexity", "perplexity", "score_sentences"]

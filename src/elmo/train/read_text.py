@@ -1,0 +1,452 @@
+"""Read text files once into a ``NumberedText``: the number of each word, sentence after sentence, on disk.
+
+What follows (dropping duplicates, holding out sentences, ordering the types) is arithmetic on these numbers.
+Raw text is tokenized in this process or in child processes, block by block. The words of a block travel as
+bytes: a tab after each word, and ``SENTENCE_END`` with a tab after each sentence. No tokenizer leaves a tab or
+a line break inside a token.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmo.errors import DataError, EncodingError, MissingExtraError
+from elmo.text.chinese import TokenizerGuess, guess_tokenizer, simplify
+from elmo.text.lines import (
+    BLOCK_BYTES,
+    Block,
+    ErrorPolicy,
+    Source,
+    Tally,
+    format_source,
+    open_text,
+    read_blocks,
+    read_lines,
+)
+from elmo.text.reader import InputFormat, read_conllu
+from elmo.text.sentences import split_sentences
+from elmo.text.tokenizers import Tokenizer, load_tokenizer
+from elmo.train.corpus import EOS, FIRST_WORD, map_array
+from elmo.train.vocabulary import NOTHING, MergedTypes, WordNumbering
+
+SENTENCE_END = "\n"
+TEMPORARY = ".tmp"  # suffix of files that are removed when the corpus is complete
+_CLOSE = f"{SENTENCE_END}\t"
+_TEXT_BLOCK = 1 << 18  # bytes of raw text that a process tokenizes at a time
+_CONLLU_WORDS = 1 << 16  # words of CoNLL-U that are processed at a time
+_BINARY_CHECK = 1 << 13  # bytes at the start of a file that are searched for a NUL
+_LANGUAGE_CHECK = 1 << 16  # bytes of text that decide the tokenizer
+_LANGUAGE_BLOCKS = 16  # blocks that are searched for a letter, to choose a tokenizer
+_SIMPLIFIED_CACHE = 1 << 20  # words whose simplified form is cached
+_FALLBACK = TokenizerGuess("en", "its beginning has no letter")
+_WHITESPACE = bytes.maketrans(b"\t\r", b"  ")
+_PROGRAM = "from elmo.train.read_text import serve; serve()"
+_REQUEST = struct.Struct("<QB")  # number of bytes of text that follow; whether the block is open
+_REPLY = struct.Struct("<Q")
+_log = logging.getLogger(__name__)
+
+FileBlock = tuple[int, Block]  # number of the file, and a block of it
+WordPieces = Iterator[tuple[int, int, list[bytes]]]  # number of the file, bytes read so far, words
+
+
+@dataclass(frozen=True)
+class BuildProgress:
+    """Progress of building a corpus.
+
+    Attributes:
+        step: Reading the text or writing the corpus.
+        done: Bytes of the input, as stored, that were read, or tokens that were written.
+        total: Total number of bytes or tokens. None: unknown, because stdin is among the inputs.
+        n_tokens: Number of tokens so far.
+        n_sentences: Number of sentences so far.
+    """
+
+    step: Literal["read", "write"]
+    done: int
+    total: int | None
+    n_tokens: int
+    n_sentences: int
+
+
+OnProgress = Callable[[BuildProgress], None]
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """How text becomes sentences of words.
+
+    Attributes:
+        input_format: Raw text, tokens or CoNLL-U.
+        tokenize: Tokenizer of raw text. None: chosen by the text.
+        split: Whether to split lines of raw text into sentences.
+        errors: What to do with bytes that are not UTF-8.
+        blank_lines: Whether a blank line is a sentence without words.
+        max_sentence: Largest number of words in a sentence; longer ones are cut.
+        processes: Number of processes that tokenize.
+        is_simplified: Whether to convert Chinese words to simplified characters.
+    """
+
+    input_format: InputFormat
+    tokenize: Tokenizer | None
+    split: bool
+    errors: ErrorPolicy
+    blank_lines: bool
+    max_sentence: int
+    processes: int
+    is_simplified: bool
+
+
+@dataclass(frozen=True)
+class NumberedText:
+    """All input text, in order.
+
+    Attributes:
+        tokens: (token,) Numbers of words; ``EOS`` ends each sentence.
+        ends: (sentence,) Index of the token after it.
+        n_train: Number of training sentences. Those after them are from the held-out files.
+        n_given: Number of types in the user's vocabulary, with the special ones. None: no vocabulary.
+        types: The distinct words.
+        tokenizer: Tokenizer of the raw text, or one that fits tokenized text.
+        tally: Number of lines that were repaired or skipped.
+    """
+
+    tokens: NDArray[np.uint32]
+    ends: NDArray[np.int64]
+    n_train: int
+    n_given: int | None
+    types: MergedTypes
+    tokenizer: str
+    tally: Tally
+
+
+def read_text(
+    files: Sequence[Source],
+    heldout_files: Sequence[Source],
+    *,
+    text_format: TextFormat,
+    folder: Path,
+    vocabulary: Sequence[bytes] | None = None,
+    on_progress: OnProgress | None = None,
+) -> NumberedText:
+    """Read all files. Temporary files go to ``folder``; words of ``vocabulary`` are numbered first."""
+    all_files: list[Source] = [*files, *heldout_files]
+    sizes = [0 if file == "-" else file.stat().st_size for file in all_files]
+    before = [sum(sizes[:k]) for k in range(len(all_files))]
+    total = None if "-" in all_files else sum(sizes)
+    tally = Tally()
+    numbering = WordNumbering(folder)
+    numbering.numbers(list(vocabulary or ()))
+    tokenizer_name, pieces = _read_words(all_files, text_format, tally)
+    if text_format.is_simplified:
+        pieces = _simplify(pieces)
+    paths = [folder / f"{name}{TEMPORARY}" for name in ("tokens", "ends")]
+    with paths[0].open("wb") as tokens, paths[1].open("wb") as ends:
+        writer = SentenceWriter(tokens, ends, text_format.blank_lines, text_format.max_sentence)
+        n_train = None
+        for k, position, words in pieces:
+            if k >= len(files) and n_train is None:
+                n_train = writer.n_sentences
+            writer.add(numbering.numbers(words))
+            numbering.close_full_segment(writer.n_tokens)
+            if on_progress is not None:
+                counts = (writer.n_tokens, writer.n_sentences)
+                on_progress(BuildProgress("read", before[k] + position, total, *counts))
+    return NumberedText(
+        tokens=map_array(paths[0], "<u4"),
+        ends=map_array(paths[1], "<i8"),
+        n_train=writer.n_sentences if n_train is None else n_train,
+        n_given=None if vocabulary is None else len(vocabulary) + FIRST_WORD,
+        types=numbering.merge(),
+        tokenizer=tokenizer_name,
+        tally=tally,
+    )
+
+
+@dataclass
+class SentenceWriter:
+    """Appends word numbers and sentence ends to two files.
+
+    Attributes:
+        tokens: File of word numbers.
+        ends: File of sentence ends.
+        blank_lines: Whether to keep sentences without words.
+        max_sentence: Largest number of words in a sentence; longer ones are cut.
+        n_tokens: Number of tokens written.
+        n_sentences: Number of sentences written.
+    """
+
+    tokens: BinaryIO
+    ends: BinaryIO
+    blank_lines: bool
+    max_sentence: int
+    n_tokens: int = 0
+    n_sentences: int = 0
+    _n_open: int = field(default=0, init=False)  # words of the sentence that has not ended
+
+    def add(self, numbers: NDArray[np.uint32]) -> None:
+        """Append the numbers of a block. Its last sentence may continue in the next block."""
+        numbers = numbers[numbers != NOTHING]
+        if not self.blank_lines and len(numbers):
+            is_end = numbers == EOS
+            is_blank = is_end.copy()
+            is_blank[1:] &= is_end[:-1]
+            is_blank[0] &= self._n_open == 0
+            numbers = numbers[~is_blank]
+        if not len(numbers):
+            return
+        ends = np.flatnonzero(numbers == EOS)
+        lengths = np.diff(ends, prepend=-1 - self._n_open, append=len(numbers)) - 1
+        if lengths.max() > self.max_sentence:
+            numbers = np.insert(numbers, self._cuts(ends, lengths), EOS)
+            ends = np.flatnonzero(numbers == EOS)
+        self._n_open = len(numbers) - 1 - int(ends[-1]) if len(ends) else self._n_open + len(numbers)
+        # not tofile: it can hide a full disk
+        self.ends.write((self.n_tokens + ends + 1).astype("<i8").data)
+        self.tokens.write(numbers.astype("<u4").data)
+        self.n_tokens += len(numbers)
+        self.n_sentences += len(ends)
+
+    def _cuts(self, ends: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the words before which sentences that are too long are cut."""
+        starts = np.concatenate([[-self._n_open], ends + 1])
+        return np.concatenate(
+            [
+                np.arange(start + self.max_sentence, start + length, self.max_sentence)
+                for start, length in zip(starts, lengths, strict=True)
+                if length > self.max_sentence
+            ]
+        )
+
+
+# --- from files to words ------------------------------------------------------------------------------------
+
+
+def _read_words(files: list[Source], text_format: TextFormat, tally: Tally) -> tuple[str, WordPieces]:
+    """Return the name of the tokenizer, and the words of all files, piece by piece."""
+    if text_format.input_format == "conllu":
+        pieces = _read_conllu(files, text_format.errors, tally)
+        first = list(itertools.islice(pieces, 1))
+        choice = guess_tokenizer(_decode_start(b" ".join(first[0][2]))) if first else None
+        return (choice or _FALLBACK).tokenizer, itertools.chain(first, pieces)
+    is_raw = text_format.input_format == "text"
+    blocks = _read_blocks(files, _TEXT_BLOCK if is_raw else BLOCK_BYTES, text_format.errors, tally)
+    if is_raw and text_format.tokenize is not None:
+        return text_format.tokenize.name, _tokenize(blocks, text_format.tokenize, text_format)
+    choice, blocks = _choose_tokenizer(blocks)
+    if not is_raw:
+        return choice.tokenizer, ((k, block.position, split_at_space(block.data)) for k, block in blocks)
+    log = _log.warning if choice.is_fallback else _log.info
+    log("using tokenizer %s: %s", choice.tokenizer, choice.reason)
+    try:
+        tokenize = load_tokenizer(choice.tokenizer)
+    except MissingExtraError as error:
+        raise MissingExtraError(
+            f"{choice.reason}; the tokenizer {choice.tokenizer}", extra=choice.tokenizer
+        ) from error
+    return choice.tokenizer, _tokenize(blocks, tokenize, text_format)
+
+
+def _read_blocks(files: list[Source], n_bytes: int, errors: ErrorPolicy, tally: Tally) -> Iterator[FileBlock]:
+    """Yield the blocks of all files; ``DataError`` for a file with a NUL byte at its start."""
+    for k, file in enumerate(files):
+        n_read = 0
+        try:
+            for block in read_blocks(file, errors=errors, n_bytes=n_bytes, tally=tally):
+                if n_read < _BINARY_CHECK:
+                    _check_text(block.data, file, n_read)
+                n_read += len(block.data)
+                yield k, block
+        except EncodingError:
+            if n_read < _BINARY_CHECK and file != "-":
+                with open_text(file) as (_, stream):  # a better message than that of a single byte
+                    _check_text(stream.read(_BINARY_CHECK), file, 0)
+            raise
+
+
+def _check_text(data: bytes, file: Source, n_before: int) -> None:
+    index = data.find(b"\0", 0, _BINARY_CHECK - n_before)
+    if index >= 0:
+        raise DataError(
+            f"{format_source(file)}: expected text, found a NUL at byte {n_before + index + 1}: the file is binary or "
+            "not in UTF-8"
+        )
+
+
+def _choose_tokenizer(blocks: Iterator[FileBlock]) -> tuple[TokenizerGuess, Iterator[FileBlock]]:
+    """Choose a tokenizer by the first block with letters. Also returns all blocks again."""
+    first = []
+    for k, block in itertools.islice(blocks, _LANGUAGE_BLOCKS):
+        first.append((k, block))
+        if (choice := guess_tokenizer(_decode_start(block.data))) is not None:
+            return choice, itertools.chain(first, blocks)
+    return _FALLBACK, itertools.chain(first, blocks)
+
+
+def _decode_start(data: bytes) -> str:
+    return data[:_LANGUAGE_CHECK].decode("utf-8", "ignore")
+
+
+def split_at_space(data: bytes) -> list[bytes]:
+    r"""Split at space, tab, ``\r`` and ``\n``, as ``WhitespaceTokenizer``. Empty words are ignored later."""
+    if b"\t" in data or b"\r" in data:
+        data = data.translate(_WHITESPACE)
+    return data.replace(b"\n", b" \n ").split(b" ")
+
+
+def _read_conllu(files: list[Source], errors: ErrorPolicy, tally: Tally) -> WordPieces:
+    for k, file in enumerate(files):
+        words = []
+        for sentence in read_conllu(read_lines(file, errors=errors, tally=tally)):
+            words += [
+                word.encode("utf-8", "surrogatepass") for word in (*sentence.tokens.tokens, SENTENCE_END)
+            ]
+            if len(words) > _CONLLU_WORDS:
+                yield k, 0, words  # the position in the file is unknown
+                words = []
+        yield k, 0, words
+
+
+def _simplify(pieces: WordPieces) -> WordPieces:
+    cache: dict[bytes, bytes] = {}
+    for k, position, words in pieces:
+        if len(cache) > _SIMPLIFIED_CACHE:
+            cache.clear()
+        for word in words:
+            if word not in cache:
+                text = simplify(word.decode("utf-8", "surrogatepass"))
+                cache[word] = text.encode("utf-8", "surrogatepass")
+        yield k, position, [cache[word] for word in words]
+
+
+# --- tokenization -------------------------------------------------------------------------------------------
+
+
+def _tokenize(blocks: Iterator[FileBlock], tokenize: Tokenizer, text_format: TextFormat) -> WordPieces:
+    split = text_format.split
+    if text_format.processes > 1:  # only for a tokenizer that is known by name
+        tokenized = _tokenize_in_children(blocks, tokenize.name, split, text_format.processes)
+    else:
+        tokenized = (
+            ((k, block), tokenize_block(block.data, is_open=block.is_open, tokenize=tokenize, split=split))
+            for k, block in blocks
+        )
+    for (k, block), words in tokenized:
+        yield k, block.position, words.split(b"\t")
+
+
+def tokenize_block(data: bytes, *, is_open: bool, tokenize: Tokenizer, split: bool) -> bytes:
+    """Return the words of a block, in the format of the module docstring.
+
+    Args:
+        data: Text in UTF-8.
+        is_open: Whether the last sentence continues in the next block. It then gets no ``SENTENCE_END``.
+        tokenize: The tokenizer.
+        split: Whether to split lines into sentences.
+    """
+    *lines, last = data.decode("utf-8", "surrogatepass").split("\n")
+    sentences: list[str] = []
+    n_words = 0
+    for line in [*lines, last] if is_open else lines:
+        text = line.removesuffix("\r")
+        spans = split_sentences(text, language=tokenize.name) if split else []
+        for start, end in spans or [(0, len(text))]:
+            tokens = tokenize(text[start:end]).tokens
+            n_words += len(tokens)
+            sentences.append("\t".join((*tokens, _CLOSE)))
+    if is_open:
+        sentences[-1] = sentences[-1].removesuffix(_CLOSE)
+    joined = "".join(sentences)
+    n_ends = len(sentences) - is_open
+    if joined.count("\t") != n_words + n_ends or joined.count(SENTENCE_END) != n_ends:
+        raise DataError(f"tokenizer {tokenize.name}: expected tokens without tab and line break, found one")
+    return joined.encode("utf-8", "surrogatepass")
+
+
+def _tokenize_in_children(
+    blocks: Iterator[FileBlock], name: str, split: bool, processes: int
+) -> Iterator[tuple[FileBlock, bytes]]:
+    """Tokenize in child processes, round-robin. Each has one block, so memory is bounded.
+
+    The children are plain programs. ``multiprocessing`` would import the caller's script in each of them, or
+    fork a process that has threads.
+    """
+    with ExitStack() as stack:
+        children = [stack.enter_context(_start_child(name, split)) for _ in range(processes)]
+        current: list[FileBlock | None] = [_send(child, next(blocks, None)) for child in children]
+        k = 0
+        while (task := current[k]) is not None:
+            words = _receive(children[k])
+            current[k] = _send(children[k], next(blocks, None))
+            yield task, words
+            k = (k + 1) % processes
+
+
+@contextmanager
+def _start_child(name: str, split: bool) -> Iterator[subprocess.Popen[bytes]]:
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109
+    child = subprocess.Popen(  # noqa: S603 -- our own program
+        [sys.executable, "-P", "-c", _PROGRAM, name, str(int(split))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def _send(child: subprocess.Popen[bytes], task: FileBlock | None) -> FileBlock | None:
+    if task is not None:
+        _, block = task
+        try:
+            assert child.stdin is not None  # noqa: S101 -- for the type checker
+            child.stdin.write(_REQUEST.pack(len(block.data), block.is_open) + block.data)
+            child.stdin.flush()
+        except OSError as error:
+            raise _child_error(child) from error
+    return task
+
+
+def _receive(child: subprocess.Popen[bytes]) -> bytes:
+    assert child.stdout is not None  # noqa: S101
+    head = child.stdout.read(_REPLY.size)
+    size = _REPLY.unpack(head)[0] if len(head) == _REPLY.size else 0
+    words = child.stdout.read(size)
+    if len(head) < _REPLY.size or len(words) < size:
+        raise _child_error(child)
+    return words
+
+
+def _child_error(child: subprocess.Popen[bytes]) -> DataError:
+    return DataError(
+        f"a tokenizer process ended with code {child.wait()}, perhaps because memory is short; use one process"
+    )
+
+
+def serve() -> None:
+    """Run a child process: read blocks of text from stdin, write their words to stdout."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it and ends its children
+    tokenize, split = load_tokenizer(sys.argv[1]), sys.argv[2] == "1"
+    requests: BinaryIO = sys.stdin.buffer
+    while len(head := requests.read(_REQUEST.size)) == _REQUEST.size:
+        size, is_open = _REQUEST.unpack(head)
+        words = tokenize_block(requests.read(size), is_open=bool(is_open), tokenize=tokenize, split=split)
+        sys.stdout.buffer.write(_REPLY.pack(len(words)) + words)
+        sys.stdout.buffer.flush()

@@ -1,0 +1,300 @@
+"""The recipe of a run: its text and the options the user set, kept as JSON so that the run can be resumed.
+
+A recipe stores only the options of ``train_bilm`` that differ from their defaults. It converts them to the
+dataclasses of the parts: ``CorpusOptions``, ``ModelShape`` and ``TrainOptions``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from elmo import models
+from elmo.config import BiLmConfig
+from elmo.errors import ConfigError, FormatError
+from elmo.storage.atomic import atomic_file
+from elmo.storage.files import format_path, read_json
+from elmo.train.build_corpus import CorpusOptions
+from elmo.train.options import GENTLE, DropoutOptions, ModelShape, OptimizerOptions, TrainOptions
+
+FILE_NAME = "recipe.json"
+VERSION = 2
+# Options of train_bilm and the fields of the dataclasses that they set.
+_CORPUS = {
+    "input_format": "input_format",
+    "tokenizer": "tokenizer",
+    "split": "split",
+    "heldout": "heldout",
+    "heldout_file": "heldout_file",
+    "heldout_seed": "seed",
+    "deduplicate": "deduplicate",
+    "keep_order": "keep_order",
+    "blank_lines": "blank_lines",
+    "simplified": "simplified",
+    "max_sentence": "max_sentence",
+    "errors": "errors",
+    "processes": "processes",
+}
+_SHAPE = {
+    "preset": "preset",
+    "reads": "reads",
+    "layers": "n_layers",
+    "cells": "cell_width",
+    "width": "state_width",
+}
+_OPTIMIZER = {
+    "optimizer": "name",
+    "learning_rate": "learning_rate",
+    "warmup": "warmup_steps",
+    "decay": "decay",
+    "final_rate": "final_rate",
+    "weight_decay": "weight_decay",
+    "momentum": "momentum",
+    "clip": "clip",
+}
+_DROPOUT = {
+    "dropout": "layers",
+    "input_dropout": "inputs",
+    "output_dropout": "outputs",
+    "word_dropout": "words",
+    "weight_drop": "weights",
+    "variational": "is_variational",
+}
+_TRAIN = {
+    "n_steps": "n_steps",
+    "batch_size": "batch_size",
+    "window": "window",
+    "adaptive": "cutoffs",
+    "tied": "is_tied",
+    "direction": "directions",
+    "precision": "precision",
+    "accumulate": "accumulation_steps",
+    "loss_scale": "loss_scale",
+    "window_resets": "window_resets",
+    "sentence_resets": "sentence_resets",
+    "seed": "seed",
+    "keep_order": "keep_order",
+    "log_every": "log_every",
+    "evaluate_every": "evaluate_every",
+    "checkpoint_every": "checkpoint_every",
+    "device": "device",
+}
+_OTHERS = (
+    "vocabulary",
+    "samples",
+    "evaluate_tokens",
+    "epochs",
+    "hours",
+    "init_from",
+    "new_vocabulary",
+    "threads",
+)
+OPTIONS = frozenset({*_CORPUS, *_SHAPE, *_OPTIMIZER, *_DROPOUT, *_TRAIN, *_OTHERS})
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The text of a run and the options that the user set.
+
+    Attributes:
+        texts: Files, globs and folders of text.
+        options: Options of ``train_bilm`` by name. Missing ones have their default.
+    """
+
+    texts: tuple[str, ...]
+    options: Mapping[str, Any]
+
+    @classmethod
+    def create(cls, texts: str | Path | Sequence[str | Path], options: Mapping[str, Any]) -> Self:
+        """Create a recipe from the arguments of ``train_bilm``. Paths become strings."""
+        options = dict(options)
+        for name in ("adaptive", "heldout_file"):
+            if name in options:
+                options[name] = _to_strings(options[name]) if name == "heldout_file" else tuple(options[name])
+        if isinstance(options.get("vocabulary"), Path):
+            options["vocabulary"] = str(options["vocabulary"])
+        start = options.get("init_from")
+        is_bundled = isinstance(start, str) and start in models.names()
+        if isinstance(start, Path) or (start is not None and not is_bundled and _exists(start)):
+            options["init_from"] = str(Path(start).absolute())  # a resumed run may have another folder
+        return cls(_to_strings(texts), options)
+
+    def __post_init__(self) -> None:
+        # All checks come before hours of tokenization.
+        if unknown := sorted(set(self.options) - OPTIONS):
+            raise ConfigError(f"unknown option {unknown[0]!r:.40}")
+        for name, value in self._to_json()["options"].items():
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                raise ConfigError(
+                    f"{name}: expected a value that can be stored as JSON, to resume the run, found {value!r:.40}"
+                ) from error
+        self._check_length()
+        threads = self.options.get("threads")
+        if threads is not None and not (isinstance(threads, int) and threads >= 1):
+            raise ConfigError(f"threads must be at least 1, not {threads!r:.40}")
+        if self.corpus_options().heldout == 0:
+            raise ConfigError("heldout: a run needs held-out text to choose its best checkpoint, found 0")
+        self._check_model()
+        options = self.train_options()
+        if options.is_tied and self.init_from is None and not self.shape().reads_words_only:
+            raise ConfigError("tied: only a model that reads words, not characters, can share their vectors")
+
+    def _check_length(self) -> None:
+        for name in ("epochs", "hours"):
+            value = self.options.get(name)
+            is_number = isinstance(value, int | float) and math.isfinite(value) and value > 0
+            if value is not None and not is_number:
+                raise ConfigError(f"{name} must be a positive number, not {value!r:.40}")
+        lengths = [name for name in ("epochs", "hours", "n_steps") if name in self.options]
+        if len(lengths) > 1:
+            raise ConfigError(f"{lengths[0]} and {lengths[1]} both set how long to train: use one of them")
+
+    def _check_model(self) -> None:
+        vocabulary, is_new = self.options.get("vocabulary"), bool(self.options.get("new_vocabulary"))
+        if vocabulary is not None and not isinstance(vocabulary, int | str):
+            raise ConfigError(
+                f"vocabulary: expected a number of words or a file, so that the run can be resumed, found a "
+                f"{type(vocabulary).__name__}; write its words to a file, one per line"
+            )
+        if self.init_from is None:
+            if is_new:
+                raise ConfigError("new_vocabulary needs init_from: a model to start from")
+        elif self.shape() != ModelShape():
+            raise ConfigError("init_from: the run has the shape of the model; do not set another one")
+        elif vocabulary is not None and not is_new:
+            raise ConfigError(
+                "init_from: the run has the vocabulary of the model; use new_vocabulary, or do not set one"
+            )
+        if self.is_simplified and self.shape().reads_words_only:
+            raise ConfigError("simplified: only a model that reads characters can convert them")
+
+    # --- the options of each part -----------------------------------------------------------------------
+
+    @property
+    def init_from(self) -> str | None:
+        """Model to start from."""
+        return self.options.get("init_from")
+
+    @property
+    def is_simplified(self) -> bool:
+        """Whether the model reads Chinese in simplified characters."""
+        preset = self.options.get("preset")
+        is_preset = isinstance(preset, BiLmConfig) and preset.alphabet == "simplified"
+        return is_preset or bool(self.options.get("simplified"))
+
+    def corpus_options(self) -> CorpusOptions:
+        """Return the options of the corpus."""
+        vocabulary = self.options.get("vocabulary")
+        options = CorpusOptions(**self._select(_CORPUS))
+        return replace(options, vocabulary=vocabulary) if isinstance(vocabulary, str) else options
+
+    def shape(self) -> ModelShape:
+        """Return the shape of the model."""
+        return ModelShape(**self._select(_SHAPE))
+
+    def train_options(self) -> TrainOptions:
+        """Return the options of the loop before they are adapted to the corpus; ``n_steps`` is not final."""
+        is_gentle = self.init_from is not None or "hours" in self.options
+        changes = self.changes()
+        parts = {
+            "optimizer": (GENTLE if is_gentle else OptimizerOptions()).changed(changes.pop("optimizer", {})),
+            "dropout": replace(DropoutOptions(), **changes.pop("dropout", {})),
+        }
+        vocabulary = self.options.get("vocabulary")
+        if isinstance(vocabulary, int):
+            parts["n_vocab"] = vocabulary
+        return TrainOptions(**{"n_steps": 1, **changes, **parts})
+
+    def changes(self) -> dict[str, Any]:
+        """Return the fields of ``TrainOptions`` that the user set; for optimizer and dropout, a dict each."""
+        changes = self._select(_TRAIN)
+        samples, cutoffs = self.options.get("samples"), self.options.get("adaptive")
+        if cutoffs and samples is not None:
+            raise ConfigError("samples and adaptive are two kinds of softmax: use one of them")
+        if samples is not None or cutoffs:
+            changes["n_samples"] = samples or None
+        if (n_tokens := self.options.get("evaluate_tokens")) is not None:
+            changes["evaluate_tokens"] = n_tokens or None
+        for name, fields in (("optimizer", _OPTIMIZER), ("dropout", _DROPOUT)):
+            if values := self._select(fields):
+                changes[name] = values
+        return changes
+
+    def _select(self, fields: Mapping[str, str]) -> dict[str, Any]:
+        return {field: self.options[name] for name, field in fields.items() if name in self.options}
+
+    # --- comparison and JSON ----------------------------------------------------------------------------
+
+    def has_same_text(self, other: Recipe) -> bool:
+        """Whether both recipes build the same corpus."""
+        names = ("init_from", "new_vocabulary")
+        return (
+            self.texts == other.texts
+            and self.corpus_options() == other.corpus_options()
+            and all(self.options.get(name) == other.options.get(name) for name in names)
+        )
+
+    def differences(self, other: Recipe) -> list[str]:
+        """List the options that differ, with both values: ``seed (default, not 4)``."""
+        mine, others = ({"texts": r.texts, **r.options} for r in (self, other))
+        return [
+            f"{name} ({_format_value(mine.get(name))}, not {_format_value(others.get(name))})"
+            for name in sorted({*mine, *others})
+            if mine.get(name) != others.get(name)
+        ]
+
+    def write(self, folder: Path) -> None:
+        """Write the recipe to the folder of a run."""
+        with atomic_file(folder / FILE_NAME) as temporary:
+            text = json.dumps(self._to_json(), indent=1, sort_keys=True) + "\n"
+            temporary.write_text(text, encoding="utf-8")
+
+    def _to_json(self) -> dict[str, Any]:
+        options = {
+            name: value.to_json() if isinstance(value, BiLmConfig) else value
+            for name, value in self.options.items()
+        }
+        return {"kind": "elmo recipe", "version": VERSION, "texts": self.texts, "options": options}
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read the recipe of a run."""
+        path = folder / FILE_NAME
+        values = read_json(path)
+        try:
+            version = values.get("version", 1)
+            if version == VERSION:
+                options = dict(values["options"])
+                if isinstance(options.get("preset"), dict):
+                    options["preset"] = BiLmConfig.from_json(options["preset"])
+                return cls.create(values["texts"], options)
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
+            raise FormatError(f"{format_path(path)}: this is not the recipe of a run: {error}") from error
+        raise FormatError(
+            f"{format_path(path)}: another version of elmo wrote this recipe (version {version!r:.20}, expected "
+            f"{VERSION}); finish the run with that version, or train to another folder"
+        )
+
+
+def _to_strings(paths: str | Path | Sequence[str | Path]) -> tuple[str, ...]:
+    return tuple(str(path) for path in ([paths] if isinstance(paths, str | Path) else paths))
+
+
+def _exists(path: str) -> bool:
+    try:
+        return path != "" and Path(path).exists()
+    except (OSError, ValueError):  # a name that is too long or contains a NUL
+        return False
+
+
+def _format_value(value: Any) -> str:
+    if value is None:
+        return "default"
+    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return text if len(text) <= 40 else f"…{text[-40:]}"  # the end of a path says most
