@@ -9,8 +9,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PEERS ?= .venvs/peers
-PEER_SCRIPTS ?= ../shared/peers
+PEERS := .venvs/peers
 
 # One thread per test process: two processes with two threads each would compete for two cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
@@ -50,13 +49,11 @@ check: $(VENV)/ready
 	$(BIN)/lint-imports
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-# Against AllenNLP, simple_elmo, TensorFlow and ELMoForManyLangs, each in a venv of its own.
+# Installs AllenNLP, simple_elmo, TensorFlow and ELMoForManyLangs into .venvs/peers, one venv each, and compares.
 conformance: $(VENV)/ready
-	test -d $(PEER_SCRIPTS) || { echo 'make conformance: no peer scripts at $(PEER_SCRIPTS); give PEER_SCRIPTS=' >&2; exit 1; }
-	test -x $(PEERS)/tensorflow/bin/python || $(PEER_SCRIPTS)/setup $(PEERS)
-	test -d $(PEERS)/models/original || $(PEERS)/allennlp/bin/python $(PEER_SCRIPTS)/make_models.py $(PEERS)/models
-	test -x $(PEERS)/many_langs/bin/python || tests/conformance/setup_many_langs.sh $(PEERS)
-	ELMO_PEERS=$(abspath $(PEERS)) ELMO_PEER_SCRIPTS=$(abspath $(PEER_SCRIPTS)) $(BIN)/python -m pytest -m conformance tests/conformance
+	tests/conformance/peers/setup.sh $(PEERS)
+	test -d $(PEERS)/models/original || $(PEERS)/allennlp/bin/python tests/conformance/peers/make_models.py $(PEERS)/models
+	$(BIN)/python -m pytest -m conformance tests/conformance
 
 # Benchmarks that need arguments (data, a model) are run by hand; the first lines of each say what it needs.
 NEED_ARGUMENTS := change substitutes synthetic_change task_peers wsd

@@ -1,11 +1,11 @@
 """How fast does text become vectors, beside AllenNLP and simple_elmo? In one run, taking turns.
 
-usage: embedding.py [TEXT] [--models FOLDER] [--worker SCRIPT FOLDER --peer NAME PYTHON …] [--sizes …]
+usage: embedding.py [TEXT] [--peers] [--sizes …]
 
-TEXT has a tokenised sentence a line; without it, words are made up, as often as Zipf's law says. FOLDER/small
-and FOLDER/original hold ``options.json`` and ``weights.hdf5`` of these published sizes; without it, models
-with random weights are made. ``--peer allennlp PYTHON`` and ``--peer simple_elmo PYTHON`` are each peer's
-own Python, which runs SCRIPT with NAME FOLDER MODEL: it speaks the same JSON lines as ``--serve`` here.
+TEXT has a tokenised sentence a line; without it, words are made up, as often as Zipf's law says. ``--peers``
+adds AllenNLP and simple_elmo from .venvs/peers, where ``make conformance`` installs them, and uses the models
+there; without it, models with random weights are created. tests/conformance/peers/worker.py runs a peer, with
+the same JSON lines as ``--serve`` here.
 
 Every system runs in a process of its own, with two threads, and they take turns, round by round. Peers read
 sentences sorted by length, in the batch size that was their best in a trial. A ratio is the median over
@@ -34,6 +34,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from elmo import Elmo
 
+ROOT = Path(__file__).resolve().parents[1]
+PEERS = ROOT / ".venvs" / "peers"
+WORKER = ROOT / "tests" / "conformance" / "peers" / "worker.py"
 THREADS = 2
 REPEATS = 9  # of one sentence, in every round
 BATCHES = (32, 64, 128)  # that peers may like best
@@ -44,9 +47,7 @@ def main() -> None:
     """Print a table for each size."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("text", type=Path, nargs="?")
-    parser.add_argument("--models", type=Path)
-    parser.add_argument("--peer", nargs=2, action="append", default=[], metavar=("NAME", "PYTHON"))
-    parser.add_argument("--worker", nargs=2, metavar=("SCRIPT", "FOLDER"))
+    parser.add_argument("--peers", action="store_true", help="compare with AllenNLP and simple_elmo")
     parser.add_argument("--sizes", nargs="+", default=["small", "original"])
     parser.add_argument("--settings", nargs="+", default=["float32", "float32+compiled", "bfloat16", "int8"])
     parser.add_argument("--rounds", type=int, default=5)
@@ -56,11 +57,11 @@ def main() -> None:
     if options.serve:
         serve(Path(options.serve[0]), options.serve[1])
         return
-    if options.peer and not (options.worker and options.models):
-        parser.error("--peer needs --worker and --models")
+    if options.peers and not (PEERS / "models").is_dir():
+        parser.error(f"--peers: {PEERS} has no models; run make conformance first")
     with tempfile.TemporaryDirectory(prefix="elmo-") as place:
         for number, size in enumerate(options.sizes):
-            model = options.models / size if options.models else made_up_model(Path(place) / size, size)
+            model = PEERS / "models" / size if options.peers else made_up_model(Path(place) / size, size)
             wanted = options.tokens[number] if options.tokens else {"small": 40_000}.get(size, 8_000)
             text = Path(place) / f"{size}.txt"
             n_tokens = cut(options.text, text, wanted)
@@ -124,8 +125,11 @@ def compare(size: str, model: Path, text: Path, options: argparse.Namespace) -> 
         dtype, _, how = setting.partition("+")
         command = [sys.executable, __file__, "--serve", str(model), dtype]
         ours.append(System(f"elmo {setting}", command, is_compiled=how == "compiled"))
-    script, folder = options.worker or ("", "")
-    peers = [System(name, [python, script, name, folder, str(model)]) for name, python in options.peer]
+    venvs = {"allennlp": "allennlp", "simple_elmo": "tensorflow"} if options.peers else {}
+    peers = [
+        System(name, [f"{PEERS}/{venv}/bin/python", str(WORKER), name, str(PEERS), str(model)])
+        for name, venv in venvs.items()
+    ]
     for system in [*ours, *peers]:
         system.start()
     for peer in peers:

@@ -1,20 +1,20 @@
-"""What else could stand there? SWORDS (Lee et al. 2021): each combination beside one direction and GloVe.
+"""Compare the ways to combine language models on lexical substitution: SWORDS (Lee et al. 2021), and GloVe.
 
 usage: substitutes.py MODEL SWORDS.json[.xz] [--glove FOLDER] [--start zero|warm] [--tune] [--json FILE]
 
-The published measures, over targets of the whole part and of its two halves (by the target's id: "a" served
-to choose beta, temperature and the default combination, "b" did not):
+The published measures, over all targets and over two halves (by the id of the target: beta, temperature and
+the default combination were chosen on half "a"; half "b" was not used):
 
-generation  F of the 10 best, as the official code counts: P = right / given, R = right / min(10, right ones),
-            over all targets together. Right are acceptable (a: more than half of the judges say yes) or
-            conceivable (c: a tenth or more) substitutes; lenient leaves out of a system's best 50 what nobody
-            judged. (The code as published gives lenient a under all four names; here each is itself.)
-ranking     generalised average precision (Kishida 2005) of the judged candidates, by the share of yes.
+generation  F of the 10 best, computed like the official code: P = correct / generated, R = correct / min(10,
+            all correct ones), summed over all targets. Correct are acceptable (a: more than half of the
+            annotators say yes) or conceivable (c: at least a tenth) substitutes. Lenient ignores substitutes
+            among the best 50 that nobody judged. (The official code prints lenient a under all four names;
+            here each is computed.)
+ranking     generalized average precision (GAP, Kishida 2005) of the judged candidates, by the share of yes.
 
-Substitutes and judged candidates are compared by lemma: simplemma's, for all systems alike, where the
-official code has WordNet's. GloVe's neighbors of the target, and the cosine of a candidate's mean vector
-with it, know no context. Its neighbors are sought among as many words as the model's vocabulary has, the
-most frequent ones.
+Substitutes and judged candidates are compared by lemma, with simplemma for all systems (the official code:
+WordNet). GloVe ranks neighbors of the target, and candidates by the cosine of their mean vector, without
+context. Its neighbors come from the most frequent words, as many as the vocabulary of the model has.
 """
 
 from __future__ import annotations
@@ -35,30 +35,28 @@ import numpy as np
 from quality import Glove
 
 from elmo import Elmo
-from elmo.lexicon.substitutes import Lemmatizer
-from elmo.lexicon.usages import unit_rows
-from elmo.lexicon.substitutes import BETA, TEMPERATURE, Combine, Substituter
-from elmo.lexicon.usages import Usage
+from elmo.lexicon.substitutes import BETA, TEMPERATURE, Combine, Lemmatizer, Substituter
+from elmo.lexicon.usages import Usage, unit_rows
 from elmo.text.sentences import split_sentences
 
-N, N_GIVEN = 10, 50
+N, N_GENERATED = 10, 50
 COLUMNS = ("lenient a", "lenient c", "strict a", "strict c", "GAP")
 BETAS, TEMPERATURES = (0.0, 0.5, 1.0), (0.1, 0.07, 0.05, 0.03)
 
 
 @dataclass(frozen=True)
 class Target:
-    """A word in its sentence, and what judges said about substitutes: the share of yes, by lemma."""
+    """A word in its sentence, and the share of annotators who accept each substitute, by lemma."""
 
     usage: Usage
     word: str
     judged: dict[str, float]
-    is_a: bool  # of the half that things were chosen on
+    is_a: bool  # in the half that was used for tuning
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Of one system, for each target: lemmas that it generates, and the judged ones in its order."""
+    """The answers of one system for each target: generated lemmas, and the ranking of the judged ones."""
 
     generated: list[list[str]]
     ranked: list[list[str]]
@@ -71,15 +69,15 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--glove", type=Path)
     parser.add_argument("--start", default="zero")
-    parser.add_argument("--tune", action="store_true", help="beta and temperature, on half a")
+    parser.add_argument("--tune", action="store_true", help="try values of beta and temperature on half a")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    with Told("elmo.lexicon"):
+    with WarningCounter("elmo.lexicon"):
         compare(options)
 
 
 def compare(options: argparse.Namespace) -> None:
-    """All combinations on all targets, or with --tune the settings of two on half of them."""
+    """Evaluate all combinations, or with --tune the settings of two of them on half a."""
     elmo = Elmo.from_pretrained(options.model)
     lemmas = Lemmatizer("en")
     targets = list(read(options.data, elmo, lemmas))
@@ -98,18 +96,18 @@ def compare(options: argparse.Namespace) -> None:
     if options.glove:
         n_words = len(elmo.vocab or ())
         systems["GloVe"] = lambda: static(Glove(options.glove), targets, lemmas, n_words)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, answer in systems.items():
         answers = answer()
-        found[name] = {half: figures(targets, answers, chosen) for half, chosen in halves.items()}
-        rows = ["".join(f"{value:12.2f}" for value in row.values()) for row in found[name].values()]
+        results[name] = {half: figures(targets, answers, chosen) for half, chosen in halves.items()}
+        rows = ["".join(f"{value:12.2f}" for value in row.values()) for row in results[name].values()]
         print(f"{name:14}" + "".join(rows), flush=True)
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
-class Told(logging.Handler):
-    """Counts what a part of the library warns of, one line a target, and tells it in one line a kind."""
+class WarningCounter(logging.Handler):
+    """Counts the warnings of a logger and prints one line for each kind, instead of one per target."""
 
     def __init__(self, name: str) -> None:
         super().__init__(logging.WARNING)
@@ -117,7 +115,7 @@ class Told(logging.Handler):
         self._logger = logging.getLogger(name)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Count the kind of message: its words without what it is about."""
+        """Count the message without its arguments."""
         self.counts[" ".join(str(record.msg).replace("%s", "…").replace("%r", "…").split())] += 1
 
     def __enter__(self) -> Self:
@@ -133,7 +131,7 @@ class Told(logging.Handler):
 
 
 def read(path: Path, elmo: Elmo, lemmas: Lemmatizer) -> Iterator[Target]:
-    """The targets, each in the one sentence of its context where it stands."""
+    """Read the targets, each in its sentence."""
     opened = lzma.open if path.suffix == ".xz" else open
     with opened(path, "rt", encoding="utf-8") as file:
         data = json.load(file)
@@ -148,45 +146,47 @@ def read(path: Path, elmo: Elmo, lemmas: Lemmatizer) -> Iterator[Target]:
         first, last = at - begin, at - begin + len(target["target"])
         inside = [k for k, (a, b) in enumerate(tokens.offsets or ()) if a < last and b > first]
         own = phrase_lemma(target["target"], lemmas)
-        sure = {s: [x for x in each if x != "UNSURE"] for s, each in labels[number].items() if s != own}
-        judged = {s: each.count("TRUE") / len(each) for s, each in sure.items() if each}
+        sure = {s: [x for x in votes if x != "UNSURE"] for s, votes in labels[number].items() if s != own}
+        judged = {s: votes.count("TRUE") / len(votes) for s, votes in sure.items() if votes}
         is_a = int(hashlib.sha1(number.encode()).hexdigest(), 16) % 2 == 0
         yield Target(Usage(tokens, inside[0], inside[-1] + 1, number), target["target"], judged, is_a)
 
 
 def phrase_lemma(phrase: str, lemmas: Lemmatizer) -> str:
-    """Word by word."""
+    """Lemmatize a phrase word by word."""
     return " ".join(map(lemmas, phrase.split()))
 
 
 def ours(elmo: Elmo, targets: Sequence[Target], **options: Any) -> Answers:
-    """A combination's answers."""
+    """Return the answers of one combination."""
     substituter = Substituter(elmo, language="en", **options)
     usages = [target.usage for target in targets]
-    generated = [[one.lemma for one in each.found] for each in substituter.substitutes(usages, n=N_GIVEN)]
+    generated = [
+        [item.lemma for item in result.items] for result in substituter.substitutes(usages, n=N_GENERATED)
+    ]
     ranked = substituter.rank(usages, [list(target.judged) for target in targets])
-    return Answers(generated, [[str(one.candidate) for one in each.found] for each in ranked])
+    return Answers(generated, [[str(item.candidate) for item in result.items] for result in ranked])
 
 
 def static(glove: Glove, targets: Sequence[Target], lemmas: Lemmatizer, n_words: int) -> Answers:
-    """Neighbors of the target's static vector, and candidates by the cosine with it."""
+    """Return the answers of static vectors: neighbors of the target, and candidates by cosine."""
     words = [word for word in list(glove.rows)[:n_words] if word.replace("-", "").isalpha()]
     rows = unit_rows(glove(words))
     generated: list[list[str]] = []
     ranked: list[list[str]] = []
     for target in targets:
         vector = unit_rows(glove([target.word]))[0]
-        best = [lemmas(words[k]) for k in np.argsort(-(rows @ vector))[: 4 * N_GIVEN]]
+        best = [lemmas(words[k]) for k in np.argsort(-(rows @ vector))[: 4 * N_GENERATED]]
         own = phrase_lemma(target.word, lemmas)
-        generated.append([lemma for lemma in dict.fromkeys(best) if lemma != own][:N_GIVEN])
-        given = list(target.judged)
-        cosines = unit_rows(np.stack([glove(phrase.split()).mean(axis=0) for phrase in given])) @ vector
-        ranked.append([given[k] for k in np.argsort(-cosines, kind="stable")])
+        generated.append([lemma for lemma in dict.fromkeys(best) if lemma != own][:N_GENERATED])
+        candidates = list(target.judged)
+        cosines = unit_rows(np.stack([glove(phrase.split()).mean(axis=0) for phrase in candidates])) @ vector
+        ranked.append([candidates[k] for k in np.argsort(-cosines, kind="stable")])
     return Answers(generated, ranked)
 
 
 def figures(targets: Sequence[Target], answers: Answers, chosen: Sequence[bool]) -> dict[str, float]:
-    """The published measures over the chosen targets, in per cent."""
+    """Compute the published measures over the chosen targets, in percent."""
     these = [k for k, is_chosen in enumerate(chosen) if is_chosen]
     values = [
         f_at_n([targets[k] for k in these], [answers.generated[k] for k in these], least, is_lenient=lenient)
@@ -201,19 +201,19 @@ def figures(targets: Sequence[Target], answers: Answers, chosen: Sequence[bool])
 def f_at_n(
     targets: Sequence[Target], generated: Sequence[list[str]], least: float, *, is_lenient: bool
 ) -> float:
-    """F of the N best; ``least`` is the share of yes that makes a substitute right."""
-    right = given = wanted = 0
+    """Compute F of the N best; a substitute is correct if the share of yes is at least ``least``."""
+    n_correct = n_generated = n_gold = 0
     for target, lemmas in zip(targets, generated, strict=True):
         gold = {lemma for lemma, share in target.judged.items() if share >= least}
         best = [lemma for lemma in lemmas if not is_lenient or lemma in target.judged][:N]
-        right += sum(lemma in gold for lemma in best)
-        given += len(best)
-        wanted += min(len(gold), N)
-    return 2 * right / (given + wanted)
+        n_correct += sum(lemma in gold for lemma in best)
+        n_generated += len(best)
+        n_gold += min(len(gold), N)
+    return 2 * n_correct / (n_generated + n_gold)
 
 
 def average_precision(gold: dict[str, float], ranked: Sequence[str]) -> float | None:
-    """Generalised: a candidate's gain is its share of yes; None where nothing gained is possible."""
+    """Compute generalized average precision, where the gain is the share of yes; None without any gain."""
 
     def total(gains: list[float]) -> float:
         sums = np.cumsum(gains)
@@ -224,7 +224,7 @@ def average_precision(gold: dict[str, float], ranked: Sequence[str]) -> float | 
 
 
 def tune(elmo: Elmo, targets: Sequence[Target], start: str) -> None:
-    """Figures on half a for settings of the two combinations that have some; the last column is the mean."""
+    """Print the measures on half a for settings of two combinations; the last column is the mean."""
     half = [target for target in targets if target.is_a]
     grid: list[dict[str, Any]] = [{"combine": "bcomb", "beta": beta} for beta in BETAS]
     grid += [

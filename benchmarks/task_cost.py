@@ -81,7 +81,7 @@ def _alone(job: Job) -> Times:
 def _learned(job: Job) -> Times:
     """Two epochs; the second one's seconds."""
     data = read_task(read_plan(job.plan, only=[job.task]).tasks[0])
-    static = read_static(job.vectors, wanted=data.words, max_words=0) if job.vectors else None
+    static = read_static(job.vectors, words=data.words, max_words=0) if job.vectors else None
     elmo = Elmo.from_pretrained(job.model)
     cache = FeatureCache(job.cache)
     sources = FeatureStore(Features(elmo="input"), elmo, static, cache=cache)
@@ -92,7 +92,7 @@ def _learned(job: Job) -> Times:
     ends: list[float] = []
     fit = replace(data.plan.fit, epochs=2, patience=2)
     TaskModel.train(
-        data.task, data.train, data.dev, sources=sources, options=fit,
+        data.task, data.train, data.dev, store=sources, options=fit,
         on_epoch=lambda epoch: ends.append(time.monotonic()),
     )  # fmt: skip
     if job.cache is None:

@@ -163,14 +163,14 @@ def _trainers(
 ) -> dict[str, Callable[[int], list[list[str]]]]:
     """By name, a function of the seed that trains a system and tags ``dev``."""
     words = {word for part in (train, dev) for example in part for word in example.words}
-    static = read_static(vectors, wanted=words, max_words=0)
+    static = read_static(vectors, words=words, max_words=0)
     elmo = Elmo.from_pretrained()
 
     def ours(choice: Features) -> Callable[[int], list[list[str]]]:
         def trained(seed: int) -> list[list[str]]:
             fit = FitOptions(**{**vars(FIT), "seed": seed})
             sources = FeatureStore(choice, elmo, static, cache=FeatureCache(place / "layers"))
-            model = TaskModel.train(Tagging.of(train), train, dev, sources=sources, options=fit)
+            model = TaskModel.train(Tagging.from_examples(train), train, dev, store=sources, options=fit)
             return [list(found.tags) for found in model.predict(dev)]
 
         return trained
@@ -293,7 +293,7 @@ def _write_vectors(out: Path, vectors: Path, words: set[str]) -> None:
     """Those of ``vectors`` that Flair looks up for ``words``, as text with word2vec's first line."""
     # beside a word and its lower case, which we look up too, Flair tries # and 0 in place of digits
     masked = {re.sub(r"\d", digit, word.lower()) for word in words for digit in "#0"}
-    static = read_static(vectors, wanted=words | masked, max_words=0)
+    static = read_static(vectors, words=words | masked, max_words=0)
     lines = [f"{len(static.words)} {static.width}"]
     for word, vector in zip(static.words, static.vectors.tolist(), strict=True):
         lines.append(" ".join([word, *map(str, vector)]))

@@ -1,10 +1,10 @@
 """How fast does a biLM train, beside bilm-tf's own graph? In one interleaved run, on natural text.
 
-usage: training.py [TEXT] --peer PYTHON SCRIPT [--rounds N] [--windows N] [--threads N]
+usage: training.py [TEXT] [--peers] [--rounds N] [--windows N] [--threads N]
 
-TEXT is raw English, some megabytes of it; without it, words are made up, as often as Zipf's law says. PYTHON
-and SCRIPT run bilm-tf's training graph: ``PYTHON SCRIPT mini`` prints its tokens per second. Without --peer
-only our own figures are printed.
+TEXT is raw English, some megabytes of it; without it, words are made up, as often as Zipf's law says. ``--peers``
+adds bilm-tf's training graph, run by tests/conformance/peers/train.py with the TensorFlow in .venvs/peers,
+where ``make conformance`` installs it.
 
 Batch 128, 20 steps, 50,000 words (or all that TEXT has), Adagrad, dropout 0.1; sizes mini (CNN 512, cell 512,
 projection 128) and small (CNN 2048, cell 1024, projection 128). Systems take turns, round by round, each in a
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from elmo.train.loop import Trainer
     from elmo.train.windows import Window
 
+ROOT = Path(__file__).resolve().parents[1]
+PEER = (ROOT / ".venvs/peers/tensorflow/bin/python", ROOT / "tests/conformance/peers/train.py")
 SETTINGS = {
     "fp32": {},
     "fp32, 2048 samples": {"n_samples": 2048},
@@ -44,7 +46,7 @@ def main() -> None:
     """Print a table of tokens per second and ratios."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("text", type=Path, nargs="?")
-    parser.add_argument("--peer", nargs=2, metavar=("PYTHON", "SCRIPT"))
+    parser.add_argument("--peers", action="store_true", help="compare with bilm-tf's training graph")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--windows", type=int, default=12)
     parser.add_argument("--threads", type=int, default=2)
@@ -87,9 +89,9 @@ def compare(size: str, folder: Path, options: argparse.Namespace) -> None:
     for number in range(options.rounds):
         for setting, found in ours.items():
             found.append(in_own_process(folder, size, setting, options))
-        if options.peer:
-            said = subprocess.run([*options.peer, size], capture_output=True, text=True, check=True).stdout
-            peers.append(float(re.findall(r"([\d.]+) tokens/s", said)[-1]))
+        if options.peers:
+            output = subprocess.run([*PEER, size], capture_output=True, text=True, check=True).stdout
+            peers.append(float(re.findall(r"([\d.]+) tokens/s", output)[-1]))
         print(f"{size}, round {number + 1} of {options.rounds}", file=sys.stderr)
     if peers:
         print(f"{size:6} {'bilm-tf graph':20} {statistics.median(peers):8,.0f} tokens/s")

@@ -1,11 +1,12 @@
-"""Is an index made as fast as vectors are computed, and how fast is it searched? A line for each length.
+"""Measure how fast an index is built, compared with encoding, and how fast it is searched.
 
 usage: usages.py [TEXT] [--model FOLDER] [--tokens 100000 1000000] [--queries 1000] [--approximate]
 
-TEXT has a tokenised sentence a line (.xz is fine); without it, words are made up. All words of each length
-are indexed by the shell command, whose memory is read every 50 ms; speed is that of the job without loading
-the model, beside ``encode`` of the same text, in memory. Then the nearest ten usages of so many usages are
-sought among all of them, exactly, and, if asked, by the approximate index, with the share that it found.
+TEXT has one tokenized sentence per line (.xz is possible); without it, the words are random. For each length,
+``elmo index`` indexes all words, and its memory is sampled every 50 ms. The speed is that of the job without
+loading the model, compared with ``encode`` of the same text in memory. Then the ten nearest usages of
+``--queries`` usages are searched, exactly and, with ``--approximate``, with the approximate index, whose
+recall is printed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ K = 10
 
 
 def main() -> None:
-    """Print a line for each length."""
+    """Print one line per length."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("text", type=Path, nargs="?")
     parser.add_argument("--model", type=Path)
@@ -36,61 +37,44 @@ def main() -> None:
     parser.add_argument("--search", metavar="INDEX", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.time:
-        print(json.dumps(times(*map(Path, options.time))))
+        print(json.dumps(time_job(*map(Path, options.time))))
         return
     if options.search:
-        print(json.dumps(search(Path(options.search), options.queries, has_graph=options.approximate)))
+        print(json.dumps(time_search(Path(options.search), options.queries, has_graph=options.approximate)))
         return
     lengths = options.tokens or (LENGTHS if options.text else (20_000,))
     print(f"{'tokens':>10}{'usages':>10}{'tokens/s':>10}{'encode':>10}{'ratio':>7}{'memory':>10}", end="")
-    print(f"{'queries':>9}{'seconds':>9}{'memory':>10}{'approximate':>13}{'found':>7}")
-    with tempfile.TemporaryDirectory(prefix="elmo-") as place:
-        folder = Path(place)
+    print(f"{'queries':>9}{'seconds':>9}{'memory':>10}{'approximate':>13}{'recall':>7}")
+    with tempfile.TemporaryDirectory(prefix="elmo-") as temporary:
+        folder = Path(temporary)
         model = options.model or made_up_model(folder / "small", "small")
         for length in lengths:
             text = folder / "text.txt"
             n_tokens = cut(options.text, text, length)
-            found = json.loads(run([__file__, "--time", str(model), str(text), str(folder / "timed")])[0])
-            command = [
-                "-m",
-                "elmo",
-                "--quiet",
-                "index",
-                str(text),
-                "--model",
-                str(model),
-                "--format",
-                "tokens",
-            ]
-            _, memory = run([*command, "--out", str(folder / "index"), "--restart"])
-            rate, encode = n_tokens / found["job"], n_tokens / found["encode"]
-            line = f"{n_tokens:10,}{found['usages']:10,}{rate:10,.0f}{encode:10,.0f}{rate / encode:7.0%}"
+            timing = json.loads(run([__file__, "--time", str(model), str(text), str(folder / "timed")])[0])
+            command = ["-m", "elmo", "--quiet", "index", str(text), "--model", str(model)]
+            command += ["--format", "tokens", "--out", str(folder / "index"), "--restart"]
+            _, memory = run(command)
+            rate, encode = n_tokens / timing["job"], n_tokens / timing["encode"]
+            line = f"{n_tokens:10,}{timing['usages']:10,}{rate:10,.0f}{encode:10,.0f}{rate / encode:7.0%}"
             print(f"{line}{memory:7,.0f} MB", end="", flush=True)
-            more = ["--approximate"] if options.approximate else []
-            arguments = [
-                __file__,
-                "--search",
-                str(folder / "index"),
-                "--queries",
-                str(options.queries),
-                *more,
-            ]
-            printed, memory = run(arguments)
-            sought = json.loads(printed)
-            line = f"{options.queries:9,}{sought['exact']:9.2f}{memory:7,.0f} MB"
+            command = [__file__, "--search", str(folder / "index"), "--queries", str(options.queries)]
+            output, memory = run(command + ["--approximate"] * options.approximate)
+            search = json.loads(output)
+            line = f"{options.queries:9,}{search['exact']:9.2f}{memory:7,.0f} MB"
             if options.approximate:
-                line += f"{sought['approximate']:13.2f}{sought['share']:7.1%}"
+                line += f"{search['approximate']:13.2f}{search['recall']:7.1%}"
             print(line, flush=True)
 
 
-def times(model: Path, text: Path, out: Path) -> dict[str, float]:
-    """Seconds of the job and of ``encode``."""
+def time_job(model: Path, text: Path, out: Path) -> dict[str, float]:
+    """Return the seconds of the job and of ``encode``, and the number of usages."""
     from elmo import Elmo
-    from elmo.lexicon.indexing import IndexJob, build_index
+    from elmo.lexicon import IndexJob, build_index
 
     elmo = Elmo.from_pretrained(model)
     sentences = [row.split() for row in text.read_text(encoding="utf-8").splitlines() if row.strip()]
-    elmo.encode(sentences[:100])  # weights are prepared
+    elmo.encode(sentences[:100])  # packs the weights
     elmo.clear_cache()
     begin = time.perf_counter()
     index = build_index(IndexJob((str(text),), out, input_format="tokens", restart=True), elmo)
@@ -103,10 +87,9 @@ def times(model: Path, text: Path, out: Path) -> dict[str, float]:
     return {"job": job, "encode": time.perf_counter() - begin, "usages": n_usages}
 
 
-def search(folder: Path, n_queries: int, *, has_graph: bool) -> dict[str, float]:
-    """Seconds for all queries, a second time: the files then lie in memory, as for whoever asks again."""
-    from elmo.lexicon.index import Index
-    from elmo.lexicon.neighbors import ApproximateIndex
+def time_search(folder: Path, n_queries: int, *, has_graph: bool) -> dict[str, float]:
+    """Return the seconds of all queries after a warm-up, so that the files are in the page cache."""
+    from elmo.lexicon import ApproximateIndex, Index
 
     index = Index(folder)
     numbers = np.random.default_rng(0).choice(len(index), min(n_queries, len(index)), replace=False)
@@ -114,18 +97,18 @@ def search(folder: Path, n_queries: int, *, has_graph: bool) -> dict[str, float]
     index.nearest(queries[:10], K)
     begin = time.perf_counter()
     exact = index.nearest(queries, K)
-    found = {"exact": time.perf_counter() - begin}
+    timing = {"exact": time.perf_counter() - begin}
     if has_graph:
         graph = ApproximateIndex.build(index)
         begin = time.perf_counter()
-        close = graph.nearest(queries, K)
-        found["approximate"] = time.perf_counter() - begin
-        same = [
-            len({a.number for a in one} & {b.number for b in two}) / K
-            for one, two in zip(exact, close, strict=True)
+        approximate = graph.nearest(queries, K)
+        timing["approximate"] = time.perf_counter() - begin
+        recall = [
+            len({a.number for a in expected} & {b.number for b in result}) / K
+            for expected, result in zip(exact, approximate, strict=True)
         ]
-        found["share"] = float(np.mean(same))
-    return found
+        timing["recall"] = float(np.mean(recall))
+    return timing
 
 
 if __name__ == "__main__":

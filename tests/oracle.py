@@ -1,7 +1,7 @@
-"""The equations of ELMo in slow NumPy, one token at a time: what ``model/`` must agree with.
+"""The equations of ELMo in slow NumPy, one token at a time; ``elmo.model`` must agree with them.
 
-Written from Peters et al. (2018), Kim et al. (2016), Srivastava et al. (2015) and Sak et al. (2014), with
-the order of operations that bilm-tf has. No batch, no mask, no tensor library.
+Written from Peters et al. (2018), Kim et al. (2016), Srivastava et al. (2015) and Sak et al. (2014), in
+the order of operations of bilm-tf. No batch, no mask, no tensor library.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def sigmoid(x: Array) -> Array:
 def token_vector(
     config: BiLmConfig, w: Mapping[str, Array], *, characters: list[int] | None, word: int | None
 ) -> Array:
-    """x_k of one token, from the ids of its characters, the id of its word, or both."""
+    """Compute x_k of one token from its character ids, its word id, or both."""
     parts = []
     if config.words is not None:
         parts.append(w["token_layer.word_embed.weight"][word])
@@ -56,7 +56,7 @@ def token_vector(
 def lstm_step(
     config: BiLmConfig, w: Mapping[str, Array], at: str, x: Array, h: Array, c: Array
 ) -> tuple[Array, Array]:
-    """One token through one layer; gates i, f, j, o."""
+    """Read one token with one layer; the gates are i, f, j, o."""
     i, f, j, o = np.split(w[at + "input_weight"] @ x + w[at + "state_weight"] @ h + w[at + "bias"], 4)
     lstm = config.lstm
     c = sigmoid(f + lstm.forget_bias) * c + sigmoid(i) * np.tanh(j)
@@ -73,9 +73,9 @@ def lstm_step(
 def layers(
     config: BiLmConfig, w: Mapping[str, Array], tokens: list[Array], *, hidden: Array, cell: Array
 ) -> tuple[Array, Array, Array]:
-    """All layers (layer, time, width) of one sentence from its token vectors, and the state it leaves.
+    """Compute all layers (layer, time, width) of a sentence from its token vectors, and the last state.
 
-    ``hidden`` and ``cell`` (direction, layer, width) are what it starts from.
+    ``hidden`` and ``cell`` (direction, layer, width) are the state before the sentence.
     """
     hidden, cell = hidden.copy(), cell.copy()
     by_direction = []
@@ -83,24 +83,24 @@ def layers(
         inputs = tokens if direction == 0 else tokens[::-1]
         outputs = []
         for layer in range(config.lstm.n_layers):
-            read = []
+            states = []
             for x in inputs:
                 h, c = lstm_step(
                     config, w, f"{stack}.{layer}.", x, hidden[direction, layer], cell[direction, layer]
                 )
                 hidden[direction, layer], cell[direction, layer] = h, c
-                read.append(h + x if config.lstm.has_skip and layer > 0 else h)
-            outputs.append(read if direction == 0 else read[::-1])
-            inputs = read
+                states.append(h + x if config.lstm.has_skip and layer > 0 else h)
+            outputs.append(states if direction == 0 else states[::-1])
+            inputs = states
         by_direction.append(outputs)
-    found = [[np.concatenate([x, x]) for x in tokens]]
-    for ahead, behind in zip(*by_direction, strict=True):
-        found.append([np.concatenate([a, b]) for a, b in zip(ahead, behind, strict=True)])
-    return np.array(found), hidden, cell
+    all_layers = [[np.concatenate([x, x]) for x in tokens]]
+    for forward, backward in zip(*by_direction, strict=True):
+        all_layers.append([np.concatenate([f, b]) for f, b in zip(forward, backward, strict=True)])
+    return np.array(all_layers), hidden, cell
 
 
 def mix(states: Array, w: Array, gamma: float, *, layer_norm: bool) -> Array:
-    """Eq. 1 for one sentence: (layer, time, width) to (time, width)."""
+    """Compute Eq. 1 for one sentence: (layer, time, width) to (time, width)."""
     if layer_norm:
         mean = states.mean(axis=-1, keepdims=True)
         states = (states - mean) / np.sqrt(states.var(axis=-1, keepdims=True) + 1e-5)
@@ -111,7 +111,7 @@ def mix(states: Array, w: Array, gamma: float, *, layer_norm: bool) -> Array:
 def softmax_loss(
     states: Array, weight: Array, bias: Array, targets: list[int]
 ) -> tuple[float, dict[str, Array]]:
-    """Mean of −log p(target), and its gradient: dL/dlogit_k = p_k − [k is the target]."""
+    """Compute the mean of −log p(target) and its gradient: dL/dlogit_k = p_k − [k is the target]."""
     gradient = {"states": np.zeros_like(states), "weight": np.zeros_like(weight), "bias": np.zeros_like(bias)}
     loss = 0.0
     for t, target in enumerate(targets):
@@ -127,7 +127,7 @@ def softmax_loss(
 
 
 def expected_count(word: int, n_words: int, n_samples: int, n_tries: int) -> float:
-    """How often a log-uniform sampler is to be expected to give a word (TensorFlow's range_sampler)."""
+    """Compute the expected count of a word in log-uniform samples (TensorFlow's range_sampler)."""
     p = (np.log(word + 2) - np.log(word + 1)) / np.log(n_words + 1)
     return n_samples * p if n_tries == n_samples else 1.0 - (1.0 - p) ** n_tries
 
@@ -135,7 +135,7 @@ def expected_count(word: int, n_words: int, n_samples: int, n_tries: int) -> flo
 def sampled_softmax_loss(
     states: Array, weight: Array, bias: Array, targets: list[int], samples: list[int], n_tries: int
 ) -> tuple[float, dict[str, Array]]:
-    """The same against samples, each logit less log(expected count), samples equal to the target left out."""
+    """Compute the loss against samples: logits − log(expected count), without samples equal to the target."""
     gradient = {"states": np.zeros_like(states), "weight": np.zeros_like(weight), "bias": np.zeros_like(bias)}
     loss = 0.0
     for t, target in enumerate(targets):

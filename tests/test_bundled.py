@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from elmo import ConfigError, Elmo, models, perplexity, similarity
-from elmo.formats import loading
+from elmo.formats.pretrained import describe
 from elmo.lexicon.substitutes import embed_substitutes
 from elmo.lexicon.usages import Usage
 
@@ -31,8 +31,8 @@ def elmo(request: pytest.FixtureRequest) -> Elmo:
 
 def test_they_are_there_and_the_english_one_is_the_default() -> None:
     assert models.names() == tuple(LANGUAGES)
-    assert loading.describe(None).fingerprint == loading.describe("en").fingerprint
-    with pytest.raises(ConfigError, match="no model 'fr' is bundled; those that are: en, zh"):
+    assert describe(None).fingerprint == describe("en").fingerprint
+    with pytest.raises(ConfigError, match="unknown bundled model 'fr'; expected one of en, zh"):
         models.folder("fr")
 
 

@@ -1,7 +1,7 @@
-"""The shape of a biLM as frozen dataclasses: JSON in, JSON out, and the parameters it implies.
+"""The configuration of a biLM: frozen dataclasses, their JSON form, and the parameter shapes.
 
-Published option names (bilm-tf's ``options.json`` and others) stop at ``formats/``; here every size
-has one name, and every size is bounded, so that a damaged file cannot ask for absurd memory.
+The option names of published formats (such as bilm-tf's ``options.json``) are only used in ``formats/``; here
+every size has one name. Every size has a limit, so that a damaged file cannot request too much memory.
 """
 
 from __future__ import annotations
@@ -22,9 +22,18 @@ MAX_ROWS = 1 << 26  # rows of an embedding table or a softmax
 
 @dataclass(frozen=True)
 class CharCnnConfig:
-    """Convolutions over a token's characters, max-pooled, then highway layers."""
+    """Convolutions over the characters of a token, max-pooled, then highway layers.
 
-    n_characters: int = 261  # ids 1..n; 0 is the mask and not counted
+    Attributes:
+        n_characters: Number of characters; their ids are 1..n, and 0 is padding.
+        char_width: Width of a character vector.
+        filters: Pairs of filter width and number of filters.
+        n_highway: Number of highway layers.
+        activation: Activation after the convolutions.
+        max_characters: Characters per token, with the two word boundaries.
+    """
+
+    n_characters: int = 261
     char_width: int = 16
     filters: tuple[tuple[int, int], ...] = (
         (1, 32),
@@ -37,16 +46,16 @@ class CharCnnConfig:
     )
     n_highway: int = 1
     activation: Literal["relu", "tanh"] = "relu"
-    max_characters: int = 50  # per token, the two word boundaries included
+    max_characters: int = 50
 
     @property
     def n_filters(self) -> int:
-        """Width of a token's vector after the convolutions."""
+        """Width of a token vector after the convolutions."""
         return sum(count for _, count in self.filters)
 
     def problems(self) -> list[str]:
-        """What is out of range, each in a few words."""
-        found = [
+        """List the values that are out of range."""
+        problems = [
             *_outside("n_characters", self.n_characters, 1, MAX_ROWS),
             *_outside("char_width", self.char_width, 1, MAX_WIDTH),
             *_outside("n_highway", self.n_highway, 0, MAX_LAYERS),
@@ -54,22 +63,27 @@ class CharCnnConfig:
             *_outside("number of filter sizes", len(self.filters), 1, MAX_FILTERS),
         ]
         for width, count in self.filters[:MAX_FILTERS]:
-            found += _outside("filter width", width, 1, self.max_characters)
-            found += _outside("filters of one width", count, 1, MAX_WIDTH)
+            problems += _outside("filter width", width, 1, self.max_characters)
+            problems += _outside("filters of one width", count, 1, MAX_WIDTH)
         if self.activation not in ("relu", "tanh"):
-            found.append(f"activation must be 'relu' or 'tanh', not {self.activation!r:.40}")
-        return found
+            problems.append(f"activation must be 'relu' or 'tanh', not {self.activation!r:.40}")
+        return problems
 
 
 @dataclass(frozen=True)
 class WordConfig:
-    """A table with one vector per known word."""
+    """A table with one vector per known word.
 
-    n_words: int  # ids 1..n; 0 is padding and not counted
+    Attributes:
+        n_words: Number of words; their ids are 1..n, and 0 is padding.
+        word_width: Width of a word vector.
+    """
+
+    n_words: int
     word_width: int
 
     def problems(self) -> list[str]:
-        """What is out of range, each in a few words."""
+        """List the values that are out of range."""
         return [
             *_outside("n_words", self.n_words, 1, MAX_ROWS),
             *_outside("word_width", self.word_width, 1, MAX_WIDTH),
@@ -78,48 +92,64 @@ class WordConfig:
 
 @dataclass(frozen=True)
 class LstmConfig:
-    """Two stacks of LSTM layers, forward and backward, of equal shape."""
+    """Two stacks of LSTM layers of equal shape, forward and backward.
+
+    Attributes:
+        n_layers: Layers of each stack.
+        cell_width: Number of cells of a layer.
+        state_width: Width of the projected state; ``cell_width`` means no projection.
+        cell_clip: Limit of the absolute cell values.
+        state_clip: Limit of the absolute values of projected states.
+        has_skip: Whether the layers after the first add their input to their output.
+        forget_bias: Added to the forget gate at run time, as in TensorFlow. It is separate from the bias, so
+            that weights stay equal bit for bit in every conversion.
+    """
 
     n_layers: int = 2
     cell_width: int = 4096
-    state_width: int = 512  # the projection's width; without a projection, the cell's
+    state_width: int = 512
     cell_clip: float | None = 3.0
-    state_clip: float | None = 3.0  # applied to projected states only
+    state_clip: float | None = 3.0
     has_skip: bool = True
-    forget_bias: float = 1.0  # added to the forget gate as it runs: TensorFlow's habit. Kept apart from
-    # the bias itself so that weights stay bit-equal through every conversion.
+    forget_bias: float = 1.0
 
     @property
     def has_projection(self) -> bool:
-        """Whether states are projected down from the cells."""
+        """Whether the state is a projection of the cells."""
         return self.state_width < self.cell_width
 
     def problems(self) -> list[str]:
-        """What is out of range, each in a few words."""
-        found = [
+        """List the values that are out of range."""
+        problems = [
             *_outside("n_layers", self.n_layers, 1, MAX_LAYERS),
             *_outside("cell_width", self.cell_width, 1, MAX_WIDTH),
             *_outside("state_width", self.state_width, 1, MAX_WIDTH),
         ]
         if self.state_width > self.cell_width:
-            found.append(f"state_width {self.state_width} must not exceed cell_width {self.cell_width}")
+            problems.append(f"state_width {self.state_width} must not exceed cell_width {self.cell_width}")
         for name, clip in (("cell_clip", self.cell_clip), ("state_clip", self.state_clip)):
-            if clip is not None and not 0 < clip <= 1e30:  # compares whole numbers of any length
-                found.append(f"{name} must be a positive number or null, not {clip!r:.40}")
+            if clip is not None and not 0 < clip <= 1e30:  # also works for huge integers
+                problems.append(f"{name} must be a positive number or null, not {clip!r:.40}")
         if not abs(self.forget_bias) <= 1e30:
-            found.append(f"forget_bias must lie in ±1e30, not {self.forget_bias!r:.40}")
-        return found
+            problems.append(f"forget_bias must be in ±1e30, not {self.forget_bias!r:.40}")
+        return problems
 
 
 @dataclass(frozen=True)
 class BiLmConfig:
-    """A whole biLM: a token layer from characters, words or both, under two LSTM stacks."""
+    """A biLM: a token layer that reads characters, words or both, and two LSTM stacks.
+
+    Attributes:
+        chars: Layers that read characters.
+        words: Table of word vectors.
+        lstm: The LSTM stacks.
+        alphabet: What a character is: a UTF-8 byte of the word (``bytes``) or of its simplified Chinese form
+            (``simplified``), or a Unicode character (``unicode``). None without ``chars``.
+    """
 
     chars: CharCnnConfig | None
     words: WordConfig | None
     lstm: LstmConfig
-    # What a character is: a byte of UTF-8, of the word as it stands or in simplified Chinese; or a character
-    # of Unicode. None without chars.
     alphabet: Literal["bytes", "simplified", "unicode"] | None = "bytes"
 
     def __post_init__(self) -> None:
@@ -129,56 +159,60 @@ class BiLmConfig:
             *self.lstm.problems(),
         ]
         if self.chars is None and self.words is None:
-            problems.append("a token layer needs characters, words or both")
+            problems.append("chars and words are both null; a token layer needs at least one of them")
         if (self.chars is None) != (self.alphabet is None):
-            problems.append("an alphabet goes with characters, and only with them")
+            problems.append("alphabet and chars must both be set or both be null")
         if self.alphabet not in (None, "bytes", "simplified", "unicode"):
             problems.append(f"alphabet must be 'bytes', 'simplified' or 'unicode', not {self.alphabet!r:.40}")
         if self.words and not self.chars and self.words.word_width != self.lstm.state_width:
             problems.append(
                 f"word_width {self.words.word_width} must equal state_width {self.lstm.state_width}: "
-                "word vectors feed the LSTMs directly"
+                "word vectors are the direct input of the LSTMs"
             )
         raise_all(problems, subject="biLM config", kind=ConfigError)
 
     @property
     def n_layers(self) -> int:
-        """Layers a biLM gives: the token layer and each LSTM layer."""
+        """Number of layers that the biLM outputs: the token layer and the LSTM layers."""
         return self.lstm.n_layers + 1
 
     @property
     def width(self) -> int:
-        """Width of one layer's vector: both directions side by side."""
+        """Width of the vector of one layer: both directions concatenated."""
         return 2 * self.lstm.state_width
 
     @property
     def has_token_projection(self) -> bool:
-        """Whether the token layer ends in a projection to the LSTMs' width."""
+        """Whether the token layer ends with a projection to the width of the LSTM state."""
         if self.chars is None:
             return False
         return self.words is not None or self.chars.n_filters != self.lstm.state_width
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Convert to JSON values."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """From what ``to_json`` gave; a wrong key or type is a ``ConfigError``."""
-        values = _checked(values, cls)
+        """Build a config from the result of ``to_json``; wrong keys or types raise ``ConfigError``."""
+        values = _check_values(values, cls)
         chars, words = values.get("chars"), values.get("words")
+        if chars is not None:
+            chars = _check_values(chars, CharCnnConfig)
+            if chars.get("filters") is not None:
+                chars["filters"] = filters_from_json(chars["filters"])
         return cls(
-            chars=None if chars is None else _char_cnn_from_json(chars),
-            words=None if words is None else WordConfig(**_checked(words, WordConfig)),
-            lstm=LstmConfig(**_checked(values.get("lstm"), LstmConfig)),
+            chars=None if chars is None else CharCnnConfig(**chars),
+            words=None if words is None else WordConfig(**_check_values(words, WordConfig)),
+            lstm=LstmConfig(**_check_values(values.get("lstm"), LstmConfig)),
             alphabet=values.get("alphabet", "bytes" if chars is not None else None),
         )
 
 
 def parameter_shapes(config: BiLmConfig) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every parameter of ``BiLm.from_config(config)``, without building it.
+    """Return the name and shape of every parameter of ``BiLm.from_config(config)`` without building it.
 
-    Readers check a file's header against this before they take memory.
+    Readers compare the header of a file with them before they allocate memory.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     token_width = 0
@@ -211,28 +245,18 @@ def parameter_shapes(config: BiLmConfig) -> dict[str, tuple[int, ...]]:
 
 
 def n_parameters(config: BiLmConfig) -> int:
-    """Number of weights, the rows that stand for padding left out."""
-    total = sum(math.prod(shape) for shape in parameter_shapes(config).values())
-    padding = (config.chars.char_width if config.chars else 0) + (
-        config.words.word_width if config.words else 0
-    )
-    return total - padding
+    """Count the weights, without the rows for padding."""
+    shapes = parameter_shapes(config)
+    n_padding = sum(shape[1] for name, shape in shapes.items() if name.endswith("_embed.weight"))
+    return sum(map(math.prod, shapes.values())) - n_padding
 
 
 def _outside(name: str, value: int, low: int, high: int) -> list[str]:
-    return [] if low <= value <= high else [f"{name} must lie in {low}..{high}, found {value!r:.40}"]
-
-
-def _char_cnn_from_json(values: Any) -> CharCnnConfig:
-    checked = _checked(values, CharCnnConfig)
-    filters = checked.get("filters")
-    if filters is not None:
-        checked["filters"] = filters_from_json(filters)
-    return CharCnnConfig(**checked)
+    return [] if low <= value <= high else [f"{name} must be in {low}..{high}, found {value!r:.40}"]
 
 
 def filters_from_json(values: Any) -> tuple[tuple[int, int], ...]:
-    """``[[width, count], …]`` as tuples; anything else is a ``ConfigError``."""
+    """Convert ``[[width, count], …]`` to tuples; raise ``ConfigError`` for anything else."""
     is_pairs = isinstance(values, list | tuple) and all(
         isinstance(pair, list | tuple) and len(pair) == 2 and all(type(n) is int for n in pair)
         for pair in cast("list[Any]", values)
@@ -242,7 +266,7 @@ def filters_from_json(values: Any) -> tuple[tuple[int, int], ...]:
     return tuple((width, count) for width, count in values)
 
 
-# A JSON value may stand for a field only if its type is one of these.
+# Types of JSON values that are accepted for a type of field.
 _FIELD_TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (int, float),
@@ -251,15 +275,15 @@ _FIELD_TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def _checked(values: Any, kind: type) -> dict[str, Any]:
-    """The values as keyword arguments of dataclass ``kind``, unknown keys and wrong types refused."""
+def _check_values(values: Any, kind: type) -> dict[str, Any]:
+    """Return the values as keyword arguments for dataclass ``kind``; reject unknown keys and wrong types."""
     if not isinstance(values, Mapping):
         raise ConfigError(f"{kind.__name__}: expected an object, found {type(values).__name__}")
     known = {field.name: str(field.type) for field in fields(kind)}
     problems = [f"unknown key {key!r}" for key in values if key not in known]
     for key, value in values.items():
         allowed = _FIELD_TYPES.get(known.get(key, ""))
-        # bool is an int in Python, but "n_layers": true is a mistake
+        # bool is a subclass of int, but "n_layers": true is an error
         if allowed and (not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed)):
             problems.append(f"{key} must be {known[key]}, found {value!r:.40}")
     required = [field.name for field in fields(kind) if field.default is field.default_factory]

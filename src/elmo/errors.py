@@ -23,6 +23,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+__all__ = [
+    "ChecksumError",
+    "ConfigError",
+    "DataError",
+    "ElmoError",
+    "EncodingError",
+    "FormatError",
+    "MissingExtraError",
+    "OutputError",
+    "SentenceTooLongError",
+    "ShapeError",
+    "StateError",
+    "TrainingError",
+]
+
 
 class ElmoError(Exception):
     """Base class of all errors that elmo raises, with a message of one line."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from elmo import Elmo
-from elmo.embed.compare import compare
+from elmo.embed.comparison import compare
 from tests.cli.conftest import Run
 
 MODEL = ("--model", "model")

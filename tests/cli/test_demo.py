@@ -9,7 +9,7 @@ import pytest
 
 from elmo import Elmo, models
 from elmo.cli.demo import WORDS
-from elmo.embed.compare import compare
+from elmo.embed.comparison import compare
 from tests.cli.conftest import Run
 
 ENGLISH = [word for word in WORDS if word.model == "en"]
@@ -35,7 +35,7 @@ def test_without_a_model_one_line_says_what_to_give(run: Run, monkeypatch: pytes
     monkeypatch.setattr(models, "names", lambda: ())
     outcome = run("demo")
     assert (outcome.code, outcome.out) == (1, "")
-    assert "no model is bundled yet: give a path, or a Hub id" in outcome.err
+    assert "no model is bundled with this installation; pass a path or a Hub id" in outcome.err
 
 
 def test_all_words_are_in_one_picture(run: Run, here: Path) -> None:

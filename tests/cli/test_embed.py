@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from elmo import Elmo
-from elmo.cli import report as progress
-from elmo.cli.report import Report
+from elmo.cli import console as progress
+from elmo.cli.console import Console
 from elmo.jobs.plan import Progress
 from tests.cli.conftest import TEXT, Run, assert_refused
 
@@ -178,7 +178,7 @@ def test_progress_on_a_terminal_is_a_bar_that_leaves_nothing_behind(monkeypatch:
         patch.setattr(sys, "stderr", terminal)
         patch.setenv("COLUMNS", "100")
         patch.setenv("TERM", "xterm")
-        with progress.shown(Report(), n_sentences=40, is_stdout_free=True) as show:
+        with progress.show_progress(Console(), n_sentences=40, is_stdout_free=True) as show:
             assert show
             show(Progress(stage="embedding", sentences=20, tokens=500, shards=0, kept=0))
     read = b""

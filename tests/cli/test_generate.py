@@ -233,8 +233,22 @@ def test_a_dataclass_becomes_a_dict_of_the_options_that_are_set() -> None:
     ],
 )
 def test_mistakes_show_when_the_command_is_declared(source: str, settings: Any, part: str) -> None:
+    def command(**options: Any) -> None:
+        """Do nothing."""
+
     with pytest.raises(TypeError, match=part):
-        options_from(source, **settings)
+        options_from(source, **settings)(command)
+
+
+def test_a_parameter_of_the_command_replaces_that_of_the_library() -> None:
+    received: dict[str, Any] = {}
+
+    @options_from("elmo.library:train", skip=("on_step", "out"))
+    def command(*, name: Annotated[str, typer.Option("--title")] = "own", **options: Any) -> None:
+        received.update(name=name, **options)
+
+    assert invoke(command, "--title", "x").exit_code == 0
+    assert (received["name"], received["decay"]) == ("x", "none")
 
 
 def test_descriptions_end_with_their_section() -> None:

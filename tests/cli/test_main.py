@@ -16,8 +16,8 @@ import pytest
 
 import elmo
 from elmo.cli import main
-from elmo.cli.app import globals_first
-from elmo.cli.report import one_line
+from elmo.cli.app import move_global_options
+from elmo.text.display import one_line
 from tests.cli.conftest import Outcome, Run, assert_refused
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -86,7 +86,7 @@ def test_a_wrong_value_is_told_in_plain_words(run: Run, arguments: str, said: st
     [
         (["embed", "nothing.txt", "--model", "model"], "nothing.txt"),
         (["embed", "none/*.txt", "--model", "model"], "none/*.txt"),
-        (["embed", "corpus.txt", "--model", ""], "expected a model's name"),
+        (["embed", "corpus.txt", "--model", ""], "expected the name, path or Hub id"),
         (["embed", "corpus.txt", "--model", "nowhere"], "nowhere"),
         (["embed", "corpus.txt", "--model", "more"], "more"),
         (["embed", "corpus.txt", "--model", "model", "--layers", "7"], "7"),
@@ -98,7 +98,7 @@ def test_a_wrong_value_is_told_in_plain_words(run: Run, arguments: str, said: st
         (["embed", "corpus.txt", "--model", "model", "--format", "conllu"], "corpus.txt"),
         (["embed", "corpus.txt", "--model", "model", "--format", "tokens", "--split"], "split"),
         (["embed", "latin.txt", "--model", "model"], "latin.txt:1"),
-        (["info", ""], "expected a model's name"),
+        (["info", ""], "expected the name, path or Hub id"),
         (["info", "nowhere"], "nowhere"),
         (["info", "corpus.txt"], "corpus.txt"),
         (["info", "x" * 5000], "xxx"),
@@ -178,7 +178,7 @@ def test_every_other_way_out_has_its_code_and_line(
     def fail(_: object) -> None:
         raise error
 
-    monkeypatch.setattr("elmo.formats.loading.describe", fail)
+    monkeypatch.setattr("elmo.formats.pretrained.describe", fail)
     assert_refused(run("info", "model"), part, code=code)
 
 
@@ -186,7 +186,7 @@ def test_verbose_shows_the_traceback_of_the_unexpected_only(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert_refused(run("--verbose", "info", "nowhere"))
-    monkeypatch.setattr("elmo.formats.loading.describe", lambda _: 1 // 0)
+    monkeypatch.setattr("elmo.formats.pretrained.describe", lambda _: 1 // 0)
     outcome = run("info", "model", "--verbose")
     assert outcome.code == 70
     assert "Traceback" in outcome.err
@@ -197,7 +197,7 @@ def test_in_json_every_line_is_an_object(run: Run, monkeypatch: pytest.MonkeyPat
     refused = run("--log-format", "json", "info", "nowhere")
     misused = run("embd", "--log-format=json")
     done = run("embed", "corpus.txt", "--model", "model", "--out", "v.npz", "--log-format", "json")
-    monkeypatch.setattr("elmo.formats.loading.describe", lambda _: 1 // 0)
+    monkeypatch.setattr("elmo.formats.pretrained.describe", lambda _: 1 // 0)
     unexpected = run("info", "model", "-v", "--log-format", "json")
     for outcome, code, kind in (
         (refused, 1, "FormatError"),
@@ -215,11 +215,11 @@ def test_in_json_every_line_is_an_object(run: Run, monkeypatch: pytest.MonkeyPat
 
 
 def test_global_options_may_stand_anywhere_before_a_double_dash() -> None:
-    assert globals_first(["embed", "a", "-q", "--log-format", "json", "--", "-v"]) == [
+    assert move_global_options(["embed", "a", "-q", "--log-format", "json", "--", "-v"]) == [
         "-q", "--log-format", "json", "embed", "a", "--", "-v",
     ]  # fmt: skip
-    assert globals_first(["info", "--log-format"]) == ["--log-format", "info"]
-    assert globals_first([]) == []
+    assert move_global_options(["info", "--log-format"]) == ["--log-format", "info"]
+    assert move_global_options([]) == []
 
 
 def test_logging_and_warnings_are_left_as_they_were(run: Run) -> None:

@@ -28,7 +28,7 @@ def test_it_writes_a_model_that_says_so_and_tells_what_was_gained(
     shown = run("info", "sharp")
     assert "cells clipped at 3.0, " in shown.out
     assert "states clipped" not in shown.out
-    assert "turned by elmo sharpen" in shown.out
+    assert "transformed by elmo sharpen" in shown.out
     assert "sharpen" not in run("info", "model").out
 
 

@@ -42,7 +42,7 @@ def test_a_tagger_is_trained_measured_and_used(run: Run, data: Path) -> None:
     assert lines[-1] == "elmo: ner.safetensors: written"
     assert "best epoch" in outcome.out
     for place in ("input", "output"):
-        assert re.search(rf"shares at the {place}: 0: 0.3\d, 1: 0.3\d, 2: 0.3\d; gamma \d", outcome.out)
+        assert re.search(rf"layer weights at the {place}: 0: 0.3\d, 1: 0.3\d, 2: 0.3\d; gamma \d", outcome.out)
     assert sorted(path.name for path in data.glob("*ner*")) == ["ner.safetensors"]  # no checkpoints any more
 
     measured = run(
@@ -127,16 +127,16 @@ def test_a_stopped_run_goes_on_to_the_same_model(run: Run, data: Path) -> None:
     with interrupted("epoch 2"):
         stopped = train(run, "tagging", "train.conll", *more)
     assert stopped.code == 130
-    said = "elmo: interrupted; give the same command again to go on after the last epoch"
+    said = "elmo: interrupted; run the same command again to resume after the last epoch"
     assert stopped.err.splitlines()[-1] == said
     assert not (data / "ner.safetensors").exists()
     other = train(run, "tagging", "train.conll", *more, "--seed", "2")
     assert other.code == 1
-    assert "was begun with other data or options" in other.err
+    assert "was started with other data or options" in other.err
     again = train(run, "tagging", "train.conll", *more)
     assert again.code == 0, again.err
     assert [line[:13] for line in again.err.splitlines() if "loss" in line] == ["elmo: epoch 3"]
-    assert "going on with the run that was begun" in again.err
+    assert "resuming this run" in again.err
     assert not (data / "ner.safetensors.training").exists()
     assert (data / "whole.safetensors").read_bytes() == (data / "ner.safetensors").read_bytes()
 
@@ -147,7 +147,7 @@ def test_a_run_that_is_stopped_before_its_first_epoch_says_that_it_begins_anew(
     monkeypatch.setattr(TaskModel, "train", _ctrl_c)
     stopped = train(run, "tagging", "train.conll", "--dev", "dev.conll")
     assert stopped.code == 130
-    said = "elmo: interrupted; no epoch was kept yet: the same command begins the training anew"
+    said = "elmo: interrupted; no epoch was finished: the same command starts again from the beginning"
     assert stopped.err.splitlines()[-1] == said
 
 
@@ -167,21 +167,21 @@ def test_text_that_is_not_utf8_is_told_without_an_option_that_is_not_there(
 def test_without_dev_a_tenth_is_held_out_and_sentences_stay_together(run: Run, data: Path) -> None:
     outcome = train(run, "tagging", "train.conll", "--json")
     assert outcome.code == 0, outcome.err
-    assert "elmo: 1 of 5 examples are held out to measure on (--dev names others)" in outcome.err
+    assert "elmo: holding out 1 of 5 examples to select the best epoch (use --dev to give other examples)" in outcome.err
     values = json.loads(outcome.out)
     assert (values["train"], values["dev"], len(values["epochs"])) == (4, 1, 2)
-    from elmo.cli.task_train import _held_out
+    from elmo.tasks.run import hold_out
 
     pairs = [*read_roles(data / "roles.tsv"), *read_roles(data / "roles.tsv")]
-    learned, held = _held_out(pairs, seed=3)
+    learned, held = hold_out(pairs, seed=3)
     assert len(held) == len(learned) == 2
     assert not {one.words for one in learned} & {one.words for one in held}
-    assert [_held_out(pairs, seed=seed) for seed in (3, 3)] == [(learned, held)] * 2
+    assert [hold_out(pairs, seed=seed) for seed in (3, 3)] == [(learned, held)] * 2
 
 
 def test_what_an_earlier_run_wrote_is_kept_unless_told(run: Run, ner: Path) -> None:
     before = ner.read_bytes()
-    assert_refused(train(run, "tagging", "train.conll"), "ner.safetensors: is there already; --overwrite")
+    assert_refused(train(run, "tagging", "train.conll"), "ner.safetensors: already exists; pass --overwrite")
     assert ner.read_bytes() == before
     assert train(run, "tagging", "train.conll", "--overwrite", "--seed", "4").code == 0
     assert ner.read_bytes() != before
@@ -190,31 +190,31 @@ def test_what_an_earlier_run_wrote_is_kept_unless_told(run: Run, ner: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ("parsing train.conll", "the kinds of tasks are tagging, classification"),
+        ("parsing train.conll", "kind of task: expected one of tagging, classification"),
         ("tagging empty.conll", "empty.conll: expected examples, found an empty file"),
         ("tagging nothing.conll", "nothing.conll"),
         ("tagging train.conll --column 5", "train.conll:1: expected a column 5, counted from 0"),
         ("tagging uneven.conll", "uneven.conll:2: expected 2 columns"),
-        ("tagging train.conll --network linear", "tagging has no --network; of its network, it has --hidden"),
+        ("tagging train.conll --network linear", "tagging has no option --network; it has: --hidden"),
         ("classification texts.tsv --column x", "expected a column 'x', found 'label', 'text'"),
-        ("classification texts.tsv --layers 2", "classification has no --layers"),
-        ("entailment texts.tsv --text-column 1", "entailment takes two of --text-column, found 1"),
+        ("classification texts.tsv --layers 2", "classification has no option --layers"),
+        ("entailment texts.tsv --text-column 1", "--text-column: entailment needs 2, found 1"),
         ("answers texts.tsv --column 1", "files of answers have fixed columns"),
-        ("roles roles.tsv --column x", "give a number, found 'x'"),
-        ("tagging train.conll --header", "tagging is read without has_header"),
-        ("tagging train.conll --dev other.conll", "'PER' is none that was learned"),
-        ("tagging train.conll --dev dev.conll --elmo none", "a task needs vectors of words"),
+        ("roles roles.tsv --column x", "expected a number, found 'x'"),
+        ("tagging train.conll --header", "the reader of tagging has no option 'has_header'"),
+        ("tagging train.conll --dev other.conll", "unknown label 'PER'"),
+        ("tagging train.conll --dev dev.conll --elmo none", "a task needs word vectors at its input"),
         ("tagging train.conll --model nowhere", "nowhere"),
         ("tagging train.conll --vectors nowhere.txt", "nowhere.txt"),
-        ("tagging train.conll --elmo-dropout 2", "the dropout of ELMo's vectors must lie in 0..1"),
-        ("tagging train.conll --elmo none --layer-norm", "layers are to be normalised, but ELMo is at none"),
+        ("tagging train.conll --elmo-dropout 2", "dropout of the ELMo vectors: expected 0 <= dropout < 1"),
+        ("tagging train.conll --elmo none --layer-norm", "layer_norm needs ELMo, but elmo is 'none'"),
         ("tagging train.conll --out x.bin", "x.bin: expected a name that ends in .safetensors"),
         ("tagging train.conll --out v/x.safetensors", "v is a file"),
         ("tagging train.conll --picture x.doc", "x.doc: expected a name that ends in"),
         ("tagging train.conll --tokenizer x", "tokenizer: expected one of en"),
         (
             "tagging one.conll",
-            "expected two different examples or more to hold some out, found one; give --dev",
+            "expected at least two different examples to hold one out, found one; use --dev",
         ),
     ],
 )
@@ -237,10 +237,10 @@ def test_what_cannot_be_measured_or_asked_is_told_in_one_line(run: Run, ner: Pat
     (here / "some.bin").write_bytes(b"abc")
     evaluate, predict = ("task", "evaluate"), ("task", "predict")
     assert_refused(run(*evaluate, "nothing.safetensors", "dev.conll"), "nothing.safetensors")
-    assert_refused(run(*evaluate, "some.bin", "dev.conll"), "some.bin: no task model, or a damaged one")
+    assert_refused(run(*evaluate, "some.bin", "dev.conll"), "some.bin: not a task model, or damaged")
     assert_refused(run(*evaluate, ner, "nothing.conll"), "nothing.conll")
     assert_refused(run(*evaluate, ner, "empty.conll", "--no-cache"), "found an empty file")
-    assert_refused(run(*evaluate, ner, "other.conll", "--no-cache"), "'PER' is none that was learned: LOC, O")
+    assert_refused(run(*evaluate, ner, "other.conll", "--no-cache"), "unknown label 'PER'; this model knows: LOC, O")
     assert_refused(
         run(*evaluate, ner, "dev.conll", "--out", "x.json"), "ends in .jsonl, .conll, .tsv for tagging"
     )
@@ -251,18 +251,18 @@ def test_what_cannot_be_measured_or_asked_is_told_in_one_line(run: Run, ner: Pat
     assert_refused(run(*predict, ner, "empty.conll"), "found an empty file")
     assert_refused(run(*predict, ner, "--text", " "), "--text:1: expected words in the text")
     assert_refused(
-        run(*predict, ner, "--question", "who", "--passage", "I"), "tagging is asked by --text or FILE"
+        run(*predict, ner, "--question", "who", "--passage", "I"), "a model of tagging needs --text or FILE"
     )
     assert_refused(run(*predict, ner), "expected one of FILE, --text", code=2)
     assert_refused(run(*predict, ner, "corpus.txt", "--text", "x"), "found FILE, --text", code=2)
     (here / "mixed.conll").write_text("Ann B-PER\nLondon B-LOC\n\n")
     told = run(*evaluate, ner, "mixed.conll", "--no-cache")
     assert told.code == 0
-    assert "mixed.conll:1: 1 label was not seen in training, 'PER': it can only be missed" in told.err
+    assert "mixed.conll:1: 1 label was not seen in training: 'PER'; it is never predicted" in told.err
     assert train(run, "tagging", "train.conll", "--dev", "dev.conll", out="own.safetensors").code == 0
     (here / "model").rename(here / "moved")
     moved = run(*predict, "own.safetensors", "--text", "Bank")
-    assert_refused(moved, "model: expected a folder", "; --model names the biLM that")
+    assert_refused(moved, "model: expected a folder", "; use --model to give the biLM that")
     assert run(*predict, "own.safetensors", "--text", "Bank", "--model", "moved").code == 0
 
 
@@ -274,10 +274,10 @@ def test_a_lost_bilm_is_told_whatever_it_was_called(run: Run, data: Path) -> Non
     assert found.code == 0
     bilm.rename(data / "moved")
     lost = run("task", "predict", own, "--text", "Bank")
-    assert_refused(lost, "own.safetensors.bilm: expected a folder", "; --model names the biLM that")
+    assert_refused(lost, "own.safetensors.bilm: expected a folder", "; use --model to give the biLM that")
     own.write_bytes(own.read_bytes()[:-9])  # it is the file itself now
     damaged = run("task", "predict", own, "--text", "Bank")
-    assert_refused(damaged, "own.safetensors: no task model, or a damaged one")
+    assert_refused(damaged, "own.safetensors: not a task model, or damaged")
     assert "--model" not in damaged.err
 
 
@@ -287,7 +287,7 @@ def test_layers_are_kept_where_the_user_says(run: Run, data: Path, monkeypatch: 
     assert list(data.glob("here/elmo-*/*.block"))
     monkeypatch.setenv("ELMO_CACHE", str(data / "there"))
     outcome = run(*command, "--out", "b.safetensors")
-    assert f"5 of 5 sentences are not in the cache {data / 'there'}: computing" in outcome.err
+    assert f"computing 5 of 5 sentences that are not in the cache {data / 'there'}" in outcome.err
     assert list(data.glob("there/elmo-*/*.block"))
     monkeypatch.delenv("ELMO_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(data / "home"))
@@ -300,8 +300,8 @@ def test_static_vectors_and_characters_do_without_a_bilm(run: Run, data: Path) -
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     outcome = run("task", "train", "tagging", "train.conll", "--out", "x.safetensors", *FAST, *arguments)
     assert outcome.code == 0, outcome.err
-    assert "v: vectors of 6 of 6 words" in outcome.err
-    assert "mix.png: a model without ELMo has no mix to draw" in outcome.err
+    assert "v: vectors for 6 of 6 words" in outcome.err
+    assert "mix.png: not drawn, because a model without ELMo has no layer weights" in outcome.err
     assert run("task", "predict", "x.safetensors", "--text", "Bank").code == 0
 
 

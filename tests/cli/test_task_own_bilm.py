@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from elmo.tasks import fit as pieces
 from elmo.tasks.kinds.registry import read_examples
+from elmo.tasks import model as task_model
 from elmo.tasks.model import TaskModel
 from elmo.tasks.output import write_predictions
 from tests.cli.conftest import Outcome, Run, assert_refused
@@ -34,7 +34,7 @@ def test_a_tuned_model_is_used_where_the_bilm_is_gone(run: Run, data: Path) -> N
     assert run("task", "predict", "ner.safetensors", "--text", "The Bank", "--json") == before
     given = run("task", "predict", "ner.safetensors", "--text", "The Bank", "--json", "-m", "moved")
     assert given.out == before.out
-    assert "ner.safetensors: has a biLM of its own; the one that was given is not used" in given.err
+    assert "ner.safetensors contains its own biLM; ignoring the given one" in given.err
 
 
 def test_a_run_that_adapts_is_stopped_and_goes_on_to_the_same_model(run: Run, data: Path) -> None:
@@ -42,14 +42,14 @@ def test_a_run_that_adapts_is_stopped_and_goes_on_to_the_same_model(run: Run, da
     whole = train(run, "tagging", "train.conll", *more, out="whole.safetensors")
     assert whole.code == 0, whole.err
     lines = whole.err.splitlines()
-    assert lines[0] == ("elmo: the biLM first reads the training text: 5 sentences, 23 tokens, epochs: 4")
+    assert lines[0] == ("elmo: adapting the biLM to the training text: 5 sentences, 23 tokens, 4 epochs")
     assert any(line.startswith(f"elmo: {LM_STEP}") and "held-out perplexity" in line for line in lines)
     with interrupted(LM_STEP):
         stopped = train(run, "tagging", "train.conll", *more)
     assert stopped.code == 130
     other = train(run, "tagging", "train.conll", "--dev", "dev.conll", "--adapt", "2")
     assert other.code == 1
-    assert "was begun with other data or options" in other.err
+    assert "was started with other data or options" in other.err
     again = train(run, "tagging", "train.conll", *more)
     assert again.code == 0, again.err
     assert not any("step 1 of" in line for line in again.err.splitlines())
@@ -71,7 +71,7 @@ def test_what_cannot_adapt_is_told_in_one_line(run: Run, data: Path) -> None:
     assert_refused(
         run(*command, "-m", "bare", "--adapt", "1"), "no softmax and no vocabulary", "elmo train TEXT --from"
     )
-    assert_refused(run(*command, "-m", "model", "--adapt", "-1"), "must be a positive number, found -1")
+    assert_refused(run(*command, "-m", "model", "--adapt", "-1"), "expected a number above 0, found -1")
     assert not list(data.glob("x.safetensors*"))
 
 
@@ -83,10 +83,8 @@ def test_a_corpus_is_asked_in_pieces_to_the_same_bytes(
     (data / "long.txt").write_text("".join(f"{one}\n" for one in SENTENCES * 5))
     model = TaskModel.load(data / "ner.safetensors")
     examples = read_examples("tagging", ["long.txt"], is_labelled=False).examples
-    write_predictions(
-        data / f"whole{suffix}", "tagging", examples=examples, predictions=model.predict(examples)
-    )
-    monkeypatch.setattr(pieces, "EXAMPLES", 2)
+    write_predictions(data / f"whole{suffix}", "tagging", zip(examples, model.predict(examples), strict=True))
+    monkeypatch.setattr(task_model, "CHUNK_EXAMPLES", 2)
     command = ("task", "predict", "ner.safetensors", "long.txt", "--out", f"p{suffix}")
     found = run(*command, "--json")
     assert found.code == 0, found.err
@@ -118,10 +116,10 @@ def test_an_encoder_beside_elmo_is_found_by_its_name_and_known_again(run: Run, d
     found = run(*ask)
     assert found.code == 0, found.err
     (data / "bert").rename(data / "moved")
-    told = r"elmo: ner\.safetensors: the encoder beside ELMo .* cannot be loaded; --also names where .*bert.*"
+    told = r"elmo: ner\.safetensors: cannot load the encoder that it was trained with; use --also .*bert.*"
     assert_told(run(*ask), told)
     assert run(*ask, "--also", "moved").out == found.out
     twice = run(*ask, "--also", "moved", "--also", "moved")
-    assert_told(twice, r"elmo: ner\.safetensors: learned with 1 other encoders .*, found 2")
+    assert_told(twice, r"elmo: ner\.safetensors: trained with 1 other encoders .*, found 2")
     make_bert(data / "bert", seed=2)
-    assert_told(run(*ask), r"elmo: ner\.safetensors: learned with the encoder .*, another one or changed .*")
+    assert_told(run(*ask), r"elmo: ner\.safetensors: trained with the encoder .* different or has changed.*")

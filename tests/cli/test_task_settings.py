@@ -31,7 +31,7 @@ def test_what_is_set_reaches_network_words_and_learning(run: Run, data: Path) ->
     assert found.code == 0, found.err
     model = TaskModel.load(data / "m.safetensors")
     assert model.task.options == ClassificationOptions(network="linear", use_max=True)
-    assert (model.sources.choice.elmo, model.sources.choice.characters) == ("output", 3)
+    assert (model.store.features.elmo, model.store.features.characters) == ("output", 3)
     assert len(model.epochs) == 1
 
 
@@ -40,16 +40,16 @@ def test_what_is_set_reaches_network_words_and_learning(run: Run, data: Path) ->
     [
         (
             "--set head.width=3",
-            "--set: [head] has no 'width'; it has hidden_width, n_layers, dropout, has_crf",
+            "--set: [head] has no option 'width'; it has: hidden_width, n_layers, dropout, has_crf",
         ),
-        ("--set head.n_layers=0", "option n_layers: expected a whole number from 1 to 64, found 0"),
-        ("--set fit.decay=2", "decay must be in 0..1, found 2"),
+        ("--set head.n_layers=0", "option n_layers: expected an integer from 1 to 64, found 0"),
+        ("--set fit.decay=2", "decay: expected a number above 0, up to 1, found 2"),
         ("--set words.dropout=x", "--set: [words] dropout: expected a number, found 'x'"),
         ("--set epochs=3", "--set: expected TABLE.NAME=VALUE with one of the tables head, fit, words"),
-        ("--set fit.epochs=3", "--set: fit.epochs is --epochs; give one of the two"),
-        ("--set head.dropout=0 --dropout 0.1", "--set: head.dropout is --dropout; give one of the two"),
-        ("--set words.dropout=0 --elmo-dropout 0.1", "words.dropout is --elmo-dropout; give one"),
-        ("--set words.layer_norm=true --elmo none", "layers are to be normalised, but ELMo is at none"),
+        ("--set fit.epochs=3", "--set: fit.epochs and --epochs set the same option; use one of them"),
+        ("--set head.dropout=0 --dropout 0.1", "--set: head.dropout and --dropout set the same option; use one of them"),
+        ("--set words.dropout=0 --elmo-dropout 0.1", "words.dropout and --elmo-dropout set the same option"),
+        ("--set words.layer_norm=true --elmo none", "layer_norm needs ELMo, but elmo is 'none'"),
     ],
 )
 def test_what_cannot_be_set_is_one_line(run: Run, data: Path, arguments: str, told: str) -> None:

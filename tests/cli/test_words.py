@@ -9,20 +9,22 @@ from pathlib import Path
 import pytest
 
 from elmo import DataError, OutputError
-from elmo.cli.options import NowAndThen, check_result_file, word_list, write_results
+from elmo.cli.console import UsageProgress
+from elmo.cli.options import parse_words
+from elmo.cli.results import check_result_file, write_results
 from tests.cli.conftest import Run
 
 
 def test_words_are_a_list_or_the_lines_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "words.txt"
     path.write_text("bank\n\n 苹果 \nbank\n", encoding="utf-8")
-    assert word_list(str(path)) == ("bank", "苹果")
-    assert word_list("bank, New York,bank") == ("bank", "New York")
-    assert word_list("bank") == ("bank",)
-    assert word_list(None) is None
+    assert parse_words(str(path)) == ("bank", "苹果")
+    assert parse_words("bank, New York,bank") == ("bank", "New York")
+    assert parse_words("bank") == ("bank",)
+    assert parse_words(None) is None
     for given in ("nowhere.txt", "a/b"):
-        with pytest.raises(DataError, match="no such file; words are given as a file or as a,b,c"):
-            word_list(given)
+        with pytest.raises(DataError, match="no such file; pass words as a file or as a,b,c"):
+            parse_words(given)
 
 
 def test_a_table_is_escaped_and_json_is_whole(tmp_path: Path) -> None:
@@ -37,11 +39,11 @@ def test_a_table_is_escaped_and_json_is_whole(tmp_path: Path) -> None:
 def test_long_work_is_told_now_and_then(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elmo.cli.options._EVERY", 0.0)
+    monkeypatch.setattr("elmo.cli.console.LOG_SECONDS", 0.0)
     with caplog.at_level(logging.INFO):
-        NowAndThen("approximate index", is_quiet=True)(1, 2)
+        UsageProgress("approximate index", is_quiet=True)(1, 2)
         assert caplog.messages == []
-        NowAndThen("approximate index", is_quiet=False)(8192, 662_710)
+        UsageProgress("approximate index", is_quiet=False)(8192, 662_710)
     assert caplog.messages == ["approximate index: 8,192 of 662,710 usages"]
 
 

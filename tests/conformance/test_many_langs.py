@@ -1,4 +1,4 @@
-"""Our vectors are those of ELMoForManyLangs' own code, on folders that its own code wrote."""
+"""Compare our vectors with those of ELMoForManyLangs, from folders that its own code writes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elmo.embed.elmo import Elmo
+from elmo import Elmo
+from tests.conformance.locations import SCRIPTS, needs_peer, peer_python
 
-pytestmark = pytest.mark.conformance
+pytestmark = [pytest.mark.conformance, needs_peer("many_langs")]
 
 LONG = "donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft"
 CHARACTERS = [
@@ -106,18 +107,8 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def python() -> Path:
-    if "ELMO_PEERS" not in os.environ:
-        pytest.skip("ELMO_PEERS names no folder of peers (make conformance sets them up)")
-    found = Path(os.environ["ELMO_PEERS"]) / "many_langs" / "bin" / "python"
-    if not found.exists():
-        pytest.skip(f"{found} is missing: run tests/conformance/setup_many_langs.sh")
-    return found
-
-
 @pytest.mark.parametrize("case", CASES)
-def test_every_layer_is_the_one_that_its_own_code_gives(case: str, python: Path, tmp_path: Path) -> None:
+def test_every_layer_equals_that_of_its_own_code(case: str, tmp_path: Path) -> None:
     values, options = CASES[case]
     request = {
         "architecture": values, "words": WORDS, "characters": CHARACTERS, "sentences": SENTENCES,
@@ -125,12 +116,10 @@ def test_every_layer_is_the_one_that_its_own_code_gives(case: str, python: Path,
     }  # fmt: skip
     (tmp_path / "request.json").write_text(json.dumps(request), encoding="utf-8")
     folder, vectors = tmp_path / "model", tmp_path / "vectors.npz"
-    script = Path(__file__).with_name("run_many_langs.py")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run(
-        [python, "-W", "ignore", script, folder, tmp_path / "request.json", vectors],
-        env=environment, check=True, timeout=600,
-    )  # fmt: skip
+    python = [peer_python("many_langs"), "-W", "ignore"]
+    arguments = [SCRIPTS / "many_langs.py", folder, tmp_path / "request.json", vectors]
+    subprocess.run([*python, *arguments], env=environment, check=True, timeout=600)
     if not options.get("is_file_there", True):
         (folder / "architecture.json").unlink()
 

@@ -1,4 +1,4 @@
-"""Files of real TensorFlow in, the same tensors out bit by bit; and TensorFlow reads what our tests write."""
+"""Our readers against TensorFlow's own files, bit by bit; and TensorFlow against the files of our tests."""
 
 from __future__ import annotations
 
@@ -11,27 +11,18 @@ import pytest
 
 from elmo.formats import bilm_checkpoint, bilm_hdf5, tf_hub
 from elmo.formats.containers.tf_checkpoint import read_index
-from tests.conformance.peers import PEERS
+from tests.conformance.locations import SCRIPTS, needs_peer, peer_python
 from tests.formats.tiny import assert_same_tensor, tiny_model
 from tests.formats.write_bilm import write_training_folder
 from tests.formats.write_bundle import write_bundle
 
-PYTHON = PEERS / "tensorflow/bin/python"
-SCRIPT = Path(__file__).with_name("write_tensorflow.py")
-
-pytestmark = [
-    pytest.mark.conformance,
-    pytest.mark.skipif(
-        not PYTHON.exists(), reason="ELMO_PEERS names no folder with TensorFlow (make conformance)"
-    ),
-]
+pytestmark = [pytest.mark.conformance, needs_peer("tensorflow")]
 
 
 def run(*arguments: str | Path) -> None:
     environment = {**os.environ, "PYTHONPATH": ""}
-    done = subprocess.run(
-        [PYTHON, SCRIPT, *arguments], capture_output=True, text=True, env=environment, check=False
-    )
+    command = [peer_python("tensorflow"), SCRIPTS / "tensorflow_files.py", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from elmo import ConfigError, Elmo
 from elmo.errors import OutputError
-from elmo.evidence.collect import RunReport, collect
+from elmo.evidence.collect import RunReport, collect_evidence
 from elmo.evidence.plan import read_plan
-from elmo.evidence.runs import Run
+from elmo.evidence.runs import EvidenceRun
 from elmo.evidence.tables import Evidence
 from elmo.tasks.fit import Epoch
 from tests.evidence.example_plan import PLAN, write_plan
@@ -29,7 +29,7 @@ class Killed(BaseException):
 
 def gathered(folder: Path, out: Path, **options: Any) -> Evidence:
     plan = read_plan(folder / "plan.toml")
-    return collect(plan, out, elmo=lambda: ELMO, **{"cache": folder / "layers", **options})
+    return collect_evidence(plan, out, model=ELMO, **{"cache": folder / "layers", **options})
 
 
 def new_runs(**options: Any) -> list[tuple[str, str, int]]:
@@ -50,7 +50,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A plan and its evidence, all tables and the curve; not to be changed."""
     folder = tmp_path_factory.mktemp("whole")
     write_plan(folder)
-    gathered(folder, folder / "out", has_curve=True)
+    gathered(folder, folder / "out", curve=True)
     return folder
 
 
@@ -123,10 +123,10 @@ def stop_at(place: int) -> Callable[[RunReport], None]:
 
 def test_a_killed_gathering_goes_on_where_it_stopped(tmp_path: Path) -> None:
     write_plan(tmp_path)
-    options = {"folder": tmp_path, "tables": [1], "has_curve": False}
+    options = {"folder": tmp_path, "tables": [1], "curve": False}
     all_runs = new_runs(**options, out=tmp_path / "whole")
 
-    def stop_inside(run: Run, epoch: Epoch) -> None:
+    def stop_inside(run: EvidenceRun, epoch: Epoch) -> None:
         if (run.task, run.condition, run.seed, epoch.epoch) == ("mood", "input", 1, 1):
             raise Killed
 
@@ -148,7 +148,7 @@ def test_a_killed_gathering_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 def test_a_changed_plan_repeats_only_what_it_touches(tmp_path: Path) -> None:
     path = write_plan(tmp_path)
-    options = {"folder": tmp_path, "out": tmp_path / "out", "tables": [1], "n_seeds": 1}
+    options = {"folder": tmp_path, "out": tmp_path / "out", "tables": [1], "seeds": 1}
     assert len(new_runs(**options)) == 2 * 2
     path.write_text(PLAN.replace("hidden_width = 4", "hidden_width = 5"))
     assert {task for task, _, _ in new_runs(**options)} == {"ner"}
@@ -156,7 +156,7 @@ def test_a_changed_plan_repeats_only_what_it_touches(tmp_path: Path) -> None:
     assert new_runs(**options) == []  # the old ones are still there
     path.write_text(PLAN.replace("[mood", "[feeling"))
     assert new_runs(**options) == []  # a name is only a name
-    assert new_runs(**{**options, "n_seeds": 2}) == [
+    assert new_runs(**{**options, "seeds": 2}) == [
         (task, condition, 2) for task in ("ner", "feeling") for condition in ("baseline", "input")
     ]
     assert {condition for _, condition, _ in new_runs(**{**options, "tables": [3]})} == {"output", "both"}
@@ -171,14 +171,14 @@ def test_a_changed_plan_repeats_only_what_it_touches(tmp_path: Path) -> None:
 def test_another_model_repeats_what_has_elmo_in_it(tmp_path: Path) -> None:
     write_plan(tmp_path)
     plan = read_plan(tmp_path / "plan.toml", only=["ner"])
-    collect(plan, tmp_path / "out", elmo=lambda: ELMO, tables=[1], n_seeds=1)
+    collect_evidence(plan, tmp_path / "out", model=ELMO, tables=[1], seeds=1)
     again: list[str] = []
-    collect(
+    collect_evidence(
         plan,
         tmp_path / "out",
-        elmo=lambda: Elmo(tiny_model(seed=7)),
+        model=Elmo(tiny_model(seed=7)),
         tables=[1],
-        n_seeds=1,
+        seeds=1,
         on_run=lambda report: again.append(report.run.condition) if report.is_new else None,
     )
     assert again == ["input"]
@@ -186,13 +186,13 @@ def test_another_model_repeats_what_has_elmo_in_it(tmp_path: Path) -> None:
 
 def test_a_damaged_result_is_computed_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_plan(tmp_path)
-    options = {"folder": tmp_path, "out": tmp_path / "out", "tables": [1], "n_seeds": 1}
+    options = {"folder": tmp_path, "out": tmp_path / "out", "tables": [1], "seeds": 1}
     new_runs(**options)
     before = (tmp_path / "out" / "evidence.json").read_bytes()
     for path, text in zip(sorted((tmp_path / "out" / "runs").glob("*.json")), ("{", "{}"), strict=False):
         path.write_text(text)
     assert len(new_runs(**options)) == 2
-    assert "computed again" in caplog.text
+    assert "running again" in caplog.text
     assert (tmp_path / "out" / "evidence.json").read_bytes() == before
 
 
@@ -200,7 +200,7 @@ def test_a_test_is_scored_in_place_of_dev(tmp_path: Path) -> None:
     path = write_plan(tmp_path)
     (tmp_path / "ner" / "test.conll").write_text("a B-X\nQ O\n\n")  # all that was learned is wrong here
     path.write_text(PLAN.replace('dev = "ner/dev.conll"', 'dev = "ner/dev.conll"\ntest = "ner/test.conll"'))
-    evidence = gathered(tmp_path, tmp_path / "out", tables=[1], n_seeds=1)
+    evidence = gathered(tmp_path, tmp_path / "out", tables=[1], seeds=1)
     ner = evidence.tasks[0]
     assert (ner.scored_on, ner.n_scored, evidence.tasks[1].scored_on) == ("test", 1, "dev")
     assert evidence.tables[0].rows[0].cells["input"].mean == 0.0
@@ -208,11 +208,11 @@ def test_a_test_is_scored_in_place_of_dev(tmp_path: Path) -> None:
 
 def test_a_baseline_without_any_vectors_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     path = write_plan(tmp_path, PLAN.replace('vectors = "glove.txt"', ""))
-    with pytest.raises(ConfigError, match=r"\[ner\] has no vectors .*\[mood\] has no vectors"):
+    with pytest.raises(ConfigError, match=r"\[ner\] has no word vectors .*\[mood\] has no word vectors"):
         gathered(tmp_path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     path.write_text(path.read_text() + "[mood.words]\ncharacters = 3\n[ner.words]\ncharacters = 3\n")
-    assert gathered(tmp_path, tmp_path / "out", tables=[1], n_seeds=1).n_seeds == 1
+    assert gathered(tmp_path, tmp_path / "out", tables=[1], seeds=1).n_seeds == 1
 
 
 def test_a_folder_that_cannot_be_one_is_refused(tmp_path: Path) -> None:

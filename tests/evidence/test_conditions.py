@@ -7,16 +7,16 @@ from itertools import pairwise
 import pytest
 
 from elmo import ConfigError
-from elmo.evidence.runs import Run, choice_of, curve_sizes, fit_of, wanted_runs
+from elmo.evidence.runs import EvidenceRun, condition_features, curve_sizes, run_options, list_runs
 from elmo.tasks.fit import FitOptions
 
 
 def test_what_two_tables_share_is_run_once() -> None:
-    runs = wanted_runs({"ner": 100, "pos": 50}, tables=[1, 2, 3], has_curve=False, n_seeds=2)
+    runs = list_runs({"ner": 100, "pos": 50}, tables=[1, 2, 3], has_curve=False, n_seeds=2)
     assert len(runs) == len(set(runs)) == 2 * 6 * 2
     assert [run.task for run in runs] == ["ner"] * 12 + ["pos"] * 12
-    assert len(wanted_runs({"ner": 100}, tables=[1], has_curve=False, n_seeds=3)) == 2 * 3
-    with_curve = wanted_runs({"ner": 100}, tables=[1], has_curve=True, n_seeds=1)
+    assert len(list_runs({"ner": 100}, tables=[1], has_curve=False, n_seeds=3)) == 2 * 3
+    with_curve = list_runs({"ner": 100}, tables=[1], has_curve=True, n_seeds=1)
     assert len(with_curve) == 2 * len(curve_sizes(100))
 
 
@@ -31,23 +31,23 @@ def test_a_curve_has_growing_sizes_and_ends_with_all_examples() -> None:
 
 def test_conditions_differ_in_elmo_alone() -> None:
     words = {"dropout": 0.25, "characters": 7}
-    assert choice_of("baseline", words).elmo == "none"
-    assert choice_of("top_only", words).top_only
-    assert (choice_of("lambda_1", words).mix_penalty, choice_of("input", words).mix_penalty) == (1.0, 0.001)
+    assert condition_features("baseline", words).elmo == "none"
+    assert condition_features("top_only", words).top_only
+    assert (condition_features("lambda_1", words).mix_penalty, condition_features("input", words).mix_penalty) == (1.0, 0.001)
     for name in ("baseline", "input", "top_only", "lambda_1", "output", "both"):
-        assert (choice_of(name, words).dropout, choice_of(name, words).characters) == (0.25, 7)
+        assert (condition_features(name, words).dropout, condition_features(name, words).characters) == (0.25, 7)
 
 
 def test_fewer_examples_have_more_epochs_up_to_a_bound() -> None:
     fit = FitOptions(epochs=10, patience=3)
-    assert fit_of(Run("ner", "input", 5, 100, 100), fit) == FitOptions(epochs=10, patience=3, seed=5)
-    quarter = fit_of(Run("ner", "input", 1, 25, 100), fit)
+    assert run_options(EvidenceRun("ner", "input", 5, 100, 100), fit) == FitOptions(epochs=10, patience=3, seed=5)
+    quarter = run_options(EvidenceRun("ner", "input", 1, 25, 100), fit)
     assert (quarter.epochs, quarter.patience, quarter.decay_patience) == (20, 6, 4)
-    assert fit_of(Run("ner", "input", 1, 1, 100), fit).epochs == 40
+    assert run_options(EvidenceRun("ner", "input", 1, 1, 100), fit).epochs == 40
 
 
 def test_nothing_and_unknown_tables_are_refused() -> None:
-    with pytest.raises(ConfigError, match="the tables are 1, 2, 3, not 4"):
-        wanted_runs({}, tables=[1, 4], has_curve=False, n_seeds=1)
+    with pytest.raises(ConfigError, match="tables: expected numbers out of 1, 2, 3, found 4"):
+        list_runs({}, tables=[1, 4], has_curve=False, n_seeds=1)
     with pytest.raises(ConfigError, match="nothing to gather"):
-        wanted_runs({}, tables=[], has_curve=False, n_seeds=1)
+        list_runs({}, tables=[], has_curve=False, n_seeds=1)

@@ -12,14 +12,14 @@ from elmo.evidence.tables import (
     Curve,
     Evidence,
     Gain,
-    Mix,
-    Point,
-    Row,
-    Table,
-    TaskAbout,
-    difference,
-    lines_of,
-    summary,
+    CurvePoint,
+    MixSummary,
+    ScoreTable,
+    TableRow,
+    TaskSummary,
+    compare,
+    format_evidence,
+    summarize,
 )
 from elmo.plots.evidence import CURVES, GAINS, MIXES, _curves_figure, draw_pictures
 
@@ -34,21 +34,21 @@ def evidence(n_seeds: int = 3) -> Evidence:
 
     rows, curves, mixes = [], [], []
     for k, name in enumerate(NAMES):
-        cells = {"baseline": summary(scores(0.6 + 0.05 * k)), "input": summary(scores(0.65 + 0.05 * k))}
-        gain = difference(cells["input"], cells["baseline"])
-        rows.append(Row(name, cells, (Gain("input", "baseline", gain),)))
+        cells = {"baseline": summarize(scores(0.6 + 0.05 * k)), "input": summarize(scores(0.65 + 0.05 * k))}
+        gain = compare(cells["input"], cells["baseline"])
+        rows.append(TableRow(name, cells, (Gain("input", "baseline", gain),)))
         points = []
         for step, size in enumerate((12, 24, 60, 120, 300, 600, 1200)):
-            one, two = summary(scores(0.1 * step)), summary(scores(0.1 * step + 0.15))
-            points.append(Point(size * (k + 1), one, two, difference(two, one)))
+            one, two = summarize(scores(0.1 * step)), summarize(scores(0.1 * step + 0.15))
+            points.append(CurvePoint(size * (k + 1), one, two, compare(two, one)))
         curves.append(Curve(name, tuple(points)))
-        mixes.append(Mix(name, "input", "input", (0.2, 0.5, 0.3), None, 1.25))
-        mixes.append(Mix(name, "both", "output", (0.1, 0.2, 0.7), (0.1, 0.1, 0.1), 0.5))
+        mixes.append(MixSummary(name, "input", "input", (0.2, 0.5, 0.3), None, 1.25))
+        mixes.append(MixSummary(name, "both", "output", (0.1, 0.2, 0.7), (0.1, 0.1, 0.1), 0.5))
     return Evidence(
-        tasks=tuple(TaskAbout(name, "tagging", "f1", "dev", 1200, 300, {}) for name in NAMES),
+        tasks=tuple(TaskSummary(name, "tagging", "f1", "dev", 1200, 300, {}) for name in NAMES),
         n_seeds=n_seeds,
         sources={},
-        tables=(Table(1, tuple(rows)),),
+        tables=(ScoreTable(1, tuple(rows)),),
         curves=tuple(curves),
         mixes=tuple(mixes),
         runs=(),
@@ -79,18 +79,18 @@ def test_without_matplotlib_pictures_are_left_out_by_name(
 
 
 def test_the_curve_tells_with_how_little_elmo_is_as_good() -> None:
-    text = "\n".join(lines_of(evidence()))
-    assert "With ELMo, 600 examples are as good as 1,200 without (50%)." in text
+    text = "\n".join(format_evidence(evidence()))
+    assert "With ELMo, 600 examples are as good as 1,200 without it (50%)." in text
     ahead = evidence().curves[0]
-    behind = replace(ahead, points=tuple(replace(one, elmo=summary([0.0])) for one in ahead.points))
+    behind = replace(ahead, points=tuple(replace(one, elmo=summarize([0.0])) for one in ahead.points))
     assert (ahead.n_enough, behind.n_enough) == (600, None)
 
 
 def test_one_seed_has_no_intervals_in_the_text() -> None:
-    text = "\n".join(lines_of(evidence(1)))
+    text = "\n".join(format_evidence(evidence(1)))
     assert "±" not in text
     assert "[" not in text
-    assert "of one seed." in text
+    assert "one seed." in text
 
 
 @pytest.mark.parametrize("n_tasks", [1, 2])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from elmo import ConfigError, DataError, FormatError
-from elmo.evidence.plan import Plan, read_plan, read_tasks
+from elmo.evidence.plan import EvidencePlan, read_plan, read_tasks
 from elmo.tasks.fit import FitOptions
 from elmo.tasks.kinds.tagging import TaggingOptions
 from tests.evidence.example_plan import PLAN, write_plan
@@ -35,7 +35,7 @@ def test_paths_hold_variables_and_may_be_absolute(tmp_path: Path, monkeypatch: p
     elsewhere.mkdir()
     moved = elsewhere / "plan.toml"
     moved.write_text(text)
-    with pytest.raises(ConfigError, match=r"names \$EVIDENCE_DATA, which is not set"):
+    with pytest.raises(ConfigError, match=r"uses the environment variable \$EVIDENCE_DATA, which is not set"):
         read_plan(moved, only=["ner"])
     monkeypatch.setenv("EVIDENCE_DATA", str(tmp_path))
     (elsewhere / "glove.txt").write_text("a 1\n")
@@ -48,7 +48,7 @@ def test_only_the_tasks_that_are_asked_for_need_their_files(tmp_path: Path) -> N
     assert [task.name for task in read_plan(path, only=["ner"]).tasks] == ["ner"]
     with pytest.raises(ConfigError, match=r"mood\.train\.txt: no such file"):
         read_plan(path)
-    with pytest.raises(ConfigError, match="has no task 'pos'; it has ner, mood"):
+    with pytest.raises(ConfigError, match="has no task 'pos'; it has: ner, mood"):
         read_plan(path, only=["ner", "pos"])
 
 
@@ -90,23 +90,23 @@ fit = 3
     message = str(refused.value)
     assert "\n" not in message
     for part in (
-        "[defaults] has no 'seed'; it has model, vectors, seeds, fit, words",
-        "[defaults] seeds: expected a whole number from 1, found 0",
-        "[defaults.fit] has no 'rate'; it has epochs, patience, batch_size",
+        "[defaults] has no option 'seed'; it has: model, vectors, seeds, fit, words",
+        "[defaults] seeds: expected an integer from 1, found 0",
+        "[defaults.fit] has no option 'rate'; it has: epochs, patience, batch_size",
         "[one] kind: expected one of tagging, classification, entailment",
         "nothing.conll: no such file or folder",
-        "names $NOT_SET_AT_ALL, which is not set",
-        "[two] has no 'device'; it has kind, train, dev",
-        "[two] dev: expected the path of a file, found nothing",
-        "[two] max_train: expected a whole number from 1, found True",
-        "[two.reader] tagging is read without label; it has file_format, separator, tags, words",
+        "uses the environment variable $NOT_SET_AT_ALL, which is not set",
+        "[two] has no option 'device'; it has: kind, train, dev",
+        "[two] dev: expected a path, found nothing",
+        "[two] max_train: expected an integer from 1, found True",
+        "[two.reader] the reader of tagging has no option 'label'; it has: file_format, separator, tags, words",
         "[two.reader] tokenizer: expected one of",
-        "[two.head] has no 'heads'; it has hidden_width",
-        "[two.head] hidden_width: expected a whole number, found 'wide'",
-        "[two.fit] has no 'seed'",
-        "[two.fit] epochs: expected a whole number, found 0.5",
-        "[two.words] has no 'elmo'; it has layer_norm, dropout",
-        "[three] train: expected the path of a file, found 3",
+        "[two.head] has no option 'heads'; it has: hidden_width",
+        "[two.head] hidden_width: expected an integer, found 'wide'",
+        "[two.fit] has no option 'seed'",
+        "[two.fit] epochs: expected an integer, found 0.5",
+        "[two.words] has no option 'elmo'; it has: layer_norm, dropout",
+        "[three] train: expected a path, found 3",
         "[three.head] network: expected one of biattentive, linear, found 'cubic'",
     ):
         assert part in message, part
@@ -123,8 +123,8 @@ fit = 3
         ("x = \udcff", "expected a plan in TOML"),
         ("defaults = 1\n", r"\[defaults\]: expected a table, found 1"),
         ("[a]\nkind = []\n", "kind: expected one of"),
-        ("[a]\nreader = {tags = 1.5}\nkind = 'tagging'", "tags: expected a text, a number"),
-        ("[a]\nfit = {epochs = 0}\nkind = 'tagging'", r"\[a.fit\]: .*epochs must be at least 1, found 0"),
+        ("[a]\nreader = {tags = 1.5}\nkind = 'tagging'", "tags: expected a string, a number"),
+        ("[a]\nfit = {epochs = 0}\nkind = 'tagging'", r"\[a.fit\]: .*epochs: expected at least 1, found 0"),
     ],
 )
 def test_what_is_no_plan_is_refused(tmp_path: Path, text: str, part: str) -> None:
@@ -147,7 +147,7 @@ def test_problems_of_the_data_are_told_for_all_tasks_at_once(tmp_path: Path) -> 
 def test_a_head_that_cannot_be_is_told_with_the_plan(tmp_path: Path) -> None:
     path = write_plan(tmp_path)
     path.write_text(path.read_text() + "dropout = 3.0\n")  # of the last table, mood's head
-    with pytest.raises(ConfigError, match=r"\[mood\.head\]: option dropout: expected a share .* found 3\.0"):
+    with pytest.raises(ConfigError, match=r"\[mood\.head\]: option dropout: expected a number .* found 3\.0"):
         read_plan(path)
 
 
@@ -156,7 +156,7 @@ def test_the_hash_of_data_does_not_know_where_it_lies(tmp_path: Path) -> None:
     for place in places:
         place.mkdir()
         write_plan(place)
-    plans: list[Plan] = [read_plan(place / "plan.toml") for place in places]
+    plans: list[EvidencePlan] = [read_plan(place / "plan.toml") for place in places]
     one, two = (read_tasks(plan) for plan in plans)
     assert one["ner"].digest == two["ner"].digest != one["mood"].digest
     assert len(one["mood"].train) == 16

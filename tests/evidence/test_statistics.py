@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from elmo.evidence.tables import difference, summary, t_quantile
+from elmo.evidence.tables import compare, summarize, t_quantile
 
 
 @pytest.mark.parametrize(
@@ -23,19 +23,19 @@ def test_intervals_agree_with_scipy() -> None:
     for n_one, n_two in ((2, 2), (3, 3), (5, 2)):
         one, two = random.normal(0.8, 0.02, n_one), random.normal(0.7, 0.05, n_two)
         expected = stats.ttest_ind(one, two, equal_var=False).confidence_interval(0.95)
-        found = difference(summary(one.tolist()), summary(two.tolist()))
+        found = compare(summarize(one.tolist()), summarize(two.tolist()))
         assert found.interval == pytest.approx((expected.low, expected.high), abs=1e-5)
 
 
 def test_a_gain_is_a_share_of_what_was_lacking() -> None:
-    found = difference(summary([0.9, 0.9]), summary([0.8, 0.8]))
+    found = compare(summarize([0.9, 0.9]), summarize([0.8, 0.8]))
     assert found.difference == pytest.approx(0.1)
     assert found.error_reduction == pytest.approx(0.5)
     assert found.interval == pytest.approx((0.1, 0.1))
 
 
 def test_one_seed_has_no_spread_and_no_interval() -> None:
-    one = summary([0.5])
+    one = summarize([0.5])
     assert (one.mean, one.spread) == (0.5, None)
-    found = difference(one, summary([1.0]))
+    found = compare(one, summarize([1.0]))
     assert (found.difference, found.interval, found.error_reduction) == (-0.5, None, None)

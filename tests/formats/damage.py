@@ -1,8 +1,8 @@
-"""Damaged copies of a model in, one outcome per copy out: refused with a typed error, loaded, or worse.
+"""Load damaged copies of a model and record what happens: refused with a typed error, loaded, or worse.
 
-All copies of a format are loaded by ``elmo.formats.loading.load`` in one fresh process, which watches
-itself: time, peak memory beyond the imports, paths opened outside the model, and any attempt to run
-code. When a copy kills the process, that is the copy's outcome, and a new process takes the rest.
+All copies of a format are loaded by ``elmo.formats.pretrained.load`` in one new process, which measures
+its time and its peak memory beyond the imports, and records paths opened outside the model and any attempt
+to run code. If a copy kills the process, that is the outcome of the copy, and a new process loads the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one damaged model."""
+    """The outcome of loading one damaged model."""
 
     case: Path
     result: str  # "loaded", "refused", "untyped", "crashed", "hung"
@@ -38,9 +38,9 @@ class Outcome:
 def flips_and_cuts(
     model: Path, *, n: int, seed: int, into: Path, names: Sequence[str] | None = None
 ) -> list[Path]:
-    """``n`` copies of a model (a folder, or one file), each with one file cut, flipped or overwritten.
+    """Write ``n`` copies of a model (a folder or one file), each with one file truncated, flipped or overwritten.
 
-    Small files, and the first and last kilobyte of large ones, are hit most: that is where headers live.
+    Most damage is in small files and in the first and last kilobyte of large ones, where the headers are.
     """
     chance = random.Random(seed)
     is_file = model.is_file()
@@ -61,7 +61,7 @@ def flips_and_cuts(
                 copy = case / file.relative_to(model)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 if file != target:
-                    os.link(file, copy)  # unharmed: a hard link saves the disk
+                    os.link(file, copy)  # unchanged: a hard link saves disk space
             damaged = case / target.relative_to(model)
         damaged.write_bytes(_damage(target.read_bytes(), chance))
         cases.append(case)
@@ -95,7 +95,7 @@ def _spot(size: int, chance: random.Random) -> int:
 
 
 def load_all(cases: Iterable[Path]) -> list[Outcome]:
-    """Load every case in a watched process of its own kind; none of them can take the tests down."""
+    """Load every case in a monitored process, so that none of them can crash the tests."""
     waiting, outcomes = list(cases), []
     while waiting:
         done = _load_until_death(waiting)
@@ -148,7 +148,7 @@ def _line_within(process: subprocess.Popen[bytes], *, seconds: float) -> bytes |
 
 
 def assert_refused_or_sound(outcomes: Sequence[Outcome], *, every_one_refused: bool = False) -> None:
-    """No crash, no untyped error, no code run, nothing opened elsewhere, within time and memory."""
+    """Check for crashes, untyped errors, executed code, other opened files, and limits of time and memory."""
     bad = [
         outcome
         for outcome in outcomes
@@ -164,7 +164,7 @@ def assert_refused_or_sound(outcomes: Sequence[Outcome], *, every_one_refused: b
 
 
 def keep_failures(outcomes: Sequence[Outcome], folder: Path) -> None:
-    """Copy what went wrong to a folder, for a look by hand."""
+    """Copy the failed cases to a folder for inspection."""
     for outcome in outcomes:
         if outcome.result not in ("refused", "loaded"):
             shutil.copytree(outcome.case, folder / outcome.case.name, dirs_exist_ok=True)
@@ -191,7 +191,7 @@ def _watch_and_load() -> None:
     import safetensors.torch  # noqa: F401
     import torch
 
-    import elmo.formats.loading
+    import elmo.formats.pretrained
     from elmo.errors import ElmoError
 
     torch.set_num_threads(1)
@@ -217,19 +217,19 @@ def _watch_and_load() -> None:
     scratch = os.path.realpath(tempfile.gettempdir()) + "/elmo-"
     for line in sys.stdin.buffer:
         case = Path(os.fsdecode(line.rstrip(b"\n")))
-        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak
         before = _memory("VmRSS")
-        begin = time.process_time()  # others may be using the machine
+        begin = time.process_time()  # other processes may be using the machine
         allowed[:] = [os.path.realpath(case), scratch]
         try:
-            model = elmo.formats.loading.load(case)
+            model = elmo.formats.pretrained.load(case)
             finite = all(bool(weight.isfinite().all()) for weight in model.weights.values())
             result, detail = ("loaded", "") if finite else ("untyped", "loaded values that are not finite")
             del model
         except ElmoError as error:
             one_line = "\n" not in str(error)
             result, detail = ("refused" if one_line else "untyped"), f"{type(error).__name__}: {error}"
-        except BaseException as error:  # the very thing the tests look for
+        except BaseException as error:  # this is what the tests look for
             result, detail = "untyped", f"{type(error).__name__}: {error}"
         allowed.clear()
         answer = {

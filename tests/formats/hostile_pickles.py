@@ -1,4 +1,4 @@
-"""Opcodes in, files that a state dict's reader must refuse out: in torch's old stream, or in its zip file."""
+"""Build state dict files that the reader must refuse, in torch's old stream or its zip format."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import zipfile
 from pathlib import Path
 
 MAGIC = 0x1950A86A20F9469CFC6C
-MARK_OF_A_RUN = "touched-by-a-pickle"  # what a payload leaves behind if it is ever run
+MARK_OF_A_RUN = "touched-by-a-pickle"  # created by a payload if it ever runs
 
 
 def stream(values: bytes, *, keys: list[str] | None = None, storages: bytes = b"") -> bytes:
-    """A file as torch before 1.6 wrote it, around a pickle of any make."""
+    """Return a file in the format of torch before 1.6 around any pickle."""
     machine = {
         "protocol_version": 1001,
         "little_endian": True,
@@ -26,7 +26,7 @@ def stream(values: bytes, *, keys: list[str] | None = None, storages: bytes = b"
 def zipped(
     values: bytes, *, entries: dict[str, bytes] | None = None, compression: int = zipfile.ZIP_STORED
 ) -> bytes:
-    """A file as torch since 1.6 writes it, around a pickle of any make."""
+    """Return a file in the format of torch since 1.6 around any pickle."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", compression) as archive:
         archive.writestr("archive/data.pkl", values)
@@ -36,19 +36,19 @@ def zipped(
 
 
 def text(value: str) -> bytes:
-    """The opcode that pushes a text."""
+    """Return the opcode that pushes a string."""
     data = value.encode()
     return b"X" + struct.pack("<I", len(data)) + data
 
 
 def whole(value: int) -> bytes:
-    """The opcode that pushes an integer of any size."""
+    """Return the opcode that pushes an integer of any size."""
     data = value.to_bytes(9, "little", signed=True)
     return b"\x8a" + bytes([len(data)]) + data
 
 
 def reference(*, kind: str = "FloatStorage", key: str = "0", length: int = 4, more: bytes = b"") -> bytes:
-    """The opcodes that push a storage."""
+    """Return the opcodes that push a storage."""
     parts = text("storage") + f"ctorch\n{kind}\n".encode() + text(key) + text("cpu") + whole(length) + more
     return b"(" + parts + b"tQ"
 
@@ -60,25 +60,25 @@ def tensor(
     shape: tuple[int, ...] = (4,),
     stride: tuple[int, ...] = (1,),
 ) -> bytes:
-    """The opcodes that push a tensor."""
+    """Return the opcodes that push a tensor."""
     sizes, strides = (b"(" + b"".join(whole(n) for n in numbers) + b"t" for numbers in (shape, stride))
     parts = (storage or reference()) + whole(offset) + sizes + strides + b"\x89ccollections\nOrderedDict\n)R"
     return b"ctorch._utils\n_rebuild_tensor_v2\n(" + parts + b"tR"
 
 
 def state_dict(**values: bytes) -> bytes:
-    """A pickle of a state dict whose values are given as opcodes."""
+    """Return a pickled state dict with values as opcodes."""
     items = b"".join(text(name) + value for name, value in values.items())
     return b"\x80\x02ccollections\nOrderedDict\n)R(" + items + b"u."
 
 
 def storage(length: int = 4, *, declared: int | None = None) -> bytes:
-    """A storage of the stream: its length, and its numbers."""
+    """Return a storage of the stream: its length and its numbers."""
     return struct.pack("<Q", length if declared is None else declared) + bytes(4 * length)
 
 
 def payloads(touch: Path) -> dict[str, bytes]:
-    """Pickles that would run code, or take absurd memory or time, in a plain unpickler."""
+    """Return pickles that would run code or exhaust memory or time in an ordinary unpickler."""
     command = text(f"touch {touch}")
     code = text(f"open({str(touch)!r}, 'w').close()")
     builtin = b"cbuiltins\neval\n"
@@ -131,7 +131,7 @@ def payloads(touch: Path) -> dict[str, bytes]:
 
 
 def places() -> dict[str, bytes]:
-    """Tensors, well pickled, that point outside their storage or would grow as they are read."""
+    """Return valid pickles of tensors that point outside their storage or would expand."""
     forms: dict[str, bytes] = {
         "a tensor behind its storage": tensor(offset=1),
         "a tensor before its storage": tensor(offset=-1),

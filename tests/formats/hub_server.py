@@ -1,6 +1,6 @@
-"""Folders in, a small Hugging Face Hub on 127.0.0.1 out: what ``snapshot_download`` asks of its API.
+"""Serve folders as a small Hugging Face Hub on 127.0.0.1, with the API that ``snapshot_download`` uses.
 
-Models below ``me/`` are the folders given; other names answer as the Hub does for what it will not give.
+The folders are models below ``me/``; other names give the errors of the Hub.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass
 class Hub:
-    """Where the server listens, and what it was asked."""
+    """The address of the server and the requests it received."""
 
     address: str
     requests: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ def serving(models: dict[str, Path]) -> Iterator[Hub]:
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if self.command == "GET":
-                # a line that breaks in the middle of a file
+                # a connection that breaks in the middle of a file
                 self.wfile.write(body[: len(body) // 2] if "/broken/resolve/" in path else body)
 
         do_HEAD = do_GET  # noqa: N815
@@ -61,7 +61,7 @@ def serving(models: dict[str, Path]) -> Iterator[Hub]:
 
 
 def answer(models: dict[str, Path], path: str) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body for one request."""
+    """Return status, headers and body for a request."""
     is_api = path.startswith("/api/models/")
     parts = path.removeprefix("/api/models" if is_api else "").strip("/").split("/")
     repo, rest = "/".join(parts[:2]), parts[2:]

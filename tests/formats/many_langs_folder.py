@@ -1,4 +1,4 @@
-"""Sizes in, a tiny EFML folder with random weights out, and its vectors by EFML's equations, slowly."""
+"""Write tiny EFML folders with random weights, and compute their vectors slowly from EFML's equations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def architecture(
     n_highway: int = 2,
     **other: Any,
 ) -> dict[str, Any]:
-    """EFML's architecture file; ``other`` replaces values by their own names."""
+    """Return the content of EFML's architecture file; ``other`` overrides values by name."""
     encoder = {
         "name": "elmo", "projection_dim": state, "dim": cell, "n_layers": n_layers,
         "cell_clip": 3, "proj_clip": 3,
@@ -49,7 +49,7 @@ def architecture(
 def random_weights(
     values: dict[str, Any], *, n_words: int = len(WORDS), n_characters: int = len(CHARACTERS), seed: int = 0
 ) -> Weights:
-    """A state dict for each of EFML's files."""
+    """Return a state dict for each of EFML's files."""
     generator = torch.Generator().manual_seed(seed)
     tokens, encoder = values["token_embedder"], values["encoder"]
     state, cell = encoder["projection_dim"], encoder["dim"]
@@ -92,7 +92,7 @@ def write_folder(
     words: Sequence[str] = WORDS,
     characters: Sequence[str] = CHARACTERS,
 ) -> Path:
-    """What EFML's training leaves; published folders are not zipped and lack their architecture."""
+    """Write the files of EFML's training; published folders have no zip files and no architecture."""
     values = values or architecture()
     folder.mkdir(parents=True, exist_ok=True)
     for file, tensors in (weights or random_weights(values)).items():
@@ -106,13 +106,13 @@ def write_folder(
 
 
 def write_dictionary(path: Path, tokens: Sequence[str]) -> None:
-    """Tokens in id order, the last line first: the order of lines means nothing."""
+    """Write the tokens in reverse order of ids: the order of lines has no meaning."""
     lines = [f"{token}\t{i}\n" for i, token in enumerate(tokens)]
     path.write_bytes("".join(reversed(lines)).encode())
 
 
 def slow_vectors(values: dict[str, Any], weights: Weights, tokens: Sequence[str]) -> Tensor:
-    """The layers of one sentence (layer, time, width), one token, gate and layer at a time."""
+    """Compute the layers of a sentence (layer, time, width), one token, gate and layer at a time."""
     options = values["token_embedder"]
     word_ids = {word: i for i, word in enumerate(WORDS)}
     char_ids = {character: i for i, character in enumerate(CHARACTERS)}
@@ -143,11 +143,11 @@ def slow_vectors(values: dict[str, Any], weights: Weights, tokens: Sequence[str]
 
 
 def _slow_cnn(options: dict[str, Any], named: dict[str, Tensor], characters: Tensor) -> Tensor:
-    """One token's characters (width, char) to its features."""
+    """Compute the features of a token from its characters (width, char)."""
     features = []
     for i, (size, _) in enumerate(options["filters"]):
         weight, bias = named[f"convolutions.{i}.weight"], named[f"convolutions.{i}.bias"]
-        windows = characters.unfold(1, size, 1)  # (width, place, char)
+        windows = characters.unfold(1, size, 1)  # (width, position, char)
         pooled = torch.einsum("nwc,wpc->np", weight, windows).amax(1) + bias
         features.append(pooled.relu() if options["activation"] == "relu" else pooled.tanh())
     x = torch.cat(features)

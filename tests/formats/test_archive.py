@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import FormatError
-from elmo.formats import archive, bilm_checkpoint, bilm_hdf5, loading, many_langs, native, tf_hub
+from elmo.formats import archive, bilm_checkpoint, bilm_hdf5, many_langs, native, tf_hub
 from elmo.formats.archive import is_model_file
-from elmo.formats.loading import convert
-from elmo.formats.pretrained import Pretrained
+from elmo.formats.pretrained import Pretrained, convert, load
 from tests.formats.many_langs_folder import write_folder
 from tests.formats.tiny import assert_same_model, tiny_model
 from tests.formats.write_bilm import write_hub_folder, write_training_folder
@@ -34,7 +33,7 @@ def folder(model: Pretrained, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Every test unpacks here, and must leave nothing behind."""
+    """The folder in which every test unpacks; it must be empty afterwards."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
@@ -58,14 +57,14 @@ def tarred(path: Path, folder: Path, *, below: str, kind: int = tarfile.PAX_FORM
 @pytest.mark.parametrize("below", ["", "top/", "a/b/c/"])
 @pytest.mark.parametrize("kind", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_a_zip_loads_as_its_folder_does(model, folder: Path, tmp_path: Path, below: str, kind: int) -> None:
-    assert_same_model(loading.load(zipped(tmp_path / "x.zip", folder, below=below, kind=kind)), model)
+    assert_same_model(load(zipped(tmp_path / "x.zip", folder, below=below, kind=kind)), model)
 
 
 @pytest.mark.parametrize("below", [".", "top", "./top/", "é" * 60 + "/" + "n" * 80])
 @pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
 @pytest.mark.parametrize("name", ["x.tar", "x.tar.gz", "x.tgz"])
 def test_a_tar_loads_as_its_folder_does(model, folder: Path, tmp_path: Path, name, kind, below) -> None:
-    assert_same_model(loading.load(tarred(tmp_path / name, folder, below=below, kind=kind)), model)
+    assert_same_model(load(tarred(tmp_path / name, folder, below=below, kind=kind)), model)
 
 
 WRITERS = {
@@ -83,29 +82,29 @@ def test_every_published_format_loads_from_an_archive_and_converts(
     folder, path = tmp_path / "model", tmp_path / f"x{suffix}"
     folder.mkdir()
     WRITERS[name](folder)
-    expected = loading.load(folder)
+    expected = load(folder)
     assert expected.format == name
     if suffix == ".zip":
         zipped(path, folder)
     else:
         tarred(path, folder, below=".")
-    assert_same_model(loading.load(path), expected)
+    assert_same_model(load(path), expected)
     convert(path, tmp_path / "ours")
-    assert_same_model(loading.load(tmp_path / "ours"), expected)
+    assert_same_model(load(tmp_path / "ours"), expected)
 
 
 def test_an_nlpl_zip_loads(tmp_path: Path) -> None:
     bilm_hdf5.write(tiny_model(vocab=True), tmp_path / "model")
     (tmp_path / "model" / "weights.hdf5").rename(tmp_path / "model" / "model.hdf5")
     (tmp_path / "model" / "meta.json").write_text('{"language": "no"}')
-    found = loading.load(zipped(tmp_path / "210.zip", tmp_path / "model"))
+    found = load(zipped(tmp_path / "210.zip", tmp_path / "model"))
     assert found.format == bilm_hdf5.NAME
     assert_same_model(found, tiny_model(vocab=True))
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="this system does not list mapped files")
 def test_nothing_stays_mapped_in_a_folder_that_is_gone(folder: Path, tmp_path: Path, scratch: Path) -> None:
-    loaded = loading.load(zipped(tmp_path / "x.zip", folder))  # Windows could not remove a mapped file
+    loaded = load(zipped(tmp_path / "x.zip", folder))  # Windows cannot remove a mapped file
     assert str(scratch) not in Path("/proc/self/maps").read_text()
     assert loaded.softmax is not None
 
@@ -113,11 +112,11 @@ def test_nothing_stays_mapped_in_a_folder_that_is_gone(folder: Path, tmp_path: P
 def test_an_archive_is_known_by_its_bytes_too(model, folder: Path, tmp_path: Path) -> None:
     zipped(tmp_path / "x.zip", folder).rename(tmp_path / "download")
     tarred(tmp_path / "x.tar", folder, below="m").rename(tmp_path / "image")
-    assert_same_model(loading.load(tmp_path / "download"), model)
-    assert_same_model(loading.load(tmp_path / "image"), model)
+    assert_same_model(load(tmp_path / "download"), model)
+    assert_same_model(load(tmp_path / "image"), model)
 
 
-def test_only_what_a_reader_may_want_is_unpacked(folder: Path, tmp_path: Path) -> None:
+def test_only_model_files_are_unpacked(folder: Path, tmp_path: Path) -> None:
     path = zipped(tmp_path / "x.zip", folder, below="m/")
     with zipfile.ZipFile(path, "a") as out:
         for name in (
@@ -134,7 +133,7 @@ def test_only_what_a_reader_may_want_is_unpacked(folder: Path, tmp_path: Path) -
     assert found == {f"m/{name.name}" for name in folder.iterdir() if name.name != "README.md"}
 
 
-def test_the_folder_goes_when_the_caller_fails(folder: Path, tmp_path: Path, scratch: Path) -> None:
+def test_the_folder_is_removed_when_the_caller_fails(folder: Path, tmp_path: Path, scratch: Path) -> None:
     def fail_inside() -> None:
         with archive.unpacked(zipped(tmp_path / "x.zip", folder)) as root:
             assert root.is_relative_to(scratch)
@@ -153,7 +152,7 @@ def test_errors_name_the_archive_and_not_the_temporary_folder(
         (copy / path.name).write_bytes(path.read_bytes())
     (copy / "config.json").write_text("{}")
     with pytest.raises(FormatError) as caught:
-        loading.load(zipped(tmp_path / "x.zip", copy))
+        load(zipped(tmp_path / "x.zip", copy))
     assert str(tmp_path / "x.zip" / "config.json") in str(caught.value)
     assert str(scratch) not in str(caught.value)
 
@@ -164,20 +163,20 @@ def test_two_models_in_one_archive_are_refused_by_name(folder: Path, tmp_path: P
         for file in folder.iterdir():
             out.write(file, f"two/{file.name}")
     with pytest.raises(FormatError, match=r"expected one model, found one, two; unpack it and load one"):
-        loading.load(path)
+        load(path)
 
 
-def test_an_archive_without_a_model_says_what_it_holds(tmp_path: Path) -> None:
+def test_an_archive_without_a_model_lists_its_content(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as out:
         out.writestr("readme.md", "")
         out.writestr("data/a.json", "{}")
     with pytest.raises(
         FormatError, match=r"expected config\.json with .* in the archive; found data/a\.json"
     ):
-        loading.load(tmp_path / "x.zip")
+        load(tmp_path / "x.zip")
     zipfile.ZipFile(tmp_path / "empty.zip", "w").close()
     with pytest.raises(FormatError, match="in the archive; found no model file"):
-        loading.load(tmp_path / "empty.zip")
+        load(tmp_path / "empty.zip")
 
 
 def test_a_file_that_is_only_named_like_an_archive_is_refused(tmp_path: Path) -> None:
@@ -189,13 +188,13 @@ def test_a_file_that_is_only_named_like_an_archive_is_refused(tmp_path: Path) ->
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(FormatError, match="expected a zip or tar archive, found neither"):
-            loading.load(tmp_path / name)
+            load(tmp_path / name)
 
 
-def test_a_gzip_that_holds_no_tar_is_refused(tmp_path: Path) -> None:
+def test_a_gzip_without_a_tar_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.gz").write_bytes(gzip.compress(b"just text " * 200))
     with pytest.raises(FormatError, match="expected a tar header at byte 0, found none"):
-        loading.load(tmp_path / "x.gz")
+        load(tmp_path / "x.gz")
 
 
 def test_a_gzip_of_several_parts_and_with_zeros_behind_loads(model, folder: Path, tmp_path: Path) -> None:
@@ -203,23 +202,23 @@ def test_a_gzip_of_several_parts_and_with_zeros_behind_loads(model, folder: Path
     half = len(raw) // 2
     parts = gzip.compress(raw[:half]) + gzip.compress(b"") + gzip.compress(raw[half:])
     (tmp_path / "x.tgz").write_bytes(parts + bytes(100_000))
-    assert_same_model(loading.load(tmp_path / "x.tgz"), model)
+    assert_same_model(load(tmp_path / "x.tgz"), model)
 
 
-def test_a_zip_that_is_cut_short_is_told_so(folder: Path, tmp_path: Path) -> None:
+def test_a_truncated_zip_is_reported(folder: Path, tmp_path: Path) -> None:
     raw = zipped(tmp_path / "x.zip", folder).read_bytes()
     (tmp_path / "x.zip").write_bytes(raw[: len(raw) // 2])
     with pytest.raises(FormatError, match="it may be truncated"):
-        loading.load(tmp_path / "x.zip")
+        load(tmp_path / "x.zip")
 
 
 def test_a_flip_after_the_last_member_of_a_gzip_is_caught(folder: Path, tmp_path: Path) -> None:
     path = tarred(tmp_path / "x.tgz", folder, below="m")
     raw = bytearray(path.read_bytes())
-    raw[-6] ^= 1  # gzip's own checksum of all the bytes
+    raw[-6] ^= 1  # gzip's checksum of the content
     path.write_bytes(raw)
     with pytest.raises(FormatError, match="incorrect data check"):
-        loading.load(path)
+        load(path)
 
 
 def test_weights_of_a_large_member_load_and_zeros_are_taken_for_a_bomb(tmp_path: Path) -> None:
@@ -233,7 +232,7 @@ def test_weights_of_a_large_member_load_and_zeros_are_taken_for_a_bomb(tmp_path:
             with pytest.raises(
                 FormatError, match=r"'model\.hdf5': expected at most 20 times its \d+ packed bytes"
             ):
-                loading.load(tmp_path / f"{name}.zip")
+                load(tmp_path / f"{name}.zip")
 
 
 def test_a_tar_with_zero_bytes_of_padding_and_old_headers_loads(model, folder: Path, tmp_path: Path) -> None:
@@ -242,12 +241,12 @@ def test_a_tar_with_zero_bytes_of_padding_and_old_headers_loads(model, folder: P
         info = tarfile.TarInfo(path.name)
         info.size = path.stat().st_size
         header = bytearray(info.tobuf(tarfile.USTAR_FORMAT))
-        header[257:265] = bytes(8)  # tar of 1979 had no magic
+        header[257:265] = bytes(8)  # the tar format of 1979 had no magic
         header[148:156] = b" " * 8
         header[148:156] = b"%06o\0 " % sum(header)
         out.write(header + path.read_bytes() + bytes(-info.size % 512))
     (tmp_path / "x.tar").write_bytes(out.getvalue() + bytes(512 * 30))
-    assert_same_model(loading.load(tmp_path / "x.tar"), model)
+    assert_same_model(load(tmp_path / "x.tar"), model)
 
 
 WANTED = [
@@ -258,6 +257,6 @@ WANTED = [
 UNWANTED = ["modeling.py", "x.json/a.py", "pytorch_model.bin", "inner.zip", "__MACOSX/config.json", "lib.so"]
 
 
-def test_code_is_never_wanted_and_every_published_name_is() -> None:
+def test_published_names_are_model_files_and_code_is_not() -> None:
     assert [name for name in WANTED if not is_model_file(name)] == []
     assert [name for name in UNWANTED if is_model_file(name)] == []

@@ -1,4 +1,4 @@
-"""Damaged and hostile archives: refused with a typed error, or, where a flip hit no number or name, sound."""
+"""Damaged and hostile archives are refused with a typed error, or load if the damage is irrelevant."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from elmo.formats import bilm_hdf5, native
-from elmo.formats.loading import load
-from elmo.formats.pretrained import fingerprint
+from elmo.formats.pretrained import fingerprint, load
 from tests.formats.damage import Outcome, assert_refused_or_sound, flips_and_cuts, load_all
 from tests.formats.tiny import tiny_model
 
@@ -37,7 +36,7 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def outcomes(sound: Path, room: Path) -> dict[str, list[Outcome]]:
-    """Every copy of every kind, loaded by one process: it takes long to start."""
+    """Load every copy of every kind in one process, because starting one is slow."""
     damaged, hostile = [], []
     kinds = [
         ("native", ".zip"),
@@ -109,7 +108,7 @@ def zipped(
 
 
 def zip_named(name: str) -> Callable[[Members], bytes]:
-    """A zip with a name that ``zipfile`` itself would clean as it writes."""
+    """Write a zip with a name that ``zipfile`` would normalize."""
 
     def make(members: Members) -> bytes:
         stand_in = "#" * len(name.encode())
@@ -128,7 +127,7 @@ def zip_of_type(mode: int, content: bytes = b"/etc/passwd") -> Callable[[Members
 
 
 def zip_patched(offset: int, value: bytes, *, local: int | None = None) -> Callable[[Members], bytes]:
-    """Overwrite a field of the last entry of the directory (and of its local header)."""
+    """Overwrite a field of the last directory entry and of its local header."""
 
     def make(members: Members) -> bytes:
         raw = bytearray(zipped(members, ("meta.json", b'{"a": "' + b"b" * 100 + b'"}')))
@@ -147,7 +146,7 @@ def zip_flat_bomb(members: Members) -> bytes:
 
 
 def zip_many_small_bombs(members: Members) -> bytes:
-    """Each member is small enough to pass alone; together they are 800 MB."""
+    """Write members that are each small enough, but 800 MB together."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     content = bytes(16 << 20)
     data = packer.compress(content) + packer.flush()
@@ -156,14 +155,14 @@ def zip_many_small_bombs(members: Members) -> bytes:
 
 
 def zip_understated_bomb(members: Members) -> bytes:
-    """The directory declares 10 bytes where 50 MB come out."""
+    """Declare 10 bytes in the directory for a member of 50 MB."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     data = packer.compress(bytes(50 << 20)) + packer.flush()
     return raw_zip([(b"meta.json", data, zlib.crc32(bytes(10)) ^ 1, 10)])
 
 
 def zip_overlapping_bomb(members: Members) -> bytes:
-    """Many directory entries that share one packed kernel."""
+    """Write many directory entries that share the same packed bytes."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     content = bytes(15 << 20)
     data = packer.compress(content) + packer.flush()
@@ -184,7 +183,7 @@ def zip_nested_bomb(members: Members) -> bytes:
 
 
 def zip_quine_directory(members: Members) -> bytes:
-    """The directory's only entry points at the directory itself."""
+    """Write a directory whose only entry points to the directory itself."""
     raw = bytearray(raw_zip([(b"meta.json", b"{}", zlib.crc32(b"{}"), 2)]))
     at = raw.rfind(b"PK\1\2")
     raw[at + 42 : at + 46] = struct.pack("<I", at)
@@ -207,7 +206,7 @@ def zip_many_members_few_declared(members: Members) -> bytes:
 
 
 def zip_directory_behind_a_decoy(members: Members) -> bytes:
-    """A 64-bit record of one member, which counts for nothing without its locator."""
+    """Add a 64-bit record for one member, which has no effect without its locator."""
     decoy = struct.pack("<4sQ2H2I4Q", b"PK\6\6", 44, 45, 45, 0, 0, 1, 1, 47, 31) + bytes(20)
     entries = bytearray(zip_million_members(members)[: 31 + 47 * 10**6])
     entries[-47 + 32 : -47 + 34] = struct.pack("<H", len(decoy))  # the last entry's comment

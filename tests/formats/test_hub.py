@@ -1,4 +1,4 @@
-"""Models from a Hub on 127.0.0.1, asked in new processes: huggingface_hub reads its settings only once."""
+"""Load models from a Hub on 127.0.0.1, in new processes, because huggingface_hub reads settings only once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pytest
 
 from elmo.formats import native
 from elmo.formats.hub import split_id
-from elmo.formats.loading import load
-from elmo.formats.pretrained import fingerprint
+from elmo.formats.pretrained import fingerprint, load
 from tests.formats.damage import SOURCE
 from tests.formats.hub_server import COMMIT, Hub, serving
 from tests.formats.tiny import assert_same_model, tiny_model
@@ -23,7 +22,7 @@ CODE = """
 import json, logging, sys, warnings
 warnings.simplefilter("error")
 from elmo.errors import ElmoError
-from elmo.formats.loading import load
+from elmo.formats.pretrained import load
 from elmo.formats.pretrained import fingerprint
 from elmo.formats.hub import download, split_id
 answers = []
@@ -56,7 +55,7 @@ def hub(model: Path) -> Iterator[Hub]:
 
 
 def ask(home: Path, hub: Hub | str, *tasks: tuple[str, str], **settings: str) -> list[str]:
-    """Load or download each source in one new process, which knows only this Hub and this cache."""
+    """Load or download each source in a new process that uses only this Hub and this cache."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     environment |= {"HF_HOME": str(home), "HF_ENDPOINT": hub if isinstance(hub, str) else hub.address,
                     "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_XET": "1", "PYTHONPATH": str(SOURCE),
@@ -77,7 +76,7 @@ def ask(home: Path, hub: Hub | str, *tasks: tuple[str, str], **settings: str) ->
 
 @pytest.fixture(scope="module")
 def home(hub: Hub, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache that the model was downloaded to, after all that the Hub may answer was tried."""
+    """The cache to which the model is downloaded."""
     return tmp_path_factory.mktemp("home")
 
 
@@ -111,11 +110,13 @@ def test_a_model_of_another_kind_is_refused_before_its_weights_are_downloaded(
 
 def test_the_folder_in_the_cache_loads_as_a_path_too(answers: dict[str, str]) -> None:
     folder = Path(answers["folder"])
-    assert (folder / "config.json").is_symlink()  # the cache's own layout, which must not count as an escape
+    assert (
+        folder / "config.json"
+    ).is_symlink()  # the layout of the cache, which must not be refused as an escape
     assert_same_model(load(folder), tiny_model(softmax=True, vocab=True))
 
 
-def test_what_the_hub_will_not_give_is_told_in_one_line(answers: dict[str, str]) -> None:
+def test_errors_of_the_hub_are_reported_in_one_line(answers: dict[str, str]) -> None:
     assert answers["me/tiny@v9"] == "FormatError: me/tiny@v9: the Hub has this model, but no revision 'v9'"
     assert "me/none: no such folder or archive, and the Hub has no such model" in answers["me/none"]
     assert "me/gated: access to this model is restricted" in answers["me/gated"]
@@ -142,7 +143,7 @@ def test_without_a_network_the_cache_serves_and_others_say_why_not(
     found = ask(home, "http://127.0.0.1:9", ("load", "me/tiny"), ("load", "me/other"))
     assert found[0] == answers["me/tiny"]
     assert "me/other: no such folder or archive" in found[1]
-    assert "onnect" in found[1]  # "Connection refused", however it is spelled
+    assert "onnect" in found[1]  # "Connection refused" in any spelling
     assert "check the network, HF_HUB_OFFLINE and HF_ENDPOINT" in found[1]
 
 
@@ -162,5 +163,5 @@ def test_without_a_network_the_cache_serves_and_others_say_why_not(
         ),
     ],
 )
-def test_a_hub_id_is_told_from_a_path(source: str, expected: tuple[str, str | None] | None) -> None:
+def test_a_hub_id_is_distinguished_from_a_path(source: str, expected: tuple[str, str | None] | None) -> None:
     assert split_id(source) == expected

@@ -11,8 +11,7 @@ import torch
 from elmo.embed.elmo import Elmo
 from elmo.errors import FormatError
 from elmo.formats import many_langs
-from elmo.formats.loading import load
-from elmo.formats.pretrained import SoftmaxWeights
+from elmo.formats.pretrained import SoftmaxWeights, load
 from tests.formats.many_langs_folder import (
     CHARACTERS,
     WORDS,
@@ -67,7 +66,7 @@ def test_vectors_are_those_of_its_equations(shape: str, tmp_path: Path) -> None:
         "cells as wide as the states",
     ],
 )
-def test_without_an_architecture_the_shapes_of_the_weights_tell(shape: str, tmp_path: Path) -> None:
+def test_without_an_architecture_the_shapes_of_the_weights_decide(shape: str, tmp_path: Path) -> None:
     values = architecture(**SHAPES[shape])
     weights = random_weights(values)
     told = load(write_folder(tmp_path / "told", values, weights=weights))
@@ -114,10 +113,8 @@ def test_a_long_word_is_looked_up_by_the_part_that_is_read(tmp_path: Path) -> No
 class TestDictionaries:
     """``char.dic`` and ``word.dic``."""
 
-    def test_more_tokens_than_memory_should_hold_are_refused(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(many_langs, "_MAX_TOKENS", 3)  # whatever the number of rows
+    def test_too_many_tokens_are_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(many_langs, "_MAX_TOKENS", 3)  # for any number of rows
         with pytest.raises(FormatError, match="expected at most 3 lines, found"):
             load(write_folder(tmp_path / "m"))
 
@@ -229,7 +226,7 @@ class TestArchitecture:
     @pytest.mark.parametrize(
         "config_path", [None, 5, "", "..", ".", "/", "config.json", "a\0b", "x" * 5000, "\ud800"]
     )
-    def test_a_path_that_is_none_leaves_the_shapes(self, config_path: Any, tmp_path: Path) -> None:
+    def test_without_a_valid_path_the_shapes_decide(self, config_path: Any, tmp_path: Path) -> None:
         folder = write_folder(tmp_path / "m", is_architecture_there=False)
         (folder / "config.json").write_text(json.dumps({"config_path": config_path}))
         assert load(folder).metadata["architecture"].startswith("inferred")
@@ -373,7 +370,7 @@ class TestSoftmax:
             assert torch.equal(found.weight, weight)
             assert torch.equal(found.bias, bias)
 
-    def test_a_softmax_that_is_not_on_top_of_all_words_is_left_out(self, tmp_path: Path) -> None:
+    def test_a_softmax_that_does_not_use_the_top_layer_is_omitted(self, tmp_path: Path) -> None:
         full = {"hidden2tag.weight": torch.zeros(len(WORDS), 6), "hidden2tag.bias": torch.zeros(len(WORDS))}
         assert self.softmax_of(tmp_path / "three layers", full, n_layers=3) is None
         fewer = {"hidden2tag.weight": torch.zeros(4, 6), "hidden2tag.bias": torch.zeros(4)}

@@ -1,4 +1,4 @@
-"""Hundreds of damaged EFML folders, and dozens of hostile ones, are refused or read soundly."""
+"""Hundreds of damaged and dozens of hostile EFML folders are refused or load safely."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _architecture(**values: object) -> Change:
 
 
 def _pointing(path: str) -> Change:
-    """To an architecture elsewhere, with none in the folder."""
+    """Point to an architecture outside a folder that has none."""
 
     def change(folder: Path) -> None:
         (folder / "tiny.json").unlink()
@@ -70,7 +70,7 @@ def _link(name: str, target: str) -> Change:
 
 
 def _sparse(name: str, size: int) -> Change:
-    """A file that says it is large and holds nothing."""
+    """Write a large file without content."""
 
     def change(folder: Path) -> None:
         with (folder / name).open("wb") as file:

@@ -39,14 +39,14 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def rewrite_sums(folder: Path) -> None:
-    """The sums of the files as they now are: a hostile publisher can compute them too."""
+    """Update the sums of the files; a hostile publisher can do that too."""
     listed = [line.split("  ")[1] for line in (folder / "SHA256SUMS").read_text().splitlines()]
     lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in listed]
     (folder / "SHA256SUMS").write_text("".join(lines))
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_what_is_written_is_read_bit_by_bit(tmp_path: Path, options: dict) -> None:
+def test_a_written_model_is_read_bit_by_bit(tmp_path: Path, options: dict) -> None:
     model = tiny_model(**options)
     native.write(model, tmp_path / "model")
     assert native.can_read(tmp_path / "model")
@@ -198,11 +198,11 @@ def test_every_single_flip_in_the_sums_is_caught(tmp_path: Path) -> None:
     sound = path.read_bytes()
     for at in range(len(sound)):
         damaged = bytearray(sound)
-        damaged[at] ^= 1 << at % 8 if at % 3 else 0x20  # 0x20 turns small letters into capitals
+        damaged[at] ^= 1 << at % 8 if at % 3 else 0x20  # 0x20 changes lower case to upper case
         path.write_bytes(damaged)
         with pytest.raises(FormatError):
             native.read(tmp_path / "model")
-    for length in range(len(sound)):  # cut anywhere, at the end of a line too
+    for length in range(len(sound)):  # truncated anywhere, even at the end of a line
         path.write_bytes(sound[:length])
         with pytest.raises(FormatError):
             native.read(tmp_path / "model")
@@ -258,14 +258,14 @@ def test_a_crash_at_any_step_of_storing_a_warm_state_leaves_a_model_that_loads(
         folder = tmp_path / str(n_steps)
         native.write(tiny_model(warm=has_warm), folder)
         with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
-            child = os.fork()  # newer Pythons warn of threads, which this child never uses
+            child = os.fork()  # newer Pythons warn about threads, which this child never uses
         if child == 0:
             try:
                 _die_after(n_steps)
                 native.add_warm(folder, warm_state(0.5))
                 os._exit(0)
             finally:
-                os._exit(2)  # never back into the tests
+                os._exit(2)  # never return to the tests
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         assert code in (0, 1)
         has_died = code == 1
@@ -283,7 +283,7 @@ def test_a_crash_at_any_step_of_storing_a_warm_state_leaves_a_model_that_loads(
 
 
 def _die_after(n_steps: int) -> None:
-    """End this process before its next ``open for writing``, ``fsync`` or ``rename`` once n were done."""
+    """End this process after n calls that open for writing, ``fsync`` or ``rename``."""
     import sys
 
     count = 0
@@ -352,7 +352,7 @@ def test_every_mismatch_of_the_weights_is_reported_at_once(tmp_path: Path) -> No
     assert "forward_stack.0.bias: expected (24,), found [32]" in str(caught.value)
 
 
-def test_weights_cut_short_are_told_in_bytes(tmp_path: Path) -> None:
+def test_truncated_weights_are_reported_in_bytes(tmp_path: Path) -> None:
     native.write(tiny_model(), tmp_path / "model")
     path = tmp_path / "model" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-4])
@@ -361,7 +361,7 @@ def test_weights_cut_short_are_told_in_bytes(tmp_path: Path) -> None:
         native.read(tmp_path / "model")
 
 
-def test_a_softmax_that_is_listed_but_gone_is_missed(tmp_path: Path) -> None:
+def test_a_listed_but_missing_softmax_is_reported(tmp_path: Path) -> None:
     native.write(tiny_model(softmax=True), tmp_path / "model")
     (tmp_path / "model" / "softmax.safetensors").unlink()
     with pytest.raises(FormatError, match=r"expected a file softmax\.safetensors, found none"):

@@ -1,4 +1,4 @@
-"""Damaged and hostile folders of our own format: every one must be refused, for every byte has a checksum."""
+"""Damaged and hostile folders of our own format are all refused, because every byte has a checksum."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def outcomes(sound: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Outcome]]:
-    """Every copy of every kind, loaded by one process: it takes long to start."""
+    """Load every copy of every kind in one process, because starting one is slow."""
     room = tmp_path_factory.mktemp("cases")
     damaged = flips_and_cuts(sound, n=350, seed=0, into=room / "damaged", names=ALL)
     read = [name for name in ALL if name != "SHA256SUMS"]
@@ -58,8 +58,8 @@ def test_every_one_of_350_damaged_copies_is_refused(outcomes: dict[str, list[Out
     assert_refused_or_sound(outcomes["damaged"], every_one_refused=True)
 
 
-def test_without_sums_damage_is_refused_or_touched_numbers_only(outcomes: dict[str, list[Outcome]]) -> None:
-    """The structure alone is safe too: a publisher may leave SHA256SUMS out."""
+def test_without_sums_damage_is_refused_or_changes_only_numbers(outcomes: dict[str, list[Outcome]]) -> None:
+    """Without SHA256SUMS, which a publisher may omit, the structure must still be safe."""
     assert_refused_or_sound(outcomes["unsigned"])
 
 
@@ -69,7 +69,7 @@ def test_hostile_folders_are_refused(outcomes: dict[str, list[Outcome]]) -> None
 
 
 def _sign(folder: Path) -> None:
-    """Sums that fit: a hostile publisher computes them as well as anybody."""
+    """Write correct sums; a hostile publisher can do that too."""
     sums = folder / "SHA256SUMS"
     if not sums.is_file() or sums.stat().st_size > 10_000 or sums.read_bytes().startswith(b"keep"):
         return
@@ -140,7 +140,7 @@ def set_in(values: dict[str, Any], path: str, value: Any) -> None:
 
 
 def huge_but_consistent(folder: Path) -> None:
-    """A config for 2**36 numbers, and a header that agrees with it: only the file's size tells."""
+    """Write a config for 2**36 numbers and a matching header; only the size of the file reveals it."""
     config(lambda v: v["config"]["lstm"].update(cell_width=1 << 16, state_width=1 << 15))(folder)
     values = json.loads((folder / "config.json").read_text())
     offset = 0

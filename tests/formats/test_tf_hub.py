@@ -55,10 +55,10 @@ def test_likely_names_of_the_lstms_are_matched(tmp_path: Path, template: str) ->
     assert_same_model(tf_hub.read(tmp_path), model)
 
 
-def test_the_scope_is_found_wherever_the_module_was_put(tmp_path: Path) -> None:
+def test_the_scope_is_found_in_any_module(tmp_path: Path) -> None:
     model = tiny_model()
     more = {
-        "classifier/kernel": np.zeros((3, 3), dtype=np.float32),  # of the model around it
+        "classifier/kernel": np.zeros((3, 3), dtype=np.float32),  # from the surrounding model
         "module/aggregation/weights": np.array([1, 2, 3], dtype=np.float32),
         "module/aggregation/scaling": np.array(0.5, dtype=np.float32),
     }
@@ -119,7 +119,7 @@ def test_a_module_without_a_mix_has_none(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_ambiguous_or_does_not_fit_is_refused(
+def test_ambiguous_or_mismatched_variables_are_refused(
     tmp_path: Path, more: dict[str, tuple[int, ...]], without: tuple[str, ...], reason: str
 ) -> None:
     arrays = {name: np.zeros(shape, dtype=np.float32) for name, shape in more.items()}
@@ -128,7 +128,7 @@ def test_what_is_ambiguous_or_does_not_fit_is_refused(
         tf_hub.read(tmp_path)
 
 
-def test_a_name_of_two_lines_is_told_in_one(tmp_path: Path) -> None:
+def test_a_name_with_a_line_break_is_reported_in_one_line(tmp_path: Path) -> None:
     def name(direction: int, layer: int, part: str) -> str:
         return hub_cell(direction, layer, part).replace("MultiRNNCell", "a\nb")
 

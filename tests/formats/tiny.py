@@ -1,4 +1,4 @@
-"""Options in, a tiny model with random weights out: what the tests of every format save and load."""
+"""Create tiny models with random weights for tests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def tiny_config(
     char_width: int = 3,
     n_words: int = len(WORDS),
 ) -> BiLmConfig:
-    """A config of a few hundred weights."""
+    """Return a config with a few hundred weights."""
     chars = None
     if token != "words":
         chars = CharCnnConfig(
@@ -65,7 +65,7 @@ def tiny_config(
 
 
 def tiny_weights(config: BiLmConfig, *, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Random weights of every parameter; the padding rows are zero, as every reader gives them."""
+    """Return random weights for every parameter; padding rows are zero, as in every reader."""
     generator = torch.Generator().manual_seed(seed)
     weights = {
         name: torch.randn(shape, generator=generator) * 0.3
@@ -80,7 +80,7 @@ def tiny_weights(config: BiLmConfig, *, seed: int = 0) -> dict[str, torch.Tensor
 def tiny_model(
     token: Literal["chars", "words", "both"] = "chars",
     *,
-    vocab: bool | None = None,  # None: where words or a softmax need one
+    vocab: bool | None = None,  # None: if words or a softmax need one
     softmax: bool = False,
     warm: bool = False,
     mix: bool = False,
@@ -90,7 +90,7 @@ def tiny_model(
     name: str = "tiny",
     **options: Any,  # of tiny_config
 ) -> Pretrained:
-    """A model with the parts that are asked for."""
+    """Return a model with the requested parts."""
     config = tiny_config(token, n_words=len(words), **options)
     lstm = config.lstm
     generator = torch.Generator().manual_seed(seed + 1)
@@ -118,7 +118,7 @@ def tiny_model(
 
 
 def assert_same_model(found: Pretrained, expected: Pretrained) -> None:
-    """Everything but the format's name is equal, every tensor bit by bit."""
+    """Check that everything except the name of the format is equal, tensors bit by bit."""
     assert found.config == expected.config
     assert set(found.weights) == set(expected.weights)
     for name, weight in expected.weights.items():
@@ -137,7 +137,7 @@ def assert_same_model(found: Pretrained, expected: Pretrained) -> None:
 
 
 def assert_same_tensor(found: torch.Tensor, expected: torch.Tensor) -> None:
-    """Equal in type, shape and every bit (-0.0 is not 0.0 here)."""
+    """Check that type, shape and every bit are equal (-0.0 differs from 0.0)."""
     assert found.dtype == expected.dtype
     assert found.shape == expected.shape
     as_bits = torch.int32 if expected.dtype == torch.float32 else torch.uint8

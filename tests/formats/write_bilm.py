@@ -1,4 +1,4 @@
-"""A model in, the folder of a bilm-tf training run or of a TF-Hub module out, by ``write_bundle``."""
+"""Write a model as the folder of a bilm-tf training run or of a TF-Hub module."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ CellName = Callable[[int, int, str], str]  # direction, layer, "kernel" | "bias"
 
 
 def bilm_cell(direction: int, layer: int, part: str) -> str:
-    """As TensorFlow 1.2 and later name it in a stack of several layers."""
+    """Return the name in TensorFlow 1.2 and later, for several layers."""
     ending = "projection/kernel" if part == "projection" else part
     return f"RNN_{direction}/rnn/multi_rnn_cell/cell_{layer}/lstm_cell/{ending}"
 
 
 def hub_cell(direction: int, layer: int, part: str) -> str:
-    """The likely names in a TF-Hub module."""
+    """Return a likely name in a TF-Hub module."""
     ending = "projection/kernel" if part == "projection" else part
     return f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/rnn/lstm_cell/{ending}"
 
 
 def variables(model: Pretrained, *, scope: str, cell_name: CellName) -> dict[str, np.ndarray]:
-    """The model's weights as TensorFlow keeps them."""
+    """Return the model's weights as TensorFlow variables."""
     ours = {name: weight.numpy() for name, weight in model.weights.items()}
     found: dict[str, np.ndarray] = {}
     if model.config.words:
@@ -64,7 +64,7 @@ def variables(model: Pretrained, *, scope: str, cell_name: CellName) -> dict[str
 
 
 def options(model: Pretrained) -> dict[str, Any]:
-    """The options file of the run that trained it."""
+    """Return the options of its training run."""
     chars, lstm = model.config.chars, model.config.lstm
     values: dict[str, Any] = {
         "bidirectional": True,
@@ -101,7 +101,7 @@ def write_training_folder(
     more: dict[str, np.ndarray] | None = None,
     **how: Any,  # of write_bundle
 ) -> None:
-    """Options, vocabulary, TensorFlow's note, and the checkpoint with its Adagrad slots."""
+    """Write options, vocabulary, TensorFlow's record and the checkpoint with its Adagrad slots."""
     tensors = variables(model, scope="lm/", cell_name=cell_name)
     tensors |= {f"{name}/Adagrad": np.ones_like(array) for name, array in tensors.items()}
     tensors["global_step"] = np.array(step, dtype=np.int64)
@@ -127,7 +127,7 @@ def write_hub_folder(
     more: dict[str, np.ndarray] | None = None,
     **how: Any,
 ) -> None:
-    """Variables beside a graph that nobody reads."""
+    """Write variables and a graph that is never read."""
     tensors = variables(model, scope=scope, cell_name=cell_name)
     if model.mix:
         tensors["aggregation/weights"] = np.array(model.mix.weights, dtype=np.float32)

@@ -1,6 +1,6 @@
-"""Arrays in, a TensorFlow V2 checkpoint out; each piece can be made wrong on purpose.
+"""Write TensorFlow V2 checkpoints; each part can be made wrong on purpose.
 
-That real TensorFlow reads what this writes is shown in ``tests/conformance/test_tensorflow.py``.
+``tests/conformance/test_tensorflow.py`` checks that TensorFlow can read them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TABLE = [divided(byte) for byte in range(256)]
 
 
 def crc32c(data: bytes) -> int:
-    """Byte by byte, as slow as it is plain."""
+    """Compute the checksum byte by byte, slowly."""
     register = 0xFFFFFFFF
     for byte in data:
         register = register >> 8 ^ TABLE[(register ^ byte) & 0xFF]
@@ -46,7 +46,7 @@ def varint(value: int) -> bytes:
 
 
 def number(field: int, value: int) -> bytes:
-    """A varint field; protobuf leaves zeros out."""
+    """Return a varint field; protobuf omits zeros."""
     return varint(field << 3) + varint(value) if value else b""
 
 
@@ -85,7 +85,7 @@ def entry(
 
 
 def slice_key(name: str, box: Box) -> bytes:
-    """For sizes below 2**13, which take one byte or two."""
+    """Return the key of a slice with sizes below 2**13, which take one or two bytes."""
 
     def ordered(value: int) -> bytes:
         if -64 <= value < 64:
@@ -114,7 +114,7 @@ def block(pairs: Iterable[tuple[bytes, bytes]], *, restart_every: int = 16) -> b
 
 
 def table(pairs: Sequence[tuple[bytes, bytes]], *, per_block: int = 20, snappy: bool = False) -> bytes:
-    """A LevelDB table of the pairs as they come."""
+    """Return a LevelDB table of the pairs, in this order."""
     out, index = b"", []
     for start in range(0, len(pairs), per_block):
         part = pairs[start : start + per_block]
@@ -125,7 +125,7 @@ def table(pairs: Sequence[tuple[bytes, bytes]], *, per_block: int = 20, snappy: 
 
 
 def with_footer(blocks: bytes, index: bytes) -> bytes:
-    """Blocks, then an empty block of filters, the index, and the footer that points to both."""
+    """Return blocks, an empty filter block, the index, and the footer that points to both."""
     filters = block([])
     handles = varint(len(blocks)) + varint(len(filters))
     out = blocks + stored(filters)
@@ -138,7 +138,7 @@ def footer(handles: bytes) -> bytes:
 
 
 def stored(content: bytes, *, snappy: bool = False, compression: int | None = None) -> bytes:
-    """A block with its trailer: how it is compressed, and the checksum."""
+    """Return a block with its trailer: compression and checksum."""
     if snappy:
         content = packed(content)
     kind = bytes([int(snappy) if compression is None else compression])
@@ -146,7 +146,7 @@ def stored(content: bytes, *, snappy: bool = False, compression: int | None = No
 
 
 def packed(content: bytes) -> bytes:
-    """Snappy without wit: bytes as they are, and a copy wherever the last byte is repeated 4 to 64 times."""
+    """Compress in a simple way: literal bytes, and copies of a byte repeated 4 to 64 times."""
     out, at, literal = varint(len(content)), 0, b""
 
     def flush(piece: bytes) -> bytes:
@@ -186,9 +186,9 @@ def write_bundle(
     per_block: int = 20,
     snappy: bool = False,
 ) -> None:
-    """Write every tensor, those in ``slices`` cut up, over ``n_shards`` data files by turns.
+    """Write every tensor, partitioned as in ``slices``, to ``n_shards`` data files in turn.
 
-    A tensor in ``bfloat16`` is given as float32, of which the upper halves are stored.
+    For a tensor in ``bfloat16``, the upper half of each float32 is stored.
     """
     data = [b""] * n_shards
     pairs = list(extra)

@@ -1,4 +1,4 @@
-"""Options in, a model folder out as bilm-tf publishes it: written by h5py, from the format's facts alone."""
+"""Write model folders as published by bilm-tf, with h5py and from the description of the format alone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def options(
 
 
 def shapes(values: dict[str, Any], *, n_words: int = 9) -> dict[str, tuple[int, ...]]:
-    """Every dataset that the options ask for."""
+    """Return name and shape of every dataset for these options."""
     lstm, cnn = values["lstm"], values.get("char_cnn")
     dim, width = lstm["dim"], lstm["projection_dim"]
     found: dict[str, tuple[int, ...]] = {}
@@ -70,7 +70,7 @@ def shapes(values: dict[str, Any], *, n_words: int = 9) -> dict[str, tuple[int, 
 
 
 def arrays(values: dict[str, Any], *, dtype: str = "f4", seed: int = 0) -> dict[str, np.ndarray]:
-    """Random numbers for every dataset."""
+    """Return random numbers for every dataset."""
     random = np.random.default_rng(seed)
     return {name: (0.3 * random.normal(size=shape)).astype(dtype) for name, shape in shapes(values).items()}
 
@@ -85,7 +85,7 @@ def publish(
     words: tuple[str, ...] | None = None,
     **storage: Any,
 ) -> Path:
-    """Write a model; ``storage`` goes to h5py's ``create_dataset``."""
+    """Write a model; ``storage`` is passed to h5py's ``create_dataset``."""
     values = options() if values is None else values
     folder.mkdir(parents=True, exist_ok=True)
     (folder / options_name).write_text(json.dumps(values), encoding="utf-8")
@@ -98,7 +98,7 @@ def publish(
 
 
 def stored(path: Path) -> dict[str, np.ndarray]:
-    """Every dataset of an HDF5 file, as h5py reads it."""
+    """Return every dataset of an HDF5 file, as read by h5py."""
     found: dict[str, np.ndarray] = {}
 
     def keep(name: str, item: object) -> None:

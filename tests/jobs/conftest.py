@@ -1,4 +1,4 @@
-"""A tiny model, a text, a place to write to and the job that joins them."""
+"""Fixtures of the job tests: a tiny model, a text, an output and a job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def elmo() -> Elmo:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """In memory where that can be had: every shard is synced, and a disk may have other work."""
+    """A folder in memory if possible: every shard is synced, and a busy disk is slow."""
     memory = Path("/dev/shm")
     if not memory.is_dir():
         yield tmp_path

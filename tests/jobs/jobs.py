@@ -1,4 +1,4 @@
-"""What the tests of jobs read, and how they stop one."""
+"""Example text of the job tests, and how to interrupt a job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def stop_after(n: int) -> Callable[[Progress], None]:
-    """A Ctrl-C that comes with the n-th report."""
+    """Return a progress callback that raises Ctrl-C after n reports."""
     reports = iter(range(n))
 
     def stop(_: Progress) -> None:

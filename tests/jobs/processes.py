@@ -1,4 +1,4 @@
-"""A process id in, its children and whether it lives out, as ``ps`` tells on Linux and macOS."""
+"""Find the children of a process with ``ps``, on Linux and macOS."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 
 
 def children(parent: int) -> list[int]:
-    """The living children of a process."""
+    """Return the running children of a process."""
     return [pid for pid, (of, _) in _table().items() if of == parent]
 
 
 def wait_until_gone(pids: list[int], *, seconds: float = 60) -> None:
-    """Wait until none of them lives; a fault if one still does."""
+    """Wait until all processes have ended; fails after ``seconds``."""
     deadline = time.monotonic() + seconds
     while left := set(pids) & _table().keys():
         assert time.monotonic() < deadline, f"still alive: {left}"
@@ -20,7 +20,7 @@ def wait_until_gone(pids: list[int], *, seconds: float = 60) -> None:
 
 
 def _table() -> dict[int, tuple[int, str]]:
-    """Parent and state of every process; one that has ended and was not fetched yet is left out."""
+    """Return parent and state of every process, without zombies."""
     with subprocess.Popen(["ps", "-A", "-o", "pid=,ppid=,stat="], stdout=subprocess.PIPE, text=True) as ps:
         told, _ = ps.communicate()
     rows = [line.split() for line in told.splitlines()]

@@ -1,4 +1,4 @@
-"""Reading ahead and working behind: order, bounds, errors, and no thread that stays."""
+"""Reading ahead and writing in the background: order, memory, errors, and no thread is left over."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pairs(numbers: Iterable[int]) -> Iterator[tuple[int, ...]]:
 # --- reading ahead ------------------------------------------------------------------------------------
 
 
-def test_what_is_read_ahead_is_the_same_in_order_and_one_item_at_most() -> None:
+def test_read_ahead_keeps_the_order_and_holds_one_item() -> None:
     taken: list[int] = []
     reader_rests = threading.Event()
 
@@ -58,13 +58,13 @@ def test_what_is_read_ahead_is_the_same_in_order_and_one_item_at_most() -> None:
         for pair in ahead:
             found.append(pair)
             if pair[1] < 19:
-                assert reader_rests.wait(30)  # the next one is being made while this one is in use
+                assert reader_rests.wait(30)  # the next item is made while this one is in use
             reader_rests.clear()
             assert len(taken) <= 2 * len(found) + 2
     assert found == list(pairs(range(20)))
 
 
-def test_an_error_of_the_reader_comes_after_all_that_was_read() -> None:
+def test_an_error_of_the_reader_is_raised_after_the_items_before_it() -> None:
     def numbers() -> Iterator[int]:
         yield from range(4)
         raise DataError("line 5")
@@ -76,7 +76,7 @@ def test_an_error_of_the_reader_comes_after_all_that_was_read() -> None:
     assert found == [(0, 1), (2, 3)]
 
 
-def test_a_reader_that_is_left_stops_within_an_item() -> None:
+def test_a_reader_stops_within_an_item_when_the_context_is_left() -> None:
     is_left = threading.Event()
     taken: list[int] = []
 
@@ -94,10 +94,10 @@ def test_a_reader_that_is_left_stops_within_an_item() -> None:
     assert len(taken) < 10
 
 
-# --- working behind -----------------------------------------------------------------------------------
+# --- writing in the background ------------------------------------------------------------------------
 
 
-def test_work_is_done_in_order_while_its_giver_goes_on() -> None:
+def test_tasks_run_in_order_in_the_background() -> None:
     done: list[int] = []
     may_go = threading.Event()
 
@@ -114,7 +114,7 @@ def test_work_is_done_in_order_while_its_giver_goes_on() -> None:
     assert done == [0, 1]
 
 
-def test_an_error_of_the_work_is_raised_once_and_before_a_later_error() -> None:
+def test_the_error_of_a_task_is_raised_once_and_before_a_later_error() -> None:
     def fail() -> None:
         raise OutputError("disk")
 
@@ -131,7 +131,7 @@ def test_an_error_of_the_work_is_raised_once_and_before_a_later_error() -> None:
         raise KeyboardInterrupt
 
 
-def test_work_at_hand_is_finished_when_ctrl_c_comes() -> None:
+def test_ctrl_c_waits_for_the_current_task() -> None:
     done = []
     with pytest.raises(KeyboardInterrupt), BackgroundWriter() as writer:  # noqa: PT012
         writer.submit(lambda: done.append(1))
@@ -140,11 +140,11 @@ def test_work_at_hand_is_finished_when_ctrl_c_comes() -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
-def test_ctrl_c_while_the_last_piece_is_waited_for_is_raised_when_it_is_done() -> None:
+def test_ctrl_c_during_the_last_task_is_raised_when_it_is_done() -> None:
     done = []
 
     def work() -> None:
-        time.sleep(0.1)  # by now the main thread waits
+        time.sleep(0.1)  # the main thread waits by now
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.1)
         done.append(1)
@@ -161,9 +161,9 @@ def test_ctrl_c_while_the_last_piece_is_waited_for_is_raised_when_it_is_done() -
 # --- a whole job --------------------------------------------------------------------------------------
 
 
-def test_no_more_than_three_groups_live_at_once(job: EmbedJob, text: Path, elmo: Elmo) -> None:
+def test_at_most_three_groups_are_in_memory(job: EmbedJob, text: Path, elmo: Elmo) -> None:
     text.write_text("one two three\n" * 20)
-    others = [one for one in gc.get_objects() if type(one) is Group]  # that a failed test before may hold
+    others = [one for one in gc.get_objects() if type(one) is Group]  # of an earlier failed test
     most = 0
 
     def count(_: Progress) -> None:
@@ -175,7 +175,7 @@ def test_no_more_than_three_groups_live_at_once(job: EmbedJob, text: Path, elmo:
     assert 2 <= most <= 3
 
 
-def test_progress_is_told_by_the_calling_thread_and_rises(job: EmbedJob, elmo: Elmo) -> None:
+def test_progress_is_reported_by_the_calling_thread_and_increases(job: EmbedJob, elmo: Elmo) -> None:
     told: list[Progress] = []
     threads = set()
 
@@ -189,7 +189,9 @@ def test_progress_is_told_by_the_calling_thread_and_rises(job: EmbedJob, elmo: E
     assert (told[-1].sentences, told[-1].tokens, told[-1].shards) == (7, 20, 4)
 
 
-def test_bad_text_far_down_is_told_when_all_before_it_is_whole(job: EmbedJob, text: Path, elmo: Elmo) -> None:
+def test_an_encoding_error_is_raised_after_the_shards_before_it_are_written(
+    job: EmbedJob, text: Path, elmo: Elmo
+) -> None:
     good = b"one two three\n" * 9
     text.write_bytes(good + b"\xff\n")
     with pytest.raises(EncodingError, match=r"text\.txt:10: byte 1"):
@@ -198,15 +200,15 @@ def test_bad_text_far_down_is_told_when_all_before_it_is_whole(job: EmbedJob, te
     assert embed_corpus(job, elmo).kept == 8
 
 
-def test_ctrl_c_keeps_the_shard_at_hand_and_leaves_no_temporary_file(
+def test_ctrl_c_keeps_the_current_shard_and_leaves_no_temporary_file(
     job: EmbedJob, out: Path, elmo: Elmo
 ) -> None:
-    begin(job, elmo, reports=2)  # with the report that follows the first shard's vectors
+    begin(job, elmo, reports=2)  # at the report after the vectors of the first shard
     assert sorted(contents(out.parent)) == ["v-00000.npz", "v.npz.manifest.json"]
     assert embed_corpus(job, elmo).kept == 3
 
 
-def test_a_job_without_a_batch_size_goes_by_tokens(job: EmbedJob, elmo: Elmo, out: Path) -> None:
+def test_without_a_batch_size_batches_are_limited_by_tokens(job: EmbedJob, elmo: Elmo, out: Path) -> None:
     rows = [("a",) * 1000] * 40 + [("a",) * 20_000, ("b",)] + [()] * 9000
     found = [
         sum(len(one.tokens) for one in piece) for piece in split_batches(sentences(rows), batch_size=None)
@@ -220,7 +222,7 @@ def test_a_job_without_a_batch_size_goes_by_tokens(job: EmbedJob, elmo: Elmo, ou
     assert contents(out.parent) == expected
 
 
-def test_a_plan_counts_the_groups_that_are_held(job: EmbedJob, text: Path, elmo: Elmo) -> None:
+def test_a_plan_counts_the_groups_in_memory(job: EmbedJob, text: Path, elmo: Elmo) -> None:
     text.write_text("one two three\n" * 1000)
     small, large = (
         plan_corpus(replace(job, shard_tokens=n, batch_size=1), elmo).memory_bytes for n in (3, 3000)

@@ -33,7 +33,7 @@ def text(tmp_path: Path) -> str:
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("shard_tokens", [3, None])
 @pytest.mark.parametrize(("layers", "dtype"), [("average", "float16"), ("all", "float32")])
-def test_a_job_is_read_by_the_name_of_its_output_or_by_its_manifest(
+def test_a_job_is_read_by_its_output_or_its_manifest(
     tmp_path: Path, elmo: Elmo, text: str, suffix: str, shard_tokens: int | None, layers: str, dtype: str
 ) -> None:
     out = tmp_path / f"v{suffix}"
@@ -43,12 +43,12 @@ def test_a_job_is_read_by_the_name_of_its_output_or_by_its_manifest(
         assert_same(list(read_embeddings(path)), expected, dtype="float32" if suffix == ".jsonl" else dtype)
 
 
-def test_a_single_shard_is_read_alone(tmp_path: Path, elmo: Elmo, text: str) -> None:
+def test_a_single_shard_can_be_read(tmp_path: Path, elmo: Elmo, text: str) -> None:
     embed_corpus(EmbedJob((text,), tmp_path / "v.npz", shard_tokens=4), elmo)
     assert [one.tokens for one in read_embeddings(tmp_path / "v-00001.npz")] == [("A/b", "c")]
 
 
-def test_a_kept_sentence_does_not_keep_its_shard(tmp_path: Path, elmo: Elmo, text: str) -> None:
+def test_a_sentence_does_not_keep_its_shard_in_memory(tmp_path: Path, elmo: Elmo, text: str) -> None:
     embed_corpus(EmbedJob((text,), tmp_path / "v.npz"), elmo)
     vectors = next(read_embeddings(tmp_path / "v.npz")).vectors
     assert isinstance(vectors, np.ndarray)
@@ -56,14 +56,14 @@ def test_a_kept_sentence_does_not_keep_its_shard(tmp_path: Path, elmo: Elmo, tex
     assert vectors.flags.writeable
 
 
-def test_what_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"v\.npz: no such file, and no v\.npz\.manifest\.json beside it"):
+def test_the_error_names_the_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"v\.npz: no such file, and no v\.npz\.manifest\.json next to it"):
         read_embeddings(tmp_path / "v.npz")
     with pytest.raises(DataError, match=r"v\.txt: expected a name that ends in \.hdf5"):
         read_embeddings(tmp_path / "v.txt")
 
 
-def test_an_unfinished_job_is_refused(tmp_path: Path, elmo: Elmo, text: str) -> None:
+def test_reading_an_unfinished_job_is_an_error(tmp_path: Path, elmo: Elmo, text: str) -> None:
     def stop(_: object) -> None:
         raise KeyboardInterrupt
 
@@ -77,7 +77,7 @@ def test_a_damaged_shard_is_named(tmp_path: Path, elmo: Elmo, text: str) -> None
     embed_corpus(EmbedJob((text,), tmp_path / "v.safetensors", shard_tokens=4), elmo)
     path = tmp_path / "v-00001.safetensors"
     data = bytearray(path.read_bytes())
-    data[-9] ^= 1  # a number: only the checksum can tell
+    data[-9] ^= 1  # inside a number: only the checksum detects it
     path.write_bytes(data)
     with pytest.raises(ChecksumError, match=r"v-00001\.safetensors: expected SHA-256"):
         list(read_embeddings(tmp_path / "v.safetensors"))
@@ -87,7 +87,7 @@ def test_a_damaged_shard_is_named(tmp_path: Path, elmo: Elmo, text: str) -> None
         list(read_embeddings(tmp_path / "v.safetensors"))
 
 
-def test_a_manifest_does_not_lead_out_of_its_folder(tmp_path: Path, elmo: Elmo, text: str) -> None:
+def test_a_manifest_cannot_name_files_outside_its_folder(tmp_path: Path, elmo: Elmo, text: str) -> None:
     embed_corpus(EmbedJob((text,), tmp_path / "v.npz"), elmo)
     path = tmp_path / "v.npz.manifest.json"
     values = json.loads(path.read_text())
@@ -101,7 +101,7 @@ def test_a_manifest_does_not_lead_out_of_its_folder(tmp_path: Path, elmo: Elmo, 
 @pytest.mark.parametrize(
     "text_of_manifest", ["", "[]", "{}", '{"version": 1}', '{"version": 2}', "\xff", "[" * 9999]
 )
-def test_a_damaged_manifest_is_one_line(tmp_path: Path, text_of_manifest: str) -> None:
+def test_a_damaged_manifest_is_a_one_line_error(tmp_path: Path, text_of_manifest: str) -> None:
     path = tmp_path / "v.manifest.json"
     path.write_text(text_of_manifest, encoding="latin-1")
     with pytest.raises(DataError) as caught:
@@ -111,7 +111,7 @@ def test_a_damaged_manifest_is_one_line(tmp_path: Path, text_of_manifest: str) -
 
 
 @pytest.mark.parametrize("suffix", [*WRITERS, ".hdf5"])
-def test_files_with_flipped_and_cut_bytes_are_refused_or_sound(tmp_path: Path, suffix: str) -> None:
+def test_files_with_changed_or_missing_bytes_are_errors_or_readable(tmp_path: Path, suffix: str) -> None:
     one = shard(sentences([row for row in HOSTILE if len("".join(row)) < 100], with_offsets=True))
     path = tmp_path / f"v{suffix}"
     if suffix == ".hdf5":
@@ -150,7 +150,7 @@ def npy(array: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def test_an_npz_that_would_unpickle_or_explode_is_refused(tmp_path: Path) -> None:
+def test_an_npz_file_with_pickles_or_a_false_size_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "v.npz"
     pickled = npy(np.array([{}], dtype=object))
     huge = npy(np.zeros(1, np.float32)).replace(b"(1,)", b"(99999999999999,)")
@@ -163,7 +163,7 @@ def test_an_npz_that_would_unpickle_or_explode_is_refused(tmp_path: Path) -> Non
         list(read_embeddings(path))
 
 
-def test_a_safetensors_header_that_declares_too_much_is_refused(tmp_path: Path) -> None:
+def test_a_safetensors_header_with_a_false_size_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "v.safetensors"
     path.write_bytes(struct.pack("<Q", 1 << 60) + b"{}")
     with pytest.raises(DataError, match="a header of"):
@@ -171,25 +171,25 @@ def test_a_safetensors_header_that_declares_too_much_is_refused(tmp_path: Path) 
     entry = {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}
     header = json.dumps({"__metadata__": {"elmo": "{}"}, "vectors": entry}).encode()
     path.write_bytes(struct.pack("<Q", len(header)) + header)
-    with pytest.raises(DataError, match="ends in the middle"):
+    with pytest.raises(DataError, match="ends before its data"):
         list(read_embeddings(path))
 
 
-def test_an_hdf5_file_does_not_lead_elsewhere(tmp_path: Path) -> None:
+def test_an_hdf5_file_cannot_link_to_other_files(tmp_path: Path) -> None:
     path, other = tmp_path / "v.hdf5", tmp_path / "other.hdf5"
     write_hdf5([shard(sentences([("a",)]))], other)
     with h5py.File(path, "w") as file:
         file["0"] = h5py.ExternalLink(str(other), "0")
-    with pytest.raises(DataError, match="expected a dataset '0' that lies in the file"):
+    with pytest.raises(DataError, match="expected a dataset '0' inside the file"):
         list(read_embeddings(path))
     with h5py.File(path, "w") as file:
         data = file.create_dataset("0", (1, 4), "f4", external=[(str(other), 0, 16)])
         data.attrs["tokens"] = '["a"]'
-    with pytest.raises(DataError, match="expected a dataset '0' that lies in the file"):
+    with pytest.raises(DataError, match="expected a dataset '0' inside the file"):
         list(read_embeddings(path))
 
 
-def test_an_hdf5_file_without_tokens_is_told_apart(tmp_path: Path) -> None:
+def test_an_hdf5_file_without_tokens_is_an_error(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "v.hdf5", "w") as file:
         file["0"] = np.zeros((1, 4), np.float32)
     with pytest.raises(DataError, match="elmo embed did not write this file"):

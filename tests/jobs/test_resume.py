@@ -16,7 +16,7 @@ from tests.jobs.jobs import LINES, SUFFIXES, begin, contents
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_an_interrupted_job_goes_on_to_the_same_bytes(
+def test_an_interrupted_job_resumes_to_the_same_bytes(
     job: EmbedJob, out: Path, elmo: Elmo, suffix: str
 ) -> None:
     job = replace(job, out=out.with_suffix(suffix))
@@ -31,7 +31,7 @@ def test_an_interrupted_job_goes_on_to_the_same_bytes(
         assert (summary.kept > 0) == (reports >= 3)
 
 
-def test_a_finished_job_is_left_alone(job: EmbedJob, out: Path, elmo: Elmo) -> None:
+def test_a_finished_job_is_not_changed(job: EmbedJob, out: Path, elmo: Elmo) -> None:
     for name in ("v.npz", "w.hdf5"):
         job = replace(job, out=out.with_name(name))
         embed_corpus(job, elmo)
@@ -45,17 +45,17 @@ def test_a_finished_job_is_left_alone(job: EmbedJob, out: Path, elmo: Elmo) -> N
 
 
 @pytest.mark.parametrize("is_finished", [True, False])
-def test_changed_input_is_noticed(job: EmbedJob, text: Path, elmo: Elmo, is_finished: bool) -> None:
+def test_changed_input_is_an_error(job: EmbedJob, text: Path, elmo: Elmo, is_finished: bool) -> None:
     embed_corpus(job, elmo) if is_finished else begin(job, elmo)
     text.write_text(text.read_text().replace("A/b", "A/c"))
-    with pytest.raises(OutputError, match=r"the input is not the same any more.*sentences 1 to 3.*--restart"):
+    with pytest.raises(OutputError, match=r"the input has changed in sentences 1 to 3.*--restart"):
         embed_corpus(job, elmo)
     summary = embed_corpus(replace(job, restart=True), elmo)
     assert summary.kept == 0
     assert not summary.was_complete
 
 
-def test_input_that_grew_or_shrank_is_noticed(job: EmbedJob, text: Path, elmo: Elmo) -> None:
+def test_longer_or_shorter_input_is_an_error(job: EmbedJob, text: Path, elmo: Elmo) -> None:
     embed_corpus(job, elmo)
     lines = text.read_text().splitlines(keepends=True)
     text.write_text("".join(lines[:4]))
@@ -66,7 +66,7 @@ def test_input_that_grew_or_shrank_is_noticed(job: EmbedJob, text: Path, elmo: E
         embed_corpus(job, elmo)
 
 
-def test_a_job_whose_input_now_ends_with_its_first_shard_is_named_as_asked(
+def test_if_the_input_now_ends_with_the_first_shard_the_output_has_the_plain_name(
     job: EmbedJob, text: Path, out: Path, elmo: Elmo
 ) -> None:
     begin(job, elmo)
@@ -77,27 +77,25 @@ def test_a_job_whose_input_now_ends_with_its_first_shard_is_named_as_asked(
     assert embed_corpus(job, elmo).was_complete
 
 
-def test_other_options_are_named(job: EmbedJob, out: Path, elmo: Elmo) -> None:
+def test_the_error_names_the_options_that_differ(job: EmbedJob, out: Path, elmo: Elmo) -> None:
     begin(job, elmo)
     other = replace(job, layers="top", dtype="float16")
-    match = r'dtype \(begun with "float32", now "float16"\); layers .*--restart'
+    match = r'dtype \(was "float32", now "float16"\); layers .*--restart'
     with pytest.raises(OutputError, match=match):
         embed_corpus(other, elmo)
     embed_corpus(replace(other, restart=True), elmo)
     assert_same(list(read_embeddings(out)), elmo.encode(LINES, layers="top", dtype="float16"))
 
 
-def test_a_job_that_was_begun_on_another_device_is_not_gone_on_with(
-    job: EmbedJob, out: Path, elmo: Elmo
-) -> None:
+def test_a_job_cannot_be_resumed_on_another_device(job: EmbedJob, out: Path, elmo: Elmo) -> None:
     begin(job, elmo)
     manifest = out.with_name("v.npz.manifest.json")
     manifest.write_text(manifest.read_text().replace('"device": "cpu"', '"device": "cuda"'))
-    with pytest.raises(OutputError, match=r'device \(begun with "cuda", now "cpu"\)'):
+    with pytest.raises(OutputError, match=r'device \(was "cuda", now "cpu"\)'):
         embed_corpus(job, elmo)
 
 
-def test_a_job_that_failed_before_anything_was_whole_may_be_given_otherwise(
+def test_options_may_change_before_the_first_complete_shard(
     job: EmbedJob, out: Path, elmo: Elmo, tmp_path: Path
 ) -> None:
     bad = tmp_path / "latin.txt"
@@ -109,9 +107,9 @@ def test_a_job_that_failed_before_anything_was_whole_may_be_given_otherwise(
     assert embed_corpus(replace(job, errors="replace"), elmo).repaired_lines == 1
 
 
-def test_another_model_is_named(job: EmbedJob, elmo: Elmo) -> None:
+def test_another_model_is_an_error(job: EmbedJob, elmo: Elmo) -> None:
     begin(job, elmo)
-    with pytest.raises(OutputError, match=r"was begun differently: the model; .*--restart"):
+    with pytest.raises(OutputError, match=r"was started with other options: the model; .*--restart"):
         embed_corpus(job, tiny_elmo(warm=True, seed=1))
 
 
@@ -135,7 +133,7 @@ def test_a_damaged_shard_is_made_again(
     assert contents(out.parent) == expected
 
 
-def test_what_a_killed_run_left_is_removed(job: EmbedJob, out: Path, elmo: Elmo) -> None:
+def test_files_of_a_killed_run_are_removed(job: EmbedJob, out: Path, elmo: Elmo) -> None:
     embed_corpus(job, elmo)
     expected = contents(out.parent)
     embed_corpus(job, elmo)
@@ -155,16 +153,18 @@ def test_what_a_killed_run_left_is_removed(job: EmbedJob, out: Path, elmo: Elmo)
     assert found == expected
 
 
-def test_strangers_files_are_not_replaced_unasked(job: EmbedJob, out: Path, elmo: Elmo) -> None:
+def test_files_of_others_are_not_replaced_without_restart(job: EmbedJob, out: Path, elmo: Elmo) -> None:
     out.parent.mkdir()
     out.write_bytes(b"mine")
-    with pytest.raises(OutputError, match=r"v\.npz: already exists, without the manifest.*--restart"):
+    with pytest.raises(OutputError, match=r"v\.npz: already exists without a manifest.*--restart"):
         embed_corpus(job, elmo)
     assert contents(out.parent) == {"v.npz": b"mine"}
     assert embed_corpus(replace(job, restart=True), elmo).sentences == 7
 
 
-def test_outputs_that_differ_in_their_suffix_live_side_by_side(job: EmbedJob, out: Path, elmo: Elmo) -> None:
+def test_outputs_that_differ_only_in_their_suffix_do_not_interfere(
+    job: EmbedJob, out: Path, elmo: Elmo
+) -> None:
     embed_corpus(job, elmo)
     expected = contents(out.parent)
     for suffix in (".parquet", ".hdf5", ".safetensors", ".h5"):
@@ -172,7 +172,7 @@ def test_outputs_that_differ_in_their_suffix_live_side_by_side(job: EmbedJob, ou
     assert contents(out.parent).items() >= expected.items()
 
 
-def test_an_output_that_is_named_like_a_shard_of_another_is_left_alone(
+def test_an_output_with_the_name_of_a_shard_of_another_job_is_kept(
     job: EmbedJob, out: Path, elmo: Elmo
 ) -> None:
     whole = replace(job, shard_tokens=None)
@@ -189,7 +189,8 @@ def test_a_manifest_of_another_output_is_never_replaced(job: EmbedJob, out: Path
     expected = contents(out.parent)
     for restart in (False, True):
         with pytest.raises(
-            OutputError, match=r"w\.npz\.manifest\.json: belongs to v\.npz; give this output another name"
+            OutputError,
+            match=r"w\.npz\.manifest\.json: belongs to v\.npz; choose another name for this output",
         ):
             embed_corpus(replace(job, out=out.with_name("w.npz"), restart=restart), elmo)
     assert contents(out.parent) == expected
@@ -205,7 +206,7 @@ def test_a_damaged_manifest_asks_for_a_restart(job: EmbedJob, out: Path, elmo: E
     assert contents(out.parent) == expected
 
 
-def test_stdin_is_resumed_when_it_gives_the_same_again(
+def test_a_job_on_stdin_is_resumed_with_the_same_input(
     job: EmbedJob, text: Path, elmo: Elmo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def feed(data: bytes) -> None:
@@ -215,7 +216,7 @@ def test_stdin_is_resumed_when_it_gives_the_same_again(
     feed(text.read_bytes())
     begin(job, elmo)
     feed(text.read_bytes()[3:])
-    with pytest.raises(OutputError, match="the input is not the same any more"):
+    with pytest.raises(OutputError, match="the input has changed"):
         embed_corpus(job, elmo)
     feed(text.read_bytes())
     summary = embed_corpus(job, elmo)

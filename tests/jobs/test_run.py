@@ -28,17 +28,17 @@ from tests.jobs.jobs import LINES, SUFFIXES, begin, contents
 ROOT = Path(__file__).parents[2]
 
 
-# --- what comes out -----------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------
 
 
-def test_a_job_of_one_shard_is_named_as_asked(text: Path, out: Path, elmo: Elmo) -> None:
+def test_a_job_of_one_shard_has_the_plain_name(text: Path, out: Path, elmo: Elmo) -> None:
     summary = embed_corpus(EmbedJob((str(text),), out), elmo)
     assert sorted(contents(out.parent)) == ["v.npz", "v.npz.manifest.json"]
     assert summary.files == (out,)
     assert (summary.sentences, summary.tokens, summary.kept, summary.was_complete) == (7, 20, 0, False)
 
 
-def test_a_larger_job_is_cut_between_sentences(job: EmbedJob, out: Path, elmo: Elmo) -> None:
+def test_shards_are_cut_between_sentences(job: EmbedJob, out: Path, elmo: Elmo) -> None:
     summary = embed_corpus(job, elmo)
     names = [f"v-0000{i}.npz" for i in range(4)]
     assert sorted(contents(out.parent)) == [*names, "v.npz.manifest.json"]
@@ -49,14 +49,14 @@ def test_a_larger_job_is_cut_between_sentences(job: EmbedJob, out: Path, elmo: E
 
 @pytest.mark.parametrize("layers", ["average", "top", "all", "concat", 1])
 @pytest.mark.parametrize("start", ["zero", "warm"])
-def test_vectors_are_those_of_encode(
+def test_vectors_equal_those_of_encode(
     job: EmbedJob, out: Path, elmo: Elmo, layers: str | int, start: str
 ) -> None:
     embed_corpus(replace(job, layers=layers, start=start, shard_tokens=None), elmo)  # type: ignore[arg-type]
     assert_same(list(read_embeddings(out)), elmo.encode(LINES, layers=layers, start=start))  # type: ignore[arg-type]
 
 
-def test_bytes_depend_neither_on_the_batch_nor_on_the_run(job: EmbedJob, out: Path, elmo: Elmo) -> None:
+def test_bytes_do_not_depend_on_the_batch_size_or_the_run(job: EmbedJob, out: Path, elmo: Elmo) -> None:
     embed_corpus(job, elmo)
     first = contents(out.parent)
     embed_corpus(replace(job, batch_size=5, restart=True), elmo)
@@ -71,7 +71,7 @@ def test_an_empty_input_gives_an_empty_output(text: Path, elmo: Elmo) -> None:
         assert list(read_embeddings(out)) == []
 
 
-def test_places_tell_file_line_and_character(folder: Path, text: Path, out: Path, elmo: Elmo) -> None:
+def test_places_have_file_line_and_character(folder: Path, text: Path, out: Path, elmo: Elmo) -> None:
     other = folder / "other.txt"
     other.write_text("One . Two .\n")
     embed_corpus(EmbedJob((str(text), str(other)), out, split=True), elmo)
@@ -83,7 +83,7 @@ def test_places_tell_file_line_and_character(folder: Path, text: Path, out: Path
     assert places[-1][0:2] == (str(other), 1)
 
 
-def test_pretokenised_and_conllu_input_is_read(folder: Path, text: Path, out: Path, elmo: Elmo) -> None:
+def test_tokens_and_conllu_input_can_be_read(folder: Path, text: Path, out: Path, elmo: Elmo) -> None:
     conllu, rest = folder / "x.conllu", "\t_" * 8
     conllu.write_text(f"1\tNew York{rest}\n2\tis{rest}\n\n")
     embed_corpus(EmbedJob((str(conllu),), out, input_format="conllu"), elmo)
@@ -96,7 +96,7 @@ def test_pretokenised_and_conllu_input_is_read(folder: Path, text: Path, out: Pa
 # --- JSON lines on a stream ---------------------------------------------------------------------------
 
 
-def test_without_out_json_lines_go_to_the_stream(text: Path, folder: Path, elmo: Elmo) -> None:
+def test_without_out_json_lines_are_written_to_the_stream(text: Path, folder: Path, elmo: Elmo) -> None:
     stream = io.StringIO()
     summary = embed_corpus(EmbedJob((str(text),), batch_size=2), elmo, stdout=stream)
     (folder / "v.jsonl").write_text(stream.getvalue())
@@ -133,7 +133,7 @@ def test_a_closed_pipe_ends_the_job_quietly(text: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_behind_the_stream_is_one_line(text: Path, elmo: Elmo) -> None:
+def test_a_full_disk_of_the_stream_is_a_one_line_error(text: Path, elmo: Elmo) -> None:
     stream = Path("/dev/full").open("w")  # noqa: SIM115
     with pytest.raises(OutputError, match=r"/dev/full: cannot be written: No space left on device"):
         embed_corpus(EmbedJob((str(text),)), elmo, stdout=stream)
@@ -141,21 +141,21 @@ def test_a_full_disk_behind_the_stream_is_one_line(text: Path, elmo: Elmo) -> No
         stream.close()
 
 
-# --- what is refused ----------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------
 
 
-def test_two_processes_do_not_write_one_output(job: EmbedJob, out: Path, elmo: Elmo) -> None:
+def test_two_processes_cannot_write_one_output(job: EmbedJob, out: Path, elmo: Elmo) -> None:
     out.parent.mkdir()
     with (out.parent / ".v.npz.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(OutputError, match=r"v\.npz: another process is writing this output"):
             embed_corpus(job, elmo)
-    assert embed_corpus(job, elmo).sentences == 7  # a lock file that nobody holds hinders nobody
+    assert embed_corpus(job, elmo).sentences == 7  # an unlocked lock file has no effect
 
 
 @contextmanager
 def small_files(limit: int) -> Iterator[None]:
-    """Files cannot grow beyond the limit: as near to a full disk as a test without rights comes."""
+    """Limit the file size, to simulate a full disk without special permissions."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:
@@ -165,7 +165,7 @@ def small_files(limit: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_disk_that_takes_no_more_is_one_line_and_whole_shards_stay(
+def test_a_full_disk_is_a_one_line_error_and_keeps_complete_shards(
     job: EmbedJob, text: Path, out: Path, elmo: Elmo, suffix: str
 ) -> None:
     text.write_text("ten words " * 3 + "\n" + "ten words " * 500 + "\n")
@@ -187,13 +187,13 @@ def test_an_hdf5_file_that_does_not_fit_keeps_its_parts(
 ) -> None:
     text.write_text("a b\n" * 30)
     job = replace(job, out=out.with_suffix(".hdf5"), shard_tokens=40)
-    begin(job, elmo, reports=18)  # with the first report of putting the parts together
+    begin(job, elmo, reports=18)  # at the first report of the assembly
     with small_files(limit), pytest.raises(OutputError, match=r"v\.hdf5: cannot be written: File too large$"):
         embed_corpus(job, elmo)
     assert embed_corpus(job, elmo).kept == 30
 
 
-def test_folders_that_cannot_be_made_are_one_line(job: EmbedJob, text: Path, elmo: Elmo) -> None:
+def test_a_folder_that_cannot_be_created_is_a_one_line_error(job: EmbedJob, text: Path, elmo: Elmo) -> None:
     with pytest.raises(OutputError, match=r"v\.npz: cannot be written: (Not a directory|File exists)"):
         embed_corpus(replace(job, out=text / "v.npz"), elmo)
     (text.parent / "folder.npz").mkdir()
@@ -202,15 +202,15 @@ def test_folders_that_cannot_be_made_are_one_line(job: EmbedJob, text: Path, elm
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root writes anywhere")
-def test_a_folder_without_permission_is_one_line(job: EmbedJob, out: Path, elmo: Elmo) -> None:
+def test_a_folder_without_permission_is_a_one_line_error(job: EmbedJob, out: Path, elmo: Elmo) -> None:
     out.parent.mkdir(mode=0o500)
     with pytest.raises(OutputError, match=r"v\.npz: cannot be written: Permission denied"):
         embed_corpus(job, elmo)
 
 
-def test_an_output_among_its_own_input_is_refused(folder: Path, text: Path, elmo: Elmo) -> None:
+def test_an_output_cannot_be_one_of_the_inputs(folder: Path, text: Path, elmo: Elmo) -> None:
     for inputs in (str(folder), str(folder / "*")):
-        with pytest.raises(OutputError, match=r"v\.npz: is one of the inputs.*put it elsewhere"):
+        with pytest.raises(OutputError, match=r"v\.npz: is one of the inputs; choose another output"):
             embed_corpus(EmbedJob((inputs,), folder / "v.npz"), elmo)
     assert list(contents(folder)) == [text.name]
 
@@ -239,7 +239,7 @@ def test_a_restart_never_removes_its_own_input(folder: Path, text: Path, elmo: E
         ({"inputs": ("no.txt",)}, DataError, r"no\.txt: no such file"),
     ],
 )
-def test_wrong_options_are_told_before_anything_is_written(
+def test_wrong_options_are_errors_before_anything_is_written(
     job: EmbedJob, out: Path, elmo: Elmo, change: dict[str, object], kind: type[ElmoError], match: str
 ) -> None:
     with pytest.raises(kind, match=match):
@@ -247,19 +247,21 @@ def test_wrong_options_are_told_before_anything_is_written(
     assert not out.parent.exists()
 
 
-def test_a_model_without_a_warm_state_says_so(job: EmbedJob) -> None:
+def test_a_missing_warm_state_is_an_error(job: EmbedJob) -> None:
     with pytest.raises(StateError, match="elmo warm"):
         embed_corpus(replace(job, start="warm"), tiny_elmo())
 
 
-def test_a_number_that_float16_cannot_hold_is_told(job: EmbedJob) -> None:
+def test_a_value_too_large_for_float16_is_an_error(job: EmbedJob) -> None:
     elmo = tiny_elmo()
     elmo.bilm.token_layer.projection.bias.fill_(1e6)  # type: ignore[union-attr, operator]
-    with pytest.raises(OutputError, match=r"text\.txt:1: a number of its vectors does not fit float16"):
+    with pytest.raises(OutputError, match=r"text\.txt:1: a value of its vectors does not fit float16"):
         embed_corpus(replace(job, dtype="float16", layers=0), elmo)
 
 
-def test_a_sentence_too_long_is_named_by_its_place(job: EmbedJob, text: Path, elmo: Elmo) -> None:
+def test_the_error_has_the_place_of_a_sentence_that_is_too_long(
+    job: EmbedJob, text: Path, elmo: Elmo
+) -> None:
     text.write_text("a b\n" + "x " * 100_001)
     for out in (job.out, None):
         with pytest.raises(SentenceTooLongError, match=r"text\.txt:2: this sentence has 100001 tokens"):
@@ -271,7 +273,7 @@ def test_a_sentence_too_long_is_named_by_its_place(job: EmbedJob, text: Path, el
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("shard_tokens", [6, None])
-def test_a_plan_is_what_happens(
+def test_a_plan_matches_the_run(
     job: EmbedJob, out: Path, elmo: Elmo, suffix: str, shard_tokens: int | None
 ) -> None:
     job = replace(job, out=out.with_suffix(suffix), shard_tokens=shard_tokens)
@@ -283,7 +285,7 @@ def test_a_plan_is_what_happens(
     assert planned.shards == (1 if shard_tokens is None else 4)
 
 
-def test_a_plan_estimates_bytes_from_a_config_alone(text: Path, out: Path, elmo: Elmo) -> None:
+def test_a_plan_needs_only_a_config(text: Path, out: Path, elmo: Elmo) -> None:
     text.write_text("one two three four\n" * 200)
     for suffix in SUFFIXES:
         job = EmbedJob((str(text),), out.with_name(f"{suffix[1:]}{suffix}"), layers="all")
@@ -304,7 +306,7 @@ def test_a_shard_is_about_64_megabytes() -> None:
 # --- groups -------------------------------------------------------------------------------------------
 
 
-def test_no_more_than_one_sentence_is_read_ahead() -> None:
+def test_at_most_one_sentence_is_read_ahead() -> None:
     n_read = 0
 
     def counted() -> Iterator[Sentence]:
@@ -318,7 +320,7 @@ def test_no_more_than_one_sentence_is_read_ahead() -> None:
         assert len(group.sentences) == 5
 
 
-def test_groups_are_bounded_by_text_and_by_sentences_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_are_limited_by_characters_and_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elmo.engine.batches.MAX_CHARACTERS", 10)
     monkeypatch.setattr("elmo.engine.batches.MAX_SENTENCES", 3)
     rows = [("x" * 6,), ("x" * 6,), (), (), (), ("x" * 99,), ("y",)]

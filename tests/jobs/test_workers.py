@@ -1,4 +1,4 @@
-"""Jobs that several processes share: the same bytes, the same errors, and what remains when one is killed."""
+"""Jobs with several workers: the same bytes, the same errors, and recovery after a kill."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.jobs.processes import children
 
 @pytest.fixture
 def long_job(text: Path, job: EmbedJob) -> EmbedJob:
-    """Forty shards, shared by two."""
+    """A job of forty shards and two workers."""
     text.write_text("".join(f"the river bank {k}\n\n" for k in range(40)))
     return replace(job, shard_tokens=4, workers=2)
 
@@ -33,10 +33,10 @@ def nothing_stays(out: Path) -> Iterator[None]:
     yield
     mine = set(children(os.getpid())) | {one for one in threading.enumerate() if "elmo-" in one.name}
     assert not mine - before
-    assert not list(out.parent.glob(".*"))  # such as the model that workers map
+    assert not list(out.parent.glob(".*"))  # such as the model of the workers
 
 
-def test_two_workers_write_the_bytes_of_one(long_job: EmbedJob, out: Path) -> None:
+def test_two_workers_write_the_same_bytes_as_one_process(long_job: EmbedJob, out: Path) -> None:
     elmo = tiny_elmo(warm=True)
     elmo.bilm.token_layer.projection.bias.fill_(0.5)  # type: ignore[union-attr, operator]  not as it was read
     job = replace(long_job, out=out.with_suffix(".hdf5"), layers="all", start="warm")
@@ -51,7 +51,9 @@ def test_two_workers_write_the_bytes_of_one(long_job: EmbedJob, out: Path) -> No
     assert embed_corpus(job, elmo).was_complete
 
 
-def test_a_job_goes_on_with_another_number_of_workers(long_job: EmbedJob, out: Path, elmo: Elmo) -> None:
+def test_a_job_can_be_resumed_with_another_number_of_workers(
+    long_job: EmbedJob, out: Path, elmo: Elmo
+) -> None:
     embed_corpus(replace(long_job, workers=1), elmo)
     expected = contents(out.parent)
     for first, then in ((1, 2), (2, 1)):
@@ -62,14 +64,16 @@ def test_a_job_goes_on_with_another_number_of_workers(long_job: EmbedJob, out: P
         assert contents(out.parent) == expected
 
 
-def test_what_goes_wrong_in_a_worker_is_told_as_it_is(long_job: EmbedJob) -> None:
+def test_an_error_in_a_worker_is_raised_unchanged(long_job: EmbedJob) -> None:
     elmo = tiny_elmo()
     elmo.bilm.token_layer.projection.bias.fill_(1e6)  # type: ignore[union-attr, operator]
-    with pytest.raises(OutputError, match=r"text\.txt:1: a number of its vectors does not fit float16"):
+    with pytest.raises(OutputError, match=r"text\.txt:1: a value of its vectors does not fit float16"):
         embed_corpus(replace(long_job, dtype="float16", layers=0), elmo)
 
 
-def test_bad_text_is_told_when_all_before_it_is_whole(long_job: EmbedJob, text: Path, elmo: Elmo) -> None:
+def test_with_workers_an_encoding_error_is_raised_after_the_shards_before_it(
+    long_job: EmbedJob, text: Path, elmo: Elmo
+) -> None:
     good = b"one two three\n" * 9
     text.write_bytes(good + b"\xff\n")
     with pytest.raises(EncodingError, match=r"text\.txt:10: byte 1"):
@@ -79,7 +83,9 @@ def test_bad_text_is_told_when_all_before_it_is_whole(long_job: EmbedJob, text: 
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGKILL")
-def test_a_killed_worker_is_one_line_and_whole_shards_stay(long_job: EmbedJob, out: Path, elmo: Elmo) -> None:
+def test_a_killed_worker_is_a_one_line_error_and_complete_shards_are_kept(
+    long_job: EmbedJob, out: Path, elmo: Elmo
+) -> None:
     embed_corpus(replace(long_job, workers=1), elmo)
     expected = contents(out.parent)
     before = set(children(os.getpid()))
@@ -89,7 +95,9 @@ def test_a_killed_worker_is_one_line_and_whole_shards_stay(long_job: EmbedJob, o
             worker = max(set(children(os.getpid())) - before)
             os.kill(worker, signal.SIGKILL)
 
-    match = r"v\.npz: a worker was killed \(signal 9\); whole shards are kept: run it again to go on"
+    match = (
+        r"v\.npz: a worker was killed \(signal 9\); complete shards are kept: run the job again"
+    )
     with pytest.raises(OutputError, match=match):
         embed_corpus(replace(long_job, restart=True), elmo, on_progress=kill_one)
     assert not [name for name in contents(out.parent) if name.endswith((".part", ".lock"))]
@@ -109,16 +117,16 @@ def test_a_finished_job_starts_no_worker(long_job: EmbedJob, elmo: Elmo) -> None
     ("change", "match"),
     [
         ({"workers": 0}, "workers must be at least 1, found 0"),
-        ({"out": None}, "2 workers need a file to write"),
-        ({"devices": ("cpu", "cpu", "cpu")}, "3 devices need as many workers, found 2"),
+        ({"out": None}, "2 workers need an output file"),
+        ({"devices": ("cpu", "cpu", "cpu")}, "3 devices need at least as many workers, found 2"),
         ({"devices": ("cuda:0", "cpu")}, "devices must be of one kind, found cuda:0, cpu"),
     ],
 )
-def test_contradictions_are_refused(long_job: EmbedJob, change: dict[str, object], match: str) -> None:
+def test_contradictory_options_are_errors(long_job: EmbedJob, change: dict[str, object], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         replace(long_job, **change)  # type: ignore[arg-type]
 
 
-def test_a_device_that_a_worker_has_not_is_told(long_job: EmbedJob, elmo: Elmo) -> None:
+def test_a_missing_device_of_a_worker_is_an_error(long_job: EmbedJob, elmo: Elmo) -> None:
     with pytest.raises(ConfigError, match="cannot use device cuda:98"):
         embed_corpus(replace(long_job, devices=("cuda:98", "cuda:99")), elmo)

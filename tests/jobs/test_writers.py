@@ -37,7 +37,7 @@ def written(one, path: Path) -> Path:
 @pytest.mark.parametrize(
     ("n_layers", "dtype", "with_offsets"), [(None, "float32", True), (3, "float16", False)]
 )
-def test_what_is_written_is_read_back_equal(
+def test_reading_returns_what_was_written(
     tmp_path: Path, suffix: str, n_layers: int | None, dtype: str, with_offsets: bool
 ) -> None:
     one = shard(sentences(HOSTILE, with_offsets=with_offsets), n_layers=n_layers, dtype=dtype)
@@ -64,16 +64,18 @@ TOKENS = st.lists(st.lists(st.text(st.characters(exclude_categories=["Cs"]) | st
 @pytest.mark.parametrize("suffix", [*WRITERS])
 @settings(max_examples=40, deadline=None)
 @given(rows=TOKENS, first=st.integers(0, 10**12))
-def test_any_tokens_survive(tmp_path_factory, suffix: str, rows: list[list[str]], first: int) -> None:
+def test_any_tokens_can_be_written_and_read(
+    tmp_path_factory, suffix: str, rows: list[list[str]], first: int
+) -> None:
     one = shard(sentences(rows), first=first)
     path = written(one, tmp_path_factory.getbasetemp() / f"any{suffix}")
     assert_same(list(read_embeddings(path)), list(one.encodings()))
 
 
-def test_the_clock_leaves_no_mark_in_a_file(tmp_path: Path) -> None:
+def test_files_do_not_depend_on_the_time(tmp_path: Path) -> None:
     one = shard(sentences(MODEST, with_offsets=True))
     early = [written(one, tmp_path / f"early{suffix}").read_bytes() for suffix in SUFFIXES]
-    time.sleep(1.1)  # HDF5 counts in seconds
+    time.sleep(1.1)  # HDF5 dates have seconds
     late = [written(one, tmp_path / f"late{suffix}").read_bytes() for suffix in SUFFIXES]
     assert [a == b for a, b in zip(early, late, strict=True)] == [True] * len(SUFFIXES)
 
@@ -102,7 +104,7 @@ def test_safetensors_are_loaded_by_the_library(tmp_path: Path) -> None:
         assert json.loads(file.metadata()["elmo"])["files"] == ["rows.txt"]
 
 
-def test_parquet_has_a_row_for_each_token_with_its_layers_side_by_side(tmp_path: Path) -> None:
+def test_parquet_has_a_row_per_token_with_its_layers_side_by_side(tmp_path: Path) -> None:
     one = shard(sentences(MODEST, with_offsets=True), n_layers=2, first=5)
     table = pyarrow.parquet.read_table(written(one, tmp_path / "v.parquet"))
     names = ["sentence", "index", "token", "begin", "end", "vector", "file", "line", "token_bytes"]
@@ -117,7 +119,7 @@ def test_parquet_has_a_row_for_each_token_with_its_layers_side_by_side(tmp_path:
     assert len(strange) == 3
 
 
-def test_parquet_has_no_offsets_where_tokens_were_given(tmp_path: Path) -> None:
+def test_parquet_has_no_offsets_for_input_tokens(tmp_path: Path) -> None:
     table = pyarrow.parquet.read_table(written(shard(sentences(MODEST)), tmp_path / "v.parquet"))
     assert table["begin"].null_count == table["end"].null_count == table.num_rows
 
@@ -128,13 +130,13 @@ def test_parquet_without_pyarrow_names_the_extra(monkeypatch: pytest.MonkeyPatch
         check_libraries(".parquet")
 
 
-def test_hdf5_is_read_as_allennlp_documents_it(tmp_path: Path) -> None:
+def test_hdf5_files_have_the_layout_that_allennlp_documents(tmp_path: Path) -> None:
     one = shard(sentences(MODEST), n_layers=3)
     path = written(one, tmp_path / "v.hdf5")
     with h5py.File(path) as file:
         found = json.loads(file["sentence_to_index"][0])
         assert file["sentence_to_index"].shape == (1,)
-        assert found["The river bank"] == "1"  # of the two, the first
+        assert found["The river bank"] == "1"  # the first of the two
         assert found["a/b / .. sentence_to_index 0"] == "3"
         assert found[""] == "0"
         keys = [key for key in file if key != "sentence_to_index"]
@@ -157,7 +159,7 @@ def test_json_lines_are_plain_ascii_with_the_documented_keys() -> None:
     assert list(json.loads(line)) == ["index", "tokens", "offsets", "vectors"]
 
 
-def test_json_lines_name_every_float32_exactly() -> None:
+def test_json_lines_keep_every_float32_exactly() -> None:
     bits = np.random.default_rng(0).integers(0, 1 << 32, 4000, dtype=np.uint32)
     values = bits.view(np.float32)
     values = values[np.isfinite(values)][: 4 * 900]
@@ -167,7 +169,7 @@ def test_json_lines_name_every_float32_exactly() -> None:
     assert np.array_equal(np.array(json.loads(line)["vectors"], dtype=np.float32), one.vectors)
 
 
-def test_a_shard_of_another_version_is_named(tmp_path: Path) -> None:
+def test_a_shard_of_another_version_is_an_error(tmp_path: Path) -> None:
     one = shard(sentences(MODEST))
     file = io.BytesIO()
     WRITERS[".safetensors"](one, file)

@@ -1,4 +1,4 @@
-"""A tiny model, a small corpus in a file, and an index of it."""
+"""A tiny model, a small corpus, and an index of it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from elmo.embed.elmo import Elmo
-from elmo.lexicon.indexing import IndexJob, build_index
 from elmo.lexicon.index import Index
+from elmo.lexicon.indexing import IndexJob, build_index
 from tests.embed.sentences import tiny_elmo
 
 LINES = (

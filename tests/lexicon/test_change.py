@@ -21,7 +21,7 @@ from elmo.text.tokenizers import Tokens
 
 pytest.importorskip("sklearn")
 from elmo.cli import change as cli_change
-from elmo.cli.report import Report
+from elmo.cli.console import Console
 from elmo.formats import native
 from tests.formats.tiny import tiny_model
 
@@ -264,7 +264,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
 
 
 def run(app: typer.Typer, *arguments: str) -> tuple[int, str, BaseException | None]:
-    done = CliRunner().invoke(app, ["change", *arguments, "--model", "model"], obj=Report())
+    done = CliRunner().invoke(app, ["change", *arguments, "--model", "model"], obj=Console())
     return done.exit_code, done.stdout, done.exception
 
 

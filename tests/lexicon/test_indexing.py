@@ -1,4 +1,4 @@
-"""An index that is made anew, on a full disk, killed, or half moved: the old one or the new one, whole."""
+"""Building an index: words, samples, stopped jobs, and rebuilding while the old index stays complete."""
 
 from __future__ import annotations
 
@@ -14,35 +14,193 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from elmo.embed.elmo import Elmo
-from elmo.errors import OutputError
+from elmo.errors import ConfigError, DataError, OutputError
 from elmo.formats import native
 from elmo.jobs.manifest import read_manifest
-from elmo.lexicon.indexing import REBUILD, IndexJob, build_index
+from elmo.jobs.plan import Progress
 from elmo.lexicon.index import MANIFEST, Index
+from elmo.lexicon.indexing import REBUILD, IndexJob, build_index
 from elmo.lexicon.neighbors import ApproximateIndex
 from tests.formats.tiny import tiny_model
-from tests.jobs.jobs import contents
+from tests.jobs.jobs import contents, stop_after
+from tests.lexicon.conftest import LINES
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends signals and sets limits")
+needs_posix = pytest.mark.skipif(os.name == "nt", reason="sends signals and limits file sizes")
+
+
+def test_punctuation_is_not_indexed_and_words_are_counted(index: Index) -> None:
+    assert len(index) == sum(any(map(str.isalnum, word)) for line in LINES for word in line.split())
+    assert index.words["bank"] == (5, 5)
+    assert index.words["river"] == (3, 3)
+    assert "." not in index.words
+    assert "😀" not in index.words
+    assert (index.n_tokens, index.n_sentences) == (sum(len(line.split()) for line in LINES), len(LINES))
+    assert len(index.words) == index.n_words
+
+
+def test_only_the_listed_words_and_phrases_are_indexed(job: IndexJob, elmo: Elmo) -> None:
+    index = build_index(replace(job, words=("new york", "BANK", "sea")), elmo)
+    assert index.words == {"bank": (5, 5), "new york": (2, 2)}
+    (first, second) = index.usages("New York").items
+    assert (first.word, second.word) == ("New York", "new york")
+    whole = np.asarray(elmo.encode([first.sentence])[0].vectors)[first.begin : first.end]
+    assert np.allclose(index.usages("New York").vectors[0], whole.mean(axis=0), atol=1e-7)
+    assert len(index.usages("sea")) == 0
+    assert index.n_tokens == sum(len(line.split()) for line in LINES)  # of the text, not of the index
+
+
+def test_a_limit_samples_usages_and_keeps_the_counts(job: IndexJob, elmo: Elmo) -> None:
+    index = build_index(replace(job, limit=2), elmo)
+    assert index.words["bank"] == (2, 5)
+    assert index.words["rose"] == (1, 1)
+    assert len(index.usages("bank")) == 2
+    other = build_index(replace(job, limit=2, words=("bank",), out=job.out.with_name("other")), elmo)
+    assert [one.place for one in other.usages("bank").items] == [
+        one.place for one in index.usages("bank").items
+    ]
+
+
+@pytest.mark.parametrize("reports", [1, 2, 3])
+def test_a_stopped_job_resumes_and_writes_the_same_bytes(job: IndexJob, elmo: Elmo, reports: int) -> None:
+    build_index(job, elmo)
+    expected = contents(job.out)
+    started = replace(job, out=job.out.with_name("started"))
+    with pytest.raises(KeyboardInterrupt):
+        build_index(started, elmo, on_progress=stop_after(reports))
+    with pytest.raises(DataError, match="not complete; run the same elmo index command again"):
+        Index(started.out)
+    seen: list[Progress] = []
+    build_index(started, elmo, on_progress=seen.append)
+    assert contents(started.out) == expected
+    assert reports == 1 or seen[-1].kept > 0
+
+
+def test_a_complete_index_is_not_written_again(job: IndexJob, elmo: Elmo) -> None:
+    build_index(job, elmo)
+    before = {path: path.stat().st_mtime_ns for path in job.out.iterdir()}
+    build_index(job, elmo)
+    assert {path: path.stat().st_mtime_ns for path in job.out.iterdir()} == before
+
+
+def test_other_options_for_the_same_folder_need_restart(job: IndexJob, elmo: Elmo) -> None:
+    build_index(job, elmo)
+    other = replace(job, words=("bank",))
+    with pytest.raises(OutputError, match="was started with other options: words"):
+        build_index(other, elmo)
+    assert len(build_index(replace(other, restart=True), elmo)) == 5
+
+
+def test_a_folder_with_other_files_is_not_used(job: IndexJob, elmo: Elmo) -> None:
+    job.out.mkdir()
+    (job.out / "thesis.tex").write_text("x")
+    with pytest.raises(OutputError, match="has other files"):
+        build_index(job, elmo)
+    with pytest.raises(OutputError, match="expected a folder, found a file"):
+        build_index(replace(job, out=job.out / "thesis.tex"), elmo)
+
+
+@pytest.mark.parametrize("text", ["", "\n\n"])
+def test_text_without_tokens_is_rejected_and_leaves_no_files(job: IndexJob, elmo: Elmo, text: str) -> None:
+    Path(job.inputs[0]).write_text(text)
+    with pytest.raises(DataError, match="expected text, found no word in it"):
+        build_index(job, elmo)
+    assert not job.out.exists()
+
+
+def test_empty_text_leaves_the_old_index_unchanged(job: IndexJob, elmo: Elmo) -> None:
+    build_index(job, elmo)
+    before = contents(job.out)
+    Path(job.inputs[0]).write_text("\n")
+    with pytest.raises(DataError, match="found no word in it"):
+        build_index(replace(job, restart=True), elmo)
+    assert contents(job.out) == before
+
+
+def test_text_with_only_punctuation_gives_an_empty_index(job: IndexJob, elmo: Elmo) -> None:
+    Path(job.inputs[0]).write_text(". , !\n")
+    index = build_index(job, elmo)
+    assert len(index) == 0
+    assert index.words == {}
+    assert index.nearest(np.ones((1, elmo.width), np.float32)) == [[]]
+    assert len(index.usages("bank")) == 0
+
+
+def test_words_with_backslashes_survive_the_word_list(job: IndexJob, elmo: Elmo) -> None:
+    Path(job.inputs[0]).write_text("a\\n b\\\\c \\t 河\\x\n", encoding="utf-8")
+    index = build_index(job, elmo)
+    assert set(index.words) == {"a\\n", "b\\\\c", "\\t", "河\\x"}
+
+
+def test_killed_before_the_last_file_it_resumes_to_the_same_bytes(
+    job: IndexJob, elmo: Elmo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index(job, elmo)
+    whole = contents(job.out)
+    killed = replace(job, out=job.out.with_name("killed"))
+
+    def kill(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        # called after words.tsv is written and before index.json
+        patch.setattr("elmo.lexicon.indexing.compute_fingerprint", kill)
+        with pytest.raises(KeyboardInterrupt):
+            build_index(killed, elmo)
+    assert (killed.out / "words.tsv").exists()
+    assert not (killed.out / "index.json").exists()
+    build_index(killed, elmo)
+    assert contents(killed.out) == whole
+
+
+def test_a_rejected_restart_leaves_the_index_unchanged(job: IndexJob, elmo: Elmo) -> None:
+    build_index(job, elmo)
+    before = contents(job.out)
+    with pytest.raises(OutputError, match="contains input files"):
+        build_index(replace(job, inputs=(str(job.out),), restart=True), elmo)
+    assert contents(job.out) == before
+
+
+def test_tokens_with_no_break_spaces_or_surrogates_are_sampled(job: IndexJob, elmo: Elmo) -> None:
+    words = ["10\u00a0000", *(f"caf{chr(code)}" for code in (0xDCE8, 0xDCE9))]
+    Path(job.inputs[0]).write_bytes((" ".join(words) + "\n").encode("utf-8", "surrogateescape") * 3)
+    sampled = replace(job, input_format="tokens", errors="surrogateescape", limit=2)
+    index = build_index(sampled, elmo)
+    assert index.words == dict.fromkeys(words, (2, 3))
+    assert len(index.usages("10\u00a0000")) == 2
+
+
+def test_invalid_jobs_are_rejected_before_writing(job: IndexJob, elmo: Elmo) -> None:
+    with pytest.raises(ConfigError, match="several vectors per usage"):
+        replace(job, layers="all")
+    with pytest.raises(ConfigError, match="limit reads the text twice"):
+        replace(job, inputs=("-",), limit=3)
+    with pytest.raises(DataError, match="no such file"):
+        build_index(replace(job, inputs=("nowhere.txt",)), elmo)
+    assert not job.out.exists()
+    with pytest.raises(DataError, match="build an index with elmo index"):
+        Index(job.out)
+
+
+# --- Rebuilding -------------------------------------------------------------------------------------
 
 SCRIPT = """
 import sys
 from pathlib import Path
 from elmo.embed.elmo import Elmo
-from elmo.jobs.manifest import read_manifest
 from elmo.lexicon.indexing import IndexJob, build_index
 job = IndexJob(("-",), Path("usages"), shard_tokens=12, dtype="float32", restart=sys.argv[1:] == ["restart"])
 build_index(job, Elmo.from_pretrained("model"))
 """
-LINES = [f"the bank of river {k}\n" for k in range(40)]
+BANK_LINES = [f"the bank of river {k}\n" for k in range(40)]
 
 
 @contextmanager
-def files_of_at_most(n_bytes: int) -> Iterator[None]:
-    """As a disk is that has no more room: what is written beyond this fails."""
+def limit_file_size(n_bytes: int) -> Iterator[None]:
+    """Simulate a full disk: larger files cannot be written."""
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -55,15 +213,16 @@ def files_of_at_most(n_bytes: int) -> Iterator[None]:
 
 @pytest.fixture
 def long(job: IndexJob, tmp_path: Path) -> IndexJob:
-    """An index of another text at the place of ``job``'s, made anew; one shard, of some 25 kB."""
+    """A job that rebuilds the index of ``job`` from another text, with one shard of about 25 kB."""
     text = tmp_path / "long.txt"
-    text.write_text("".join(LINES * 5))
+    text.write_text("".join(BANK_LINES * 5))
     return replace(job, inputs=(str(text),), shard_tokens=None, restart=True)
 
 
-def test_a_restart_ends_with_the_bytes_of_a_new_index(job: IndexJob, elmo: Elmo, long: IndexJob) -> None:
+@needs_posix
+def test_a_restart_writes_the_bytes_of_a_new_index(job: IndexJob, elmo: Elmo, long: IndexJob) -> None:
     build_index(job, elmo)
-    assert len(contents(job.out)) > 4  # shards that the new index has not
+    assert len(contents(job.out)) > 4  # the new index has fewer shards
     built = build_index(long, elmo)
     elsewhere = replace(long, out=job.out.with_name("elsewhere"))
     assert built.words == build_index(elsewhere, elmo).words
@@ -72,22 +231,24 @@ def test_a_restart_ends_with_the_bytes_of_a_new_index(job: IndexJob, elmo: Elmo,
     assert len(again) == len(built)
 
 
-def test_a_full_disk_leaves_the_old_index_and_one_line(job: IndexJob, elmo: Elmo, long: IndexJob) -> None:
+@needs_posix
+def test_a_full_disk_leaves_the_old_index_unchanged(job: IndexJob, elmo: Elmo, long: IndexJob) -> None:
     build_index(job, elmo)
     before = contents(job.out)
-    with files_of_at_most(8192), pytest.raises(OutputError, match="the old index is unchanged") as caught:
+    with limit_file_size(8192), pytest.raises(OutputError, match="the old index is unchanged") as caught:
         build_index(long, elmo)
     assert os.strerror(errno.EFBIG) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert contents(job.out) == before
-    assert len(build_index(long, elmo).usages("bank")) == len(LINES) * 5
+    assert len(build_index(long, elmo).usages("bank")) == len(BANK_LINES) * 5
 
 
-def test_a_full_disk_keeps_the_shards_that_are_whole(job: IndexJob, elmo: Elmo, long: IndexJob) -> None:
+@needs_posix
+def test_a_full_disk_keeps_complete_shards(job: IndexJob, elmo: Elmo, long: IndexJob) -> None:
     text = Path(long.inputs[0])
-    text.write_text("".join(LINES) + " ".join(f"w{k}" for k in range(300)) + "\n")
+    text.write_text("".join(BANK_LINES) + " ".join(f"w{k}" for k in range(300)) + "\n")
     first = replace(long, restart=False, shard_tokens=100)
-    with files_of_at_most(16384), pytest.raises(OutputError, match="cannot be written"):
+    with limit_file_size(16384), pytest.raises(OutputError, match="cannot be written"):
         build_index(first, elmo)
     shards = {path: path.stat().st_mtime_ns for path in first.out.glob("usages-*")}
     assert shards
@@ -95,21 +256,23 @@ def test_a_full_disk_keeps_the_shards_that_are_whole(job: IndexJob, elmo: Elmo, 
     assert {path: path.stat().st_mtime_ns for path in shards} == shards
 
 
-def test_a_graph_that_finds_no_room_leaves_the_older_one(job: IndexJob, elmo: Elmo, long: IndexJob) -> None:
+@needs_posix
+def test_a_full_disk_keeps_the_old_approximate_index(job: IndexJob, elmo: Elmo, long: IndexJob) -> None:
     pytest.importorskip("usearch")
     index = build_index(replace(long, out=job.out.with_name("graph")), elmo)
     ApproximateIndex.build(index)
     before = contents(index.folder)
-    with files_of_at_most(8192), pytest.raises(OutputError, match=r"bytes left: free some space") as caught:
+    with limit_file_size(8192), pytest.raises(OutputError, match=r"bytes left: free some space") as caught:
         ApproximateIndex.build(index)
     assert "\n" not in str(caught.value)
     assert contents(index.folder) == before
     opened = ApproximateIndex.open(index)
-    assert opened._graph.expansion_search == 512  # as a new one: it is not kept in the file
+    assert opened._graph.expansion_search == 512  # not stored in the file
     assert len(opened.nearest(index.vectors([0]), 3)[0]) == 3
 
 
-def test_inputs_within_the_old_index_are_refused(job: IndexJob, elmo: Elmo) -> None:
+@needs_posix
+def test_inputs_inside_the_old_index_are_rejected(job: IndexJob, elmo: Elmo) -> None:
     build_index(job, elmo)
     before = contents(job.out)
     with pytest.raises(OutputError, match="contains input files"):
@@ -117,7 +280,8 @@ def test_inputs_within_the_old_index_are_refused(job: IndexJob, elmo: Elmo) -> N
     assert contents(job.out) == before
 
 
-def test_killed_while_files_are_moved_it_has_one_whole_index_in_the_end(
+@needs_posix
+def test_killed_while_files_are_moved_it_ends_with_one_complete_index(
     job: IndexJob, elmo: Elmo, long: IndexJob
 ) -> None:
     build_index(job, elmo)
@@ -141,7 +305,7 @@ def test_killed_while_files_are_moved_it_has_one_whole_index_in_the_end(
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """The script in a process of its own, with some lines to read and more to wait for."""
+    """Run the script in a process that has read some lines and waits for more."""
     native.write(tiny_model(softmax=True), tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     started: list[subprocess.Popen[str]] = []
@@ -154,7 +318,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         )
         started.append(process)
         assert process.stdin
-        process.stdin.write("".join(LINES[:30]))
+        process.stdin.write("".join(BANK_LINES[:30]))
         process.stdin.flush()
         deadline = time.monotonic() + 240
         while not until():
@@ -169,10 +333,11 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         process.communicate()
 
 
-def test_killed_in_the_middle_it_goes_on_or_leaves_the_old_one(
+@needs_posix
+def test_a_killed_run_resumes_and_a_killed_rebuild_keeps_the_old_index(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def is_begun(folder: Path) -> bool:
+    def is_started(folder: Path) -> bool:
         manifest = folder / "usages.safetensors.manifest.json"
         return manifest.exists() and len(read_manifest(manifest).shards) >= 2
 
@@ -184,22 +349,22 @@ def test_killed_in_the_middle_it_goes_on_or_leaves_the_old_one(
 
     out, elmo = tmp_path / "usages", Elmo.from_pretrained("model")
     job = IndexJob(("-",), out, shard_tokens=12, dtype="float32")
-    build(replace(job, out=tmp_path / "whole"), LINES)
+    build(replace(job, out=tmp_path / "whole"), BANK_LINES)
     expected = contents(tmp_path / "whole")
 
-    process = start(until=lambda: is_begun(out))
+    process = start(until=lambda: is_started(out))
     process.send_signal(signal.SIGKILL)
     process.wait()
     kept = {path: path.stat().st_mtime_ns for path in sorted(out.glob("usages-*.safetensors"))[:2]}
-    build(job, LINES)
+    build(job, BANK_LINES)
     assert contents(out) == expected
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
-    process = start("restart", until=lambda: is_begun(out / REBUILD))
+    process = start("restart", until=lambda: is_started(out / REBUILD))
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert len(Index(out)) == len(Index(tmp_path / "whole"))  # still the old one
-    shorter = LINES[:20]
+    assert len(Index(out)) == len(Index(tmp_path / "whole"))  # the old index
+    shorter = BANK_LINES[:20]
     build(replace(job, restart=True), shorter)
     assert not (out / REBUILD).exists()
     assert len(Index(out).usages("bank")) == len(shorter)

@@ -8,15 +8,15 @@ import pytest
 
 from elmo import ConfigError, DataError, MissingExtraError
 from elmo.embed.elmo import Elmo
-from elmo.lexicon.indexing import IndexJob, build_index
 from elmo.lexicon.index import Index
+from elmo.lexicon.indexing import IndexJob, build_index
 from elmo.lexicon.neighbors import ApproximateIndex, find_neighbors
 from tests.embed.sentences import tiny_elmo
 
 QUERY = "he sat by the [[bank]] of a river ."
 
 
-def test_they_come_by_falling_cosine_from_sentences_that_differ(job: IndexJob, elmo: Elmo) -> None:
+def test_neighbors_have_decreasing_cosines_and_different_sentences(job: IndexJob, elmo: Elmo) -> None:
     text = Path(job.inputs[0])
     text.write_text(text.read_text("utf-8") * 3, encoding="utf-8")  # every sentence three times
     (found,) = find_neighbors(elmo, build_index(job, elmo), [QUERY], k=8)
@@ -34,7 +34,7 @@ def test_a_sentence_is_not_a_neighbor_of_itself(index: Index, elmo: Elmo) -> Non
     assert found.items[0].similarity < 0.9999
 
 
-def test_a_sentence_that_stands_there_a_thousand_times_hides_no_other(job: IndexJob, elmo: Elmo) -> None:
+def test_a_sentence_repeated_a_thousand_times_hides_no_other(job: IndexJob, elmo: Elmo) -> None:
     text = Path(job.inputs[0])
     text.write_text("the bank\n" * 1000 + text.read_text("utf-8"), encoding="utf-8")
     index = build_index(replace(job, shard_tokens=500), elmo)
@@ -43,7 +43,7 @@ def test_a_sentence_that_stands_there_a_thousand_times_hides_no_other(job: Index
         assert len(found.items) == 5
 
 
-def test_only_the_same_word_or_only_others(index: Index, elmo: Elmo) -> None:
+def test_the_search_can_be_limited_to_the_same_word_or_to_others(index: Index, elmo: Elmo) -> None:
     (same,) = find_neighbors(elmo, index, [QUERY], among="same")
     assert {one.usage.word.lower() for one in same.items} == {"bank"}
     assert len(same.items) == 5
@@ -53,7 +53,7 @@ def test_only_the_same_word_or_only_others(index: Index, elmo: Elmo) -> None:
     assert missing.items == ()
 
 
-def test_several_sentences_give_what_each_gives_alone(index: Index, elmo: Elmo) -> None:
+def test_several_sentences_give_the_same_as_one_by_one(index: Index, elmo: Elmo) -> None:
     sentences = [QUERY, "the [[river]] rose", "[[money]]"]
     together = find_neighbors(elmo, index, sentences, k=3)
     for sentence, found in zip(sentences, together, strict=True):
@@ -61,7 +61,7 @@ def test_several_sentences_give_what_each_gives_alone(index: Index, elmo: Elmo) 
         assert alone.to_json() == found.to_json()
 
 
-def test_an_approximate_index_finds_nearly_all_and_measures_exactly(
+def test_an_approximate_index_finds_nearly_all_with_exact_cosines(
     tmp_path: Path, job: IndexJob, elmo: Elmo
 ) -> None:
     pytest.importorskip("usearch")
@@ -83,7 +83,7 @@ def test_an_approximate_index_finds_nearly_all_and_measures_exactly(
     assert len(found[0].items) == 3
 
 
-def test_an_approximate_index_that_is_missing_or_not_its_own_is_told(
+def test_a_missing_or_damaged_approximate_index_is_reported(
     index: Index, elmo: Elmo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("usearch")
@@ -98,7 +98,7 @@ def test_an_approximate_index_that_is_missing_or_not_its_own_is_told(
         ApproximateIndex.build(index)
 
 
-def test_an_approximate_index_of_an_older_index_is_refused(job: IndexJob, elmo: Elmo) -> None:
+def test_an_approximate_index_of_an_older_index_is_rejected(job: IndexJob, elmo: Elmo) -> None:
     pytest.importorskip("usearch")
     ApproximateIndex.build(build_index(job, elmo))
     anew = build_index(replace(job, layers="top", restart=True), elmo)
@@ -106,7 +106,7 @@ def test_an_approximate_index_of_an_older_index_is_refused(job: IndexJob, elmo: 
         ApproximateIndex.open(anew)
 
 
-def test_what_makes_no_sense_is_refused(index: Index, elmo: Elmo) -> None:
+def test_invalid_arguments_are_rejected(index: Index, elmo: Elmo) -> None:
     with pytest.raises(ConfigError, match="among must be all, same or others, not 'none'"):
         find_neighbors(elmo, index, [QUERY], among="none")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="k must be at least 1"):

@@ -17,7 +17,7 @@ import typer
 from typer.testing import CliRunner
 
 from elmo.cli import probe as command
-from elmo.cli.report import Report
+from elmo.cli.console import Console
 from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, DataError, ElmoError, OutputError
 from elmo.formats import native
@@ -226,7 +226,7 @@ def run(*arguments: str) -> str:
     """What the command prints; its errors are raised."""
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
     app.command()(command.command)
-    done = CliRunner().invoke(app, [*arguments, "--model", "model"], obj=Report())
+    done = CliRunner().invoke(app, [*arguments, "--model", "model"], obj=Console())
     if isinstance(done.exception, ElmoError):
         raise done.exception
     assert done.exit_code == 0, done.output

@@ -13,10 +13,10 @@ import typer
 from typer.testing import CliRunner
 
 from elmo.cli import score as command
-from elmo.cli.report import Report
+from elmo.cli.console import Console
 from elmo.errors import ConfigError, DataError, ElmoError, OutputError, StateError
 from elmo.formats import native
-from elmo.predict.perplexity import perplexity
+from elmo.predict.evaluate import perplexity
 from elmo.predict.scores import scores
 from tests.formats.tiny import tiny_model
 
@@ -38,7 +38,7 @@ def run(*arguments: str, stdin: str | None = None) -> str:
     app.command()(command.command)
     if "--model" not in arguments:
         arguments += ("--model", "model")
-    done = CliRunner().invoke(app, list(arguments), obj=Report(), input=stdin)
+    done = CliRunner().invoke(app, list(arguments), obj=Console(), input=stdin)
     if isinstance(done.exception, ElmoError):
         raise done.exception
     assert done.exit_code == 0, done.output

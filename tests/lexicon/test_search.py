@@ -11,20 +11,20 @@ from elmo.lexicon.search import VectorBlock, find_nearest
 
 
 def cosines_of(queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """(query, row), in double precision."""
+    """Return the cosines (query, row) in float64."""
     unit, asked = (
         x.astype("f8") / np.linalg.norm(x.astype("f8"), axis=1, keepdims=True) for x in (rows, queries)
     )
     return asked @ unit.T
 
 
-def blocks(rows: np.ndarray, sizes: list[int], left_out: set[int]) -> list[VectorBlock]:
+def blocks(rows: np.ndarray, sizes: list[int], excluded: set[int]) -> list[VectorBlock]:
     found, at = [], 0
     for size in [*sizes, len(rows)]:
         part = rows[at : at + size]
-        mask = np.array([at + n in left_out for n in range(len(part))], dtype=bool)
+        mask = np.array([at + n in excluded for n in range(len(part))], dtype=bool)
         norms = np.linalg.norm(part, axis=1).astype(np.float32)
-        found.append(VectorBlock(at, part, norms, mask if left_out else None))
+        found.append(VectorBlock(at, part, norms, mask if excluded else None))
         at += len(part)
     return found
 
@@ -36,29 +36,29 @@ def blocks(rows: np.ndarray, sizes: list[int], left_out: set[int]) -> list[Vecto
     n_queries=st.integers(1, 9),
     k=st.integers(1, 20),
     sizes=st.lists(st.integers(0, 300), max_size=3),
-    n_left_out=st.integers(0, 5),
+    n_excluded=st.integers(0, 5),
 )
-def test_the_nearest_are_those_of_a_full_sort(
-    seed: int, n_rows: int, n_queries: int, k: int, sizes: list[int], n_left_out: int
+def test_the_nearest_rows_equal_those_of_a_full_sort(
+    seed: int, n_rows: int, n_queries: int, k: int, sizes: list[int], n_excluded: int
 ) -> None:
     random = np.random.default_rng(seed)
     rows = random.standard_normal((n_rows, 5)).astype(np.float32)
     queries = random.standard_normal((n_queries, 5)).astype(np.float32)
-    left_out = set(random.integers(0, n_rows, n_left_out).tolist())
-    found = find_nearest(queries, blocks(rows, sizes, left_out), k)
+    excluded = set(random.integers(0, n_rows, n_excluded).tolist())
+    found = find_nearest(queries, blocks(rows, sizes, excluded), k)
     cosines = cosines_of(queries, rows)
-    cosines[:, sorted(left_out)] = -np.inf
-    n_there = min(k, n_rows - len(left_out))
+    cosines[:, sorted(excluded)] = -np.inf
+    n_there = min(k, n_rows - len(excluded))
     best = -np.sort(-cosines, axis=1)[:, :n_there]
     assert (found.numbers[:, n_there:] == -1).all()
     numbers = found.numbers[:, :n_there]
     assert all(len(set(row)) == n_there for row in numbers.tolist())
-    # by their cosines, not their numbers: float32 tells those of two rows apart to some digits only
+    # compare cosines, not row numbers: float32 cannot separate very similar cosines
     assert np.abs(np.take_along_axis(cosines, numbers, axis=1) - best).max(initial=0) < 1e-6
 
 
-def test_rows_that_come_ever_nearer_are_all_seen() -> None:
-    """The worst order there is: every block holds better ones."""
+def test_rows_in_order_of_increasing_cosine_are_all_found() -> None:
+    """The worst case: every block has better rows."""
     angles = np.linspace(1.5, 0.1, 2000)
     rows = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
     found = find_nearest(np.array([[1.0, 0.0]], np.float32), blocks(rows, [100] * 15, set()), 3)
@@ -74,7 +74,7 @@ def test_small_blocks_and_many_queries_change_nothing(monkeypatch: pytest.Monkey
     assert np.array_equal(find_nearest(queries, blocks(rows, [], set()), 7).numbers, whole)
 
 
-def test_zeros_are_like_nothing_and_no_query_gives_nothing() -> None:
+def test_zero_rows_have_cosine_zero_and_no_query_gives_no_result() -> None:
     rows = np.array([[0.0, 0.0], [1.0, 0.0], [-1.0, 0.0]], np.float32)
     found = find_nearest(np.array([[1.0, 0.0]], np.float32), blocks(rows, [], set()), 3)
     assert found.numbers.tolist() == [[1, 0, 2]]
@@ -82,7 +82,7 @@ def test_zeros_are_like_nothing_and_no_query_gives_nothing() -> None:
     assert find_nearest(np.zeros((0, 2), np.float32), blocks(rows, [], set()), 3).numbers.shape == (0, 3)
 
 
-def test_of_rows_that_are_equally_near_the_first_are_taken() -> None:
+def test_ties_go_to_the_first_rows() -> None:
     rows = np.tile(np.array([[1.0, 0.0], [0.0, 1.0]], np.float32), (300, 1))
     found = find_nearest(np.array([[2.0, 0.0]], np.float32), blocks(rows, [200, 200], set()), 5)
     assert found.numbers.tolist() == [[0, 2, 4, 6, 8]]
@@ -91,10 +91,10 @@ def test_of_rows_that_are_equally_near_the_first_are_taken() -> None:
 @pytest.mark.parametrize("has_units", [True, False])
 @pytest.mark.parametrize("share", [0.0, 0.02, 1.0])
 @pytest.mark.parametrize("spread", [1.0, 0.1, 0.001, 0.0])
-def test_whatever_looks_come_first_the_nearest_are_found(
+def test_every_sequence_of_precisions_finds_the_nearest(
     has_units: bool, share: float, spread: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows as near to each other as half of their digits, or all, or as any are."""
+    """Rows that agree in none, half or all of their digits."""
     monkeypatch.setattr(search, "has_bfloat16", lambda: has_units)
     monkeypatch.setattr(search, "MAX_CANDIDATE_SHARE", share)
     monkeypatch.setattr(search, "BLOCK_ROWS", 400)
@@ -102,17 +102,17 @@ def test_whatever_looks_come_first_the_nearest_are_found(
     centres = random.standard_normal((7, 24))
     rows = (centres[random.integers(0, 7, 3000)] + spread * random.standard_normal((3000, 24))).astype("f4")
     queries = rows[:40] + np.float32(spread)
-    left_out = set(range(0, 200, 3))
-    found = find_nearest(queries, blocks(rows, [1000, 500], left_out), 12)
+    excluded = set(range(0, 200, 3))
+    found = find_nearest(queries, blocks(rows, [1000, 500], excluded), 12)
     cosines = cosines_of(queries, rows)
-    cosines[:, sorted(left_out)] = -np.inf
+    cosines[:, sorted(excluded)] = -np.inf
     best = -np.sort(-cosines, axis=1)[:, :12]
     assert np.abs(np.take_along_axis(cosines, found.numbers, axis=1) - best).max() < 1e-6
     assert np.abs(found.cosines - best).max() < 1e-6
 
 
-def test_a_rough_look_is_enough_where_rows_lie_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the first block, which everything in it may be near to, no finer product is taken."""
+def test_bfloat16_is_enough_if_rows_are_far_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first block, where all rows are candidates, no float32 product is computed."""
     monkeypatch.setattr(search, "has_bfloat16", lambda: True)
     monkeypatch.setattr(search, "BLOCK_ROWS", 512)
     taken: list[torch.dtype] = []
@@ -134,7 +134,7 @@ def test_a_rough_look_is_enough_where_rows_lie_apart(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("has_units", [True, False])
 @pytest.mark.parametrize("seed", range(8))
-def test_copies_in_later_blocks_never_take_the_place_of_the_first(
+def test_copies_in_later_blocks_never_replace_the_first(
     has_units: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "has_bfloat16", lambda: has_units)
@@ -151,7 +151,7 @@ def test_copies_in_later_blocks_never_take_the_place_of_the_first(
 
 
 @pytest.mark.parametrize("n_broken", [1, 30])
-def test_rows_of_no_numbers_are_not_found_and_hide_no_others(n_broken: int) -> None:
+def test_rows_with_nan_are_ignored_and_hide_no_others(n_broken: int) -> None:
     random = np.random.default_rng(3)
     rows = random.standard_normal((600, 8)).astype("f4")
     whole = find_nearest(rows[:3], blocks(rows, [200, 200], set(range(100, 100 + n_broken))), 7).numbers
@@ -159,7 +159,7 @@ def test_rows_of_no_numbers_are_not_found_and_hide_no_others(n_broken: int) -> N
     assert np.array_equal(find_nearest(rows[:3], blocks(rows, [200, 200], set()), 7).numbers, whole)
 
 
-def test_a_rough_score_is_never_farther_off_than_is_said() -> None:
+def test_the_bfloat16_error_is_within_its_bound() -> None:
     random = np.random.default_rng(2)
     for width in (3, 320, 2048):
         a, b = (

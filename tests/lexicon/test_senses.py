@@ -17,7 +17,7 @@ from elmo.text.tokenizers import Tokens
 
 pytest.importorskip("sklearn")
 from elmo.cli import senses as cli_senses
-from elmo.cli.report import Report
+from elmo.cli.console import Console
 from elmo.embed.elmo import Elmo
 from elmo.formats import native
 from elmo.lexicon.indexing import IndexJob, build_index
@@ -196,7 +196,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
 
 
 def run(app: typer.Typer, *arguments: str) -> tuple[int, str, BaseException | None]:
-    done = CliRunner().invoke(app, list(arguments), obj=Report())
+    done = CliRunner().invoke(app, list(arguments), obj=Console())
     return done.exit_code, done.stdout, done.exception
 
 

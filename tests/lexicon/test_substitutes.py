@@ -28,7 +28,7 @@ from elmo.lexicon.substitutes import (
     tokenizer_language,
 )
 from elmo.lexicon.usages import Usage, find_marked_usage
-from elmo.predict.score_sentences import score_sentences
+from elmo.predict.scores import score_sentences
 from elmo.text.tokenizers import Tokens
 from tests.embed.sentences import tiny_elmo
 from tests.formats.tiny import tiny_model
@@ -54,7 +54,7 @@ def substitutes(elmo: Elmo, sentence: str, **options: Any) -> Substitutes:
     return found
 
 
-def test_a_place_is_predicted_as_its_word_was_scored(elmo: Elmo) -> None:
+def test_predictions_equal_the_scores_of_the_words(elmo: Elmo) -> None:
     sentence = ["the", "river", *["bank"] * 200, "shore"]  # longer than a window
     for start in ("zero", "warm"):
         (scored,) = score_sentences(elmo, [sentence], start=start)
@@ -68,14 +68,14 @@ def test_a_place_is_predicted_as_its_word_was_scored(elmo: Elmo) -> None:
             assert np.exp(found.forward).sum() == pytest.approx(1, abs=1e-4)
 
 
-def test_the_word_itself_is_not_read(elmo: Elmo) -> None:
+def test_the_prediction_does_not_depend_on_the_word_itself(elmo: Elmo) -> None:
     found = ContextPredictor(elmo).predict(usage(elmo, f"the [[{word}]] of") for word in ("bank", "river"))
     one, other = found
     np.testing.assert_array_equal(one.forward, other.forward)
     np.testing.assert_array_equal(one.backward, other.backward)
 
 
-def test_many_places_have_the_bits_that_each_has_alone(elmo: Elmo) -> None:
+def test_predictions_in_a_batch_have_the_bits_of_single_ones(elmo: Elmo) -> None:
     texts = [f"the {'river ' * k}[[bank]] of money" for k in range(140)]  # more than are read at once
     together = list(ContextPredictor(elmo).predict(usage(elmo, text) for text in texts))
     for k in (0, 1, 77, 139):
@@ -84,8 +84,8 @@ def test_many_places_have_the_bits_that_each_has_alone(elmo: Elmo) -> None:
         np.testing.assert_array_equal(together[k].backward, alone.backward)
 
 
-def expected(elmo: Elmo, combine: str, *, beta: float, temperature: float) -> dict[str, float]:
-    """The formulas, word by word; the forms of a lemma summed."""
+def expected_probabilities(elmo: Elmo, combine: str, *, beta: float, temperature: float) -> dict[str, float]:
+    """Compute the formulas word by word and sum the forms of a lemma."""
     (found,) = ContextPredictor(elmo).predict([usage(elmo)])
     assert found.forward is not None and found.backward is not None  # noqa: PT018
     assert elmo.softmax is not None
@@ -119,9 +119,9 @@ def expected(elmo: Elmo, combine: str, *, beta: float, temperature: float) -> di
 
 
 @pytest.mark.parametrize("combine", ["forward", "backward", "mean", "product", "bcomb", "inject"])
-def test_probabilities_are_those_of_the_formulas(elmo: Elmo, combine: Any) -> None:
+def test_probabilities_follow_the_formulas(elmo: Elmo, combine: Any) -> None:
     found = substitutes(elmo, SENTENCE, combine=combine, n=100, beta=0.7, temperature=0.2)
-    wanted = expected(elmo, combine, beta=0.7, temperature=0.2)
+    wanted = expected_probabilities(elmo, combine, beta=0.7, temperature=0.2)
     assert {one.lemma: one.probability for one in found.items} == pytest.approx(wanted, rel=1e-4)
     shares = [one.probability for one in found.items]
     assert shares == sorted(shares, reverse=True)
@@ -129,7 +129,7 @@ def test_probabilities_are_those_of_the_formulas(elmo: Elmo, combine: Any) -> No
     assert fewer.items == found.items[:2]
 
 
-def test_each_lemma_stands_once_by_its_best_form_and_the_target_not_at_all(elmo: Elmo) -> None:
+def test_each_lemma_appears_once_with_its_best_form_without_the_target(elmo: Elmo) -> None:
     found = substitutes(elmo, SENTENCE, n=100, combine="forward").items
     lemmas = [one.lemma for one in found]
     assert len(lemmas) == len(set(lemmas))
@@ -143,14 +143,14 @@ def test_each_lemma_stands_once_by_its_best_form_and_the_target_not_at_all(elmo:
     assert river.forward == pytest.approx(by_form[river.word])
 
 
-def test_numbers_and_marks_stand_for_their_own_kind(elmo: Elmo) -> None:
+def test_numbers_and_punctuation_replace_only_their_kind(elmo: Elmo) -> None:
     years = {one.word for one in substitutes(elmo, "in [[1995]] he", n=100).items}
     assert "1996" in years
     assert not {"1995", ","} & years
     assert "," in {one.word for one in substitutes(elmo, "in [[;]] he", n=100, combine="mean").items}
 
 
-def test_a_phrase_gives_way_as_a_whole(elmo: Elmo) -> None:
+def test_a_phrase_is_replaced_as_a_whole(elmo: Elmo) -> None:
     found = substitutes(elmo, "in [[New York]] he sat", n=100)
     assert found.usage.word == "New York"
     (place,) = ContextPredictor(elmo).predict([usage(elmo, "in [[the]] he sat")])
@@ -159,9 +159,7 @@ def test_a_phrase_gives_way_as_a_whole(elmo: Elmo) -> None:
     np.testing.assert_array_equal(place.backward, phrase.backward)
 
 
-def test_an_unknown_target_is_judged_by_its_context_alone(
-    elmo: Elmo, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unknown_target_is_ranked_by_context_only(elmo: Elmo, caplog: pytest.LogCaptureFixture) -> None:
     found = substitutes(elmo, "the [[zzxq]] of", n=3, beta=0.0)
     assert "'zzxq' is not in the vocabulary; ranking by context only" in caplog.text
     product = substitutes(elmo, "the [[zzxq]] of", n=3, combine="product")
@@ -169,7 +167,7 @@ def test_an_unknown_target_is_judged_by_its_context_alone(
     assert found.items[0].lemma == product.items[0].lemma
 
 
-def test_candidates_are_ranked_as_they_would_be_found(elmo: Elmo, caplog: pytest.LogCaptureFixture) -> None:
+def test_candidates_are_ranked_like_substitutes(elmo: Elmo, caplog: pytest.LogCaptureFixture) -> None:
     found = substitutes(elmo, SENTENCE, n=100)
     given = ["zzxq", "Rivers", "going", "shore", "money shore", "qq ww", "shore-zzxq", "<UNK>"]
     ranked = substitutes(elmo, SENTENCE, candidates=given)
@@ -192,7 +190,7 @@ def test_candidates_are_ranked_as_they_would_be_found(elmo: Elmo, caplog: pytest
         substitutes(elmo, SENTENCE, candidates=["shore", " "])
 
 
-def test_a_model_of_one_direction_works_with_it_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_model_with_one_direction_works_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     metadata = {"training": {"directions": "backward"}}
     one_way = Elmo(tiny_model(softmax=True, words=WORDS, metadata=metadata))
     found = substitutes(one_way, SENTENCE, combine="product")
@@ -204,7 +202,7 @@ def test_a_model_of_one_direction_works_with_it_and_says_so(caplog: pytest.LogCa
         substitutes(one_way, SENTENCE, combine="forward")
 
 
-def test_what_cannot_be_is_refused(elmo: Elmo) -> None:
+def test_invalid_arguments_are_rejected(elmo: Elmo) -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({"combine": "sum"}, "combine must be one of inject"),
         ({"temperature": 0.0}, "temperature above 0"),
@@ -225,7 +223,7 @@ def test_what_cannot_be_is_refused(elmo: Elmo) -> None:
         Substituter(elmo).rank([usage(elmo)], [])
 
 
-def test_a_vocabulary_without_the_target_has_its_lemmas_vector(elmo: Elmo) -> None:
+def test_an_unknown_form_has_the_vector_of_its_lemma(elmo: Elmo) -> None:
     table = LemmaTable(elmo, Lemmatizer("en"), ContextPredictor(elmo))
     found = table.similarities(["going"])  # went and go are there
     assert found is not None
@@ -235,7 +233,7 @@ def test_a_vocabulary_without_the_target_has_its_lemmas_vector(elmo: Elmo) -> No
     assert own[WORDS.index("banks")] == pytest.approx(1, abs=1e-5)
 
 
-def test_chinese_works(caplog: pytest.LogCaptureFixture) -> None:
+def test_substitutes_of_a_chinese_word(caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("jieba")
     chinese = Elmo(tiny_model(softmax=True, words=WORDS), tokenizer="zh")
     found = substitutes(chinese, "我坐在[[河岸]]上。", n=100)
@@ -247,9 +245,7 @@ def test_chinese_works(caplog: pytest.LogCaptureFixture) -> None:
     assert "lemmas" not in caplog.text
 
 
-def test_a_word_that_the_vocabulary_has_not_is_told_once(
-    elmo: Elmo, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unknown_word_is_reported_once(elmo: Elmo, caplog: pytest.LogCaptureFixture) -> None:
     substituter = Substituter(elmo, language="en")
     usages = [find_marked_usage(elmo.tokenizer, f"the [[zzxq]] {k}") for k in range(5)]
     list(substituter.substitutes(usages, n=1))
@@ -269,7 +265,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
     return app
 
 
-def shown(app: typer.Typer, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def run_command(app: typer.Typer, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     app([*arguments, "--model", "model"], standalone_mode=False)
     return capsys.readouterr().out
 
@@ -277,25 +273,25 @@ def shown(app: typer.Typer, capsys: pytest.CaptureFixture[str], *arguments: str)
 def test_the_command_shows_a_table_json_and_a_file(
     app: typer.Typer, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    lines = shown(app, capsys, SENTENCE, "the bank", "--word", "bank", "-n", "3").splitlines()
+    lines = run_command(app, capsys, SENTENCE, "the bank", "--word", "bank", "-n", "3").splitlines()
     assert lines[0] == "I sat by the [bank] of the river ."
     assert lines[4:6] == ["", "the [bank]"]
     assert len(lines) == 9
     assert lines[1].split()[0].endswith("%")
     out = tmp_path / "found.tsv"
-    values = json.loads(shown(app, capsys, SENTENCE, "--json", "--out", str(out)))
+    values = json.loads(run_command(app, capsys, SENTENCE, "--json", "--out", str(out)))
     rows = [line.split("\t") for line in out.read_text("utf-8").splitlines()]
     assert rows[0][:4] == ["sentence", "target", "rank", "substitute"]
     assert [row[3] for row in rows[1:]] == [one["word"] for one in values[0]["substitutes"]]
     assert values[0]["word"] == "bank"
 
 
-def test_the_command_ranks_candidates_of_a_list_or_file(
+def test_the_command_ranks_candidates_from_a_list_or_file(
     app: typer.Typer, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "given.txt").write_text("shores\nzzxq\nriver\n", encoding="utf-8")
-    from_file = shown(app, capsys, SENTENCE, "--candidates", "given.txt")
-    assert from_file == shown(app, capsys, SENTENCE, "--candidates", "shores,zzxq,river")
+    from_file = run_command(app, capsys, SENTENCE, "--candidates", "given.txt")
+    assert from_file == run_command(app, capsys, SENTENCE, "--candidates", "shores,zzxq,river")
     lines = from_file.splitlines()
     assert len(lines) == 4
     assert lines[-1].split() == ["unknown", "zzxq"]
@@ -305,7 +301,7 @@ def test_the_command_ranks_candidates_of_a_list_or_file(
 # --- Lemmas -----------------------------------------------------------------------------------------
 
 
-def test_forms_of_a_word_have_one_lemma_in_small_letters() -> None:
+def test_forms_of_a_word_have_one_lemma_in_lower_case() -> None:
     pytest.importorskip("simplemma")
     lemmas = Lemmatizer("en")
     assert lemmas.has_table
@@ -315,7 +311,7 @@ def test_forms_of_a_word_have_one_lemma_in_small_letters() -> None:
     assert Lemmatizer("en-GB")("banks") == "bank"
 
 
-def test_chinese_words_stay_and_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_chinese_words_are_unchanged_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="elmo"):
         assert Lemmatizer("zh")("银行们") == "银行们"
     assert not caplog.records
@@ -325,7 +321,7 @@ def test_chinese_words_stay_and_nothing_is_said(caplog: pytest.LogCaptureFixture
     ("language", "message"),
     [("qq", "does not support the language 'qq'"), (None, "the tokenizer has no language")],
 )
-def test_a_language_without_a_table_is_told_once(
+def test_an_unsupported_language_is_reported_once(
     caplog: pytest.LogCaptureFixture, language: str | None, message: str
 ) -> None:
     pytest.importorskip("simplemma")
@@ -352,7 +348,7 @@ def test_without_simplemma_a_word_is_its_own_lemma(
     assert "pip install 'pyelmo[lexicon]'" in record.getMessage()
 
 
-def test_the_language_is_that_of_the_tokeniser() -> None:
+def test_the_language_comes_from_the_tokenizer() -> None:
     model = tiny_model(softmax=True)
     found = [tokenizer_language(Elmo(model, tokenizer=name)) for name in ("en", "zh", "whitespace")]
     assert found == ["en", "zh", None]
@@ -371,7 +367,7 @@ def usage_of(*tokens: str, at: int = 1) -> Usage:
     return Usage(Tokens.from_words(tokens), at, at + 1)
 
 
-def test_a_vector_is_the_mean_of_the_words_expected_there(plain_elmo: Elmo) -> None:
+def test_a_substitute_vector_is_the_mean_of_the_predicted_words(plain_elmo: Elmo) -> None:
     usages = [usage_of("the", "bank", "river"), usage_of("x", "y", "z", at=0)]
     found = embed_substitutes(plain_elmo, usages)
     assert plain_elmo.softmax is not None
@@ -384,14 +380,14 @@ def test_a_vector_is_the_mean_of_the_words_expected_there(plain_elmo: Elmo) -> N
         assert np.allclose(vector, odds @ units / odds.sum(), atol=1e-6)
 
 
-def test_only_the_place_counts_not_the_word(plain_elmo: Elmo) -> None:
+def test_a_substitute_vector_does_not_depend_on_the_word(plain_elmo: Elmo) -> None:
     a, b = embed_substitutes(
         plain_elmo, [usage_of("the", "bank", "river"), usage_of("the", "Café", "river")]
     ).vectors
     assert np.array_equal(a, b)
 
 
-def test_many_usages_give_what_each_gives_alone(plain_elmo: Elmo) -> None:
+def test_many_usages_give_the_same_as_one_by_one(plain_elmo: Elmo) -> None:
     usages = [usage_of("a" * k, "bank", "river") for k in range(1, 140)]
     heard: list[int] = []
     together = embed_substitutes(plain_elmo, usages, on_progress=heard.append).vectors
@@ -401,6 +397,6 @@ def test_many_usages_give_what_each_gives_alone(plain_elmo: Elmo) -> None:
     assert embed_substitutes(plain_elmo, []).vectors.shape == (0, together.shape[1])
 
 
-def test_a_model_without_softmax_is_refused() -> None:
+def test_a_model_without_softmax_is_rejected() -> None:
     with pytest.raises(ConfigError, match="has no softmax"):
         embed_substitutes(tiny_elmo(), [usage_of("a", "b")])

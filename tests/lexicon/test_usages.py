@@ -35,7 +35,7 @@ from tests.lexicon.conftest import LINES
 SENTENCES = [Sentence(WhitespaceTokenizer()(line), "text", k) for k, line in enumerate(LINES, start=1)]
 
 
-def test_words_and_phrases_are_found_in_any_case_with_their_places(elmo: Elmo) -> None:
+def test_words_and_phrases_are_found_in_any_case_with_their_spans(elmo: Elmo) -> None:
     found = find_usages(SENTENCES, ["bank", "New York", "sea"], key=entry_key(elmo))
     assert [(one.word, one.place, one.begin) for one in found["bank"]] == [
         ("bank", "text:1", 4),
@@ -48,12 +48,12 @@ def test_words_and_phrases_are_found_in_any_case_with_their_places(elmo: Elmo) -
     assert found["sea"] == []
 
 
-def test_case_may_count(elmo: Elmo) -> None:
+def test_case_can_matter(elmo: Elmo) -> None:
     found = find_usages(SENTENCES, ["Bank", "RIVER"], key=entry_key(elmo, keep_case=True))
     assert [len(usages) for usages in found.values()] == [1, 1]
 
 
-def test_a_sample_is_fair_in_order_and_the_same_whatever_else_is_sought(elmo: Elmo) -> None:
+def test_a_sample_is_uniform_in_order_and_independent_of_other_words(elmo: Elmo) -> None:
     sentences = [Sentence(Tokens.from_words(["x", "y"]), "text", k) for k in range(1, 101)]
     one = find_usages(sentences, ["x"], key=entry_key(elmo), limit=10, seed=3)["x"]
     both = find_usages(sentences, ["y", "x"], key=entry_key(elmo), limit=10, seed=3)
@@ -70,13 +70,13 @@ def test_a_sample_is_fair_in_order_and_the_same_whatever_else_is_sought(elmo: El
     assert chosen.max() < 60  # 30 expected of each
 
 
-def test_a_usage_shows_its_sentence_as_it_was_written(elmo: Elmo) -> None:
+def test_a_usage_keeps_the_text_of_its_sentence(elmo: Elmo) -> None:
     usage = Usage(WhitespaceTokenizer()("The river  rose ."), 1, 2)
     assert usage.parts() == ("The ", "river", "  rose .")
     assert Usage(Tokens.from_words(["New", "York", "rose"]), 0, 2).parts() == ("", "New York", " rose")
 
 
-def test_vectors_are_those_of_encode_and_of_a_phrase_the_mean(elmo: Elmo) -> None:
+def test_vectors_equal_encode_and_a_phrase_has_the_mean(elmo: Elmo) -> None:
     found = find_usages(SENTENCES, ["bank", "New York"], key=entry_key(elmo))
     usages = [usage for group in found.values() for usage in group]
     vectors = embed_usages(elmo, usages, layers="top").vectors
@@ -86,7 +86,7 @@ def test_vectors_are_those_of_encode_and_of_a_phrase_the_mean(elmo: Elmo) -> Non
     assert embed_usages(elmo, []).vectors.shape == (0, elmo.width)
 
 
-def test_a_usage_may_be_read_with_another_spelling_of_its_word() -> None:
+def test_a_usage_can_be_respelled() -> None:
     usage = Usage(WhitespaceTokenizer()("The Banks failed ."), 1, 2, "here")
     found = respell(usage, "bank")
     assert (found.sentence.tokens, found.word, found.place) == (
@@ -99,7 +99,7 @@ def test_a_usage_may_be_read_with_another_spelling_of_its_word() -> None:
     assert respell(usage, "Banks") is usage
 
 
-def test_what_makes_no_sense_is_refused(elmo: Elmo) -> None:
+def test_invalid_arguments_are_rejected(elmo: Elmo) -> None:
     with pytest.raises(DataError, match=r"expected a span within 1 tokens, found 1\.\.2"):
         Usage(Tokens.from_words(["a"]), 1, 2)
     with pytest.raises(ShapeError, match=r"expected vectors \(usage, width\) of 0 usages"):
@@ -123,11 +123,11 @@ SPACES = WhitespaceTokenizer()
         ("the bank by the [[bank]] .", None, (4, 5)),
         ("the bank by the bank .", "bank", (1, 2)),
         ("in New York .", "New York", (1, 3)),
-        ("in [[New York]] .", "York", (1, 3)),  # the mark counts
+        ("in [[New York]] .", "York", (1, 3)),  # the mark has priority
         ("The Bank", "bank", (1, 2)),
     ],
 )
-def test_the_mark_or_the_first_place_is_meant(
+def test_the_usage_is_the_mark_or_the_first_occurrence(
     sentence: str, word: str | None, expected: tuple[int, int]
 ) -> None:
     found = find_marked_usage(SPACES, sentence, word)
@@ -136,21 +136,21 @@ def test_the_mark_or_the_first_place_is_meant(
 
 
 @pytest.mark.parametrize(
-    ("sentence", "word", "told"),
+    ("sentence", "word", "warning"),
     [
         ("the [[bank]]er", None, "'bank' is part of a token; using the whole token 'banker'"),
         ("a bank", "bank", ""),
     ],
 )
-def test_a_token_that_is_more_than_the_marked_word_is_told(
-    sentence: str, word: str | None, told: str, caplog: pytest.LogCaptureFixture
+def test_a_mark_inside_a_token_selects_the_token_with_a_warning(
+    sentence: str, word: str | None, warning: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     find_marked_usage(SPACES, sentence, word)
-    assert told in caplog.text
-    assert bool(caplog.records) == bool(told)
+    assert warning in caplog.text
+    assert bool(caplog.records) == bool(warning)
 
 
-def test_tokens_may_be_given() -> None:
+def test_a_sentence_can_be_a_list_of_tokens() -> None:
     assert find_marked_usage(SPACES, ["a", "New", "York"], "New York").word == "New York"
 
 
@@ -169,7 +169,7 @@ def test_chinese_words_are_found() -> None:
         ("", "x", "does not occur in"),
     ],
 )
-def test_a_word_that_is_not_there_is_told(sentence: str, word: str | None, message: str) -> None:
+def test_a_missing_word_is_reported(sentence: str, word: str | None, message: str) -> None:
     with pytest.raises(DataError, match=message):
         find_marked_usage(SPACES, sentence, word, number=7)
 
@@ -179,10 +179,10 @@ def test_all_marked_words_of_a_sentence_are_found() -> None:
     assert [usage.word for usage in found] == ["New York", "banks"]
     assert {usage.place for usage in found} == {"sentence 3"}
     assert {"".join(usage.parts()) for usage in found} == {"By New York's old banks."}
-    assert found[0].sentence is found[1].sentence  # which is read once
+    assert found[0].sentence is found[1].sentence  # so it is encoded once
 
 
-def test_one_marked_word_is_the_same_by_both() -> None:
+def test_one_mark_gives_the_same_usage_in_both_functions() -> None:
     for sentence in ("the bank by the [[bank]] .", "in [[New York]] ."):
         assert find_marked_usages(SPACES, sentence) == [find_marked_usage(SPACES, sentence)]
 
@@ -195,16 +195,16 @@ def test_one_marked_word_is_the_same_by_both() -> None:
         ("a [[]] b", "found an empty mark"),
     ],
 )
-def test_a_mark_without_a_word_is_told(sentence: str, message: str) -> None:
+def test_an_empty_mark_is_reported(sentence: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         find_marked_usages(SPACES, sentence, number=7)
     with pytest.raises(DataError, match=r"sentence 7: (no word is marked|expected one word marked)"):
         find_marked_usage(SPACES, sentence, number=7)
 
 
-def test_a_mark_around_what_is_no_token_is_told() -> None:
+def test_a_mark_without_a_token_is_reported() -> None:
     class Cut(WhitespaceTokenizer):
-        """As tokenisers do that drop control characters."""
+        """A tokenizer that drops tokens, as some do with control characters."""
 
         def __call__(self, text: str) -> Tokens:
             found = super().__call__(text)
@@ -225,7 +225,7 @@ def row(lemma: str, period: str, text: str, index: str = "1", identifier: str = 
     return f"{lemma}\tnn\t1850\t{period}\t{identifier}\t{text}\t{index}\n"
 
 
-def test_words_periods_sentences_and_places_are_read(tmp_path: Path) -> None:
+def test_lemmas_periods_sentences_and_spans_are_read(tmp_path: Path) -> None:
     first = HEAD + row("bank", "10", 'the " bank', "2", "a-1") + row("bank", "2", "a bank ,", "1", "a-2")
     (tmp_path / "bank.uses.csv").write_text(first, encoding="utf-8")
     (tmp_path / "data" / "tree").mkdir(parents=True)
@@ -255,26 +255,26 @@ def test_words_periods_sentences_and_places_are_read(tmp_path: Path) -> None:
         (HEAD + row("", "1", "a bank"), r":2: expected a lemma and a grouping, found '' and '1'"),
     ],
 )
-def test_a_damaged_file_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+def test_an_error_in_a_file_names_its_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "x.uses.csv").write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match=message) as error:
         read_uses(tmp_path)
     assert "\n" not in str(error.value)
 
 
-def test_a_folder_without_uses_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_uses_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"expected files uses\.csv or WORD\.uses\.csv, found none"):
         read_uses(tmp_path)
     with pytest.raises(DataError, match="found no such folder"):
         read_uses(tmp_path / "none")
 
 
-def test_periods_are_in_order_of_their_numbers_if_they_are_numbers() -> None:
+def test_periods_are_sorted_as_numbers_if_all_are_numbers() -> None:
     assert sort_periods(["10", "9", "1"]) == ["1", "9", "10"]
     assert sort_periods(["late", "10", "9"]) == ["10", "9", "late"]
 
 
-def test_a_lemma_may_name_its_part_of_speech() -> None:
+def test_the_part_of_speech_is_removed_from_a_lemma() -> None:
     assert [strip_part_of_speech(lemma) for lemma in ("head_nn", "pin_vb", "Schwarz", "_nn")] == [
         "head", "pin", "Schwarz", "_nn",
     ]  # fmt: skip
@@ -288,31 +288,31 @@ ROWS = arrays(np.float64, st.tuples(st.integers(0, 5), st.integers(1, 4)), eleme
 
 
 @given(ROWS)
-def test_rows_have_length_one_and_keep_their_direction(rows: np.ndarray) -> None:
+def test_rows_get_unit_length_and_keep_their_direction(rows: np.ndarray) -> None:
     before = rows.copy()
     found = unit_rows(rows)
     is_zero = ~rows.any(axis=1)
-    assert np.array_equal(rows, before)  # the vectors of an index are on disk: they are not ours to change
+    assert np.array_equal(rows, before)  # the vectors of an index on disk must not change
     assert found[is_zero].tolist() == before[is_zero].tolist()
     assert np.allclose(np.linalg.norm(found[~is_zero], axis=1), 1)
     assert np.allclose(found * np.linalg.norm(rows, axis=1, keepdims=True), rows)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_type_is_the_one_that_was_asked_for(dtype: type) -> None:
+def test_the_result_has_the_requested_dtype(dtype: type) -> None:
     half = np.array([[300.0, 400.0], [0.0, 0.0]], dtype=np.float16)
     found = unit_rows(half, dtype=dtype)
     assert found.dtype == dtype
-    # 300² is more than float16 can hold
+    # 300² overflows float16
     assert found.tolist() == [[pytest.approx(0.6, abs=1e-6), pytest.approx(0.8, abs=1e-6)], [0, 0]]
 
 
-def test_lengths_that_are_known_are_believed() -> None:
+def test_known_norms_are_used() -> None:
     found = unit_rows(np.array([[3.0, 4.0], [0.0, 0.0]]), norms=np.array([10.0, 0.0], dtype=np.float32))
     assert found.tolist() == [[pytest.approx(0.3), pytest.approx(0.4)], [0, 0]]
 
 
-def test_no_other_file_of_the_room_makes_units_of_its_own() -> None:
+def test_no_other_file_of_the_package_normalizes_rows() -> None:
     for path in LEXICON.glob("*.py"):
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"def _?(units|normali[sz]ed?)\b", text), path

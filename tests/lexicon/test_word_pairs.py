@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from elmo.cli import similarity as command
-from elmo.cli.report import Report
+from elmo.cli.console import Console
 from elmo.embed.elmo import Elmo
 from elmo.embed.encoding import similarity
 from elmo.errors import DataError, ElmoError, OutputError
@@ -46,7 +46,7 @@ def elmo() -> Elmo:
 
 @pytest.fixture
 def wic(tmp_path: Path) -> Path:
-    """A folder like WiC's, dev compressed, with a model beside it."""
+    """A WiC folder with a compressed dev set, next to a model."""
     folder = tmp_path / "wic"
     folder.mkdir()
     (folder / "train.data.txt").write_text(DATA, encoding="utf-8")
@@ -78,37 +78,37 @@ def test_each_pair_has_the_cosine_of_its_two_words(elmo: Elmo, wic: Path) -> Non
     assert found.cosines["2"][0] < 0.9999
 
 
-def test_progress_is_told_in_pairs(elmo: Elmo, wic: Path) -> None:
-    told: list[int] = []
+def test_progress_counts_pairs(elmo: Elmo, wic: Path) -> None:
+    progress: list[int] = []
     pairs = LabeledPairs(read_pairs(wic / "train.data.txt").pairs * 100)
-    found = compare_pairs(elmo, pairs, on_progress=told.append)
-    assert told == [256, 300]
+    found = compare_pairs(elmo, pairs, on_progress=progress.append)
+    assert progress == [256, 300]
     assert len(found.cosines["average"]) == 300
 
 
 @given(
     st.lists(st.tuples(st.sampled_from([-0.5, 0.0, 0.25, 0.5, 0.9]), st.booleans()), min_size=1, max_size=30)
 )
-def test_the_threshold_is_the_lowest_of_the_best(rows: list[tuple[float, bool]]) -> None:
+def test_the_threshold_is_the_lowest_with_the_best_accuracy(rows: list[tuple[float, bool]]) -> None:
     cosines, is_same = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
     steps = [*np.unique(cosines), np.nextafter(cosines.max(), np.inf)]  # the last: all differ
     slow = max(steps, key=lambda step: float(((cosines >= step) == is_same).mean()))
     assert best_threshold(cosines, is_same) == slow
 
 
-def test_all_pairs_may_be_said_to_differ() -> None:
+def test_the_best_threshold_can_reject_all_pairs() -> None:
     threshold = best_threshold(np.array([0.2, 0.9]), np.array([False, False]))
     assert threshold > 0.9
 
 
-def test_the_interval_is_wilsons() -> None:
+def test_the_interval_is_that_of_wilson() -> None:
     low, high = wilson_interval(8, 10)
     assert (round(low, 4), round(high, 4)) == (0.4902, 0.9433)  # as scipy's binomtest(8, 10)
     assert wilson_interval(0, 5)[0] == pytest.approx(0.0, abs=1e-12)
     assert wilson_interval(5, 5)[1] == pytest.approx(1.0, abs=1e-12)
 
 
-def test_layers_are_judged_by_a_threshold_from_other_pairs(elmo: Elmo, wic: Path) -> None:
+def test_layers_are_judged_by_a_threshold_tuned_on_other_pairs(elmo: Elmo, wic: Path) -> None:
     pairs = read_pairs(wic / "train.data.txt", wic / "train.gold.txt")
     assert pairs.is_same is not None
     found = compare_pairs(elmo, pairs, tune=pairs, layers="all")
@@ -118,6 +118,7 @@ def test_layers_are_judged_by_a_threshold_from_other_pairs(elmo: Elmo, wic: Path
         == average.tuned
         == float(((found.cosines["average"] >= average.threshold) == pairs.is_same).mean())
     )
+    assert average.accuracy is not None
     assert average.interval == wilson_interval(round(average.accuracy * 3), 3)
     assert token.layer == "0"
     unlabeled = compare_pairs(elmo, LabeledPairs(pairs.pairs), tune=pairs, layers="all").judgments
@@ -125,7 +126,7 @@ def test_layers_are_judged_by_a_threshold_from_other_pairs(elmo: Elmo, wic: Path
     assert list(unlabeled["average"].is_same) == list(average.is_same)
 
 
-def test_a_folder_gives_train_and_the_part_to_judge(wic: Path, tmp_path: Path) -> None:
+def test_a_folder_has_pairs_to_tune_on_and_to_judge(wic: Path, tmp_path: Path) -> None:
     files = find_wic_files(wic)
     assert files.tune is not None
     assert files.gold is not None
@@ -153,7 +154,7 @@ def test_a_folder_gives_train_and_the_part_to_judge(wic: Path, tmp_path: Path) -
         ("", "x.txt: expected pairs of sentences, found none"),
     ],
 )
-def test_broken_pairs_are_refused_with_their_place(tmp_path: Path, line: str, message: str) -> None:
+def test_an_error_in_a_pair_names_its_line(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "x.txt").write_text(line + "\n")
     with pytest.raises(DataError, match=message):
         read_pairs(tmp_path / "x.txt")
@@ -176,10 +177,10 @@ def test_gold_has_a_line_for_each_pair(tmp_path: Path) -> None:
 
 
 def run(*arguments: str | Path) -> str:
-    """What the command prints; its errors are raised."""
+    """Run the command and return its output; raise its errors."""
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
     app.command()(command.command)
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments], obj=Report())
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments], obj=Console())
     if isinstance(done.exception, ElmoError):
         raise done.exception
     assert done.exit_code == 0, done.output
@@ -201,21 +202,21 @@ def test_the_command_judges_a_folder_in_every_layer(wic: Path, caplog: pytest.Lo
     assert "x.tsv: written" in caplog.text
 
 
-def test_the_command_prints_similarities_where_there_is_no_gold(wic: Path) -> None:
+def test_the_command_prints_similarities_without_gold(wic: Path) -> None:
     data, model = wic / "train.data.txt", wic.parent / "model"
     lines = run(data, "--model", model, "--layers", "1").splitlines()
     assert len(lines) == 4
     assert lines[2].split() == ["1.000", "[river]", "|", "[river]"]
     tune = ("--tune", data, wic / "train.gold.txt")
     assert run(data, "--model", model, *tune).splitlines()[2].split()[:2] == ["1.000", "T"]
-    told = json.loads(run(data, wic / "train.gold.txt", "--model", model, *tune, "--json"))
-    assert told["judged"][0]["accuracy"] == told["judged"][0]["tuned"]
-    assert [row["judgement"] for row in told["pairs"]][1] == "T"
+    values = json.loads(run(data, wic / "train.gold.txt", "--model", model, *tune, "--json"))
+    assert values["judged"][0]["accuracy"] == values["judged"][0]["tuned"]
+    assert [row["judgement"] for row in values["pairs"]][1] == "T"
     (wic / "train.gold.txt").unlink()
     assert json.loads(run(wic, "--model", model, "--json"))["judged"] == []
 
 
-def test_the_command_refuses_what_it_cannot_do(wic: Path) -> None:
+def test_the_command_rejects_invalid_arguments(wic: Path) -> None:
     data, gold, model = wic / "train.data.txt", wic / "train.gold.txt", wic.parent / "model"
     with pytest.raises(AssertionError, match="--tune"):
         run(data, gold, "--model", model)

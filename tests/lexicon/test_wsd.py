@@ -12,7 +12,7 @@ import typer
 from safetensors.numpy import load_file, save_file
 
 from elmo.cli import wsd as cli
-from elmo.cli.report import Report
+from elmo.cli.console import Console
 from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, DataError, FormatError, OutputError
 from elmo.formats import native
@@ -256,7 +256,7 @@ def run(*arguments: str) -> None:
     """The command alone, errors and all."""
     app = typer.Typer()
     app.command()(cli.command)
-    app(list(arguments), standalone_mode=False, obj=Report())
+    app(list(arguments), standalone_mode=False, obj=Console())
 
 
 def test_scores_and_answers_are_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

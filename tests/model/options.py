@@ -1,4 +1,4 @@
-"""Every shape of biLM that the published formats allow, small enough for an oracle and for gradcheck."""
+"""All shapes of biLM that the published formats allow, small enough for the oracle and for gradcheck."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ CONFIGS |= {
 
 
 def random_bilm(config: BiLmConfig, seed: int = 0) -> BiLm:
-    """A biLM in float64 whose gates and clips are well exercised."""
+    """Build a biLM in float64 with weights large enough to reach the clips."""
     generator = torch.Generator().manual_seed(seed)
     bilm = BiLm.from_config(config).double()
     with torch.no_grad():
@@ -66,16 +66,16 @@ def random_bilm(config: BiLmConfig, seed: int = 0) -> BiLm:
 def random_ids(
     config: BiLmConfig, lengths: list[int], seed: int = 1
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Padded char_ids and word_ids (those that the model reads) of rows with so many true tokens."""
+    """Draw padded char_ids and word_ids, if the model reads them, for rows of these lengths."""
     generator = torch.Generator().manual_seed(seed)
     shape = (len(lengths), max(lengths))
-    is_true = torch.arange(shape[1]) < torch.tensor(lengths)[:, None]
+    mask = torch.arange(shape[1]) < torch.tensor(lengths)[:, None]
     char_ids = word_ids = None
     if config.chars:
         size = (*shape, config.chars.max_characters)
         char_ids = (
-            torch.randint(1, config.chars.n_characters + 1, size, generator=generator) * is_true[:, :, None]
+            torch.randint(1, config.chars.n_characters + 1, size, generator=generator) * mask[:, :, None]
         )
     if config.words:
-        word_ids = torch.randint(1, config.words.n_words + 1, shape, generator=generator) * is_true
+        word_ids = torch.randint(1, config.words.n_words + 1, shape, generator=generator) * mask
     return char_ids, word_ids

@@ -45,7 +45,7 @@ def random_state(bilm: BiLm, batch: int) -> BiLmState:
 
 
 @every_option
-def test_the_declared_parameters_are_those_of_the_network(config: BiLmConfig) -> None:
+def test_the_declared_parameters_match_the_network(config: BiLmConfig) -> None:
     state = BiLm.from_config(config).state_dict()
     assert {name: tuple(weight.shape) for name, weight in state.items()} == parameter_shapes(config)
 
@@ -74,7 +74,7 @@ def test_layers_and_last_state_agree_with_the_oracle(config: BiLmConfig) -> None
 
 
 @every_option
-def test_the_clips_are_reached_so_that_the_oracle_tests_them(config: BiLmConfig) -> None:
+def test_the_random_weights_reach_the_clips(config: BiLmConfig) -> None:
     bilm = random_bilm(config)
     out = bilm(*random_ids(config, LENGTHS), lengths=torch.tensor(LENGTHS))
     if config.lstm.cell_clip is not None:
@@ -96,12 +96,12 @@ def test_gradients_agree_with_finite_differences(config: BiLmConfig) -> None:
         return out.layers.states
 
     weights = tuple(weight.detach().clone().requires_grad_() for _, weight in bilm.named_parameters())
-    # row 0 of the tables is padding: the network rightly gives it no gradient, and no id points to it
+    # row 0 of the tables is padding: it gets no gradient, and no id refers to it
     assert torch.autograd.gradcheck(layers, weights, eps=1e-6, atol=1e-6, fast_mode=True)
 
 
 @every_option
-def test_gradients_agree_with_the_oracles_own_slope(config: BiLmConfig) -> None:
+def test_gradients_agree_with_the_slope_of_the_oracle(config: BiLmConfig) -> None:
     bilm = random_bilm(config)
     ids = random_ids(config, [4])
     out = bilm(*ids, lengths=torch.tensor([4])).layers.states[0]
@@ -154,7 +154,7 @@ def test_padding_and_order_change_nothing(lengths: list[int], padding: int, chan
 
 @settings(deadline=None, max_examples=25)
 @given(st.integers(2, 7), st.data())
-def test_a_later_word_never_changes_an_earlier_forward_state_nor_an_earlier_word_a_later_backward_one(
+def test_a_forward_state_depends_on_no_later_word_and_a_backward_state_on_no_earlier_one(
     length: int, data: st.DataObject
 ) -> None:
     config = CONFIGS["3 layers, skip, relu, 1 highways"]
@@ -171,7 +171,7 @@ def test_a_later_word_never_changes_an_earlier_forward_state_nor_an_earlier_word
     assert not torch.equal(before[1:, at], after[1:, at])
 
 
-def test_reading_in_two_pieces_with_the_state_handed_on_is_reading_at_once_going_forward() -> None:
+def test_two_parts_with_the_state_passed_on_equal_the_whole_in_forward_direction() -> None:
     config = CONFIGS["2 layers, skip, relu, 1 highways"]
     bilm = random_bilm(config)
     char_ids, _ = random_ids(config, [7])
@@ -184,7 +184,7 @@ def test_reading_in_two_pieces_with_the_state_handed_on_is_reading_at_once_going
     torch.testing.assert_close(joined[..., :half], whole[..., :half], rtol=0, atol=1e-12)
 
 
-def test_a_frozen_bilm_gets_no_gradient_and_a_thawed_one_does() -> None:
+def test_a_frozen_bilm_gets_no_gradient_and_an_unfrozen_one_does() -> None:
     bilm = random_bilm(CONFIGS["2 layers, skip, relu, 1 highways"])
     char_ids, _ = random_ids(CONFIGS["2 layers, skip, relu, 1 highways"], [3])
     bilm.requires_grad_(False)
@@ -194,15 +194,15 @@ def test_a_frozen_bilm_gets_no_gradient_and_a_thawed_one_does() -> None:
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in bilm.parameters())
 
 
-def test_missing_ids_and_wrong_states_are_named() -> None:
+def test_missing_ids_and_wrong_states_are_reported() -> None:
     config = CONFIGS["words"]
     bilm = random_bilm(config)
     _, word_ids = random_ids(config, [3, 2])
-    with pytest.raises(ShapeError, match="given neither"):
+    with pytest.raises(ShapeError, match="found neither"):
         bilm()
-    with pytest.raises(ShapeError, match="given no word_ids"):
+    with pytest.raises(ShapeError, match="expected word_ids, found none"):
         bilm(torch.ones(1, 2, 6, dtype=torch.long))
-    with pytest.raises(ShapeError, match="2 layers and 2 rows, found 2 and 5"):
+    with pytest.raises(ShapeError, match="2 layers and 2 rows, found 2 layers and 5 rows"):
         bilm(None, word_ids, state=bilm.zero_state(5))
     with pytest.raises(ShapeError, match="expected lengths of shape"):
         bilm(None, word_ids, lengths=torch.tensor([3]))

@@ -7,17 +7,17 @@ from elmo.errors import ConfigError
 from elmo.model.dropout import Dropout, dropout_mask
 
 
-@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.9])
-def test_a_share_is_dropped_wherever_a_number_stands(share: float) -> None:
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.9])
+def test_the_rate_is_met_at_every_position(rate: float) -> None:
     torch.manual_seed(1)
-    kept = dropout_mask((50_000, 8), share, like=torch.zeros(()))
-    by_place = (kept == 0).float().mean(dim=0)  # eight draws come from two numbers of 64 bits
-    assert (by_place - share).abs().max() < 5 * (share * (1 - share) / 50_000) ** 0.5
+    kept = dropout_mask((50_000, 8), rate, like=torch.zeros(()))
+    by_position = (kept == 0).float().mean(dim=0)  # eight draws come from two numbers of 64 bits
+    assert (by_position - rate).abs().max() < 5 * (rate * (1 - rate) / 50_000) ** 0.5
     assert kept.unique().numel() == 2
-    assert kept.max().item() == pytest.approx(1 / (1 - share), rel=1e-3)
+    assert kept.max().item() == pytest.approx(1 / (1 - rate), rel=1e-3)
 
 
-def test_neighbours_are_dropped_independently() -> None:
+def test_neighbors_are_dropped_independently() -> None:
     torch.manual_seed(2)
     is_dropped = (dropout_mask((400_000,), 0.5, like=torch.zeros(())) == 0).double()
     for lag in range(1, 9):
@@ -25,9 +25,9 @@ def test_neighbours_are_dropped_independently() -> None:
         assert abs(pairs[0, 1].item()) < 5 / 400_000**0.5
 
 
-def test_the_mean_stays_as_it_was_and_gradients_go_where_numbers_were_kept() -> None:
+def test_the_mean_is_kept_and_gradients_flow_where_numbers_are_kept() -> None:
     torch.manual_seed(3)
-    x = torch.ones(1000, 301, requires_grad=True)  # no multiple of four
+    x = torch.ones(1000, 301, requires_grad=True)  # not a multiple of four
     found = Dropout(0.3)(x)
     assert found.mean().item() == pytest.approx(1, abs=0.01)
     found.sum().backward()
@@ -41,18 +41,21 @@ def test_locked_units_are_the_same_at_every_time() -> None:
     assert not torch.equal(found[0], found[1])
 
 
-def test_nothing_is_dropped_after_training_or_without_a_share() -> None:
+def test_nothing_is_dropped_in_eval_mode_or_at_rate_zero() -> None:
     x = torch.randn(3, 4)
     assert Dropout(0.5).eval()(x) is x
     assert Dropout(0.0)(x) is x
 
 
 def test_a_seed_gives_the_same_draws() -> None:
-    first, second = (torch.manual_seed(5) and dropout_mask((33,), 0.5, like=torch.zeros(())) for _ in range(2))
-    assert torch.equal(first, second)
+    masks = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        masks.append(dropout_mask((33,), 0.5, like=torch.zeros(())))
+    assert torch.equal(*masks)
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
-def test_a_share_out_of_bounds_is_refused(share: float) -> None:
-    with pytest.raises(ConfigError, match=r"dropout must lie in 0\.\.1"):
-        Dropout(share)
+@pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
+def test_a_rate_out_of_range_is_refused(rate: float) -> None:
+    with pytest.raises(ConfigError, match=r"dropout must be at least 0 and below 1"):
+        Dropout(rate)

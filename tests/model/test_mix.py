@@ -49,14 +49,14 @@ def test_gradients_of_the_mix_agree_with_finite_differences() -> None:
         def mixed(
             w: torch.Tensor, gamma: torch.Tensor, states: torch.Tensor, mix: LayerMix = mix
         ) -> torch.Tensor:
-            given = Layers(states, layers.mask)
-            return torch.func.functional_call(mix, {"w": w, "gamma": gamma}, (given,))
+            changed = Layers(states, layers.mask)
+            return torch.func.functional_call(mix, {"w": w, "gamma": gamma}, (changed,))
 
         inputs = [x.detach().clone().requires_grad_() for x in (mix.w, mix.gamma, layers.states)]
         assert torch.autograd.gradcheck(mixed, inputs)
 
 
-def test_layer_norm_of_a_sentence_does_not_depend_on_its_neighbours_in_the_batch() -> None:
+def test_layer_norm_of_a_sentence_does_not_depend_on_its_neighbors_in_the_batch() -> None:
     layers = sentences()
     mix = LayerMix(3, layer_norm=True).double()
     alone = mix(Layers(layers.states[1:, :, :4], layers.mask[1:, :4]))
@@ -79,7 +79,7 @@ def test_dropout_acts_in_training_only() -> None:
     assert 0.2 < (dropped == 0).double().mean() < 0.8
 
 
-def test_several_mixes_at_once_each_have_their_own_weights() -> None:
+def test_several_mixes_have_separate_weights() -> None:
     layers = sentences()
     mixes = LayerMixes(
         [LayerMix(3, weights=[9.0, -9.0, -9.0]), LayerMix(3, top_only=True, keep_boundaries=True)]
@@ -90,14 +90,14 @@ def test_several_mixes_at_once_each_have_their_own_weights() -> None:
     assert len(list(mixes.parameters())) == 4
 
 
-def test_what_does_not_fit_is_named() -> None:
-    with pytest.raises(ShapeError, match="weighs 2 layers, but was given 3"):
+def test_wrong_options_and_shapes_are_reported() -> None:
+    with pytest.raises(ShapeError, match="expected 2 layers to mix, found 3"):
         LayerMix(2)(sentences())
     with pytest.raises(ConfigError, match="expected 3 weights, one per layer, found 2"):
         LayerMix(3, weights=[0.0, 1.0])
-    with pytest.raises(ConfigError, match="takes no weights"):
+    with pytest.raises(ConfigError, match="either top_only or weights"):
         LayerMix(3, weights=[0.0, 1.0, 2.0], top_only=True)
-    with pytest.raises(ConfigError, match=r"dropout must lie in 0\.\.1"):
+    with pytest.raises(ConfigError, match=r"dropout must be at least 0 and below 1"):
         LayerMix(3, dropout=1.5)
     with pytest.raises(ConfigError, match="at least one mix"):
         LayerMixes([])

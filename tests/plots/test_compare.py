@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from elmo import DataError, OutputError
-from elmo.embed.compare import Comparison, Use
+from elmo.embed.comparison import Comparison, Use
 
 pytest.importorskip("matplotlib")
 from elmo.plots.compare import _line, draw, draw_words
-from elmo.plots.figure import fonts_for
+from elmo.plots.figure import find_fonts
 
 
 def comparison(*texts: str, word: str = "bank", layers: int = 3) -> Comparison:
@@ -83,7 +83,7 @@ def test_characters_without_a_font_give_numbers_and_one_line_of_advice(
     messages = [record.getMessage() for record in caplog.records if record.name == "elmo.plots.compare"]
     assert len(messages) == 1
     assert messages[0].startswith(
-        "no installed font can draw \U00012000: the sentences are shown as numbers only; "
+        "no font can draw \U00012000: the sentences are shown as numbers only; "
     )
     assert "apt install fonts-noto-cjk" in messages[0]
 
@@ -91,7 +91,7 @@ def test_characters_without_a_font_give_numbers_and_one_line_of_advice(
 def test_chinese_is_drawn_where_a_font_is_installed_and_else_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fonts, missing = fonts_for("苹果 bank")
+    fonts, missing = find_fonts("苹果 bank")
     assert fonts[0] == "DejaVu Sans"
     with caplog.at_level(logging.WARNING, logger="elmo.plots.compare"):
         draw(comparison("我吃苹果", "苹果公司", word="苹果"), tmp_path / "x.png")

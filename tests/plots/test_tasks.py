@@ -59,20 +59,20 @@ def test_the_same_mixes_give_the_same_bytes(tmp_path: Path) -> None:
 
 def test_what_a_model_learned_is_taken_from_its_places() -> None:
     for place, expected in (("both", ["input", "output"]), ("output", ["output"]), ("none", [])):
-        sources = FeatureStore(Features(elmo=place, characters=3), Elmo(tiny_model()))  # pyright: ignore
-        words = sources.network()
+        store = FeatureStore(Features(elmo=place, characters=3), Elmo(tiny_model()))  # pyright: ignore
+        words = store.build_layer()
         for mix in words.mixes.values():
             mix.w.data[:] = mix.w.new_tensor([0.0, 0.0, 2.0])
             mix.gamma.data[...] = 0.5
-        found = learned_mixes(TaskModel(None, TaskNetwork(words, words), sources), "x")
-        assert [one.place for one in found] == expected
+        found = learned_mixes(TaskModel(None, TaskNetwork(words, words), store), "x")
+        assert [one.position for one in found] == expected
         for one in found:
             assert one.gamma == 0.5
             assert one.shares == pytest.approx((0.1065, 0.1065, 0.787), abs=1e-3)
 
 
 def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="expected a model that mixes layers of ELMo to draw, found none"):
+    with pytest.raises(DataError, match="expected a model with ELMo to draw, found none"):
         draw_mixes([], tmp_path / "mix.png")
     with pytest.raises(DataError, match="at most 40 models"):
         draw_mixes(MIXES[:1] * (MAX_COLUMNS + 1), tmp_path / "mix.png")

@@ -132,13 +132,13 @@ def test_a_name_that_no_font_can_draw_is_a_number_and_one_line_of_advice(
     assert "m  4.25" in text
     assert "run 2  4.25" in text
     (message,) = [record.getMessage() for record in caplog.records if record.name == "elmo.plots.training"]
-    assert message.startswith("no installed font can draw \U00012000: shown as run 2, in the order given; ")
+    assert message.startswith("no font can draw \U00012000: shown as run 2, in the order given; ")
 
 
 def test_a_chinese_name_is_drawn_where_a_font_is_installed(tmp_path: Path) -> None:
-    from elmo.plots.figure import fonts_for
+    from elmo.plots.figure import find_fonts
 
-    if fonts_for("中文小模型")[1]:
+    if find_fonts("中文小模型")[1]:
         pytest.skip("no font with Chinese characters is installed")
     assert "中文小模型  4.25" in drawn(tmp_path / "x.svg", write_log(tmp_path / "中文小模型.training"))
 

@@ -13,7 +13,7 @@ import pytest
 
 from elmo.errors import DataError, OutputError
 from elmo.formats.pretrained import Pretrained
-from elmo.predict.perplexity import perplexity
+from elmo.predict.evaluate import perplexity
 from elmo.predict.scores import SentenceScores, score_sentences
 from tests.formats.tiny import tiny_model
 

@@ -11,14 +11,15 @@ import pytest
 import torch
 
 from elmo import ConfigError, Elmo
-from elmo.tasks.adapt import Adaptation, adapted
+from elmo.tasks.adapt import Adaptation, adapt_bilm
 from elmo.tasks.data.examples import TaggedSentence
 from elmo.tasks.features.encoders import ElmoEncoder
 from elmo.tasks.features.layer import Features
-from elmo.tasks.features.store import FeatureCache, FeatureStore
+from elmo.tasks.features.cache import FeatureCache
+from elmo.tasks.features.store import FeatureStore
 from elmo.tasks.kinds.tagging import Tagging
 from elmo.tasks.model import TaskModel
-from elmo.train.loop import Report
+from elmo.train.loop import StepReport
 from tests.formats.tiny import tiny_model
 from tests.tasks.test_fit import DEV, HEAD, OPTIONS, TRAIN, Killed
 
@@ -34,9 +35,9 @@ def learned(
     elmo: Elmo | None, *, folder: Path | None = None, adapt: float = 0.5, dev: list[TaggedSentence] = DEV,
     choice: Features | None = None, **given: object,
 ) -> TaskModel:  # fmt: skip
-    sources = FeatureStore(choice or Features(), elmo, **given)  # pyright: ignore[reportArgumentType]
-    task = Tagging.of(TRAIN, HEAD)
-    return TaskModel.train(task, TRAIN, dev, sources=sources, options=SHORT, adapt=adapt, folder=folder)
+    store = FeatureStore(choice or Features(), elmo, **given)  # pyright: ignore[reportArgumentType]
+    task = Tagging.from_examples(TRAIN, HEAD)
+    return TaskModel.train(task, TRAIN, dev, store=store, options=SHORT, adapt=adapt, folder=folder)
 
 
 def weights(elmo: Elmo | None) -> dict[str, torch.Tensor]:
@@ -45,12 +46,12 @@ def weights(elmo: Elmo | None) -> dict[str, torch.Tensor]:
 
 
 def test_it_learns_to_predict_the_text_and_keeps_what_it_reads_by() -> None:
-    told: list[Report] = []
+    told: list[StepReport] = []
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
     elmo = Elmo(tiny_model(softmax=True, warm=True), tokenizer="whitespace")
-    found = adapted(elmo, SENTENCES, asked=Adaptation(2, start="warm"), on_report=told.append)
+    found = adapt_bilm(elmo, SENTENCES, options=Adaptation(2, start="warm"), on_report=told.append)
     assert torch.equal(torch.rand(2), expected)  # the user's own random numbers are left alone
     measured = [one.heldout_forward for one in told if one.heldout_forward is not None]
     assert measured[-1] < 0.95 * measured[0]
@@ -63,7 +64,7 @@ def test_it_learns_to_predict_the_text_and_keeps_what_it_reads_by() -> None:
 def test_the_task_sees_the_adapted_layers_and_the_file_holds_all_of_it(tmp_path: Path) -> None:
     elmo, before, cache = lm(), weights(lm()), FeatureCache(tmp_path / "cache")
     model = learned(elmo, folder=tmp_path / "run", cache=cache)
-    after = weights(model.sources.elmo)
+    after = weights(model.store.elmo)
     assert all(torch.equal(weight, before[name]) for name, weight in weights(elmo).items())
     assert not all(torch.equal(weight, before[name]) for name, weight in after.items())
     # its text is that of the training examples, each sentence once, and nothing of dev
@@ -71,16 +72,16 @@ def test_the_task_sees_the_adapted_layers_and_the_file_holds_all_of_it(tmp_path:
     assert text == list(dict.fromkeys(" ".join(words) for words in SENTENCES))
     assert not {" ".join(one.words) for one in DEV} <= set(text)
     # layers are kept under the adapted model's name
-    assert model.sources.elmo is not None
+    assert model.store.elmo is not None
     (kept,) = (tmp_path / "cache").iterdir()
-    assert kept.name == ElmoEncoder(model.sources.elmo).key != ElmoEncoder(elmo).key
+    assert kept.name == ElmoEncoder(model.store.elmo).key != ElmoEncoder(elmo).key
 
     model.save(tmp_path / "tagger.safetensors")
     again = TaskModel.load(tmp_path / "tagger.safetensors")
     assert again.adapted_epochs == 0.5
-    assert all(torch.equal(weight, after[name]) for name, weight in weights(again.sources.elmo).items())
-    plain = replace(model.sources, cache=FeatureCache(None))
-    model.sources = plain
+    assert all(torch.equal(weight, after[name]) for name, weight in weights(again.store.elmo).items())
+    plain = replace(model.store, cache=FeatureCache(None))
+    model.store = plain
     for one, two in zip(model.predict(DEV), again.predict(DEV), strict=True):
         np.testing.assert_array_equal(one.confidences, two.confidences)
     again.save(tmp_path / "again.safetensors")
@@ -91,7 +92,7 @@ def test_the_task_sees_the_adapted_layers_and_the_file_holds_all_of_it(tmp_path:
 @pytest.mark.parametrize("at", ["adapting", "the task"])
 def test_a_killed_run_goes_on_to_the_same_weights(tmp_path: Path, at: str) -> None:
     whole = learned(lm(), folder=tmp_path / "whole", choice=Features(is_bilm_tuned=True))
-    told: list[Report] = []
+    told: list[StepReport] = []
 
     def kill(report: object) -> None:
         told.append(report)  # pyright: ignore[reportArgumentType]
@@ -99,15 +100,15 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path: Path, at: str) -> No
             raise Killed
 
     def run(**given: object) -> TaskModel:
-        sources = FeatureStore(Features(is_bilm_tuned=True), lm())
+        store = FeatureStore(Features(is_bilm_tuned=True), lm())
         return TaskModel.train(
-            Tagging.of(TRAIN, HEAD), TRAIN, DEV, sources=sources, options=SHORT, adapt=0.5,
+            Tagging.from_examples(TRAIN, HEAD), TRAIN, DEV, store=store, options=SHORT, adapt=0.5,
             folder=tmp_path / "run", **given,  # pyright: ignore[reportArgumentType]
         )  # fmt: skip
 
     with pytest.raises(Killed):
         run(**{"on_adapt" if at == "adapting" else "on_epoch": kill})
-    again: list[Report] = []
+    again: list[StepReport] = []
     found = run(on_adapt=again.append)
     if at == "adapting":
         assert again[0].step > 1  # not from the beginning
@@ -123,18 +124,18 @@ def test_a_run_is_not_gone_on_with_for_something_else(tmp_path: Path) -> None:
     for checkpoint in tmp_path.glob("step-*"):
         shutil.rmtree(checkpoint)  # killed after the biLM was done, before the first epoch was
     for elmo, adapt in ((lm(seed=5), 0.5), (lm(), 0.25)):
-        with pytest.raises(ConfigError, match="adapt: was begun with other data or options"):
+        with pytest.raises(ConfigError, match="adapt: this run was started with other data or options"):
             learned(elmo, adapt=adapt, folder=tmp_path)
 
 
 @pytest.mark.parametrize(
     ("elmo", "epochs", "told"),
     [
-        (Elmo(tiny_model()), 1, "this tiny model has no softmax and no vocabulary: it cannot go on as a"),
-        (Elmo(tiny_model(vocab=True)), 1, r"this tiny model has no softmax: .*elmo train TEXT --from MODEL"),
-        (lm(alphabet="unicode"), 1, "reads characters by a dictionary of its own"),
-        (lm(), 0, "must be a positive number, found 0"),
-        (lm(), float("nan"), "must be a positive number, found nan"),
+        (Elmo(tiny_model()), 1, "cannot adapt this tiny model, because it has no softmax and no vocabulary"),
+        (Elmo(tiny_model(vocab=True)), 1, r"cannot adapt this tiny model, because it has no softmax; .*elmo train TEXT --from MODEL"),
+        (lm(alphabet="unicode"), 1, "reads characters with its own dictionary"),
+        (lm(), 0, "expected a number above 0, found 0"),
+        (lm(), float("nan"), "expected a number above 0, found nan"),
     ],
 )
 def test_what_is_no_language_model_is_told_in_one_line(elmo: Elmo, epochs: float, told: str) -> None:
@@ -144,13 +145,13 @@ def test_what_is_no_language_model_is_told_in_one_line(elmo: Elmo, epochs: float
 
 
 def test_without_a_bilm_there_is_nothing_to_adapt() -> None:
-    with pytest.raises(ConfigError, match="there is no biLM that could be trained"):
+    with pytest.raises(ConfigError, match="cannot adapt the biLM"):
         learned(lm(), choice=Features(elmo="none", characters=4))
 
 
 def test_few_long_texts_are_enough_and_a_word_may_hold_a_space() -> None:
     elmo = lm()
     text = [f"word{k % 7}" for k in range(300)]
-    found = adapted(elmo, [(f"text{k}", *text, "10 000") for k in range(6)], asked=Adaptation(0.5))
+    found = adapt_bilm(elmo, [(f"text{k}", *text, "10 000") for k in range(6)], options=Adaptation(0.5))
     pairs = zip(weights(found).values(), weights(elmo).values(), strict=True)
     assert any(not torch.equal(new, old) for new, old in pairs)

@@ -13,7 +13,8 @@ import torch
 from elmo import ConfigError, DataError, Elmo, TrainingError
 from elmo.tasks.data.examples import TaggedSentence
 from elmo.tasks.features.layer import Features
-from elmo.tasks.features.store import FeatureCache, FeatureStore
+from elmo.tasks.features.cache import FeatureCache
+from elmo.tasks.features.store import FeatureStore
 from elmo.tasks.fit import Epoch, FitOptions, shuffled_batches
 from elmo.tasks.kinds.tagging import PredictedTags, Tagging, TaggingOptions
 from elmo.tasks.model import TaskModel
@@ -38,15 +39,15 @@ TRAIN, DEV = sentences(60, seed=1), sentences(20, seed=2)
 
 
 @pytest.fixture(scope="module")
-def sources() -> FeatureStore:
+def store() -> FeatureStore:
     return FeatureStore(Features(dropout=0.1, characters=8), Elmo(tiny_model()))
 
 
 def trained(
-    sources: FeatureStore, *, options: FitOptions = OPTIONS, folder: Path | None = None, **given: object
+    store: FeatureStore, *, options: FitOptions = OPTIONS, folder: Path | None = None, **given: object
 ) -> TaskModel:
-    task = Tagging.of(TRAIN, HEAD)
-    return TaskModel.train(task, TRAIN, DEV, sources=sources, options=options, folder=folder, **given)  # pyright: ignore
+    task = Tagging.from_examples(TRAIN, HEAD)
+    return TaskModel.train(task, TRAIN, DEV, store=store, options=options, folder=folder, **given)  # pyright: ignore
 
 
 def weights(model: TaskModel) -> dict[str, torch.Tensor]:
@@ -59,25 +60,25 @@ def assert_equal(one: TaskModel, two: TaskModel) -> None:
         assert torch.equal(tensor, weights(two)[name]), name
 
 
-def test_it_learns_what_needs_context(sources: FeatureStore) -> None:
-    model = trained(sources, options=replace(OPTIONS, epochs=15))
+def test_it_learns_what_needs_context(store: FeatureStore) -> None:
+    model = trained(store, options=replace(OPTIONS, epochs=15))
     scores = [epoch.scores["accuracy"] for epoch in model.epochs]
     assert max(scores) > 0.95  # always the commonest tag: 0.53
     assert model.evaluate(DEV)["accuracy"] == max(scores)  # the best epoch's weights are in place
 
 
-def test_the_seed_decides_everything(sources: FeatureStore) -> None:
-    assert_equal(trained(sources), trained(sources))
-    other = trained(sources, options=replace(OPTIONS, seed=2))
+def test_the_seed_decides_everything(store: FeatureStore) -> None:
+    assert_equal(trained(store), trained(store))
+    other = trained(store, options=replace(OPTIONS, seed=2))
     assert not torch.equal(weights(other)["head.lstm.layers.0.ahead.weight_ih_l0"],
-                           weights(trained(sources))["head.lstm.layers.0.ahead.weight_ih_l0"])  # fmt: skip
+                           weights(trained(store))["head.lstm.layers.0.ahead.weight_ih_l0"])  # fmt: skip
 
 
-def test_the_users_own_random_numbers_are_left_alone(sources: FeatureStore) -> None:
+def test_the_users_own_random_numbers_are_left_alone(store: FeatureStore) -> None:
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
-    trained(sources, options=replace(OPTIONS, epochs=1))
+    trained(store, options=replace(OPTIONS, epochs=1))
     assert torch.equal(torch.rand(2), expected)
 
 
@@ -86,35 +87,35 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("after", [1, 3])
-def test_a_killed_run_goes_on_to_the_same_result(sources: FeatureStore, tmp_path: Path, after: int) -> None:
-    whole = trained(sources)
+def test_a_killed_run_goes_on_to_the_same_result(store: FeatureStore, tmp_path: Path, after: int) -> None:
+    whole = trained(store)
 
     def kill(epoch: Epoch) -> None:
         if epoch.epoch == after:
             raise Killed
 
     with pytest.raises(Killed):
-        trained(sources, folder=tmp_path / "run", on_epoch=kill)
+        trained(store, folder=tmp_path / "run", on_epoch=kill)
     seen: list[int] = []
-    again = trained(sources, folder=tmp_path / "run", on_epoch=lambda epoch: seen.append(epoch.epoch))
+    again = trained(store, folder=tmp_path / "run", on_epoch=lambda epoch: seen.append(epoch.epoch))
     assert seen == list(range(after + 1, OPTIONS.epochs + 1))
     assert_equal(whole, again)
 
 
-def test_a_run_goes_on_only_with_the_same_data_and_options(sources: FeatureStore, tmp_path: Path) -> None:
-    trained(sources, options=replace(OPTIONS, epochs=1), folder=tmp_path / "run")
-    with pytest.raises(ConfigError, match="was begun with other data or options"):
-        trained(sources, options=replace(OPTIONS, epochs=2), folder=tmp_path / "run")
-    with pytest.raises(ConfigError, match="was begun with other data or options"):
+def test_a_run_goes_on_only_with_the_same_data_and_options(store: FeatureStore, tmp_path: Path) -> None:
+    trained(store, options=replace(OPTIONS, epochs=1), folder=tmp_path / "run")
+    with pytest.raises(ConfigError, match="was started with other data or options"):
+        trained(store, options=replace(OPTIONS, epochs=2), folder=tmp_path / "run")
+    with pytest.raises(ConfigError, match="was started with other data or options"):
         TaskModel.train(
-            Tagging.of(TRAIN, HEAD), TRAIN[1:], DEV, sources=sources,
+            Tagging.from_examples(TRAIN, HEAD), TRAIN[1:], DEV, store=store,
             options=replace(OPTIONS, epochs=1), folder=tmp_path / "run",
         )  # fmt: skip
 
 
-def test_it_stops_when_the_score_no_longer_rises(sources: FeatureStore) -> None:
+def test_it_stops_when_the_score_no_longer_rises(store: FeatureStore) -> None:
     still = replace(OPTIONS, epochs=50, patience=2, learning_rate=1e-12, decay_patience=1, decay=0.5)
-    epochs = trained(sources, options=still).epochs
+    epochs = trained(store, options=still).epochs
     assert [epoch.is_best for epoch in epochs] == [True, False, False]
     assert [epoch.learning_rate for epoch in epochs] == [1e-12, 1e-12, 0.5e-12]
 
@@ -123,7 +124,7 @@ def test_it_stops_when_the_score_no_longer_rises(sources: FeatureStore) -> None:
 class Scripted(Tagging):
     """Tagging whose held-out scores are given."""
 
-    def scores(
+    def score(
         self, examples: Sequence[TaggedSentence], predictions: Sequence[PredictedTags]
     ) -> dict[str, float]:
         return {"accuracy": SCRIPT.pop(0)}
@@ -141,26 +142,26 @@ SCRIPT: list[float] = []
     ],
 )
 def test_the_best_epoch_is_the_first_with_the_highest_score(
-    sources: FeatureStore, script: list[float], best: int, n_epochs: int
+    store: FeatureStore, script: list[float], best: int, n_epochs: int
 ) -> None:
     SCRIPT[:] = script
-    plain = Tagging.of(TRAIN, HEAD)
+    plain = Tagging.from_examples(TRAIN, HEAD)
     task = Scripted(plain.scheme, plain.labels, plain.options)
     options = replace(OPTIONS, epochs=len(script), patience=2)
-    epochs = TaskModel.train(task, TRAIN[:8], DEV[:2], sources=sources, options=options).epochs
+    epochs = TaskModel.train(task, TRAIN[:8], DEV[:2], store=store, options=options).epochs
     assert (max(epoch.epoch for epoch in epochs if epoch.is_best), len(epochs)) == (best, n_epochs)
 
 
-def test_a_loss_that_is_no_number_ends_the_run_with_advice(sources: FeatureStore) -> None:
-    with pytest.raises(TrainingError, match=r"the loss is no number any more .*smaller learning rate"):
-        trained(sources, options=replace(OPTIONS, learning_rate=1e30, clip=1e30, epochs=20))
+def test_a_loss_that_is_no_number_ends_the_run_with_advice(store: FeatureStore) -> None:
+    with pytest.raises(TrainingError, match=r"the loss is not finite in epoch 1; .*smaller learning rate"):
+        trained(store, options=replace(OPTIONS, learning_rate=1e30, clip=1e30, epochs=20))
 
 
-def test_no_examples_are_refused(sources: FeatureStore) -> None:
-    task = Tagging.of(TRAIN, HEAD)
+def test_no_examples_are_refused(store: FeatureStore) -> None:
+    task = Tagging.from_examples(TRAIN, HEAD)
     for parts in (([], DEV), (TRAIN, [])):
         with pytest.raises(DataError, match="examples, found none"):
-            TaskModel.train(task, *parts, sources=sources, options=OPTIONS)
+            TaskModel.train(task, *parts, store=store, options=OPTIONS)
 
 
 def test_every_example_is_in_one_batch_and_batches_keep_their_bounds() -> None:
@@ -176,9 +177,9 @@ def test_every_example_is_in_one_batch_and_batches_keep_their_bounds() -> None:
     assert batches != again
 
 
-def test_cached_layers_and_computed_ones_lead_to_one_score(sources: FeatureStore, tmp_path: Path) -> None:
-    cached = replace(sources, cache=FeatureCache(tmp_path))
-    one, two = (trained(each, options=replace(OPTIONS, epochs=2)) for each in (sources, cached))
+def test_cached_layers_and_computed_ones_lead_to_one_score(store: FeatureStore, tmp_path: Path) -> None:
+    cached = replace(store, cache=FeatureCache(tmp_path))
+    one, two = (trained(each, options=replace(OPTIONS, epochs=2)) for each in (store, cached))
     for a, b in zip(one.epochs, two.epochs, strict=True):
         assert a.loss == pytest.approx(b.loss, rel=1e-2)  # half precision
         assert a.scores == pytest.approx(b.scores, abs=0.02)

@@ -27,7 +27,7 @@ from elmo.tasks.kinds.registry import read_examples
 from elmo.tasks.kinds.roles import PredictedRoles
 from elmo.tasks.kinds.similarity import PredictedScore
 from elmo.tasks.kinds.tagging import PredictedTags
-from elmo.tasks.output import SUFFIXES, check_output, record, write_pairs, write_predictions
+from elmo.tasks.output import SUFFIXES, check_output, to_record, write_predictions
 
 WORDS = ("They", "lent\N{NO-BREAK SPACE}out", "河岸", "cash", "and", "left")
 HERE = Place("a.conll", 1)
@@ -73,7 +73,7 @@ ASKED: dict[str, tuple[list[Any], list[Any]]] = {
 
 def write(kind: str, path: Path) -> Path:
     examples, predictions = ASKED[kind]
-    write_predictions(path, kind, examples=examples, predictions=predictions)
+    write_predictions(path, kind, zip(examples, predictions, strict=True))
     return path
 
 
@@ -113,7 +113,7 @@ def test_roles_of_one_sentence_are_read_back_from_one_block_of_columns(tmp_path:
 def test_a_role_around_its_predicate_is_cut_there(tmp_path: Path) -> None:
     example = Predicate(("a", "b", "c", "d"), 1, None)
     one = PredictedRoles((Span(0, 4, "A0"),), (0.5,))
-    write_predictions(tmp_path / "p.conll", "roles", examples=[example], predictions=[one])
+    write_predictions(tmp_path / "p.conll", "roles", zip([example], [one], strict=True))
     (found,) = read_examples("roles", [tmp_path / "p.conll"]).examples
     assert found.roles == (Span(0, 1, "A0"), Span(2, 4, "C-A0"))
 
@@ -121,7 +121,7 @@ def test_a_role_around_its_predicate_is_cut_there(tmp_path: Path) -> None:
 def test_the_same_sentence_twice_stays_two_sentences(tmp_path: Path) -> None:
     examples = [Predicate(("a", "b"), 1, None, Place("x", line)) for line in (1, 4)]
     told = [PredictedRoles((Span(0, 1, "A0"),), (0.5,))] * 2
-    write_predictions(tmp_path / "p.conll", "roles", examples=examples, predictions=told)
+    write_predictions(tmp_path / "p.conll", "roles", zip(examples, told, strict=True))
     assert len(read_examples("roles", [tmp_path / "p.conll"]).examples) == 2
 
 
@@ -152,16 +152,16 @@ def test_what_utf_8_and_columns_cannot_hold_does_no_harm(tmp_path: Path) -> None
     path = tmp_path / "p.conll"
     path.write_text("before")
     with pytest.raises(
-        OutputError, match=r"without tabs and line ends for columns, found 'a\\tb'; write .jsonl"
+        OutputError, match=r"without tabs and line breaks in columns, found 'a\\tb'; use .jsonl"
     ):
-        write_predictions(path, "tagging", examples=odd, predictions=told)
+        write_predictions(path, "tagging", zip(odd, told, strict=True))
     assert [one.name for one in tmp_path.iterdir()] == ["p.conll"]
     assert path.read_text() == "before"
-    write_predictions(tmp_path / "p.jsonl", "tagging", examples=odd, predictions=told)
+    write_predictions(tmp_path / "p.jsonl", "tagging", zip(odd, told, strict=True))
     assert json.loads((tmp_path / "p.jsonl").read_text())["words"] == ["a\tb", "\udc80"]
     texts = [LabelledText(("a\tb\n", "c"), None)]
     said = [PredictedLabel("x", {"x": 1.0})]
-    write_predictions(tmp_path / "p.tsv", "classification", examples=texts, predictions=said)
+    write_predictions(tmp_path / "p.tsv", "classification", zip(texts, said, strict=True))
     assert (tmp_path / "p.tsv").read_text().splitlines()[1] == "x\t1.0000\ta\\tb\\n c"
 
 
@@ -185,13 +185,13 @@ def test_names_of_no_format_and_of_inputs_are_refused(tmp_path: Path) -> None:
 
 def test_a_stranger_is_no_example() -> None:
     with pytest.raises(TypeError, match="expected an example of a task, found int"):
-        record(3, PredictedScore(1.0))
+        to_record(3, PredictedScore(1.0))
 
 
 @pytest.mark.parametrize(("kind", "suffix"), [(kind, one) for kind in SUFFIXES for one in SUFFIXES[kind]])
 def test_what_comes_one_by_one_is_the_same_file(kind: str, suffix: str, tmp_path: Path) -> None:
     whole = write(kind, tmp_path / f"whole{suffix}")
-    write_pairs(tmp_path / f"p{suffix}", kind, iter(zip(*ASKED[kind], strict=True)))
+    write_predictions(tmp_path / f"p{suffix}", kind, iter(zip(*ASKED[kind], strict=True)))
     assert (tmp_path / f"p{suffix}").read_bytes() == whole.read_bytes()
 
 
@@ -204,6 +204,6 @@ def test_an_error_on_the_way_leaves_the_file_as_it_was(suffix: str, tmp_path: Pa
     path = tmp_path / f"p{suffix}"
     path.write_text("before")
     with pytest.raises(DataError, match=r"x\.txt:7"):
-        write_pairs(path, "coreference", broken())
+        write_predictions(path, "coreference", broken())
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
     assert path.read_text() == "before"

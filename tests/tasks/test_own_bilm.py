@@ -51,8 +51,8 @@ def test_a_tuned_bilm_needs_no_original(tmp_path: Path, made: dict[str, Any]) ->
     for one, two in zip(model.predict(DEV), again.predict(DEV), strict=True):
         assert one.tags == two.tags
         np.testing.assert_array_equal(one.confidences, two.confidences)
-    assert again.sources.elmo is not None
-    assert again.sources.elmo.tokenizer.name == "whitespace"
+    assert again.store.elmo is not None
+    assert again.store.elmo.tokenizer.name == "whitespace"
     assert again.elmo_name == str(folder)
     again.save(tmp_path / "again.safetensors")
     assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
@@ -71,7 +71,7 @@ def test_a_bilm_that_is_given_beside_is_told_not_to_be_used(
     model = saved(path, Elmo(tiny_model()))
     with caplog.at_level(logging.WARNING):
         again = TaskModel.load(path, elmo=Elmo(tiny_model(seed=7)))
-    assert "tagger.safetensors: has a biLM of its own; the one that was given is not used" in caplog.text
+    assert "tagger.safetensors contains its own biLM; ignoring the given one" in caplog.text
     assert again.evaluate(DEV) == model.evaluate(DEV)
 
 
@@ -80,7 +80,7 @@ def test_files_of_another_version_are_refused_in_one_line(tmp_path: Path) -> Non
     saved(path, Elmo(tiny_model()))
     save_file(load_file(path), path, metadata={"elmo": json.dumps(about(path) | {"version": 1})})
     with pytest.raises(
-        FormatError, match=r"tagger\.safetensors: written by another version of elmo; train it"
+        FormatError, match=r"tagger\.safetensors: written by another version of elmo \(expected format version 3, found \d\); train it"
     ):
         TaskModel.load(path)
 
@@ -92,7 +92,7 @@ def test_a_bilm_that_is_not_whole_is_refused(tmp_path: Path) -> None:
     told = json.loads(tensors["bilm.description"].numpy().tobytes())
     large = {**told, "config": {**told["config"], "lstm": {**told["config"]["lstm"], "cell_width": 7}}}
     for text, message in (
-        (json.dumps(large), r"tagger\.safetensors: a task model whose biLM cannot be read: .*expected"),
+        (json.dumps(large), r"tagger\.safetensors: cannot read the biLM of this task model: .*expected"),
         (json.dumps({**told, "config": {}}), "a task model whose biLM cannot be read"),
         (json.dumps({}), "a task model that cannot be read"),
         (json.dumps({**told, "vocabulary": []}), "a task model that cannot be read"),
@@ -104,5 +104,5 @@ def test_a_bilm_that_is_not_whole_is_refused(tmp_path: Path) -> None:
             TaskModel.load(path)
         assert "\n" not in str(caught.value)
     save_file(tensors, path, metadata={"elmo": json.dumps(description | {"version": VERSION + 1})})
-    with pytest.raises(FormatError, match="written by another version of elmo; train it again"):
+    with pytest.raises(FormatError, match="written by another version of elmo \(expected format version 3, found \d\); train it again"):
         TaskModel.load(path)

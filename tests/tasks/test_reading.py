@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elmo import ConfigError, DataError
-from elmo.tasks.kinds.registry import KINDS, each_example, read_examples
+from elmo.tasks.kinds.registry import KINDS, iter_examples, read_examples
 
 _EMPTY = "\t" + 7 * "-\t"
 FILES = {
@@ -50,9 +50,9 @@ def test_every_kind_is_read_with_labels_and_without(tmp_path: Path, kind: str) -
 
 
 def test_an_option_that_a_kind_does_not_have_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="coreference is read without tags"):
+    with pytest.raises(ConfigError, match="the reader of coreference has no option 'tags'"):
         read_examples("coreference", [tmp_path], options={"tags": 2})
-    with pytest.raises(ConfigError, match="the kinds of tasks are tagging"):
+    with pytest.raises(ConfigError, match="kind of task: expected one of tagging"):
         read_examples("parsing", [tmp_path])
 
 
@@ -74,7 +74,7 @@ def test_a_file_is_read_no_further_than_its_examples_are_taken(
     tmp_path: Path, kind: str, name: str, text: str
 ) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")
-    found = each_example(kind, [tmp_path / name])
+    found = iter_examples(kind, [tmp_path / name])
     assert len(list(islice(found, 2))) == 2
     with pytest.raises(DataError, match=name):
         list(found)

@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def sources(folder: Path, **choice: object) -> FeatureStore:
+def store(folder: Path, **choice: object) -> FeatureStore:
     return FeatureStore(Features(**choice), Elmo.from_pretrained(folder), STATIC)  # pyright: ignore
 
 
@@ -46,7 +46,7 @@ def sources(folder: Path, **choice: object) -> FeatureStore:
     ],
 )
 def test_what_is_saved_predicts_the_same(folder: Path, tmp_path: Path, choice: dict[str, object]) -> None:
-    model = trained(sources(folder, **choice), options=SHORT, elmo_name=str(folder))
+    model = trained(store(folder, **choice), options=SHORT, elmo_name=str(folder))
     path = tmp_path / "tagger.safetensors"
     model.save(path)
     again = TaskModel.load(path)
@@ -59,22 +59,22 @@ def test_what_is_saved_predicts_the_same(folder: Path, tmp_path: Path, choice: d
 
 def test_equal_models_are_equal_files(folder: Path, tmp_path: Path) -> None:
     for name in ("one", "two"):
-        trained(sources(folder), options=SHORT, elmo_name=str(folder)).save(tmp_path / name)
+        trained(store(folder), options=SHORT, elmo_name=str(folder)).save(tmp_path / name)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
 def test_a_description_is_not_believed(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "tagger.safetensors"
-    model = trained(sources(folder), options=SHORT, elmo_name=str(folder))
+    model = trained(store(folder), options=SHORT, elmo_name=str(folder))
     model.save(path)
     tensors = load_file(path)
     about = {"format": "elmo task model", "version": VERSION, **model._description()}
     task = {**about["task"], "options": {**about["task"]["options"], "hidden_width": 10**7}}
     deep = {**about["task"], "options": {**about["task"]["options"], "n_layers": 10**6}}
     for change, message in (
-        ({"epochs": 3}, "cannot be read"),
-        ({"epochs": [{"x": 1}]}, "cannot be read"),
-        ({"reading": [1]}, "cannot be read"),
+        ({"epochs": 3}, "cannot read this task model"),
+        ({"epochs": [{"x": 1}]}, "cannot read this task model"),
+        ({"reading": [1]}, "cannot read this task model"),
         (
             {"task": task},
             r"head\.lstm\.layers\.0\.ahead\.weight_ih_l0 of shape \(32, \d+\), expected \(40000000",
@@ -94,12 +94,12 @@ def test_vectors_beyond_half_precision_are_kept_whole(folder: Path, tmp_path: Pa
     )
     model.save(tmp_path / "tagger.safetensors")
     again = TaskModel.load(tmp_path / "tagger.safetensors")
-    assert again.sources.static is not None
-    np.testing.assert_array_equal(again.sources.static.vectors, large.vectors)
+    assert again.store.static is not None
+    np.testing.assert_array_equal(again.store.static.vectors, large.vectors)
 
 
 def test_a_fine_tuned_bilm_goes_with_the_file(folder: Path, tmp_path: Path) -> None:
-    model = trained(sources(folder, is_bilm_tuned=True), options=SHORT, elmo_name=str(folder))
+    model = trained(store(folder, is_bilm_tuned=True), options=SHORT, elmo_name=str(folder))
     before = Elmo.from_pretrained(folder).bilm.state_dict()
     tuned = model.network.words.bilm
     assert tuned is not None
@@ -113,26 +113,26 @@ def test_a_fine_tuned_bilm_goes_with_the_file(folder: Path, tmp_path: Path) -> N
 
 def test_another_bilm_than_it_was_learned_with_is_refused(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "tagger.safetensors"
-    trained(sources(folder), options=SHORT, elmo_name=str(folder)).save(path)
-    with pytest.raises(ConfigError, match=r"learned with the biLM [0-9a-f]{12}…, but .* is [0-9a-f]{12}…"):
+    trained(store(folder), options=SHORT, elmo_name=str(folder)).save(path)
+    with pytest.raises(ConfigError, match=r"trained with the biLM .* \([0-9a-f]{12}…\), found another one \([0-9a-f]{12}…\)"):
         TaskModel.load(path, elmo=Elmo(tiny_model(seed=7)))
 
 
 def test_files_that_are_no_task_models_are_refused(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "tagger.safetensors"
-    trained(sources(folder), options=SHORT, elmo_name=str(folder)).save(path)
+    trained(store(folder), options=SHORT, elmo_name=str(folder)).save(path)
     raw = path.read_bytes()
     with pytest.raises(FormatError, match="nothing"):
         TaskModel.load(tmp_path / "nothing.safetensors")
     path.write_bytes(raw[: len(raw) // 2])
-    with pytest.raises(FormatError, match="no task model, or a damaged one"):
+    with pytest.raises(FormatError, match="not a task model, or damaged"):
         TaskModel.load(path)
     save_file({"x": torch.zeros(1)}, path)
     with pytest.raises(FormatError, match="expected a task model, as elmo task train writes them"):
         TaskModel.load(path)
     about = {"format": "elmo task model", "version": VERSION, "kind": "tagging"}
     save_file({"x": torch.zeros(1)}, path, metadata={"elmo": json.dumps(about)})
-    with pytest.raises(FormatError, match="a task model that cannot be read"):
+    with pytest.raises(FormatError, match="a task model that cannot read this task model"):
         TaskModel.load(path)
     path.write_bytes(raw)
     tensors = load_file(path)

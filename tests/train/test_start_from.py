@@ -13,9 +13,9 @@ import torch
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
 from elmo.errors import ConfigError
 from elmo.formats import bilm_hdf5, native
-from elmo.formats.loading import load
+from elmo.formats.pretrained import load
 from elmo.formats.pretrained import Pretrained
-from elmo.predict.perplexity import perplexity as perplexity_of_model
+from elmo.predict.evaluate import perplexity as perplexity_of_model
 from elmo.text.ids import Vocabulary
 from elmo.train.build_corpus import build
 from elmo.train.corpus import Corpus

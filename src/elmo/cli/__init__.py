@@ -1,4 +1,14 @@
-"""Arguments in, an exit code out: the command ``elmo``, and what becomes of all that goes wrong in it."""
+"""The command ``elmo``.
+
+- ``app``: the list of commands and the global options.
+- one file per command: it parses the arguments, calls one library function and prints the result.
+- ``generate``: options of a command from the signature of a library function.
+- ``options``: options that several commands share.
+- ``console``: errors, log and progress on stderr.
+- ``results``: files and tables of results.
+
+This file runs a command and turns every error into one line and an exit code.
+"""
 
 from __future__ import annotations
 
@@ -9,127 +19,121 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, cast
 
-from elmo.cli.report import Report
+from elmo.cli.console import Console
 from elmo.errors import ElmoError
 
-REFUSED, MISUSED, UNEXPECTED, INTERRUPTED, PIPE_CLOSED = 1, 2, 70, 130, 141
+FAILED, MISUSED, UNEXPECTED, INTERRUPTED, PIPE_CLOSED = 1, 2, 70, 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Run one command and return its exit code.
 
-    0: done; 1: refused, with the reason in one line on stderr; 2: wrong usage; 70: a mistake of ours;
-    130: Ctrl-C; 141: whoever read our output has gone.
+    0: success; 1: an error, with its reason in one line on stderr; 2: wrong usage; 70: a bug in elmo;
+    130: Ctrl-C; 141: the reader of the output has closed the pipe.
     """
-    report = Report()
-    with report.logging():
+    console = Console()
+    with console.handle_logging():
         try:
             try:
-                return _run(sys.argv[1:] if argv is None else argv, report)
+                return _run(sys.argv[1:] if argv is None else argv, console)
             finally:
                 if not sys.stdout.closed:
-                    sys.stdout.flush()  # a full disk shows here at the latest
-        except BaseException as error:  # every way out is told apart, and has its code
-            return _exit_code(error, report)
+                    sys.stdout.flush()  # raises the error of a full disk
+        except BaseException as error:
+            return _handle_error(error, console)
 
 
-def _run(argv: Sequence[str], report: Report) -> int:
+def _run(argv: Sequence[str], console: Console) -> int:
     import typer
     from typer.main import get_command
 
-    from elmo.cli.app import app, globals_first
+    from elmo.cli.app import app, move_global_options
 
-    command: Any = get_command(app)
+    group: Any = get_command(app)
     match list(argv):
-        case [name, "--help" | "-h"] if name in command.commands:
-            # As click would, but without reading the options before it: that makes typer import pydantic,
-            # which takes longer than all the rest.
-            names = ["--help", "-h"]
-            outer = typer.Context(command, info_name="elmo", help_option_names=names)
-            named = command.commands[name]
-            context = typer.Context(named, info_name=name, parent=outer)
-            print(named.get_help(context))
+        case [name, "--help" | "-h"] if name in group.commands:
+            # The help as click prints it, but without parsing the arguments: that would make typer import
+            # pydantic, which takes longer than everything else.
+            parent = typer.Context(group, info_name="elmo", help_option_names=["--help", "-h"])
+            command = group.commands[name]
+            print(command.get_help(typer.Context(command, info_name=name, parent=parent)))
             return 0
-    # click's own classes, or those of the copy inside newer typer
+    # the class of click, or of its copy inside newer versions of typer
     usage_error = cast("type[Exception]", typer.BadParameter.__mro__[1])
     try:
-        with command.make_context("elmo", globals_first(argv) or ["--help"], obj=report) as context:
-            command.invoke(context)
+        with group.make_context("elmo", move_global_options(argv) or ["--help"], obj=console) as context:
+            group.invoke(context)
     except typer.Exit as error:
         return error.exit_code
     except usage_error as error:
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "elmo"
-        _say_plainly(error)
+        _simplify_message(error)
         message = " ".join(getattr(error, "format_message", error.__str__)().split())
-        report.error(f"{message} (see: {path} --help)", kind="UsageError", code=MISUSED)
+        console.print_error(f"{message} (see: {path} --help)", kind="UsageError", code=MISUSED)
         return MISUSED
     return 0
 
 
-def _say_plainly(error: Any) -> None:
-    """Put what typer took over from pydantic's error into our words, where they are fewer."""
-    found = getattr(error.__cause__, "errors", list)()
-    if not found:
+def _simplify_message(error: Any) -> None:
+    """Replace the messages of pydantic by shorter ones."""
+    details = getattr(error.__cause__, "errors", list)()
+    if not details:
         return
-    first: dict[str, Any] = found[0]
-    limits, given = first.get("ctx", {}), f"found {str(first['input'])[:40]!r}"
-    match first["type"]:
+    detail: dict[str, Any] = details[0]
+    limits, found = detail.get("ctx", {}), f"found {str(detail['input'])[:40]!r}"
+    match detail["type"]:
         case "int_parsing" | "int_from_float":
-            error.message = f"expected a whole number, {given}"
+            error.message = f"expected a whole number, {found}"
         case "float_parsing":
-            error.message = f"expected a number, {given}"
+            error.message = f"expected a number, {found}"
         case "greater_than_equal":
-            error.message = f"expected at least {limits['ge']}, {given}"
+            error.message = f"expected at least {limits['ge']}, {found}"
         case "less_than_equal":
-            error.message = f"expected at most {limits['le']}, {given}"
+            error.message = f"expected at most {limits['le']}, {found}"
         case _:
             error.message = error.message.removeprefix("Value error, ")
 
 
-def _exit_code(error: BaseException, report: Report) -> int:
-    """Say what went wrong, in one line."""
-    causes = (error, error.__cause__)
+def _handle_error(error: BaseException, console: Console) -> int:
+    """Print an error in one line and return the exit code."""
     if isinstance(error, KeyboardInterrupt):
-        report.interrupted(kind="Interrupted", code=INTERRUPTED)
+        console.print_interrupt(kind="Interrupted", code=INTERRUPTED)
         return INTERRUPTED
-    if any(isinstance(cause, BrokenPipeError) for cause in causes):
-        _forget_stdout()
+    if any(isinstance(cause, BrokenPipeError) for cause in (error, error.__cause__)):
+        _discard_stdout()
         return PIPE_CLOSED
+    if isinstance(error, SystemExit):
+        raise error
+    code, trace = FAILED, None
     if isinstance(error, ElmoError):
         message = str(error)
     elif isinstance(error, OSError):
-        _forget_stdout()
-        names = [
-            os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)
-        ]
-        if (
-            not names and error.errno == errno.ENOSPC
-        ):  # of all that we write, only prints do not name their file
+        _discard_stdout()
+        paths = (error.filename, error.filename2)
+        names = [os.fsdecode(path) for path in paths if isinstance(path, str | bytes)]
+        if not names and error.errno == errno.ENOSPC:  # only errors of print have no file name
             names = ["stdout"]
         message = ": ".join([*names, error.strerror or str(error) or type(error).__name__])
     elif isinstance(error, MemoryError) or _is_out_of_memory(error):
-        message = "out of memory; a smaller --batch-size, shorter sentences or a smaller model need less"
-    elif isinstance(error, SystemExit):
-        raise error
+        message = "out of memory; use a smaller --batch-size, shorter sentences or a smaller model"
     else:
-        trace = "".join(traceback.format_exception(error)) if report.is_verbose else None
+        code = UNEXPECTED
+        trace = "".join(traceback.format_exception(error)) if console.is_verbose else None
         hint = "" if trace else "; run again with --verbose for the traceback, and please report it"
         message = f"unexpected {type(error).__name__}: {error}{hint}"
-        report.error(message, kind=type(error).__name__, code=UNEXPECTED, trace=trace)
-        return UNEXPECTED
-    report.error(message, kind=type(error).__name__, code=REFUSED)
-    return REFUSED
+    console.print_error(message, kind=type(error).__name__, code=code, trace=trace)
+    return code
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Torch has no MemoryError of its own on the CPU: it says so in a RuntimeError."""
+    """Whether torch has no memory; on the CPU it raises a plain ``RuntimeError``."""
     text = str(error)
     return isinstance(error, RuntimeError) and ("allocate memory" in text or "out of memory" in text)
 
 
-def _forget_stdout() -> None:
-    """Let what cannot be written go: the interpreter would try again as it ends, and complain."""
+def _discard_stdout() -> None:
+    """Drop output that cannot be written, so that the interpreter does not try again when it exits."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):

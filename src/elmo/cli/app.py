@@ -1,4 +1,4 @@
-"""The commands, gathered into one with its global options."""
+"""The command ``elmo``: its commands and its global options."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from elmo import __version__
 from elmo.cli import (
@@ -35,22 +35,42 @@ from elmo.cli import (
 from elmo.cli.options import examples
 
 
-class _Group(TyperGroup):
-    """A command whose help lists its commands by panel, in plain text: rich would double the time of it."""
+class _PanelGroup(TyperGroup):
+    """Lists the commands in panels, as plain text; rich would double the time of ``--help``."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {}
         for name in self.list_commands(ctx):
-            found: Any = self.get_command(ctx, name)
-            panels.setdefault(found.rich_help_panel, []).append((name, found.get_short_help_str(limit=90)))
-        for panel, rows in panels.items():
-            with formatter.section(panel):
+            command: Any = self.get_command(ctx, name)
+            row = (name, command.get_short_help_str(limit=90))
+            panels.setdefault(command.rich_help_panel or "Commands", []).append(row)
+        _write_panels(panels, formatter)
+
+
+class _PanelCommand(TyperCommand):
+    """Lists the options in panels, as plain text."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            row = parameter.get_help_record(ctx)
+            if row is not None:
+                is_argument = parameter.param_type_name == "argument"
+                panel = getattr(parameter, "rich_help_panel", None)
+                panels.setdefault(panel or ("Arguments" if is_argument else "Options"), []).append(row)
+        _write_panels(panels, formatter)
+
+
+def _write_panels(panels: dict[str, list[tuple[str, str]]], formatter: Any) -> None:
+    for title, rows in panels.items():
+        if rows:
+            with formatter.section(title):
                 formatter.write_dl(rows)
 
 
 app = typer.Typer(
     name="elmo",
-    cls=_Group,
+    cls=_PanelGroup,
     epilog=examples(
         "elmo embed corpus.txt --out vectors.h5",
         "elmo compare bank 'the bank of the river' 'the bank has money'",
@@ -61,79 +81,69 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 
-for panel, name, module in (
-    ("Embed", "embed", embed),
-    ("Embed", "compare", compare),
-    ("Embed", "demo", demo),
-    ("Embed", "info", info),
-    ("Embed", "convert", convert),
-    ("Embed", "warm", warm),
-    ("Embed", "sharpen", sharpen),
-    ("Train", "train", train),
-    ("Train", "perplexity", perplexity),
-    ("Train", "curves", curves),
-    ("Words", "index", index),
-    ("Words", "neighbors", neighbors),
-    ("Words", "substitutes", substitutes),
-    ("Words", "senses", senses),
-    ("Words", "change", change),
-    ("Words", "wsd", wsd),
-    ("Words", "probe", probe),
-    ("Words", "similarity", similarity),
-    ("Words", "score", score),
-    ("Tasks", "evidence", evidence),
-):
-    app.command(name, rich_help_panel=panel, epilog=module.EXAMPLES)(module.command)
+_PANELS = {
+    "Embed": (embed, compare, demo, info, convert, warm, sharpen),
+    "Train": (train, perplexity, curves),
+    "Words": (index, neighbors, substitutes, senses, change, wsd, probe, similarity, score),
+    "Tasks": (evidence,),
+}
+for panel, modules in _PANELS.items():
+    for module in modules:
+        name = module.__name__.rpartition(".")[2]
+        app.command(name, cls=_PanelCommand, rich_help_panel=panel, epilog=module.EXAMPLES)(module.command)
 app.add_typer(task.app, name="task", rich_help_panel="Tasks")
+for subcommand in task.app.registered_commands:
+    subcommand.cls = _PanelCommand
 
 
-def _version(is_asked: bool) -> None:
-    if is_asked:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         print(f"elmo {__version__}")
         raise typer.Exit
 
 
-def _log_format(context: typer.Context, value: str) -> str:
+def _set_log_format(context: typer.Context, value: str) -> str:
     context.obj.is_json = value == "json"
     return value
 
 
 @app.callback()
-def options(
+def set_global_options(
     context: typer.Context,
     *,
     log_format: Annotated[
         Literal["text", "json"],
-        # called as it is parsed, so that a mistake later in the line is already told as JSON
+        # the callback runs at once, so that errors in later arguments are already printed as JSON
         typer.Option(
-            help="Errors, log and progress on stderr as text or as JSON lines.",
-            callback=_log_format,
+            help="Format of errors, log and progress on stderr.",
+            callback=_set_log_format,
             is_eager=True,
         ),
     ] = "text",
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show all that is logged, and tracebacks.")
+        bool, typer.Option("--verbose", "-v", help="Show all log records and tracebacks.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show errors only; no progress.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+        bool,
+        typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
-    """ELMo: a vector for every word that depends on its whole sentence.
+    """ELMo: word vectors that depend on the whole sentence.
 
-    The options below may stand before or after a command's name.
+    The options below may be placed before or after the name of a command.
     """
-    del log_format, version  # done by their callbacks
+    del log_format, version  # their callbacks have handled them
     if verbose and quiet:
         raise typer.BadParameter("--verbose and --quiet contradict each other", ctx=context)
     if verbose:
-        context.obj.be_verbose()
+        context.obj.set_verbose()
     if quiet:
-        context.obj.be_quiet()
+        context.obj.set_quiet()
 
 
-def globals_first(argv: Sequence[str]) -> list[str]:
-    """The arguments with the global options moved before the command's name, where typer looks for them."""
+def move_global_options(argv: Sequence[str]) -> list[str]:
+    """Move the global options before the name of the command, where typer expects them."""
     first: list[str] = []
     rest: list[str] = []
     arguments = iter(argv)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from elmo.cli.console import UsageProgress, logger, track_sentences, warn_about_bytes
 from elmo.cli.options import (
     AsJson,
     AsWritten,
@@ -17,7 +18,6 @@ from elmo.cli.options import (
     Errors,
     InputFormat,
     Model,
-    NowAndThen,
     OneVector,
     Picture,
     ResultFile,
@@ -25,17 +25,12 @@ from elmo.cli.options import (
     Start,
     Tokenizer,
     Words,
-    check_result_file,
     examples,
-    hint_of_tokens,
-    layer_choice,
-    sentence_line,
-    tell_of_bytes,
-    told,
-    word_list,
-    write_results,
+    parse_layers,
+    parse_words,
 )
-from elmo.cli.report import logger, one_line
+from elmo.cli.results import check_result_file, format_usage, hint_about_tokenizer, write_results
+from elmo.text.display import one_line
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
@@ -122,10 +117,10 @@ def command(
 
     check_result_file(out)
     if picture:
-        from elmo.plots.figure import check
+        from elmo.plots.figure import check_picture
 
-        check(picture)
-    chosen = word_list(words)
+        check_picture(picture)
+    chosen = parse_words(words)
     given = inputs or []
     _check_inputs(context, given, uses, has_words=chosen is not None)
     found_uses = None if uses is None else read_uses(uses)
@@ -133,11 +128,11 @@ def command(
         expand_paths([one])  # typos are told before a large model is loaded
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     options: dict[str, Any] = {
-        "words": chosen, "min_count": min_count, "layers": layer_choice(layers), "start": start, "seed": seed,
+        "words": chosen, "min_count": min_count, "layers": parse_layers(layers), "start": start, "seed": seed,
         "measure": measure, "permutations": permutations, "n_examples": n_examples,
         "is_as_written": as_written, "by": by,
         "keep_usages": chosen is not None and len(chosen) == 1,  # for the picture of one word
-        "on_progress": NowAndThen("embedding", is_quiet=context.obj.is_quiet),
+        "on_progress": UsageProgress("embedding", is_quiet=context.obj.is_quiet),
     }  # fmt: skip
     if found_uses is not None:
         periods = sort_periods({period for by_period in found_uses.values() for period in by_period})
@@ -147,9 +142,9 @@ def command(
         reading = {"input_format": input_format, "split": split, "errors": errors, "tally": tally}
         corpora = _corpora(context, elmo, given, reading)
         changes = change_in_corpora(elmo, corpora, limit=limit, max_words=max_words, skip=skip, **options)
-        tell_of_bytes(tally)
+        warn_about_bytes(tally)
     for one in changes.left_out:
-        hint = "" if uses or input_format != "text" else hint_of_tokens(elmo.tokenizer, one.word)
+        hint = "" if uses or input_format != "text" else hint_about_tokenizer(elmo.tokenizer, one.word)
         logger.warning("%s: left out: %s%s", one.word, one.reason, hint)
     if not changes.words:
         raise DataError("no word has enough usages in each period; give more text, or a smaller --min-count")
@@ -180,7 +175,7 @@ def _corpora(
     context: typer.Context, elmo: Elmo, given: list[str], reading: dict[str, Any]
 ) -> dict[str, Callable[[], Iterable[Sentence]]]:
     """How to read each text, by the name of its period."""
-    from elmo.cli.report import shown
+    from elmo.cli.console import show_progress
     from elmo.text.reader import read_sentences
 
     stems = [Path(path).name.partition(".")[0] or path for path in given]
@@ -188,8 +183,8 @@ def _corpora(
 
     def reader(path: str) -> Callable[[], Iterable[Sentence]]:
         def read() -> Iterable[Sentence]:
-            with shown(context.obj, n_sentences=None, is_stdout_free=True) as show:
-                yield from told(read_sentences([path], tokenizer=elmo.tokenizer, **reading), show)
+            with show_progress(context.obj, n_sentences=None, is_stdout_free=True) as show:
+                yield from track_sentences(read_sentences([path], tokenizer=elmo.tokenizer, **reading), show)
 
         return read
 
@@ -225,7 +220,7 @@ def _lines(changes: Changes, top: int) -> list[str]:
         step = word.whole
         if step.appeared or step.went:
             lines += ["", one_line(f"{word.word}: uses most typical of {last}")]
-            lines += [f"  + {sentence_line(usage)}" for usage in step.appeared]
+            lines += [f"  + {format_usage(usage)}" for usage in step.appeared]
             lines.append(one_line(f"{word.word}: uses most typical of {first}"))
-            lines += [f"  - {sentence_line(usage)}" for usage in step.went]
+            lines += [f"  - {format_usage(usage)}" for usage in step.went]
     return lines

@@ -1,28 +1,18 @@
-"""``elmo compare``: one word in several sentences in, its similarities in each layer out."""
+"""``elmo compare``: compare a word across sentences."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elmo.cli.options import (
-    AsJson,
-    Device,
-    Layers,
-    Model,
-    Start,
-    Tokenizer,
-    examples,
-    layer_choice,
-    tell_of_script,
-)
-from elmo.cli.report import logger, one_line
+from elmo.cli.console import logger, warn_about_script
+from elmo.cli.options import AsJson, Device, Layers, Model, Picture, Start, Tokenizer, examples, parse_layers
+from elmo.text.display import one_line
 
 if TYPE_CHECKING:
-    from elmo.embed.compare import Comparison
+    from elmo.embed.comparison import Comparison
 
 EXAMPLES = examples(
     "elmo compare bank 'the bank of the river' 'the bank has money'",
@@ -41,48 +31,43 @@ def command(
         list[str],
         typer.Argument(
             metavar="SENTENCE",
-            help="Two or more; the word's first place counts, or the one marked like [[this]].",
+            help="Two or more sentences with the word; mark an occurrence like [[this]] to select it.",
             show_default=False,
         ),
     ],
     *,
     model: Model = None,
     layers: Layers = "all",
-    picture: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.png", help="Draw the matrices, too (.png, .pdf or .svg).", show_default=False
-        ),
-    ] = None,
+    picture: Picture = None,
     as_json: AsJson = False,
     tokenizer: Tokenizer = None,
     start: Start = "zero",
     device: Device = "cpu",
 ) -> None:
     """Compare a word in two or more sentences: a similarity matrix per layer."""
-    from elmo.embed.compare import compare
+    from elmo.embed.comparison import compare
     from elmo.embed.elmo import Elmo
 
     if picture:
-        from elmo.plots.figure import check
+        from elmo.plots.figure import check_picture
 
-        check(picture)
+        check_picture(picture)
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
-    tell_of_script(elmo.tokenizer, sentences)
-    found = compare(elmo, word, sentences, layers=layer_choice(layers), start=start)
+    warn_about_script(elmo.tokenizer, sentences)
+    comparison = compare(elmo, word, sentences, layers=parse_layers(layers), start=start)
     if as_json:
-        print(json.dumps(found.to_json()))
+        print(json.dumps(comparison.to_json()))
     else:
-        print("\n".join(_lines(found)))
+        print("\n".join(_format_lines(comparison)))
     if picture:
-        from elmo.plots.compare import draw
+        from elmo.plots.compare import draw_comparison
 
-        draw(found, picture)
+        draw_comparison(comparison, picture)
         logger.info("%s: written", picture)
 
 
-def _lines(comparison: Comparison) -> list[str]:
-    """The sentences, then a table per layer."""
+def _format_lines(comparison: Comparison) -> list[str]:
+    """Format the sentences, then a table per layer."""
     labels = [f"S{k}" for k in range(1, len(comparison.uses) + 1)]
     size = max(map(len, labels))
     lines = []

@@ -1,14 +1,15 @@
-"""``elmo convert``: a model of any published format in, a folder of another out."""
+"""``elmo convert``: convert a model between file formats."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 
+from elmo.cli.generate import options_from
 from elmo.cli.options import ModelArgument, examples
-from elmo.cli.report import logger
+from elmo.cli.console import logger
 
 EXAMPLES = examples(
     "elmo convert en half --dtype float16",
@@ -16,19 +17,14 @@ EXAMPLES = examples(
 )
 
 
+@options_from("elmo.formats.pretrained:convert")
 def command(
     model: ModelArgument,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder.", show_default=False)],
-    to: Annotated[
-        Literal["native", "hdf5"],
-        typer.Option(help="elmo's own format, or what AllenNLP and bilm-tf read."),
-    ] = "native",
-    dtype: Annotated[
-        Literal["float32", "float16", "bfloat16"], typer.Option(help="Precision of the weights in the file.")
-    ] = "float32",
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to create.", show_default=False)],
+    **options: Any,
 ) -> None:
-    """Write a model of any published format in elmo's own, or in AllenNLP's."""
-    from elmo.formats.loading import convert
+    """Convert a model of any published format to elmo's own format, or to AllenNLP's."""
+    from elmo.formats import convert
 
-    convert(model, out, to=to, dtype=dtype)
+    convert(model, out, **options)
     logger.info("%s: written", out)

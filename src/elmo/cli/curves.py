@@ -1,19 +1,21 @@
-"""``elmo curves``: training runs in, a picture of them and a table of their figures out."""
+"""``elmo curves``: plot training runs, and print a table of their results."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from elmo.cli.console import logger
+from elmo.cli.generate import options_from
 from elmo.cli.options import AsJson, examples
-from elmo.cli.report import logger, one_line
+from elmo.text.display import one_line
 
 if TYPE_CHECKING:
-    from elmo.plots.training import Figures
+    from elmo.plots.training import RunSummary
 
 EXAMPLES = examples(
     "elmo curves first",
@@ -22,67 +24,58 @@ EXAMPLES = examples(
 )
 
 
+@options_from("elmo.plots.training:draw_curves", minimums={"smooth": 1})
 def command(
     runs: Annotated[
         list[Path],
         typer.Argument(
             metavar="RUN",
-            help="Folders MODEL.training, models beside theirs, or files log.jsonl.",
+            help="Folders MODEL.training, models next to them, or log.jsonl files.",
             show_default=False,
         ),
     ],
     *,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="A .png, .pdf or .svg file.")] = Path(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Picture to write: .png, .pdf or .svg.")] = Path(
         "curves.png"
     ),
-    against: Annotated[
-        Literal["tokens", "hours", "steps"], typer.Option(help="What runs from left to right.")
-    ] = "tokens",
-    smooth: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Reports that a point of the loss is a mean of.",
-            show_default="a fiftieth of them",
-        ),
-    ] = None,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
-    """Draw training loss and held-out perplexity of one or more runs, finished or not."""
-    from elmo.plots.figure import check
-    from elmo.plots.training import draw_curves, figures, with_entries
+    """Plot training loss and held-out perplexity of one or more runs, finished or not."""
+    from elmo.plots.figure import check_picture
+    from elmo.plots.training import draw_curves, read_nonempty, summarize
 
-    check(out)
-    found = with_entries(runs)
-    draw_curves(found, out, against=against, smooth=smooth)
-    stand = [figures(run, smooth) for run in found]
+    check_picture(out)
+    logs = read_nonempty(runs)
+    draw_curves(logs, out, **options)
+    summaries = [summarize(run, options["smooth"]) for run in logs]
     if as_json:
-        print(json.dumps([asdict(one) for one in stand]))
+        print(json.dumps([asdict(summary) for summary in summaries]))
     else:
-        print("\n".join(_lines(stand)))
+        print("\n".join(_format_table(summaries)))
     logger.info("%s: written", out)
 
 
-def _lines(stand: list[Figures]) -> list[str]:
-    """A table: a line for each run, names on the left, numbers below one another."""
-    from elmo.plots.training import perplexity_text, short_count
+def _format_table(summaries: list[RunSummary]) -> list[str]:
+    """Format one line per run, names on the left, numbers aligned on the right."""
+    from elmo.plots.training import format_perplexity, format_short
     from elmo.text.display import text_width
 
-    def told(value: float | None) -> str:
-        return "-" if value is None else perplexity_text(value)
+    def cell(value: float | None) -> str:
+        return "-" if value is None else format_perplexity(value)
 
     rows = [["run", "step", "tokens", "epoch", "loss", "forward", "backward", "best", "at step"]]
-    for one in stand:
-        steps = f"{one.step:,}" + (f" of {one.n_windows:,}" if one.n_windows else "")
-        loss = "-" if one.loss is None else f"{one.loss:.3f}"
-        best = one.best
-        where = [one_line(one.run), steps, short_count(one.tokens), str(one.epoch)]
-        last = [loss, told(one.heldout_forward), told(one.heldout_backward)]
-        rows.append([*where, *last, told(best.heldout if best else None), f"{best.step:,}" if best else "-"])
-    sizes = [max(map(text_width, column)) for column in zip(*rows, strict=True)]
+    for run in summaries:
+        steps = f"{run.step:,}" + (f" of {run.n_steps:,}" if run.n_steps else "")
+        loss = "-" if run.loss is None else f"{run.loss:.3f}"
+        best, best_step = (run.best.heldout, f"{run.best.step:,}") if run.best else (None, "-")
+        rows.append(
+            [one_line(run.run), steps, format_short(run.tokens), str(run.epoch), loss]
+            + [cell(run.heldout_forward), cell(run.heldout_backward), cell(best), best_step]
+        )
+    widths = [max(map(text_width, column)) for column in zip(*rows, strict=True)]
     lines = []
-    for first, *rest in rows:
-        numbers = [cell.rjust(size) for cell, size in zip(rest, sizes[1:], strict=True)]
-        lines.append("  ".join([first + " " * (sizes[0] - text_width(first)), *numbers]))
+    for name, *numbers in rows:
+        aligned = [number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True)]
+        lines.append("  ".join([name + " " * (widths[0] - text_width(name)), *aligned]))
     return lines

@@ -1,25 +1,23 @@
-"""``elmo demo``: the bundled models show that a word's vector follows its sentence."""
+"""``elmo demo``: show that the vector of a word depends on its sentence."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from elmo.cli.options import Model, examples
-from elmo.cli.report import logger, one_line
+from elmo.cli.console import logger
+from elmo.cli.options import Model, Picture, examples
+from elmo.text.display import one_line
 
 if TYPE_CHECKING:
-    from elmo.embed.compare import Comparison
+    from elmo.embed.comparison import Comparison
 
 EXAMPLES = examples("elmo demo", "elmo demo --model path/to/model --picture words.png")
 
 
 @dataclass(frozen=True)
-class Word:
-    """A word of two senses: two sentences of the one, then two of the other."""
+class DemoWord:
+    """A word with two senses: two sentences with the first sense, then two with the second."""
 
     model: str
     word: str
@@ -28,7 +26,7 @@ class Word:
 
 
 WORDS = (
-    Word(
+    DemoWord(
         "en", "bank", ("money", "river"),
         (
             "The bank lent the company two million dollars.",
@@ -37,8 +35,8 @@ WORDS = (
             "The village lies on the north bank of the stream.",
         ),
     ),
-    Word(
-        "en", "play", ("theatre", "game"),
+    DemoWord(
+        "en", "play", ("theater", "game"),
         (
             "Shakespeare wrote the play in London.",
             "The actors in the play were very good.",
@@ -46,68 +44,60 @@ WORDS = (
             "They play football every Sunday.",
         ),
     ),
-    Word(
+    DemoWord(
         "zh", "苹果", ("公司", "水果"),
         ("苹果发布了新款手机。", "苹果的股票价格上涨了。", "他每天吃一个苹果。", "桌上有苹果和香蕉。"),
     ),
 )  # fmt: skip
 
 
-def command(
-    *,
-    model: Model = None,
-    picture: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.png", help="Draw all words, too (.png, .pdf or .svg).", show_default=False
-        ),
-    ] = None,
-) -> None:
-    """Show what this is about: ambiguous words in sentences, a table each.
+def command(*, model: Model = None, picture: Picture = None) -> None:
+    """Show ambiguous words in sentences, with a similarity table each.
 
-    English words by --model; without it, words of each language that a model is bundled for.
+    With --model, only the English words; otherwise the words of every bundled model.
     """
     if picture:
-        from elmo.plots.figure import check
+        from elmo.plots.figure import check_picture
 
-        check(picture)
-    found = _compared(model)
-    tables = [_lines(word, comparison, 1 + 4 * k) for k, (word, comparison) in enumerate(found)]
+        check_picture(picture)
+    results = _compare_words(model)
+    tables = [_format_table(word, comparison, 1 + 4 * k) for k, (word, comparison) in enumerate(results)]
     print("\n\n".join("\n".join(lines) for lines in tables))
     if picture:
         from elmo.plots.compare import draw_words
 
-        draw_words([comparison for _, comparison in found], picture)
+        draw_words([comparison for _, comparison in results], picture)
         logger.info("%s: written", picture)
 
 
-def _compared(model: str | None) -> list[tuple[Word, Comparison]]:
+def _compare_words(model: str | None) -> list[tuple[DemoWord, Comparison]]:
     from elmo import models
-    from elmo.embed.compare import compare
+    from elmo.embed.comparison import compare
     from elmo.embed.elmo import Elmo
     from elmo.errors import MissingExtraError
 
     if model is None:
-        models.folder()  # an installation without any says what to give instead
-    there = models.names() if model is None else (models.DEFAULT,)
-    wanted = [word for word in WORDS if word.model in there]
+        models.folder()  # raises if no model is bundled
+    languages = models.names() if model is None else (models.DEFAULT,)
     loaded: dict[str, Elmo] = {}
-    found: list[tuple[Word, Comparison]] = []
-    for word in wanted:
+    results: list[tuple[DemoWord, Comparison]] = []
+    for word in WORDS:
+        if word.model not in languages:
+            continue
         try:
             if word.model not in loaded:
                 loaded[word.model] = Elmo.from_pretrained(model or models.folder(word.model))
         except MissingExtraError as error:
-            if word.model != "zh":  # which is an extra
+            if word.model != "zh":  # the Chinese tokenizer is an extra
                 raise
-            logger.warning("%s is left out: %s", word.word, error)
+            logger.warning("%s is skipped: %s", word.word, error)
             continue
-        found.append((word, compare(loaded[word.model], word.word, word.sentences)))
-    return found
+        results.append((word, compare(loaded[word.model], word.word, word.sentences)))
+    return results
 
 
-def _lines(word: Word, comparison: Comparison, first: int) -> list[str]:
-    """The sentences, counted from ``first`` as in the picture, the layers' average, and what it says."""
+def _format_table(word: DemoWord, comparison: Comparison, first: int) -> list[str]:
+    """Format the sentences, numbered from ``first`` as in the picture, and their average similarities."""
     a, b, c, d = numbers = range(first, first + 4)
     lines = [f"{word.word}: {word.senses[0]} ({a}, {b}) and {word.senses[1]} ({c}, {d})", ""]
     for number, use in zip(numbers, comparison.uses, strict=True):
@@ -118,5 +108,5 @@ def _lines(word: Word, comparison: Comparison, first: int) -> list[str]:
         lines.append(f" {number:2}  " + "".join(f"{value:8.2f}" for value in row))
     same = (matrix[0, 1] + matrix[2, 3]) / 2
     other = float(matrix[:2, 2:].mean())
-    verdict = "" if same > other else ": this model does not tell the senses apart"
-    return [*lines, "", f"  alike in the same sense {same:.2f}, in the other {other:.2f}{verdict}"]
+    note = "" if same > other else ": this model does not separate the senses"
+    return [*lines, "", f"  similarity within a sense {same:.2f}, between senses {other:.2f}{note}"]

@@ -1,4 +1,4 @@
-"""``elmo evidence``: a plan of tasks in, the paper's tables and figures on the user's own data out."""
+"""``elmo evidence``: repeat the comparisons of the paper on your own data."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from elmo.cli.console import logger
 from elmo.cli.options import MODEL_HELP, AsJson, examples
-from elmo.cli.report import logger, one_line
+from elmo.text.display import one_line
 
 if TYPE_CHECKING:
     from elmo.evidence.collect import RunReport
@@ -22,110 +23,122 @@ EXAMPLES = examples(
 _CONDITIONS = {
     "baseline": "baseline",
     "input": "ELMo at the input",
-    "top_only": "the last layer only",
+    "top_only": "last layer only",
     "lambda_1": "ELMo with λ=1",
     "output": "ELMo at the output",
     "both": "ELMo at both",
 }
 
 
-def _tables(value: str) -> str:
+def _check_tables(value: str) -> str:
     if not all(part.strip() in ("1", "2", "3") for part in value.split(",") if part.strip()):
-        raise typer.BadParameter(f"expected numbers of tables like 1,2,3, found {value[:40]!r}")
+        raise typer.BadParameter(f"expected table numbers such as 1,2,3, found {value[:40]!r}")
     return value
 
 
 def command(
     context: typer.Context,
-    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The tasks.", show_default=False)],
+    plan: Annotated[
+        Path, typer.Argument(metavar="PLAN.toml", help="The plan with its tasks.", show_default=False)
+    ],
     *,
     out: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where runs, tables and pictures go.", show_default=False)
+        Path, typer.Option(metavar="FOLDER", help="Folder for runs, tables and figures.", show_default=False)
     ],
     model: Annotated[
         str | None,
         typer.Option(
-            "--model", "-m", envvar="ELMO_MODEL", metavar="MODEL", help=MODEL_HELP, show_default="the plan's"
+            "--model",
+            "-m",
+            envvar="ELMO_MODEL",
+            metavar="MODEL",
+            help=MODEL_HELP,
+            show_default="that of the plan",
         ),
     ] = None,
     vectors: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Static vectors of words: GloVe's, word2vec's or fastText's.",
-            show_default="the plan's",
+            help="File of static word vectors: GloVe, word2vec or fastText.",
+            show_default="that of the plan",
         ),
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Runs of each kind.", show_default="the plan's, else 3"),
+        typer.Option(
+            min=1, metavar="N", help="Number of runs per condition.", show_default="that of the plan, else 3"
+        ),
     ] = None,
     tables: Annotated[
-        str, typer.Option(metavar="1,2,3", callback=_tables, help="Which tables; none: ''.")
+        str,
+        typer.Option(metavar="1,2,3", callback=_check_tables, help="Which tables to repeat; '' for none."),
     ] = "1,2,3",
-    curve: Annotated[bool, typer.Option("--curve", help="Learn from fewer examples, too.")] = False,
+    curve: Annotated[bool, typer.Option("--curve", help="Also train on fewer examples.")] = False,
     tasks: Annotated[
         str | None,
-        typer.Option(metavar="a,b,c", help="Only these of the plan.", show_default="all"),
+        typer.Option(metavar="a,b,c", help="Run only these tasks of the plan.", show_default="all"),
     ] = None,
     cache: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where layers are kept.", show_default="FOLDER/layers"),
+        typer.Option(
+            metavar="FOLDER", help="Folder that keeps computed layers.", show_default="layers in --out"
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Repeat the paper's comparisons on your own data.
+    """Repeat the comparisons of the paper on your own data.
 
-    Table 1 holds ELMo against the same network without, table 2 the last layer against all layers, table 3
-    ELMo at the input against the output; the curve learns from fewer examples. Each run's result is kept in
-    FOLDER/runs: given again, the command goes on where it was stopped, and does nothing twice.
+    Table 1 compares ELMo with the same network without it, table 2 the last layer with all layers, table 3
+    ELMo at the input with ELMo at the output; the curve uses fewer training examples. Results are kept in
+    FOLDER/runs: the same command resumes after an interruption, and repeats no run.
 
-    PLAN.toml has a table for each task: [ner], then kind = "tagging", train and dev with their files; see
+    PLAN.toml has a table for each task: [ner], then kind = "tagging", and files for train and dev; see
     examples/evidence.toml.
     """
-    from elmo.embed.elmo import Elmo
-    from elmo.evidence.collect import collect
+    from elmo.evidence.collect import collect_evidence
     from elmo.evidence.plan import read_plan
-    from elmo.evidence.tables import lines_of
+    from elmo.evidence.tables import format_evidence
     from elmo.plots.evidence import draw_pictures
 
     names = None if tasks is None else [name.strip() for name in tasks.split(",") if name.strip()]
-    found = read_plan(plan, only=names)
+    plan_read = read_plan(plan, only=names)
     source = context.get_parameter_source("model")
-    if found.model and not (source is not None and source.name == "COMMANDLINE"):
-        model = found.model  # what a plan says counts for more than the environment
-    context.obj.after_interrupt = "; give the same command again to go on"
-    evidence = collect(
-        found,
+    if plan_read.model and not (source is not None and source.name == "COMMANDLINE"):
+        model = plan_read.model  # the plan overrides the environment, the command line overrides the plan
+    context.obj.after_interrupt = "; run the same command again to resume"
+    evidence = collect_evidence(
+        plan_read,
         out,
-        elmo=lambda: Elmo.from_pretrained(model),
+        model=model,
         vectors=vectors,
-        n_seeds=seeds,
+        seeds=seeds,
         tables=[int(part) for part in tables.split(",") if part.strip()],
-        has_curve=curve,
+        curve=curve,
         cache=cache,
-        on_run=_tell,
+        on_run=_log_run,
     )
-    drawn, left_out = draw_pictures(evidence, out)
+    drawn, skipped = draw_pictures(evidence, out)
     if as_json:
         print(json.dumps(evidence.to_json(), ensure_ascii=False))
     else:
-        print("\n".join(map(one_line, lines_of(evidence))))
-    logger.info("%s: written: evidence.json, evidence.txt%s", out, "".join(f", {name}" for name in drawn))
-    if left_out:
-        logger.warning("left out: %s; pictures need pip install 'pyelmo[plots]'", ", ".join(left_out))
+        print("\n".join(map(one_line, format_evidence(evidence))))
+    logger.info("%s: wrote evidence.json, evidence.txt%s", out, "".join(f", {name}" for name in drawn))
+    if skipped:
+        logger.warning("not drawn: %s; install matplotlib: pip install 'pyelmo[plots]'", ", ".join(skipped))
 
 
-def _tell(report: RunReport) -> None:
+def _log_run(report: RunReport) -> None:
     if not report.is_new:
         return
     run, result = report.run, report.result
     text = (
         f"{report.n_done} of {report.n_all}: {run.task}, {_CONDITIONS[run.condition]}, seed {run.seed}, "
-        f"{run.n_examples:,} examples: {report.score} {100 * result.score:.2f} in {_time(result.seconds)}"
+        f"{run.n_examples:,} examples: {report.score} {100 * result.score:.2f} "
+        f"in {_format_time(result.seconds)}"
     )
     if report.n_done < report.n_all:
-        text += f", about {_time(report.seconds_left)} left"
+        text += f", about {_format_time(report.seconds_left)} left"
     logger.info(
         text,
         extra={
@@ -142,7 +155,7 @@ def _tell(report: RunReport) -> None:
     )
 
 
-def _time(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

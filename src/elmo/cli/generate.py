@@ -37,15 +37,15 @@ def options_from(
 ) -> Callable[[Command], Command]:
     """Return a decorator that adds the options of a library function or dataclass to a command.
 
-    The command takes the values as ``**options``, under the names of the library. Decorators may be stacked;
-    the options of the upper decorator come first in the help.
+    The command gets the values as ``**options``, under the names of the library. A parameter that the command
+    declares itself is not added. Decorators may be stacked; the options of the upper one come first in the help.
 
     Args:
         source: ``"module:name"``, for example ``"elmo.train.run:train_bilm"``. The keyword-only parameters of
             a function become options, or all fields of a dataclass.
-        into: Pass the values as one dict with this name. It holds only the options set on the command line.
+        into: Pass the values as one dict with this name. It has only the options set on the command line.
             Use it for a dataclass that is an argument of the library function.
-        skip: Names that do not become options, or that the command declares itself.
+        skip: Names that do not become options.
         panels: Title of a help panel and the names of its options. Also sets their order.
         flags: Names on the command line, where they differ from the parameter's name with dashes.
         metavars: Placeholders for the value in the help.
@@ -53,26 +53,21 @@ def options_from(
         callbacks: Typer callbacks that check or change a value.
     """
     panel_of = {name: panel for panel, names in (panels or {}).items() for name in names}
-    declared = {option.name: option for option in read_options(source, skip=skip)}
-    settings = (panel_of, flags or {}, metavars or {}, minimums or {}, callbacks or {})
-    if unknown := sorted({*skip, *(name for names in settings for name in names)} - _names(source)):
-        raise TypeError(f"{source} has no parameter {', '.join(unknown)}")
-    order = [name for name in panel_of if name in declared]
-    order += [name for name in declared if name not in panel_of]
+    flags, metavars, minimums, callbacks = flags or {}, metavars or {}, minimums or {}, callbacks or {}
 
-    def parameter(option: Option) -> inspect.Parameter:
-        name, names = option.name, (flags or {}).get(option.name, option.flag)
+    def build_parameter(option: Option) -> inspect.Parameter:
+        names = flags.get(option.name, option.flag)
         info = typer.Option(
             *((names,) if isinstance(names, str) else names),
             help=option.help,
             show_default=option.show_default,
-            rich_help_panel=panel_of.get(name),
-            metavar=(metavars or {}).get(name, option.metavar),
-            min=(minimums or {}).get(name),
-            callback=(callbacks or {}).get(name),
+            rich_help_panel=panel_of.get(option.name),
+            metavar=metavars.get(option.name, option.metavar),
+            min=minimums.get(option.name),
+            callback=callbacks.get(option.name),
         )
         return inspect.Parameter(
-            f"{into}_{name}" if into else name,
+            f"{into}_{option.name}" if into else option.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=None if option.is_list and not option.is_required else option.default,
             annotation=Annotated[option.type, info],
@@ -80,7 +75,15 @@ def options_from(
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
-        added = {name: parameter(declared[name]) for name in order}
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD and p.name != into]
+        excluded = {*skip, *(() if into else (p.name for p in own))}
+        declared = {option.name: option for option in read_options(source, skip=excluded)}
+        used = {*skip, *panel_of, *flags, *metavars, *minimums, *callbacks}
+        if unknown := sorted(used - _list_names(source)):
+            raise TypeError(f"{source} has no parameter {', '.join(unknown)}")
+        order = [name for name in panel_of if name in declared]
+        order += [name for name in declared if name not in panel_of]
+        added = {name: build_parameter(declared[name]) for name in order}
 
         @wraps(command)
         def run(*arguments: Any, **values: Any) -> Any:
@@ -95,11 +98,11 @@ def options_from(
                 values |= read
             return command(*arguments, **values)
 
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        own = [p for p in own if p.name != into]
-        n_first = sum(p.name not in getattr(command, "generated", ()) for p in own)
+        # options of a decorator below this one come last
+        generated: set[str] = getattr(command, "generated", set())
+        n_first = sum(p.name not in generated for p in own)
         merged = [*own[:n_first], *added.values(), *own[n_first:]]
-        run.__dict__["generated"] = {p.name for p in added.values()} | set(getattr(command, "generated", ()))
+        run.__dict__["generated"] = generated | {p.name for p in added.values()}
         run.__dict__["__signature__"] = signature.replace(parameters=merged)
         run.__annotations__ = {p.name: p.annotation for p in merged if p.annotation is not p.empty}
         return run  # pyright: ignore[reportReturnType]
@@ -211,7 +214,7 @@ def _parameters(node: ast.AST, source: str) -> Iterator[Declaration]:
         raise TypeError(f"{source} is not a function or a dataclass")
 
 
-def _names(source: str) -> set[str]:
+def _list_names(source: str) -> set[str]:
     _, node = _find(*source.split(":"))
     return {name for name, _, _ in _parameters(node, source)}
 

@@ -8,20 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
+from elmo.cli.console import UsageProgress, logger
 from elmo.cli.generate import options_from
 from elmo.cli.options import (
     Device,
     Inputs,
     Model,
-    NowAndThen,
     OneVector,
     Tokenizer,
     Words,
     examples,
-    layer_choice,
-    word_list,
+    parse_layers,
+    parse_words,
 )
-from elmo.cli.report import logger
 
 EXAMPLES = examples(
     "elmo index corpus.txt --out usages",
@@ -53,22 +52,22 @@ def command(
     After Ctrl-C, a kill or a full disk, run the same command again: it resumes after the last complete part
     and writes the same bytes as an uninterrupted run.
     """
-    from elmo.cli.report import shown, what_is_kept
+    from elmo.cli.console import describe_resume, show_progress
     from elmo.embed.elmo import Elmo
-    from elmo.lexicon.indexing import IndexJob, build_index, is_complete
     from elmo.lexicon.index import SHARDS
+    from elmo.lexicon.indexing import IndexJob, build_index, is_complete
     from elmo.text.lines import expand_paths
 
     job = IndexJob(
-        inputs=tuple(inputs), out=out, words=word_list(words), layers=layer_choice(layers), **options
+        inputs=tuple(inputs), out=out, words=parse_words(words), layers=parse_layers(layers), **options
     )
     expand_paths(job.inputs)  # reports a typo before a large model is loaded
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
-    context.obj.after_interrupt = partial(what_is_kept, out / SHARDS, restart=job.restart)
+    context.obj.after_interrupt = partial(describe_resume, out / SHARDS, restart=job.restart)
     if job.restart and is_complete(out):
         context.obj.after_interrupt = "; the old index is unchanged"
-    graph_progress = NowAndThen("approximate index", is_quiet=context.obj.is_quiet)
-    with shown(context.obj, n_sentences=None, is_stdout_free=True) as show:
+    graph_progress = UsageProgress("approximate index", is_quiet=context.obj.is_quiet)
+    with show_progress(context.obj, n_sentences=None, is_stdout_free=True) as show:
         index = build_index(job, elmo, on_progress=show, on_graph_progress=graph_progress)
     if not len(index):
         logger.warning("%s: found no usages in %s tokens", out, f"{index.n_tokens:,}")

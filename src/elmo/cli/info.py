@@ -1,4 +1,4 @@
-"""``elmo info``: a model in, what it is out."""
+"""``elmo info``: show what a model is, or how this machine computes it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from elmo.cli.options import MODEL_HELP, AsJson, Precision, examples
-from elmo.cli.report import one_line
+from elmo.text.display import one_line
 
 if TYPE_CHECKING:
     from elmo.config import BiLmConfig
-    from elmo.formats.loading import ModelInfo
+    from elmo.formats import ModelInfo
 
 EXAMPLES = examples(
     "elmo info",
@@ -22,7 +22,7 @@ EXAMPLES = examples(
     "elmo info path/to/model --engine --precision bfloat16",
 )
 
-_ALPHABETS = {"bytes": "UTF-8 bytes", "simplified": "UTF-8 bytes, Chinese simplified"}
+_ALPHABETS = {"bytes": "UTF-8 bytes", "simplified": "UTF-8 bytes of simplified Chinese"}
 
 
 def command(
@@ -30,38 +30,30 @@ def command(
         str | None, typer.Argument(metavar="MODEL", envvar="ELMO_MODEL", help=MODEL_HELP, show_default=False)
     ] = None,
     engine: Annotated[
-        bool, typer.Option("--engine", help="Show instead how this machine computes it, and why so.")
+        bool, typer.Option("--engine", help="Show how this machine computes the model, and why.")
     ] = False,
     precision: Precision = "float32",
     as_json: AsJson = False,
 ) -> None:
-    """Show a model's format, sizes, vocabulary and checksum; or how it is computed here."""
-    from elmo.formats.loading import describe
-
+    """Show the format, sizes, vocabulary and checksum of a model."""
     if precision != "float32" and not engine:
-        raise typer.BadParameter("--precision goes with --engine")
+        raise typer.BadParameter("--precision requires --engine")
     if engine:
-        found = _engine(model, precision)
-        if as_json:
-            print(json.dumps(found))
-            return
-        rows = list(found.items())
+        from elmo import Elmo
+
+        values = Elmo.from_pretrained(model, dtype=precision).engine()
+        rows = list(values.items())
     else:
+        from elmo.formats import describe
+
         info = describe(model)
-        if as_json:
-            print(json.dumps(asdict(info), default=str))
-            return
-        rows = _rows(info)
-    size = max(len(name) for name, _ in rows)
+        values, rows = asdict(info), _rows(info)
+    if as_json:
+        print(json.dumps(values, default=str))
+        return
+    width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        print(one_line(f"{name:{size}}  {value}").rstrip())
-
-
-def _engine(model: str | None, precision: str) -> dict[str, str]:
-    """The weights are loaded and prepared for it: some shapes decide, and are tried out."""
-    from elmo.embed.elmo import Elmo
-
-    return Elmo.from_pretrained(model, dtype=precision).engine()
+        print(one_line(f"{name:{width}}  {value}").rstrip())
 
 
 def _rows(info: ModelInfo) -> list[tuple[str, str]]:
@@ -77,24 +69,22 @@ def _rows(info: ModelInfo) -> list[tuple[str, str]]:
         ("vocabulary", "none" if info.n_words is None else f"{info.n_words:,} words"),
         ("softmax", "yes" if info.has_softmax else "no"),
         ("warm state", "yes" if info.has_warm else "no"),
-        ("mix", "yes, the publisher's weights of the layers" if info.has_mix else "no"),
+        ("mix", "yes, published layer weights" if info.has_mix else "no"),
         ("checksum", f"{info.fingerprint} (SHA-256 of config and weights)"),
     ]
     if "sharpened" in info.metadata:
-        rows.insert(-1, ("vectors", "turned by elmo sharpen"))
+        rows.insert(-1, ("vectors", "transformed by elmo sharpen"))
     files = [f"{name}  {size:,} bytes" for name, size in info.files.items()]
-    rows += [("files" if k == 0 else "", line) for k, line in enumerate(files)]
-    return rows
+    return rows + [("files" if k == 0 else "", line) for k, line in enumerate(files)]
 
 
 def _token_layer(config: BiLmConfig) -> list[str]:
-    """What a token's first vector is made of."""
     parts = []
     if config.chars:
         chars = config.chars
-        kind = _ALPHABETS.get(str(config.alphabet), f"{chars.n_characters} characters")
+        alphabet = _ALPHABETS.get(str(config.alphabet), f"{chars.n_characters} characters")
         parts.append(
-            f"{kind}, at most {chars.max_characters} a token, {chars.char_width} wide, "
+            f"{alphabet}, at most {chars.max_characters} per token, {chars.char_width} wide, "
             f"{chars.n_filters:,} filters ({chars.activation}), highway layers: {chars.n_highway}"
         )
     if config.words:
@@ -104,10 +94,9 @@ def _token_layer(config: BiLmConfig) -> list[str]:
 
 def _lstms(config: BiLmConfig) -> str:
     lstm = config.lstm
-    skip = "skip connections" if lstm.has_skip else "no skip connections"
-    limits = {"cells": lstm.cell_clip, "states": lstm.state_clip}
-    clips = " and ".join(f"{name} clipped at {limit}" for name, limit in limits.items() if limit is not None)
-    clips = clips or "not clipped"
+    clips = {"cells": lstm.cell_clip, "states": lstm.state_clip}
+    clipped = " and ".join(f"{name} clipped at {clip}" for name, clip in clips.items() if clip is not None)
     return (
-        f"{lstm.n_layers} each way, {lstm.cell_width} cells, states {lstm.state_width} wide, {clips}, {skip}"
+        f"{lstm.n_layers} per direction, {lstm.cell_width} cells, states {lstm.state_width} wide, "
+        f"{clipped or 'no clipping'}, {'skip connections' if lstm.has_skip else 'no skip connections'}"
     )

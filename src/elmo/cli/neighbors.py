@@ -8,22 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from elmo.cli.console import logger, warn_about_script
 from elmo.cli.generate import options_from
-from elmo.cli.options import (
-    AsJson,
-    Device,
-    Marked,
-    Model,
-    Picture,
-    ResultFile,
-    Tokenizer,
-    check_result_file,
-    examples,
-    sentence_line,
-    tell_of_script,
-    write_results,
-)
-from elmo.cli.report import logger, one_line
+from elmo.cli.options import AsJson, Device, MarkedSentences, Model, Picture, ResultFile, Tokenizer, examples
+from elmo.cli.results import check_result_file, format_usage, write_results
+from elmo.text.display import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,7 +33,7 @@ def command(
     index: Annotated[
         Path, typer.Argument(metavar="INDEX", help="A folder written by elmo index.", show_default=False)
     ],
-    sentences: Marked,
+    sentences: MarkedSentences,
     *,
     model: Model = None,
     as_json: AsJson = False,
@@ -61,12 +50,12 @@ def command(
 
     check_result_file(out)
     if picture:
-        from elmo.plots.figure import check
+        from elmo.plots.figure import check_picture
 
-        check(picture)
+        check_picture(picture)
     opened = Index(index)
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer or opened.tokenizer)
-    tell_of_script(elmo.tokenizer, sentences)
+    warn_about_script(elmo.tokenizer, sentences)
     results = find_neighbors(elmo, opened, sentences, **options)
     values = [result.to_json() for result in results]
     print(json.dumps(values, ensure_ascii=False) if as_json else "\n\n".join(map(_format_table, results)))
@@ -82,7 +71,7 @@ def command(
 
 def _format_table(result: Neighbors) -> str:
     before, word, after = result.usage.parts()
-    lines = [f"  {near.similarity:6.3f}  {sentence_line(near.usage)}" for near in result.items]
+    lines = [f"  {near.similarity:6.3f}  {format_usage(near.usage)}" for near in result.items]
     return "\n".join([one_line(f"{before}[{word}]{after}"), *(lines or ["  no neighbors"])])
 
 

@@ -7,19 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from elmo.cli.options import (
-    AsJson,
-    Device,
-    Errors,
-    Model,
-    Picture,
-    ResultFile,
-    Start,
-    check_result_file,
-    examples,
-    write_results,
-)
-from elmo.cli.report import logger, one_line
+from elmo.cli.options import AsJson, Device, Errors, Model, Picture, ResultFile, Start, examples
+from elmo.cli.results import check_result_file, write_results
+from elmo.cli.console import logger
+from elmo.text.display import one_line
 
 if TYPE_CHECKING:
     from elmo.lexicon.probe import Baseline, LabelledText, LayerProbe, Measure, Probing
@@ -82,9 +73,9 @@ def command(
 
     check_result_file(out, inputs=[train, dev])
     if picture is not None:
-        from elmo.plots.figure import check
+        from elmo.plots.figure import check_picture
 
-        check(picture)
+        check_picture(picture)
     parts = []
     for name in (train, dev):  # mistakes are told before a large model is loaded
         parts.append(

@@ -1,8 +1,7 @@
-"""``elmo score``: text in, the log-probability of its sentences or words out."""
+"""``elmo score``: print the log-probabilities of sentences or words."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,19 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from elmo.cli.options import (
-    AsJson,
-    Device,
-    Errors,
-    InputFormat,
-    Model,
-    Picture,
-    Split,
-    Tokenizer,
-    examples,
-    tell_of_bytes,
-)
-from elmo.cli.report import logger, one_line
+from elmo.cli.console import logger, warn_about_bytes
+from elmo.cli.options import AsJson, Device, Errors, InputFormat, Model, Picture, Split, Tokenizer, examples
+from elmo.text.display import one_line
 
 if TYPE_CHECKING:
     from elmo.plots.words import Panel
@@ -37,9 +26,9 @@ EXAMPLES = examples(
     "elmo score corpus.txt more --tokens --out scores.tsv",
     "elmo score --text 'the river bank' --picture score.png",
 )
-_DRAWN = 12  # sentences of one picture
-_SENTENCE = f"{'forward':>11}{'backward':>11}{'perplexity':>13}{'unknown':>9}  sentence"
-_TOKEN = f"{'sentence':>8}{'forward':>11}{'backward':>11}  token"
+_N_PANELS = 12  # sentences in a picture
+_SENTENCE_HEADER = f"{'forward':>11}{'backward':>11}{'perplexity':>13}{'unknown':>9}  sentence"
+_TOKEN_HEADER = f"{'sentence':>8}{'forward':>11}{'backward':>11}  token"
 
 
 def command(
@@ -48,7 +37,7 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="INPUT",
-            help="Files, globs or folders, compressed or not; - is stdin.",
+            help="Files, globs or folders, plain or compressed; - is stdin.",
             show_default=False,
         ),
     ] = None,
@@ -57,21 +46,21 @@ def command(
     text: Annotated[
         list[str] | None,
         typer.Option(
-            "--text", "-t", metavar="SENTENCE", help="Score this; may be repeated.", show_default=False
+            "--text", "-t", metavar="SENTENCE", help="Score this sentence; repeatable.", show_default=False
         ),
     ] = None,
     by_token: Annotated[bool, typer.Option("--tokens", help="Score each word, not sentences.")] = False,
     as_json: AsJson = False,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write scores there: .tsv or .jsonl.", show_default=False),
+        typer.Option(metavar="FILE", help="Write scores to a .tsv or .jsonl file.", show_default=False),
     ] = None,
     picture: Picture = None,
     start: Annotated[
         Literal["zero", "warm", "carry"],
         typer.Option(
-            help="What the LSTMs remember when a sentence begins: nothing, the model's warm state, or the "
-            "sentence before."
+            help="LSTM state at the start of a sentence: zero, the model's warm state, or carried over from "
+            "the previous sentence."
         ),
     ] = "zero",
     input_format: InputFormat = "text",
@@ -80,110 +69,90 @@ def command(
     errors: Errors = "strict",
     device: Device = "cpu",
 ) -> None:
-    """Score sentences or words: log-probabilities in nats, under the full softmax.
+    """Score sentences or words: log-probabilities in nats, with the full softmax.
 
-    Forward, a word is predicted from those before it; backward, from those after it. A sentence's perplexity
-    is that of both; unknown words are predicted as <UNK>.
+    Forward, a word is predicted from the words before it; backward, from the words after it. The perplexity
+    of a sentence covers both directions. Unknown words are predicted as <UNK>.
     """
     from elmo.embed.elmo import Elmo
     from elmo.errors import DataError
-    from elmo.predict.predictor import sentences_of
-    from elmo.predict.scores import check_output, score_writer, scores
+    from elmo.predict.score_files import check_score_file, format_json, score_writer
+    from elmo.predict.scores import score_sentences
+    from elmo.predict.texts import read_text
     from elmo.text.lines import Tally, expand_paths
     from elmo.text.reader import read_sentences
     from elmo.text.tokenizers import WhitespaceTokenizer
 
     if not inputs and not text:
-        raise typer.BadParameter("give INPUT, or a sentence by --text", ctx=context)
+        raise typer.BadParameter("expected INPUT or --text", ctx=context)
     if picture:
-        from elmo.plots.figure import check
+        from elmo.plots.figure import check_picture
 
-        check(picture)
-    files = expand_paths(inputs or [])  # typos are told before a large model is loaded
+        check_picture(picture)
+    files = expand_paths(inputs or [])  # reports a typo before a large model is loaded
     if out is not None:
-        check_output(out, inputs=files)
+        check_score_file(out, inputs=files)
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
-    cut = WhitespaceTokenizer() if input_format == "tokens" else elmo.tokenizer
+    tokenize = WhitespaceTokenizer() if input_format == "tokens" else elmo.tokenizer
     tally = Tally()
     read = read_sentences(
-        inputs or [], tokenizer=cut, input_format=input_format, split=split, errors=errors, tally=tally
+        inputs or [], tokenizer=tokenize, input_format=input_format, split=split, errors=errors, tally=tally
     )
-    given = sentences_of(text or [], tokenizer=cut, split=split)
+    sentences = chain(read, read_text(text or [], tokenizer=tokenize, split=split))
     by: Literal["sentence", "token"] = "token" if by_token else "sentence"
     number = 0
     drawn: list[SentenceScores] = []
     with ExitStack() as stack:
         write = None if out is None else stack.enter_context(score_writer(out, by=by))
-        for number, found in enumerate(scores(elmo, chain(read, given), start=start), start=1):
+        for number, scores in enumerate(score_sentences(elmo, sentences, start=start), start=1):
             if write is not None:
-                write(number, found)
-            if picture and len(drawn) < _DRAWN:
-                drawn.append(found)
+                write(number, scores)
+            if picture and len(drawn) < _N_PANELS:
+                drawn.append(scores)
             if as_json:
-                print(_json(number, found, by_token=by_token))
+                perplexity = scores.perplexity if math.isfinite(scores.perplexity) else None
+                print(format_json(number, scores, by=by, perplexity=perplexity))
             elif write is None:
                 if number == 1:
-                    print(_TOKEN if by_token else _SENTENCE)
-                for line in _token_lines(number, found) if by_token else [_sentence_line(found)]:
+                    print(_TOKEN_HEADER if by_token else _SENTENCE_HEADER)
+                for line in _format_tokens(number, scores) if by_token else [_format_sentence(scores)]:
                     print(one_line(line))
         if not number:
-            raise DataError("score: expected text, found no sentence with a word in it")
-    tell_of_bytes(tally)
+            raise DataError("score: expected text, found no sentence with a word")
+    warn_about_bytes(tally)
     if out is not None:
         logger.info("%s: written", out)
     if picture:
         from elmo.plots.words import draw_bars
 
         if number > len(drawn):
-            logger.warning("%s: only the first %d of %d sentences are drawn", picture, _DRAWN, number)
+            logger.warning("%s: shows only the first %d of %d sentences", picture, _N_PANELS, number)
         title = "How surprising each word is: −log p in nats"
-        draw_bars(list(map(_panel, drawn)), picture, title=title, names=("forward", "backward"))
+        draw_bars(list(map(_build_panel, drawn)), picture, title=title, names=("forward", "backward"))
         logger.info("%s: written", picture)
 
 
-def _panel(found: SentenceScores) -> Panel:
+def _format_sentence(scores: SentenceScores) -> str:
+    sums = "".join(f" {_format_number(x):>10}" for x in scores.sums)
+    n_unknown = int(scores.is_unknown.sum())
+    return f"{sums} {scores.perplexity:>12,.2f} {n_unknown:>8}  {' '.join(scores.tokens)}"
+
+
+def _format_tokens(number: int, scores: SentenceScores) -> Iterator[str]:
+    """Format a line for each word and boundary; a direction does not predict its first token."""
+    for token, is_unknown, forward, backward in scores.by_token():
+        note = "  (unknown)" if is_unknown else ""
+        yield f"{number:>8} {_format_number(forward):>10} {_format_number(backward):>10}  {token}{note}"
+
+
+def _format_number(x: float | None) -> str:
+    return "-" if x is None else f"{x:.3f}"
+
+
+def _build_panel(scores: SentenceScores) -> Panel:
     from elmo.plots.words import Panel
 
-    n = len(found.tokens)
-    nothing = [None] * (n + 2)
-    forward = nothing if found.forward is None else [None, *(-float(x) for x in found.forward)]
-    backward = nothing if found.backward is None else [*(-float(x) for x in found.backward), None]
-    unknown = [
-        f"{token} (unknown)" if x else token for token, x in zip(found.tokens, found.is_unknown, strict=True)
-    ]
-    return Panel(" ".join(found.tokens), ["<S>", *unknown, "</S>"], [forward, backward])
-
-
-def _perplexity(found: SentenceScores) -> float:
-    """Exp of the mean loss of all predictions, the boundary's among them."""
-    from elmo.predict.perplexity import Means
-
-    nats = [None if x is None else -float(x.sum(dtype="float64")) for x in (found.forward, found.backward)]
-    return Means(*nats, n_predictions=len(found.tokens) + 1, n_characters=0).geometric_mean
-
-
-def _json(number: int, found: SentenceScores, *, by_token: bool) -> str:
-    """A line as the file of scores has it, with the sentence's perplexity."""
-    from elmo.predict.scores import json_of_sentence, json_of_tokens
-
-    line = (json_of_tokens if by_token else json_of_sentence)(number, found)
-    perplexity = _perplexity(found)
-    told = {"perplexity": perplexity if math.isfinite(perplexity) else None}
-    return json.dumps(json.loads(line) | told)
-
-
-def _sentence_line(found: SentenceScores) -> str:
-    sums = ["-" if x is None else f"{x.sum(dtype='float64'):.3f}" for x in (found.forward, found.backward)]
-    figures = "".join(f" {x:>10}" for x in sums) + f" {_perplexity(found):>12,.2f}"
-    return f"{figures} {int(found.is_unknown.sum()):>8}  {' '.join(found.tokens)}"
-
-
-def _token_lines(number: int, found: SentenceScores) -> Iterator[str]:
-    """A line for each word and boundary; a direction does not predict what it begins with."""
-    n = len(found.tokens)
-    forward = ["-"] * (n + 2) if found.forward is None else ["-", *(f"{x:.3f}" for x in found.forward)]
-    backward = ["-"] * (n + 2) if found.backward is None else [*(f"{x:.3f}" for x in found.backward), "-"]
-    unknown = ["", *("  (unknown)" if x else "" for x in found.is_unknown), ""]
-    tokens = ["<S>", *found.tokens, "</S>"]
-    for token, ahead, back, note in zip(tokens, forward, backward, unknown, strict=True):
-        yield f"{number:>8} {ahead:>10} {back:>10}  {token}{note}"
+    tokens, is_unknown, forward, backward = zip(*scores.by_token(), strict=True)
+    labels = [f"{token} (unknown)" if x else token for token, x in zip(tokens, is_unknown, strict=True)]
+    series = [[None if x is None else -float(x) for x in log_ps] for log_ps in (forward, backward)]
+    return Panel(" ".join(scores.tokens), labels, series)

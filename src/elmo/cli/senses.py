@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from elmo.cli.console import logger, track_sentences, warn_about_bytes
 from elmo.cli.options import (
     AsJson,
     AsWritten,
@@ -23,16 +24,11 @@ from elmo.cli.options import (
     Split,
     Start,
     Tokenizer,
-    check_result_file,
     examples,
-    hint_of_tokens,
-    layer_choice,
-    sentence_line,
-    tell_of_bytes,
-    told,
-    write_results,
+    parse_layers,
 )
-from elmo.cli.report import logger, one_line
+from elmo.cli.results import check_result_file, format_usage, hint_about_tokenizer, write_results
+from elmo.text.display import one_line
 
 if TYPE_CHECKING:
     from elmo.lexicon.senses import Senses
@@ -95,36 +91,36 @@ def command(
 
     check_result_file(out)
     if picture:
-        from elmo.plots.figure import check
+        from elmo.plots.figure import check_picture
 
-        check(picture)
+        check_picture(picture)
     name_of, hint, tally = None, "", Tally()
     if len(inputs) == 1 and Path(inputs[0], MANIFEST).is_file():
         _tell_of_index(context, inputs[0])
         usages = Index(inputs[0]).usages(word, limit=limit, seed=seed)
     else:
         expand_paths(inputs)  # typos are told before a large model is loaded
-        from elmo.cli.report import shown
+        from elmo.cli.console import show_progress
         from elmo.embed.elmo import Elmo
         from elmo.lexicon.substitutes import embed_substitutes
         from elmo.lexicon.senses import by_substitutes
         from elmo.lexicon.usages import Usages, embed_usages, entry_key, find_usages, respell
 
         elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
-        with shown(context.obj, n_sentences=None, is_stdout_free=not as_json) as show:
+        with show_progress(context.obj, n_sentences=None, is_stdout_free=not as_json) as show:
             sentences = read_sentences(
                 inputs, tokenizer=elmo.tokenizer, input_format=input_format, split=split, errors=errors,
                 tally=tally,
             )  # fmt: skip
-            read = told(require_words(sentences, inputs=inputs), show)
+            read = track_sentences(require_words(sentences, inputs=inputs), show)
             found = find_usages(read, [word], key=entry_key(elmo), limit=limit, seed=seed)[word]
-        tell_of_bytes(tally)
-        hint = "" if found or input_format != "text" else hint_of_tokens(elmo.tokenizer, word)
+        warn_about_bytes(tally)
+        hint = "" if found or input_format != "text" else hint_about_tokenizer(elmo.tokenizer, word)
         if by == "substitutes":
             usages = embed_substitutes(elmo, found, start=start)
         else:
             read_as = found if as_written else [respell(usage, word) for usage in found]
-            vectors = embed_usages(elmo, read_as, layers=layer_choice(layers), start=start).vectors
+            vectors = embed_usages(elmo, read_as, layers=parse_layers(layers), start=start).vectors
             usages = Usages(tuple(found), vectors)
         name_of = by_substitutes(elmo)
     if not len(usages):
@@ -185,5 +181,5 @@ def _lines(found: Senses) -> list[str]:
         lines.append(f"no more than {MAX_CLUSTERS} are looked for; --clusters K makes K")
     for sense in found.items:
         lines += ["", one_line(f"{sense.share:5.0%}  {sense.label}")]
-        lines += [f"       {sentence_line(usage)}" for usage in sense.examples]
+        lines += [f"       {format_usage(usage)}" for usage in sense.examples]
     return lines

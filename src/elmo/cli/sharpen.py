@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from elmo.cli.options import Device, Errors, InputFormat, ModelArgument, Split, Tokenizer, examples
-from elmo.cli.report import logger
+from elmo.cli.console import logger
 
 MUCH_CLIPPED = 1e-3  # share of numbers that were; more than that changes probabilities visibly
 EXAMPLES = examples(

@@ -8,20 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elmo.cli.options import (
-    AsJson,
-    Device,
-    Layers,
-    Model,
-    Picture,
-    ResultFile,
-    Start,
-    check_result_file,
-    examples,
-    layer_choice,
-    write_results,
-)
-from elmo.cli.report import logger, one_line
+from elmo.cli.console import logger
+from elmo.cli.options import AsJson, Device, Layers, Model, Picture, ResultFile, Start, examples, parse_layers
+from elmo.cli.results import check_result_file, write_results
+from elmo.text.display import one_line
 
 if TYPE_CHECKING:
     from elmo.lexicon.word_pairs import PairSimilarities
@@ -80,13 +70,13 @@ def command(
         raise typer.BadParameter("GOLD needs a threshold: add --tune DATA GOLD", ctx=context)
     check_result_file(out, inputs=[path for path in (files.data, files.gold, *(files.tune or ())) if path])
     if picture:
-        from elmo.plots.figure import check
+        from elmo.plots.figure import check_picture
 
-        check(picture)
+        check_picture(picture)
     data = read_pairs(files.data, files.gold)  # before the model is loaded, to report mistakes early
     tune_pairs = None if files.tune is None else read_pairs(*files.tune)
     elmo = Elmo.from_pretrained(model, device=device)
-    result = compare_pairs(elmo, data, tune=tune_pairs, layers=layer_choice(layers), start=start)
+    result = compare_pairs(elmo, data, tune=tune_pairs, layers=parse_layers(layers), start=start)
     rows = list(result.rows())
     values = {"judged": [judged.to_json() for judged in result.judgments.values()], "pairs": rows}
     if as_json:

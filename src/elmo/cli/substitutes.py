@@ -7,22 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from elmo.cli.console import logger, warn_about_script
 from elmo.cli.generate import options_from
 from elmo.cli.options import (
     AsJson,
     Device,
-    Marked,
+    MarkedSentences,
     Model,
     Picture,
     ResultFile,
     Tokenizer,
-    check_result_file,
     examples,
-    tell_of_script,
-    word_list,
-    write_results,
+    parse_words,
 )
-from elmo.cli.report import logger, one_line
+from elmo.cli.results import check_result_file, write_results
+from elmo.text.display import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,7 +47,7 @@ _COLUMNS = ("sentence", "target", "rank", "substitute", "lemma", "probability", 
     minimums={"n": 1},
 )
 def command(
-    sentences: Marked,
+    sentences: MarkedSentences,
     *,
     candidates: Annotated[
         str | None,
@@ -72,12 +71,12 @@ def command(
 
     check_result_file(out)
     if picture:
-        from elmo.plots.figure import check
+        from elmo.plots.figure import check_picture
 
-        check(picture)
-    words = word_list(candidates, option="--candidates")
+        check_picture(picture)
+    words = parse_words(candidates, option="--candidates")
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
-    tell_of_script(elmo.tokenizer, sentences)
+    warn_about_script(elmo.tokenizer, sentences)
     results = find_substitutes(elmo, sentences, candidates=words, **options)
     values = [result.to_json() for result in results]
     print(json.dumps(values, ensure_ascii=False) if as_json else "\n\n".join(map(_format_table, results)))

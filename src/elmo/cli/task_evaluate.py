@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
+from elmo.cli.console import logger
 from elmo.cli.generate import options_from
 from elmo.cli.options import AsJson, examples
-from elmo.cli.report import logger, one_line
 from elmo.cli.task_options import DATA, FLAGS, METAVARS, Bilm, Cache, TaskFile, is_bar_shown, score_lines
+from elmo.text.display import one_line
 
 EXAMPLES = examples(
     "elmo task evaluate ner.safetensors dev.conll",
@@ -43,7 +44,7 @@ def command(
     """Score a task model on labeled files."""
     from elmo.tasks.run import evaluate
 
-    with context.obj.showing("elmo.tasks.features.cache"):
+    with context.obj.show_log("elmo.tasks.features.cache"):
         result = evaluate(
             task_model,
             files,

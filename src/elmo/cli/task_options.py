@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from elmo.cli.report import Report
+    from elmo.cli.console import Console
 
 KINDS = "tagging, classification, entailment, similarity, answers, roles or coreference"
 FLAGS = {
@@ -54,7 +54,7 @@ Cache = Annotated[
 ]
 
 
-def is_bar_shown(report: Report) -> bool:
+def is_bar_shown(report: Console) -> bool:
     """Whether to show progress bars: on a terminal, in text mode, and not with --quiet."""
     return not (report.is_quiet or report.is_json) and sys.stderr.isatty()
 

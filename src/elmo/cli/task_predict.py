@@ -10,10 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
+from elmo.cli.console import LOG_SECONDS, logger
 from elmo.cli.generate import options_from
 from elmo.cli.options import AsJson, examples
-from elmo.cli.report import EVERY, logger, one_line
 from elmo.cli.task_options import DATA, FLAGS, METAVARS, Bilm, TaskFile
+from elmo.text.display import one_line
 
 EXAMPLES = examples(
     "elmo task predict ner.safetensors --text 'The river bank .'",
@@ -89,7 +90,7 @@ class _ProgressLog:
 
     def __call__(self) -> None:
         self._n_examples += 1
-        if time.monotonic() - self._last >= EVERY:
+        if time.monotonic() - self._last >= LOG_SECONDS:
             self._last = time.monotonic()
             logger.info(
                 "predicting: %s examples", f"{self._n_examples:,}", extra={"examples": self._n_examples}

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from elmo.cli.console import logger
 from elmo.cli.generate import options_from
 from elmo.cli.options import AsJson, Model, examples
-from elmo.cli.report import logger, one_line
 from elmo.cli.task_options import DATA, FLAGS, KINDS, METAVARS, Cache, format_score, is_bar_shown, score_lines
 from elmo.cli.train import watching
+from elmo.text.display import one_line
 
 if TYPE_CHECKING:
     from elmo.tasks.fit import Epoch
@@ -88,16 +89,16 @@ def command(
     from elmo.tasks.run import training_folder
 
     if picture is not None:
-        from elmo.plots.figure import check
+        from elmo.plots.figure import check_picture
 
-        check(picture)
+        check_picture(picture)
     context.obj.after_interrupt = partial(
         _resume_hint, training_folder(out), is_adapted=bool(options["adapt"])
     )
     with (
-        context.obj.showing("elmo.tasks.run"),
-        context.obj.showing("elmo.tasks.features.cache"),
-        context.obj.showing("elmo.tasks.adapt"),
+        context.obj.show_log("elmo.tasks.run"),
+        context.obj.show_log("elmo.tasks.features.cache"),
+        context.obj.show_log("elmo.tasks.adapt"),
     ):
         trained = train_task(
             kind,

@@ -19,9 +19,10 @@ from elmo.cli.options import (
     Start,
     Tokenizer,
     examples,
-    layer_choice,
+    parse_layers,
 )
-from elmo.cli.report import logger, one_line
+from elmo.cli.console import logger
+from elmo.text.display import one_line
 
 if TYPE_CHECKING:
     from elmo.lexicon.sense_corpora import Score
@@ -121,13 +122,13 @@ def command(
     if picture and not texts:
         raise typer.BadParameter("--picture goes with TEXT", ctx=context)
     if picture:
-        from elmo.plots.figure import check
+        from elmo.plots.figure import check_picture
 
-        check(picture)
+        check_picture(picture)
     settings: Any = {"device": device, "tokenizer": tokenizer}
     if train is not None and out is not None:
         elmo = Elmo.from_pretrained(model, **settings)
-        found = _train(context, elmo, train, gold, layers=layer_choice(layers), start=start)
+        found = _train(context, elmo, train, gold, layers=parse_layers(layers), start=start)
         (found.compact() if compact else found).save(out)
         n_uses = int(found.counts.sum())
         logger.info("%s: %s senses of %s uses written", out, f"{len(found):,}", f"{n_uses:,}")
@@ -217,10 +218,10 @@ def _answers(
 
 @contextmanager
 def _heard(context: typer.Context, n_sentences: int) -> Iterator[Heard]:
-    from elmo.cli.report import shown
+    from elmo.cli.console import show_progress
     from elmo.jobs.plan import Progress
 
-    with format_source(context.obj, n_sentences=n_sentences, is_stdout_free=True) as show:
+    with show_progress(context.obj, n_sentences=n_sentences, is_stdout_free=True) as show:
 
         def heard(n_done: int, n_tokens: int) -> None:
             if show is not None:

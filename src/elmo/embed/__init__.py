@@ -10,7 +10,7 @@ Files, in reading order:
 - ``encoding.py``: ``Encoding``, the vectors of one sentence, and ``similarity``.
 - ``start.py``: the state that a sentence starts from; ``Carry``.
 - ``find.py``: find words and phrases in a sentence.
-- ``compare.py``: compare a word across sentences.
+- ``comparison.py``: ``compare`` a word across sentences.
 - ``tfhub.py``: the outputs of TF-Hub's elmo module.
 """
 

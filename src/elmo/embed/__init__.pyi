@@ -1,6 +1,6 @@
-from .compare import Comparison as Comparison
-from .compare import Use as Use
-from .compare import compare as compare
+from .comparison import Comparison as Comparison
+from .comparison import Use as Use
+from .comparison import compare as compare
 from .elmo import Elmo as Elmo
 from .encoding import Encoding as Encoding
 from .encoding import similarity as similarity

@@ -12,7 +12,6 @@ from elmo.embed.encoding import (
     Encoding,
     LayerChoice,
     Vectors,
-    check_dtype,
     layer_selector,
     vector_converter,
 )
@@ -83,7 +82,7 @@ class Elmo:
         from elmo.engine.bilm import Engine
         from elmo.model.bilm import BiLm
 
-        check_dtype(dtype, PRECISIONS)
+        _check_precision(dtype)
         if not isinstance(model, Pretrained):
             raise ConfigError(
                 f"expected a loaded model, found {type(model).__name__}; use Elmo.from_pretrained"
@@ -124,7 +123,7 @@ class Elmo:
             tokenizer: The name of a tokenizer ("en", "zh", "whitespace", "spacy:LANG") or a function from
                 text to a list of tokens; by default, the tokenizer of the model.
         """
-        from elmo.formats.loading import load
+        from elmo.formats.pretrained import load
 
         return cls(load(source), device=device, dtype=dtype, tokenizer=tokenizer)
 
@@ -203,7 +202,7 @@ class Elmo:
 
         from elmo.engine.matmul import choose_kernels
 
-        check_dtype(dtype, PRECISIONS)
+        _check_precision(dtype)
         if device is not None and str(device).partition(":")[0] not in DEVICES:
             raise ConfigError(f"device must be one of {', '.join(DEVICES)}, not {str(device)!r:.40}")
         is_int8 = self._engine.is_int8 if dtype is None else dtype == "int8"
@@ -411,3 +410,8 @@ def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
     """Return whether an error means that memory ran out; torch and oneDNN only say so in the message."""
     message = str(error)
     return isinstance(error, MemoryError) or "memory" in message or "could not create a primitive" in message
+
+
+def _check_precision(dtype: str | None) -> None:
+    if dtype is not None and dtype not in PRECISIONS:
+        raise ConfigError(f"dtype must be one of {', '.join(PRECISIONS)}, not {dtype!r:.40}")

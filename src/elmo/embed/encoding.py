@@ -220,17 +220,12 @@ def layer_selector(layers: LayerChoice | int | LayerMix, n_layers: int) -> Calla
     return selectors[layers]
 
 
-def check_dtype(dtype: str | None, supported: Sequence[str] = DTYPES) -> None:
-    """Raise ``ConfigError`` for a dtype that is not supported; None is always valid."""
-    if dtype is not None and dtype not in supported:
-        raise ConfigError(f"dtype must be one of {', '.join(supported)}, not {dtype!r:.40}")
-
-
 def vector_converter(*, as_tensor: bool, dtype: str | None) -> Callable[[Tensor], Any]:
     """Return a function that converts a tensor to the requested type: NumPy or tensor, and dtype."""
     import torch
 
-    check_dtype(dtype)
+    if dtype is not None and dtype not in DTYPES:
+        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r:.40}")
     if dtype == "bfloat16" and not as_tensor:
         raise ConfigError("numpy has no bfloat16; use as_tensor=True, or dtype='float16'")
 

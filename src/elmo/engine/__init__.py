@@ -5,17 +5,17 @@ the name of the file in ``elmo.model`` that it speeds up and takes its weights f
 agree up to rounding errors; ``tests/engine/test_twins.py`` compares each pair, with gradients where both
 have them. No sentence depends on other sentences in its batch: it gets the same bits alone and in any batch.
 
-======================  =======================  ==============================================================
-engine                  model                    what is faster
-======================  =======================  ==============================================================
-``bilm``                ``BiLm``                 packed weights, prepared once; the two directions in two
-                                                 threads; each distinct token computed once
-``token_layer``         ``TokenLayer``,          all filters in one matrix product, without most of the
-                        ``CharCnn``, ``Highway`` padding; a cache of token vectors; gradients in place
-``lstm``                ``ProjectedLstm``        no padding in batches; one product for all inputs; compiled
-                                                 loops; one autograd operation per window
-``softmax``             ``Softmax``              logits in chunks, gradients computed with the loss
-======================  =======================  ==============================================================
+===============  ========================  ===================================================================
+engine           model                     what is faster
+===============  ========================  ===================================================================
+``bilm``         ``BiLm``                  packed weights, prepared once; the two directions in two threads;
+                                           each distinct token computed once
+``token_layer``  ``TokenLayer``,           all filters in one matrix product, without most of the padding;
+                 ``CharCnn``, ``Highway``  a cache of token vectors; gradients in place
+``lstm``         ``ProjectedLstm``         no padding in batches; one product for all inputs; compiled loops;
+                                           one autograd operation per window
+``softmax``      ``Softmax``               logits in chunks; gradients computed together with the loss
+===============  ========================  ===================================================================
 
 ``elmo.model.mix`` and ``elmo.model.dropout`` have no counterpart: they are fast as they are.
 

@@ -31,8 +31,8 @@ _ROUNDER = np.float32(3 << 22)  # a float of this size has no fraction bits: add
 _ONE_BITS, _EXPONENT_BIT = 0x3F800000, 23  # the bits of 1.0, and the first bit of the exponent
 
 # expm1(r) = r + r² · S(r) for |r| ≤ ½ ln 2. S has degree 4 and a maximum relative error of 1.3e-8, from a
-# least-squares fit on 2,001 Chebyshev nodes, reweighted by the remaining error 3,000 times. The resulting tanh
-# has an absolute error below 1.5e-7 and a relative error below 1.9e-7 for all floats.
+# least-squares fit on 2,001 Chebyshev nodes, reweighted by the remaining error 3,000 times. The resulting
+# tanh has an absolute error below 1.5e-7 and a relative error below 1.9e-7 for all floats.
 _S0 = np.float32(0.49999997)
 _S1 = np.float32(0.16666543)
 _S2 = np.float32(0.0416672)
@@ -83,7 +83,7 @@ def _power_of_two(_: Any, rounded: Any) -> Any:
 
 @_inlined
 def _tanh(x: Any) -> Any:
-    """tanh |x| = -m / (2 + m), where m = expm1(-2|x|) = 2ⁿ · expm1(r) + 2ⁿ - 1; the sign is that of x."""
+    """Use tanh |x| = -m / (2 + m), where m = expm1(-2|x|) = 2ⁿ · expm1(r) + 2ⁿ - 1; the sign is that of x."""
     size = abs(x)
     y = -_TWO * (_SATURATED if size > _SATURATED else size)  # NaN stays NaN
     rounded = _fma(y, _PER_LN2, _ROUNDER)
@@ -172,8 +172,8 @@ def run_sentence(  # noqa: PLR0917
     """Read one sentence: write ``outputs`` (time, width) and update ``hidden`` and ``cell``.
 
     If ``is_joined``, the sums over the state start from ``input_gates`` (time, 4 · cell), and ``bias`` is
-    added at the end. Otherwise ``input_gates``, which include the bias, are added at the end. A ``projection``
-    without panels means that there is none.
+    added at the end. Otherwise ``input_gates``, which include the bias, are added at the end. There is no
+    projection if ``projection`` has no panels.
     """
     gates, cell_output = np.empty(len(bias), np.float32), np.empty(len(cell), np.float32)
     zeros = np.zeros(len(bias), np.float32)

@@ -521,7 +521,7 @@ class _WindowOptions:
 
 
 class _LstmWindow(torch.autograd.Function):
-    """All tensors have time as their first axis: inputs (time, batch, width), outputs (time, batch, width)."""
+    """Map inputs (time, batch, width) to outputs (time, batch, width); time is the first axis everywhere."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 (autograd passes tensors by position)

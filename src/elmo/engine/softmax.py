@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from elmo.engine.matmul import FIXED_ROWS, aligned_linear
+from elmo.engine.matmul import FIXED_ROWS, add_matmul, aligned_linear, write_matmul
 from elmo.model.softmax import AdaptiveSoftmax, Samples, Softmax, check_shapes
 
 CHUNK_TOKENS = 128  # tokens of a chunk in training: few enough that their logits stay in the CPU cache
@@ -197,17 +197,12 @@ class _SumLogSumExp(torch.autograd.Function):
                 sums += (extra[chunk, None] - highest).exp()
             total += (sums.log() + highest).sum()
             # Probabilities are odds / sums. Dividing the narrow factor of a product saves a pass over odds.
-            if is_bf16:
-                odd_factors = odds.to(dtype)
-                if d_states is not None:
-                    d_states[chunk] = (odd_factors @ row_factors) / sums
-                if d_columns is not None:
-                    d_columns += (x / sums).to(dtype).t() @ odd_factors
-            else:
-                if d_states is not None:
-                    torch.mm(odds, rows, out=d_states[chunk]).div_(sums)
-                if d_columns is not None:
-                    d_columns.addmm_((x / sums).t(), odds)
+            odd_factors = odds.to(dtype)
+            if d_states is not None:
+                write_matmul(d_states[chunk], odd_factors, row_factors)
+                d_states[chunk].div_(sums)
+            if d_columns is not None:
+                add_matmul(d_columns, (x / sums).to(dtype).t(), odd_factors)
             if d_bias is not None:
                 d_bias.addmv_(odds.t(), sums[:, 0].reciprocal())
             if extra is not None and d_extra is not None:

@@ -221,7 +221,7 @@ def _max_backward_(distances: Tensor, gradient: Tensor) -> None:
 
 
 def _gather_windows(characters: Tensor, group: _WordGroup, widest: int) -> Tensor:
-    """The windows of the widest filter, zero beyond the end of a word: (start · word, position · char_width)."""
+    """Gather the windows (start · word, position · char_width) of the widest filter, zero after the end."""
     n_chars = group.n_starts + widest - 1
     read = F.embedding(group.char_ids[:, :n_chars], characters).transpose(0, 1)  # (char, word, char_width)
     read = F.pad(read, (0, 0, 0, 0, 0, n_chars - len(read)))

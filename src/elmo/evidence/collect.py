@@ -1,28 +1,33 @@
-"""A plan, a model and a folder in, the evidence out: every run that is not there yet, then the tables."""
+"""Collect the evidence of a plan: do all runs that are missing, then build the tables."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, raise_all
-from elmo.evidence.plan import Plan, TaskData, read_tasks
-from elmo.evidence.runs import Run, RunResult, Runs, Sources, choice_of, wanted_runs
-from elmo.evidence.tables import Evidence, TaskAbout, curves_of, lines_of, mixes_of, tables_of
+from elmo.evidence.plan import EvidencePlan, TaskData, read_plan, read_tasks
+from elmo.evidence.runs import EvidenceRun, EvidenceSources, RunResult, RunStore, list_runs
+from elmo.evidence.tables import (
+    Evidence,
+    TaskSummary,
+    build_curves,
+    build_mixes,
+    build_tables,
+    format_evidence,
+)
 from elmo.storage import checksums
 from elmo.storage.atomic import atomic_file, cannot_write, hold_lock
+from elmo.tasks.features.cache import FeatureCache
 from elmo.tasks.features.encoders import ElmoEncoder
-from elmo.tasks.features.store import FeatureCache
 from elmo.tasks.fit import Epoch
-
-if TYPE_CHECKING:
-    from elmo.embed.elmo import Elmo
 
 DEFAULT_SEEDS = 3
 JSON_NAME, TEXT_NAME = "evidence.json", "evidence.txt"
@@ -30,40 +35,56 @@ JSON_NAME, TEXT_NAME = "evidence.json", "evidence.txt"
 
 @dataclass(frozen=True)
 class RunReport:
-    """A run that is done, and how far all of them are."""
+    """A finished run, and the progress of all runs."""
 
-    run: Run
+    run: EvidenceRun
     result: RunResult
-    score: str  # the score's name
-    is_new: bool  # not from an earlier time
+    score: str  # name of the score
+    is_new: bool  # false for a result of an earlier call
     n_done: int
     n_all: int
     seconds_left: float  # an estimate
 
 
-def collect(
-    plan: Plan,
-    out: Path,
+def collect_evidence(
+    plan: str | Path | EvidencePlan,
+    out: str | Path,
     *,
-    elmo: Callable[[], Elmo],
-    vectors: Path | None = None,
-    n_seeds: int | None = None,
+    model: str | Path | Elmo | None = None,
+    vectors: str | Path | None = None,
+    seeds: int | None = None,
     tables: Collection[int] = (1, 2, 3),
-    has_curve: bool = False,
-    cache: Path | None = None,
+    curve: bool = False,
+    tasks: Sequence[str] | None = None,
+    cache: str | Path | None = None,
     on_run: Callable[[RunReport], None] = lambda report: None,
-    on_epoch: Callable[[Run, Epoch], None] = lambda run, epoch: None,
+    on_epoch: Callable[[EvidenceRun, Epoch], None] = lambda run, epoch: None,
     show_progress: bool = False,
 ) -> Evidence:
-    """Carry out all runs that are not in ``out`` yet, and write ``evidence.json`` and ``evidence.txt`` there.
+    """Do all runs that are not in ``out`` yet, and write ``evidence.json`` and ``evidence.txt`` there.
 
-    ``elmo`` gives the model, once the data is known to be good; ``vectors`` are static ones, those of the
-    plan by default. Layers are kept in ``cache``, by default in ``out``.
+    A stopped call is resumed by the same call; no run is done twice.
+
+    Args:
+        plan: A plan in TOML, or one from ``read_plan``.
+        out: Folder for runs and results.
+        model: The biLM; None uses that of the plan, or the bundled one.
+        vectors: File of static word vectors; None uses that of the plan.
+        seeds: Number of runs per condition; None uses that of the plan, or 3.
+        tables: Which tables of the paper to repeat, out of 1, 2 and 3.
+        curve: Also train on fewer examples (Figure 1).
+        tasks: Names of the tasks of the plan to run; None runs all.
+        cache: Folder for computed layers; None uses ``out/layers``.
+        on_run: Called after each run.
+        on_epoch: Called after each epoch of a run.
+        show_progress: Show progress bars.
     """
-    vectors = vectors or (Path(plan.vectors) if plan.vectors else None)
-    n_seeds = n_seeds or plan.seeds or DEFAULT_SEEDS
-    _check_words(plan, vectors)
-    wanted_runs({}, tables=tables, has_curve=has_curve, n_seeds=n_seeds)  # mistakes before all reading
+    plan = plan if isinstance(plan, EvidencePlan) else read_plan(plan, only=tasks)
+    out = Path(out)
+    vectors = Path(vectors) if vectors else Path(plan.vectors) if plan.vectors else None
+    n_seeds = seeds or plan.seeds or DEFAULT_SEEDS
+    _check_baselines(plan, vectors)
+    list_runs({}, tables=tables, has_curve=curve, n_seeds=n_seeds)  # report mistakes before data is read
     try:
         (out / "runs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -71,64 +92,67 @@ def collect(
     with hold_lock(out / ".lock", subject=out):
         digest = "" if vectors is None else checksums.sha256(vectors)
         data = read_tasks(plan)
-        model = elmo()
-        sources = Sources(model, ElmoEncoder(model).key, vectors, digest, FeatureCache(cache or out / "layers"))
-        runs = Runs(out / "runs", data, sources)
-        sizes = {name: len(one.train) for name, one in data.items()}
-        wanted = wanted_runs(sizes, tables=tables, has_curve=has_curve, n_seeds=n_seeds)
-        results: dict[Run, RunResult] = {}
-        before = {run: result for run in wanted if (result := runs.done(run)) is not None}
-        for run in wanted:
-            kept = runs.done(run)  # asked again: two tasks may be the same but in name
-            results[run] = kept or runs.carry_out(
+        elmo = model if isinstance(model, Elmo) else Elmo.from_pretrained(model or plan.model)
+        layers = FeatureCache(cache or out / "layers")
+        store = RunStore(
+            out / "runs", data, EvidenceSources(elmo, ElmoEncoder(elmo).key, vectors, digest, layers)
+        )
+        sizes = {name: len(task.train) for name, task in data.items()}
+        runs = list_runs(sizes, tables=tables, has_curve=curve, n_seeds=n_seeds)
+        earlier = {run: result for run in runs if (result := store.load(run)) is not None}
+        results: dict[EvidenceRun, RunResult] = {}
+        for run in runs:
+            kept = store.load(run)  # load again: two tasks may differ only in their names
+            results[run] = kept or store.train(
                 run, on_epoch=partial(on_epoch, run), show_progress=show_progress
             )
-            left = _seconds_left(wanted[len(results) :], before, results)
+            seconds_left = _estimate_seconds(runs[len(results) :], earlier, results)
             score = data[run.task].task.main_score
-            on_run(RunReport(run, results[run], score, kept is None, len(results), len(wanted), left))
+            on_run(RunReport(run, results[run], score, kept is None, len(results), len(runs), seconds_left))
         evidence = Evidence(
-            tasks=tuple(_about(one) for one in data.values()),
+            tasks=tuple(_summarize_task(task) for task in data.values()),
             n_seeds=n_seeds,
-            sources={"elmo": sources.elmo_key, "vectors": digest},
-            tables=tables_of(results, list(data), list(tables)),
-            curves=curves_of(results, list(data)) if has_curve else (),
-            mixes=mixes_of(results),
-            runs=_listed(runs, results),
+            sources={"elmo": store.sources.elmo_key, "vectors": digest},
+            tables=build_tables(results, list(data), list(tables)),
+            curves=build_curves(results, list(data)) if curve else (),
+            mixes=build_mixes(results),
+            runs=_list_results(store, results),
         )
         _write(evidence, out)
     return evidence
 
 
-def _check_words(plan: Plan, vectors: Path | None) -> None:
-    """Without ELMo at the input there must be something else."""
-    problems = []
-    for one in plan.tasks:
-        if vectors is None and not choice_of("baseline", one.words).characters:
-            problems.append(
-                f"[{one.name}] has no vectors for its baseline: name static ones (--vectors, or vectors in "
-                "[defaults]), or let characters in its words be more than 0"
-            )
+def _check_baselines(plan: EvidencePlan, vectors: Path | None) -> None:
+    """Raise ``ConfigError`` for a task whose baseline has no word vectors."""
+    problems = [
+        f"[{task.name}] has no word vectors for its baseline: give static vectors (--vectors, or vectors in "
+        "[defaults]), or set characters in its words to more than 0"
+        for task in plan.tasks
+        if vectors is None and not task.words["characters"]
+    ]
     raise_all(problems, subject=plan.path, kind=ConfigError)
 
 
-def _seconds_left(
-    left: list[Run], before: Mapping[Run, RunResult], results: Mapping[Run, RunResult]
+def _estimate_seconds(
+    left: Sequence[EvidenceRun],
+    earlier: Mapping[EvidenceRun, RunResult],
+    results: Mapping[EvidenceRun, RunResult],
 ) -> float:
-    """By the mean of the task's runs of that size; else of that task; else of all."""
-    known = {**before, **results}
+    """Estimate by the mean over runs of the same task and size, else of the same task, else over all runs."""
+    known = {**earlier, **results}
     total = 0.0
     for run in left:
-        if run in before:
+        if run in earlier:
             continue
-        of_task = [(one.n_examples, known[one].seconds) for one in known if one.task == run.task]
-        alike = [seconds for size, seconds in of_task if size == run.n_examples]
-        some = alike or [seconds for _, seconds in of_task] or [one.seconds for one in known.values()]
-        total += float(np.mean(some))
+        of_task = [(other.n_examples, known[other].seconds) for other in known if other.task == run.task]
+        of_size = [seconds for size, seconds in of_task if size == run.n_examples]
+        all_runs = [result.seconds for result in known.values()]
+        total += float(np.mean(of_size or [seconds for _, seconds in of_task] or all_runs))
     return total
 
 
-def _about(data: TaskData) -> TaskAbout:
-    return TaskAbout(
+def _summarize_task(data: TaskData) -> TaskSummary:
+    return TaskSummary(
         task=data.plan.name,
         kind=data.plan.kind,
         score=data.task.main_score,
@@ -139,20 +163,20 @@ def _about(data: TaskData) -> TaskAbout:
     )
 
 
-def _listed(runs: Runs, results: Mapping[Run, RunResult]) -> tuple[dict[str, Any], ...]:
-    """Without the time that runs took, which is never the same."""
-    found = []
+def _list_results(store: RunStore, results: Mapping[EvidenceRun, RunResult]) -> tuple[dict[str, Any], ...]:
+    """List all results without their times, which are never the same."""
+    listed = []
     for run, result in results.items():
-        values = {name: value for name, value in result.to_json().items() if name != "seconds"}
+        values = {name: value for name, value in asdict(result).items() if name != "seconds"}
         about = {"task": run.task, "condition": run.condition, "seed": run.seed, "n_examples": run.n_examples}
-        found.append({"key": runs.key(run), **about, **values})
-    return tuple(found)
+        listed.append({"key": store.key(run), **about, **values})
+    return tuple(listed)
 
 
 def _write(evidence: Evidence, out: Path) -> None:
     texts = {
         JSON_NAME: json.dumps(evidence.to_json(), ensure_ascii=False, indent=1),
-        TEXT_NAME: "\n".join(lines_of(evidence)),
+        TEXT_NAME: "\n".join(format_evidence(evidence)),
     }
     for name, text in texts.items():
         with atomic_file(out / name) as temporary:

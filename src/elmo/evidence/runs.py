@@ -1,12 +1,12 @@
-"""Tables and tasks in, the runs that they need out: what each condition is, and how much data a run has.
+"""The runs of an experiment: what each condition is, and how one run is trained and its result kept.
 
-Peters et al. 2018: Table 1 holds ELMo against none, Table 2 the last layer against all layers and λ against
-λ, Table 3 the places where ELMo is given to a task; Figure 1 is of less and less training data.
+Peters et al. 2018 compare ELMo with a baseline without it (Table 1), the last layer with all layers and two
+values of λ (Table 2), and the positions of ELMo in the network (Table 3); Figure 1 uses less and less
+training data.
 
-A run and its task's data in, its result out: a file named by all that the result depends on.
-
-So a run is done once, whichever tables it belongs to and however often the command is given; one that was
-killed goes on after its last epoch; and a plan that was changed repeats only what the change touches.
+The result of a run is a file named by a hash of everything that it depends on. So each run is done once, for
+all tables and all calls; a run that was killed resumes after its last epoch; and a changed plan repeats only
+the runs that the change affects.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ import numpy as np
 from elmo.errors import ConfigError
 from elmo.evidence.plan import TaskData
 from elmo.storage.atomic import atomic_file
+from elmo.tasks.features.cache import FeatureCache
 from elmo.tasks.features.layer import Features
 from elmo.tasks.features.static import StaticVectors, read_static
-from elmo.tasks.features.store import FeatureCache, FeatureStore
+from elmo.tasks.features.store import FeatureStore
 from elmo.tasks.fit import Epoch, FitOptions
 from elmo.tasks.model import TaskModel
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
-
 
 BASELINE, ELMO = "baseline", "input"
 CONDITIONS: Mapping[str, Mapping[str, Any]] = {
@@ -52,7 +52,7 @@ TABLES: Mapping[int, tuple[str, ...]] = {
     2: (BASELINE, "top_only", "lambda_1", ELMO),
     3: (ELMO, "output", "both"),
 }
-COMPARED: Mapping[int, tuple[tuple[str, str], ...]] = {  # what, over what; a table's first one is printed
+COMPARED: Mapping[int, tuple[tuple[str, str], ...]] = {  # condition, over which; the first is printed
     1: ((ELMO, BASELINE),),
     2: ((ELMO, "top_only"), ("top_only", BASELINE), ("lambda_1", BASELINE), (ELMO, BASELINE),
         (ELMO, "lambda_1")),
@@ -60,12 +60,15 @@ COMPARED: Mapping[int, tuple[tuple[str, str], ...]] = {  # what, over what; a ta
 }  # fmt: skip
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 MIN_EXAMPLES = 4  # of a point of the curve
-MAX_FACTOR = 4.0  # of the epochs of a run with little data
+MAX_FACTOR = 4.0  # by which runs with little data have more epochs
+VERSION = 3  # another version repeats all runs
+_log = logging.getLogger(__name__)
+_LABEL_LOG = logging.getLogger("elmo.tasks.kinds.task")
 
 
 @dataclass(frozen=True)
-class Run:
-    """One training: of a task, in a condition, from a seed, on the first so many of its shuffled examples."""
+class EvidenceRun:
+    """One training run: a task, a condition, a seed, and the number of training examples."""
 
     task: str
     condition: str
@@ -75,181 +78,177 @@ class Run:
 
     @property
     def share(self) -> float:
-        """Of the training examples."""
+        """Fraction of the training examples that is used."""
         return self.n_examples / self.n_all
 
 
-def wanted_runs(
+def list_runs(
     n_train: Mapping[str, int], *, tables: Collection[int], has_curve: bool, n_seeds: int
-) -> list[Run]:
-    """Every run that the tables and the curve of these tasks need, each once, tasks one after another."""
+) -> list[EvidenceRun]:
+    """List the runs that the tables and the curve need, each once, task by task."""
     if unknown := sorted(set(tables) - set(TABLES)):
-        raise ConfigError(f"the tables are {', '.join(map(str, TABLES))}, not {unknown[0]}")
+        raise ConfigError(
+            f"tables: expected numbers out of {', '.join(map(str, TABLES))}, found {unknown[0]}"
+        )
     if not tables and not has_curve:
-        raise ConfigError("expected a table, the curve or both, found nothing to gather")
-    found: dict[Run, None] = {}
+        raise ConfigError("expected at least one table or the curve, found none")
+    runs: dict[EvidenceRun, None] = {}
     for task, n_all in n_train.items():
         conditions = dict.fromkeys(name for table in sorted(set(tables)) for name in TABLES[table])
-        wanted = [(name, n_all) for name in conditions]
+        cells = [(name, n_all) for name in conditions]
         if has_curve:
             sizes = reversed(curve_sizes(n_all))
-            wanted += [(name, size) for size in sizes for name in (BASELINE, ELMO)]
-        for name, size in wanted:
+            cells += [(name, size) for size in sizes for name in (BASELINE, ELMO)]
+        for name, size in cells:
             for seed in range(1, n_seeds + 1):
-                found[Run(task, name, seed, size, n_all)] = None
-    return list(found)
+                runs[EvidenceRun(task, name, seed, size, n_all)] = None
+    return list(runs)
 
 
 def curve_sizes(n_all: int) -> list[int]:
-    """Numbers of examples, growing, the last one all of them."""
+    """Return increasing numbers of training examples; the last one is all of them."""
     sizes = {round(share * n_all) for share in SHARES if share < 1}
     return [*sorted(size for size in sizes if MIN_EXAMPLES <= size < n_all), n_all]
 
 
-def choice_of(condition: str, words: Mapping[str, Any]) -> Features:
-    """How words get their vectors in a condition; ``words`` is what a plan says of it."""
+def condition_features(condition: str, words: Mapping[str, Any]) -> Features:
+    """Return the features of a condition; ``words`` are the features that the plan sets."""
     return Features(**{**words, **CONDITIONS[condition]})
 
 
-def fit_of(run: Run, fit: FitOptions) -> FitOptions:
-    """How a run is learned: with less data epochs are shorter, so that there are more of them."""
+def run_options(run: EvidenceRun, fit: FitOptions) -> FitOptions:
+    """Return the training options of a run: with less data epochs are shorter, so there are more of them."""
     factor = min(MAX_FACTOR, 1 / math.sqrt(run.share))
 
-    def more(epochs: int) -> int:
+    def scale(epochs: int) -> int:
         return math.ceil(round(epochs * factor, 6))
 
     return replace(
         fit,
         seed=run.seed,
-        epochs=more(fit.epochs),
-        patience=more(fit.patience),
-        decay_patience=more(fit.decay_patience),
+        epochs=scale(fit.epochs),
+        patience=scale(fit.patience),
+        decay_patience=scale(fit.decay_patience),
     )
-
-
-VERSION = 3  # of what a run is: another one repeats all of them
-_log = logging.getLogger(__name__)
-_UNSEEN = logging.getLogger("elmo.tasks.kinds.task")
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run came to."""
+    """The result of a run."""
 
-    score: float  # the task's main one, of the best epoch
+    score: float  # main score of the task, at the best epoch
     scores: Mapping[str, float]
     best_epoch: int
     n_epochs: int
-    mixes: Mapping[str, Mapping[str, Any]]  # of the best epoch, by place: shares of the layers, and gamma
-    seconds: float  # since it was begun or gone on with
-
-    def to_json(self) -> dict[str, Any]:
-        """For its file."""
-        return asdict(self)
+    mixes: Mapping[str, Mapping[str, Any]]  # at the best epoch, by position: shares of the layers, and gamma
+    seconds: float  # since the run was started or resumed
 
 
 @dataclass(frozen=True, eq=False)
-class Sources:
-    """Where words get their vectors from, in all runs."""
+class EvidenceSources:
+    """The biLM, static vectors and cache of all runs."""
 
     elmo: Elmo
-    elmo_key: str  # names the biLM and how it is run
+    elmo_key: str  # identifies the biLM and how it is run
     vectors: Path | None
     vectors_digest: str
     cache: FeatureCache
 
 
-class Runs:
-    """The runs of one folder."""
+class RunStore:
+    """Trains runs, and keeps their results in a folder."""
 
-    def __init__(self, folder: Path, data: Mapping[str, TaskData], sources: Sources) -> None:
+    def __init__(self, folder: Path, data: Mapping[str, TaskData], sources: EvidenceSources) -> None:
         self.folder = folder
         self.data = data
         self.sources = sources
-        self._static: tuple[str, StaticVectors | None] = ("", None)  # of the task that was last at work
+        self._static: tuple[str, StaticVectors | None] = ("", None)  # of the last task
 
-    def key(self, run: Run) -> str:
-        """A hash of all that the result depends on; the names of files and tasks are not of it."""
-        text = json.dumps(self.about(run), sort_keys=True, ensure_ascii=False)
+    def key(self, run: EvidenceRun) -> str:
+        """Hash everything that the result depends on; names of files and tasks are not included."""
+        text = json.dumps(self.describe(run), sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
-    def about(self, run: Run) -> dict[str, Any]:
-        """All that the result depends on."""
+    def describe(self, run: EvidenceRun) -> dict[str, Any]:
+        """Return everything that the result depends on."""
         data = self.data[run.task]
-        choice = choice_of(run.condition, data.plan.words)
+        features = condition_features(run.condition, data.plan.words)
         return {
             "version": VERSION,
             "kind": data.plan.kind,
             "task": data.task.to_json(),
             "data": data.digest,
             "n_examples": run.n_examples,
-            "words": asdict(choice),
-            "fit": asdict(fit_of(run, data.plan.fit)),
-            "elmo": None if choice.elmo == "none" else self.sources.elmo_key,
+            "words": asdict(features),
+            "fit": asdict(run_options(run, data.plan.fit)),
+            "elmo": self.sources.elmo_key if features.has_elmo else None,
             "vectors": self.sources.vectors_digest,
         }
 
-    def done(self, run: Run) -> RunResult | None:
-        """The result of a run that was finished before."""
+    def load(self, run: EvidenceRun) -> RunResult | None:
+        """Return the result of a finished run, or None."""
         key = self.key(run)
         path = self._path(key)
         try:
             values = json.loads(path.read_bytes())
-            if values["about"] != json.loads(json.dumps(self.about(run))):
-                raise ValueError("it is of another run")
+            if values["about"] != json.loads(json.dumps(self.describe(run))):
+                raise ValueError("it belongs to another run")
             result = RunResult(**values["result"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-            _log.warning("%s: a result that cannot be read, computed again: %s", path.name, error)
+            _log.warning("%s: cannot read this result, running again: %s", path.name, error)
             return None
-        shutil.rmtree(self._training(key), ignore_errors=True)  # killed just before it was removed
+        shutil.rmtree(self._training(key), ignore_errors=True)  # left if the run was killed at its end
         return result
 
-    def carry_out(
-        self, run: Run, *, on_epoch: Callable[[Epoch], None] = lambda epoch: None, show_progress: bool = False
+    def train(
+        self,
+        run: EvidenceRun,
+        *,
+        on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+        show_progress: bool = False,
     ) -> RunResult:
-        """Train, from the last checkpoint where there is one, and keep the result."""
+        """Train a run, from its last checkpoint if there is one, and keep the result."""
         begin = time.monotonic()
         key, data = self.key(run), self.data[run.task]
         training = self._training(key)
-        with _silent(_UNSEEN):  # what labels dev has beside was told as it was read
+        with _silence(_LABEL_LOG):  # unseen labels were reported when the data was read
             model = TaskModel.train(
                 data.task,
-                examples_of(run, data),
+                select_examples(run, data),
                 data.dev,
-                sources=self._sources(run),
-                options=fit_of(run, data.plan.fit),
+                store=self._build_store(run),
+                options=run_options(run, data.plan.fit),
                 folder=training,
                 on_epoch=on_epoch,
                 show_progress=show_progress,
             )
-            best = [epoch for epoch in model.epochs if epoch.is_best][-1]
+            best = model.best_epoch
             scores = model.evaluate(data.test) if data.test else best.scores
         result = RunResult(
             score=scores[data.task.main_score],
-            scores=_in_order(scores),
+            scores=_sort_keys(scores),
             best_epoch=best.epoch,
             n_epochs=len(model.epochs),
-            mixes=_in_order(best.mixes),
+            mixes=_sort_keys(best.mixes),
             seconds=round(time.monotonic() - begin, 2),
         )
-        values = {"run": asdict(run), "about": self.about(run), "result": result.to_json()}
+        values = {"run": asdict(run), "about": self.describe(run), "result": asdict(result)}
         with atomic_file(self._path(key)) as temporary:
             text = json.dumps(values, ensure_ascii=False, indent=1)
             temporary.write_text(text + "\n", encoding="utf-8", errors="surrogatepass")
         shutil.rmtree(training, ignore_errors=True)
         return result
 
-    def _sources(self, run: Run) -> FeatureStore:
-        data, shared = self.data[run.task], self.sources
+    def _build_store(self, run: EvidenceRun) -> FeatureStore:
+        data, sources = self.data[run.task], self.sources
         if self._static[0] != run.task:
-            # words beyond those of the data would only make the table larger
-            words = data.words
-            static = shared.vectors and read_static(shared.vectors, wanted=words, max_words=0)
+            # other words would only make the table larger
+            static = sources.vectors and read_static(sources.vectors, words=data.words, max_words=0)
             self._static = (run.task, static or None)
-        choice = choice_of(run.condition, data.plan.words)
-        return FeatureStore(choice, shared.elmo, self._static[1], cache=shared.cache)
+        features = condition_features(run.condition, data.plan.words)
+        return FeatureStore(features, sources.elmo, self._static[1], cache=sources.cache)
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.json"
@@ -258,26 +257,26 @@ class Runs:
         return self.folder / f"{key}.training"
 
 
-def examples_of(run: Run, data: TaskData) -> list[Any]:
-    """The run's training examples, in their order: more of them hold the fewer of the same seed."""
+def select_examples(run: EvidenceRun, data: TaskData) -> list[Any]:
+    """Return the training examples of a run, in their order; larger runs of a seed include smaller ones."""
     if run.n_examples == len(data.train):
         return list(data.train)
     order = np.random.default_rng((run.seed, len(data.train))).permutation(len(data.train))
-    return [data.train[place] for place in sorted(order[: run.n_examples])]
+    return [data.train[index] for index in sorted(order[: run.n_examples])]
 
 
-def _in_order(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Names sorted at every depth: those of a run that was gone on with come from a checkpoint, sorted."""
+def _sort_keys(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Sort names at every depth, as they are in the checkpoints of resumed runs."""
     return json.loads(json.dumps(values, sort_keys=True))
 
 
 @contextmanager
-def _silent(logger: logging.Logger) -> Iterator[None]:
-    def nothing(record: logging.LogRecord) -> bool:
+def _silence(logger: logging.Logger) -> Iterator[None]:
+    def drop(record: logging.LogRecord) -> bool:
         return False
 
-    logger.addFilter(nothing)
+    logger.addFilter(drop)
     try:
         yield
     finally:
-        logger.removeFilter(nothing)
+        logger.removeFilter(drop)

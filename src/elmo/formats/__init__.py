@@ -3,8 +3,8 @@
 ``load`` reads a model from a bundled name, a path, an archive or the Hugging Face Hub and returns a
 ``Pretrained``. ``convert`` writes it in elmo's own format or for AllenNLP. Files, in reading order:
 
-- ``pretrained``: ``Pretrained``, the result of every reader, and ``fingerprint``.
-- ``loading``: ``load``, ``detect``, ``describe`` and ``convert``; with ``archive`` and ``hub`` as sources.
+- ``pretrained``: ``Pretrained``, the result of every reader, with ``load``, ``detect``, ``describe``,
+  ``convert`` and ``fingerprint``; ``archive`` and ``hub`` unpack or download a model for it.
 - One module per format, each with ``NAME``, ``can_read(folder)`` and ``read(folder)``: ``native`` (our own),
   ``bilm_hdf5`` (bilm-tf, AllenNLP, NLPL, SeqVec), ``bilm_checkpoint`` (bilm-tf training), ``tf_hub`` and
   ``many_langs`` (ELMoForManyLangs).

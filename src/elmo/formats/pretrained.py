@@ -1,19 +1,38 @@
-"""``Pretrained``: a model as every format reader returns it, and the fingerprint that identifies it."""
+"""``Pretrained``, a model as read from its files, and ``load``, which reads one of any published format.
+
+``load`` takes a name, a path, an archive or a Hugging Face Hub id. It finds the model's folder
+(``_model_folder``), asks each format reader whether it can read the folder (``detect``), and calls the first
+one that can. ``describe``, ``convert`` and ``fingerprint`` build on that.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from elmo.config import BiLmConfig, parameter_shapes
-from elmo.errors import raise_all
+from elmo import models
+from elmo.config import BiLmConfig, n_parameters, parameter_shapes
+from elmo.errors import ConfigError, FormatError, raise_all
+from elmo.formats import archive, hub
+from elmo.formats.archive import is_model_file
+from elmo.storage.files import format_error, format_path, list_names
+from elmo.storage.tensors import Dtype
 from elmo.text.ids import ByteAlphabet, SimplifiedAlphabet, TokenIndexer, UnicodeAlphabet, Vocabulary
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_MAX_DEPTH = 3  # of a model's folder inside an archive
+_KNOWN_FILES = (
+    "config.json with model.safetensors, *options.json with an HDF5 file, a TensorFlow checkpoint (*.index), "
+    "a TF-Hub module (saved_model.pb or tfhub_module.pb), or encoder.pkl with char.dic or word.dic"
+)
 
 
 @dataclass(frozen=True)
@@ -165,3 +184,238 @@ def fingerprint(model: Pretrained, *, with_warm: bool = False) -> str:
         array = tensors[name].detach().cpu().float().contiguous().numpy()
         digest.update(array.astype("<f4", copy=False).reshape(-1).view("u1").data)
     return digest.hexdigest()
+
+
+# --- loading and converting ----------------------------------------------------------------------
+
+
+class FormatReader(Protocol):
+    """The interface that the module of each format implements."""
+
+    @property
+    def NAME(self) -> str:  # noqa: N802  a constant of the module
+        """Name of the format, as ``elmo info`` shows it."""
+        ...
+
+    def can_read(self, folder: Path) -> bool:
+        """Return whether the folder contains the files of this format."""
+        ...
+
+    def read(self, folder: Path) -> Pretrained:
+        """Read the model in the folder."""
+        ...
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What ``elmo info`` shows about a model.
+
+    Args:
+        source: The name or path that was loaded.
+        format: Name of the file format.
+        files: Size of each file in bytes; for an archive, of the unpacked files.
+        config: Sizes of the network.
+        n_parameters: Number of weights.
+        n_words: Size of the vocabulary, if there is one.
+        has_softmax: Whether the model has an output layer.
+        has_warm: Whether the model has a stored start state.
+        has_mix: Whether the model has a published layer mix.
+        fingerprint: SHA-256 of config and weights, the same in every format.
+        metadata: Everything else that the files contain.
+    """
+
+    source: str
+    format: str
+    files: dict[str, int]
+    config: BiLmConfig
+    n_parameters: int
+    n_words: int | None
+    has_softmax: bool
+    has_warm: bool
+    has_mix: bool
+    fingerprint: str
+    metadata: dict[str, object]
+
+
+def load(source: str | Path | None = None) -> Pretrained:
+    """Read a model of any published format.
+
+    Args:
+        source: The name of a bundled model (None is the English one), a folder, an archive, one of the
+            model's files, or a Hugging Face Hub id, ``org/name`` or ``org/name@revision``. Write ``./en``
+            for a folder that has the name of a bundled model.
+    """
+    with _model_folder(source) as (folder, is_temporary):
+        return _read(folder, is_temporary=is_temporary)
+
+
+def describe(source: str | Path | None = None) -> ModelInfo:
+    """Load a model and summarize it; ``source`` is as for ``load``."""
+    with _model_folder(source) as (folder, is_temporary):
+        model = _read(folder, is_temporary=is_temporary)
+        files = {name: size for name, size in _file_sizes(folder) if is_model_file(name)}
+    return ModelInfo(
+        source=models.DEFAULT if source is None else str(source),
+        format=model.format,
+        files=files,
+        config=model.config,
+        n_parameters=n_parameters(model.config),
+        n_words=None if model.vocab is None else len(model.vocab),
+        has_softmax=model.softmax is not None,
+        has_warm=model.warm is not None,
+        has_mix=model.mix is not None,
+        fingerprint=fingerprint(model),
+        metadata=dict(model.metadata),
+    )
+
+
+def convert(
+    source: str | Path | None,
+    out: str | Path,
+    *,
+    to: Literal["native", "hdf5"] = "native",
+    dtype: Dtype = "float32",
+) -> None:
+    """Load a model of any published format and write it to a new folder.
+
+    Args:
+        source: The model, as for ``load``.
+        out: The folder to create.
+        to: Output format: native is elmo's own (with checksums and a model card); hdf5 is for AllenNLP,
+            bilm-tf and simple_elmo.
+        dtype: Precision of the weights in the file; hdf5 supports float32 only.
+    """
+    from elmo.formats import bilm_hdf5, native
+
+    if to not in ("native", "hdf5"):
+        raise ConfigError(f"convert: expected to='native' or to='hdf5', found {to!r:.40}")
+    if to == "hdf5" and dtype != "float32":
+        raise ConfigError(f"convert: hdf5 supports float32 only, found dtype {dtype!r:.40}; use to='native'")
+    model = load(source)
+    if to == "native":
+        native.write(model, Path(out), dtype=dtype)
+    else:
+        bilm_hdf5.write(model, Path(out))
+
+
+def bundled_name(checksum: str, *, with_warm: bool = False) -> str | None:
+    """Return the name of the bundled model with this fingerprint, or None."""
+    for name in models.names():
+        if fingerprint(load(name), with_warm=with_warm) == checksum:
+            return name
+    return None
+
+
+def detect(folder: str | Path) -> FormatReader | None:
+    """Return the reader for the model in a folder, or None if no format matches.
+
+    When files of several formats are in one folder, elmo's own format comes first, because it has checksums.
+    """
+    return next((reader for reader in _readers() if reader.can_read(Path(folder))), None)
+
+
+def _readers() -> Iterator[FormatReader]:
+    # imported one at a time: most searches end at the first or second
+    from elmo.formats import native
+
+    yield native
+    from elmo.formats import bilm_hdf5
+
+    yield bilm_hdf5
+    from elmo.formats import bilm_checkpoint, many_langs, tf_hub
+
+    yield bilm_checkpoint
+    yield tf_hub
+    yield many_langs
+
+
+def _read(folder: Path, *, is_temporary: bool) -> Pretrained:
+    from elmo.formats import native
+
+    reader = detect(folder)
+    if reader is None:
+        files = ", ".join(map(format_path, list_names(folder)[:8])) or "nothing"
+        raise FormatError(f"{format_path(folder)}: expected {_KNOWN_FILES}; found {files}")
+    try:
+        if reader is native and is_temporary:  # memory-mapped weights would be lost with the folder
+            return native.read(folder, is_mapped=False)
+        return reader.read(folder)
+    except ConfigError as error:  # sizes in a file that no network can have
+        raise FormatError(f"{format_path(folder)}: {error}") from error
+    except OSError as error:  # a disk or network failure in the middle of a file
+        raise FormatError(f"{format_path(folder)}: cannot be read: {format_error(error)}") from error
+
+
+@contextmanager
+def _model_folder(source: str | Path | None) -> Iterator[tuple[Path, bool]]:
+    """Find or fetch the folder with the model; yield it and whether it is temporary."""
+    if source is None:
+        source = models.folder()
+    elif source == "":  # an unset shell variable, not a request for the bundled model
+        raise ConfigError("expected the name, path or Hub id of a model, found an empty string")
+    elif isinstance(source, str) and source in models.names():
+        source = models.folder(source)
+    path = Path(source)
+    try:
+        is_folder, is_file = path.is_dir(), path.is_file()
+    except OSError as error:  # for example, the name is too long
+        raise FormatError(f"{format_path(path)!s:.200}: cannot be opened: {error.strerror}") from error
+    if is_folder:
+        yield path, False
+    elif is_file and is_model_file(path.name):  # one file of a model selects its folder
+        yield path.parent, False
+    elif is_file and archive.is_archive(path):
+        with archive.unpacked(path) as root:
+            try:
+                yield _find_model(root, path), True
+            except FormatError as error:  # show the archive's path, not that of the temporary folder
+                raise type(error)(str(error).replace(str(root), format_path(path))) from error
+    elif is_file:
+        raise FormatError(
+            f"{format_path(path)}: expected the folder or archive of a model, found another file"
+        )
+    elif isinstance(source, str) and (repo := hub.split_id(source)) and not _looks_like_path(path):
+        yield hub.download(*repo), False
+    else:
+        raise FormatError(
+            f"{format_path(path)!s:.200}: no such folder, archive or Hub id (org/name); bundled models: "
+            f"{', '.join(models.names()) or 'none'}"
+        )
+
+
+def _looks_like_path(path: Path) -> bool:
+    """Return whether something with the form of a Hub id is more likely a mistyped path."""
+    name = path.name
+    return path.parent.is_dir() or is_model_file(name) or name.lower().endswith(archive.SUFFIXES)
+
+
+def _find_model(root: Path, source: Path) -> Path:
+    """Find the one folder of an unpacked archive that contains a model, level by level."""
+    level = [root]
+    for _ in range(_MAX_DEPTH + 1):
+        matches = [folder for folder in level if detect(folder) is not None]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            listed = ", ".join(format_path(folder.relative_to(root)) for folder in matches[:8])
+            raise FormatError(
+                f"{format_path(source)}: expected one model, found {listed}; unpack it and load one"
+            )
+        level = [path for folder in level for path in sorted(folder.iterdir()) if path.is_dir()]
+    files = ", ".join(format_path(name) for name, _ in _file_sizes(root)[:8])
+    raise FormatError(
+        f"{format_path(source)}: expected {_KNOWN_FILES} in the archive; found {files or 'no model file'}"
+    )
+
+
+def _file_sizes(folder: Path) -> list[tuple[str, int]]:
+    """List the files below a folder with their sizes in bytes."""
+    sizes = []
+    for path, folders, files in os.walk(folder):
+        folders.sort()
+        if len(Path(path).relative_to(folder).parts) >= _MAX_DEPTH:
+            folders.clear()
+        for name in sorted(files):
+            file = Path(path, name)
+            sizes.append((file.relative_to(folder).as_posix(), file.stat().st_size if file.exists() else 0))
+    return sizes

@@ -26,6 +26,8 @@ SHARD_BYTES = 1 << 26  # default size of the vectors of one shard
 SHARD_TOKENS = 1 << 17  # limit for small vectors: a token takes about 200 bytes while it is read
 _LIBRARY_BYTES = 300 << 20  # estimated memory of Python and torch
 _TOKEN_TEXT_BYTES = 200  # estimated memory of a token with its offsets
+_COUNTED_BYTES = 1 << 32  # counting the lines of larger files would delay the job
+_COMPRESSED = (b"\x1f\x8b", b"\xfd7", b"BZh", b"\x28\xb5")  # first bytes of compressed files
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,25 @@ class EmbedJob:
     def reads_pipe(self) -> bool:
         """Return whether an input is a pipe, which may block and can be read only once."""
         return any(path == "-" or not path.is_file() for path in expand_paths(self.inputs))
+
+    def count_lines(self) -> int | None:
+        """Count the lines of the input; None if lines are not sentences or counting is too slow."""
+        if self.split or self.input_format == "conllu" or self.reads_pipe():
+            return None
+        files = [path for path in expand_paths(self.inputs) if path != "-"]
+        if sum(path.stat().st_size for path in files) > _COUNTED_BYTES:
+            return None
+        n_lines = 0
+        for path in files:
+            with path.open("rb") as file:
+                last = b"\n"
+                while chunk := file.read(1 << 20):
+                    if last == b"\n" and file.tell() == len(chunk) and chunk.startswith(_COMPRESSED):
+                        return None
+                    n_lines += chunk.count(b"\n")
+                    last = chunk[-1:]
+                n_lines += last != b"\n"
+        return n_lines
 
     def sentences(self, tokenizer: Tokenizer, tally: Tally | None = None) -> Iterator[Sentence]:
         """Check that the inputs exist, and return an iterator over their tokenized sentences."""

@@ -103,8 +103,8 @@ class ShardedRun:
         is_new = not files.manifest.exists()
         if is_new and not restart and files.existing():
             raise OutputError(
-                f"{format_path(files.existing()[0])}: exists and has no manifest; choose another output, "
-                "or use --restart to replace it"
+                f"{format_path(files.existing()[0])}: already exists without a manifest; choose another "
+                "output, or use --restart to replace it"
             )
         earlier = None if is_new else self._read_manifest()
         if earlier is not None and not restart:
@@ -126,7 +126,7 @@ class ShardedRun:
     def _check_not_input(self, outputs: list[Path]) -> None:
         inputs = {path.resolve() for path in expand_paths(self.job.inputs) if path != "-"}
         if inputs & {path.resolve() for path in outputs}:
-            raise OutputError(f"{format_path(self.files.out)}: is part of the input; choose another output")
+            raise OutputError(f"{format_path(self.files.out)}: is one of the inputs; choose another output")
 
     def _read_manifest(self) -> Manifest | None:
         """Read the manifest of an earlier run; None if it may be replaced."""

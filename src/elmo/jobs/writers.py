@@ -96,9 +96,9 @@ def write_hdf5(shards: Iterable[Shard], path: Path) -> None:
     Datasets "0", "1", … hold the vectors of one sentence each, in the order of the input. The dataset
     ``sentence_to_index`` has one string, a JSON object that maps a sentence (its tokens joined by spaces) to
     the name of its dataset; equal sentences map to the first. Users of AllenNLP's files iterate over all
-    other names and expect vectors, so everything else is in attributes of the datasets: ``tokens``, ``offsets``
-    (absent if the input was tokens) and ``place`` (file, line, character), each a JSON string. Strings of
-    variable length are stored outside the attribute, whose limit is 64 KB.
+    other names and expect vectors, so everything else is in attributes of the datasets: ``tokens``,
+    ``offsets`` (absent if the input was tokens) and ``place`` (file, line, character), each a JSON string.
+    Strings of variable length are stored outside the attribute, whose limit is 64 KB.
     """
     # v108: the oldest layout is slow with thousands of datasets in the root
     with create_hdf5(path, libver=("earliest", "v108")) as (file, errors):

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from elmo.embed.encoding import Span
 from elmo.errors import ConfigError, DataError, ElmoError
-from elmo.formats.loading import bundled_name
+from elmo.formats.pretrained import bundled_name
 from elmo.jobs.manifest import OutputFiles, read_manifest
 from elmo.jobs.reader import DAMAGED_FILE_ERRORS
 from elmo.jobs.shard import Shard

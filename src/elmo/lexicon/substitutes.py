@@ -35,8 +35,7 @@ from numpy.typing import NDArray
 from elmo.embed.start import warm_start
 from elmo.errors import ConfigError, DataError
 from elmo.lexicon.usages import Usage, Usages, Vectors, entry_key, find_marked_usage, is_word, unit_rows
-from elmo.predict.predictor import BOS, EOS, FIRST_WORD, Predictor
-from elmo.predict.scores import trained_directions
+from elmo.predict.predictor import BOS, EOS, FIRST_WORD, Predictor, trained_directions
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo

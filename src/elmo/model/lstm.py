@@ -68,7 +68,7 @@ class ProjectedLstm(nn.Module):
     def step(
         self, input_gates: Tensor, state: LstmState, *, linear: Callable[[Tensor, Tensor], Tensor] = F.linear
     ) -> LstmState:
-        """Read one token per row; ``input_gates`` (batch, 4 · cell) is W x + b, ``linear`` computes x · Wᵀ."""
+        """Read one token per row. ``input_gates`` (batch, 4 · cell) is W x + b; ``linear`` is x · Wᵀ."""
         gates = input_gates + linear(state.hidden, self.state_weight)  # (batch, 4 · cell)
         i, f, j, o = gates.chunk(4, dim=1)  # (batch, cell) each
         cell = (f + self.forget_bias).sigmoid() * state.cell + i.sigmoid() * j.tanh()

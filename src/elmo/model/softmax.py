@@ -102,8 +102,8 @@ class AdaptiveSoftmax(nn.Module):
             raise ConfigError(f"cutoffs must increase and be in 1..{n_words - 1}, found {list(cutoffs)}")
         if width < narrowing ** len(cutoffs):
             raise ConfigError(
-                f"width {width} is too small for {len(cutoffs)} cutoffs with narrowing {narrowing:g}: the last "
-                "part would have width 0; use fewer cutoffs"
+                f"width {width} is too small for {len(cutoffs)} cutoffs with narrowing {narrowing:g}: the "
+                "last part would have width 0; use fewer cutoffs"
             )
         self.width = width
         self.tied_table = None

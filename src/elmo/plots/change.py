@@ -12,7 +12,7 @@ import numpy as np
 
 from elmo.errors import DataError
 from elmo.lexicon.change import Changes, WordChange
-from elmo.plots.figure import check, drawable, save
+from elmo.plots.figure import check_picture, prepare_lines, save_figure
 from elmo.plots.senses import (
     CAPTION_HEIGHT,
     COLOURS,
@@ -44,14 +44,14 @@ TITLES = {
 def draw_changes(changes: Changes, path: str | Path, *, seed: int = 0) -> None:
     """Write the picture: of one word whose usages were kept a map of them, else a ranking of the words."""
     target = Path(path)
-    check(target)
+    check_picture(target)
     if not changes.words:
         raise DataError("expected changes of one word or more to draw, found none")
     only = changes.words[0]
     if len(changes.words) == 1 and only.usages is not None:
-        save(_map(changes, only, seed=seed), target)
+        save_figure(_map(changes, only, seed=seed), target)
     else:
-        save(_ranking(changes), target)
+        save_figure(_ranking(changes), target)
 
 
 def _ranking(changes: Changes) -> Figure:
@@ -62,7 +62,7 @@ def _ranking(changes: Changes) -> Figure:
     title = _title(changes, f"Words by their change{of_all}")
     has_times = len(changes.periods) > 2
     names = [shorten(to_plain_text(word.word), 24) for word in words]
-    fonts, lines = drawable([title, *names, *map(_short, changes.periods)])
+    fonts, lines = prepare_lines([title, *names, *map(_short, changes.periods)])
     title, names, periods = lines[0], lines[1 : len(names) + 1], lines[len(names) + 1 :]
     width, top, below = 14.2 if has_times else 8.2, 0.85, 0.95  # inches
     panel = max(0.27 * len(words), 2.4 if has_times else 0.6)
@@ -183,7 +183,7 @@ def _map(changes: Changes, word: WordChange, *, seed: int) -> Figure:
     heads = [f"uses most typical of {_short(period)}:" for period in (step.later, step.earlier)]
     below = [heads[0], *appeared, heads[1], *went] if appeared or went else []
     n_keys, periods = len(keys), [_short(period) for period in changes.periods]
-    fonts, lines = drawable([title, to_plain_text(word.word), *keys, *periods, *below])
+    fonts, lines = prepare_lines([title, to_plain_text(word.word), *keys, *periods, *below])
     title, name, keys = lines[0], lines[1], lines[2 : n_keys + 2]
     periods, below = lines[n_keys + 2 : n_keys + 2 + len(periods)], lines[n_keys + 2 + len(periods) :]
 

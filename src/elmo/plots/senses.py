@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from elmo.lexicon.clustering import reduced
 from elmo.lexicon.senses import Senses
 from elmo.lexicon.usages import Usage
-from elmo.plots.figure import check, drawable, save
+from elmo.plots.figure import check_picture, prepare_lines, save_figure
 from elmo.text.display import shorten, text_width, to_plain_text
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ BY_TSNE = "A point is a usage, placed by t-SNE of its vector: near is alike, lon
 def draw_senses(found: Senses, path: str | Path, *, seed: int = 0) -> None:
     """Write the picture; the suffix of ``path`` says whether as PNG, PDF or SVG."""
     target = Path(path)
-    check(target)
-    save(_figure(found, seed=seed), target)
+    check_picture(target)
+    save_figure(_figure(found, seed=seed), target)
 
 
 def flat(vectors: NDArray[np.floating[Any]], *, seed: int = 0) -> tuple[NDArray[np.float64], str]:
@@ -127,7 +127,7 @@ def _figure(found: Senses, *, seed: int) -> Figure:
         for sense in found.items
     ]
     texts = [f"{name}  {sentence_line(one, LINE_WIDTH - 5)}" for own in marks for name, one in own.items()]
-    fonts, lines = drawable([title, *names, *texts])
+    fonts, lines = prepare_lines([title, *names, *texts])
     title, names, texts = lines[0], lines[1 : len(found) + 1], lines[len(found) + 1 :]
 
     width, top, panel, gap = 7.8, 0.6, 4.6, 0.3 + CAPTION_HEIGHT  # inches

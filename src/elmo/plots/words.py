@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from elmo.errors import DataError
-from elmo.plots.figure import INSTALL_FONTS, check, drawable, fonts_for, save
+from elmo.plots.figure import INSTALL_FONTS, check_picture, find_fonts, prepare_lines, save_figure
 from elmo.text.display import shorten, text_width, to_plain_text
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ def draw_bars(
     """Draw panels of horizontal bars; ``names`` are the names of several series, ``form`` formats numbers."""
     if not panels:
         raise DataError("expected data to draw, found none")
-    check(Path(path))
-    save(_bars_figure(panels, title, names, form), Path(path))
+    check_picture(Path(path))
+    save_figure(_bars_figure(panels, title, names, form), Path(path))
 
 
 def _bars_figure(panels: Sequence[Panel], title: str, names: Sequence[str], form: str) -> Figure:
@@ -71,7 +71,7 @@ def _bars_figure(panels: Sequence[Panel], title: str, names: Sequence[str], form
 
     texts = [title, *(shorten(to_plain_text(panel.title), _MAX_TITLE) for panel in panels)]
     texts += [shorten(to_plain_text(label), _MAX_BAR_LABEL) for panel in panels for label in panel.labels]
-    fonts, lines = drawable(texts)
+    fonts, lines = prepare_lines(texts)
     title, panel_titles, rest = lines[0], lines[1 : len(panels) + 1], iter(lines[len(panels) + 1 :])
     line_height = _BAR_LINE_HEIGHT[min(max(len(panel.series) for panel in panels), 2) - 1]
     panel_labels = [[next(rest) for _ in panel.labels] for panel in panels]
@@ -124,8 +124,8 @@ def draw_neighbors(results: Sequence[Neighbors], path: str | Path) -> None:
     """Draw usages and their neighbors as aligned sentences, with the cosines as bars."""
     if not results:
         raise DataError("expected neighbors to draw, found none")
-    check(Path(path))
-    save(_neighbors_figure(results), Path(path))
+    check_picture(Path(path))
+    save_figure(_neighbors_figure(results), Path(path))
 
 
 def _neighbors_figure(results: Sequence[Neighbors]) -> Figure:
@@ -137,7 +137,7 @@ def _neighbors_figure(results: Sequence[Neighbors]) -> Figure:
         rows += [None] if rows else []
         rows.append((None, _shorten_parts(result.usage.parts())))
         rows += [(near.similarity, _shorten_parts(near.usage.parts())) for near in result.items]
-    fonts, texts = drawable([part for row in rows if row for part in row[1]])
+    fonts, texts = prepare_lines([part for row in rows if row for part in row[1]])
     parts = iter(texts)
     width, top, center = 11.5, 0.6, 6.0  # inches
     height = top + _NEIGHBOR_LINE_HEIGHT * len(rows) + 0.3
@@ -187,8 +187,8 @@ def draw_pairs(result: PairSimilarities, path: str | Path) -> None:
     """Draw a histogram of the cosines for each layer, split by gold label, with the threshold."""
     if not result.data.pairs:
         raise DataError("expected word pairs to draw, found none")
-    check(Path(path))
-    save(_pairs_figure(result), Path(path))
+    check_picture(Path(path))
+    save_figure(_pairs_figure(result), Path(path))
 
 
 def _pairs_figure(result: PairSimilarities) -> Figure:
@@ -230,8 +230,8 @@ CELL_WIDTH, CELL_HEIGHT = 0.72, 0.27  # inches
 
 def draw_probing(probing: Probing, path: str | Path, *, column: str = "labels") -> None:
     """Draw a heat map of F1 scores, a row per label and a column per layer."""
-    check(Path(path))
-    save(_probe_figure(probing, column), Path(path))
+    check_picture(Path(path))
+    save_figure(_probe_figure(probing, column), Path(path))
 
 
 def _probe_figure(probing: Probing, column: str) -> Figure:
@@ -240,11 +240,9 @@ def _probe_figure(probing: Probing, column: str) -> Figure:
     labels = list(probing.labels)[:MAX_LABELS]
     names = [shorten(to_plain_text(label), LABEL_WIDTH) for label in labels]
     title = f"{shorten(to_plain_text(column), 30)}: F1 of linear probes"
-    fonts, missing = fonts_for("".join([*names, title]))
+    fonts, missing = find_fonts("".join([*names, title]))
     if missing:
-        logger.warning(
-            "no installed font can draw %s: these labels are numbered; %s", missing[:20], INSTALL_FONTS
-        )
+        logger.warning("no font can draw %s: these labels are numbered; %s", missing[:20], INSTALL_FONTS)
         names = [f"label {k}" if set(name) & set(missing) else name for k, name in enumerate(names, start=1)]
         title = "labels: F1 of linear probes" if set(title) & set(missing) else title
     counts = [f"{probing.labels[label]:,}" for label in labels]

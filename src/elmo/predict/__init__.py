@@ -8,7 +8,7 @@
 
 Files, in reading order:
 
-- ``perplexity.py``: ``perplexity``, the means over a text.
+- ``evaluate.py``: ``perplexity``, the means over a text.
 - ``scores.py``: ``score_sentences``, log p of every word of every sentence.
 - ``predictor.py``: ``Predictor``, which runs the LSTMs and the softmax.
 - ``texts.py``: strings, tokens and files as sentences.

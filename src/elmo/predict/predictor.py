@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ BOS, EOS, FIRST_WORD = 0, 1, 2  # numbers in a ``WordTable``
 WINDOW = 128  # words of a row that are run at a time; a multiple of the engine's steps
 HELD_TOKENS = 8 * FIXED_CHUNK_TOKENS  # states that wait for the softmax, so that few chunks need padding
 
+Directions = Literal["both", "forward", "backward"]
 Numbers = NDArray[np.int64]
 LogProbabilities = NDArray[np.floating]
 
@@ -193,6 +194,13 @@ class Predictor:
         hidden, cell = (torch.stack([getattr(s, name) for s in final]) for name in ("hidden", "cell"))
         mask = torch.from_numpy(is_true).to(layer_input.device)
         return layer_input.transpose(0, 1)[mask], LstmState(hidden, cell)
+
+
+def trained_directions(elmo: Elmo) -> Directions:
+    """Return the directions that a model was trained in; both, unless its metadata says otherwise."""
+    training = elmo.pretrained.metadata.get("training")
+    directions = training.get("directions") if isinstance(training, dict) else None
+    return directions if directions in ("forward", "backward") else "both"
 
 
 def _output_layer(elmo: Elmo) -> tuple[Vocabulary, SoftmaxWeights]:

@@ -32,18 +32,19 @@ from elmo.predict.predictor import (
     BOS,
     EOS,
     FIRST_WORD,
+    Directions,
     LogProbabilities,
     Numbers,
     PredictionRow,
     Predictor,
     WordTable,
+    trained_directions,
 )
 from elmo.predict.texts import AnyTokenizer, Text, read_text
 from elmo.text.lines import ErrorPolicy
 from elmo.text.reader import InputFormat, Sentence
 
 Start = Literal["zero", "warm", "carry"]
-Directions = Literal["both", "forward", "backward"]
 OnProgress = Callable[[int, int], None]  # sentences and tokens done
 
 CARRY_ROWS = 32  # default number of rows for "carry": as many as the LSTMs run at once
@@ -229,13 +230,6 @@ def load_model(model: Elmo | Pretrained | str | Path, tokenizer: AnyTokenizer | 
 def available_starts(elmo: Elmo) -> list[Start]:
     """Return the start states of a model; not every model has a warm state."""
     return ["zero", "warm", "carry"] if elmo.pretrained.warm is not None else ["zero", "carry"]
-
-
-def trained_directions(elmo: Elmo) -> Directions:
-    """Return the directions that a model was trained in; both, unless its metadata says otherwise."""
-    training = elmo.pretrained.metadata.get("training")
-    directions = training.get("directions") if isinstance(training, dict) else None
-    return directions if directions in ("forward", "backward") else "both"
 
 
 class Scorer:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 FOLDER = "adapt"  # next to the checkpoints of the task
 _IDENTITY, _TEXT, _BEFORE, _AFTER = "identity.json", "text.txt", "before", "after"
-_ROWS, _STEPS = 32, 20  # rows and steps of a window: fewer rows than usual, because tasks have little text
+_BATCH_SIZE, _WINDOW = 32, 20  # a smaller batch than usual, because tasks have little text
 _WARM_SENTENCES = 2000
 _log = logging.getLogger(__name__)
 
@@ -61,14 +61,14 @@ class Adaptation:
 
 def check_adaptable(elmo: Elmo | None, epochs: float) -> None:
     """Raise ``ConfigError`` for a biLM that cannot be trained as a language model; call this first."""
-    from elmo.train.start_from import refuse_what_cannot_be_trained
+    from elmo.train.initial_weights import check_trainable
 
     if not 0 < epochs < math.inf:
         raise ConfigError(f"adaptation epochs: expected a number above 0, found {epochs}")
     if elmo is None:
         raise ConfigError("cannot adapt the biLM, because elmo is 'none'; set elmo to input, output or both")
     model = elmo.pretrained
-    refuse_what_cannot_be_trained(model)
+    check_trainable(model)
     missing = [name for name, part in (("softmax", model.softmax), ("vocabulary", model.vocab)) if not part]
     if missing:
         raise ConfigError(
@@ -126,20 +126,23 @@ def _train(
         if not before.exists():
             elmo.save_pretrained(before)
         # each row reads whole sentences, some of which are held out
-        n_rows = max(1, min(_ROWS, n_tokens // (10 * _STEPS), len(sentences) // 2))
-        n_windows = math.ceil(options.epochs * n_tokens / (n_rows * _STEPS))
+        batch_size = max(1, min(_BATCH_SIZE, n_tokens // (10 * _WINDOW), len(sentences) // 2))
+        n_steps = math.ceil(options.epochs * n_tokens / (batch_size * _WINDOW))
         with torch.random.fork_rng(devices=[]):  # keep the random state of the caller
             train_bilm(
                 folder / _TEXT,
                 after,
-                start=before,
+                input_format="tokens",
+                heldout_seed=options.seed,
+                init_from=before,
                 epochs=options.epochs,
-                corpus_options={"input_format": "tokens", "processes": 1, "seed": options.seed},
-                on_report=on_report,
-                n_rows=n_rows,
-                seed=options.seed,
                 # the first steps of Adam are large: warm up for a tenth of this short run
-                optimisation={"warm_up_steps": min(100, math.ceil(n_windows / 10)), "decay": "linear"},
+                warmup=min(100, math.ceil(n_steps / 10)),
+                decay="linear",
+                batch_size=batch_size,
+                seed=options.seed,
+                processes=1,
+                on_report=on_report,
             )
     model = native.read(after, is_mapped=False)  # the folder is removed when the task is trained
     for name in (_BEFORE, f"{_AFTER}.training"):

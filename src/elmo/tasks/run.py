@@ -45,7 +45,6 @@ from elmo.tasks.model import TaskModel
 from elmo.tasks.output import check_output, write_predictions
 from elmo.text.lines import expand_paths
 from elmo.text.tokenizers import Tokenizer, Tokens, load_tokenizer
-from elmo.text.tokenizers import load_tokenizer as build_tokenizer
 
 if TYPE_CHECKING:
     from elmo.train.loop import StepReport

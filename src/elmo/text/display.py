@@ -26,7 +26,7 @@ def shorten(text: str, width: int) -> str:
     return "".join(kept) + "…"
 
 
-def escape_unprintable(text: str) -> str:
+def one_line(text: str) -> str:
     """Escape line breaks, control characters and everything else that a terminal cannot show."""
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
@@ -35,4 +35,4 @@ def escape_unprintable(text: str) -> str:
 
 def to_plain_text(text: str) -> str:
     """Return the text on one line: tabs become spaces, other unprintable characters are escaped."""
-    return escape_unprintable(text.replace("\t", " "))
+    return one_line(text.replace("\t", " "))

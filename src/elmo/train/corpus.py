@@ -321,7 +321,7 @@ class TypeIds:
         return torch.from_numpy(numbers).to(self._device)
 
     def inputs(self, ids: NDArray[np.int64]) -> tuple[Tensor | None, Tensor | None]:
-        """Return ``char_ids`` (type, char) and ``word_ids`` (type,); None for what the model does not read."""
+        """Return ``char_ids`` (type, char) and ``word_ids`` (type,); None if the model does not read them."""
         char_ids = self.on_device(self._char_ids(ids)) if self._has_chars else None
         word_ids = self.targets(ids) + 1 if self._has_words else None
         return char_ids, word_ids

@@ -1,8 +1,8 @@
 """Train with one process or many: which rows each reads, and how they stay in step.
 
 ``torchrun`` starts the processes. Every rank has the whole model and reads its rows of the batch. Gradients
-are summed over all ranks, so that each step is the step of the whole batch. Only rank 0 writes files. With one
-process, everything here does nothing.
+are summed over all ranks, so that each step is the step of the whole batch. Only rank 0 writes files. With
+one process, everything here does nothing.
 
 If a process dies, the others notice when they wait for it and end with a ``TrainingError``. ``torchrun`` then
 restarts all of them, and they resume from the last checkpoint.
@@ -147,8 +147,8 @@ class Ranks:
             raise
         except RuntimeError as error:
             raise TrainingError(
-                f"process {self.rank} of {self.world} lost the connection to the others: one of them has ended or "
-                f"cannot be reached ({_first_sentence(error)}); the last checkpoint is kept"
+                f"process {self.rank} of {self.world} lost the connection to the others: one of them has "
+                f"ended or cannot be reached ({_first_sentence(error)}); the last checkpoint is kept"
             ) from error
 
 
@@ -191,7 +191,8 @@ def join_ranks(environment: Mapping[str, str] = os.environ, *, device: str = "cp
         waiting = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=LONG_TIMEOUT))
     except (RuntimeError, ValueError, TimeoutError) as error:
         raise TrainingError(
-            f"process {rank} of {world} cannot reach the others ({_first_sentence(error)}); start it with torchrun"
+            f"process {rank} of {world} cannot reach the others ({_first_sentence(error)}); start it "
+            "with torchrun"
         ) from error
     try:
         yield Ranks(rank, world, local_rank, waiting)
@@ -228,8 +229,8 @@ def open_fresh_store(store: Store, *, rank: int, world: int, timeout: timedelta)
     """Return a part of the store that only the processes of this start use.
 
     When ``torchrun`` restarts its processes, they get the store of those that died, with the old addresses.
-    So they first agree on a new name: each rank registers a new id; rank 0 proposes a name to the ids it sees,
-    and accepts it when every rank has answered. ``TimeoutError`` if a rank is missing.
+    So they first agree on a new name: each rank registers a new id; rank 0 proposes a name to the ids it
+    sees, and accepts it when every rank has answered. ``TimeoutError`` if a rank is missing.
     """
     deadline = time.monotonic() + timeout.total_seconds()
     my_id = uuid.uuid4().hex

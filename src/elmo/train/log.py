@@ -1,7 +1,7 @@
 """Logs of a training run: write and read ``log.jsonl`` and ``times.jsonl``, write TensorBoard files.
 
-``log.jsonl`` is byte-identical no matter how often a run was interrupted, so it contains no times. The seconds
-of training, without pauses, are in ``times.jsonl``.
+``log.jsonl`` is byte-identical no matter how often a run was interrupted, so it contains no times. The
+seconds of training, without pauses, are in ``times.jsonl``.
 """
 
 from __future__ import annotations
@@ -245,8 +245,8 @@ def read_log(source: str | Path) -> TrainingLog:
         entry = _parse_entry(values, where)
         if entries and entry.step < entries[-1].step:
             raise FormatError(
-                f"{where}: expected a step after {entries[-1].step}, found {entry.step}: the file may contain "
-                "two runs"
+                f"{where}: expected a step after {entries[-1].step}, found {entry.step}: the file may "
+                "contain two runs"
             )
         if entry.seconds is None and entry.step in seconds:
             entry = replace(entry, seconds=seconds[entry.step])

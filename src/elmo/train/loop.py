@@ -26,9 +26,9 @@ from elmo.storage.atomic import hold_lock
 from elmo.train.checkpoint import Checkpoints, Snapshot, optimizer_state, optimizer_tensors
 from elmo.train.corpus import Corpus, TypeIds, whole_sentences
 from elmo.train.distributed import Ranks
-from elmo.train.evaluate import evaluate
+from elmo.train.evaluation import evaluate
 from elmo.train.gradients import Gradients
-from elmo.train.init_from import InitialWeights
+from elmo.train.initial_weights import InitialWeights
 from elmo.train.log import LOG, LogFile
 from elmo.train.objective import BiLmObjective, StepRandom
 from elmo.train.options import TrainOptions
@@ -247,8 +247,8 @@ class Trainer:
         """Stop before a value that is not finite reaches the weights or a checkpoint."""
         if not math.isfinite(value):
             raise TrainingError(
-                f"the {name} became {value} at step {self.step}; the last checkpoint is kept: start a new run "
-                "with a lower learning rate"
+                f"the {name} became {value} at step {self.step}; the last checkpoint is kept: start a new "
+                "run with a lower learning rate"
             )
 
     def _check_weights(self) -> None:

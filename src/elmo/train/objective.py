@@ -258,7 +258,7 @@ class BiLmObjective(nn.Module):
         generator: torch.Generator | None = None,
         resets: Tensor | None = None,
     ) -> tuple[Tensor, BiLmState]:
-        """Return the output of the top layer (batch, time, width) and the state (layer, batch, …) after it."""
+        """Return the output of the top layer (batch, time, width), and the state (layer, batch, …)."""
         states = []
         for index, module in enumerate(self.stack(number)):
             lstm = cast("ProjectedLstm", module)

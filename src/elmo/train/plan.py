@@ -1,17 +1,16 @@
-"""Sizes and a time to train in, the size to train out: the one that a scaling law expects most of.
+"""Plan a run of a given number of hours: which size to train, for how many steps, with which schedule.
 
-A few windows of real training on the real corpus tell how fast a size is; of a large one its arithmetic tells
-first whether it comes into question at all. The law is L = E + A / N^α + B / D^β for N weights and D tokens,
-with the constants that Hoffmann et al. 2022 fitted ("Training Compute-Optimal Large Language Models"); tokens
-that are read again, and weights that a text cannot feed, count for less and less, as Muennighoff et al. 2023
-found ("Scaling Data-Constrained Language Models"). These were Transformers: we do not believe the loss, and
-use only the order in which it puts our sizes. What it chooses reads some 3 to 50 tokens a weight.
+A few training steps on the corpus measure the speed of a size. The arithmetic of a large one first shows
+whether it can be trained in the time at all. ``SizeChoice`` compares sizes by the scaling law
+L = E + A / N^α + B / D^β for N weights and D tokens, with the constants of Hoffmann et al. 2022 ("Training
+Compute-Optimal Large Language Models"). Repeated tokens, and weights that a text is too small for, count
+less, as in Muennighoff et al. 2023 ("Scaling Data-Constrained Language Models"). These constants are for
+Transformers, so only the order of the sizes is used, not the loss. The chosen size reads about 3 to 50 tokens
+per weight.
 
-Hours to spend in, the size of a model, how much it reads and its schedule out, after a short measurement.
-
-The plan is kept in the run's folder: a run that goes on does not measure again. It counts windows, not hours,
-so that a run that was stopped ends with the same bytes as one that was not; on a machine that is busier than
-it was at the start it takes longer. The hours begin when the corpus has been built.
+The plan is kept in the folder of the run, so that a resumed run does not measure again. It counts steps, not
+hours, so that an interrupted run ends with the same bytes; on a machine that becomes busier it takes longer.
+The hours start when the corpus has been built.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -29,43 +28,283 @@ import numpy as np
 
 from elmo.config import BiLmConfig, n_parameters
 from elmo.errors import ConfigError, FormatError
-from elmo.storage import files
 from elmo.storage.atomic import atomic_file
+from elmo.storage.files import format_path, read_json
 from elmo.train.checkpoint import Checkpoints
-from elmo.train.corpus import Corpus
+from elmo.train.corpus import Corpus, whole_sentences
 from elmo.train.distributed import Ranks
-from elmo.train.evaluate import perplexity
+from elmo.train.evaluation import evaluate
 from elmo.train.loop import Trainer
-from elmo.train.objective import Dropout
-from elmo.train.options import PRESETS, Optimisation, Shape, TrainOptions, changed
-from elmo.train.vocabulary import EOS
+from elmo.train.options import PRESETS, DropoutOptions, ModelShape, OptimizerOptions, TrainOptions
 
-EVALUATION = 0.05  # of the time, for held-out perplexity
-REST = 0.03  # of the time, for checkpoints and the model that is written in the end
-MOST_EPOCHS = 40  # more of the same text teaches nothing (Muennighoff et al. 2023)
-EVALUATED_TOKENS = 2048  # to measure evaluation by
-_WINDOW_SECONDS = 3.0  # to measure a size for
-_MOST_WINDOWS = 30
-_SAME = 0.02  # nats: of sizes that are so near to each other, the smallest
-_NEAR = 0.5  # nats: a size that may prove better when it is measured
-_MEASURING = 0.05  # of the time: a size that would take longer to measure is out of reach
+FILE_NAME = "plan.json"
+VERSION = 2
+EVALUATION_SHARE = 0.05  # of the time, for held-out perplexity
+OTHER_SHARE = 0.03  # of the time, for checkpoints and for writing the model
+MAX_EPOCHS = 40  # more passes over the same text teach nothing (Muennighoff et al. 2023)
+EVALUATED_TOKENS = 2048  # tokens to measure the speed of evaluation
+_MIN_EVALUATIONS, _MAX_EVALUATIONS = 5, 25
+_CHECKPOINT_SECONDS = 600
+_MIN_STEPS = 100
+_MEASURE_SECONDS = 3.0  # time to measure one size
+_MEASURE_STEPS = 30  # most steps to measure one size
+_EQUAL_LOSS = 0.02  # nats: of sizes that are this close, use the smallest
+_CLOSE_LOSS = 0.5  # nats: a size that may be better once it is measured
+_MEASURE_SHARE = 0.05  # of the time: a size that takes longer to measure is too large
 _A, _B, _E, _ALPHA, _BETA = 406.4, 410.7, 1.69, 0.34, 0.28  # Hoffmann et al. 2022
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Of a size on this machine and corpus."""
+    """Speed of a size on this machine and corpus.
 
-    train: float  # tokens a second
-    evaluate: float | None  # tokens a second; None: there is no held-out text
-    seconds: float = 0.0  # that measuring took
+    Attributes:
+        train: Training speed in tokens per second.
+        evaluate: Evaluation speed in tokens per second. None: there is no held-out text.
+        seconds: Time that the measurement took.
+    """
+
+    train: float
+    evaluate: float | None
+    seconds: float = 0.0
 
 
-Measure = Callable[[BiLmConfig, TrainOptions], Speed]
+MeasureSpeed = Callable[[BiLmConfig, TrainOptions], Speed]
 
 
-class Choice:
-    """Sizes against each other: the smallest is measured, and larger ones where they may be better."""
+@dataclass(frozen=True)
+class TrainingPlan:
+    """What the hours are spent on.
+
+    Attributes:
+        hours: Training time.
+        preset: Name of the size.
+        config: Configuration of the model.
+        options: Options of the loop.
+        n_tokens: Number of tokens to read.
+        epochs: Number of passes over the text.
+        tokens_per_second: Measured training speed.
+        reasons: Explanations, one line each.
+    """
+
+    hours: float
+    preset: str
+    config: BiLmConfig
+    options: TrainOptions
+    n_tokens: int
+    epochs: float
+    tokens_per_second: float
+    reasons: tuple[str, ...]
+
+    @property
+    def line(self) -> str:
+        """The plan in one line."""
+        hours = f"{self.hours:g} hour{'' if self.hours == 1 else 's'}"
+        speed = f"{self.tokens_per_second:,.0f} tokens/s measured"
+        epochs = f"{self.epochs:.2g}" if self.epochs < 10 else f"{self.epochs:.0f}"
+        size = f"{'preset' if self.preset in PRESETS else 'the size'} {self.preset}"
+        return f"{hours}: {size}, {format_count(self.n_tokens)} tokens ({epochs} epochs), {speed}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as JSON values."""
+        return {**asdict(self), "config": self.config.to_json()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Invert ``to_json``."""
+        parts = {
+            "config": BiLmConfig.from_json(values["config"]),
+            "options": TrainOptions.from_json(values["options"]),
+            "reasons": tuple(values["reasons"]),
+        }
+        return cls(**{**values, **parts})
+
+
+def list_sizes(shape: ModelShape, *, n_tokens: int, n_vocab: int) -> dict[str, BiLmConfig]:
+    """Return the sizes to choose from: all presets, or the one that the user set."""
+    if shape.preset is None:
+        shapes = {name: replace(shape, preset=name) for name in PRESETS}
+    else:
+        shapes = {shape.preset if isinstance(shape.preset, str) else "custom": shape}
+    return {name: size.config(n_tokens=n_tokens, n_vocab=n_vocab) for name, size in shapes.items()}
+
+
+def load_or_make_plan(
+    folder: Path,
+    corpus: Corpus,
+    hours: float,
+    *,
+    sizes: Mapping[str, BiLmConfig],
+    options: TrainOptions,
+    changes: Mapping[str, Any] | None = None,
+    max_rate: float | None = None,
+    ranks: Ranks | None = None,
+    measure: MeasureSpeed | None = None,
+) -> TrainingPlan:
+    """Load the plan in the folder of a run, or make one and keep it. See ``make_plan``."""
+    ranks = ranks or Ranks()
+    request = {
+        "hours": hours,
+        "sizes": {name: config.to_json() for name, config in sizes.items()},
+        "options": asdict(options),
+        "changes": dict(changes or {}),
+        "max_rate": max_rate,
+        "corpus": dict(corpus.manifest.files),
+    }
+    request = json.loads(json.dumps(request))  # as read from a file
+    plan = ranks.from_first(_read_plan(folder, request) if ranks.is_first else None)
+    if plan is not None:
+        return plan
+    plan = make_plan(
+        corpus,
+        hours,
+        sizes=sizes,
+        options=options,
+        changes=changes,
+        max_rate=max_rate,
+        ranks=ranks,
+        measure=measure,
+    )
+    if ranks.is_first:
+        folder.mkdir(parents=True, exist_ok=True)
+        values = {"kind": "elmo plan", "version": VERSION, "line": plan.line}
+        values |= {"request": request, "plan": plan.to_json()}
+        with atomic_file(folder / FILE_NAME) as temporary:
+            temporary.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    return plan
+
+
+def _read_plan(folder: Path, request: Mapping[str, Any]) -> TrainingPlan | None:
+    """Read the plan of a run; ``ConfigError`` if the run has a checkpoint and another request."""
+    path = folder / FILE_NAME
+    if not path.is_file():
+        return None
+    values = read_json(path)
+    try:
+        version = values.get("version", 1)
+        if version == VERSION and values["request"] == request:
+            return TrainingPlan.from_json(values["plan"])
+        before = values["request"]["hours"] if version == VERSION else None
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise FormatError(f"{format_path(path)}: this is not the plan of a run: {error}") from error
+    if Checkpoints(folder / "checkpoints").steps():
+        other = "other options or another text"
+        if before is None:
+            other = f"another version of elmo (plan version {version!r:.20}, expected {VERSION})"
+        elif before != request["hours"]:
+            other = f"{before:g} hours"
+        raise ConfigError(f"{format_path(folder)}: this run was started with {other}; use another folder")
+    return None
+
+
+def make_plan(
+    corpus: Corpus,
+    hours: float,
+    *,
+    sizes: Mapping[str, BiLmConfig],
+    options: TrainOptions,
+    changes: Mapping[str, Any] | None = None,
+    max_rate: float | None = None,
+    ranks: Ranks | None = None,
+    measure: MeasureSpeed | None = None,
+) -> TrainingPlan:
+    """Choose a size, and train it as long as ``hours`` allow.
+
+    The plan sets the number of steps, optimizer and schedule (AdamW, warmup, cosine decay), dropout (higher
+    the more often a large model reads a small text), and the intervals of evaluation and checkpoints.
+
+    Args:
+        corpus: Text to train on.
+        hours: Training time.
+        sizes: Configurations to choose from, by name.
+        options: Options of the run.
+        changes: Fields of ``TrainOptions`` that the user set; the plan does not change them. For optimizer
+            and dropout, a dict of the fields that the user set: ``{"optimizer": {"clip": 1.0}}``.
+        max_rate: Limit of the learning rate that the plan chooses.
+        ranks: Processes that share the work.
+        measure: Measures the speed of a size. Default: by training.
+    """
+    changes = changes or {}
+    if not (math.isfinite(hours) and hours > 0):
+        raise ConfigError(f"hours must be a positive number, not {hours!r:.40}")
+    if "n_steps" in changes:
+        raise ConfigError("hours and n_steps both set how long to train: use one of them")
+    choice = SizeChoice(
+        corpus,
+        3600 * hours,
+        sizes=sizes,
+        options=options,
+        measure=measure or build_measure(corpus, ranks or Ranks()),
+    )
+    name = choice.find_best()
+    config, speed = sizes[name], choice.measured[name]
+    n_steps = max(1, int(choice.n_tokens(name) // choice.step_tokens))
+    n_tokens = n_steps * choice.step_tokens
+    epochs = n_tokens / len(corpus.train)
+    rate = _choose_dropout(config, epochs, len(corpus.train))
+    planned = {
+        "n_steps": n_steps,
+        "optimizer": _choose_optimizer(config, n_steps, max_rate).changed(changes.get("optimizer", {})),
+        "dropout": replace(DropoutOptions(rate), **changes.get("dropout", {})),
+    }
+    intervals = _choose_intervals(speed, n_steps, n_tokens, len(corpus.heldout), options)
+    planned |= {option: value for option, value in intervals.items() if option not in changes}
+    fitted = replace(options, **planned)
+    sizes_compared, reasons = choice.explain(), list[str]()
+    if epochs > 0.99 * MAX_EPOCHS:
+        reasons.append(f"the text is small: more than {MAX_EPOCHS} epochs are not worth the time")
+    if n_steps < _MIN_STEPS:
+        _log.warning("%d steps are too few to learn much: use more hours", n_steps)
+    if fitted.dropout.layers == rate > DropoutOptions().layers:
+        reasons.append(f"dropout {rate:g}: the text is read {epochs:.0f} times")
+    for lines, level in ((sizes_compared, logging.DEBUG), (reasons, logging.INFO)):
+        for line in lines:
+            _log.log(level, "%s", line)
+    lines = (*sizes_compared, *reasons)
+    return TrainingPlan(hours, name, config, fitted, n_tokens, epochs, speed.train, reasons=lines)
+
+
+def _choose_optimizer(config: BiLmConfig, n_steps: int, max_rate: float | None) -> OptimizerOptions:
+    """Return AdamW: a lower rate for a wider model, a longer warmup for a longer run."""
+    rate = 0.001 * math.sqrt(4096 / config.lstm.cell_width)
+    rate = round(min(max(rate, 0.0005), 0.004), 4)
+    rate = rate if max_rate is None else min(rate, max_rate)
+    warmup = min(2000, n_steps // 20)
+    return OptimizerOptions("adamw", rate, warmup_steps=warmup, decay="cosine", final_rate=0.01)
+
+
+def _choose_dropout(config: BiLmConfig, epochs: float, n_unique: int) -> float:
+    """Return 0.1, as for the published 94M weights and 800M tokens, or more if memorizing is easier."""
+    pressure = epochs * n_parameters(config) / n_unique
+    rate = 0.1 + 0.08 * math.log2(max(pressure, 1.0))
+    return min(0.5, round(0.05 * round(rate / 0.05), 2))
+
+
+def _choose_intervals(
+    speed: Speed, n_steps: int, n_tokens: int, n_heldout: int, options: TrainOptions
+) -> dict[str, int | None]:
+    """Return how often to evaluate, on how many tokens, so that it takes its share of the time."""
+    training_seconds = n_tokens / speed.train
+    n_evaluated = n_heldout if options.evaluate_tokens is None else min(options.evaluate_tokens, n_heldout)
+    n_evaluations = _MIN_EVALUATIONS
+    if speed.evaluate:
+        affordable = training_seconds * EVALUATION_SHARE * speed.evaluate  # tokens in all evaluations
+        n_evaluations = int(min(max(affordable / max(n_evaluated, 1), _MIN_EVALUATIONS), _MAX_EVALUATIONS))
+        least = min(n_evaluated, EVALUATED_TOKENS)
+        n_evaluated = max(min(n_evaluated, int(affordable / n_evaluations)), least)
+    every = max(1, n_steps // n_evaluations)
+    between = max(1, int(n_steps * _CHECKPOINT_SECONDS / max(training_seconds, _CHECKPOINT_SECONDS)))
+    return {
+        "evaluate_every": every,
+        "evaluate_tokens": options.evaluate_tokens if n_evaluated >= n_heldout else n_evaluated,
+        "checkpoint_every": min(every, between),
+        "log_every": max(1, min(50, every)),
+    }
+
+
+class SizeChoice:
+    """Compares sizes: measures the smallest one, and larger ones while they may be better."""
 
     def __init__(
         self,
@@ -74,109 +313,114 @@ class Choice:
         *,
         sizes: Mapping[str, BiLmConfig],
         options: TrainOptions,
-        measure: Measure,
+        measure: MeasureSpeed,
     ) -> None:
         self.sizes, self.options, self.seconds, self.measure = sizes, options, seconds, measure
         self.n_unique = len(corpus.train)
-        self.window_tokens = options.n_rows * options.n_steps
+        self.step_tokens = options.batch_size * options.window
         self.measured: dict[str, Speed] = {}
         n_vocab = min(options.n_vocab, len(corpus.types))
         distinct = _distinct_share(corpus, options)
         self.work = {
-            name: products(config, options, n_vocab=n_vocab, distinct=distinct)
+            name: count_products(config, options, n_vocab=n_vocab, distinct=distinct)
             for name, config in sizes.items()
         }
 
-    def best(self) -> str:
-        """The size with the lowest expected loss; it and those next to it have been measured by then."""
+    def find_best(self) -> str:
+        """Return the size with the lowest expected loss. It and its neighbors have been measured."""
         by_work = sorted(self.sizes, key=self.work.__getitem__)
-        self._try(by_work[0])
+        self._measure(by_work[0])
         while True:
-            reached = [name for name in by_work if self._is_within_reach(name)]
-            least = min(map(self.expected_loss, reached))
-            place = next(k for k, name in enumerate(reached) if self.expected_loss(name) < least + _SAME)
-            # Estimated speeds are rough: large products run better than small ones.
+            feasible = [name for name in by_work if self._is_feasible(name)]
+            lowest = min(map(self.expected_loss, feasible))
+            best = next(
+                k for k, name in enumerate(feasible) if self.expected_loss(name) < lowest + _EQUAL_LOSS
+            )
+            # Estimated speeds are rough: large matrix products are more efficient than small ones.
             rivals = [
                 name
-                for name in reached[max(place - 1, 0) : place + 2]
-                if name not in self.measured and self.expected_loss(name) < least + _NEAR
+                for name in feasible[max(best - 1, 0) : best + 2]
+                if name not in self.measured and self.expected_loss(name) < lowest + _CLOSE_LOSS
             ]
             if not rivals:
-                return reached[place]
-            self._try(rivals[0])
+                return feasible[best]
+            self._measure(rivals[0])
 
     def speed(self, name: str) -> float:
-        """Tokens a second, measured or estimated from the next smaller size that was measured."""
+        """Return tokens per second, measured or estimated from the closest measured size."""
         if name in self.measured:
             return self.measured[name].train
-        nearest = min(self.measured, key=lambda other: abs(math.log(self.work[other] / self.work[name])))
-        return self.measured[nearest].train * self.work[nearest] / self.work[name]
+        closest = min(self.measured, key=lambda other: abs(math.log(self.work[other] / self.work[name])))
+        return self.measured[closest].train * self.work[closest] / self.work[name]
 
     def n_tokens(self, name: str) -> float:
-        """That a size reads in the time that is left for training."""
-        left = self.seconds * (1 - EVALUATION - REST) - sum(each.seconds for each in self.measured.values())
-        return min(max(left, 0.1 * self.seconds) * self.speed(name), MOST_EPOCHS * self.n_unique)
+        """Return how many tokens a size reads in the time that is left for training."""
+        spent = sum(speed.seconds for speed in self.measured.values())
+        left = self.seconds * (1 - EVALUATION_SHARE - OTHER_SHARE) - spent
+        return min(max(left, 0.1 * self.seconds) * self.speed(name), MAX_EPOCHS * self.n_unique)
 
     def expected_loss(self, name: str) -> float:
-        """What the scaling law says of it."""
+        """Return the loss of a size by the scaling law."""
         return expected_loss(
             n_weights=n_parameters(self.sizes[name]), n_tokens=self.n_tokens(name), n_unique=self.n_unique
         )
 
-    def reasons(self) -> list[str]:
-        """A line for each size."""
+    def explain(self) -> list[str]:
+        """Return one line for each size."""
         lines = []
         for name, config in self.sizes.items():
-            how = "measured" if name in self.measured else "by its arithmetic"
+            how = "measured" if name in self.measured else "estimated"
             n_tokens = self.n_tokens(name)
             lines.append(
-                f"{name}: {self.speed(name):,.0f} tokens/s {how}, {short(n_tokens)} tokens, "
-                f"{n_tokens / n_parameters(config):.2g} a weight, "
-                f"{self.expected_loss(name):.2f} by the law"
+                f"{name}: {self.speed(name):,.0f} tokens/s {how}, {format_count(n_tokens)} tokens, "
+                f"{n_tokens / n_parameters(config):.2g} per weight, "
+                f"expected loss {self.expected_loss(name):.2f}"
             )
         return lines
 
-    def _try(self, name: str) -> None:
+    def _measure(self, name: str) -> None:
         self.measured[name] = self.measure(self.sizes[name], self.options)
 
-    def _is_within_reach(self, name: str) -> bool:
-        """Whether it can be measured in a small part of the time; it takes three windows at least."""
-        return name in self.measured or 3 * self.window_tokens / self.speed(name) < _MEASURING * self.seconds
+    def _is_feasible(self, name: str) -> bool:
+        """Whether a size can be measured, in at least three steps, in a small part of the time."""
+        return (
+            name in self.measured or 3 * self.step_tokens / self.speed(name) < _MEASURE_SHARE * self.seconds
+        )
 
 
 def expected_loss(*, n_weights: float, n_tokens: float, n_unique: float) -> float:
-    """In nats a token, after ``n_tokens`` of a text that has ``n_unique``; to compare sizes by, no more."""
-    tokens = _worth(n_tokens, n_unique, 15.4)
-    # more weights than a text can feed are worth as little as reading it again: Muennighoff et al. 2023
+    """Return nats per token after ``n_tokens`` of a text with ``n_unique`` tokens. Only for comparison."""
+    tokens = _effective(n_tokens, n_unique, 15.4)
+    # excess weights lose their value like repeated tokens (Muennighoff et al. 2023)
     enough = (_A * _ALPHA / (_B * _BETA) * n_unique**_BETA) ** (1 / _ALPHA)
-    weights = _worth(n_weights, enough, 5.3)
+    weights = _effective(n_weights, enough, 5.3)
     return _E + _A / weights**_ALPHA + _B / tokens**_BETA
 
 
-def _worth(number: float, enough: float, half_life: float) -> float:
-    """What so many tokens or weights count for, when those beyond ``enough`` count for less and less."""
+def _effective(number: float, enough: float, half_life: float) -> float:
+    """Return the effective number of tokens or weights: those beyond ``enough`` count less and less."""
     beyond = max(0.0, number / enough - 1)
     return max(1.0, min(number, enough) + enough * half_life * (1 - math.exp(-beyond / half_life)))
 
 
-def products(config: BiLmConfig, options: TrainOptions, *, n_vocab: int, distinct: float) -> float:
-    """Multiplications of a forward pass, for a token; ``distinct`` is the share of tokens that differ."""
+def count_products(config: BiLmConfig, options: TrainOptions, *, n_vocab: int, distinct: float) -> float:
+    """Count the multiplications per token in a forward pass. ``distinct``: share of distinct tokens."""
     lstm = config.lstm
     layer = 8 * lstm.cell_width * lstm.state_width + lstm.has_projection * lstm.cell_width * lstm.state_width
-    compared = options.cutoffs[0] if options.cutoffs else min(options.n_samples or n_vocab, n_vocab)
+    n_compared = options.cutoffs[0] if options.cutoffs else min(options.n_samples or n_vocab, n_vocab)
     n_directions = 2 if options.directions == "both" else 1
-    total = n_directions * (lstm.n_layers * layer + compared * lstm.state_width)
+    total = n_directions * (lstm.n_layers * layer + n_compared * lstm.state_width)
     if config.chars is not None:
         chars = config.chars
         weights = sum(width * count for width, count in chars.filters) * chars.char_width
-        convolved = weights * chars.max_characters
+        convolution = weights * chars.max_characters
         above = 2 * chars.n_highway * chars.n_filters**2 + chars.n_filters * lstm.state_width
-        total += n_directions * distinct * (convolved + above)
+        total += n_directions * distinct * (convolution + above)
     return float(total)
 
 
-def short(number: float) -> str:
-    """A large number for people: 41M."""
+def format_count(number: float) -> str:
+    """Format a large number: 41M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g}{letter}" if number < 10 * size else f"{number / size:,.0f}{letter}"
@@ -184,254 +428,33 @@ def short(number: float) -> str:
 
 
 def _distinct_share(corpus: Corpus, options: TrainOptions) -> float:
-    """The share of a window's tokens that are other words: those go through the character network."""
-    last = max(1, len(corpus.train) - options.n_steps)
-    starts = np.random.default_rng(0).integers(last, size=options.n_rows)
-    window = [corpus.train[start : start + options.n_steps] for start in starts]
-    return len(np.unique(np.concatenate(window))) / sum(map(len, window))
+    """Return the share of distinct tokens in a batch: only those go through the character CNN."""
+    last = max(1, len(corpus.train) - options.window)
+    starts = np.random.default_rng(0).integers(last, size=options.batch_size)
+    rows = [corpus.train[start : start + options.window] for start in starts]
+    return len(np.unique(np.concatenate(rows))) / sum(map(len, rows))
 
 
-def measure_on(corpus: Corpus, ranks: Ranks) -> Measure:
-    """Measures by training: what it learns is thrown away."""
+def build_measure(corpus: Corpus, ranks: Ranks) -> MeasureSpeed:
+    """Return a function that measures the speed of a size by training it for a few seconds."""
 
     def measure(config: BiLmConfig, options: TrainOptions) -> Speed:
         begin = time.perf_counter()
-        trainer = Trainer(corpus, config, options, corpus.folder, ranks=ranks)  # writes nothing until it runs
-        try:
+        # writes nothing unless it runs
+        with Trainer(corpus, config, options, corpus.folder, ranks=ranks) as trainer:
             trainer.objective.train()
-            trainer._train_one_window()  # buffers are made, caches filled
-            first, n_windows, seconds = time.perf_counter(), 0, 0.0
-            while n_windows < 2 or (seconds < _WINDOW_SECONDS and n_windows < _MOST_WINDOWS):
-                trainer._train_one_window()
-                n_windows += 1
-                seconds = ranks.from_first(time.perf_counter() - first)  # all stop at the same window
-            train = n_windows * options.n_rows * options.n_steps / seconds
-            evaluate = None
-            ends = np.flatnonzero(corpus.heldout[:EVALUATED_TOKENS] == EOS)
-            if len(ends):
-                stream = corpus.heldout[: int(ends[-1]) + 1]
+            trainer.train_step()  # allocates buffers and fills caches
+            first, n_steps, seconds = time.perf_counter(), 0, 0.0
+            while n_steps < 2 or (seconds < _MEASURE_SECONDS and n_steps < _MEASURE_STEPS):
+                trainer.train_step()
+                n_steps += 1
+                seconds = ranks.from_first(time.perf_counter() - first)  # all ranks stop at the same step
+            train = n_steps * options.batch_size * options.window / seconds
+            evaluate_speed = None
+            if len(stream := whole_sentences(corpus.heldout, EVALUATED_TOKENS)):
                 first = time.perf_counter()
-                perplexity(trainer.objective, trainer.ids, stream, ranks=ranks)
-                evaluate = len(stream) / ranks.from_first(time.perf_counter() - first)
-        finally:
-            trainer.gradients.close()
-        return Speed(train, evaluate, ranks.from_first(time.perf_counter() - begin))
+                evaluate(trainer.objective, trainer.ids, stream, ranks=ranks)
+                evaluate_speed = len(stream) / ranks.from_first(time.perf_counter() - first)
+        return Speed(train, evaluate_speed, ranks.from_first(time.perf_counter() - begin))
 
     return measure
-
-
-NAME = "plan.json"  # in the run's folder
-_FEWEST_EVALUATIONS, _MOST_EVALUATIONS = 5, 25
-_CHECKPOINT_SECONDS = 600
-_FEWEST_STEPS = 100
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the hours are spent on."""
-
-    hours: float
-    preset: str
-    config: BiLmConfig
-    options: TrainOptions
-    n_tokens: int  # to read
-    epochs: float
-    tokens_per_second: float
-    reasons: tuple[str, ...]  # a line each
-
-    @property
-    def line(self) -> str:
-        """For people."""
-        hours = f"{self.hours:g} hour{'' if self.hours == 1 else 's'}"
-        speed = f"{self.tokens_per_second:,.0f} tokens/s measured"
-        epochs = f"{self.epochs:.2g}" if self.epochs < 10 else f"{self.epochs:.0f}"
-        size = f"{'preset' if self.preset in PRESETS else 'the size'} {self.preset}"
-        return f"{hours}: {size}, {short(self.n_tokens)} tokens ({epochs} epochs), {speed}"
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        return {**asdict(self), "config": self.config.to_json()}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """What ``to_json`` gave."""
-        options = dict(values["options"])
-        options |= {
-            "cutoffs": tuple(options["cutoffs"]),
-            "dropout": Dropout(**options["dropout"]),
-            "optimisation": Optimisation(**options["optimisation"]),
-        }
-        parts = {
-            "config": BiLmConfig.from_json(values["config"]),
-            "options": TrainOptions(**options),
-            "reasons": tuple(values["reasons"]),
-        }
-        return cls(**{**values, **parts})
-
-
-def sizes_of(shape: Shape, *, n_tokens: int, n_vocab: int) -> dict[str, BiLmConfig]:
-    """The sizes to choose from: all presets, or the one that was asked for."""
-    if shape.preset is None:
-        shapes = {name: replace(shape, preset=name) for name in PRESETS}
-    else:
-        shapes = {shape.preset if isinstance(shape.preset, str) else "of your own": shape}
-    return {name: each.config(n_tokens=n_tokens, n_vocab=n_vocab) for name, each in shapes.items()}
-
-
-def kept_plan(
-    folder: Path,
-    corpus: Corpus,
-    hours: float,
-    *,
-    sizes: Mapping[str, BiLmConfig],
-    options: TrainOptions,
-    given: Collection[str] = (),
-    parts: Mapping[str, Mapping[str, Any]] | None = None,
-    highest_rate: float | None = None,
-    ranks: Ranks | None = None,
-    measure: Measure | None = None,
-) -> Plan:
-    """The plan that the run in ``folder`` has; one that has none yet gets it, see ``plan``."""
-    ranks = ranks or Ranks()
-    asked = {
-        "hours": hours,
-        "sizes": {name: config.to_json() for name, config in sizes.items()},
-        "options": asdict(options),
-        "given": sorted(given),
-        "corpus": dict(corpus.manifest.files),
-    }
-    asked |= {"parts": parts} if parts else {}
-    asked |= {"highest_rate": highest_rate} if highest_rate else {}
-    asked = json.loads(json.dumps(asked))  # as a file gives it back
-    found = ranks.from_first(_read(folder, asked) if ranks.is_first else None)
-    if found is not None:
-        return found
-    made = plan(
-        corpus,
-        hours,
-        sizes=sizes,
-        options=options,
-        given=given,
-        parts=parts,
-        highest_rate=highest_rate,
-        ranks=ranks,
-        measure=measure,
-    )
-    if ranks.is_first:
-        folder.mkdir(parents=True, exist_ok=True)
-        values = {"kind": "elmo plan", "asked": asked, "plan": made.to_json(), "line": made.line}
-        with atomic_file(folder / NAME) as temporary:
-            temporary.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-    return made
-
-
-def plan(
-    corpus: Corpus,
-    hours: float,
-    *,
-    sizes: Mapping[str, BiLmConfig],
-    options: TrainOptions,
-    given: Collection[str] = (),
-    parts: Mapping[str, Mapping[str, Any]] | None = None,
-    highest_rate: float | None = None,
-    ranks: Ranks | None = None,
-    measure: Measure | None = None,
-) -> Plan:
-    """Choose one of ``sizes``, and how long to train it so that it is done in ``hours``.
-
-    ``options`` are those of the run; of those whose names are not ``given`` the plan sets the number of
-    windows, optimiser and schedule (AdamW, warm-up, a cosine down to the end), dropout (more of it, the more
-    often a small text is read by a large model), and when to evaluate and to keep checkpoints. ``parts`` are
-    changes to two of these, ``optimisation`` and ``dropout``: ``{"optimisation": {"clip": 1.0}}``.
-    ``highest_rate`` bounds the learning rate that the plan chooses.
-    """
-    if not (math.isfinite(hours) and hours > 0):
-        raise ConfigError(f"hours must be a positive number, not {hours!r:.40}")
-    if "n_windows" in given:
-        raise ConfigError("hours and n_windows both say how long to train: give one of them")
-    measure = measure or measure_on(corpus, ranks or Ranks())
-    chosen = Choice(corpus, 3600 * hours, sizes=sizes, options=options, measure=measure)
-    name = chosen.best()
-    config, speed = sizes[name], chosen.measured[name]
-    n_windows = max(1, int(chosen.n_tokens(name) // chosen.window_tokens))
-    n_tokens = n_windows * chosen.window_tokens
-    epochs = n_tokens / len(corpus.train)
-    sizes_told, reasons = chosen.reasons(), list[str]()
-    if epochs > 0.99 * MOST_EPOCHS:
-        reasons.append(f"the text is small: {MOST_EPOCHS} epochs are all that is worth it")
-    if n_windows < _FEWEST_STEPS:
-        _log.warning("%d steps are too few to learn much: give it more time", n_windows)
-    parts = parts or {}
-    optimisation = _optimisation(config, n_windows, highest_rate)
-    dropout = Dropout(_dropout(config, epochs, len(corpus.train)))
-    usual = {
-        "n_windows": n_windows,
-        "optimisation": changed(optimisation, parts.get("optimisation", {})),
-        "dropout": changed(dropout, parts.get("dropout", {})),
-        **_intervals(speed, n_windows, n_tokens, len(corpus.heldout), options),
-    }
-    changes = {option: value for option, value in usual.items() if option not in given}
-    fitted = replace(options, **changes)
-    if "dropout" in changes and fitted.dropout.layers == dropout.layers > Dropout().layers:
-        reasons.append(f"dropout {fitted.dropout.layers:g}: the text is read {epochs:.0f} times")
-    for told, level in ((sizes_told, logging.DEBUG), (reasons, logging.INFO)):
-        for reason in told:
-            _log.log(level, "%s", reason)
-    return Plan(hours, name, config, fitted, n_tokens, epochs, speed.train, reasons=(*sizes_told, *reasons))
-
-
-def _optimisation(config: BiLmConfig, n_windows: int, highest_rate: float | None) -> Optimisation:
-    """AdamW; a wider model wants a lower rate, and a longer run a longer warm-up."""
-    rate = 0.001 * math.sqrt(4096 / config.lstm.cell_width)
-    rate = round(min(max(rate, 0.0005), 0.004), 4)
-    rate = rate if highest_rate is None else min(rate, highest_rate)
-    warm_up = min(2000, n_windows // 20)
-    return Optimisation("adamw", rate, warm_up_steps=warm_up, decay="cosine", final_rate=0.01)
-
-
-def _dropout(config: BiLmConfig, epochs: float, n_unique: int) -> float:
-    """0.1 as published, where 94M weights read 800M tokens ten times; more where heart-learning is easier."""
-    pressure = epochs * n_parameters(config) / n_unique
-    rate = 0.1 + 0.08 * math.log2(max(pressure, 1.0))
-    return min(0.5, round(0.05 * round(rate / 0.05), 2))
-
-
-def _intervals(
-    speed: Speed, n_windows: int, n_tokens: int, n_heldout: int, options: TrainOptions
-) -> dict[str, int | None]:
-    """How often to look at the held-out text, and at how much of it, for its share of the time."""
-    training_seconds = n_tokens / speed.train
-    most = n_heldout if options.evaluate_tokens is None else min(options.evaluate_tokens, n_heldout)
-    n_evaluations = _FEWEST_EVALUATIONS
-    if speed.evaluate:
-        affordable = training_seconds * EVALUATION * speed.evaluate  # tokens, all evaluations together
-        n_evaluations = int(min(max(affordable / max(most, 1), _FEWEST_EVALUATIONS), _MOST_EVALUATIONS))
-        most = max(min(most, int(affordable / n_evaluations)), min(most, EVALUATED_TOKENS))
-    every = max(1, n_windows // n_evaluations)
-    between = max(1, int(n_windows * _CHECKPOINT_SECONDS / max(training_seconds, _CHECKPOINT_SECONDS)))
-    return {
-        "evaluate_every": every,
-        "evaluate_tokens": options.evaluate_tokens if most >= n_heldout else most,
-        "checkpoint_every": min(every, between),
-        "log_every": max(1, min(50, every)),
-    }
-
-
-def _read(folder: Path, asked: Mapping[str, Any]) -> Plan | None:
-    """The plan in a run's folder; ``ConfigError`` when a run that has begun was asked for something else."""
-    path = folder / NAME
-    has_begun = bool(Checkpoints(folder / "checkpoints").steps())
-    if not path.is_file():
-        return None
-    values = files.read_json(path)
-    try:
-        if values["asked"] == asked:
-            return Plan.from_json(values["plan"])
-        before = values["asked"]["hours"]
-    except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise FormatError(f"{files.format_path(path)}: is not the plan of a run: {error}") from error
-    if has_begun:
-        found = f"{before:g} hours" if before != asked["hours"] else "other options or another text"
-        raise ConfigError(f"{files.format_path(folder)}: was begun with {found}; name another folder")
-    return None

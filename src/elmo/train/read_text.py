@@ -2,8 +2,8 @@
 
 What follows (dropping duplicates, holding out sentences, ordering the types) is arithmetic on these numbers.
 Raw text is tokenized in this process or in child processes, block by block. The words of a block travel as
-bytes: a tab after each word, and ``SENTENCE_END`` with a tab after each sentence. No tokenizer leaves a tab or
-a line break inside a token.
+bytes: a tab after each word, and ``SENTENCE_END`` with a tab after each sentence. No tokenizer leaves a tab
+or a line break inside a token.
 """
 
 from __future__ import annotations
@@ -281,8 +281,8 @@ def _check_text(data: bytes, file: Source, n_before: int) -> None:
     index = data.find(b"\0", 0, _BINARY_CHECK - n_before)
     if index >= 0:
         raise DataError(
-            f"{format_source(file)}: expected text, found a NUL at byte {n_before + index + 1}: the file is binary or "
-            "not in UTF-8"
+            f"{format_source(file)}: expected text, found a NUL at byte {n_before + index + 1}: the file "
+            "is binary or not in UTF-8"
         )
 
 
@@ -436,7 +436,8 @@ def _receive(child: subprocess.Popen[bytes]) -> bytes:
 
 def _child_error(child: subprocess.Popen[bytes]) -> DataError:
     return DataError(
-        f"a tokenizer process ended with code {child.wait()}, perhaps because memory is short; use one process"
+        f"a tokenizer process ended with code {child.wait()}, perhaps because memory is short; use one "
+        "process"
     )
 
 

@@ -18,7 +18,7 @@ from elmo.config import BiLmConfig
 from elmo.errors import ConfigError, FormatError
 from elmo.storage.atomic import atomic_file
 from elmo.storage.files import format_path, read_json
-from elmo.train.build_corpus import CorpusOptions
+from elmo.train.corpus_builder import CorpusOptions
 from elmo.train.options import GENTLE, DropoutOptions, ModelShape, OptimizerOptions, TrainOptions
 
 FILE_NAME = "recipe.json"
@@ -112,9 +112,9 @@ class Recipe:
     def create(cls, texts: str | Path | Sequence[str | Path], options: Mapping[str, Any]) -> Self:
         """Create a recipe from the arguments of ``train_bilm``. Paths become strings."""
         options = dict(options)
-        for name in ("adaptive", "heldout_file"):
-            if name in options:
-                options[name] = _to_strings(options[name]) if name == "heldout_file" else tuple(options[name])
+        for name, convert in (("adaptive", tuple), ("heldout_file", _to_strings)):
+            if values := convert(options.pop(name, ())):
+                options[name] = values
         if isinstance(options.get("vocabulary"), Path):
             options["vocabulary"] = str(options["vocabulary"])
         start = options.get("init_from")
@@ -127,13 +127,6 @@ class Recipe:
         # All checks come before hours of tokenization.
         if unknown := sorted(set(self.options) - OPTIONS):
             raise ConfigError(f"unknown option {unknown[0]!r:.40}")
-        for name, value in self._to_json()["options"].items():
-            try:
-                json.dumps(value, allow_nan=False)
-            except (TypeError, ValueError) as error:
-                raise ConfigError(
-                    f"{name}: expected a value that can be stored as JSON, to resume the run, found {value!r:.40}"
-                ) from error
         self._check_length()
         threads = self.options.get("threads")
         if threads is not None and not (isinstance(threads, int) and threads >= 1):
@@ -144,6 +137,14 @@ class Recipe:
         options = self.train_options()
         if options.is_tied and self.init_from is None and not self.shape().reads_words_only:
             raise ConfigError("tied: only a model that reads words, not characters, can share their vectors")
+        for name, value in self._to_json()["options"].items():
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                raise ConfigError(
+                    f"{name}: expected a value that can be stored as JSON, to resume the run, found "
+                    f"{value!r:.40}"
+                ) from error
 
     def _check_length(self) -> None:
         for name in ("epochs", "hours"):
@@ -277,8 +278,8 @@ class Recipe:
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise FormatError(f"{format_path(path)}: this is not the recipe of a run: {error}") from error
         raise FormatError(
-            f"{format_path(path)}: another version of elmo wrote this recipe (version {version!r:.20}, expected "
-            f"{VERSION}); finish the run with that version, or train to another folder"
+            f"{format_path(path)}: another version of elmo wrote this recipe (version {version!r:.20}, "
+            f"expected {VERSION}); finish the run with that version, or train to another folder"
         )
 
 

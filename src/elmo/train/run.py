@@ -1,224 +1,294 @@
-"""Raw text in, a folder with a model that ``Elmo.from_pretrained`` loads out: the whole way in one call."""
+"""Train a biLM on text, from raw files to a folder that ``Elmo.from_pretrained`` loads, in one call."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from elmo.config import BiLmConfig
 from elmo.errors import ConfigError, DataError, ElmoError
 from elmo.formats import native
-from elmo.formats.loading import load
-from elmo.formats.pretrained import Pretrained
+from elmo.formats.pretrained import Pretrained, load
 from elmo.plots import training as curves
 from elmo.storage.files import format_path
-from elmo.train.build_corpus import OnProgress, build, reopen
+from elmo.text.lines import ErrorPolicy
+from elmo.text.reader import InputFormat
 from elmo.train.corpus import Corpus
-from elmo.train.distributed import Ranks, ranks_from
-from elmo.train.log import Stopwatch
-from elmo.train.loop import Report, Trainer
-from elmo.train.options import Shape, TrainOptions
-from elmo.train.plan import kept_plan, sizes_of
-from elmo.train.run_folder import GENTLE, NAME, Recipe, RunFolder, finished
-from elmo.train.start_from import (
-    StartingPoint,
-    is_tied_in,
-    refuse_what_cannot_be_trained,
-    start_from,
-    tell_what_is_lost,
-    vocabulary_of,
+from elmo.train.corpus_builder import MAX_SENTENCE, build_corpus, n_cpus, reopen_corpus
+from elmo.train.distributed import Ranks, join_ranks
+from elmo.train.initial_weights import (
+    InitialWeights,
+    check_trainable,
+    has_tied_softmax,
+    model_vocabulary,
+    warn_of_lost_direction,
 )
+from elmo.train.initial_weights import (
+    init_from as prepare_weights,
+)
+from elmo.train.log import Stopwatch, TensorBoard
+from elmo.train.loop import OnReport, StepReport, Trainer
+from elmo.train.options import (
+    GENTLE,
+    Decay,
+    Directions,
+    OptimizerName,
+    Precision,
+    Preset,
+    ReadsWhat,
+    TrainOptions,
+)
+from elmo.train.plan import list_sizes, load_or_make_plan
+from elmo.train.read_text import OnProgress
+from elmo.train.recipe import FILE_NAME, Recipe
+from elmo.train.run_folder import RunFolder, export_model
 
-EPOCHS = 10.0  # what bilm-tf's authors trained for
-EVALUATED_TOKENS = 1 << 16  # of a held-out part that nobody named: enough to compare
+EPOCHS = 10.0  # as in the bilm-tf paper
+EVALUATE_TOKENS = 1 << 16  # enough to compare checkpoints
 _log = logging.getLogger(__name__)
-
-OnReport = Callable[[Report], None]
 
 
 def train_bilm(
-    inputs: str | Path | Sequence[str | Path],
+    texts: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
-    preset: str | BiLmConfig | Shape | None = None,
+    input_format: InputFormat = "text",
+    tokenizer: str = "auto",
+    errors: ErrorPolicy = "strict",
+    heldout: float | None = None,
+    heldout_file: Sequence[str | Path] = (),
+    heldout_seed: int = 0,
+    deduplicate: bool = False,
+    keep_order: bool = False,
+    blank_lines: bool = False,
+    simplified: bool = False,
+    split: bool | None = None,
+    max_sentence: int = MAX_SENTENCE,
+    vocabulary: int | str | Path | None = None,
+    preset: Preset | BiLmConfig | None = None,
+    reads: ReadsWhat | None = None,
+    layers: int | None = None,
+    cells: int | None = None,
+    width: int | None = None,
+    tied: bool | None = None,
+    direction: Directions = "both",
+    init_from: str | Path | None = None,
+    new_vocabulary: bool = False,
     epochs: float | None = None,
     hours: float | None = None,
-    tokenizer: str = "auto",
-    start: str | Path | None = None,
-    has_new_vocabulary: bool = False,
-    corpus_options: Mapping[str, Any] | None = None,
+    n_steps: int | None = None,
+    samples: int | None = None,
+    adaptive: Sequence[int] = (),
+    optimizer: OptimizerName | None = None,
+    learning_rate: float | None = None,
+    warmup: int | None = None,
+    decay: Decay | None = None,
+    final_rate: float | None = None,
+    weight_decay: float = 0.0,
+    momentum: float = 0.0,
+    clip: float = 10.0,
+    loss_scale: float = 20.0,
+    window_resets: float = 0.01,
+    sentence_resets: float = 0.0,
+    dropout: float | None = None,
+    input_dropout: float | None = None,
+    output_dropout: float | None = None,
+    word_dropout: float = 0.0,
+    weight_drop: float = 0.0,
+    variational: bool = False,
+    batch_size: int | None = None,
+    window: int = 20,
+    accumulate: int = 1,
+    precision: Precision = "float32",
+    seed: int = 0,
+    log_every: int | None = None,
+    evaluate_every: int | None = None,
+    evaluate_tokens: int | None = None,
+    checkpoint_every: int | None = None,
+    device: str = "cpu",
     threads: int | None = None,
+    processes: int | None = None,
+    tensorboard: bool = False,
     on_report: OnReport | None = None,
     on_progress: OnProgress | None = None,
-    **options: Any,
 ) -> Path:
     """Train a biLM on text and write it, with softmax, vocabulary and warm state, to the new folder ``out``.
 
-    ``preset`` is a name of ``PRESETS``, a ``BiLmConfig``, a ``Shape``, or None for a size that suits the
-    text; ``epochs`` or ``hours`` say how long; ``start`` is a model to go on from, with its own vocabulary or
-    that of the text (``has_new_vocabulary``). ``corpus_options`` go to ``corpus.build``, ``options`` to
-    ``TrainOptions``; a dict as ``dropout`` or ``optimisation``, ``{"clip": 1.0}``, changes only these fields
-    of what is usual for such a run. ``threads`` is torch's own number, unless it is given.
+    Corpus, checkpoints, log and curves are kept in ``OUT.training`` next to it. The same call again, or
+    ``resume_bilm(out)``, resumes after the last checkpoint. The model is the checkpoint with the lowest
+    held-out perplexity. With ``torchrun``, every process makes the same call, and they share the work.
 
-    Corpus, checkpoints, log and curves are kept in ``OUT.training`` beside it: the same call again, or
-    ``resume_bilm(out)``, goes on after the last checkpoint. What is written is the checkpoint that predicted
-    the held-out text best.
-
-    Under ``torchrun`` every process makes the same call, and they share the work.
+    Args:
+        texts: Files, globs or folders of text; ``-`` is stdin.
+        out: New folder for the model.
+        input_format: Format of the text: raw text, tokens separated by spaces, or CoNLL-U.
+        tokenizer: Tokenizer for raw text.
+        errors: What to do with bytes that are not UTF-8.
+        heldout: Share or number of sentences to hold out. Default: about 1%.
+        heldout_file: Text to hold out, instead of a part of the input.
+        heldout_seed: Seed for the choice of held-out sentences.
+        deduplicate: Drop repeated sentences.
+        keep_order: Read the text in order, not in shuffled blocks.
+        blank_lines: Keep blank lines as sentences without words.
+        simplified: Read Chinese text in simplified characters.
+        split: Split lines of raw text into sentences. Default: yes.
+        max_sentence: Largest number of words in a sentence; longer ones are cut.
+        vocabulary: Number of words to predict, or a file with one word per line. Default: 50000.
+        preset: Size of the model; the last three are published sizes. Default: by the size of the text.
+        reads: What the model reads of a word. Default: characters.
+        layers: Number of LSTM layers. Default: as in the preset.
+        cells: Number of LSTM cells in each layer. Default: as in the preset.
+        width: Width of the vectors of each direction. Default: as in the preset.
+        tied: Predict words with the vectors that read them.
+        direction: Train both language models or only one.
+        init_from: Start from this model, in any format, instead of random weights.
+        new_vocabulary: With ``init_from``: predict the words of this text, not those of the model.
+        epochs: Number of passes over the text. Default: 10.
+        hours: Choose size and schedule for this training time.
+        n_steps: Number of optimizer steps, instead of ``epochs``.
+        samples: Number of words sampled for the softmax in each step; 0 uses all words. Default: 8192.
+        adaptive: Use an adaptive softmax with clusters that end at these words.
+        optimizer: Optimizer. Default: adagrad; adamw with init_from or hours.
+        learning_rate: Learning rate. Default: 0.2 for adagrad, 0.001 for adamw, 1 for sgd.
+        warmup: Number of steps in which the learning rate rises. Default: 0; 100 with init_from.
+        decay: How the learning rate falls after the warmup. Default: none; cosine with hours.
+        final_rate: Where the decay ends, as a share of the learning rate. Default: 0; 0.01 with hours.
+        weight_decay: Weight decay of adamw and sgd.
+        momentum: Momentum of sgd.
+        clip: Largest norm of the gradients.
+        loss_scale: Factor of the loss; 20 in bilm-tf.
+        window_resets: Share of windows that start from a zero state; 0 in bilm-tf.
+        sentence_resets: Share of sentences that start from a zero state.
+        dropout: Dropout on the input of each layer. Default: 0.1; more for a small text with hours.
+        input_dropout: Dropout on the input of the first layer. Default: as dropout.
+        output_dropout: Dropout on the input of the softmax. Default: as dropout.
+        word_dropout: Dropout of whole words.
+        weight_drop: Dropout of state-to-state weights.
+        variational: Use the same dropout mask for all tokens of a window.
+        batch_size: Number of texts that are read in parallel. Default: 128, or fewer for a small text.
+        window: Number of tokens that each text advances in a step.
+        accumulate: Split the batch into this many parts and add up their gradients, to save memory.
+        precision: Number type; bfloat16 helps if the CPU supports it.
+        seed: Random seed; the same seed gives the same model.
+        log_every: Number of steps between log entries. Default: 50, or more often in a short run.
+        evaluate_every: Number of steps between evaluations. Default: 1000, or more often in a short run.
+        evaluate_tokens: Number of held-out tokens to evaluate on; 0 uses all. Default: 65536, or all of
+            ``heldout_file``.
+        checkpoint_every: Number of steps between checkpoints. Default: 1000, or more often in a short run.
+        device: Device to train on: cpu, cuda or mps.
+        threads: Number of CPU threads. Default: all CPUs.
+        processes: Number of processes that tokenize. Default: one per CPU for a large text.
+        tensorboard: Also write TensorBoard files.
+        on_report: Called with each ``StepReport``.
+        on_progress: Called with the ``BuildProgress`` of the corpus.
     """
-    recipe = Recipe.of(
-        inputs,
-        tokenizer=tokenizer,
-        corpus_options=corpus_options or {},
-        shape=preset if isinstance(preset, Shape) else Shape(preset),
-        epochs=epochs,
-        hours=hours,
-        start=start,
-        has_new_vocabulary=has_new_vocabulary,
-        options=options,
-        threads=threads,
+    values = dict(locals())  # first statement: exactly the parameters
+    defaults = {
+        name: parameter.default for name, parameter in inspect.signature(train_bilm).parameters.items()
+    }
+    runtime = ("texts", "out", "tensorboard", "on_report", "on_progress")
+    options = {
+        name: value for name, value in values.items() if name not in runtime and value != defaults[name]
+    }
+    return _run(
+        Recipe.create(texts, options),
+        Path(out),
+        is_resumed=False,
+        tensorboard=tensorboard,
+        on_report=on_report,
+        on_progress=on_progress,
     )
-    return _carry_out(recipe, Path(out), is_resumed=False, on_report=on_report, on_progress=on_progress)
 
 
 def resume_bilm(
-    out: str | Path, *, on_report: OnReport | None = None, on_progress: OnProgress | None = None
+    out: str | Path,
+    *,
+    tensorboard: bool = False,
+    on_report: OnReport | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Path:
-    """Go on with the run that was to write ``out``, as it was asked for."""
-    recipe = RunFolder(out).recipe()
+    """Resume the run that writes ``out``, with the text and options of its start.
+
+    Args:
+        out: Folder of the model, as given to ``train_bilm``.
+        tensorboard: Also write TensorBoard files.
+        on_report: Called with each ``StepReport``.
+        on_progress: Called with the ``BuildProgress`` of the corpus.
+    """
+    folder = RunFolder(out)
+    recipe = folder.read_recipe()
     if recipe is None:
         raise DataError(
-            f"{format_path(out)}: no run to resume: expected {format_path(RunFolder(out).path / NAME)}"
+            f"{format_path(out)}: no run to resume: expected {format_path(folder.path / FILE_NAME)}"
         )
-    return _carry_out(recipe, Path(out), is_resumed=True, on_report=on_report, on_progress=on_progress)
+    return _run(
+        recipe,
+        Path(out),
+        is_resumed=True,
+        tensorboard=tensorboard,
+        on_report=on_report,
+        on_progress=on_progress,
+    )
 
 
-def _carry_out(
-    recipe: Recipe, out: Path, *, is_resumed: bool, on_report: OnReport | None, on_progress: OnProgress | None
+def _run(
+    recipe: Recipe,
+    out: Path,
+    *,
+    is_resumed: bool,
+    tensorboard: bool,
+    on_report: OnReport | None,
+    on_progress: OnProgress | None,
 ) -> Path:
-    place = RunFolder(out)
-    place.refuse_what_is_no_run()
+    folder = RunFolder(out)
+    reporters = [TensorBoard(folder.path / "tensorboard")] if tensorboard else []
+    reporters += [on_report] if on_report is not None else []
+    folder.check_output()
     device = str(recipe.options.get("device", "cpu"))
-    with _threads(recipe.threads), ranks_from(device=device) as ranks, ExitStack() as stack:
-        if _is_done(recipe, place, ranks, stack, is_resumed=is_resumed):
+    with (
+        _use_threads(recipe.options.get("threads")),
+        join_ranks(device=device) as ranks,
+        ExitStack() as stack,
+    ):
+        if _is_finished(recipe, folder, ranks, stack, is_resumed=is_resumed):
             return out
-        model = _model(recipe)
-        corpus = _corpus(recipe, model, place, ranks, is_resumed=is_resumed, on_progress=on_progress)
-        options = _fitted(corpus, recipe)
-        start = None
+        model = _load_model(recipe)
+        corpus = _load_corpus(recipe, model, folder, ranks, is_resumed=is_resumed, on_progress=on_progress)
+        options = _fit_to_corpus(recipe, corpus)
+        initial = None
         if model is not None:
-            # an adaptive softmax has no rows that words could be read by
-            is_tied = recipe.options.get("is_tied", is_tied_in(model) and not options.cutoffs)
+            # an adaptive softmax has no rows to share
+            is_tied = recipe.options.get("tied", has_tied_softmax(model) and not options.cutoffs)
             options = replace(options, is_tied=is_tied)
-            start = start_from(
+            initial = prepare_weights(
                 model, corpus, n_vocab=options.n_vocab, is_tied=is_tied, is_adaptive=bool(options.cutoffs)
             )
-        config, options = _planned(recipe, corpus, options, start, place.path, ranks)
+        config, options = _plan_run(recipe, corpus, options, initial, folder=folder.path, ranks=ranks)
         if corpus.is_simplified and config.chars is not None:
             config = replace(config, alphabet="simplified")
-        with Trainer(corpus, config, options, place.path, ranks=ranks, start=start) as trainer:
-            model = start = None  # whose weights are the trainer's own now
-            trainer.run(_both(Stopwatch(place.path), on_report) if ranks.is_first else None)
-            # the others stay: should the first one fail, torchrun starts all of them again
+        with Trainer(corpus, config, options, folder.path, ranks=ranks, initial=initial) as trainer:
+            model = initial = None  # free memory: the trainer has copied the weights
+            trainer.run(_call_all([Stopwatch(folder.path), *reporters]) if ranks.is_first else None)
+            # the others wait: if the first one fails, torchrun restarts all of them
             with ranks.first_one_first():
                 if ranks.is_first:
-                    curves.leave_curves(place.path)
-                    # last: where it is, all is
-                    native.write(finished(trainer, tokenizer=corpus.tokenizer), out)
+                    curves.write_curves(folder.path)
+                    # last: if the model exists, everything is complete
+                    native.write(export_model(trainer, tokenizer=corpus.tokenizer), out)
                     _log.info("%s: written", format_path(out))
     return out
 
 
-def _is_done(recipe: Recipe, place: RunFolder, ranks: Ranks, stack: ExitStack, *, is_resumed: bool) -> bool:
-    """Whether nothing is left to do; the first process takes the folder, and what it refuses all refuse."""
-    found: bool | ElmoError = False
-    if ranks.is_first:
-        try:
-            stack.enter_context(place.held())
-            found = place.is_done(recipe)
-            if not found and not is_resumed:
-                place.refuse_another(recipe)
-        except ElmoError as error:
-            found = error
-    found = ranks.from_first(found)
-    if isinstance(found, ElmoError):
-        raise found
-    if found and ranks.is_first:
-        _log.info("%s: was written before; nothing is left to do", format_path(place.out))
-        if not (place.path / curves.NAME).exists():
-            curves.leave_curves(place.path)
-    return found
-
-
-def _model(recipe: Recipe) -> Pretrained | None:
-    """The model to start from."""
-    if recipe.start is None:
-        return None
-    model = load(recipe.start)
-    refuse_what_cannot_be_trained(model, is_tied=bool(recipe.options.get("is_tied")))
-    if recipe.is_simplified and model.config.alphabet != "simplified":
-        raise ConfigError(
-            "this model was not trained on simplified characters: it reads words as they are written"
-        )
-    tell_what_is_lost(model, recipe.train_options().directions)
-    if model.vocab is None and not recipe.has_new_vocabulary:
-        _log.info("the model has no vocabulary: words of the text are predicted")
-    return model
-
-
-def _planned(  # noqa: PLR0917
-    recipe: Recipe,
-    corpus: Corpus,
-    options: TrainOptions,
-    start: StartingPoint | None,
-    work: Path,
-    ranks: Ranks,
-) -> tuple[BiLmConfig, TrainOptions]:
-    """The model's shape; and where hours are given, what they are spent on."""
-    n_vocab = min(options.n_vocab, len(corpus.types))
-    if recipe.hours is None:
-        shape = recipe.shape.config(n_tokens=corpus.n_tokens, n_vocab=n_vocab)
-        return (shape if start is None else start.config), options
-    if start is None:
-        sizes = sizes_of(recipe.shape, n_tokens=corpus.n_tokens, n_vocab=n_vocab)
-    else:
-        sizes = {"of the model": start.config}
-    found = kept_plan(
-        work,
-        corpus,
-        recipe.hours,
-        sizes=sizes,
-        options=options,
-        given=[name for name in recipe.options if name not in recipe.parts],
-        parts=recipe.parts,
-        highest_rate=None if start is None else GENTLE.learning_rate,
-        ranks=ranks,
-    )
-    if ranks.is_first:
-        _log.info("%s", found.line)
-    return found.config, found.options
-
-
-def _both(first: OnReport, second: OnReport | None) -> OnReport:
-    def tell(report: Report) -> None:
-        first(report)
-        if second is not None:
-            second(report)
-
-    return tell
-
-
 @contextmanager
-def _threads(number: int | None) -> Iterator[None]:
-    """As many threads as the run was asked for, for as long as it takes."""
+def _use_threads(number: int | None) -> Iterator[None]:
+    """Set the number of threads of torch for the duration of a run."""
     before = torch.get_num_threads()
     try:
         if number is not None:
@@ -229,62 +299,143 @@ def _threads(number: int | None) -> Iterator[None]:
             torch.set_num_threads(before)
 
 
-def _corpus(
+def _call_all(reporters: Sequence[Callable[[StepReport], None]]) -> OnReport:
+    def report_to_all(report: StepReport) -> None:
+        for reporter in reporters:
+            reporter(report)
+
+    return report_to_all
+
+
+def _is_finished(
+    recipe: Recipe, folder: RunFolder, ranks: Ranks, stack: ExitStack, *, is_resumed: bool
+) -> bool:
+    """Whether nothing is left to do. The first process locks the folder; its errors are raised by all."""
+    result: bool | ElmoError = False
+    if ranks.is_first:
+        try:
+            stack.enter_context(folder.hold())
+            result = folder.is_finished(recipe)
+            if not result and not is_resumed:
+                folder.check_same_run(recipe)
+        except ElmoError as error:
+            result = error
+    result = ranks.from_first(result)
+    if isinstance(result, ElmoError):
+        raise result
+    if result and ranks.is_first:
+        _log.info("%s: already trained; nothing to do", format_path(folder.out))
+        if not (folder.path / curves.FILE_NAME).exists():
+            curves.write_curves(folder.path)
+    return result
+
+
+def _load_model(recipe: Recipe) -> Pretrained | None:
+    """Load the model to start from."""
+    if recipe.init_from is None:
+        return None
+    model = load(recipe.init_from)
+    check_trainable(model, is_tied=bool(recipe.options.get("tied")))
+    if recipe.is_simplified and model.config.alphabet != "simplified":
+        raise ConfigError("simplified: the model to start from was not trained on simplified characters")
+    warn_of_lost_direction(model, recipe.train_options().directions)
+    if model.vocab is None and not recipe.options.get("new_vocabulary"):
+        _log.info("the model has no vocabulary: predicting the words of the text")
+    return model
+
+
+def _load_corpus(
     recipe: Recipe,
     model: Pretrained | None,
-    place: RunFolder,
+    folder: RunFolder,
     ranks: Ranks,
     *,
     is_resumed: bool,
     on_progress: OnProgress | None,
 ) -> Corpus:
-    options = dict(recipe.corpus_options)
-    if model is not None and model.vocab is not None and not recipe.has_new_vocabulary:
-        options["vocabulary"] = vocabulary_of(model)
+    options = recipe.corpus_options()
+    if model is not None and model.vocab is not None and not recipe.options.get("new_vocabulary"):
+        options = replace(options, vocabulary=model_vocabulary(model))
     if recipe.is_simplified or (model is not None and model.config.alphabet == "simplified"):
-        options["is_simplified"] = True
-    if recipe.threads is not None and recipe.threads < _n_processors():
-        options.setdefault("processes", recipe.threads)
+        options = replace(options, simplified=True)
+    threads = recipe.options.get("threads")
+    if threads is not None and threads < n_cpus() and options.processes is None:
+        options = replace(options, processes=threads)
 
-    def opened_or_built() -> Corpus:
-        if (is_resumed or place.has_begun) and place.has_corpus:
+    def open_or_build() -> Corpus:
+        if (is_resumed or folder.has_checkpoint) and folder.has_corpus:
             try:
-                return reopen(place.corpus)  # the text may be gone: stdin always is
+                return reopen_corpus(folder.corpus)  # the text may be gone, as after stdin
             except DataError:
-                if "-" in recipe.inputs:
+                if "-" in recipe.texts:
                     raise
-        with place.keeping(recipe):
-            return build(
-                list(recipe.inputs),
-                place.corpus,
-                tokenizer=recipe.tokenizer,
-                on_progress=on_progress,
-                **options,
-            )
+        with folder.keep_recipe(recipe):
+            return build_corpus(recipe.texts, folder.corpus, options, on_progress=on_progress)
 
-    return ranks.corpus(place.corpus, opened_or_built)
+    return ranks.share_corpus(folder.corpus, open_or_build)
 
 
-def _n_processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _fitted(corpus: Corpus, recipe: Recipe) -> TrainOptions:
-    """The options, with what was not given chosen by the size of the corpus."""
-    options, unfitted = recipe.options, recipe.train_options()
+def _fit_to_corpus(recipe: Recipe, corpus: Corpus) -> TrainOptions:
+    """Return the options of the loop. Those that the user did not set depend on the size of the corpus."""
+    options, chosen = recipe.train_options(), recipe.changes()
     if corpus.n_given is not None:
-        unfitted = replace(unfitted, n_vocab=corpus.n_given)
-    # Streams of a batch should be longer than a few windows, or the state carried on is worth nothing.
-    longest = max(1, min(corpus.n_sentences, len(corpus.train) // (10 * unfitted.n_steps)))
-    n_rows = options.get("n_rows", min(unfitted.n_rows, longest))
-    per_epoch = len(corpus.train) / (n_rows * unfitted.n_steps)
-    epochs = EPOCHS if recipe.epochs is None else recipe.epochs
-    n_windows = options.get("n_windows", max(1, math.ceil(epochs * per_epoch)))
-    every = max(1, min(1000, n_windows // 10))
-    intervals = {"evaluate_every": every, "checkpoint_every": every, "log_every": max(1, min(50, every))}
-    chosen = {name: options.get(name, value) for name, value in intervals.items()}
-    if "evaluate_tokens" not in options and not recipe.corpus_options.get("heldout_inputs"):
-        chosen["evaluate_tokens"] = EVALUATED_TOKENS
-    # a small text has fewer rows than turns may have been asked for: then a turn is a row
-    n_turns = unfitted.n_turns if "n_rows" in options else min(unfitted.n_turns, n_rows)
-    return replace(unfitted, n_rows=n_rows, n_turns=n_turns, n_windows=n_windows, **chosen)
+        options = replace(options, n_vocab=corpus.n_given)
+    batch_size, accumulation_steps = options.batch_size, options.accumulation_steps
+    if "batch_size" not in chosen:
+        # A row should be longer than a few windows, or carrying its state is worth nothing.
+        most = max(1, min(corpus.n_sentences, len(corpus.train) // (10 * options.window)))
+        batch_size = min(batch_size, most)
+        accumulation_steps = min(accumulation_steps, batch_size)
+    n_steps = options.n_steps
+    if "n_steps" not in chosen:
+        epochs = recipe.options.get("epochs", EPOCHS)
+        n_steps = max(1, math.ceil(epochs * (len(corpus.train) / (batch_size * options.window))))
+    every = max(1, min(1000, n_steps // 10))
+    fitted: dict[str, int] = {
+        "evaluate_every": every,
+        "checkpoint_every": every,
+        "log_every": max(1, min(50, every)),
+    }
+    if "heldout_file" not in recipe.options:
+        fitted["evaluate_tokens"] = EVALUATE_TOKENS
+    return replace(
+        options,
+        batch_size=batch_size,
+        accumulation_steps=accumulation_steps,
+        n_steps=n_steps,
+        **{name: value for name, value in fitted.items() if name not in chosen},
+    )
+
+
+def _plan_run(
+    recipe: Recipe,
+    corpus: Corpus,
+    options: TrainOptions,
+    initial: InitialWeights | None,
+    *,
+    folder: Path,
+    ranks: Ranks,
+) -> tuple[BiLmConfig, TrainOptions]:
+    """Return the configuration of the model and the final options; with ``hours``, by a plan."""
+    n_vocab, shape = min(options.n_vocab, len(corpus.types)), recipe.shape()
+    hours = recipe.options.get("hours")
+    if hours is None:
+        config = shape.config(n_tokens=corpus.n_tokens, n_vocab=n_vocab)
+        return (config if initial is None else initial.config), options
+    if initial is None:
+        sizes = list_sizes(shape, n_tokens=corpus.n_tokens, n_vocab=n_vocab)
+    else:
+        sizes = {"of the model": initial.config}
+    plan = load_or_make_plan(
+        folder,
+        corpus,
+        hours,
+        sizes=sizes,
+        options=options,
+        changes=recipe.changes(),
+        max_rate=None if initial is None else GENTLE.learning_rate,
+        ranks=ranks,
+    )
+    if ranks.is_first:
+        _log.info("%s", plan.line)
+    return plan.config, plan.options

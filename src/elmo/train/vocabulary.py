@@ -5,9 +5,9 @@ to disk as a *segment*, and a new one starts; numbers are only valid within thei
 segments are merged, one share of the words at a time (by a hash of the spelling), so that no dictionary is
 ever larger than one segment.
 
-``read_vocabulary`` reads the words that a corpus numbers first, for example from a vocabulary file of bilm-tf:
-one word per line, with ``<S>``, ``</S>`` and ``<UNK>`` among them. A corpus has its own ids for these three,
-so only their presence is checked.
+``read_vocabulary`` reads the words that a corpus numbers first, for example from a vocabulary file of
+bilm-tf: one word per line, with ``<S>``, ``</S>`` and ``<UNK>`` among them. A corpus has its own ids for
+these three, so only their presence is checked.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ class Windows:
         return forward_in, forward_out, backward_in, backward_out
 
     def _sentences(self, row: int, start: int, end: int, guess: int) -> tuple[list[NDArray[np.uint32]], int]:
-        """Return the sentences around tokens ``start … end`` of a row, and the offset of ``start`` in them."""
+        """Return the sentences with tokens ``start … end`` of a row, and the offset of ``start`` in them."""
         plan = self.row_plan
         epoch = plan.epoch_of(row, start, guess)
         pieces: list[NDArray[np.uint32]] = []
@@ -302,8 +302,8 @@ class RowPlan:
         n_sentences = count_sentences(stream, enough=n_rows)
         if n_sentences < n_rows:
             raise DataError(
-                f"a batch of {n_rows} rows needs at least {n_rows} sentences, found {n_sentences}; use a smaller "
-                "batch size or more text"
+                f"a batch of {n_rows} rows needs at least {n_rows} sentences, found {n_sentences}; use a "
+                "smaller batch size or more text"
             )
         self.stream = stream
         self.n_rows = n_rows

@@ -1,4 +1,4 @@
-"""The reader of HDF5 in Python alone agrees with h5py, and refuses by name what it does not read."""
+"""The pure Python HDF5 reader agrees with h5py and refuses unsupported features by name."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_any_tree_of_groups_with_ascii_names_is_read(
             try:
                 file["/".join(parts)] = np.full((i % 3 + 1, 2), i, np.float32)
             except (ValueError, OSError):
-                continue  # a dataset stands where a group should, or the other way round
+                continue  # a dataset in place of a group, or the reverse
     assert_as_h5py(path)
 
 
@@ -105,7 +105,7 @@ def test_a_group_of_thousands_is_read_through_a_tree_of_nodes(tmp_path: Path) ->
         assert file.read(dataset).tolist() == [2718]
 
 
-def test_attributes_long_and_many_are_stepped_over(tmp_path: Path) -> None:
+def test_long_and_many_attributes_are_skipped(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f", "w") as file:
         file["a"] = np.float32([1, 2])
         for i in range(100):
@@ -113,7 +113,7 @@ def test_attributes_long_and_many_are_stepped_over(tmp_path: Path) -> None:
     assert_as_h5py(tmp_path / "f")
 
 
-def test_what_is_not_there_is_none(tmp_path: Path) -> None:
+def test_a_missing_name_gives_none(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f", "w") as file:
         file["a/b"] = np.float32([1])
     with Hdf5File(tmp_path / "f") as file:
@@ -194,7 +194,7 @@ def bfloat(file: h5py.File) -> None:
         (lambda f: f.create_dataset("a", shape=(100, 100), dtype="f4", chunks=(64, 64)), "a B-tree node"),
     ],
 )
-def test_what_is_not_read_is_refused_by_name(tmp_path: Path, write: Any, message: str) -> None:
+def test_unsupported_features_are_refused_by_name(tmp_path: Path, write: Any, message: str) -> None:
     with h5py.File(tmp_path / "f", "w") as file:
         write(file)
     with pytest.raises(FormatError, match=message) as caught, Hdf5File(tmp_path / "f") as plain:
@@ -204,7 +204,7 @@ def test_what_is_not_read_is_refused_by_name(tmp_path: Path, write: Any, message
 
 
 @pytest.mark.parametrize("libver", ["latest", ("v108", "v108")])
-def test_newer_layouts_are_refused_with_the_way_out(tmp_path: Path, libver: Any) -> None:
+def test_newer_layouts_are_refused_with_a_solution(tmp_path: Path, libver: Any) -> None:
     with h5py.File(tmp_path / "f", "w", libver=libver) as file:
         file["a"] = np.zeros(2, "f4")
     with pytest.raises(FormatError, match="copy the file with h5py's default settings"):
@@ -218,7 +218,7 @@ def test_a_user_block_is_refused(tmp_path: Path) -> None:
         Hdf5File(tmp_path / "f")
 
 
-def test_a_file_cut_short_is_refused_at_its_first_bytes(tmp_path: Path) -> None:
+def test_a_truncated_file_is_refused_at_its_first_bytes(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f", "w") as file:
         file["a"] = np.zeros(1000, "f4")
     data = (tmp_path / "f").read_bytes()
@@ -269,13 +269,13 @@ def test_a_chunk_without_filters_has_the_size_of_its_numbers(tmp_path: Path) -> 
     data = bytearray((tmp_path / "f").read_bytes())
     at = data.index(b"TREE\1") + 24  # its first key begins with the chunk's size
     assert data[at : at + 4] == (4000).to_bytes(4, "little")
-    data[at : at + 4] = (1).to_bytes(4, "little")  # any number of such chunks would not overlap
+    data[at : at + 4] = (1).to_bytes(4, "little")  # such chunks would never overlap
     (tmp_path / "f").write_bytes(data)
     with pytest.raises(FormatError, match="expected chunks of 4000 bytes"):
         read_all(tmp_path / "f")
 
 
-def test_compression_beyond_belief_is_refused_before_it_is_undone(tmp_path: Path) -> None:
+def test_absurd_compression_is_refused_before_decompressing(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f", "w") as file:
         file.create_dataset(
             "a", data=np.zeros((1 << 12, 1 << 13), "f4"), chunks=(1 << 8, 1 << 13), compression="gzip"

@@ -40,7 +40,7 @@ def is_zipped(request: pytest.FixtureRequest) -> bool:
 
 
 class TestReading:
-    """Files that torch wrote."""
+    """Files written by torch."""
 
     def test_every_tensor_of_a_module_is_read_as_it_was(self, is_zipped: bool, tmp_path: Path) -> None:
         module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LSTM(4, 5), torch.nn.Embedding(7, 2))
@@ -56,7 +56,7 @@ class TestReading:
         assert file.read("a").dtype == torch.float32
         assert torch.equal(file.read("a"), value.float())
 
-    def test_whole_numbers_are_no_weights(self, is_zipped: bool, tmp_path: Path) -> None:
+    def test_integers_are_not_weights(self, is_zipped: bool, tmp_path: Path) -> None:
         file = open_state_dict(save({"a": torch.arange(3)}, tmp_path / "weights.pkl", is_zipped=is_zipped))
         assert file.tensors["a"].dtype == "int64"
         with pytest.raises(FormatError, match="a: expected floats, found int64"):
@@ -96,7 +96,7 @@ class TestReading:
         with pytest.raises(FormatError, match=f"{last}: expected 400 bytes, found 8"):
             file.read(last)
 
-    def test_hand_made_files_are_what_the_refused_ones_are_made_of(self, tmp_path: Path) -> None:
+    def test_the_hand_made_files_are_valid_without_their_damage(self, tmp_path: Path) -> None:
         for data in (
             stream(state_dict(a=tensor(storage=reference(more=b"N"))), keys=["0"], storages=storage()),
             zipped(state_dict(a=tensor()), entries={"archive/data/0": bytes(16), "archive/version": b"3\n"}),
@@ -107,7 +107,7 @@ class TestReading:
 
 
 class TestRefusing:
-    """Files that nobody should trust."""
+    """Damaged and hostile files."""
 
     @pytest.mark.parametrize("name", payloads(Path("x")))
     def test_a_pickle_that_does_more_than_a_state_dict_needs(
@@ -148,7 +148,7 @@ class TestRefusing:
         with pytest.raises(FormatError, match="1000000000 numbers at offset 0 of a storage of 1"):
             open_state_dict(path)
 
-    def test_tied_tensors_with_a_way_out(self, is_zipped: bool, tmp_path: Path) -> None:
+    def test_tied_tensors_with_a_solution(self, is_zipped: bool, tmp_path: Path) -> None:
         tied = torch.zeros(3)
         path = save({"a": tied, "b": tied}, tmp_path / "weights.pkl", is_zipped=is_zipped)
         with pytest.raises(FormatError, match=r"'a' and 'b' share memory; clone them before torch\.save"):
@@ -158,7 +158,7 @@ class TestRefusing:
         "values",
         [torch.zeros(3), [torch.zeros(3)], {"a": 1}, {"a": {"b": torch.zeros(3)}}, {1: torch.zeros(3)}],
     )
-    def test_what_is_no_dict_of_tensors(self, values: Any, is_zipped: bool, tmp_path: Path) -> None:
+    def test_values_other_than_a_dict_of_tensors(self, values: Any, is_zipped: bool, tmp_path: Path) -> None:
         path = save(values, tmp_path / "weights.pkl", is_zipped=is_zipped)
         with pytest.raises(
             FormatError, match=r"expected a state dict|expected a tensor|a key that is not a string"
@@ -175,7 +175,7 @@ class TestRefusing:
         ):
             open_state_dict(path)
 
-    def test_a_newer_pickle_with_a_way_out(self, tmp_path: Path) -> None:
+    def test_a_newer_pickle_with_a_solution(self, tmp_path: Path) -> None:
         torch.save({"a": torch.zeros(2)}, tmp_path / "weights.pkl", pickle_protocol=4)
         with pytest.raises(
             FormatError, match=r"pickle protocol 4; save it again with torch\.save's default protocol 2"
@@ -190,7 +190,7 @@ class TestRefusing:
         with pytest.raises(FormatError, match=r"expected a file written by torch\.save, found"):
             open_state_dict(tmp_path / "weights.pkl")
 
-    def test_a_stream_that_says_more_than_it_holds(self, tmp_path: Path) -> None:
+    def test_a_stream_that_declares_more_than_it_contains(self, tmp_path: Path) -> None:
         path = tmp_path / "weights.pkl"
         pickled = state_dict(a=tensor())
         for declared in (5, 2**61, 2**64 - 1):
@@ -226,7 +226,7 @@ def two_entries(first: str, second: str) -> bytes:
 
 
 def patched(data: bytes, magic: bytes, offset: int, value: bytes) -> bytes:
-    """A zip file with a field of its last record of a kind overwritten."""
+    """Overwrite a field in the last record of a kind in a zip file."""
     at = data.rindex(magic) + offset
     return data[:at] + value + data[at + len(value) :]
 
@@ -278,7 +278,7 @@ OPCODES = [
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.one_of(st.binary(max_size=4), st.sampled_from(OPCODES))))
-def test_no_bytes_do_more_than_be_refused(parts: list[bytes]) -> None:
+def test_any_bytes_are_refused_safely(parts: list[bytes]) -> None:
     try:
         _, end = read_pickle(b"".join(parts), 0, subject="bytes")
     except FormatError:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from elmo import Carry, ConfigError, Elmo
-from elmo.tasks.features.encoders import ElmoEncoder, TransformerEncoder, other_encoders
+from elmo.tasks.features.encoders import ElmoEncoder, TransformerEncoder, match_encoders
 from elmo.tasks.features.layer import Features
 from elmo.tasks.features.store import FeatureStore
 from tests.formats.tiny import tiny_model
@@ -38,7 +38,7 @@ def test_the_key_follows_the_weights_and_the_start() -> None:
     lazy = ElmoEncoder(Elmo(model))
     assert "fingerprint" not in vars(lazy)  # hashing all weights takes time: not without need
     assert lazy.key == keys[0]
-    with pytest.raises(ConfigError, match="start from zero or warm"):
+    with pytest.raises(ConfigError, match="expected zero or warm"):
         ElmoEncoder(Elmo(model), start=Carry())
 
 
@@ -122,16 +122,16 @@ def test_roberta_reads_as_many_pieces_as_it_has_positions_after_paddings(bert: P
 
 def test_a_transformer_stands_beside_elmo_in_a_tasks_vectors(bert: Path) -> None:
     elmo, other = Elmo(tiny_model()), TransformerEncoder(str(bert))
-    sources = FeatureStore(Features(), elmo, others=(other,))
-    vectors = sources.network().eval()
-    found = vectors(sources.of(SENTENCES).batch(SENTENCES))
+    store = FeatureStore(Features(), elmo, others=(other,))
+    vectors = store.build_layer().eval()
+    found = vectors(store.prepare(SENTENCES).batch(SENTENCES))
     assert found.inputs.shape == (3, 30, elmo.width + 8)
     np.testing.assert_allclose(found.inputs[0, :3, :8].detach(), other.layers(SENTENCES[:1])[0][0], atol=1e-5)
 
 
 def test_what_is_no_transformer_is_named(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed")
-    with pytest.raises(ConfigError, match="no model of transformers' with safetensors weights"):
+    with pytest.raises(ConfigError, match="expected a transformers model with safetensors weights"):
         TransformerEncoder(str(tmp_path))
 
 
@@ -139,24 +139,24 @@ def test_encoders_are_found_by_their_names_and_known_by_their_keys(bert: Path, t
     one = TransformerEncoder(str(bert))
     assert one.name == str(bert.resolve())
     wanted = [(one.key, one.name)]
-    (found,) = other_encoders(wanted, (), subject="x")
+    (found,) = match_encoders(wanted, (), subject="x")
     assert found.key == one.key
-    assert other_encoders(wanted, [one], subject="x") == (one,)
-    assert other_encoders([], (), subject="x") == ()
+    assert match_encoders(wanted, [one], subject="x") == (one,)
+    assert match_encoders([], (), subject="x") == ()
     other = TransformerEncoder(str(make_bert(tmp_path / "other", seed=5)))
     for given, told in (
-        ([other], r"x: learned with the encoder .*bert as [0-9a-f]{12}…, but .*other is [0-9a-f]{12}…"),
+        ([other], r"x: trained with the encoder .*bert \([0-9a-f]{12}…\), found .*other \([0-9a-f]{12}…\)"),
         (
             [one, other],
             r"x: learned with 1 other encoders beside ELMo \(.*bert\); give the same ones, found 2",
         ),
     ):
         with pytest.raises(ConfigError, match=told):
-            other_encoders(wanted, given, subject="x")
+            match_encoders(wanted, given, subject="x")
     with pytest.raises(ConfigError, match=r"x: the encoder .* cannot be loaded; --also names where it is: "):
-        other_encoders([(one.key, str(tmp_path / "gone"))], (), subject="x")
+        match_encoders([(one.key, str(tmp_path / "gone"))], (), subject="x")
     with pytest.raises(ConfigError, match="learned with 1 other encoders beside ELMo; give the same ones, "):
-        other_encoders([(one.key, None)], (), subject="x")  # as earlier versions wrote it
+        match_encoders([(one.key, None)], (), subject="x")  # as earlier versions wrote it
     mine = ElmoEncoder(Elmo(tiny_model()))  # an encoder without a name
     with pytest.raises(ConfigError, match="but what was given is"):
-        other_encoders(wanted, [mine], subject="x")
+        match_encoders(wanted, [mine], subject="x")

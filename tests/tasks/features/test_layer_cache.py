@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from elmo import ConfigError
 from elmo.errors import OutputError
-from elmo.tasks.features import store as layer_cache
-from elmo.tasks.features.store import FeatureCache, key_of
+from elmo.tasks.features import cache as layer_cache
+from elmo.tasks.features.cache import FeatureCache, sentence_key
 
 Words = tuple[str, ...]
 
@@ -51,28 +51,28 @@ def assert_same(found: list[NDArray[Any]], encoder: Counting, sentences: list[Wo
 
 def test_each_sentence_is_computed_once_whatever_data_set_it_is_in(tmp_path: Path) -> None:
     encoder = Counting()
-    first = FeatureCache(tmp_path).layers(encoder, [*SENTENCES, *SENTENCES])
+    first = FeatureCache(tmp_path).lookup(encoder, [*SENTENCES, *SENTENCES])
     assert encoder.n_computed == len(SENTENCES)
-    assert_same(first.of(SENTENCES[::-1]), encoder, SENTENCES[::-1])
+    assert_same(first(SENTENCES[::-1]), encoder, SENTENCES[::-1])
     more = [*SENTENCES[1:3], ("new",)]
-    second = FeatureCache(tmp_path).layers(encoder, more)
+    second = FeatureCache(tmp_path).lookup(encoder, more)
     assert encoder.n_computed == len(SENTENCES) + 1
-    assert_same(second.of(more), encoder, more)
+    assert_same(second(more), encoder, more)
 
 
 def test_another_encoder_has_a_place_of_its_own(tmp_path: Path) -> None:
     one, two = Counting("one"), Counting("two", scale=2.0)
-    FeatureCache(tmp_path).layers(one, SENTENCES)
-    assert_same(FeatureCache(tmp_path).layers(two, SENTENCES).of(SENTENCES), two, SENTENCES)
+    FeatureCache(tmp_path).lookup(one, SENTENCES)
+    assert_same(FeatureCache(tmp_path).lookup(two, SENTENCES)(SENTENCES), two, SENTENCES)
 
 
 def test_without_a_folder_layers_are_computed_when_they_are_asked_for() -> None:
     encoder = Counting()
     unread = iter(SENTENCES)
-    found = FeatureCache(None).layers(encoder, unread)
+    found = FeatureCache(None).lookup(encoder, unread)
     assert (encoder.n_computed, len(list(unread))) == (0, len(SENTENCES))
-    np.testing.assert_array_equal(found.of(SENTENCES)[1], encoder.of(SENTENCES[1]))
-    found.of(SENTENCES[:1])
+    np.testing.assert_array_equal(found(SENTENCES)[1], encoder.of(SENTENCES[1]))
+    found(SENTENCES[:1])
     assert encoder.n_computed == len(SENTENCES) + 1
 
 
@@ -83,14 +83,14 @@ def test_what_was_used_longest_ago_goes_first_but_nothing_in_use(
     encoder = Counting()
     paths: list[Path] = []
     for age, words in enumerate(SENTENCES):
-        FeatureCache(tmp_path).layers(encoder, [words])
+        FeatureCache(tmp_path).lookup(encoder, [words])
         (new,) = set(tmp_path.glob("*/*.block")) - set(paths)
         os.utime(new, ns=(10**18 + age, 10**18 + age))
         paths.append(new)
     room = paths[0].stat().st_size + paths[3].stat().st_size
-    found = FeatureCache(tmp_path, limit=room).layers(encoder, SENTENCES[:1])  # the oldest is in use now
+    found = FeatureCache(tmp_path, limit=room).lookup(encoder, SENTENCES[:1])  # the oldest is in use now
     assert set(tmp_path.glob("*/*.block")) == {paths[0], paths[3]}
-    assert_same(found.of(SENTENCES[:1]), encoder, SENTENCES[:1])
+    assert_same(found(SENTENCES[:1]), encoder, SENTENCES[:1])
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
@@ -107,35 +107,35 @@ def test_the_folder_never_grows_beyond_its_limit(
 
     monkeypatch.setattr(encoder, "layers", watched)
     sentences = [(f"{k}",) * 10 for k in range(50)]
-    FeatureCache(tmp_path).layers(encoder, sentences)
+    FeatureCache(tmp_path).lookup(encoder, sentences)
     whole = sum(path.stat().st_size for path in tmp_path.rglob("*.block"))
     limit = int(share * whole)
     others = [(f"new {k}",) * 10 for k in range(50)]
     for wanted in (others, others, sentences):  # new ones; what fits of them is there; the limit once more
         sizes.clear()
         caplog.clear()
-        found = FeatureCache(tmp_path, limit=limit).layers(encoder, wanted)
+        found = FeatureCache(tmp_path, limit=limit).lookup(encoder, wanted)
         sizes.append(sum(path.stat().st_size for path in tmp_path.rglob("*.block*")))
         assert max(sizes[1:], default=0) <= limit
         assert sizes[-1] >= limit - whole // 4 or share == 0.0
         (record,) = caplog.records
         assert re.search(r"may take 0 MB \(--cache-limit\): \d+ of 50 sentences are computed", record.message)
-        for states, words in zip(found.of(wanted), wanted, strict=True):
+        for states, words in zip(found(wanted), wanted, strict=True):
             np.testing.assert_allclose(states, encoder.of(words), rtol=1e-3)
 
 
 def test_a_cache_that_was_given_less_room_is_cut_even_where_it_is_in_use(tmp_path: Path) -> None:
     encoder = Counting()
-    FeatureCache(tmp_path).layers(encoder, SENTENCES)
-    found = FeatureCache(tmp_path, limit=0).layers(encoder, SENTENCES)
+    FeatureCache(tmp_path).lookup(encoder, SENTENCES)
+    found = FeatureCache(tmp_path, limit=0).lookup(encoder, SENTENCES)
     assert not list(tmp_path.rglob("*.block"))
-    np.testing.assert_array_equal(found.of(SENTENCES)[2], encoder.of(SENTENCES[2]))
+    np.testing.assert_array_equal(found(SENTENCES)[2], encoder.of(SENTENCES[2]))
 
 
 def test_a_file_that_cannot_be_removed_is_not_counted_as_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    FeatureCache(tmp_path).layers(Counting("one"), SENTENCES)
+    FeatureCache(tmp_path).lookup(Counting("one"), SENTENCES)
     (old,) = tmp_path.rglob("*.block")
 
     def refuse(_: Path, missing_ok: bool = False) -> None:
@@ -143,21 +143,21 @@ def test_a_file_that_cannot_be_removed_is_not_counted_as_gone(
 
     monkeypatch.setattr(Path, "unlink", refuse)
     other = Counting("two")
-    FeatureCache(tmp_path, limit=old.stat().st_size).layers(other, SENTENCES)
+    FeatureCache(tmp_path, limit=old.stat().st_size).lookup(other, SENTENCES)
     assert list(tmp_path.rglob("*.block")) == [old]
 
 
 def test_small_blocks_become_one(tmp_path: Path) -> None:
     encoder = Counting()
     sentences = [("w",) * k for k in range(1, 8)]
-    early = [FeatureCache(tmp_path).layers(encoder, [sentences[0], words]) for words in sentences]
+    early = [FeatureCache(tmp_path).lookup(encoder, [sentences[0], words]) for words in sentences]
     assert len(list(tmp_path.rglob("*.block"))) == 1
     assert encoder.n_computed == len(sentences)
-    found = FeatureCache(tmp_path).layers(encoder, sentences)
-    FeatureCache(tmp_path).layers(encoder, [("another",)])  # merges what ``found`` has mapped
-    assert_same(found.of(sentences), encoder, sentences)
+    found = FeatureCache(tmp_path).lookup(encoder, sentences)
+    FeatureCache(tmp_path).lookup(encoder, [("another",)])  # merges what ``found`` has mapped
+    assert_same(found(sentences), encoder, sentences)
     for one in early:
-        assert_same(one.of(sentences[:1]), encoder, sentences[:1])
+        assert_same(one(sentences[:1]), encoder, sentences[:1])
     assert encoder.n_computed == len(sentences) + 1
 
 
@@ -169,14 +169,14 @@ def test_many_blocks_need_no_descriptors(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("elmo.storage.atomic.sync", lambda _: None)
     encoder = Counting()
     sentences = [(f"{k}",) for k in range(100)]
-    FeatureCache(tmp_path).layers(encoder, sentences)
+    FeatureCache(tmp_path).lookup(encoder, sentences)
     assert len(list(tmp_path.rglob("*.block"))) == len(sentences)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(path.name) for path in Path("/dev/fd").iterdir())
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 10, before[1]))
     try:
-        found = FeatureCache(tmp_path).layers(encoder, sentences)
-        assert_same(found.of(sentences), encoder, sentences)
+        found = FeatureCache(tmp_path).lookup(encoder, sentences)
+        assert_same(found(sentences), encoder, sentences)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert encoder.n_computed == len(sentences)
@@ -187,7 +187,7 @@ def test_a_good_block_that_cannot_be_read_now_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     encoder = Counting()
-    FeatureCache(tmp_path).layers(encoder, SENTENCES)
+    FeatureCache(tmp_path).lookup(encoder, SENTENCES)
     error = {"descriptors": OSError(errno.EMFILE, "Too many open files"), "memory": MemoryError()}[kind]
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -196,8 +196,8 @@ def test_a_good_block_that_cannot_be_read_now_is_left_alone(
     with monkeypatch.context() as patched:
         patched.setattr(layer_cache, "read_arrays", refuse)
         with pytest.raises(OutputError, match=r"block of the cache cannot be read: (Too many|MemoryError)"):
-            FeatureCache(tmp_path).layers(encoder, SENTENCES)
-    FeatureCache(tmp_path).layers(encoder, SENTENCES)
+            FeatureCache(tmp_path).lookup(encoder, SENTENCES)
+    FeatureCache(tmp_path).lookup(encoder, SENTENCES)
     assert encoder.n_computed == len(SENTENCES)
 
 
@@ -205,7 +205,7 @@ def test_a_block_that_another_process_removed_is_computed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = Counting()
-    FeatureCache(tmp_path).layers(encoder, SENTENCES)
+    FeatureCache(tmp_path).lookup(encoder, SENTENCES)
     (path,) = tmp_path.rglob("*.block")
     listed = Path.glob
 
@@ -216,29 +216,29 @@ def test_a_block_that_another_process_removed_is_computed_again(
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "glob", late)
-        found = FeatureCache(tmp_path).layers(encoder, SENTENCES)
-    assert_same(found.of(SENTENCES), encoder, SENTENCES)
+        found = FeatureCache(tmp_path).lookup(encoder, SENTENCES)
+    assert_same(found(SENTENCES), encoder, SENTENCES)
 
 
 @pytest.mark.parametrize("damage", ["cut", "longer", "overwritten", "empty"])
 def test_a_damaged_block_is_computed_again(tmp_path: Path, damage: str) -> None:
     encoder = Counting()
-    FeatureCache(tmp_path).layers(encoder, SENTENCES)
+    FeatureCache(tmp_path).lookup(encoder, SENTENCES)
     (path,) = tmp_path.glob("*/*.block")
     raw = path.read_bytes()
     damaged = {"cut": raw[:-5], "longer": raw + b"\0", "overwritten": b"\xff" * len(raw), "empty": b""}
     path.write_bytes(damaged[damage])
-    found = FeatureCache(tmp_path).layers(encoder, SENTENCES)
+    found = FeatureCache(tmp_path).lookup(encoder, SENTENCES)
     assert encoder.n_computed == 2 * len(SENTENCES)
-    assert_same(found.of(SENTENCES), encoder, SENTENCES)
+    assert_same(found(SENTENCES), encoder, SENTENCES)
 
 
 def test_layers_beyond_half_precision_are_refused_not_rounded(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="do not fit into half precision; run without a cache"):
-        FeatureCache(tmp_path).layers(Counting(scale=1e6), SENTENCES)
+    with pytest.raises(ConfigError, match="do not fit into half precision; use --no-cache"):
+        FeatureCache(tmp_path).lookup(Counting(scale=1e6), SENTENCES)
     assert not list(tmp_path.glob("*/*.block"))
 
 
 def test_no_two_sentences_share_a_name() -> None:
     names = [("ab",), ("a", "b"), ("a b",), ("a", "b", ""), ("", "a", "b"), ("A", "b"), ("\ud800",)]
-    assert len({key_of(words) for words in names}) == len(names)
+    assert len({sentence_key(words) for words in names}) == len(names)

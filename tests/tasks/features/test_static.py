@@ -72,12 +72,12 @@ def test_a_binary_file_may_begin_with_zeros_and_be_larger_than_what_is_read_at_o
 def test_a_word_is_looked_up_as_it_is_written_then_in_lower_case(tmp_path: Path) -> None:
     (tmp_path / "glove.txt").write_text(LINES, encoding="utf-8")
     found = read_static(tmp_path / "glove.txt")
-    assert [found.place(word) for word in ("Paris", "PARIS", "The", "苹果", "Rome")] == [1, 2, 0, 3, -1]
+    assert [found.row(word) for word in ("Paris", "PARIS", "The", "苹果", "Rome")] == [1, 2, 0, 3, -1]
 
 
 def test_only_the_first_words_are_kept_and_those_asked_for(tmp_path: Path) -> None:
     (tmp_path / "glove.txt").write_text(LINES, encoding="utf-8")
-    found = read_static(tmp_path / "glove.txt", max_words=1, wanted=["苹果", "PARIS"])
+    found = read_static(tmp_path / "glove.txt", max_words=1, words=["苹果", "PARIS"])
     assert found.words == ("the", "paris", "苹果")
 
 
@@ -89,11 +89,11 @@ def test_a_word_with_spaces_keeps_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "raw", "message"),
     [
-        ("glove.txt", b"", "glove.txt: expected words with their vectors, found none"),
+        ("glove.txt", b"", "glove.txt: expected words with vectors, found none"),
         ("glove.txt", b"the 1 2\na 1 x\n", r"glove.txt:2: expected a word and 2 numbers .*found 'a 1 x'"),
         ("glove.txt", b"the 1 2\na 1\n", r"glove.txt:2: expected a word and 2 numbers"),
-        ("glove.txt", b"the 1 nan\n", "glove.txt:1: the vector of 'the' has no finite numbers"),
-        ("word2vec.bin", binary()[:-6], "word2vec.bin: no word2vec file in binary form"),
+        ("glove.txt", b"the 1 nan\n", "glove.txt:1: the vector of 'the' has non-finite numbers"),
+        ("word2vec.bin", binary()[:-6], "word2vec.bin: not a binary word2vec file"),
         (
             "word2vec.bin",
             b"1 2\nthe " + struct.pack("<2f", 1, float("nan")),
@@ -102,11 +102,11 @@ def test_a_word_with_spaces_keeps_them(tmp_path: Path) -> None:
         (
             "word2vec.bin",
             b"1 2\n" + b"\0" * 30_000,
-            "word2vec.bin: no word2vec file in binary form: expected a",
+            "word2vec.bin: not a binary word2vec file: expected a",
         ),
         ("word2vec.bin.gz", gzip.compress(binary(), mtime=0)[:-12], "word2vec.bin.gz: cannot be read"),
-        ("word2vec.bin", b"4 999999999\n", "word2vec.bin: no word2vec file in binary form"),
-        ("word2vec.bin", b"hello", "word2vec.bin: no word2vec file in binary form"),
+        ("word2vec.bin", b"4 999999999\n", "word2vec.bin: not a binary word2vec file"),
+        ("word2vec.bin", b"hello", "word2vec.bin: not a binary word2vec file"),
     ],
 )
 def test_what_is_no_file_of_vectors_is_named(tmp_path: Path, name: str, raw: bytes, message: str) -> None:

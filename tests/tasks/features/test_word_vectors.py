@@ -24,9 +24,9 @@ def elmo() -> Elmo:
 
 
 def vectors(model: Elmo, /, *, training: bool = False, **choice: Any) -> tuple[Any, Any]:
-    sources = FeatureStore(Features(**choice), model, STATIC)
-    network = sources.network().train(training)
-    return network, network(sources.of(SENTENCES).batch(SENTENCES))
+    store = FeatureStore(Features(**choice), model, STATIC)
+    network = store.build_layer().train(training)
+    return network, network(store.prepare(SENTENCES).batch(SENTENCES))
 
 
 def layers(elmo: Elmo, words: tuple[str, ...]) -> torch.Tensor:
@@ -52,7 +52,7 @@ def test_each_place_has_a_mix_of_its_own(elmo: Elmo, place: str, has_input: bool
     assert found.inputs.shape[2] == 2 + elmo.width * has_input
     assert found.outputs.shape == (2, 3, elmo.width)
     network.output_mix.w.data = torch.tensor([50.0, 0.0, 0.0])  # the token layer alone
-    again = network(FeatureStore(network.choice, elmo, STATIC).of(SENTENCES).batch(SENTENCES))
+    again = network(FeatureStore(network.features, elmo, STATIC).prepare(SENTENCES).batch(SENTENCES))
     torch.testing.assert_close(again.outputs[0], layers(elmo, SENTENCES[0])[0])
     if has_input:
         torch.testing.assert_close(again.inputs, found.inputs)
@@ -86,7 +86,7 @@ def test_a_bilm_that_is_tuned_starts_with_the_same_vectors(elmo: Elmo) -> None:
 
 
 def test_choices_that_contradict_each_other_are_refused(elmo: Elmo) -> None:
-    with pytest.raises(ConfigError, match="ELMo can be at none, input, output, both, not at 'middle'"):
+    with pytest.raises(ConfigError, match="elmo: expected one of none, input, output, both, found 'middle'"):
         Features(elmo="middle")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="a biLM that is given no place cannot be fine-tuned"):
         Features(elmo="none", is_bilm_tuned=True)
@@ -95,23 +95,23 @@ def test_choices_that_contradict_each_other_are_refused(elmo: Elmo) -> None:
     ):
         FeatureStore(Features(is_bilm_tuned=True), elmo, start="warm")
     with pytest.raises(ConfigError, match="ELMo is wanted at input, but no model was given"):
-        FeatureStore(Features()).network()
+        FeatureStore(Features()).build_layer()
     with pytest.raises(ConfigError, match="the top layer alone is wanted, but ELMo is at none"):
         Features(elmo="none", top_only=True)
     with pytest.raises(ConfigError, match="static vectors are to be fine-tuned, but none were given"):
-        FeatureStore(Features(is_static_tuned=True), elmo).network()
+        FeatureStore(Features(is_static_tuned=True), elmo).build_layer()
     for choice in (Features(elmo="none"), Features(elmo="output")):
         with pytest.raises(ConfigError, match="a task needs vectors of words"):
-            FeatureStore(choice, elmo).network()
+            FeatureStore(choice, elmo).build_layer()
 
 
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        ({"dropout": 1.0}, "dropout of ELMo's vectors must lie in 0..1, below 1, found 1.0"),
-        ({"mix_penalty": -0.5}, "penalty of the mix must not be negative, found -0.5"),
-        ({"mix_penalty": float("nan")}, "penalty of the mix must not be negative, found nan"),
-        ({"characters": -3}, "width of characters must not be negative, found -3"),
+        ({"dropout": 1.0}, "dropout of the ELMo vectors: expected 0 <= dropout < 1, found 1.0"),
+        ({"mix_penalty": -0.5}, "mix penalty: expected a number from 0, found -0.5"),
+        ({"mix_penalty": float("nan")}, "mix penalty: expected a number from 0, found nan"),
+        ({"characters": -3}, "width of character vectors: expected 0 or more, found -3"),
     ],
 )
 def test_a_number_out_of_range_is_named(choice: dict[str, Any], message: str) -> None:
@@ -124,10 +124,10 @@ def test_a_word_that_stands_often_is_read_once_with_the_same_vectors_and_gradien
     network = CharacterVectors(4)
     rows = [("the", "bank", "the"), ("the",), ()]
     ids = character_ids(rows, 3)
-    assert (len(ids.words), ids.places.tolist()) == (3, [[1, 2, 1], [1, 0, 0], [0, 0, 0]])
+    assert (len(ids.words), ids.rows.tolist()) == (3, [[1, 2, 1], [1, 0, 0], [0, 0, 0]])
     together = network(ids)
     singly = [network(character_ids([(word,)], 1))[0, 0] for words in rows for word in words]
-    is_word = ids.places > 0
+    is_word = ids.rows > 0
     torch.testing.assert_close(together[is_word], torch.stack(singly))
     assert not together[~is_word].any()
     found = torch.autograd.grad(together.square().sum(), list(network.parameters()))

@@ -24,8 +24,8 @@ from elmo.tasks.data.examples import (
 from elmo.tasks.features.layer import Features
 from elmo.tasks.features.store import FeatureStore
 from elmo.tasks.fit import FitOptions
-from elmo.tasks.kinds.coreference import parts_of
-from elmo.tasks.kinds.registry import KINDS, task_class, task_options
+from elmo.tasks.kinds.coreference import split_document
+from elmo.tasks.kinds.registry import KINDS, build_options, build_task, check_kind
 from elmo.tasks.kinds.tagging import Tagging
 from elmo.tasks.model import TaskModel
 from tests.formats.tiny import tiny_model
@@ -122,14 +122,14 @@ def test_it_learns_is_saved_and_predicts_the_same_alone_and_together(
     _, head, wanted = MAKERS[kind]
     n = {"coreference": 40, "entailment": 200}.get(kind, 120)
     train, dev = made(kind, n, 1), made(kind, 12, 2)
-    task = task_class(kind).of(train, task_options(kind, head))
+    task = build_task(kind, train, build_options(kind, head))
     options = FitOptions(
         epochs=14 if kind == "coreference" else 8,
         batch_size=8,
         learning_rate=0.005 if kind == "entailment" else 0.01,
     )
     sources = FeatureStore(CHOICE, Elmo.from_pretrained(folder))
-    model = TaskModel.train(task, train, dev, sources=sources, options=options, elmo_name=str(folder))
+    model = TaskModel.train(task, train, dev, store=sources, options=options, elmo_name=str(folder))
     scores = model.evaluate(dev)
     assert scores[task.main_score] >= wanted, scores
     assert max(epoch.scores[task.main_score] for epoch in model.epochs) == scores[task.main_score]
@@ -154,11 +154,11 @@ def _rounded(value: Any) -> Any:
 
 def test_an_unknown_kind_and_an_unknown_option_are_named() -> None:
     with pytest.raises(
-        ConfigError, match=r"the kinds of tasks are tagging, classification, .*; found 'parsing'"
+        ConfigError, match=r"kind of task: expected one of tagging, classification, .*, found 'parsing'"
     ):
-        task_class("parsing")
-    with pytest.raises(ConfigError, match="answers has no option n_layers; it has by_character, dropout"):
-        task_options("answers", {"n_layers": 2})
+        check_kind("parsing")
+    with pytest.raises(ConfigError, match="answers has no option 'n_layers'; it has: by_character, dropout"):
+        build_options("answers", {"n_layers": 2})
 
 
 def tags(*rows: Sequence[str]) -> list[TaggedSentence]:
@@ -168,15 +168,15 @@ def tags(*rows: Sequence[str]) -> list[TaggedSentence]:
 def test_labels_that_were_not_seen_are_told_and_a_foreign_set_is_refused(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    task = Tagging.of(tags(["B-X", "I-X", "O"], ["O", "B-Y", "O"]))
+    task = Tagging.from_examples(tags(["B-X", "I-X", "O"], ["O", "B-Y", "O"]))
     task.check(tags(["S-X", "O"]))  # another scheme of the same labels will do
     with caplog.at_level(logging.WARNING):
         task.check(tags(["O", "B-X"], ["B-Z", "O"]))
-    assert "1 label was not seen in training, 'Z': it can only be missed" in caplog.text
+    assert "1 label was not seen in training: 'Z'; it is never predicted" in caplog.text
     with pytest.raises(DataError, match=r"x.conll:0: the label 'Z' is none that was learned: "):
         task.check(tags(["B-Z", "O"]))
     with pytest.raises(DataError, match="expected at least 2 different tags to learn, found O"):
-        Tagging.of(tags(["O", "O"]))
+        Tagging.from_examples(tags(["O", "O"]))
 
 
 LESS = FitOptions(epochs=8, batch_size=8, learning_rate=0.01)
@@ -184,11 +184,11 @@ LESS = FitOptions(epochs=8, batch_size=8, learning_rate=0.01)
 
 def test_tags_are_predicted_in_the_scheme_of_the_data(folder: Path) -> None:
     train = made("tagging", 60, 1)
-    task = Tagging.of(train, task_options("tagging", MAKERS["tagging"][1]))
+    task = Tagging.from_examples(train, build_options("tagging", MAKERS["tagging"][1]))
     assert (task.scheme, task.main_score) == ("IOB2", "f1")
     assert {"S-X", "B-X", "E-X"} & set(task.labels.names) == {"B-X", "E-X"}
     sources = FeatureStore(CHOICE, Elmo.from_pretrained(folder))
-    model = TaskModel.train(task, train, train[:9], sources=sources, options=LESS)
+    model = TaskModel.train(task, train, train[:9], store=sources, options=LESS)
     said = {tag for one in model.predict(train) for tag in one.tags}
     assert said == {"O", "B-X", "I-X"}
 
@@ -197,9 +197,9 @@ def test_a_long_document_is_cut_between_sentences_and_clusters_go_with_their_men
     text = tuple(tuple(f"{k}.{i}" for i in range(4)) for k in range(6))
     spans = (Span(0, 2), Span(9, 11), Span(23, 24))
     whole = Document("d", text, (spans, (Span(4, 5),)), tuple("ab" * 12))
-    first, second, third = parts_of(whole, 9)
+    first, second, third = split_document(whole, 9)
     assert [len(part.text) for part in (first, second, third)] == [2, 2, 2]
     assert first.clusters == ((Span(0, 2),), (Span(4, 5),))
     assert (second.clusters, third.clusters) == (((Span(1, 3),),), ((Span(7, 8),),))
     assert second.speakers == tuple("ab" * 4)
-    assert parts_of(whole, 24) == [whole]
+    assert split_document(whole, 24) == [whole]

@@ -8,23 +8,23 @@ import pytest
 
 from elmo import ConfigError
 from elmo.tasks.heads.layers import FeatureWidths
-from elmo.tasks.kinds.registry import KINDS, task_class, task_options
+from elmo.tasks.kinds.registry import KINDS, build_options
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("dropout", 1.5, "option dropout: expected a share from 0 to below 1, found 1.5"),
-        ("dropout", 1.0, "option dropout: expected a share from 0 to below 1, found 1.0"),
-        ("dropout", float("nan"), "option dropout: expected a share from 0 to below 1, found nan"),
-        ("hidden_width", 0, "option hidden_width: expected a whole number from 1, found 0"),
-        ("hidden_width", 2.5, "option hidden_width: expected a whole number from 1, found 2.5"),
+        ("dropout", 1.5, "option dropout: expected a number from 0 to below 1, found 1.5"),
+        ("dropout", 1.0, "option dropout: expected a number from 0 to below 1, found 1.0"),
+        ("dropout", float("nan"), "option dropout: expected a number from 0 to below 1, found nan"),
+        ("hidden_width", 0, "option hidden_width: expected an integer from 1, found 0"),
+        ("hidden_width", 2.5, "option hidden_width: expected an integer from 1, found 2.5"),
     ],
 )
 def test_every_kind_refuses_options_out_of_range(kind: str, name: str, value: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        task_options(kind, {name: value})
+        build_options(kind, {name: value})
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ def test_every_kind_refuses_options_out_of_range(kind: str, name: str, value: An
 )
 def test_a_kind_refuses_its_own_options_out_of_range(kind: str, name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"option {name}: expected .*, found {value!r}"):
-        task_options(kind, {name: value})
+        build_options(kind, {name: value})
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_usual_options_and_no_dropout_will_do(kind: str) -> None:
-    task_options(kind, {})
-    assert task_options(kind, {"dropout": 0}).dropout == 0
+    build_options(kind, {})
+    assert build_options(kind, {"dropout": 0}).dropout == 0
 
 
 CHOSEN: dict[str, Any] = {
@@ -72,7 +72,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("kind", CHOSEN)
 def test_options_that_came_later_are_kept_where_they_were_chosen(kind: str) -> None:
-    task = task_class(kind)
+    task = KINDS[kind][0]
     usual = {**GIVEN[kind], "options": {"dropout": 0.1}}  # as models were saved before
     old = task.from_json(usual)
     assert not set(CHOSEN[kind]) - {"network"} & set(old.to_json()["options"])
@@ -81,15 +81,15 @@ def test_options_that_came_later_are_kept_where_they_were_chosen(kind: str) -> N
     assert task.from_json(new.to_json()) == new
     widths = FeatureWidths(4, 2)
     assert (
-        dict(new.head(widths).named_parameters()).keys() != dict(old.head(widths).named_parameters()).keys()
+        dict(new.build_head(widths).named_parameters()).keys() != dict(old.build_head(widths).named_parameters()).keys()
     )
 
 
 def test_an_option_of_the_other_network_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match="option use_max is of the linear network, found it with biattentive"
+        ConfigError, match="option use_max needs the linear network, found network biattentive"
     ):
-        task_options("classification", {"use_max": True})
-    with pytest.raises(ConfigError, match="final_layers is of the biattentive network, found it with linear"):
-        task_options("classification", {"network": "linear", "final_layers": "maxout"})
-    assert task_options("classification", {"final_layers": "maxout"}).final_layers == "maxout"
+        build_options("classification", {"use_max": True})
+    with pytest.raises(ConfigError, match="final_layers needs the biattentive network, found network linear"):
+        build_options("classification", {"network": "linear", "final_layers": "maxout"})
+    assert build_options("classification", {"final_layers": "maxout"}).final_layers == "maxout"

@@ -41,7 +41,7 @@ def test_nothing_found_where_nothing_is_scores_nought() -> None:
 
 
 def test_sentences_must_be_as_many_on_both_sides() -> None:
-    with pytest.raises(DataError, match="expected the predicted spans of 2 sentences, found those of 1"):
+    with pytest.raises(DataError, match="expected predicted spans for 2 sentences, found them for 1"):
         span_scores([[], []], [[]])
 
 

@@ -83,7 +83,7 @@ class FeatureCache:
     def lookup(
         self, encoder: FeatureEncoder, sentences: Iterable[Words], *, show_progress: bool = False
     ) -> LayerLookup:
-        """Compute the layers of ``sentences`` that are not cached yet; return a function that looks them up."""
+        """Compute the layers of ``sentences`` that are not cached; return a function that looks them up."""
         if self.folder is None:
             return encoder.layers
         items = {sentence_key(words): words for words in dict.fromkeys(sentences)}
@@ -266,7 +266,7 @@ class _CacheBlocks:
         return raw[start:end].view("<f2").reshape(-1, *self._shape)
 
     def drop_beyond(self, limit: int) -> None:
-        """Stop using blocks that do not fit into ``limit`` bytes; keep those that are used most for their size."""
+        """Stop using blocks that do not fit into ``limit`` bytes; the most useful ones are kept."""
         if self.n_bytes <= limit:
             return
         n_used = dict.fromkeys(self.used, 0)

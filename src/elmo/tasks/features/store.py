@@ -48,7 +48,7 @@ class FeatureStore:
     def __post_init__(self) -> None:
         if self.features.is_bilm_tuned and self.start != "zero":
             raise ConfigError(
-                f"a tuned biLM needs the start state zero, found {self.start!r:.20}; remove one of the two options"
+                f"a tuned biLM needs the start state zero, found {self.start!r:.20}; drop one of the options"
             )
 
     @property

@@ -17,7 +17,7 @@ from elmo.tasks.heads.layers import FeatureWidths
 from elmo.tasks.heads.pairs import Encoder, SimilarityHead
 from elmo.tasks.kinds.options import OPTIONAL, check_options, saved_options
 from elmo.tasks.kinds.task import Embed
-from elmo.tasks.scores.labels import mean_squared_error, pearson, spearman
+from elmo.tasks.scores.correlation import mean_squared_error, pearson, spearman
 
 _log = logging.getLogger(__name__)
 

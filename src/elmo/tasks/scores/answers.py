@@ -1,11 +1,11 @@
-"""Answers to questions as people gave them and as they were predicted in, exact match and F1 out.
+"""Exact match and F1 of answers to questions.
 
-The rules are those of SQuAD 1.1 (Rajpurkar et al. 2016): case, ASCII punctuation, the words a, an, the and
-extra white space do not count; F1 counts the words that two answers share; the true answer that fits best
-counts. To them a Chinese answer is a single word. ``by_character`` follows CMRC 2018 (Cui et al. 2019)
-instead: each Chinese character and each word of other scripts is a unit, F1 counts the longest run of units
-that two answers share, and CMRC's list of punctuation does not count. CMRC parts words with NLTK; here a
-mark of punctuation beside a word is a unit of its own. All scores are shares from 0 to 1.
+The default rules are those of SQuAD 1.1 (Rajpurkar et al. 2016): case, ASCII punctuation, the articles a, an,
+the and extra white space are ignored; F1 is computed over the words that two answers share; the best match
+among the true answers counts. These rules treat a Chinese answer as a single word. ``by_character`` follows
+CMRC 2018 (Cui et al. 2019) instead: each Chinese character and each word in another script is a unit, F1 is
+computed over the longest common run of units, and CMRC's list of punctuation is ignored. CMRC splits words
+with NLTK; here a punctuation mark next to a word is a separate unit.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ _UNIT = re.compile(rf"[{HAN}]|[^\W{HAN}]+(?:[.,'][^\W{HAN}]+)*|[^\w\s]")
 
 @dataclass(frozen=True)
 class AnswerScores:
-    """How well questions were answered, on average."""
+    """Mean scores over questions."""
 
     exact_match: float
     f1: float
     n_questions: int
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return plain JSON values."""
         return asdict(self)
 
 
 def is_mostly_chinese(gold: Sequence[Sequence[str]]) -> bool:
-    """Whether more than half of the true answers' characters (white space aside) are Chinese ones."""
-    text = "".join("".join(one.split()) for answers in gold for one in answers)
+    """Whether more than half of the characters of the true answers, without white space, are Chinese."""
+    text = "".join("".join(answer.split()) for answers in gold for answer in answers)
     return 2 * len(_HAN.findall(text)) > len(text)
 
 
 def answer_scores(
     gold: Sequence[Sequence[str]], predicted: Sequence[str | None], *, by_character: bool = False
 ) -> AnswerScores:
-    """The mean over questions of the best match with a true answer; None, no answer, counts 0."""
+    """Average over questions the best match with a true answer; a missing answer (None) scores 0."""
     if len(gold) != len(predicted) or not gold:
-        raise DataError(f"expected an answer to each of {len(gold):,} questions, found {len(predicted):,}")
+        raise DataError(f"expected one answer per question ({len(gold):,}), found {len(predicted):,} answers")
     n_exact, f1 = 0, 0.0
     for k, (answers, answer) in enumerate(zip(gold, predicted, strict=True)):
         if not answers:
-            raise DataError(f"question {k + 1}: expected a true answer to compare with, found none")
+            raise DataError(f"question {k + 1}: has no true answer to compare with")
         if answer is not None:
             n_exact += is_exact_match(answer, answers, by_character=by_character)
             f1 += answer_f1(answer, answers, by_character=by_character)
@@ -64,42 +64,44 @@ def answer_scores(
 
 
 def is_exact_match(answer: str, gold: Sequence[str], *, by_character: bool = False) -> bool:
-    """Whether an answer is, but for what does not count, one of the true ones."""
-    normal = _without_cmrc_punctuation if by_character else normalised
-    said = normal(answer)
-    return any(normal(one) == said for one in gold)
+    """Whether a normalized answer equals one of the true ones."""
+    normalize = _strip_cmrc_punctuation if by_character else normalize_answer
+    return normalize(answer) in map(normalize, gold)
 
 
 def answer_f1(answer: str, gold: Sequence[str], *, by_character: bool = False) -> float:
-    """The F1 of an answer's units with those of the true answer that it fits best."""
-    if by_character:
-        units = _units(answer)
-        return max(_f1(_longest_run(units, one), units, one) for one in map(_units, gold))
-    words = normalised(answer).split()
-    return max(_f1(_n_shared(words, one), words, one) for one in (normalised(text).split() for text in gold))
+    """F1 between the units of an answer and those of the true answer that fits best."""
+    split = _split_units if by_character else _split_words
+    count_shared = _longest_common_run if by_character else _count_common
+    units = split(answer)
+    return max(_f1(count_shared(units, true), units, true) for true in map(split, gold))
 
 
-def normalised(text: str) -> str:
-    """What counts of an answer by SQuAD's rules."""
+def normalize_answer(text: str) -> str:
+    """Normalize an answer by the rules of SQuAD."""
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
-def _f1(n_shared: int, said: Sequence[str], true: Sequence[str]) -> float:
-    # 0 even where both are empty, as SQuAD 1.1 has it
-    return 2 * n_shared / (len(said) + len(true)) if n_shared else 0.0
+def _f1(n_shared: int, predicted: Sequence[str], true: Sequence[str]) -> float:
+    # 0 even if both are empty, as in SQuAD 1.1
+    return 2 * n_shared / (len(predicted) + len(true)) if n_shared else 0.0
 
 
-def _n_shared(said: Sequence[str], true: Sequence[str]) -> int:
-    return (Counter(said) & Counter(true)).total()
+def _split_words(text: str) -> list[str]:
+    return normalize_answer(text).split()
 
 
-def _longest_run(said: Sequence[str], true: Sequence[str]) -> int:
-    return SequenceMatcher(None, said, true, autojunk=False).find_longest_match().size
+def _count_common(predicted: Sequence[str], true: Sequence[str]) -> int:
+    return (Counter(predicted) & Counter(true)).total()
 
 
-def _without_cmrc_punctuation(text: str) -> str:
+def _split_units(text: str) -> list[str]:
+    return _UNIT.findall(_strip_cmrc_punctuation(text))
+
+
+def _longest_common_run(predicted: Sequence[str], true: Sequence[str]) -> int:
+    return SequenceMatcher(None, predicted, true, autojunk=False).find_longest_match().size
+
+
+def _strip_cmrc_punctuation(text: str) -> str:
     return text.lower().strip().translate(_NO_CMRC_PUNCTUATION)
-
-
-def _units(text: str) -> list[str]:
-    return _UNIT.findall(_without_cmrc_punctuation(text))

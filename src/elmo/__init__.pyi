@@ -1,0 +1,59 @@
+from .config import BiLmConfig as BiLmConfig
+from .embed import Carry as Carry
+from .embed import Elmo as Elmo
+from .embed import Encoding as Encoding
+from .embed import similarity as similarity
+from .errors import ChecksumError as ChecksumError
+from .errors import ConfigError as ConfigError
+from .errors import DataError as DataError
+from .errors import ElmoError as ElmoError
+from .errors import EncodingError as EncodingError
+from .errors import FormatError as FormatError
+from .errors import MissingExtraError as MissingExtraError
+from .errors import OutputError as OutputError
+from .errors import SentenceTooLongError as SentenceTooLongError
+from .errors import ShapeError as ShapeError
+from .errors import StateError as StateError
+from .errors import TrainingError as TrainingError
+from .formats import convert as convert
+from .jobs import read_embeddings as read_embeddings
+from .model import BiLm as BiLm
+from .model import LayerMix as LayerMix
+from .model import LayerMixes as LayerMixes
+from .model import Layers as Layers
+from .plots.training import draw_curves as draw_curves
+from .predict import perplexity as perplexity
+from .train.run import resume_bilm as resume_bilm
+from .train.run import train_bilm as train_bilm
+
+__version__: str
+
+__all__ = [
+    "BiLm",
+    "BiLmConfig",
+    "Carry",
+    "ChecksumError",
+    "ConfigError",
+    "DataError",
+    "Elmo",
+    "ElmoError",
+    "Encoding",
+    "EncodingError",
+    "FormatError",
+    "LayerMix",
+    "LayerMixes",
+    "Layers",
+    "MissingExtraError",
+    "OutputError",
+    "SentenceTooLongError",
+    "ShapeError",
+    "StateError",
+    "TrainingError",
+    "convert",
+    "draw_curves",
+    "perplexity",
+    "read_embeddings",
+    "resume_bilm",
+    "similarity",
+    "train_bilm",
+]

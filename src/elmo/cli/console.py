@@ -1,0 +1,295 @@
+"""What a command writes to stderr: errors, log records, progress and warnings, as text or JSON lines."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from elmo.errors import ElmoError
+from elmo.text.display import one_line
+
+if TYPE_CHECKING:
+    from elmo.jobs.plan import Progress
+    from elmo.text.lines import Tally
+    from elmo.text.reader import Sentence
+    from elmo.text.tokenizers import Tokenizer
+
+LOG_SECONDS = 10.0  # between two log lines about progress
+logger = logging.getLogger("elmo.cli")
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class Console:
+    """Writes everything that a command reports apart from its results.
+
+    Attributes:
+        is_json: Whether to write JSON lines.
+        is_verbose: Whether to show all log records and tracebacks.
+        is_quiet: Whether to show errors only.
+        after_interrupt: What to do after Ctrl-C, for its message; a function is called when Ctrl-C comes.
+    """
+
+    def __init__(self) -> None:
+        self.is_json = False
+        self.is_verbose = False
+        self.is_quiet = False
+        self.after_interrupt: str | Callable[[], str] = ""
+        self._handler = _LogHandler(self)
+
+    @contextmanager
+    def handle_logging(self) -> Iterator[None]:
+        """Show the log records of elmo while a command runs."""
+        package, root, silent = logging.getLogger("elmo"), logging.getLogger(), logging.NullHandler()
+        levels = package.level, logger.level
+        with warnings.catch_warnings():  # also restores what captureWarnings changes
+            logging.captureWarnings(True)
+            package.addHandler(self._handler)
+            root.addHandler(silent)  # hides the records of other libraries
+            package.setLevel(logging.WARNING)
+            logger.setLevel(logging.INFO)
+            for stream in (sys.stdout, sys.stderr):
+                if isinstance(stream, io.TextIOWrapper):
+                    # file names and text may have characters that the encoding of the terminal lacks
+                    stream.reconfigure(errors="backslashreplace")
+            try:
+                yield
+            finally:
+                logging.captureWarnings(False)
+                root.removeHandler(silent)
+                root.removeHandler(self._handler)
+                package.removeHandler(self._handler)
+                package.setLevel(levels[0])
+                logger.setLevel(levels[1])
+
+    @contextmanager
+    def show_log(self, name: str) -> Iterator[None]:
+        """Show the records of level INFO of a logger too, unless the command is quiet."""
+        shown = logging.getLogger(name)
+        if not (self.is_quiet or self.is_verbose):
+            shown.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            shown.setLevel(logging.NOTSET)
+
+    def set_verbose(self) -> None:
+        """Show all log records, also those of other libraries, and the warnings of Python."""
+        self.is_verbose = True
+        logging.getLogger("elmo").setLevel(logging.DEBUG)
+        logger.setLevel(logging.DEBUG)
+        logging.getLogger("elmo").removeHandler(self._handler)
+        logging.getLogger().addHandler(self._handler)
+
+    def set_quiet(self) -> None:
+        """Show errors only."""
+        self.is_quiet = True
+        logging.getLogger("elmo").setLevel(logging.ERROR)
+        logger.setLevel(logging.ERROR)
+
+    def print_error(self, message: str, *, kind: str, code: int, trace: str | None = None) -> None:
+        """Print why the command ends, on one line."""
+        if self.is_json:
+            fields: dict[str, Any] = {"error": kind, "exit_code": code}
+            fields |= {"traceback": trace} if trace else {}
+            self.print_line(_format_json("error", one_line(message), fields))
+        else:
+            self.print_line(f"{trace or ''}elmo: {one_line(message)}")
+
+    def print_interrupt(self, *, kind: str, code: int) -> None:
+        """Print that Ctrl-C ended the command, and what to do next."""
+        hint = self.after_interrupt
+        try:
+            hint = hint if isinstance(hint, str) else hint()
+        except ElmoError:  # the output cannot be read; the next run reports it
+            hint = ""
+        self.print_error(f"interrupted{hint}", kind=kind, code=code)
+
+    def print_line(self, line: str) -> None:
+        """Print a line on stderr; ignore a closed stderr."""
+        with contextlib.suppress(OSError, ValueError):
+            print(line, file=sys.stderr, flush=True)
+
+
+class _LogHandler(logging.Handler):
+    """Prints log records. It looks up stderr each time, because a progress bar may have replaced it."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            message = one_line(record.getMessage())
+        except (TypeError, ValueError):
+            self.handleError(record)
+            return
+        level = record.levelname.lower()
+        if self._console.is_json:
+            fields = {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
+            line = _format_json(level, message, {"logger": record.name} | fields)
+        else:
+            line = f"elmo: {'' if record.levelno == logging.INFO else f'{level}: '}{message}"
+        self._console.print_line(line)
+
+
+def _format_json(level: str, message: str, fields: dict[str, Any]) -> str:
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return json.dumps({"time": now, "level": level, "message": message} | fields, default=str)
+
+
+class ShowProgress(Protocol):
+    """Shows the progress of a job."""
+
+    def __call__(self, progress: Progress, /) -> None:
+        """Show the progress; this is called often."""
+        ...
+
+
+@contextmanager
+def show_progress(
+    console: Console, *, n_sentences: int | None, is_stdout_free: bool
+) -> Iterator[ShowProgress | None]:
+    """Show progress as a bar on a terminal, else as log lines; yield None for a quiet command.
+
+    ``is_stdout_free`` means that no results are printed to stdout.
+    """
+    is_bar = not console.is_json and sys.stderr.isatty() and (is_stdout_free or not sys.stdout.isatty())
+    if console.is_quiet:
+        yield None
+    elif is_bar:
+        with _show_bar(n_sentences) as show:
+            yield show
+    else:
+        yield _ProgressLines(n_sentences)
+
+
+class _ProgressLines:
+    """Logs the progress of a job every ``LOG_SECONDS`` seconds."""
+
+    def __init__(self, n_sentences: int | None) -> None:
+        self._n_sentences = n_sentences
+        self._rate = _TokenRate()
+        self._last = time.monotonic()
+
+    def __call__(self, progress: Progress) -> None:
+        rate = self._rate(progress)
+        if time.monotonic() - self._last < LOG_SECONDS:
+            return
+        self._last = time.monotonic()
+        total = "" if self._n_sentences is None else f" of {self._n_sentences:,}"
+        counts = f"{progress.sentences:,}{total} sentences, {progress.tokens:,} tokens, {rate:,.0f} tokens/s"
+        logger.info(
+            f"{progress.stage}: {counts}",
+            extra={
+                "stage": progress.stage,
+                "sentences": progress.sentences,
+                "tokens": progress.tokens,
+                "tokens_per_second": round(rate, 1),
+                "all_sentences": self._n_sentences,
+            },
+        )
+
+
+class _TokenRate:
+    """Computes tokens per second, without the tokens of earlier runs."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._n_before: int | None = None
+
+    def __call__(self, progress: Progress) -> float:
+        if self._n_before is None:
+            self._n_before = progress.tokens if progress.kept else 0
+        return (progress.tokens - self._n_before) / max(time.monotonic() - self._start, 1e-9)
+
+
+@contextmanager
+def _show_bar(n_sentences: int | None) -> Iterator[ShowProgress]:
+    from rich import progress as rich_progress
+    from rich.console import Console as RichConsole
+
+    bar = rich_progress.Progress(
+        rich_progress.TextColumn("{task.fields[stage]}"),
+        rich_progress.BarColumn(),
+        rich_progress.TextColumn("{task.fields[done]}"),
+        rich_progress.TimeElapsedColumn() if n_sentences is None else rich_progress.TimeRemainingColumn(),
+        console=RichConsole(stderr=True),
+        transient=True,
+        redirect_stdout=False,  # does not change results on stdout
+    )
+    rate = _TokenRate()
+    with bar:
+        task = bar.add_task("", total=n_sentences, stage="", done="")
+
+        def show(progress: Progress) -> None:
+            done = f"{progress.sentences:,} sentences, {rate(progress):,.0f} tokens/s"
+            bar.update(task, completed=progress.sentences, stage=progress.stage, done=done)
+
+        yield show
+
+
+def track_sentences(sentences: Iterable[Sentence], show: ShowProgress | None) -> Iterator[Sentence]:
+    """Yield the same sentences and show how many were read."""
+    from elmo.jobs.plan import Progress
+
+    n_tokens = 0
+    for n, sentence in enumerate(sentences, start=1):
+        n_tokens += len(sentence)
+        if show is not None and n % 1000 == 0:
+            show(Progress(cast("Any", "reading"), sentences=n, tokens=n_tokens, shards=0, kept=0))
+        yield sentence
+
+
+class UsageProgress:
+    """Logs every ``LOG_SECONDS`` seconds how many usages are done."""
+
+    def __init__(self, stage: str, *, is_quiet: bool) -> None:
+        self._stage, self._is_quiet, self._last = stage, is_quiet, time.monotonic()
+
+    def __call__(self, n_done: int, n_all: int) -> None:
+        """Log the number of usages, unless the last line is too recent."""
+        if not self._is_quiet and time.monotonic() - self._last >= LOG_SECONDS:
+            self._last = time.monotonic()
+            logger.info("%s: %s of %s usages", self._stage, f"{n_done:,}", f"{n_all:,}")
+
+
+def describe_resume(out: Path, *, restart: bool) -> str:
+    """Return what to do after Ctrl-C in a job that writes ``out``: it resumes after its complete shards."""
+    from elmo.jobs.manifest import OutputFiles, read_manifest
+
+    manifest = OutputFiles(out).manifest
+    if not manifest.exists() or not read_manifest(manifest).shards:
+        return "; nothing is saved yet: the same command starts from the beginning"
+    if restart:
+        return "; run it without --restart to resume after the last complete shard"
+    return "; run the same command again to resume after the last complete shard"
+
+
+def warn_about_script(tokenizer: Tokenizer, sentences: Sequence[str]) -> None:
+    """Warn if Chinese text is tokenized with English rules."""
+    from elmo.text.chinese import guess_tokenizer
+
+    guess = guess_tokenizer(" ".join(sentences))
+    if guess is not None and guess.tokenizer == "zh" and getattr(tokenizer, "name", "") == "en":
+        logger.warning(
+            "the text is Chinese, but English rules split it into characters; use the bundled Chinese model "
+            "with --model zh (or --tokenizer zh, if your model is Chinese)"
+        )
+
+
+def warn_about_bytes(tally: Tally) -> None:
+    """Report the lines that an error policy repaired or skipped."""
+    if tally.repaired:
+        logger.warning("repaired %d lines that are not UTF-8", tally.repaired)
+    if tally.skipped:
+        logger.warning("skipped %d lines that are not UTF-8", tally.skipped)

@@ -1,0 +1,51 @@
+"""Add a warm state to a model on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from elmo.embed.elmo import Elmo
+from elmo.errors import OutputError
+from elmo.formats import native
+from elmo.text.lines import ErrorPolicy
+from elmo.text.reader import read_sentences
+
+
+def add_warm_state(
+    model: str | Path,
+    texts: list[str],
+    *,
+    out: Path | None = None,
+    split: bool = False,
+    errors: ErrorPolicy = "strict",
+    tokenizer: str | None = None,
+    device: str = "cpu",
+    show_progress: bool = False,
+) -> Path:
+    """Read running text and store its mean state with the model, for ``start="warm"``; return its folder.
+
+    Args:
+        model: A name as in ``Elmo.from_pretrained``.
+        texts: Files, globs or folders of running text; "-" is stdin.
+        out: New folder for a copy in elmo's native format. Default: MODEL itself, or NAME-warm in the current
+            folder if MODEL has another format.
+        split: Split lines into sentences.
+        errors: What to do with lines that are not UTF-8.
+        tokenizer: Replaces the tokenizer of the model.
+        device: Device of the network.
+        show_progress: Show a progress bar on stderr.
+    """
+    folder = Path(model)
+    if out is None and not native.can_read(folder):
+        # other formats cannot store a state
+        out = Path(f"{folder.name.split('.')[0] or 'model'}-warm")
+    if out is not None and out.exists():
+        raise OutputError(f"{out}: already exists; choose a new folder")
+    elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
+    sentences = read_sentences(texts, tokenizer=elmo.tokenizer, split=split, errors=errors)
+    warm = elmo.warm_up((sentence.tokens for sentence in sentences), show_progress=show_progress)
+    if out is None:
+        native.add_warm(folder, warm)
+    else:
+        elmo.save_pretrained(out)
+    return out or folder

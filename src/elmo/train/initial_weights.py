@@ -1,0 +1,273 @@
+"""Initialize a run from a trained model instead of random weights.
+
+The model keeps its shape and all weights below the softmax. The run predicts the words of the model, if the
+corpus was built with ``model_vocabulary``, or those of the new text. In both cases words are matched by
+spelling, and known words keep their rows bit for bit.
+
+Until now, the model read and predicted a new word as ``<UNK>``, so new words start from that row. All new
+words and ``<UNK>`` share its probability in proportion to their counts, and the probability of every known
+word stays the same. If the model gives ``<UNK>`` too little probability to share, a new word starts at the
+mean of the known words that are about as frequent in the new text. Random rows would take probability from
+known words in every context (Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language Models").
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from elmo.config import BiLmConfig
+from elmo.errors import ConfigError
+from elmo.formats.pretrained import Pretrained, fingerprint
+from elmo.text.ids import Vocabulary
+from elmo.train.corpus import FIRST_WORD, SPECIAL, UNKNOWN, Corpus
+from elmo.train.objective import BiLmObjective
+
+DEFAULT_VOCABULARY = 50_000  # number of words to predict
+_MIN_PEERS = 8  # number of known words to average for a new one
+_TABLE = "token_layer.word_embed.weight"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class InitialWeights:
+    """Weights of a trained model, prepared for one corpus.
+
+    Attributes:
+        config: Configuration of the model, with the number of words of the new vocabulary.
+        n_vocab: Number of words to predict.
+        weights: Weights by name in ``BiLmObjective.state_dict()``. Missing ones start at random.
+        identity: SHA-256 of the whole model. A resumed run must have started from the same.
+        n_known: Number of words of the vocabulary that the model knows. 0 if its softmax is not used.
+    """
+
+    config: BiLmConfig
+    n_vocab: int
+    weights: Mapping[str, Tensor]
+    identity: str
+    n_known: int
+
+    def load_into(self, objective: BiLmObjective, config: BiLmConfig, n_vocab: int) -> None:
+        """Replace the random weights of an objective."""
+        if (config, n_vocab) != (self.config, self.n_vocab):
+            other = f"that predicts {n_vocab:,}" if config == self.config else "with another shape"
+            raise ConfigError(
+                f"init_from: expected a run with the model's shape that predicts {self.n_vocab:,} words, "
+                f"found one {other}"
+            )
+        if unknown := [name for name in self.weights if name not in objective.state_dict()]:
+            raise ConfigError(
+                f"init_from: the run has no weight {unknown[0]}: its softmax is tied or adaptive, the "
+                "model's is not"
+            )
+        objective.load_state_dict(dict(self.weights), strict=False)
+
+
+def init_from(
+    model: Pretrained,
+    corpus: Corpus,
+    *,
+    n_vocab: int | None = None,
+    is_tied: bool = False,
+    is_adaptive: bool = False,
+) -> InitialWeights:
+    """Prepare the weights of ``model`` for training on ``corpus``.
+
+    A softmax starts at random if it is adaptive, or if the model has none; so does a direction for which the
+    model has no weights. The log says so.
+
+    Args:
+        model: The trained model.
+        corpus: Corpus built with the vocabulary of the model, or with its own.
+        n_vocab: Number of words to predict. Default: the vocabulary given for the corpus, or 50,000.
+        is_tied: Predict words with the vectors that read them.
+        is_adaptive: Use an adaptive softmax.
+    """
+    check_trainable(model, is_tied=is_tied)
+    n_vocab = min(n_vocab or corpus.n_given or DEFAULT_VOCABULARY, len(corpus.types))
+    counts = np.array(corpus.counts[:n_vocab])
+    counts[UNKNOWN] += int(corpus.counts[n_vocab:].sum())
+    rows = _RowMap(_find_rows(model.vocab, corpus.types[:n_vocab]), counts)
+    weights = {f"bilm.{name}": value.to(torch.float32) for name, value in _trained_weights(model).items()}
+    config = model.config
+    has_softmax = model.softmax is not None and rows.n_known > 0 and not is_adaptive
+    if config.words is not None:
+        config = replace(config, words=replace(config.words, n_words=n_vocab))
+        table = weights[f"bilm.{_TABLE}"][1:]
+        is_shared = not is_tied or model.softmax is None or rows.can_share(model.softmax.bias)
+        moved = rows.from_unknown(table) if is_shared else rows.from_peers(table)
+        weights[f"bilm.{_TABLE}"] = torch.cat([table.new_zeros(1, table.size(1)), moved])  # row 0 is padding
+    if model.softmax is not None and has_softmax:
+        weight, bias = rows.map_softmax(model.softmax.weight.to(torch.float32), model.softmax.bias.float())
+        weights |= {"softmax.bias": bias} if is_tied else {"softmax.weight": weight, "softmax.bias": bias}
+    _log_known_words(model, rows, is_adaptive=is_adaptive)
+    return InitialWeights(config, n_vocab, weights, _identity(model), rows.n_known if has_softmax else 0)
+
+
+def check_trainable(model: Pretrained, *, is_tied: bool = False) -> None:
+    """Raise ``ConfigError`` if a model cannot be trained. Call it before building a corpus."""
+    if is_tied and not has_tied_softmax(model) and model.softmax is not None:
+        raise ConfigError(f"tied: the softmax of this {model.format} model has its own weights")
+    if model.config.alphabet == "unicode":
+        raise ConfigError(
+            f"this {model.format} model reads characters with its own dictionary and cannot be trained; "
+            "start from a model that reads UTF-8 bytes or words"
+        )
+
+
+def warn_of_lost_direction(model: Pretrained, directions: str) -> None:
+    """Warn if the run trains one direction of a model that has both."""
+    for name, other in (("forward", "backward"), ("backward", "forward")):
+        if directions == name and any(
+            weight.any() for key, weight in model.weights.items() if key.startswith(f"{other}_stack.")
+        ):
+            _log.warning("training only the %s direction: the new model will have no %s one", name, other)
+
+
+def has_tied_softmax(model: Pretrained) -> bool:
+    """Whether a model predicts words with the vectors that read them."""
+    table = model.weights.get(_TABLE)
+    if table is None or model.softmax is None or model.config.chars is not None:
+        return False
+    return torch.equal(table[1:], model.softmax.weight)
+
+
+def model_vocabulary(model: Pretrained) -> Vocabulary:
+    """Return the vocabulary of a model for ``build_corpus``: special words first, with their usual names.
+
+    Words that no corpus can contain are left out: empty ones, those with line breaks, duplicates.
+    """
+    if model.vocab is None:
+        raise ConfigError(f"this {model.format} model has no vocabulary; use new_vocabulary")
+    by_id = sorted(_word_ids(model.vocab).items(), key=lambda item: item[1])
+    words = [word for word, _ in by_id if word not in SPECIAL and _is_possible(word)]
+    n_lost = len(model.vocab) - len(words) - sum(name in model.vocab for name in _specials(model.vocab))
+    if n_lost:
+        _log.warning("%d entries of the model's vocabulary are left out: no text can contain them", n_lost)
+    return Vocabulary((*SPECIAL, *words))
+
+
+class _RowMap:
+    """Maps each word of the new vocabulary to its row in the tables of a model."""
+
+    def __init__(self, rows: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+        self.rows = torch.from_numpy(rows)  # (word,): -1 for a word that the model does not know
+        self.is_new = self.rows < 0
+        self.n_words = len(rows) - FIRST_WORD
+        self.n_known = int((rows[FIRST_WORD:] >= 0).sum())
+        self._counts = torch.from_numpy(counts).clamp(min=1)
+        self._group = self._counts.log2().long()  # words of similar frequency
+
+    def map_softmax(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """Return weights (word, width) and biases (word,) of the new vocabulary."""
+        if not self.can_share(bias):
+            return self.from_peers(weight), self.from_peers(bias)
+        new_bias = self.from_unknown(bias)
+        if self.is_new.any():
+            shares = self.is_new.clone()
+            shares[UNKNOWN] = True
+            counts = self._counts[shares].double()
+            new_bias[shares] += (counts / counts.sum()).log().to(new_bias)
+        return self.from_unknown(weight), new_bias
+
+    def can_share(self, bias: Tensor) -> bool:
+        """Whether ``<UNK>`` has probability to share: a bias above the median of the known words."""
+        known = bias[self.rows[FIRST_WORD:][~self.is_new[FIRST_WORD:]]]
+        unknown = int(self.rows[UNKNOWN])
+        return unknown >= 0 and (not len(known) or bool(bias[unknown] >= known.median()))
+
+    def from_peers(self, table: Tensor) -> Tensor:
+        """Map a table (word, …); a new word gets the mean of the known words of similar frequency."""
+        mapped = table[self.rows.clamp(min=0)]
+        is_peer = ~self.is_new
+        is_peer[:FIRST_WORD] = False  # boundaries are not like words
+        sizes = torch.bincount(self._group[is_peer], minlength=int(self._group.max()) + 1)
+        large = torch.nonzero(sizes >= _MIN_PEERS).flatten()
+        for group in self._group[self.is_new].unique():
+            peers = is_peer
+            if len(large):
+                nearest = large[(large - group).abs().argmin()]
+                peers = is_peer & (self._group == nearest)
+            if peers.any():
+                mapped[self.is_new & (self._group == group)] = mapped[peers].mean(dim=0)
+        return mapped
+
+    def from_unknown(self, table: Tensor) -> Tensor:
+        """Map a table (word, …); a new word gets the row of ``<UNK>``."""
+        if self.is_new[UNKNOWN]:
+            return self.from_peers(table)
+        return table[torch.where(self.is_new, self.rows[UNKNOWN], self.rows)]
+
+
+def _trained_weights(model: Pretrained) -> Mapping[str, Tensor]:
+    """Return the weights, without those of a direction that is all zeros: they would never change."""
+    weights = dict(model.weights)
+    for stack in ("forward_stack.", "backward_stack."):
+        names = [name for name in weights if name.startswith(stack)]
+        if not any(weights[name].any() for name in names):
+            _log.warning("the %s direction starts at random: the model has none", stack.partition("_")[0])
+            for name in names:
+                del weights[name]
+    return weights
+
+
+def _find_rows(vocab: Vocabulary | None, types: list[str]) -> NDArray[np.int64]:
+    """Return the row of each type in the model's tables, by its spelling."""
+    if vocab is None:
+        return np.full(len(types), -1)
+    ids = _word_ids(vocab)
+    special = [vocab.words.index(name) if name in vocab else -1 for name in _specials(vocab)]
+    return np.array([*special, *(ids.get(word, -1) for word in types[FIRST_WORD:])])
+
+
+def _word_ids(vocab: Vocabulary) -> dict[str, int]:
+    """Return the ids of ordinary words. For duplicates, the last one counts."""
+    ids = {word: i for i, word in enumerate(vocab.words)}
+    for name in _specials(vocab):
+        ids.pop(name, None)
+    return ids
+
+
+def _specials(vocab: Vocabulary) -> tuple[str, str, str]:
+    return vocab.bos, vocab.eos, vocab.unknown
+
+
+def _is_possible(word: str) -> bool:
+    try:
+        return bool(word.encode("utf-8")) and "\n" not in word
+    except UnicodeEncodeError:
+        return False
+
+
+def _log_known_words(model: Pretrained, rows: _RowMap, *, is_adaptive: bool) -> None:
+    reason = None
+    if is_adaptive:
+        reason = "an adaptive softmax has other weights"
+    elif model.softmax is None:
+        reason = f"this {model.format} model has none"
+    elif model.vocab is None:
+        reason = "the model has no vocabulary"
+    elif not rows.n_known:
+        reason = "the model knows no word of this text"
+    if reason is not None:
+        _log.warning("the softmax starts at random: %s", reason)
+    else:
+        _log.info("starting from a model that knows %s of %s words", f"{rows.n_known:,}", f"{rows.n_words:,}")
+
+
+def _identity(model: Pretrained) -> str:
+    """Return a digest of the fingerprint, which covers the network, and of softmax and vocabulary."""
+    digest = hashlib.sha256(fingerprint(model).encode())
+    if model.vocab is not None:
+        digest.update("\n".join(model.vocab.words).encode("utf-8", "surrogatepass"))
+    if model.softmax is not None:
+        for part in (model.softmax.weight, model.softmax.bias):
+            digest.update(part.detach().to(torch.float32).contiguous().numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,153 @@
+"""``compare``: finding a word in several sentences, and how similar its vectors are."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import numpy as np
+import pytest
+
+from elmo import ConfigError, DataError, Elmo, similarity
+from elmo.embed.comparison import compare
+from tests.formats.tiny import tiny_model
+
+RIVER, MONEY = "I sat by the bank of the river .", "The bank lent me money ."
+
+
+@pytest.fixture(scope="module")
+def elmo() -> Elmo:
+    return Elmo(tiny_model())
+
+
+def words(elmo: Elmo, word: str, *sentences: str) -> list[str]:
+    """Return the word that was found in each sentence."""
+    return [use.word for use in compare(elmo, word, sentences).uses]
+
+
+def test_each_layer_and_the_average_have_a_matrix_of_cosines(elmo: Elmo) -> None:
+    found = compare(elmo, "bank", [RIVER, MONEY])
+    assert list(found.matrices) == ["0", "1", "2", "average"]
+    river, money = elmo.encode([RIVER, MONEY], layers="all")
+    a, b = np.asarray(river.word("bank")), np.asarray(money.word("bank"))
+    for layer in range(3):
+        assert found.matrices[str(layer)][0, 1] == pytest.approx(similarity(a[layer], b[layer]), abs=1e-12)
+    assert found.matrices["average"][0, 1] == pytest.approx(similarity(a.mean(0), b.mean(0)), abs=1e-6)
+    for matrix in found.matrices.values():
+        np.testing.assert_allclose(matrix, matrix.T, atol=1e-12)
+        np.testing.assert_allclose(np.diag(matrix), 1.0, atol=1e-12)
+
+
+def test_only_the_token_layer_ignores_context(elmo: Elmo) -> None:
+    found = compare(elmo, "bank", [RIVER, MONEY])
+    assert found.matrices["0"][0, 1] == pytest.approx(1.0, abs=1e-12)
+    assert found.matrices["2"][0, 1] < 0.9999
+
+
+def test_rows_name_every_pair_of_every_layer_once(elmo: Elmo) -> None:
+    found = compare(elmo, "bank", [RIVER, MONEY, "a bank"])
+    rows = list(found.rows())
+    assert [row[:3] for row in rows[:3]] == [("0", 0, 1), ("0", 0, 2), ("0", 1, 2)]
+    assert len(rows) == 4 * 3
+    assert rows[-1][3] == found.matrices["average"][1, 2]
+
+
+@pytest.mark.parametrize(
+    ("layers", "names"), [("top", ["2"]), ("average", ["average"]), ("concat", ["concat"]), (1, ["1"])]
+)
+def test_layers_can_be_selected(elmo: Elmo, layers: str, names: list[str]) -> None:
+    found = compare(elmo, "bank", [RIVER, MONEY], layers=layers)
+    assert list(found.matrices) == names
+    if names[0].isdigit():
+        expected = compare(elmo, "bank", [RIVER, MONEY]).matrices[names[0]]
+        np.testing.assert_array_equal(found.matrices[names[0]], expected)
+
+
+@pytest.mark.parametrize("layers", [3, -1, "bottom"])
+def test_unknown_layers_are_errors(elmo: Elmo, layers: str) -> None:
+    with pytest.raises(ConfigError, match=r"0\.\.2"):
+        compare(elmo, "bank", [RIVER, MONEY], layers=layers)
+
+
+def test_the_word_is_found_in_any_case_but_in_the_same_case_first(elmo: Elmo) -> None:
+    assert words(elmo, "bank", "Bank and bank", "The BANK .") == ["bank", "BANK"]
+    assert words(elmo, "İstanbul", "in İstanbul", "İSTANBUL") == ["İstanbul", "İSTANBUL"]
+
+
+def test_a_word_is_not_found_inside_another(elmo: Elmo) -> None:
+    assert words(elmo, "in", "the king in it", "in it") == ["in", "in"]
+    with pytest.raises(DataError, match=r"sentence 2 does not have the word 'bank': 'the banker'"):
+        compare(elmo, "bank", [RIVER, "the banker"])
+    with pytest.raises(DataError, match="sentence 1 "):
+        compare(elmo, "cafe", ["cafe\u0301", "cafe"])
+
+
+def test_a_phrase_has_all_its_tokens(elmo: Elmo) -> None:
+    found = compare(elmo, "New York", ["I love New  York !", ["new", "york"]])
+    assert [use.tokens for use in found.uses] == [("New", "York"), ("new", "york")]
+    vectors = np.asarray(elmo.encode("I love New  York !", layers="top").span(2, 4))
+    other = np.asarray(elmo.encode([["new", "york"]], layers="top")[0].span(0, 2))
+    assert found.matrices["2"][0, 1] == pytest.approx(similarity(vectors, other), abs=1e-12)
+
+
+def test_a_mark_selects_another_occurrence_or_another_word(elmo: Elmo) -> None:
+    found = compare(elmo, "bank", ["the bank by the [[bank]]", "the river [[shore]] ."])
+    assert [(use.text, use.word, use.span) for use in found.uses] == [
+        ("the bank by the bank", "bank", (16, 20)),
+        ("the river shore .", "shore", (10, 15)),
+    ]
+    encoding = elmo.encode("the bank by the bank", layers=2)
+    shore = elmo.encode("the river shore .", layers=2).word("shore")
+    assert found.matrices["2"][0, 1] == pytest.approx(similarity(encoding.vectors[4], shore), abs=1e-12)
+
+
+@pytest.mark.parametrize("sentence", ["[[a]] [[b]]", "a [[ ]] b"])
+def test_errors_name_the_sentence_of_a_wrong_mark(elmo: Elmo, sentence: str) -> None:
+    with pytest.raises(DataError, match="sentence 1: expected one word marked"):
+        compare(elmo, "a", [sentence, "a"])
+
+
+def test_chinese_words_are_found_and_a_part_of_a_token_is_a_warning(
+    elmo: Elmo, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="elmo"):
+        found = compare(elmo, "苹果", [["我", "吃", "苹果"], ["苹果树"]])
+    assert [use.tokens for use in found.uses] == [("苹果",), ("苹果树",)]
+    assert [record.getMessage() for record in caplog.records] == [
+        "sentence 2: '苹果' is only part of the token '苹果树', whose vector is used; check the tokenizer"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "sentences", "reason"),
+    [
+        ("bank", ["a bank"], "two or more sentences"),
+        ("bank", "a bank", "two or more sentences"),
+        ("bank", [], "found 0"),
+        (" ", ["a", "b"], "expected a word"),
+        ("bank", ["a bank", ""], "sentence 2 does not"),
+        ("bank", ["a bank", []], "sentence 2 does not"),
+        ("b\nank", ["x\ny " * 50, ""], "sentence 1 does not"),
+    ],
+)
+def test_invalid_comparisons_are_one_line_errors(
+    elmo: Elmo, word: str, sentences: list[str], reason: str
+) -> None:
+    with pytest.raises(DataError, match=reason) as caught:
+        compare(elmo, word, sentences)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 250
+
+
+def test_unusual_characters_are_ordinary_text(elmo: Elmo) -> None:
+    found = compare(elmo, "bank", ["\x00 bank \ud800", "<S> bank \u2028 (.*+[", "bank " * 3000])
+    assert [use.word for use in found.uses] == ["bank"] * 3
+    assert words(elmo, "(.*+[", "a (.*+[ b", "(.*+[") == ["(.*+["] * 2
+
+
+def test_json_has_the_whole_comparison(elmo: Elmo) -> None:
+    found = compare(elmo, "bank", [RIVER, MONEY])
+    values = json.loads(json.dumps(found.to_json()))
+    assert values["word"] == "bank"
+    assert values["uses"][0] == {"text": RIVER, "word": "bank", "span": [13, 17], "tokens": ["bank"]}
+    np.testing.assert_array_equal(values["similarities"]["1"], found.matrices["1"])

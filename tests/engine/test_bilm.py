@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elmo.embed.elmo import Elmo
+from elmo.engine import bilm as engine_bilm
+from elmo.engine.bilm import Engine
+from elmo.engine.matmul import check_int8_support, check_packed_support
+from elmo.errors import ConfigError, SentenceTooLongError
+from tests.engine.cases import every_shape, no_onednn, random_sentences
+from tests.formats.tiny import tiny_model
+
+needs_int8 = pytest.mark.skipif(
+    (check_packed_support() or check_int8_support()) is not None, reason="no int8 products on this machine"
+)
+
+
+@pytest.mark.usefixtures("kernels")
+@every_shape
+def test_a_sentence_has_the_same_bits_alone_and_in_any_batch_and_order(model) -> None:
+    elmo = Elmo(model)
+    sentences = random_sentences(60)
+    alone = [elmo.encode([sentence], layers="all")[0].vectors for sentence in sentences]
+    order = list(range(len(sentences)))
+    random.Random(1).shuffle(order)
+    for batch_size in (1, 7, 32, 256, 7):
+        together = elmo.encode(sentences, layers="all", batch_size=batch_size)
+        shuffled = elmo.encode([sentences[k] for k in order], layers="all", batch_size=batch_size)
+        for k, encoding in enumerate(together):
+            assert encoding.vectors.tobytes() == alone[k].tobytes()
+        for place, k in enumerate(order):
+            assert shuffled[place].vectors.tobytes() == alone[k].tobytes()
+
+
+few_words = st.lists(st.text("abé中", min_size=1, max_size=9), max_size=30)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(few_words, min_size=1, max_size=12),
+    st.integers(1, 12),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_other_sentences_order_batch_size_and_cache_do_not_change_a_bit(
+    sentences, batch_size, is_fresh, chance
+) -> None:
+    alone = [ELMO.encode([sentence], layers="all")[0].vectors for sentence in sentences]
+    order = list(range(len(sentences)))
+    chance.shuffle(order)
+    if is_fresh:
+        ELMO._engine.reset()
+    found = ELMO.encode([sentences[k] for k in order], layers="all", batch_size=batch_size)
+    for k, encoding in zip(order, found, strict=True):
+        assert encoding.vectors.tobytes() == alone[k].tobytes()
+
+
+def test_small_batches_have_the_same_bits_in_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    sentences = random_sentences(30)
+    expected = ELMO._engine.run(sentences)
+    monkeypatch.setattr(engine_bilm, "BATCH_TOKENS", 50)
+    found = ELMO._engine.run(sentences)
+    assert all(torch.equal(one, other) for one, other in zip(found.layers, expected.layers, strict=True))
+    assert torch.equal(found.state.cell, expected.state.cell)
+
+
+def test_directions_in_parallel_and_in_turn_have_the_same_bits() -> None:
+    sentences = random_sentences(50)
+    n_threads = torch.get_num_threads()
+    found = []
+    try:
+        for n in (1, 2, 1):
+            torch.set_num_threads(n)
+            found.append(ELMO._engine.run(sentences).layers)
+            assert torch.get_num_threads() == n
+    finally:
+        torch.set_num_threads(n_threads)
+    for one, two, again in zip(*found, strict=True):
+        assert torch.equal(one, two)
+        assert torch.equal(one, again)
+
+
+def change_by_optimizer(elmo: Elmo) -> None:
+    elmo.bilm.requires_grad_(True)
+    optimizer = torch.optim.SGD(elmo.bilm.parameters(), lr=0.1)
+    batch = elmo.batch([["a", "b"]])
+    elmo.bilm(torch.from_numpy(batch.char_ids)).layers.states.square().sum().backward()
+    optimizer.step()
+
+
+def change_in_place(elmo: Elmo) -> None:
+    with torch.no_grad():
+        elmo.bilm.backward_stack[0].bias[1] += 0.5
+
+
+def change_behind_torch(elmo: Elmo) -> None:
+    elmo.bilm.forward_stack[1].state_weight.data.mul_(1.5)
+
+
+def change_state_dict(elmo: Elmo) -> None:
+    elmo.bilm.load_state_dict({name: weight * 0.9 for name, weight in elmo.bilm.state_dict().items()})
+
+
+def assign_state_dict(elmo: Elmo) -> None:
+    weights = {name: weight * 0.9 for name, weight in elmo.bilm.state_dict().items()}
+    elmo.bilm.load_state_dict(weights, assign=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [change_by_optimizer, change_in_place, change_behind_torch, change_state_dict, assign_state_dict],
+)
+def test_changed_weights_are_detected(change) -> None:
+    elmo = Elmo(tiny_model())
+    sentences = random_sentences(5)
+    before = elmo.encode(sentences, layers="all")
+    change(elmo)
+    found = elmo.encode(sentences, layers="all")
+    fresh = Engine(elmo.bilm, elmo.indexer).run(sentences).layers
+    assert any(not (one.vectors == two.vectors).all() for one, two in zip(before, found, strict=True))
+    for one, other in zip(found, fresh, strict=True):
+        assert one.vectors.tobytes() == other.numpy().tobytes()
+
+
+def test_unchanged_weights_are_not_packed_again() -> None:
+    elmo = Elmo(tiny_model())
+    elmo.encode([["a"]])
+    prepared = elmo._engine._prepared
+    elmo.encode([["b"]], device="cpu")
+    assert elmo._engine._prepared is prepared
+    elmo.to(dtype="float64")
+    assert elmo._engine._prepared is None
+
+
+def test_a_model_in_use_can_be_copied_and_pickled() -> None:
+    elmo = Elmo(tiny_model())
+    sentence = ["the", "river", "bank"]
+    expected = elmo.encode([sentence])[0].vectors
+    for other in (copy.deepcopy(elmo), pickle.loads(pickle.dumps(elmo))):
+        assert other.encode([sentence])[0].vectors.tobytes() == expected.tobytes()
+
+
+def test_kernels_have_a_name_and_a_reason() -> None:
+    kernels = Elmo(tiny_model(), dtype="float64").kernels
+    assert (kernels.name, kernels.precision) == ("plain", "float64")
+    assert kernels.reason == "packed weights are float32 at most; this model is float64"
+    with no_onednn():
+        assert Elmo(tiny_model()).kernels.reason == "oneDNN is disabled in torch"
+
+
+@needs_int8
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_low_precision_is_close_and_has_the_same_bits_in_any_batch(dtype: str) -> None:
+    low = Elmo(tiny_model(), dtype=dtype)
+    sentences = random_sentences(60)
+    found = low.encode(sentences, layers="all")
+    alone = [low.encode([sentence], layers="all")[0] for sentence in sentences]
+    shuffled = low.encode(sentences[::-1], layers="all", batch_size=7)[::-1]
+    for one, other, again in zip(found, alone, shuffled, strict=True):
+        assert one.vectors.tobytes() == other.vectors.tobytes() == again.vectors.tobytes()
+    pairs = list(zip(found, ELMO.encode(sentences, layers="all"), strict=True))
+    for one, exact in pairs:
+        assert one.vectors.dtype == exact.vectors.dtype
+        assert abs(one.vectors - exact.vectors).max(initial=0) < 0.05
+    assert any((one.vectors != exact.vectors).any() for one, exact in pairs)
+
+
+@needs_int8
+def test_int8_can_be_switched_off_again() -> None:
+    elmo = Elmo(tiny_model(), dtype="int8")
+    assert elmo.kernels.precision == "int8"
+    assert next(elmo.bilm.parameters()).dtype == torch.float32  # saving writes the loaded weights
+    copied = copy.deepcopy(elmo)
+    assert copied.kernels.precision == "int8"
+    exact = elmo.to(dtype="float32").encode([["a", "b"]])[0].vectors
+    assert elmo.kernels.precision == "float32"
+    assert exact.tobytes() == ELMO.encode([["a", "b"]])[0].vectors.tobytes()
+
+
+def test_another_thread_uses_the_packed_weights() -> None:
+    elmo = Elmo(tiny_model())
+    expected = elmo.encode([["a", "b"]])[0].vectors
+    prepared = elmo._engine._prepared
+    with ThreadPoolExecutor(1) as pool:  # in which torch may have another number of threads
+        found = pool.submit(elmo.encode, [["a", "b"]]).result()[0].vectors
+    assert elmo._engine._prepared is prepared
+    assert found.tobytes() == expected.tobytes()
+
+
+def test_a_refused_precision_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    elmo = Elmo(tiny_model(), dtype="float64")
+    expected = elmo.encode([["a", "b"]])[0].vectors
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    with pytest.raises(ConfigError, match="use float32"):
+        elmo.to(dtype="int8")
+    assert elmo.precision == "float64"
+    assert elmo.encode([["a", "b"]])[0].vectors.tobytes() == expected.tobytes()
+
+
+def test_words_have_the_same_bits_after_the_cache_is_cleared() -> None:
+    elmo = Elmo(tiny_model())
+    first = elmo.encode([["a", "b"]])[0].vectors
+    assert len(elmo._engine._prepare().tokens) == 2
+    elmo.clear_cache()
+    assert len(elmo._engine._prepare().tokens) == 0
+    assert elmo.encode([["a", "b"]])[0].vectors.tobytes() == first.tobytes()
+
+
+def test_max_tokens_limits_the_size_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    elmo = Elmo(tiny_model())
+    sizes: list[int] = []
+    run = Engine.run
+    monkeypatch.setattr(
+        Engine,
+        "run",
+        lambda self, rows, **more: sizes.append(sum(len(row) + 2 for row in rows)) or run(self, rows, **more),
+    )
+    sentences = random_sentences(40)
+    found = elmo.encode(sentences, max_tokens=60)
+    assert len(sizes) > 5
+    assert max(sizes) <= 60
+    for one, other in zip(found, elmo.encode(sentences), strict=True):
+        assert one.vectors.tobytes() == other.vectors.tobytes()
+
+
+def test_a_sentence_over_the_limit_is_refused_and_the_message_has_the_limit() -> None:
+    elmo = Elmo(tiny_model())
+    with pytest.raises(
+        SentenceTooLongError, match=r"sentence 1 has 11 tokens, but the limit is 10; split it"
+    ):
+        elmo.encode([["a"], ["a"] * 11], max_tokens=10)
+    with pytest.raises(
+        SentenceTooLongError, match="sentence 5 has"
+    ):  # counted over the call, not within a batch
+        elmo.encode([["a"]] * 5 + [["a"] * 11], max_tokens=10, batch_size=2)
+    assert len(elmo.encode([["a"] * 10], max_tokens=10)[0].tokens) == 10
+
+
+def test_a_sentence_of_thousands_of_tokens_and_a_token_of_megabytes_are_encoded() -> None:
+    elmo = Elmo(tiny_model())
+    long, wide = elmo.encode([["word"] * 5_000, ["x" * 10_000_000, "y"]])
+    assert long.vectors.shape == (5_000, 8)
+    assert wide.vectors.shape == (2, 8)
+    cut = elmo.encode([["x" * 48, "y"]])[0]  # the part that the published alphabet keeps
+    assert (cut.vectors == wide.vectors).all()
+
+
+hostile = st.text(st.characters(categories=("L", "M", "N", "P", "S", "Z", "C", "Cs")), max_size=12)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.lists(hostile, max_size=6), max_size=5))
+def test_any_tokens_give_one_vector_each(sentences: list[list[str]]) -> None:
+    found = ELMO.encode(sentences)
+    assert [list(encoding.tokens) for encoding in found] == sentences
+    assert [encoding.vectors.shape for encoding in found] == [(len(sentence), 8) for sentence in sentences]
+
+
+@settings(deadline=None, max_examples=60)
+@given(hostile)
+def test_any_text_gives_one_vector_per_token(text: str) -> None:
+    found = ELMO.encode(text)
+    assert found.vectors.shape == (len(found.tokens), 8)
+    assert found.offsets is not None
+    assert [text[begin:end] for begin, end in found.offsets] == list(found.tokens)
+
+
+@pytest.mark.parametrize("boundary", ["<S>", "</S>", "<bos>", "<eos>"])
+def test_a_literal_boundary_in_the_text_is_a_word(boundary: str) -> None:
+    found = ELMO.encode([[boundary]], layers=0)[0].vectors
+    begin, end = ELMO._engine.boundary_vectors().numpy()
+    half = found[0, :4]
+    assert not (half == begin).all()
+    assert not (half == end).all()
+
+
+ELMO = Elmo(tiny_model())
