@@ -1,9 +1,9 @@
-"""Does a sentence's vector depend on anything but the sentence? 200 random sentences, every batch and order.
+"""Measure whether the vectors of a sentence depend on its batch, for 200 random sentences.
 
 usage: batch_independence.py [MODEL …]     without MODEL, a random model of the published size small
 
-Each sentence alone, in batches of 1, 7, 32 and 256, shuffled, and twice; also with other sentences around
-it and in a fresh process. Prints the largest difference on any layer: 0 means bit-equal.
+Compares each sentence alone with the same sentence in batches of 1, 7, 32 and 256, in two orders, with and
+without cached words, and in a new process. Prints the largest difference over all layers; 0 means equal bits.
 """
 
 from __future__ import annotations
@@ -28,58 +28,61 @@ BATCH_SIZES = (1, 7, 32, 256)
 
 
 def main() -> None:
-    """Print one line a model."""
+    """Print one line per model."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("models", nargs="*")
-    parser.add_argument("--vectors", help=argparse.SUPPRESS)  # what the fresh process does
+    parser.add_argument("--vectors", help=argparse.SUPPRESS)  # used in the new process
     options = parser.parse_args()
     if options.vectors:
-        np.savez(options.vectors, *alone(Elmo.from_pretrained(options.models[0]), random_sentences()))
+        np.savez(options.vectors, *encode_alone(Elmo.from_pretrained(options.models[0]), random_sentences()))
         return
-    with tempfile.TemporaryDirectory() as scratch:
-        for model in options.models or [random_model(Path(scratch) / "small")]:
+    with tempfile.TemporaryDirectory() as folder:
+        for model in options.models or [random_model(Path(folder) / "small")]:
             difference, kernels = largest_difference(Path(model))
             print(f"{model}: largest difference {difference:.3g} ({N_SENTENCES} sentences, "
                   f"{torch.get_num_threads()} threads, {kernels} kernels)")  # fmt: skip
 
 
 def random_sentences() -> list[list[str]]:
-    """Of 0 to 60 tokens of 1 to 14 characters, some of them Chinese."""
-    chance = random.Random(0)
+    """Draw sentences of 0 to 60 tokens of 1 to 14 characters, some of them Chinese."""
+    generator = random.Random(0)
     letters = "etaoinshrdlucmfwypvbgkjqxzETAOIN0123456789'-.éüß中文字河岸"
     return [
-        ["".join(chance.choices(letters, k=chance.randint(1, 14))) for _ in range(chance.randint(0, 60))]
+        [
+            "".join(generator.choices(letters, k=generator.randint(1, 14)))
+            for _ in range(generator.randint(0, 60))
+        ]
         for _ in range(N_SENTENCES)
     ]
 
 
-def alone(elmo: Elmo, sentences: list[list[str]]) -> list[np.ndarray]:
-    """Each sentence in a call of its own."""
+def encode_alone(elmo: Elmo, sentences: list[list[str]]) -> list[np.ndarray]:
+    """Encode each sentence in a separate call."""
     return [np.asarray(elmo.encode([sentence], layers="all")[0].vectors) for sentence in sentences]
 
 
 def largest_difference(model: Path) -> tuple[float, str]:
-    """Between a sentence alone and the same sentence anywhere else, over all layers; and which kernels."""
+    """Return the largest difference over all cases and layers, and the name of the kernels."""
     elmo, sentences = Elmo.from_pretrained(model), random_sentences()
-    expected = alone(elmo, sentences)
+    expected = encode_alone(elmo, sentences)
     order = list(range(len(sentences)))
     worst = 0.0
 
-    def compare(places: list[int], found: list[np.ndarray]) -> None:
+    def compare(indices: list[int], results: list[np.ndarray]) -> None:
         nonlocal worst
-        for place, vectors in zip(places, found, strict=True):
-            if vectors.tobytes() != expected[place].tobytes():
-                worst = max(worst, float(np.abs(vectors - expected[place]).max()))
+        for k, vectors in zip(indices, results, strict=True):
+            if vectors.tobytes() != expected[k].tobytes():
+                worst = max(worst, float(np.abs(vectors - expected[k]).max()))
 
     for round_number in range(2):
         for batch_size in BATCH_SIZES:
             random.Random(batch_size + round_number).shuffle(order)
-            for places in (list(range(len(sentences))), order):
-                found = elmo.encode([sentences[k] for k in places], layers="all", batch_size=batch_size)
-                compare(places, [np.asarray(encoding.vectors) for encoding in found])
-        elmo._engine.reset()  # the second round computes every word anew
+            for indices in (list(range(len(sentences))), order):
+                encodings = elmo.encode([sentences[k] for k in indices], layers="all", batch_size=batch_size)
+                compare(indices, [np.asarray(encoding.vectors) for encoding in encodings])
+        elmo._engine.reset()  # the second round starts without cached words
     with tempfile.NamedTemporaryFile(suffix=".npz") as file:
         subprocess.run([sys.executable, __file__, str(model), "--vectors", file.name], check=True)
         with np.load(file.name) as arrays:
@@ -88,7 +91,7 @@ def largest_difference(model: Path) -> tuple[float, str]:
 
 
 def random_model(folder: Path) -> Path:
-    """The published size small, with random weights."""
+    """Save a model of the published size small with random weights."""
     config = BiLmConfig(CharCnnConfig(n_highway=1), None, LstmConfig(cell_width=1024, state_width=128))
     generator = torch.Generator().manual_seed(0)
     weights = {

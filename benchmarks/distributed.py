@@ -7,7 +7,7 @@ Models have a few cells, batches ten rows, which four ranks cannot share evenly;
 - Curves: the loss of every step with 2 and with 4 ranks, and of a run that is stopped and goes on with
   another number of ranks, against that of one process.
 - Kills: one rank, any, is killed (SIGKILL) at random instants, as it starts or as it trains; torchrun starts
-  all of them again. Weights, optimiser, state and log must have the bytes of a run that nobody disturbed.
+  all of them again. Weights, optimizer, state and log must have the bytes of a run that nobody disturbed.
 
 No run may hang, and no process may be left over. Most of the time goes into starting Python again and again.
 """
@@ -42,11 +42,12 @@ def work(corpus: Path, folder: Path, options: dict[str, Any], pause_at: int | No
     sys.path[:0] = [str(ROOT / "src")]
     from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
     from elmo.train.corpus import Corpus
-    from elmo.train.distributed import ranks_from
-    from elmo.train.loop import Report, Trainer, TrainOptions
-    from elmo.train.objective import Dropout
+    from elmo.train.distributed import join_ranks
+    from elmo.train.loop import StepReport, Trainer
+from elmo.train.options import TrainOptions
+    from elmo.train.options import DropoutOptions
 
-    def tell(report: Report) -> None:
+    def tell(report: StepReport) -> None:
         with telling(folder, os.getpid()).open("ab") as file:
             file.write(b".")
         if pause_at is not None and report.step >= pause_at:
@@ -55,16 +56,16 @@ def work(corpus: Path, folder: Path, options: dict[str, Any], pause_at: int | No
     config = BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4), (3, 8))), None, LstmConfig(2, 12, 8))
     settings = TrainOptions(
         n_vocab=60,
-        n_rows=10,
-        n_steps=6,
-        dropout=Dropout(0.0),
+        batch_size=10,
+        window=6,
+        dropout=DropoutOptions(0.0),
         precision="float64",
         log_every=1,
         checkpoint_every=7,
         evaluate_every=50,
         **options,
     )
-    with ranks_from() as ranks:
+    with join_ranks() as ranks:
         Trainer(Corpus.open(corpus), config, settings, folder, ranks=ranks).run(tell)
 
 
@@ -155,7 +156,7 @@ class Arena:
         sys.path[:0] = [str(ROOT / "src")]
         import torch
 
-        from elmo.train.build_corpus import build
+        from elmo.train import build_corpus
 
         torch.set_num_threads(1)  # as torchrun tells its processes
         self.place, self.corpus, self.number = place, place / "corpus", 0
@@ -233,7 +234,7 @@ def difference(found: list[float], expected: list[float]) -> float:
 def outcome(folder: Path) -> dict[str, str]:
     """SHA-256 of what a run ends with."""
     last = max((folder / "checkpoints").glob("step-*"), default=folder)
-    paths = {"weights": last / "weights.safetensors", "optimiser": last / "optimiser.safetensors"}
+    paths = {"weights": last / "weights.safetensors", "optimizer": last / "optimizer.safetensors"}
     paths |= {"state": last / "state.safetensors", "log": folder / "log.jsonl"}
     return {
         name: hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
@@ -253,7 +254,7 @@ def compare_curves(arena: Arena, softmax: str, n_steps: int, worlds: list[int], 
         if not found <= most:
             arena.problems.append(f"{softmax} softmax, {ranks} ranks: differs by {found:.1e}")
 
-    options = {"n_windows": n_steps, "n_samples": SAMPLES[softmax]}
+    options = {"n_steps": n_steps, "n_samples": SAMPLES[softmax]}
     expected = curve(arena.undisturbed(1, options)[0])
     for world in worlds:
         show(str(world), arena.undisturbed(world, options)[0])
@@ -271,7 +272,7 @@ def changed_on_the_way(
     folder = arena.folder()
     log = folder / "log.jsonl"
     for number, (world, by) in enumerate(stops, start=1):
-        stop_at = number * options["n_windows"] // (len(stops) + 1)
+        stop_at = number * options["n_steps"] // (len(stops) + 1)
         run = arena.start(world, folder, options, pause_at=stop_at)
         run.wait_for(lambda s=stop_at: log.exists() and log.read_bytes().count(b'"loss"') >= s)
         run.living_ranks()
@@ -299,7 +300,7 @@ class Kills:
 
 def kill_ranks(arena: Arena, n_ranks: int, *, n_steps: int, kills: int, chance: random.Random) -> None:
     """Kill one rank after another; a run that gets through all the same is compared, and another begun."""
-    options = {"n_windows": n_steps, "n_samples": SAMPLES["sampled"]}
+    options = {"n_steps": n_steps, "n_samples": SAMPLES["sampled"]}
     whole, seconds = arena.undisturbed(n_ranks, options)
     expected = outcome(whole)
     struck, runs = Kills([0] * n_ranks), 0
@@ -307,9 +308,9 @@ def kill_ranks(arena: Arena, n_ranks: int, *, n_steps: int, kills: int, chance: 
     while struck.done < kills:
         runs += 1
         folder = arena.folder()
-        run = arena.start(n_ranks, folder, options, restarts=kills)
+        run = arena.start(n_ranks, folder, options, window_resets=kills)
         while struck.done < kills and kill_one(
-            run, folder, struck, chance, seconds=seconds, n_steps=n_steps // 5
+            run, folder, struck, chance, seconds=seconds, window=n_steps // 5
         ):
             pass
         arena.finish(run, f"{n_ranks} ranks, after {struck.done} kills")
@@ -354,7 +355,7 @@ def kill_one(
 def main() -> int:
     """Print the tables; 1 when anything differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--window", type=int, default=200)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="of the loss curves")
     parser.add_argument(
         "--softmax", nargs="+", choices=SAMPLES, default=list(SAMPLES), help="of the loss curves"
@@ -387,7 +388,7 @@ def main() -> int:
             )
         for world in options.killed_ranks if options.kills else []:
             chance = random.Random(options.seed)
-            kill_ranks(arena, world, n_steps=options.steps, kills=options.kills, chance=chance)
+            kill_ranks(arena, world, window=options.steps, kills=options.kills, random=chance)
     print(f"{time.monotonic() - began:.0f} s")
     for problem in arena.problems[:20]:
         print(problem, file=sys.stderr)

@@ -1,19 +1,20 @@
-"""How fast does text become vectors, beside AllenNLP and simple_elmo? In one run, taking turns.
+"""Measure the speed of encoding, compared with AllenNLP, simple_elmo and the limit of the hardware.
 
 usage: embedding.py [TEXT] [--peers] [--sizes …]
 
-TEXT has a tokenised sentence a line; without it, words are made up, as often as Zipf's law says. ``--peers``
-adds AllenNLP and simple_elmo from .venvs/peers, where ``make conformance`` installs them, and uses the models
-there; without it, models with random weights are created. tests/conformance/peers/worker.py runs a peer, with
-the same JSON lines as ``--serve`` here.
+TEXT has one tokenized sentence per line; by default, random words with Zipf-distributed frequencies.
+``--peers`` adds AllenNLP and simple_elmo from .venvs/peers, where ``make conformance`` installs them, and
+uses the models there; without it, models with random weights are created. A peer runs in
+tests/conformance/peers/worker.py, with the same JSON lines as ``--serve`` here.
 
-Every system runs in a process of its own, with two threads, and they take turns, round by round. Peers read
-sentences sorted by length, in the batch size that was their best in a trial. A ratio is the median over
-rounds of ours / best peer's in the same round. No word is known when a text begins: what was remembered of
-it is forgotten first. ``limit`` is how fast the matrix products alone could be: the multiplications of a
-token (each distinct word once, nothing padded) at the rate of packed float32 ones of 128 rows, measured in
-each round. ``ms`` is one sentence of twelve tokens whose words are known, ``new`` one whose words are not.
-``--settings`` are types of products, and ``float32+compiled`` has numba's loops where the others have none.
+Every system runs in a separate process with two threads, and the systems take turns in each round. Peers read
+sentences sorted by length, in their best batch size of a trial. A ratio is the median over rounds of our
+result divided by that of the best peer in the same round. The cache of words is cleared before each text.
+
+``limit`` is the share of the speed that the matrix products alone would allow: the multiplications of a token
+(each distinct word once, no padding) at the rate of packed float32 products of 128 rows, measured in each
+round. ``ms`` is the time of one sentence of twelve cached words, ``new`` that of twelve new words.
+``--settings`` are precisions of the products; ``+compiled`` adds the compiled loops.
 """
 
 from __future__ import annotations
@@ -38,20 +39,22 @@ ROOT = Path(__file__).resolve().parents[1]
 PEERS = ROOT / ".venvs" / "peers"
 WORKER = ROOT / "tests" / "conformance" / "peers" / "worker.py"
 THREADS = 2
-REPEATS = 9  # of one sentence, in every round
-BATCHES = (32, 64, 128)  # that peers may like best
+REPEATS = 9  # measurements of one sentence in every round
+BATCHES = (32, 64, 128)  # batch sizes to try for peers
 SENTENCE = ["The", "old", "bank", "by", "the", "river", "was", "closed", "on", "Sunday", ",", "too"]
 
 
 def main() -> None:
-    """Print a table for each size."""
+    """Print one table per size."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("text", type=Path, nargs="?")
     parser.add_argument("--peers", action="store_true", help="compare with AllenNLP and simple_elmo")
     parser.add_argument("--sizes", nargs="+", default=["small", "original"])
     parser.add_argument("--settings", nargs="+", default=["float32", "float32+compiled", "bfloat16", "int8"])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tokens", type=int, nargs="+", default=None, help="of TEXT, for each size")
+    parser.add_argument(
+        "--tokens", type=int, nargs="+", default=None, help="number of tokens of TEXT, one per size"
+    )
     parser.add_argument("--serve", nargs=2, metavar=("MODEL", "DTYPE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
@@ -59,67 +62,67 @@ def main() -> None:
         return
     if options.peers and not (PEERS / "models").is_dir():
         parser.error(f"--peers: {PEERS} has no models; run make conformance first")
-    with tempfile.TemporaryDirectory(prefix="elmo-") as place:
+    with tempfile.TemporaryDirectory(prefix="elmo-") as folder:
         for number, size in enumerate(options.sizes):
-            model = PEERS / "models" / size if options.peers else made_up_model(Path(place) / size, size)
-            wanted = options.tokens[number] if options.tokens else {"small": 40_000}.get(size, 8_000)
-            text = Path(place) / f"{size}.txt"
-            n_tokens = cut(options.text, text, wanted)
+            model = PEERS / "models" / size if options.peers else random_model(Path(folder) / size, size)
+            max_tokens = options.tokens[number] if options.tokens else {"small": 40_000}.get(size, 8_000)
+            text = Path(folder) / f"{size}.txt"
+            n_tokens = write_text(options.text, text, max_tokens)
             print(f"{size}: {n_tokens:,} tokens, {THREADS} threads, {options.rounds} rounds", flush=True)
             compare(size, model, text, options)
 
 
 @dataclass
 class System:
-    """One program in a process of its own, driven by JSON lines."""
+    """A program in a separate process, controlled by JSON lines."""
 
     name: str
     command: list[str]
     is_compiled: bool = False
-    batch: int = 0  # the best of a peer
-    throughputs: list[float] = field(default_factory=list)  # tokens a second
+    batch: int = 0  # best batch size of a peer
+    throughputs: list[float] = field(default_factory=list)  # tokens per second
     latencies: list[float] = field(default_factory=list)  # seconds
     new_latencies: list[float] = field(default_factory=list)
     megabytes: float = 0.0
     load: float = 0.0
 
     def start(self) -> None:
-        """Load the model."""
+        """Start the process and load the model."""
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(
             self.command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True,
             env=os.environ | {"ELMO_COMPILED": "1" if self.is_compiled else "0"},
         )  # fmt: skip
-        self.load = self._answer()["load"]
+        self.load = self._read_answer()["load"]
 
-    def ask(self, **command: Any) -> dict[str, Any]:
-        """One command, one answer."""
+    def send(self, **command: Any) -> dict[str, Any]:
+        """Send one command and return the answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(command) + "\n")
         self.process.stdin.flush()
-        return self._answer()
+        return self._read_answer()
 
     def rate(self, text: Path, batch: int) -> float:
-        """Tokens a second of a whole text."""
-        found = self.ask(op="throughput", file=str(text), batch=batch, sort=True)
-        return found["tokens"] / found["seconds"]
+        """Measure the tokens per second of a whole text."""
+        result = self.send(op="throughput", file=str(text), batch=batch, sort=True)
+        return result["tokens"] / result["seconds"]
 
     def stop(self) -> None:
-        """End the process."""
+        """Stop the process."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait()
 
-    def _answer(self) -> dict[str, Any]:
+    def _read_answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self.name}: stopped without an answer: {' '.join(self.command)}")
+            raise SystemExit(f"{self.name}: stopped without an answer; command: {' '.join(self.command)}")
         return json.loads(line)
 
 
 def compare(size: str, model: Path, text: Path, options: argparse.Namespace) -> None:
-    """The table of one size."""
+    """Print the table of one size."""
     ours = []
     for setting in options.settings:
         dtype, _, how = setting.partition("+")
@@ -135,45 +138,44 @@ def compare(size: str, model: Path, text: Path, options: argparse.Namespace) -> 
     for peer in peers:
         peer.batch = max(BATCHES, key=lambda batch, peer=peer: peer.rate(text, batch))
     for system in ours:
-        system.rate(text, 0)  # memory is touched
+        system.rate(text, 0)  # warm-up
     limits: list[float] = []
     for number in range(options.rounds):
         for system in [*ours, *peers]:
             system.throughputs.append(system.rate(text, system.batch))
-            found = system.ask(op="latency", sentence=SENTENCE, repeat=REPEATS)
-            system.latencies.append(found["seconds"])
-            system.new_latencies.append(found.get("new", found["seconds"]))
-        limits.append(ours[0].ask(op="limit", file=str(text))["rate"])
+            latency = system.send(op="latency", sentence=SENTENCE, repeat=REPEATS)
+            system.latencies.append(latency["seconds"])
+            system.new_latencies.append(latency.get("new", latency["seconds"]))
+        limits.append(ours[0].send(op="limit", file=str(text))["rate"])
         print(f"{size}, round {number + 1} of {options.rounds}", file=sys.stderr)
     for system in [*ours, *peers]:
-        system.megabytes = system.ask(op="memory")["megabytes"]
+        system.megabytes = system.send(op="memory")["megabytes"]
         system.stop()
     print(
         f"{'':21} {'tokens/s':>9} {'ratio':>18} {'limit':>6} {'ms':>7} {'ratio':>6} {'new':>7} "
         f"{'MB':>6} {'load s':>7}"
     )
     for system in [*ours, *peers]:
-        print(line(system, peers, limits, is_ours=system in ours), flush=True)
+        print(format_line(system, peers, limits, is_ours=system in ours), flush=True)
     if peers:
         least = min(peer.megabytes for peer in peers)
         fastest = min(peer.load for peer in peers)
-        print(
-            f"memory {ours[0].megabytes / least:.2f} x the leaner peer's; load {ours[0].load / fastest:.2f} x"
-        )
+        memory, load = ours[0].megabytes / least, ours[0].load / fastest
+        print(f"memory {memory:.2f} x that of the smaller peer; load {load:.2f} x that of the faster peer")
 
 
-def line(system: System, peers: list[System], limits: list[float], *, is_ours: bool) -> str:
-    """One system's figures; ours beside the best peer's of the same round."""
+def format_line(system: System, peers: list[System], limits: list[float], *, is_ours: bool) -> str:
+    """Format the figures of one system; ours with ratios to the best peer of the same round."""
     rate, latency = statistics.median(system.throughputs), statistics.median(system.latencies)
     ratio = time_ratio = share = ""
     if is_ours:
-        shares = [mine / most for mine, most in zip(system.throughputs, limits, strict=True)]
+        shares = [rate / limit for rate, limit in zip(system.throughputs, limits, strict=True)]
         share = f"{statistics.median(shares):.0%}"
         if peers:
             best = [max(rates) for rates in zip(*(peer.throughputs for peer in peers), strict=True)]
             quickest = [min(times) for times in zip(*(peer.latencies for peer in peers), strict=True)]
-            ratios = [mine / other for mine, other in zip(system.throughputs, best, strict=True)]
-            times = [mine / other for mine, other in zip(system.latencies, quickest, strict=True)]
+            ratios = [rate / peer for rate, peer in zip(system.throughputs, best, strict=True)]
+            times = [seconds / peer for seconds, peer in zip(system.latencies, quickest, strict=True)]
             ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
             time_ratio = f"{statistics.median(times):.2f}"
     name = system.name if is_ours else f"{system.name} ({system.batch})"
@@ -183,11 +185,11 @@ def line(system: System, peers: list[System], limits: list[float], *, is_ours: b
     )
 
 
-# --- our own worker -----------------------------------------------------------------------------------------
+# --- worker -----------------------------------------------------------------------------------------
 
 
 def serve(model: Path, dtype: str) -> None:
-    """Answer commands on standard input, one JSON line each."""
+    """Answer commands from standard input, one JSON line each."""
     import torch
 
     from elmo import Elmo
@@ -196,8 +198,8 @@ def serve(model: Path, dtype: str) -> None:
     begin = time.perf_counter()
     elmo = Elmo.from_pretrained(model, dtype=dtype)
     answer(load=time.perf_counter() - begin)
-    for given in sys.stdin:
-        command = json.loads(given)
+    for line in sys.stdin:
+        command = json.loads(line)
         if command["op"] == "throughput":
             sentences = read(command["file"])
             elmo.clear_cache()
@@ -215,37 +217,37 @@ def serve(model: Path, dtype: str) -> None:
                     times[is_new].append(time.perf_counter() - begin)
             answer(seconds=statistics.median(times[False][1:]), new=statistics.median(times[True][1:]))
         elif command["op"] == "limit":
-            answer(rate=limit(elmo, read(command["file"])))
+            answer(rate=compute_limit(elmo, read(command["file"])))
         elif command["op"] == "memory":
             answer(megabytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
 def answer(**values: Any) -> None:
-    """To standard output."""
+    """Print a JSON line to standard output."""
     print(json.dumps(values), flush=True)
 
 
 def read(path: str) -> list[list[str]]:
-    """Tokenised sentences, one a line."""
+    """Read tokenized sentences, one per line."""
     return [row.split() for row in Path(path).read_text(encoding="utf-8").splitlines() if row.strip()]
 
 
-def limit(elmo: Elmo, sentences: list[list[str]]) -> float:
-    """Tokens a second if only matrix products took time."""
+def compute_limit(elmo: Elmo, sentences: list[list[str]]) -> float:
+    """Compute the tokens per second if only matrix products took time."""
     lstm, chars = elmo.config.lstm, elmo.config.chars
     assert chars is not None
     n_tokens = sum(map(len, sentences))
-    n_read = n_tokens + 2 * len(sentences)  # the boundaries too
-    of_tokens = n_read * 2 * lstm.n_layers * 9 * lstm.cell_width * lstm.state_width
+    n_read = n_tokens + 2 * len(sentences)  # with boundaries
+    token_work = n_read * 2 * lstm.n_layers * 9 * lstm.cell_width * lstm.state_width
     filters = sum(width * count for width, count in chars.filters) * chars.char_width
     above = 2 * chars.n_highway * chars.n_filters**2 + chars.n_filters * lstm.state_width
     words = {token for sentence in sentences for token in sentence}
-    of_words = sum(filters * (min(len(word.encode()), 48) + 3) + above for word in words)
-    return n_tokens * product_rate(lstm.state_width, 4 * lstm.cell_width) / (of_tokens + of_words)
+    word_work = sum(filters * (min(len(word.encode()), 48) + 3) + above for word in words)
+    return n_tokens * measure_product_rate(lstm.state_width, 4 * lstm.cell_width) / (token_work + word_work)
 
 
-def product_rate(width: int, n_gates: int) -> float:
-    """Multiplications a second of the recurrent product of 128 rows, packed where torch can."""
+def measure_product_rate(width: int, n_gates: int) -> float:
+    """Measure the multiplications per second of a recurrent product of 128 rows, packed if possible."""
     import torch
 
     left, weight = torch.randn(128, width), torch.randn(n_gates, width)
@@ -269,37 +271,39 @@ def product_rate(width: int, n_gates: int) -> float:
     return left.numel() * n_gates / statistics.median(times[10:])
 
 
-# --- text and models where none are given -------------------------------------------------------------------
+# --- random text and models -------------------------------------------------------------------
 
 
-def cut(source: Path | None, target: Path, n_tokens: int) -> int:
-    """About so many tokens of the text, in whole sentences."""
-    lines, found = [], 0
-    for row in made_up_text() if source is None else source.open(encoding="utf-8"):
+def write_text(source: Path | None, target: Path, n_tokens: int) -> int:
+    """Write about ``n_tokens`` tokens of the text in whole sentences; return their number."""
+    lines, n_written = [], 0
+    for row in random_text() if source is None else source.open(encoding="utf-8"):
         words = row.split()
         if words:
             lines.append(" ".join(words))
-            found += len(words)
-        if found >= n_tokens:
+            n_written += len(words)
+        if n_written >= n_tokens:
             break
     target.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return found
+    return n_written
 
 
-def made_up_text() -> list[str]:
-    """Sentences of twenty words on average; the k-th most frequent of 20,000 stands with chance 1/k."""
+def random_text() -> list[str]:
+    """Draw sentences of 20 words on average; the k-th of 20,000 words has a frequency of about 1/k."""
     import numpy as np
 
-    chance = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
     letters = np.array(list("etaoinshrdlucmfw"))
-    words = np.array(["".join(chance.choice(letters, size=1 + chance.poisson(5))) for _ in range(20_000)])
+    words = np.array(
+        ["".join(generator.choice(letters, size=1 + generator.poisson(5))) for _ in range(20_000)]
+    )
     odds = 1 / np.arange(1, len(words) + 1)
-    lengths = 1 + chance.poisson(19, size=2500)
-    return [" ".join(chance.choice(words, size=n, p=odds / odds.sum())) for n in lengths]
+    lengths = 1 + generator.poisson(19, size=2500)
+    return [" ".join(generator.choice(words, size=n, p=odds / odds.sum())) for n in lengths]
 
 
-def made_up_model(folder: Path, size: str) -> Path:
-    """A model of that size with random weights."""
+def random_model(folder: Path, size: str) -> Path:
+    """Save a model of the given size with random weights."""
     import torch
 
     from elmo.formats import native

@@ -46,7 +46,7 @@ def main() -> int:
         text = Path(name) / "text.txt"
         text.write_text("".join(f"Line {k % 9000}, isn't it? Yes {k}.\n" for k in range(N_LINES)))
         for processes in (1, 2):
-            problems += kill_builds(text, processes, chance=chance, kills=options.kills)
+            problems += kill_builds(text, processes, random=chance, kills=options.kills)
         text.write_text("".join(f"Line {k % 9}, isn't it? Yes {k}.\n" for k in range(99)))
         print(f"{'before each call':<26}{'kills':>6}{'midway':>8}{'seconds':>9}")
         for start in STARTS:

@@ -1,14 +1,13 @@
-"""Kill embedding jobs at random instants, resume them, and compare every byte with an undisturbed run.
+"""Kill embedding jobs at random times, resume them, and compare every byte with an uninterrupted run.
 
     python benchmarks/kill_embed.py --kills 50
     python benchmarks/kill_embed.py --kills 10 --workers 2 --suffixes .parquet
 
-For each output format: a job with a tiny model is started, killed (SIGKILL) after a random time, started
-again, and so on until it ends by itself; then the next job begins, until that many kills have struck. After
-every kill, each file under a final name must already be whole; at the end, files and bytes must be equal.
-One process imports everything once and forks the jobs, so that the time is spent in the jobs themselves.
-With ``--workers``, jobs are shared by so many processes, and after a kill gone on with by one or by many, as
-chance wills; the workers of a killed job must end by themselves and so free its lock.
+For each output format, a job with a tiny model is started, killed (SIGKILL) after a random time and started
+again until it finishes; then the next job starts, up to ``--kills`` kills. After every kill, each file with a
+final name must be complete; at the end, files and bytes must be equal. One process imports everything once
+and forks the jobs, so that the time is spent in the jobs. With ``--workers``, a job is started or resumed at
+random with one process or with several workers; the workers of a killed job must end and release its lock.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from tests.formats.tiny import tiny_model  # noqa: E402
 from elmo.embed.elmo import Elmo  # noqa: E402
 from elmo.errors import OutputError  # noqa: E402
 from elmo.jobs.manifest import OutputFiles  # noqa: E402
-from elmo.jobs.reader import read_embeddings  # noqa: E402
 from elmo.jobs.plan import EmbedJob  # noqa: E402
+from elmo.jobs.reader import read_embeddings  # noqa: E402
 from elmo.jobs.run import embed_corpus  # noqa: E402
 from elmo.jobs.writers import SUFFIXES, check_libraries  # noqa: E402
 from elmo.storage.atomic import hold_lock  # noqa: E402
@@ -49,17 +48,17 @@ LINES = [
 
 
 def main() -> int:
-    """Print a table of kills and outcomes; 1 when any byte differs."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=50, help="for each format")
+    """Print a table of kills and results; return 1 if any byte differs."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--kills", type=int, default=50, help="kills per format")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folder", help="where jobs write; a temporary folder, unless given")
+    parser.add_argument("--folder", help="folder of the output (default: a temporary folder)")
     parser.add_argument("--suffixes", nargs="+", default=[s for s in SUFFIXES if s != ".h5"])
-    parser.add_argument("--workers", type=int, default=1, help="processes that share a job")
+    parser.add_argument("--workers", type=int, default=1, help="worker processes of a job")
     options = parser.parse_args()
     torch.set_num_threads(1)
     elmo = Elmo(tiny_model(), tokenizer="whitespace")
-    chance = random.Random(options.seed)
+    rng = random.Random(options.seed)
     problems: list[str] = []
     print(f"{'format':<13}{'kills':>6}{'jobs':>6}{'resumed past a shard':>22}{'seconds':>9}")
     with tempfile.TemporaryDirectory(prefix="elmo-kill-", dir=options.folder) as name:
@@ -69,7 +68,13 @@ def main() -> int:
         for suffix in options.suffixes:
             check_libraries(suffix)
             problems += kill_format(
-                suffix, folder, text, elmo, chance=chance, kills=options.kills, workers=options.workers
+                suffix,
+                folder,
+                text,
+                elmo,
+                rng=rng,
+                kills=options.kills,
+                workers=options.workers,
             )
     for problem in problems:
         print(problem, file=sys.stderr)
@@ -78,75 +83,86 @@ def main() -> int:
 
 
 def kill_format(
-    suffix: str, folder: Path, text: Path, elmo: Elmo, *, chance: random.Random, kills: int, workers: int
+    suffix: str,
+    folder: Path,
+    text: Path,
+    elmo: Elmo,
+    *,
+    rng: random.Random,
+    kills: int,
+    workers: int,
 ) -> list[str]:
-    """What went wrong with one format."""
-    began = time.monotonic()
-    place = folder / "job"
+    """Kill and resume jobs of one format; return the problems."""
+    start = time.monotonic()
+    output = folder / "job"
 
     def job(workers: int = 1) -> EmbedJob:
-        out = place / f"vectors{suffix}"
+        out = output / f"vectors{suffix}"
         return EmbedJob((str(text),), out, layers="all", shard_tokens=15, batch_size=2, workers=workers)
 
-    elmo.encode([["a"]])  # products are tried out here, once: else most kills would strike while they are
-    durations = {1: work(job(), elmo) or 0.0}
-    expected = contents(place)
-    found = [encoding.tokens for encoding in read_embeddings(place / f"vectors{suffix}")]
+    elmo.encode([["a"]])  # chooses kernels once here; otherwise most kills would come during that
+    durations = {1: run_job(job(), elmo) or 0.0}
+    expected = contents(output)
+    tokens = [encoding.tokens for encoding in read_embeddings(output / f"vectors{suffix}")]
     problems = (
-        [] if found == [tuple(line.split()) for line in LINES * 4] else [f"{suffix}: lines lost or doubled"]
+        []
+        if tokens == [tuple(line.split()) for line in LINES * 4]
+        else [f"{suffix}: lines are missing or repeated"]
     )
     if workers > 1:
-        shutil.rmtree(place)
-        durations[workers] = work(job(workers), elmo) or 0.0
-        if contents(place) != expected:
-            problems.append(f"{suffix}: {workers} workers wrote other bytes than one process")
+        shutil.rmtree(output)
+        durations[workers] = run_job(job(workers), elmo) or 0.0
+        if contents(output) != expected:
+            problems.append(f"{suffix}: {workers} workers wrote different bytes than one process")
     n_kills = n_jobs = n_midway = 0
     while n_kills < kills:
-        shutil.rmtree(place)
+        shutil.rmtree(output)
         n_jobs += 1
-        patience = 1.0  # grows, so that a job ends however slow the machine has become meanwhile
+        patience = 1.0  # grows, so that a job finishes on a slow machine
         while True:
-            n = chance.choice((1, workers))
-            if work(job(n), elmo, kill_after=patience * chance.uniform(0, durations[n])) is not None:
+            n = rng.choice((1, workers))
+            if run_job(job(n), elmo, kill_after=patience * rng.uniform(0, durations[n])) is not None:
                 break
             patience *= 1.2
             n_kills += 1
-            now = contents(place) if place.exists() else {}
+            now = contents(output) if output.exists() else {}
             n_midway += any("00000" in name for name in now)
-            torn = [name for name, data in now.items() if is_final(name) and expected.get(name, data) != data]
-            problems += [f"{suffix}: {name} is torn after kill {n_kills}" for name in torn]
-        if contents(place) != expected:
-            problems.append(f"{suffix}: job {n_jobs} ended with other bytes: {sorted(contents(place))}")
-    shutil.rmtree(place)
-    print(f"{suffix:<13}{n_kills:>6}{n_jobs:>6}{n_midway:>22}{time.monotonic() - began:>9.1f}", flush=True)
+            incomplete = [
+                name for name, data in now.items() if is_final(name) and expected.get(name, data) != data
+            ]
+            problems += [f"{suffix}: {name} is incomplete after kill {n_kills}" for name in incomplete]
+        if contents(output) != expected:
+            problems.append(f"{suffix}: job {n_jobs} ended with different bytes: {sorted(contents(output))}")
+    shutil.rmtree(output)
+    print(f"{suffix:<13}{n_kills:>6}{n_jobs:>6}{n_midway:>22}{time.monotonic() - start:>9.1f}", flush=True)
     return problems
 
 
-def work(job: EmbedJob, elmo: Elmo, *, kill_after: float | None = None) -> float | None:
-    """Run the job in a process of its own; its seconds, or None when it was killed."""
-    began = time.monotonic()
+def run_job(job: EmbedJob, elmo: Elmo, *, kill_after: float | None = None) -> float | None:
+    """Run a job in a child process; return its seconds, or None if it was killed."""
+    start = time.monotonic()
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            run(job, elmo)
+            embed_corpus(job, elmo)
             status = 0
         finally:
             os._exit(status)
     if kill_after is not None:
         time.sleep(kill_after)
-        os.kill(child, signal.SIGKILL)  # not waited for yet, so the id is still the child's
+        os.kill(child, signal.SIGKILL)  # not waited for yet, so the id still belongs to the child
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         wait_for_workers(OutputFiles(Path(job.out or "")).lock)
         return None
     if os.WEXITSTATUS(status) != 0:
         raise SystemExit(f"{job.out}: the job failed")
-    return time.monotonic() - began
+    return time.monotonic() - start
 
 
 def wait_for_workers(lock: Path) -> None:
-    """Until the lock that they share with their killed parent is free."""
+    """Wait until the workers of a killed job have released its lock."""
     deadline = time.monotonic() + 60
     while lock.exists():
         try:
@@ -159,12 +175,12 @@ def wait_for_workers(lock: Path) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder, by its name."""
+    """Return the content of every file in a folder, by name."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def is_final(name: str) -> bool:
-    """Whether a file must be whole at all times; manifests grow, and hidden files are temporary."""
+    """Return whether a file must be complete at all times; manifests grow, and hidden files are temporary."""
     return not Path(name).name.startswith(".") and not name.endswith(".manifest.json")
 
 

@@ -37,7 +37,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from tests.train.arena import Arena, Call, Outcome, contents, is_stray, prepare, save_of, visible  # noqa: E402
 
 OPTIONS = shlex.split(
-    "--preset tiny --cells 12 --width 8 --format tokens --samples 20 --rows 8 --steps 10 --epochs 1.6"
+    "--preset tiny --cells 12 --width 8 --format tokens --samples 20 --batch-size 8 --window 10 --epochs 1.6"
     " --evaluate-every 3 --checkpoint-every 2 --learning-rate 0.6 --seed 2"
 )  # learns so fast that the best checkpoint is none of the last
 EFFECTS = {"kill": "signal=SIGKILL", "full disk": "error=ENOSPC"}

@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from embedding import made_up_model
+from embedding import random_model
 from precision import accuracy, read
 
 from elmo import Elmo, models, perplexity, similarity
@@ -64,7 +64,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="elmo-") as place:
         is_made_up = options.model is None and not models.names()
-        model = made_up_model(Path(place) / "small", "small") if is_made_up else options.model
+        model = random_model(Path(place) / "small", "small") if is_made_up else options.model
         elmo = Elmo.from_pretrained(model)
     systems = [System.of(elmo)]
     if options.untrained:

@@ -1,6 +1,6 @@
-"""Starts Python over and over; prints how long ``import elmo`` and ``elmo --help`` take against their limits.
+"""Measure the start-up time of ``import elmo`` and ``elmo --help`` against their limits.
 
-python benchmarks/startup.py [RUNS]
+usage: startup.py [RUNS]
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ CASES = (  # name, arguments of python, limit in seconds
 )
 
 
-def seconds(arguments: list[str]) -> float:
-    """How long one start of Python takes, from outside."""
+def measure(arguments: list[str]) -> float:
+    """Measure the time of one Python process in seconds."""
     begin = time.perf_counter()
     subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - begin
 
 
 def main() -> int:
-    """Print the table; 1 when a median is over its limit."""
+    """Print the table; return 1 if a median is over its limit."""
     n_runs = int(sys.argv[1]) if len(sys.argv) > 1 else 10
     is_slow = False
     print(f"{'':20}{'median':>9}{'fastest':>9}{'limit':>9}{'of limit':>10}")
     for name, arguments, limit in CASES:
-        seconds(arguments)  # the first start compiles and reads from disk
-        times = [seconds(arguments) for _ in range(n_runs)]
+        measure(arguments)  # warm-up: the first start compiles and reads from disk
+        times = [measure(arguments) for _ in range(n_runs)]
         median = statistics.median(times)
-        against = "" if limit is None else f"{limit:8.2f}s{median / limit:10.0%}"
+        comparison = "" if limit is None else f"{limit:8.2f}s{median / limit:10.0%}"
         is_slow |= limit is not None and median > limit
-        print(f"{name:20}{median:8.3f}s{min(times):8.3f}s{against}")
+        print(f"{name:20}{median:8.3f}s{min(times):8.3f}s{comparison}")
     return int(is_slow)
 
 

@@ -2,9 +2,9 @@
 
 usage: training.py [TEXT] [--peers] [--rounds N] [--windows N] [--threads N]
 
-TEXT is raw English, some megabytes of it; without it, words are made up, as often as Zipf's law says. ``--peers``
-adds bilm-tf's training graph, run by tests/conformance/peers/train.py with the TensorFlow in .venvs/peers,
-where ``make conformance`` installs it.
+TEXT is a few megabytes of raw English; by default, random words with Zipf-distributed frequencies.
+``--peers`` adds bilm-tf's training graph, run by tests/conformance/peers/train.py with the TensorFlow in
+.venvs/peers, where ``make conformance`` installs it.
 
 Batch 128, 20 steps, 50,000 words (or all that TEXT has), Adagrad, dropout 0.1; sizes mini (CNN 512, cell 512,
 projection 128) and small (CNN 2048, cell 1024, projection 128). Systems take turns, round by round, each in a
@@ -60,7 +60,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="elmo-") as place:
         folder = Path(place) / "corpus"
-        from elmo.train.build_corpus import build
+        from elmo.train import build_corpus
 
         corpus = build(options.text or made_up(Path(place) / "text.txt"), folder, tokenizer="en")
         print(f"{corpus.n_tokens:,} tokens, {len(corpus.types):,} types; {options.threads} threads")
@@ -125,15 +125,15 @@ def measure(folder: Path, size: str, setting: str, n_windows: int, n_threads: in
     import torch
 
     from elmo.train.corpus import Corpus
-    from elmo.train.loop import Report, Trainer, TrainOptions
-    from elmo.train.options import PRESETS
+    from elmo.train.loop import StepReport, Trainer
+    from elmo.train.options import PRESETS, TrainOptions
 
     torch.set_num_threads(n_threads)
     warm = 3
     # As often as in a long run: a log line for 50 windows, a checkpoint for 1,000. So few are measured here
     # that one of each would weigh too much; the checkpoint is timed by itself and counted by its share.
     train = TrainOptions(
-        n_windows=warm + n_windows,
+        n_steps=warm + n_windows,
         log_every=1,
         evaluate_every=10**8,
         checkpoint_every=10**8,
@@ -146,9 +146,9 @@ def measure(folder: Path, size: str, setting: str, n_windows: int, n_threads: in
         class DoneError(Exception):
             pass
 
-        def tick(report: Report) -> None:
+        def tick(report: StepReport) -> None:
             times.append(time.perf_counter())
-            if report.step == train.n_windows - 1:  # the last window is followed by an evaluation
+            if report.step == train.n_steps - 1:  # the last window is followed by an evaluation
                 raise DoneError
 
         with contextlib.suppress(DoneError):
@@ -166,7 +166,7 @@ def measure(folder: Path, size: str, setting: str, n_windows: int, n_threads: in
         begin = time.perf_counter()
         trainer.checkpoints.save(trainer._snapshot(), step=trainer.step)
         checkpoint = (time.perf_counter() - begin) / 1000  # of each window
-    tokens = train.n_rows * train.n_steps
+    tokens = train.batch_size * train.window
     overhead = (whole + checkpoint) / statistics.median(alone) - 1
     limit = tokens * product_rate() / multiplications(trainer, window)
     return {"rate": tokens / (whole + checkpoint), "overhead": overhead, "limit": limit}

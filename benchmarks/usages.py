@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from embedding import made_up_model
+from embedding import random_model
 from embedding_jobs import cut, run
 
 LENGTHS = (100_000, 1_000_000)
@@ -47,7 +47,7 @@ def main() -> None:
     print(f"{'queries':>9}{'seconds':>9}{'memory':>10}{'approximate':>13}{'recall':>7}")
     with tempfile.TemporaryDirectory(prefix="elmo-") as temporary:
         folder = Path(temporary)
-        model = options.model or made_up_model(folder / "small", "small")
+        model = options.model or random_model(folder / "small", "small")
         for length in lengths:
             text = folder / "text.txt"
             n_tokens = cut(options.text, text, length)

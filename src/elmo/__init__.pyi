@@ -23,8 +23,8 @@ from .model import LayerMixes as LayerMixes
 from .model import Layers as Layers
 from .plots.training import draw_curves as draw_curves
 from .predict import perplexity as perplexity
-from .train.run import resume_bilm as resume_bilm
-from .train.run import train_bilm as train_bilm
+from .train import resume_bilm as resume_bilm
+from .train import train_bilm as train_bilm
 
 __version__: str
 

@@ -1,4 +1,4 @@
-"""The command, run in this process or in its own, in a folder with a tiny model and a little text."""
+"""Run the command, in this process or in a new one, in a folder with a tiny model and some text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXT = "I sat by the bank of the river .\n\nThe bank lent me money . It was kind
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command left behind."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -33,7 +33,7 @@ Run = Callable[..., Outcome]
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model in elmo's own format; not to be changed."""
+    """Folder of a tiny model in elmo's own format; tests must not change it."""
     folder = tmp_path_factory.mktemp("tiny") / "model"
     native.write(tiny_model(softmax=True), folder)
     return folder
@@ -56,7 +56,7 @@ def here(tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def run(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run ``elmo`` with these arguments, in this process."""
+    """Run ``elmo`` with arguments in this process."""
 
     def run_here(*arguments: str | Path, stdin: str | None = None) -> Outcome:
         capsys.readouterr()
@@ -76,10 +76,10 @@ def run(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
 
 @pytest.fixture
 def start(here: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start the real command in a process of its own, which ends with the test."""
+    """Start the real command in a new process, which ends with the test."""
     started: list[subprocess.Popen[str]] = []
 
-    def start_it(*arguments: str, **options: object) -> subprocess.Popen[str]:
+    def start_process(*arguments: str, **options: object) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": here} | options
         started.append(
@@ -87,25 +87,25 @@ def start(here: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
                 [sys.executable, "-m", "elmo", *arguments],
                 text=True,
                 env=environment,
-                preexec_fn=_heed_ctrl_c,  # noqa: PLW1509  no other thread runs here
+                preexec_fn=_enable_ctrl_c,  # noqa: PLW1509 -- there are no other threads
                 **settings,
             )
         )
         return started[-1]
 
-    yield start_it
+    yield start_process
     for process in started:
         process.kill()
         process.communicate()
 
 
-def _heed_ctrl_c() -> None:
-    """A shell that starts the tests in the background has them, and all that they start, ignore it."""
+def _enable_ctrl_c() -> None:
+    """Reset SIGINT; a shell that runs the tests in the background makes all child processes ignore it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def assert_refused(outcome: Outcome, *parts: str, code: int = 1) -> None:
-    """One line on stderr that holds these parts, the exit code, nothing on stdout, no traceback."""
+def assert_fails(outcome: Outcome, *parts: str, code: int = 1) -> None:
+    """Check the exit code, one line on stderr that contains ``parts``, and an empty stdout."""
     assert outcome.code == code, outcome
     assert outcome.out == ""
     assert outcome.err.startswith("elmo: ")

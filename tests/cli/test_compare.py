@@ -1,4 +1,4 @@
-"""``elmo compare`` from the shell: tables, JSON and pictures."""
+"""``elmo compare``: tables, JSON and pictures."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def test_a_table_for_each_layer_and_the_average(run: Run) -> None:
         ]
 
 
-def test_json_is_what_the_library_gives(run: Run) -> None:
+def test_json_equals_the_result_of_the_library(run: Run) -> None:
     outcome = run("compare", "bank", *SENTENCES, *MODEL, "--json")
     assert json.loads(outcome.out) == compare(Elmo.from_pretrained("model"), "bank", SENTENCES).to_json()
 
 
-def test_one_layer_can_be_asked_for(run: Run) -> None:
+def test_one_layer_can_be_selected(run: Run) -> None:
     values = json.loads(run("compare", "bank", *SENTENCES, *MODEL, "--layers", "top", "--json").out)
     assert list(values["similarities"]) == ["2"]
 
 
-def test_chinese_is_cut_into_words(run: Run) -> None:
+def test_chinese_is_split_into_words(run: Run) -> None:
     pytest.importorskip("jieba")
     outcome = run(
         "compare", "苹果", "我喜欢吃苹果。", "她买了一斤苹果", *MODEL, "--tokenizer", "zh", "--json"
@@ -62,7 +62,7 @@ def test_control_characters_do_not_reach_the_terminal(run: Run) -> None:
     assert outcome.out.splitlines()[:2] == ["S1  the \\x1b[31m [bank] \\r\\n", "S2  a [bank] \\ud800"]
 
 
-def test_a_picture_comes_beside_the_table(run: Run, here: Path) -> None:
+def test_a_picture_is_drawn_in_addition_to_the_table(run: Run, here: Path) -> None:
     pytest.importorskip("matplotlib")
     plain = run("compare", "bank", *SENTENCES, *MODEL)
     drawn = run("compare", "bank", *SENTENCES, *MODEL, "--picture", "bank.png")

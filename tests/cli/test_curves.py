@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run, assert_refused
+from tests.cli.conftest import Run, assert_fails
 from tests.train.logs import lines, write_log
 
 
@@ -59,18 +59,18 @@ def test_what_cannot_be_drawn_is_one_line(
     write_log(here / "begun.training", [])
     write_log(here / "damaged.training", lines(1), tail=b"\x1b[31m\n")
     write_log(here / "good.training")
-    assert_refused(run("curves", *arguments), *parts)
+    assert_fails(run("curves", *arguments), *parts)
     assert not list(here.glob("*.png"))
 
 
 def test_a_missing_library_is_one_line(run: Run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     write_log(here / "first.training")
-    assert_refused(run("curves", "first"), "pip install 'pyelmo[plots]'")
+    assert_fails(run("curves", "first"), "pip install 'pyelmo[plots]'")
 
 
 def test_no_run_is_wrong_usage(run: Run) -> None:
-    assert_refused(run("curves"), "RUN", code=2)
+    assert_fails(run("curves"), "RUN", code=2)
 
 
 def test_a_real_run_is_drawn(run: Run, here: Path) -> None:

@@ -1,4 +1,4 @@
-"""``elmo demo``: words, tables and one picture, by any model."""
+"""``elmo demo``: tables and a picture of ambiguous words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cli.conftest import Run
 ENGLISH = [word for word in WORDS if word.model == "en"]
 
 
-def test_each_word_has_its_sentences_its_table_and_what_it_says(run: Run) -> None:
+def test_each_word_has_its_sentences_and_a_table(run: Run) -> None:
     outcome = run("demo", "--model", "model")
     assert (outcome.code, outcome.err) == (0, "")
     elmo = Elmo.from_pretrained("model")
@@ -26,12 +26,14 @@ def test_each_word_has_its_sentences_its_table_and_what_it_says(run: Run) -> Non
         for k, row in enumerate(matrix, start=first):
             assert f"  {k}  " + "".join(f"{value:8.2f}" for value in row) in outcome.out
         same, other = np.mean([matrix[0, 1], matrix[2, 3]]), matrix[:2, 2:].mean()
-        verdict = "\n" if same > other else ": this model does not tell the senses apart\n"
-        assert f"alike in the same sense {same:.2f}, in the other {other:.2f}{verdict}" in outcome.out
+        note = "\n" if same > other else ": this model does not separate the senses\n"
+        assert f"similarity within a sense {same:.2f}, between senses {other:.2f}{note}" in outcome.out
     assert "苹果" not in outcome.out
 
 
-def test_without_a_model_one_line_says_what_to_give(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_bundled_model_the_error_says_what_to_pass(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(models, "names", lambda: ())
     outcome = run("demo")
     assert (outcome.code, outcome.out) == (1, "")
@@ -48,17 +50,17 @@ def test_all_words_are_in_one_picture(run: Run, here: Path) -> None:
     assert (here / "words.svg").read_bytes() == (here / "again.svg").read_bytes()
 
 
-def test_a_picture_that_cannot_be_is_refused_before_anything_is_computed(run: Run) -> None:
+def test_a_wrong_picture_name_is_an_error_before_anything_is_computed(run: Run) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     outcome = run("demo", "--model", "model", "--picture", "words.txt")
     assert (outcome.code, outcome.out) == (1, "")
-    assert "words.txt: expected a name that ends in .png, .pdf, .svg" in outcome.err
+    assert "words.txt: expected a name that ends in .png or .pdf or .svg" in outcome.err
 
 
-def test_the_bundled_models_tell_the_senses_of_every_word_apart(run: Run) -> None:
+def test_the_bundled_models_separate_the_senses_of_every_word(run: Run) -> None:
     pytest.importorskip("jieba", reason="jieba is not installed")
     outcome = run("demo")
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out.count("alike in the same sense") == len(WORDS) == 3
-    assert "does not tell the senses apart" not in outcome.out
+    assert outcome.out.count("similarity within a sense") == len(WORDS) == 3
+    assert "does not separate the senses" not in outcome.out
     assert "[苹果]发布了新款手机。" in outcome.out

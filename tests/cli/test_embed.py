@@ -1,4 +1,4 @@
-"""``elmo embed`` from the shell: results, resumption, progress and what it says."""
+"""``elmo embed``: results, resuming, progress and messages."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from elmo import Elmo
-from elmo.cli import console as progress
-from elmo.cli.console import Console
+from elmo.cli import console
 from elmo.jobs.plan import Progress
-from tests.cli.conftest import TEXT, Run, assert_refused
+from tests.cli.conftest import TEXT, Run, assert_fails
 
 MODEL = ("--model", "model")
 
@@ -59,20 +58,20 @@ def test_options_reach_the_job(run: Run) -> None:
     assert top == second
 
 
-def test_the_model_may_come_from_the_environment(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_can_come_from_the_environment(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ELMO_MODEL", "model")
     assert run("embed", "corpus.txt").code == 0
-    assert_refused(run("embed", "corpus.txt", "--model", "nowhere"), "nowhere")
+    assert_fails(run("embed", "corpus.txt", "--model", "nowhere"), "nowhere")
 
 
-def test_a_file_is_written_once_and_said_to_be_there(run: Run, here: Path) -> None:
+def test_a_complete_file_is_not_written_again(run: Run, here: Path) -> None:
     first = run("embed", "corpus.txt", *MODEL, "--out", "v.npz")
     assert (first.code, first.out, first.err) == (0, "", "elmo: v.npz: written: 4 sentences, 23 tokens\n")
     raw = (here / "v.npz").read_bytes()
     again = run("embed", "corpus.txt", *MODEL, "--out", "v.npz")
-    assert again.err == "elmo: v.npz: was done already: 4 sentences, 23 tokens\n"
+    assert again.err == "elmo: v.npz: already complete: 4 sentences, 23 tokens\n"
     assert run("embed", "corpus.txt", *MODEL, "--out", "v.npz", "-q").err == ""
-    assert_refused(
+    assert_fails(
         run("embed", "corpus.txt", *MODEL, "--out", "v.npz", "--layers", "top"), "layers", "--restart"
     )
     assert (here / "v.npz").read_bytes() == raw
@@ -96,25 +95,23 @@ def test_a_dry_run_counts_and_writes_nothing(run: Run, here: Path) -> None:
     }
 
 
-def test_lines_that_are_not_utf8_are_told(run: Run, here: Path) -> None:
+def test_lines_that_are_not_utf8_are_reported(run: Run, here: Path) -> None:
     (here / "odd.txt").write_bytes(b"the \xff bank\nthe river\n")
-    assert_refused(run("embed", "odd.txt", *MODEL), "odd.txt:1", "0xff")
+    assert_fails(run("embed", "odd.txt", *MODEL), "odd.txt:1", "0xff")
     skipped = run("embed", "odd.txt", *MODEL, "--errors", "skip")
     assert len(skipped.out.splitlines()) == 1
-    assert skipped.err == "elmo: warning: lines left out that were not UTF-8 (--errors skip): 1\n"
+    assert skipped.err == "elmo: warning: skipped 1 lines that are not UTF-8\n"
     repaired = run("embed", "odd.txt", *MODEL, "--errors", "surrogateescape")
     assert lines_of(repaired.out)[0]["tokens"] == ["the", "\udcff", "bank"]
-    assert "lines repaired" in repaired.err
+    assert "repaired 1 lines" in repaired.err
 
 
-def test_progress_without_a_terminal_is_a_log_line_now_and_then(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(progress, "EVERY", 0.0)
+def test_progress_without_a_terminal_is_logged(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "LOG_SECONDS", 0.0)
     outcome = run("embed", "corpus.txt", *MODEL, "--out", "v.npz", "--batch-size", "2")
-    told = [line for line in outcome.err.splitlines() if "embedding:" in line]
-    assert told[0].startswith("elmo: embedding: 2 of 4 sentences, 9 tokens, ")
-    assert told[0].endswith(" tokens/s")
+    lines = [line for line in outcome.err.splitlines() if "embedding:" in line]
+    assert lines[0].startswith("elmo: embedding: 2 of 4 sentences, 9 tokens, ")
+    assert lines[0].endswith(" tokens/s")
     again = run(
         "embed",
         "corpus.txt",
@@ -137,7 +134,7 @@ def test_progress_without_a_terminal_is_a_log_line_now_and_then(
     assert run("embed", "corpus.txt", *MODEL, "--restart", "--out", "v.npz", "--quiet").err == ""
 
 
-def test_a_terminal_gets_the_shapes_of_the_first_sentences(
+def test_a_terminal_shows_the_shapes_of_the_first_sentences(
     run: Run, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -148,20 +145,16 @@ def test_a_terminal_gets_the_shapes_of_the_first_sentences(
         "10 × 8  The bank lent me money . It was kind .",
         " 4 × 8  河 岸 café 😀",
     ]
-    hint = "--out FILE, or a pipe, takes them all\n"
-    assert outcome.err == f"elmo: a terminal shows only the shapes of vectors; {hint}"
+    hint = "on a terminal; use --out FILE or a pipe for the vectors\n"
+    assert outcome.err == f"elmo: showing only the shapes {hint}"
     assert run("embed", "corpus.txt", *MODEL, "--quiet").err == ""
     (here / "long.txt").write_text("\n" * 10 + "the bank\n")
     outcome = run("embed", "long.txt", *MODEL, "--layers", "all")
     assert outcome.out == "3 × 0 × 8\n" * 10
-    assert (
-        outcome.err == f"elmo: a terminal shows only the shapes of vectors, of the first 10 sentences; {hint}"
-    )
+    assert outcome.err == f"elmo: showing only the shapes of the first 10 sentences {hint}"
 
 
-def test_a_terminal_changes_nothing_about_a_file(
-    run: Run, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_does_not_change_the_file(run: Run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("embed", "corpus.txt", *MODEL, "--out", "a.npz").code == 0
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     outcome = run("embed", "corpus.txt", *MODEL, "--out", "b.npz")
@@ -169,8 +162,8 @@ def test_a_terminal_changes_nothing_about_a_file(
     assert (here / "a.npz").read_bytes() == (here / "b.npz").read_bytes()
 
 
-@pytest.mark.skipif(os.name == "nt", reason="opens a terminal of its own")
-def test_progress_on_a_terminal_is_a_bar_that_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(os.name == "nt", reason="opens a pseudo-terminal")
+def test_progress_on_a_terminal_is_a_bar_that_is_erased(monkeypatch: pytest.MonkeyPatch) -> None:
     import pty
 
     ours, theirs = pty.openpty()
@@ -178,21 +171,21 @@ def test_progress_on_a_terminal_is_a_bar_that_leaves_nothing_behind(monkeypatch:
         patch.setattr(sys, "stderr", terminal)
         patch.setenv("COLUMNS", "100")
         patch.setenv("TERM", "xterm")
-        with progress.show_progress(Console(), n_sentences=40, is_stdout_free=True) as show:
+        with console.show_progress(console.Console(), n_sentences=40, is_stdout_free=True) as show:
             assert show
             show(Progress(stage="embedding", sentences=20, tokens=500, shards=0, kept=0))
     read = b""
-    with suppress(OSError):  # raised when all has been read, since the other end is closed
+    with suppress(OSError):  # raised at the end, because the other side is closed
         while chunk := os.read(ours, 1 << 16):
             read += chunk
     os.close(ours)
     seen = read.decode()
     assert "20 sentences" in seen
     assert "tokens/s" in seen
-    assert seen.rstrip().endswith("\x1b[2K")  # the line is wiped
+    assert seen.rstrip().endswith("\x1b[2K")  # the line is erased
 
 
-def test_logs_name_fields_for_machines(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_records_have_fields(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="elmo.cli"):
         run("embed", "corpus.txt", *MODEL, "--out", "v.jsonl")
     (record,) = [one for one in caplog.records if one.name == "elmo.cli"]

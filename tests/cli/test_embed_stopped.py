@@ -1,4 +1,4 @@
-"""``elmo embed`` in processes of its own, stopped by Ctrl-C and ``kill -9``: one line, and the same bytes."""
+"""``elmo embed`` as a process, stopped by Ctrl-C and ``kill -9``: a one-line message, and the same bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from elmo.jobs.sharded import ShardedRun
-from tests.cli.conftest import Outcome, Run, assert_refused
+from tests.cli.conftest import Outcome, Run, assert_fails
 from tests.jobs.jobs import contents
 from tests.jobs.processes import children, wait_until_gone
 
@@ -27,13 +27,13 @@ SHARED = (*COMMAND, "--workers", "2", "--out", "out/v.npz")
 
 @pytest.fixture
 def expected(run: Run, here: Path) -> dict[str, bytes]:
-    """What a job that nobody stops writes."""
+    """The output of an uninterrupted job."""
     assert run(*COMMAND, "--out", "whole/v.npz", stdin="".join(LINES)).code == 0
     return contents(here / "whole")
 
 
-def begun(start: Start, here: Path) -> subprocess.Popen[str]:
-    """A job in the midst of its work: two shards or more are recorded, and its input has not ended."""
+def start_job(start: Start, here: Path) -> subprocess.Popen[str]:
+    """Start a job and wait until two shards are recorded; its input is still open."""
     process = start(*SHARED, stdin=subprocess.PIPE, start_new_session=True)
     assert process.stdin
     process.stdin.write("".join(LINES[:50]))
@@ -47,8 +47,8 @@ def begun(start: Start, here: Path) -> subprocess.Popen[str]:
     return process
 
 
-def assert_goes_on(run: Run, here: Path, expected: dict[str, bytes]) -> None:
-    """The same command ends with the same bytes, and had not to begin anew."""
+def assert_resumes(run: Run, here: Path, expected: dict[str, bytes]) -> None:
+    """The same command resumes and ends with the same bytes."""
     whole = here / "out" / "v-00000.npz"
     before = whole.stat().st_mtime_ns
     again = run(*SHARED, stdin="".join(LINES))
@@ -57,53 +57,53 @@ def assert_goes_on(run: Run, here: Path, expected: dict[str, bytes]) -> None:
     assert whole.stat().st_mtime_ns == before
 
 
-def test_ctrl_c_ends_all_workers_and_the_same_command_goes_on(
+def test_ctrl_c_ends_all_workers_and_the_same_command_resumes(
     run: Run, start: Start, here: Path, expected: dict[str, bytes]
 ) -> None:
-    process = begun(start, here)
+    process = start_job(start, here)
     workers = children(process.pid)
     assert len(workers) == 2
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+    os.killpg(process.pid, signal.SIGINT)  # to all processes, as a terminal does
     out, err = process.communicate(timeout=120)
-    said = "interrupted; give the same command again to go on after its last whole part"
-    assert_refused(Outcome(process.returncode, out, err), said, code=130)
+    said = "interrupted; run the same command again to resume after the last complete shard"
+    assert_fails(Outcome(process.returncode, out, err), said, code=130)
     wait_until_gone(workers)
     assert not list(here.glob("out/.*"))
-    assert_goes_on(run, here, expected)
+    assert_resumes(run, here, expected)
 
 
-def test_workers_of_a_killed_parent_end_and_the_same_command_goes_on(
+def test_workers_of_a_killed_parent_end_and_the_same_command_resumes(
     run: Run, start: Start, here: Path, expected: dict[str, bytes]
 ) -> None:
-    process = begun(start, here)
+    process = start_job(start, here)
     workers = children(process.pid)
     assert len(workers) == 2
     process.kill()
     process.wait()
     wait_until_gone(workers)
-    assert_goes_on(run, here, expected)
+    assert_resumes(run, here, expected)
 
 
-def test_ctrl_c_is_heard_while_stdin_brings_nothing(start: Start, here: Path) -> None:
+def test_ctrl_c_works_while_stdin_is_empty(start: Start, here: Path) -> None:
     process = start("embed", "-", "--model", "model", "--out", "v.npz", "--quiet", stdin=subprocess.PIPE)
     deadline = time.monotonic() + 120
     while not (here / "v.npz.manifest.json").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-    time.sleep(0.2)  # it now waits for the first line
+    time.sleep(0.2)  # it waits for the first line now
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130
     assert process.stderr
-    said = "elmo: interrupted; nothing was kept yet: the same command begins anew\n"
+    said = "elmo: interrupted; nothing is saved yet: the same command starts from the beginning\n"
     assert process.stderr.read() == said
 
 
-def test_ctrl_c_of_a_restarted_job_says_that_it_goes_on_without_restart(
+def test_after_ctrl_c_of_a_restarted_job_the_message_says_to_drop_restart(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = (*COMMAND, "--out", "v.npz", "--restart")
     monkeypatch.setattr(ShardedRun, "_finish", _ctrl_c)
     stopped = run(*command, stdin="".join(LINES))
-    said = "elmo: interrupted; without --restart it goes on after its last whole part\n"
+    said = "elmo: interrupted; run it without --restart to resume after the last complete shard\n"
     assert (stopped.code, stopped.err) == (130, said)
 
 
@@ -111,15 +111,15 @@ def _ctrl_c(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_workers_without_a_file_are_refused(run: Run) -> None:
+def test_workers_without_an_output_file_are_errors(run: Run) -> None:
     refused = run("embed", "corpus.txt", "--model", "model", "--workers", "2")
-    assert_refused(refused, "2 workers need a file to write", "--out")
+    assert_fails(refused, "2 workers need an output file", "--out")
     refused = run("embed", "corpus.txt", "--model", "model", "--out", "v.npz", "--device", "cuda:0,cuda:1")
-    assert_refused(refused, "2 devices need as many workers, found 1", "--workers")
+    assert_fails(refused, "2 devices need at least as many workers, found 1", "--workers")
 
 
-def test_the_help_says_what_workers_and_batches_change(run: Run) -> None:
+def test_the_help_explains_workers_and_batches(run: Run) -> None:
     shown = " ".join(run("embed", "--help").out.split())
     assert "--workers N" in shown
-    assert "Processes that share a job with --out; changes the speed, not the vectors" in shown
+    assert "Number of processes. Changes the speed, not the vectors" in shown
     assert "as many as 16,384 tokens hold" in shown

@@ -1,4 +1,4 @@
-"""What all commands have in common: a text without a word, and outputs in folders that are not there yet."""
+"""Behavior that all commands share: text without words, and outputs in new folders."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run, assert_refused
+from tests.cli.conftest import Run, assert_fails
 from tests.cli.example_files import write_articles
 from tests.lexicon.test_word_pairs import DATA
 
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
-    """The tiny model in the place of the bundled one."""
+    """Use the tiny model instead of the bundled one."""
     monkeypatch.setenv("ELMO_MODEL", "model")
 
 
 @pytest.mark.parametrize("text", ["", " \n\n"])
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "message"),
     [
         ("index X --out new", "empty.txt: expected text, found no word in it"),
         ("senses bank X", "no word"),
         ("change corpus.txt X --words bank", "no word"),
-        ("perplexity model X", "no sentence with a word in it"),
-        ("score X", "no sentence with a word in it"),
+        ("perplexity model X", "no sentence with a word"),
+        ("score X", "no sentence with a word"),
         ("train X --out new --preset tiny", "empty.txt"),
         ("warm model X --out new", "needs text"),
         ("sharpen model X --out new", "empty.txt: expected text, found no word in it"),
@@ -38,23 +38,21 @@ def tiny(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
         ("task train tagging X --out new.safetensors", "empty.txt"),
     ],
 )
-def test_a_text_without_a_word_is_refused(run: Run, here: Path, command: str, told: str, text: str) -> None:
+def test_text_without_words_is_an_error(run: Run, here: Path, command: str, message: str, text: str) -> None:
     if command.startswith(("senses", "change", "probe")):
         pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     (here / "empty.txt").write_text(text)
     before = sorted(here.rglob("*"))
     outcome = run(*shlex.split(command.replace("X", "empty.txt")))
-    assert_refused(outcome)
-    assert told in outcome.err
+    assert_fails(outcome)
+    assert message in outcome.err
     assert sorted(here.rglob("*")) == before
 
 
 @pytest.mark.parametrize(("text", "n_lines"), [("", 0), (" \n\n", 2)])
-def test_embed_alone_writes_a_text_without_a_word_line_by_line(
-    run: Run, here: Path, text: str, n_lines: int
-) -> None:
+def test_only_embed_accepts_text_without_words(run: Run, here: Path, text: str, n_lines: int) -> None:
     (here / "empty.txt").write_text(text)
-    warning = "elmo: warning: the text has no word in it, so there are no vectors\n"
+    warning = "elmo: warning: the text has no words, so there are no vectors\n"
     outcome = run("embed", "empty.txt")
     assert (outcome.code, outcome.err) == (0, warning)
     assert [json.loads(line)["tokens"] for line in outcome.out.splitlines()] == [[]] * n_lines
@@ -84,7 +82,7 @@ def test_embed_alone_writes_a_text_without_a_word_line_by_line(
         "demo --picture X/words.png",
     ],
 )
-def test_folders_of_an_output_that_are_not_there_are_made(run: Run, here: Path, command: str) -> None:
+def test_missing_folders_of_an_output_are_created(run: Run, here: Path, command: str) -> None:
     if "--picture" in command and importlib.util.find_spec("matplotlib") is None:
         pytest.skip("matplotlib is not installed")
     if command.startswith(("senses", "change")):

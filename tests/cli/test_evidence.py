@@ -12,7 +12,7 @@ from subprocess import Popen
 
 import pytest
 
-from tests.cli.conftest import Run, assert_refused
+from tests.cli.conftest import Run, assert_fails
 from tests.evidence.example_plan import PLAN, write_plan
 
 
@@ -39,10 +39,10 @@ def test_what_the_command_line_says_counts_before_the_plan(
 ) -> None:
     write_plan(here, PLAN.replace('model = "model"', 'model = "nowhere"').replace("glove", "gone"))
     arguments = ("evidence", "plan.toml", "--out", "found", "--tables", "1", "--seeds", "1", "--tasks", "ner")
-    assert_refused(run(*arguments), "[defaults] vectors", "gone.txt: no such file")
+    assert_fails(run(*arguments), "[defaults] vectors", "gone.txt: no such file")
     write_plan(here, PLAN.replace('model = "model"', 'model = "nowhere"'))
     monkeypatch.setenv("ELMO_MODEL", "model")
-    assert_refused(run(*arguments, "--vectors", "glove.txt"), "nowhere")
+    assert_fails(run(*arguments, "--vectors", "glove.txt"), "nowhere")
     found = run(*arguments, "--model", "model")
     assert found.code == 0, found.err
 
@@ -55,19 +55,24 @@ def test_without_matplotlib_the_rest_is_written_and_one_line_says_so(
     found = run("evidence", "plan.toml", "--out", "found", "--tables", "1", "--seeds", "1", "--tasks", "mood")
     assert found.code == 0, found.err
     assert (here / "found" / "evidence.json").is_file()
-    assert "warning: left out: gains.png, mixes.png; pictures need pip install 'pyelmo[plots]'" in found.err
+    assert (
+        "warning: not drawn: gains.png, mixes.png; install matplotlib: pip install 'pyelmo[plots]'"
+        in found.err
+    )
 
 
 def test_mistakes_are_told_in_one_line(run: Run, here: Path) -> None:
     write_plan(here)
-    assert_refused(run("evidence", "plan.toml", "--out", "x", "--tables", "4"), "tables like 1,2,3", code=2)
-    assert_refused(run("evidence", "plan.toml", "--out", "x", "--tables", ""), "nothing to gather")
-    assert_refused(run("evidence", "plan.toml", "--out", "x", "--tasks", "pos"), "no task 'pos'", "ner, mood")
-    assert_refused(run("evidence", "nothing.toml", "--out", "x"), "nothing.toml")
-    (here / "plan.toml").write_text("[ner]\nkind = 'tagging'\ntrain = 'a'\n")
-    assert_refused(
-        run("evidence", "plan.toml", "--out", "x"), "a: no such file", "[ner] dev: expected the path"
+    assert_fails(
+        run("evidence", "plan.toml", "--out", "x", "--tables", "4"), "table numbers such as 1,2,3", code=2
     )
+    assert_fails(
+        run("evidence", "plan.toml", "--out", "x", "--tables", ""), "at least one table or the curve"
+    )
+    assert_fails(run("evidence", "plan.toml", "--out", "x", "--tasks", "pos"), "no task 'pos'", "ner, mood")
+    assert_fails(run("evidence", "nothing.toml", "--out", "x"), "nothing.toml")
+    (here / "plan.toml").write_text("[ner]\nkind = 'tagging'\ntrain = 'a'\n")
+    assert_fails(run("evidence", "plan.toml", "--out", "x"), "a: no such file", "[ner] dev: expected a path")
     assert not (here / "x").exists()
 
 
@@ -80,5 +85,5 @@ def test_ctrl_c_keeps_all_and_says_how_to_go_on(start: Callable[..., Popen[str]]
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
-    assert err == "elmo: interrupted; give the same command again to go on\n"
+    assert err == "elmo: interrupted; run the same command again to resume\n"
     assert list(runs.glob("*.training/step-*"))

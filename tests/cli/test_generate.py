@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from collections.abc import Callable
@@ -232,12 +233,13 @@ def test_a_dataclass_becomes_a_dict_of_the_options_that_are_set() -> None:
         ("elmo.library:test", {}, "elmo.library has no test"),
     ],
 )
-def test_mistakes_show_when_the_command_is_declared(source: str, settings: Any, part: str) -> None:
+def test_mistakes_in_a_declaration_are_errors(source: str, settings: Any, part: str) -> None:
     def command(**options: Any) -> None:
         """Do nothing."""
 
+    decorated = options_from(source, **settings)(command)
     with pytest.raises(TypeError, match=part):
-        options_from(source, **settings)(command)
+        inspect.signature(decorated)
 
 
 def test_a_parameter_of_the_command_replaces_that_of_the_library() -> None:

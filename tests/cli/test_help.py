@@ -1,4 +1,4 @@
-"""Every command's help: it groups, it explains, and each of its examples runs as it stands."""
+"""The help of every command: its panels, and its examples, which run without a change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.cli.conftest import Run
 from tests.cli.example_files import prepare
 
-GROUPS = {
+PANELS = {
     "Embed:": ("embed", "compare", "demo", "info", "convert", "warm", "sharpen"),
     "Train:": ("train", "perplexity", "curves"),
     "Words:": (
@@ -27,17 +27,17 @@ GROUPS = {
     ),
     "Tasks:": ("evidence", "task"),
 }
-COMMANDS = tuple(command for commands in GROUPS.values() for command in commands)
+COMMANDS = tuple(command for commands in PANELS.values() for command in commands)
 
 
 def examples(help_text: str) -> list[str]:
-    """The lines below "Examples:"."""
+    """Return the lines below "Examples:"."""
     _, _, tail = help_text.partition("Examples:\n")
     return [line.strip() for line in tail.splitlines() if line.strip()]
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
-def test_every_example_of_the_help_runs(
+def test_every_example_runs(
     run: Run, here: Path, command: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -45,13 +45,13 @@ def test_every_example_of_the_help_runs(
     assert (shown.code, shown.err) == (0, "")
     lines = examples(shown.out)
     assert len(lines) >= 2
-    if command != "demo":  # which shows what each bundled model knows
-        monkeypatch.setenv("ELMO_MODEL", "model")  # a tiny one in the place of the bundled
+    if command != "demo":  # which needs the bundled models
+        monkeypatch.setenv("ELMO_MODEL", "model")  # a tiny model instead of a bundled one
     prepare(command, here, run, monkeypatch)
     for line in lines:
         words = shlex.split(line)
         assert words[0] == "elmo", line
-        assert len(line) <= 78, line  # a longer one would be broken off in a terminal
+        assert len(line) <= 78, line  # a terminal would break a longer line
         if "zh" in words and importlib.util.find_spec("jieba") is None:
             continue
         is_drawn = "--picture" in words or command == "curves"
@@ -65,23 +65,30 @@ def test_every_example_of_the_help_runs(
         assert outcome.code == 0, (line, outcome.err)
         if "--out" in words and "--dry-run" not in words:
             assert (here / words[words.index("--out") + 1]).exists(), line
-        elif command in ("embed", "compare", "demo", "info", *GROUPS["Words:"][1:]):
+        elif command in ("embed", "compare", "demo", "info", *PANELS["Words:"][1:]):
             assert outcome.out, line
 
 
-def test_the_help_lists_every_command_in_its_group(run: Run) -> None:
+def test_the_help_lists_every_command_in_its_panel(run: Run) -> None:
     lines = run("--help").out.splitlines()
-    for group, commands in GROUPS.items():
-        below = lines[lines.index(group) + 1 :]
+    for panel, commands in PANELS.items():
+        below = lines[lines.index(panel) + 1 :]
         listed = [line.split()[0] for line in below if line.startswith("  ") and line[2] != " "]
         assert tuple(listed[: len(commands)]) == commands
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_is_the_same_by_both_names_and_fits_a_terminal(
+def test_both_names_of_help_give_the_same_text_that_fits_a_terminal(
     run: Run, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     shown = run(command, "-h")
     assert shown == run(command, "--help")
     assert max(map(len, shown.out.splitlines())) <= 80
+
+
+def test_the_help_of_a_command_lists_its_options_in_panels(run: Run) -> None:
+    lines = run("train", "--help").out.splitlines()
+    titles = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert titles[:2] == ["Arguments:", "Options:"]
+    assert len(titles) > 3

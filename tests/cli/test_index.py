@@ -1,4 +1,4 @@
-"""``elmo index`` and ``elmo neighbors``: a corpus, a word in a sentence, and what is near it."""
+"""``elmo index`` and ``elmo neighbors``: build an index and search it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run, assert_refused
+from tests.cli.conftest import Run, assert_fails
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def indexed(run: Run, here: Path) -> Path:
     return here / "usages"
 
 
-def test_neighbours_are_shown_in_their_sentences(run: Run, indexed: Path) -> None:
+def test_neighbors_are_shown_in_their_sentences(run: Run, indexed: Path) -> None:
     outcome = run("neighbors", indexed, "on the [[bank]] of it", "-n", "3", "--model", "model")
     lines = outcome.out.splitlines()
     assert (outcome.code, lines[0], len(lines)) == (0, "on the [bank] of it", 4)
@@ -27,7 +27,7 @@ def test_neighbours_are_shown_in_their_sentences(run: Run, indexed: Path) -> Non
     assert all("[" in line for line in lines)
 
 
-def test_table_json_and_file_say_the_same(run: Run, indexed: Path, here: Path) -> None:
+def test_table_json_and_file_agree(run: Run, indexed: Path, here: Path) -> None:
     arguments = ("neighbors", indexed, "the bank", "a [[river]]", "--word", "bank", "--model", "model")
     values = json.loads(run(*arguments, "--json").out)
     assert [value["word"] for value in values] == ["bank", "river"]
@@ -41,8 +41,8 @@ def test_table_json_and_file_say_the_same(run: Run, indexed: Path, here: Path) -
 
 def test_words_come_from_a_list_or_a_file(run: Run, here: Path) -> None:
     (here / "words.txt").write_text("bank\nriver\n\n")
-    for given, out in (("bank,river", "a"), ("words.txt", "b")):
-        assert run("index", "corpus.txt", "--model", "model", "--words", given, "--out", out).code == 0
+    for words, out in (("bank,river", "a"), ("words.txt", "b")):
+        assert run("index", "corpus.txt", "--model", "model", "--words", words, "--out", out).code == 0
         assert (here / out / "words.tsv").read_text().splitlines()[1:] == ["bank\t2\t2", "river\t1\t1"]
 
 
@@ -54,7 +54,7 @@ def test_a_picture_is_drawn(run: Run, indexed: Path, here: Path) -> None:
     assert (here / "n.svg").read_bytes() == (here / "again.svg").read_bytes()
 
 
-def test_a_text_without_such_words_is_said_to_have_none(run: Run) -> None:
+def test_an_index_without_usages_is_reported(run: Run) -> None:
     outcome = run("index", "corpus.txt", "--model", "model", "--words", "sea", "--out", "none")
     assert outcome.code == 0
     assert "found no usages in 23 tokens" in outcome.err
@@ -63,33 +63,33 @@ def test_a_text_without_such_words_is_said_to_have_none(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stopped_at", "said"),
+    ("stopped_at", "message"),
     [
-        ("_UsageShardMaker.vectors", "nothing was kept yet: the same command begins anew"),
-        ("_write_description", "give the same command again to go on after its last whole part"),
+        ("_UsageShardMaker.vectors", "nothing is saved yet: the same command starts from the beginning"),
+        ("_write_description", "run the same command again to resume after the last complete shard"),
     ],
 )
-def test_ctrl_c_says_whether_a_part_was_kept(
-    run: Run, monkeypatch: pytest.MonkeyPatch, stopped_at: str, said: str
+def test_ctrl_c_reports_whether_a_shard_is_saved(
+    run: Run, monkeypatch: pytest.MonkeyPatch, stopped_at: str, message: str
 ) -> None:
     def ctrl_c(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(f"elmo.lexicon.indexing.{stopped_at}", ctrl_c)
     stopped = run("index", "corpus.txt", "--model", "model", "--out", "usages", "--quiet")
-    assert (stopped.code, stopped.err) == (130, f"elmo: interrupted; {said}\n")
+    assert (stopped.code, stopped.err) == (130, f"elmo: interrupted; {message}\n")
 
 
-def test_what_cannot_be_is_one_line(run: Run, indexed: Path, here: Path) -> None:
+def test_errors_are_one_line(run: Run, indexed: Path, here: Path) -> None:
     model = ("--model", "model")
-    assert_refused(run("neighbors", "nowhere", "[[a]]", *model), "no such folder; build an index")
-    assert_refused(run("neighbors", "more", "[[a]]", *model), "expected an index")
-    assert_refused(run("neighbors", indexed, "the bank", *model), "no word is marked")
-    assert_refused(run("neighbors", indexed, "[[a]]", *model, "--out", "x.csv"), "ends in .tsv or .json")
-    assert_refused(run("index", "corpus.txt", *model, "--words", "w.txt", "--out", "x"), "no such file")
-    assert_refused(run("index", "corpus.txt", *model, "--words", ",", "--out", "x"), "found none")
-    assert_refused(run("index", "corpus.txt", *model, "--out", "corpus.txt"), "expected a folder")
-    assert_refused(
+    assert_fails(run("neighbors", "nowhere", "[[a]]", *model), "no such folder; build an index")
+    assert_fails(run("neighbors", "more", "[[a]]", *model), "expected an index")
+    assert_fails(run("neighbors", indexed, "the bank", *model), "no word is marked")
+    assert_fails(run("neighbors", indexed, "[[a]]", *model, "--out", "x.csv"), "ends in .tsv or .json")
+    assert_fails(run("index", "corpus.txt", *model, "--words", "w.txt", "--out", "x"), "no such file")
+    assert_fails(run("index", "corpus.txt", *model, "--words", ",", "--out", "x"), "found none")
+    assert_fails(run("index", "corpus.txt", *model, "--out", "corpus.txt"), "expected a folder")
+    assert_fails(
         run("index", "corpus.txt", *model, "--out", "usages", "--limit", "2"),
         "was started with other options",
     )

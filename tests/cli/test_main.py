@@ -1,4 +1,4 @@
-"""Exit codes, the one line of an error, global options, and hostile names."""
+"""Exit codes, errors in one line, global options, and hostile names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import elmo
 from elmo.cli import main
 from elmo.cli.app import move_global_options
 from elmo.text.display import one_line
-from tests.cli.conftest import Outcome, Run, assert_refused
+from tests.cli.conftest import Outcome, Run, assert_fails
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -27,9 +27,9 @@ def test_the_version_is_that_of_the_package(run: Run) -> None:
     assert run("--version") == Outcome(0, f"elmo {elmo.__version__}\n", "")
 
 
-def test_without_arguments_the_help_is_shown(run: Run) -> None:
-    bare, asked = run(), run("--help")
-    assert bare == asked
+def test_no_arguments_show_the_help(run: Run) -> None:
+    bare = run()
+    assert bare == run("--help")
     assert bare.code == 0
     assert "Usage: elmo" in bare.out
 
@@ -63,13 +63,13 @@ def test_without_arguments_the_help_is_shown(run: Run) -> None:
         (["info", "--verbose", "--quiet"], "--quiet"),
     ],
 )
-def test_wrong_usage_is_told_in_one_line_with_code_2(run: Run, arguments: list[str], part: str) -> None:
+def test_wrong_usage_gives_one_line_and_code_2(run: Run, arguments: list[str], part: str) -> None:
     outcome = run(*arguments)
-    assert_refused(outcome, part, "--help)", code=2)
+    assert_fails(outcome, part, "--help)", code=2)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ("embed x --batch-size many", "'--batch-size': expected a whole number, found 'many' (see"),
         ("embed x --batch-size 0", "'--batch-size': expected at least 1, found '0' (see"),
@@ -77,8 +77,8 @@ def test_wrong_usage_is_told_in_one_line_with_code_2(run: Run, arguments: list[s
         ("train x --out y --preset tinny", "'--preset': 'tinny' is not one of 'tiny', 'mini',"),
     ],
 )
-def test_a_wrong_value_is_told_in_plain_words(run: Run, arguments: str, said: str) -> None:
-    assert_refused(run(*arguments.split()), f"Invalid value for {said}", code=2)
+def test_a_wrong_value_gives_a_plain_message(run: Run, arguments: str, message: str) -> None:
+    assert_fails(run(*arguments.split()), f"Invalid value for {message}", code=2)
 
 
 @pytest.mark.parametrize(
@@ -118,13 +118,11 @@ def test_a_wrong_value_is_told_in_plain_words(run: Run, arguments: str, said: st
         ),
     ],
 )
-def test_what_cannot_be_done_is_told_in_one_line_with_code_1(
-    run: Run, here: Path, arguments: list[str], part: str
-) -> None:
+def test_an_error_gives_one_line_and_code_1(run: Run, here: Path, arguments: list[str], part: str) -> None:
     (here / "latin.txt").write_bytes("café\n".encode("latin-1"))
     (here / "empty.txt").write_bytes(b"\n\n")
     before = sorted(here.rglob("*"))
-    assert_refused(run(*arguments), part)
+    assert_fails(run(*arguments), part)
     assert sorted(here.rglob("*")) == before
 
 
@@ -132,28 +130,28 @@ def test_what_cannot_be_done_is_told_in_one_line_with_code_1(
     "name", ["new\nline", "\x1b[31mred", "bad\udcff", "tab\t", "\u2028", "-", "'quoted'", "[[x]]"]
 )
 def test_hostile_names_stay_on_one_line(run: Run, here: Path, name: str) -> None:
-    assert_refused(run("info", "--", name))
+    assert_fails(run("info", "--", name))
     path = here / f"{name}.txt"
     try:
         path.write_text("the bank\n", encoding="utf-8")
     except (OSError, UnicodeError):
-        pytest.skip("this file system has no such name")
+        pytest.skip("this file system does not allow the name")
     outcome = run("embed", "--model", "model", "--", str(path))
     assert (outcome.code, outcome.err) == (0, "")
     assert json.loads(outcome.out)["tokens"] == ["the", "bank"]
     path.write_bytes(b"\xff\n")
-    assert_refused(run("embed", "--model", "model", "--", str(path)))
+    assert_fails(run("embed", "--model", "model", "--", str(path)))
 
 
-def test_one_line_escapes_what_a_terminal_would_obey() -> None:
+def test_one_line_escapes_control_characters() -> None:
     assert one_line("a\nb\x1b[0m\ud800é\u202e") == "a\\nb\\x1b[0m\\ud800é\\u202e"
 
 
-def test_a_folder_that_may_not_be_read_gives_one_line(run: Run, here: Path) -> None:
+def test_an_unreadable_folder_gives_one_line(run: Run, here: Path) -> None:
     if os.geteuid() == 0:
-        pytest.skip("root may read everything")
+        pytest.skip("root can read everything")
     (here / "model" / "config.json").chmod(0)
-    assert_refused(run("info", "model"), "config.json")
+    assert_fails(run("info", "model"), "config.json")
 
 
 @pytest.mark.parametrize(
@@ -172,35 +170,35 @@ def test_a_folder_that_may_not_be_read_gives_one_line(run: Run, here: Path) -> N
         ),
     ],
 )
-def test_every_other_way_out_has_its_code_and_line(
+def test_every_other_error_has_its_code_and_message(
     run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, part: str
 ) -> None:
     def fail(_: object) -> None:
         raise error
 
-    monkeypatch.setattr("elmo.formats.pretrained.describe", fail)
-    assert_refused(run("info", "model"), part, code=code)
+    monkeypatch.setattr("elmo.formats.describe", fail)
+    assert_fails(run("info", "model"), part, code=code)
 
 
-def test_verbose_shows_the_traceback_of_the_unexpected_only(
+def test_verbose_shows_only_the_traceback_of_unexpected_errors(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert_refused(run("--verbose", "info", "nowhere"))
-    monkeypatch.setattr("elmo.formats.pretrained.describe", lambda _: 1 // 0)
+    assert_fails(run("--verbose", "info", "nowhere"))
+    monkeypatch.setattr("elmo.formats.describe", lambda _: 1 // 0)
     outcome = run("info", "model", "--verbose")
     assert outcome.code == 70
     assert "Traceback" in outcome.err
     assert outcome.err.splitlines()[-1].startswith("elmo: unexpected ZeroDivisionError")
 
 
-def test_in_json_every_line_is_an_object(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    refused = run("--log-format", "json", "info", "nowhere")
+def test_with_json_every_line_is_an_object(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = run("--log-format", "json", "info", "nowhere")
     misused = run("embd", "--log-format=json")
     done = run("embed", "corpus.txt", "--model", "model", "--out", "v.npz", "--log-format", "json")
-    monkeypatch.setattr("elmo.formats.pretrained.describe", lambda _: 1 // 0)
+    monkeypatch.setattr("elmo.formats.describe", lambda _: 1 // 0)
     unexpected = run("info", "model", "-v", "--log-format", "json")
     for outcome, code, kind in (
-        (refused, 1, "FormatError"),
+        (failed, 1, "FormatError"),
         (misused, 2, "UsageError"),
         (unexpected, 70, "ZeroDivisionError"),
     ):
@@ -214,7 +212,7 @@ def test_in_json_every_line_is_an_object(run: Run, monkeypatch: pytest.MonkeyPat
     assert (line["level"], line["sentences"], line["files"]) == ("info", 4, ["v.npz"])
 
 
-def test_global_options_may_stand_anywhere_before_a_double_dash() -> None:
+def test_global_options_work_anywhere_before_a_double_dash() -> None:
     assert move_global_options(["embed", "a", "-q", "--log-format", "json", "--", "-v"]) == [
         "-q", "--log-format", "json", "embed", "a", "--", "-v",
     ]  # fmt: skip
@@ -222,29 +220,29 @@ def test_global_options_may_stand_anywhere_before_a_double_dash() -> None:
     assert move_global_options([]) == []
 
 
-def test_logging_and_warnings_are_left_as_they_were(run: Run) -> None:
+def test_logging_and_warnings_are_restored(run: Run) -> None:
     loggers = [logging.getLogger(name) for name in (None, "elmo", "elmo.cli", "py.warnings")]
-    before = [(one.level, list(one.handlers)) for one in loggers]
+    before = [(logger.level, list(logger.handlers)) for logger in loggers]
     assert run("-v", "info", "model").code == 0
-    assert [(one.level, list(one.handlers)) for one in loggers] == before
+    assert [(logger.level, list(logger.handlers)) for logger in loggers] == before
 
 
-def test_a_warning_of_a_library_is_shown_unless_quiet(run: Run, here: Path) -> None:
+def test_library_warnings_are_shown_unless_quiet(run: Run, here: Path) -> None:
     (here / "model" / "SHA256SUMS").unlink()
     assert run("info", "model").err.startswith("elmo: warning: model: has no SHA256SUMS")
     assert run("info", "model", "--quiet").err == ""
 
 
-# --- the real command, in its own process ------------------------------------------------------------
+# The rest runs the real command in a new process.
 
 
-def test_the_real_command_answers(start: Start) -> None:
+def test_the_real_command_runs(start: Start) -> None:
     process = start("info", "nowhere")
     out, err = process.communicate(timeout=60)
-    assert_refused(Outcome(process.returncode, out, err), "nowhere")
+    assert_fails(Outcome(process.returncode, out, err), "nowhere")
 
 
-def test_a_closed_pipe_ends_it_quietly(start: Start, here: Path) -> None:
+def test_a_closed_pipe_ends_the_command_silently(start: Start, here: Path) -> None:
     (here / "long.txt").write_text("the bank of the river\n" * 3000)
     process = start("embed", "long.txt", "--model", "model", "--batch-size", "32")
     assert process.stdout
@@ -262,11 +260,11 @@ def test_a_full_disk_gives_one_line(start: Start, arguments: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
         process = start(*arguments, stdout=full)
         _, err = process.communicate(timeout=60)
-    assert_refused(Outcome(process.returncode, "", err), "stdout", "No space left on device")
+    assert_fails(Outcome(process.returncode, "", err), "stdout", "No space left on device")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
-def test_ctrl_c_says_how_to_go_on(start: Start, here: Path) -> None:
+def test_ctrl_c_says_how_to_resume(start: Start, here: Path) -> None:
     (here / "long.txt").write_text("the bank of the river\n" * 200_000)
     process = start("embed", "long.txt", "--model", "model", "--out", "v.npz", "--shard-tokens", "1000")
     deadline = time.monotonic() + 60
@@ -274,14 +272,14 @@ def test_ctrl_c_says_how_to_go_on(start: Start, here: Path) -> None:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert_refused(Outcome(process.returncode, out, err), "interrupted", "same command", code=130)
+    assert_fails(Outcome(process.returncode, out, err), "interrupted", "same command", code=130)
     assert not list(here.glob(".*.part"))
 
 
-def test_starting_imports_nothing_heavy() -> None:
+def test_the_start_imports_no_heavy_library() -> None:
     heavy = ["torch", "numpy", "h5py", "huggingface_hub", "matplotlib", "safetensors", "rich"]
     look = f"import sys; print([name for name in {heavy} if name in sys.modules])"
-    for start_up in (
+    for statement in (
         "import elmo",
         "import elmo.cli; assert elmo.cli.main(['--help']) == 0",
         "import elmo.cli; assert elmo.cli.main(['embed', '--help']) == 0",
@@ -289,7 +287,7 @@ def test_starting_imports_nothing_heavy() -> None:
     ):
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         done = subprocess.run(
-            [sys.executable, "-c", f"{start_up}; {look}"],
+            [sys.executable, "-c", f"{statement}; {look}"],
             capture_output=True,
             text=True,
             check=True,

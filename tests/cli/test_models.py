@@ -13,17 +13,17 @@ import torch
 from elmo import Elmo
 from elmo.engine.matmul import check_int8_support, check_packed_support
 from elmo.formats.pretrained import load
-from tests.cli.conftest import Run, assert_refused
+from tests.cli.conftest import Run, assert_fails
 from tests.formats.tiny import assert_same_model, tiny_model
 
 
 def row(out: str, name: str) -> str:
-    """What a table says beside a name."""
+    """Return the value next to a name in a table."""
     (line,) = [line for line in out.splitlines() if line.startswith(name)]
     return line[len(name) :].strip()
 
 
-def test_info_tells_what_the_model_is(run: Run) -> None:
+def test_info_describes_the_model(run: Run) -> None:
     outcome = run("info", "model")
     assert (outcome.code, outcome.err) == (0, "")
     assert row(outcome.out, "format") == "elmo"
@@ -35,26 +35,26 @@ def test_info_tells_what_the_model_is(run: Run) -> None:
 
 
 def test_info_as_json_agrees_with_the_table(run: Run) -> None:
-    table, found = run("info", "model").out, json.loads(run("info", "model", "--json").out)
-    assert found["format"] == row(table, "format")
-    assert f"{found['n_parameters']:,}" == row(table, "parameters")
-    assert found["fingerprint"] == row(table, "checksum").split()[0]
-    assert found["config"]["lstm"]["cell_width"] == 6
-    assert found["has_softmax"] is True
+    table, info = run("info", "model").out, json.loads(run("info", "model", "--json").out)
+    assert info["format"] == row(table, "format")
+    assert f"{info['n_parameters']:,}" == row(table, "parameters")
+    assert info["fingerprint"] == row(table, "checksum").split()[0]
+    assert info["config"]["lstm"]["cell_width"] == 6
+    assert info["has_softmax"] is True
 
 
-def test_info_tells_how_the_model_is_computed_here_and_why(run: Run) -> None:
+def test_info_describes_the_engine(run: Run) -> None:
     outcome = run("info", "model", "--engine")
     assert (outcome.code, outcome.err) == (0, "")
     kernels = Elmo.from_pretrained("model").kernels
     assert row(outcome.out, "products") == f"{kernels.name}, float32: {kernels.reason}"
     assert row(outcome.out, "loops").startswith(("compiled", "torch: "))
     assert row(outcome.out, "threads").startswith(str(torch.get_num_threads()))
-    found = json.loads(run("info", "model", "--engine", "--json").out)
-    assert list(found) == ["products", "loops", "threads", "words"]
+    info = json.loads(run("info", "model", "--engine", "--json").out)
+    assert list(info) == ["products", "loops", "threads", "words"]
 
 
-def test_int8_is_used_or_refused_in_a_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_int8_is_used_or_gives_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = check_packed_support() or check_int8_support()
     arguments = ("embed", "corpus.txt", "--model", "model", "--precision", "int8")
     if missing is None:
@@ -63,7 +63,7 @@ def test_int8_is_used_or_refused_in_a_line(run: Run, monkeypatch: pytest.MonkeyP
         assert rough != exact
         assert "int8" in row(run("info", "model", "--engine", "--precision", "int8").out, "products")
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
-    assert_refused(run(*arguments), "no int8 instructions", "use float32")
+    assert_fails(run(*arguments), "no int8 instructions", "use float32")
 
 
 def test_info_reads_the_environment_and_archives(
@@ -77,7 +77,7 @@ def test_info_reads_the_environment_and_archives(
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocab.txt"])
-def test_a_damaged_model_is_refused_by_every_command(run: Run, here: Path, name: str) -> None:
+def test_a_damaged_model_is_an_error_in_every_command(run: Run, here: Path, name: str) -> None:
     path = here / "model" / name
     path.write_bytes(path.read_bytes()[:-7] + b"garbage")
     for arguments in (
@@ -87,7 +87,7 @@ def test_a_damaged_model_is_refused_by_every_command(run: Run, here: Path, name:
         ["embed", "corpus.txt", "--model", "model"],
         ["compare", "a", "a", "a", "--model", "model"],
     ):
-        assert_refused(run(*arguments), name)
+        assert_fails(run(*arguments), name)
     assert not (here / "out").exists()
 
 
@@ -104,11 +104,11 @@ def test_convert_can_halve_the_weights(run: Run, here: Path, dtype: str) -> None
     assert run("convert", "model", "half", "--dtype", dtype).code == 0
     sizes = [(here / folder / "model.safetensors").stat().st_size for folder in ("model", "half")]
     assert sizes[1] < 0.7 * sizes[0]
-    assert_refused(run("convert", "model", "half"), "half", "already exists")
+    assert_fails(run("convert", "model", "half"), "half", "already exists")
 
 
 def test_warm_adds_a_state_that_embed_starts_from(run: Run, here: Path) -> None:
-    assert_refused(run("embed", "corpus.txt", "--model", "model", "--start", "warm"), "elmo warm")
+    assert_fails(run("embed", "corpus.txt", "--model", "model", "--start", "warm"), "elmo warm")
     outcome = run("warm", "model", "corpus.txt", "more")
     assert (outcome.code, outcome.out) == (0, "")
     assert outcome.err == "elmo: model: has a warm state now; use it with --start warm\n"
@@ -136,7 +136,7 @@ def test_warm_copies_a_model_of_another_format(run: Run, here: Path) -> None:
     assert row(run("info", "copy").out, "warm state") == "yes"
     assert run("warm", "old", "corpus.txt").code == 0
     assert row(run("info", "old-warm").out, "warm state") == "yes"
-    assert_refused(run("warm", "old", "corpus.txt"), "old-warm", "is there already")
+    assert_fails(run("warm", "old", "corpus.txt"), "old-warm", "already exists")
     assert {path: path.read_bytes() for path in (here / "old").iterdir()} == before
 
 

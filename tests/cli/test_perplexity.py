@@ -1,4 +1,4 @@
-"""``elmo perplexity`` from the shell: a table, JSON, and files of scores."""
+"""``elmo perplexity``: a table, JSON, and files of scores."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import pytest
 
 from elmo import perplexity
 from elmo.formats import native
-from tests.cli.conftest import TEXT, Run, assert_refused
+from tests.cli.conftest import TEXT, Run, assert_fails
 from tests.formats.tiny import tiny_model
 
 
-def test_a_table_with_every_start_and_unknown_words_both_ways(run: Run) -> None:
+def test_the_table_has_every_start_with_and_without_unknown_words(run: Run) -> None:
     assert run("warm", "model", "corpus.txt").code == 0
     outcome = run("perplexity", "model", "corpus.txt")
     assert (outcome.code, outcome.err) == (0, "")
     lines = outcome.out.splitlines()
     found = perplexity("model", Path("corpus.txt"))
-    assert lines[0] == "text      3 sentences, 23 tokens, 26 predictions each way"
+    assert lines[0] == "text      3 sentences, 23 tokens, 26 predictions per direction"
     assert lines[1] == "unknown   16 tokens (69.57%)"
     assert lines[2].startswith("          most frequent: . 3, I 1, It 1, ")
     assert lines[-2:] == [
         "",
-        "to quote: geometric, as <UNK>; carry for running text, as bilm-tf does, zero for single sentences",
+        "report: geometric, as <UNK>; carry for running text, as in bilm-tf, zero for single sentences",
     ]
     table = [line.split() for line in lines[4:-2]]
     names = ["forward", "backward", "arithmetic", "geometric", "nats/token", "bits/char"]
@@ -47,13 +47,13 @@ def test_a_table_with_every_start_and_unknown_words_both_ways(run: Run) -> None:
     assert list(found.by_start) == ["zero", "warm", "carry"]
 
 
-def test_json_is_what_the_library_gives(run: Run) -> None:
+def test_json_equals_the_result_of_the_library(run: Run) -> None:
     outcome = run("perplexity", "model", "corpus.txt", "more", "--start", "carry", "--json")
     found = perplexity("model", [Path("corpus.txt"), Path("more")], start="carry")
     assert json.loads(outcome.out) == {"model": "model", **json.loads(json.dumps(found.to_json()))}
 
 
-def test_text_comes_from_stdin_too_and_in_every_format(run: Run) -> None:
+def test_text_can_come_from_stdin_in_every_format(run: Run) -> None:
     def tokens(*arguments: str, stdin: str) -> int:
         outcome = run("perplexity", "model", "-", *arguments, "--json", stdin=stdin)
         return json.loads(outcome.out)["tokens"]
@@ -64,7 +64,7 @@ def test_text_comes_from_stdin_too_and_in_every_format(run: Run) -> None:
     assert tokens("--format", "conllu", stdin=conllu) == 3
 
 
-def test_lines_are_split_and_blank_ones_counted_on_request(run: Run) -> None:
+def test_lines_can_be_split_and_blank_lines_counted(run: Run) -> None:
     def sentences(*arguments: str) -> int:
         outcome = run("perplexity", "model", "corpus.txt", "--start", "zero", "--json", *arguments)
         return json.loads(outcome.out)["sentences"]
@@ -72,7 +72,7 @@ def test_lines_are_split_and_blank_ones_counted_on_request(run: Run) -> None:
     assert [sentences(), sentences("--split"), sentences("--blank-lines")] == [3, 4, 4]
 
 
-def test_chinese_is_cut_into_words(run: Run, here: Path) -> None:
+def test_chinese_is_split_into_words(run: Run, here: Path) -> None:
     pytest.importorskip("jieba")
     (here / "zh.txt").write_text("河岸上有一家银行。\n我坐在河岸。\n", encoding="utf-8")
     outcome = run("perplexity", "model", "zh.txt", "--tokenizer", "zh", "--by", "token", "--out", "zh.tsv")
@@ -80,7 +80,7 @@ def test_chinese_is_cut_into_words(run: Run, here: Path) -> None:
     assert "\t河岸\t" in (here / "zh.tsv").read_text(encoding="utf-8")
 
 
-def test_scores_go_to_a_file(run: Run, here: Path) -> None:
+def test_scores_are_written_to_a_file(run: Run, here: Path) -> None:
     outcome = run("perplexity", "model", "corpus.txt", "--start", "zero", "--out", "scores.tsv")
     assert (outcome.code, outcome.err) == (0, "elmo: scores.tsv: written\n")
     assert (here / "scores.tsv").read_text(encoding="utf-8").count("\n") == 4
@@ -88,16 +88,16 @@ def test_scores_go_to_a_file(run: Run, here: Path) -> None:
     assert (here / "tokens.tsv").read_text(encoding="utf-8").count("\n") == 1 + 23 + 2 * 3
 
 
-def test_one_direction_leaves_the_other_out(run: Run) -> None:
+def test_with_one_direction_the_other_column_is_empty(run: Run) -> None:
     outcome = run("perplexity", "model", "corpus.txt", "--start", "zero", "--directions", "backward")
     assert outcome.out.splitlines()[-1].split()[2] == "-"
 
 
-def test_repaired_and_skipped_lines_are_told(run: Run, here: Path) -> None:
+def test_repaired_and_skipped_lines_are_reported(run: Run, here: Path) -> None:
     (here / "latin.txt").write_bytes(b"caf\xe9\nthe bank\n")
     assert "latin.txt:1" in run("perplexity", "model", "latin.txt").err
     assert "repaired" in run("perplexity", "model", "latin.txt", "--errors", "replace").err
-    assert "left out" in run("perplexity", "model", "latin.txt", "--errors", "skip").err
+    assert "skipped" in run("perplexity", "model", "latin.txt", "--errors", "skip").err
 
 
 def test_control_characters_do_not_reach_the_terminal(run: Run, here: Path) -> None:
@@ -117,17 +117,17 @@ def test_control_characters_do_not_reach_the_terminal(run: Run, here: Path) -> N
         (["model", "corpus.txt", "--out", "scores.doc"], "scores.doc"),
         (["model", "corpus.txt", "--out", "more.tsv"], "folder"),
         (["model", "input.tsv", "--out", "input.tsv"], "one of the inputs"),
-        (["model", "corpus.txt", "--split", "--format", "tokens"], "splitting"),
+        (["model", "corpus.txt", "--split", "--format", "tokens"], "split needs"),
         (["model", "corpus.txt", "--tokenizer", "klingon"], "klingon"),
     ],
 )
-def test_what_cannot_be_measured_is_one_line(run: Run, here: Path, arguments: list[str], part: str) -> None:
+def test_errors_are_one_line(run: Run, here: Path, arguments: list[str], part: str) -> None:
     (here / "empty.txt").write_text("\n\n")
     (here / "input.tsv").write_text("the bank\n")
     (here / "more.tsv").mkdir()
     native.write(tiny_model(), here / "bare")
     before = sorted(here.rglob("*"))
-    assert_refused(run("perplexity", *arguments), part)
+    assert_fails(run("perplexity", *arguments), part)
     assert sorted(here.rglob("*")) == before
 
 
@@ -136,9 +136,9 @@ def test_what_cannot_be_measured_is_one_line(run: Run, here: Path, arguments: li
     [
         (["model"], "TEXT"),
         (["model", "corpus.txt", "--start", "hot"], "--start"),
-        (["model", "corpus.txt", "--rows", "0"], "--rows"),
+        (["model", "corpus.txt", "--batch-size", "0"], "--batch-size"),
         (["model", "corpus.txt", "--by", "token"], "--out"),
     ],
 )
-def test_wrong_usage_is_told(run: Run, arguments: list[str], part: str) -> None:
-    assert_refused(run("perplexity", *arguments), part, "--help)", code=2)
+def test_wrong_usage_is_an_error(run: Run, arguments: list[str], part: str) -> None:
+    assert_fails(run("perplexity", *arguments), part, "--help)", code=2)

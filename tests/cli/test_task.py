@@ -1,4 +1,4 @@
-"""``elmo task``: trained, measured and used on tiny data; mistakes are told in one line, nothing is lost."""
+"""elmo task: train, evaluate and predict with every kind of task on tiny data; errors are one line."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import json
 import logging
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from elmo.tasks import model as task_model
 from elmo.tasks.data.roles import read_roles
 from elmo.tasks.data.tagging import read_tagged
 from elmo.tasks.data.texts import read_texts
+from elmo.tasks.kinds.classification import ClassificationOptions
+from elmo.tasks.kinds.registry import read_examples
 from elmo.tasks.model import TaskModel
-from tests.cli.conftest import Run, assert_refused
-from tests.cli.task_files import FAST, TEXTS, train, write_files
+from elmo.tasks.output import write_predictions
+from tests.cli.conftest import Outcome, Run, assert_fails
+from tests.cli.task_files import FAST, SENTENCES, TEXTS, train, write_files
 from tests.cli.test_help import examples
 
 
@@ -42,7 +47,9 @@ def test_a_tagger_is_trained_measured_and_used(run: Run, data: Path) -> None:
     assert lines[-1] == "elmo: ner.safetensors: written"
     assert "best epoch" in outcome.out
     for place in ("input", "output"):
-        assert re.search(rf"layer weights at the {place}: 0: 0.3\d, 1: 0.3\d, 2: 0.3\d; gamma \d", outcome.out)
+        assert re.search(
+            rf"layer weights at the {place}: 0: 0.3\d, 1: 0.3\d, 2: 0.3\d; gamma \d", outcome.out
+        )
     assert sorted(path.name for path in data.glob("*ner*")) == ["ner.safetensors"]  # no checkpoints any more
 
     measured = run(
@@ -100,7 +107,7 @@ def test_roles_are_learned_measured_and_used(run: Run, data: Path) -> None:
     (data / "asked.tsv").write_text("Banks\tN\tbank\t-\nlend\tV\tlend\tlend.01\n")
     assert "[[lend]]" in run("task", "predict", "r.safetensors", "asked.tsv").out
     for given in (("corpus.txt",), ("--text", "Banks lend money .")):
-        assert_refused(
+        assert_fails(
             run("task", "predict", "r.safetensors", *given), "mark it, --text 'They [[lent]] money .'"
         )
 
@@ -160,14 +167,17 @@ def test_text_that_is_not_utf8_is_told_without_an_option_that_is_not_there(
 ) -> None:
     (data / "latin1.txt").write_bytes("Le café .\n".encode("latin-1"))
     refused = run("task", "predict", ner, "latin1.txt")
-    assert_refused(refused, "latin1.txt:1: byte 7 of the line (0xe9) is not UTF-8; convert the file to UTF-8")
+    assert_fails(refused, "latin1.txt:1: byte 7 of the line (0xe9) is not UTF-8; convert the file to UTF-8")
     assert "--errors" not in refused.err
 
 
 def test_without_dev_a_tenth_is_held_out_and_sentences_stay_together(run: Run, data: Path) -> None:
     outcome = train(run, "tagging", "train.conll", "--json")
     assert outcome.code == 0, outcome.err
-    assert "elmo: holding out 1 of 5 examples to select the best epoch (use --dev to give other examples)" in outcome.err
+    assert (
+        "elmo: holding out 1 of 5 examples to select the best epoch (use --dev to give other examples)"
+        in outcome.err
+    )
     values = json.loads(outcome.out)
     assert (values["train"], values["dev"], len(values["epochs"])) == (4, 1, 2)
     from elmo.tasks.run import hold_out
@@ -181,7 +191,7 @@ def test_without_dev_a_tenth_is_held_out_and_sentences_stay_together(run: Run, d
 
 def test_what_an_earlier_run_wrote_is_kept_unless_told(run: Run, ner: Path) -> None:
     before = ner.read_bytes()
-    assert_refused(train(run, "tagging", "train.conll"), "ner.safetensors: already exists; pass --overwrite")
+    assert_fails(train(run, "tagging", "train.conll"), "ner.safetensors: already exists; pass --overwrite")
     assert ner.read_bytes() == before
     assert train(run, "tagging", "train.conll", "--overwrite", "--seed", "4").code == 0
     assert ner.read_bytes() != before
@@ -226,7 +236,7 @@ def test_what_cannot_be_trained_is_told_in_one_line(run: Run, data: Path, argume
     (data / "uneven.conll").write_text("The O\nBank B-ORG x\n")
     (data / "other.conll").write_text("Ann S-PER\n\nBob B-PER\n\n")
     before = sorted(path.name for path in data.iterdir())
-    assert_refused(train(run, *arguments.split()), told)
+    assert_fails(train(run, *arguments.split()), told)
     assert sorted(path.name for path in data.iterdir()) == before
 
 
@@ -236,25 +246,27 @@ def test_what_cannot_be_measured_or_asked_is_told_in_one_line(run: Run, ner: Pat
     (here / "empty.conll").write_text("")
     (here / "some.bin").write_bytes(b"abc")
     evaluate, predict = ("task", "evaluate"), ("task", "predict")
-    assert_refused(run(*evaluate, "nothing.safetensors", "dev.conll"), "nothing.safetensors")
-    assert_refused(run(*evaluate, "some.bin", "dev.conll"), "some.bin: not a task model, or damaged")
-    assert_refused(run(*evaluate, ner, "nothing.conll"), "nothing.conll")
-    assert_refused(run(*evaluate, ner, "empty.conll", "--no-cache"), "found an empty file")
-    assert_refused(run(*evaluate, ner, "other.conll", "--no-cache"), "unknown label 'PER'; this model knows: LOC, O")
-    assert_refused(
+    assert_fails(run(*evaluate, "nothing.safetensors", "dev.conll"), "nothing.safetensors")
+    assert_fails(run(*evaluate, "some.bin", "dev.conll"), "some.bin: not a task model, or damaged")
+    assert_fails(run(*evaluate, ner, "nothing.conll"), "nothing.conll")
+    assert_fails(run(*evaluate, ner, "empty.conll", "--no-cache"), "found an empty file")
+    assert_fails(
+        run(*evaluate, ner, "other.conll", "--no-cache"), "unknown label 'PER'; this model knows: LOC, O"
+    )
+    assert_fails(
         run(*evaluate, ner, "dev.conll", "--out", "x.json"), "ends in .jsonl, .conll, .tsv for tagging"
     )
-    assert_refused(run(*evaluate, ner, "dev.conll", "--out", "new/x.json"), "new/x.json: expected a name")
-    assert_refused(run(*evaluate, ner, "dev.conll", "--out", "some.bin/x.tsv"), "some.bin is a file")
+    assert_fails(run(*evaluate, ner, "dev.conll", "--out", "new/x.json"), "new/x.json: expected a name")
+    assert_fails(run(*evaluate, ner, "dev.conll", "--out", "some.bin/x.tsv"), "some.bin is a file")
     assert not (here / "new").exists()
-    assert_refused(run(*evaluate, ner, "dev.conll", "--out", "dev.conll"), "dev.conll: is one of the inputs")
-    assert_refused(run(*predict, ner, "empty.conll"), "found an empty file")
-    assert_refused(run(*predict, ner, "--text", " "), "--text:1: expected words in the text")
-    assert_refused(
+    assert_fails(run(*evaluate, ner, "dev.conll", "--out", "dev.conll"), "dev.conll: is one of the inputs")
+    assert_fails(run(*predict, ner, "empty.conll"), "found an empty file")
+    assert_fails(run(*predict, ner, "--text", " "), "--text:1: expected words in the text")
+    assert_fails(
         run(*predict, ner, "--question", "who", "--passage", "I"), "a model of tagging needs --text or FILE"
     )
-    assert_refused(run(*predict, ner), "expected one of FILE, --text", code=2)
-    assert_refused(run(*predict, ner, "corpus.txt", "--text", "x"), "found FILE, --text", code=2)
+    assert_fails(run(*predict, ner), "expected one of FILE, --text", code=2)
+    assert_fails(run(*predict, ner, "corpus.txt", "--text", "x"), "found FILE, --text", code=2)
     (here / "mixed.conll").write_text("Ann B-PER\nLondon B-LOC\n\n")
     told = run(*evaluate, ner, "mixed.conll", "--no-cache")
     assert told.code == 0
@@ -262,7 +274,7 @@ def test_what_cannot_be_measured_or_asked_is_told_in_one_line(run: Run, ner: Pat
     assert train(run, "tagging", "train.conll", "--dev", "dev.conll", out="own.safetensors").code == 0
     (here / "model").rename(here / "moved")
     moved = run(*predict, "own.safetensors", "--text", "Bank")
-    assert_refused(moved, "model: expected a folder", "; use --model to give the biLM that")
+    assert_fails(moved, "model: no such folder", "; use --model to give the biLM that")
     assert run(*predict, "own.safetensors", "--text", "Bank", "--model", "moved").code == 0
 
 
@@ -274,10 +286,10 @@ def test_a_lost_bilm_is_told_whatever_it_was_called(run: Run, data: Path) -> Non
     assert found.code == 0
     bilm.rename(data / "moved")
     lost = run("task", "predict", own, "--text", "Bank")
-    assert_refused(lost, "own.safetensors.bilm: expected a folder", "; use --model to give the biLM that")
+    assert_fails(lost, "own.safetensors.bilm: no such folder", "; use --model to give the biLM that")
     own.write_bytes(own.read_bytes()[:-9])  # it is the file itself now
     damaged = run("task", "predict", own, "--text", "Bank")
-    assert_refused(damaged, "own.safetensors: not a task model, or damaged")
+    assert_fails(damaged, "own.safetensors: not a task model, or damaged")
     assert "--model" not in damaged.err
 
 
@@ -348,3 +360,215 @@ def test_every_example_of_the_help_runs(
         assert outcome.code == 0, (line, outcome.err)
         if "--out" in words:
             assert (ner.parent / words[words.index("--out") + 1]).exists(), line
+
+
+PAIRS = """sentence1\tsentence2\tlabel\tscore
+the river\ta bank\tno\t1
+fine\tfine .\tyes\t5
+a bank\tBank\tyes\t4
+"""
+PASSAGE = "The Bank lends. London lends."
+QUESTIONS = [
+    {"id": k, "question": f"{k} lends?", "answers": [{"text": text, "answer_start": at}]}
+    for k, text, at in (("Who", "The Bank", 0), ("What", "London", 16))
+]
+SQUAD = {"data": [{"paragraphs": [{"context": PASSAGE, "qas": QUESTIONS}]}]}
+DOCUMENT = tuple(
+    f"d\t0\t{k}\t{word}\t-\t-\t-\t-\t-\t-\t-\t{mark}\n"
+    for k, (word, mark) in enumerate([("Ann", "(0)"), ("lends", "-"), ("her", "(0)"), ("money", "-")])
+)
+COREFERENCE = "#begin document (d); part 000\n" + "".join(DOCUMENT) + "\n#end document\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "score", "written", "asked", "said"),
+    [
+        (
+            "entailment",
+            "accuracy",
+            "p.tsv",
+            ("--text", "a", "--text", "b c"),
+            r"(yes|no) +[\d.]+%  a \| b c\n",
+        ),
+        ("similarity", "pearson", "p.tsv", ("--text", "a", "--text", "b c"), r"[1-5]\.\d\d  a \| b c\n"),
+        (
+            "answers",
+            "exact match",
+            "p.json",
+            ("--question", "Who?", "--passage", PASSAGE),
+            r"Who \?\n(  +[\d.]+%  .+\n)+",
+        ),
+        (
+            "coreference",
+            "conll",
+            "p.conll",
+            ("--text", "Ann lends. She is kind."),
+            r"text 1: \d+ clusters\n(?s:.*)",
+        ),
+    ],
+)
+def test_every_other_kind_is_trained_measured_and_used(
+    run: Run, here: Path, kind: str, score: str, written: str, asked: tuple[str, ...], said: str
+) -> None:
+    files = {
+        "entailment": ("x.tsv", PAIRS),
+        "similarity": ("x.tsv", PAIRS),
+        "answers": ("x.json", json.dumps(SQUAD)),
+        "coreference": ("x.conll", COREFERENCE),
+    }
+    name, text = files[kind]
+    (here / name).write_text(text)
+    outcome = train(run, kind, name, "--dev", name, out="x.safetensors")
+    assert outcome.code == 0, outcome.err
+    measured = run("task", "evaluate", "x.safetensors", name, "--no-cache", "--out", written)
+    assert measured.code == 0, measured.err
+    assert re.search(rf"(?m)^{score} +-?\d+\.\d\d%$", measured.out)
+    assert (here / written).stat().st_size
+    if kind == "similarity":
+        assert re.search(r"(?m)^mean squared error +\d+\.\d{4}$", measured.out)
+    shown = run("task", "predict", "x.safetensors", *asked)
+    assert re.fullmatch(said, shown.out), shown
+
+
+def test_what_is_set_reaches_network_words_and_learning(run: Run, data: Path) -> None:
+    command = ("task", "train", "classification", "texts.tsv", "--out", "m.safetensors", "--model", "model")
+    more = (
+        "head.network=linear",
+        "head.use_max=true",
+        "words.elmo=output",
+        "words.characters=3",
+        "fit.epochs=1",
+    )
+    found = run(*command, "--no-cache", *(part for one in more for part in ("--set", one)))
+    assert found.code == 0, found.err
+    model = TaskModel.load(data / "m.safetensors")
+    assert model.task.options == ClassificationOptions(network="linear", use_max=True)
+    assert (model.store.features.elmo, model.store.features.characters) == ("output", 3)
+    assert len(model.epochs) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            "--set head.width=3",
+            "--set: [head] has no option 'width'; it has: hidden_width, n_layers, dropout, has_crf",
+        ),
+        ("--set head.n_layers=0", "option n_layers: expected an integer from 1 to 64, found 0"),
+        ("--set fit.decay=2", "decay: expected a number above 0, up to 1, found 2"),
+        ("--set words.dropout=x", "--set: [words] dropout: expected a number, found 'x'"),
+        ("--set epochs=3", "--set: expected TABLE.NAME=VALUE with one of the tables head, fit, words"),
+        ("--set fit.epochs=3", "--set: fit.epochs and --epochs set the same option; use one of them"),
+        (
+            "--set head.dropout=0 --dropout 0.1",
+            "--set: head.dropout and --dropout set the same option; use one of them",
+        ),
+        ("--set words.dropout=0 --elmo-dropout 0.1", "words.dropout and --elmo-dropout set the same option"),
+        ("--set words.layer_norm=true --elmo none", "layer_norm needs ELMo, but elmo is 'none'"),
+    ],
+)
+def test_what_cannot_be_set_is_one_line(run: Run, data: Path, arguments: str, told: str) -> None:
+    assert_fails(train(run, "tagging", "train.conll", *arguments.split()), told)
+    assert not list(data.glob("*.safetensors*"))
+
+
+LM_STEP = "step 2 of"
+
+
+def test_a_tuned_model_is_used_where_the_bilm_is_gone(run: Run, data: Path) -> None:
+    outcome = train(run, "tagging", "train.conll", "--dev", "dev.conll", "--tune-bilm")
+    assert outcome.code == 0, outcome.err
+    before = run("task", "predict", "ner.safetensors", "--text", "The Bank", "--json")
+    (data / "model").rename(data / "moved")
+    assert run("task", "predict", "ner.safetensors", "--text", "The Bank", "--json") == before
+    given = run("task", "predict", "ner.safetensors", "--text", "The Bank", "--json", "-m", "moved")
+    assert given.out == before.out
+    assert "ner.safetensors contains its own biLM; ignoring the given one" in given.err
+
+
+def test_a_run_that_adapts_is_stopped_and_goes_on_to_the_same_model(run: Run, data: Path) -> None:
+    more = ("--dev", "dev.conll", "--adapt", "4")
+    whole = train(run, "tagging", "train.conll", *more, out="whole.safetensors")
+    assert whole.code == 0, whole.err
+    lines = whole.err.splitlines()
+    assert lines[0] == ("elmo: adapting the biLM to the training text: 5 sentences, 23 tokens, 4 epochs")
+    assert any(line.startswith(f"elmo: {LM_STEP}") and "held-out perplexity" in line for line in lines)
+    with interrupted(LM_STEP):
+        stopped = train(run, "tagging", "train.conll", *more)
+    assert stopped.code == 130
+    other = train(run, "tagging", "train.conll", "--dev", "dev.conll", "--adapt", "2")
+    assert other.code == 1
+    assert "was started with other data or options" in other.err
+    again = train(run, "tagging", "train.conll", *more)
+    assert again.code == 0, again.err
+    assert not any("step 1 of" in line for line in again.err.splitlines())
+    assert (data / "whole.safetensors").read_bytes() == (data / "ner.safetensors").read_bytes()
+    assert sorted(path.name for path in data.glob("*ner*")) == ["ner.safetensors"]
+    shutil.rmtree(data / "model")
+    asked = run("task", "evaluate", "ner.safetensors", "dev.conll", "--no-cache", "--json")
+    assert json.loads(asked.out)["scores"]["f1"] == max(
+        epoch.scores["f1"] for epoch in TaskModel.load(data / "ner.safetensors").epochs
+    )
+
+
+def test_what_cannot_adapt_is_told_in_one_line(run: Run, data: Path) -> None:
+    from elmo.formats import native
+    from tests.formats.tiny import tiny_model
+
+    native.write(tiny_model(), data / "bare")
+    command = ("task", "train", "tagging", "train.conll", "--dev", "dev.conll", "--out", "x.safetensors")
+    assert_fails(
+        run(*command, "-m", "bare", "--adapt", "1"), "no softmax and no vocabulary", "elmo train TEXT --from"
+    )
+    assert_fails(run(*command, "-m", "model", "--adapt", "-1"), "expected a number above 0, found -1")
+    assert not list(data.glob("x.safetensors*"))
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".conll"])
+def test_a_corpus_is_asked_in_pieces_to_the_same_bytes(
+    run: Run, data: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    assert train(run, "tagging", "train.conll", "--dev", "dev.conll").code == 0
+    (data / "long.txt").write_text("".join(f"{one}\n" for one in SENTENCES * 5))
+    model = TaskModel.load(data / "ner.safetensors")
+    examples = read_examples("tagging", ["long.txt"], is_labelled=False).examples
+    write_predictions(data / f"whole{suffix}", "tagging", zip(examples, model.predict(examples), strict=True))
+    monkeypatch.setattr(task_model, "CHUNK_EXAMPLES", 2)
+    command = ("task", "predict", "ner.safetensors", "long.txt", "--out", f"p{suffix}")
+    found = run(*command, "--json")
+    assert found.code == 0, found.err
+    assert (data / f"p{suffix}").read_bytes() == (data / f"whole{suffix}").read_bytes()
+    assert len(found.out.splitlines()) == len(examples)
+    assert found.out == run(*command[:-2], "--json").out
+    # an error far below leaves what was there before
+    before = (data / f"p{suffix}").read_bytes()
+    with (data / "long.txt").open("ab") as file:
+        file.write(b"\xff\n")
+    assert_fails(run(*command), "long.txt:26", "UTF-8")
+    assert (data / f"p{suffix}").read_bytes() == before
+    assert not list(data.glob(".p*"))
+
+
+def assert_told(outcome: Outcome, line: str) -> None:
+    """The last line: transformers shows bars of its own above it."""
+    assert outcome.code == 1
+    assert re.fullmatch(line, outcome.err.splitlines()[-1]), outcome.err
+
+
+def test_an_encoder_beside_elmo_is_found_by_its_name_and_known_again(run: Run, data: Path) -> None:
+    from tests.tasks.features.test_transformers import make_bert
+
+    make_bert(data / "bert", seed=1)
+    outcome = train(run, "tagging", "train.conll", "--dev", "dev.conll", "--also", "bert")
+    assert outcome.code == 0, outcome.err
+    ask = ("task", "predict", "ner.safetensors", "--text", "The Bank", "--json")
+    found = run(*ask)
+    assert found.code == 0, found.err
+    (data / "bert").rename(data / "moved")
+    told = r"elmo: ner\.safetensors: cannot load the encoder that it was trained with; use --also .*bert.*"
+    assert_told(run(*ask), told)
+    assert run(*ask, "--also", "moved").out == found.out
+    twice = run(*ask, "--also", "moved", "--also", "moved")
+    assert_told(twice, r"elmo: ner\.safetensors: trained with 1 other encoders .*, found 2")
+    make_bert(data / "bert", seed=2)
+    assert_told(run(*ask), r"elmo: ner\.safetensors: trained with the encoder .* different or has changed.*")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run, assert_refused
+from tests.cli.conftest import Run, assert_fails
 
 QUICK = ("--preset", "tiny", "--epochs", "1", "--samples", "0")
 
@@ -46,7 +46,7 @@ def test_the_log_is_json_on_request(run: Run, text: Path) -> None:
         (["text.txt", "--out", "m", "--dropout", "2"], "dropout"),
         (["text.txt", "--out", "m", "--learning-rate", "-1"], "learning_rate"),
         (["text.txt", "--out", "m", "--epochs", "0"], "epochs"),
-        (["text.txt", "--out", "m", "--rows", "5000"], "rows"),
+        (["text.txt", "--out", "m", "--batch-size", "5000"], "rows"),
         (["text.txt", "--out", "m", "--tokenizer", "klingon"], "klingon"),
     ],
 )
@@ -54,5 +54,5 @@ def test_what_cannot_be_trained_is_one_line(
     run: Run, here: Path, text: Path, arguments: list[str], part: str
 ) -> None:
     (here / "empty.txt").write_text("")
-    assert_refused(run("train", *arguments, "--preset", "tiny"), part)
+    assert_fails(run("train", *arguments, "--preset", "tiny"), part)
     assert not (here / "m").exists()

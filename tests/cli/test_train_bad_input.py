@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run, assert_refused
+from tests.cli.conftest import Run, assert_fails
 
 SPECIAL = "<S>\n</S>\n<UNK>\n"
 
@@ -69,7 +69,7 @@ def test_what_is_no_text_is_one_line_and_leaves_nothing(
     run: Run, folder: Path, name: str, message: str
 ) -> None:
     before = set(folder.rglob("*"))
-    assert_refused(run("train", name, "--out", "m", "--preset", "tiny"), message)
+    assert_fails(run("train", name, "--out", "m", "--preset", "tiny"), message)
     assert_nothing_is_left(folder, before)
 
 
@@ -79,13 +79,13 @@ def test_a_policy_for_single_bytes_makes_no_text_of_a_binary_file(
 ) -> None:
     before = set(folder.rglob("*"))
     outcome = run("train", "random.bin", "--errors", policy, "--out", "m", "--preset", "tiny")
-    assert_refused(outcome, "random.bin: expected text")
+    assert_fails(outcome, "random.bin: expected text")
     assert_nothing_is_left(folder, before)
 
 
 def test_an_empty_stdin_is_one_line(run: Run, folder: Path) -> None:
     outcome = run("train", "-", "--out", "m", "--preset", "tiny", stdin="\n")
-    assert_refused(outcome, "<stdin>: expected text to train on, found no word in it")
+    assert_fails(outcome, "<stdin>: expected text to train on, found no word in it")
     assert not (folder / "m").exists()
     assert not (folder / "m.training").exists()
 
@@ -103,14 +103,14 @@ PLACES = {
 @pytest.mark.parametrize(("place", "message"), PLACES.items())
 def test_a_place_that_cannot_be_written_is_one_line(run: Run, folder: Path, place: str, message: str) -> None:
     before = set(folder.rglob("*"))
-    assert_refused(run("train", "text.txt", "--out", place, "--preset", "tiny"), place, message)
+    assert_fails(run("train", "text.txt", "--out", place, "--preset", "tiny"), place, message)
     assert_nothing_is_left(folder, before)
 
 
 def test_a_model_does_not_go_among_its_text(run: Run, folder: Path) -> None:
     before = set(folder.rglob("*"))
     outcome = run("train", "more", "--out", "more/m", "--preset", "tiny")
-    assert_refused(outcome, "expected a place outside of the input, found it within more")
+    assert_fails(outcome, "expected a place outside of the input, found it within more")
     assert_nothing_is_left(folder, before)
 
 
@@ -133,7 +133,7 @@ def test_what_is_no_vocabulary_is_one_line_and_leaves_nothing(
 ) -> None:
     before = set(folder.rglob("*"))
     outcome = run("train", "text.txt", "--out", "m", "--preset", "tiny", "--vocabulary", name)
-    assert_refused(outcome, message)
+    assert_fails(outcome, message)
     assert_nothing_is_left(folder, before)
 
 
@@ -170,9 +170,9 @@ OPTIONS = [  # none of these needs a corpus to be known for wrong, or the corpus
     ("--clip -1", "clip"),
     ("--clip nan", "clip"),
     ("--loss-scale 0", "loss_scale"),
-    ("--warm-up 1 --weight-decay nan", "weight_decay"),
-    ("--optimiser adamw --weight-decay nan", "weight_decay must be zero or a positive number"),
-    ("--rows 3 --turns 4", "3 rows cannot be read in 4 turns"),
+    ("--warmup 1 --weight-decay nan", "weight_decay"),
+    ("--optimizer adamw --weight-decay nan", "weight_decay must be zero or a positive number"),
+    ("--batch-size 3 --accumulate 4", "3 rows cannot be read in 4 turns"),
     ("--samples 5 --adaptive 9", "--samples and --adaptive are two kinds of softmax"),
     ("--from model --reads characters", "starts from a model has its shape"),
     ("--from model --vocabulary 10", "brings its vocabulary: ask for a new one, or give none"),
@@ -188,19 +188,19 @@ def test_options_that_contradict_each_other_are_one_line_and_leave_nothing(
 ) -> None:
     before = set(folder.rglob("*"))
     outcome = run("train", "text.txt", "--out", "m", *options.split())
-    assert_refused(outcome, message)
+    assert_fails(outcome, message)
     assert_nothing_is_left(folder, before)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        "--vocabulary 3", "--vocabulary 99999999", "--samples -1", "--rows 0", "--format xml", "--errors x",
-        "--optimiser fastest", "--preset huge", "--epochs x", "--resume",
+        "--vocabulary 3", "--vocabulary 99999999", "--samples -1", "--batch-size 0", "--format xml", "--errors x",
+        "--optimizer fastest", "--preset huge", "--epochs x", "--resume",
     ],
 )  # fmt: skip
 def test_values_that_no_option_takes_are_wrong_usage(run: Run, folder: Path, options: str) -> None:
     before = set(folder.rglob("*"))
     outcome = run("train", "text.txt", "--out", "m", *options.split())
-    assert_refused(outcome, options.split(maxsplit=1)[0], "elmo train --help", code=2)
+    assert_fails(outcome, options.split(maxsplit=1)[0], "elmo train --help", code=2)
     assert_nothing_is_left(folder, before)

@@ -15,7 +15,7 @@ from tests.cli.conftest import Run
 from tests.train.arena import contents, visible
 
 OPTIONS = shlex.split(
-    "--reads words --layers 1 --cells 12 --width 8 --format tokens --samples 20 --rows 4 --steps 10"
+    "--reads words --layers 1 --cells 12 --width 8 --format tokens --samples 20 --batch-size 4 --window 10"
     " --epochs 8 --evaluate-every 80 --checkpoint-every 20 --threads 1"
 )
 

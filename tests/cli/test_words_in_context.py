@@ -1,4 +1,4 @@
-"""``elmo substitutes``, ``senses``, ``change`` and ``similarity``: what they print and write, and refuse."""
+"""``elmo substitutes``, ``senses``, ``change`` and ``similarity``: output, files and errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run, assert_refused
+from tests.cli.conftest import Run, assert_fails
 from tests.lexicon.test_word_pairs import DATA, GOLD
 
 MODEL = ("--model", "model")
@@ -35,7 +35,7 @@ def table(path: Path) -> list[dict[str, str]]:
 # --- substitutes ------------------------------------------------------------------------------------
 
 
-def test_substitutes_say_the_same_as_table_json_and_file(run: Run, here: Path) -> None:
+def test_substitutes_agree_in_table_json_and_file(run: Run, here: Path) -> None:
     asked = ("substitutes", "by the [[bank]] there", "a river", "--word", "river", "-n", "3", *MODEL)
     values = json.loads(run(*asked, "--json").out)
     assert [(one["before"], one["word"], one["after"]) for one in values] == [
@@ -116,13 +116,13 @@ def test_senses_come_from_an_index_too_and_chinese_words_have_some(run: Run, per
         for given in (("zh",), ("old.zh.txt", "--tokenizer", "zh", *MODEL))
     ]
     assert [(one["word"], one["usages"]) for one in told] == [("河岸", 4)] * 2
-    assert_refused(run("senses", "船", "zh"), "'船' does not occur")
+    assert_fails(run("senses", "船", "zh"), "'船' does not occur")
 
 
-def test_a_word_that_the_tokenizer_cuts_is_told(run: Run, periods: Path) -> None:
-    hint = "the tokenizer en makes 河 | 岸 of it: name another with --tokenizer"
+def test_a_word_that_the_tokenizer_splits_is_reported(run: Run, periods: Path) -> None:
+    hint = "the tokenizer en splits it into 河 | 岸: choose another with --tokenizer"
     refused = run("-q", "senses", "河岸", "old.zh.txt", *MODEL)
-    assert_refused(refused, "'河岸' does not occur in the text; " + hint)
+    assert_fails(refused, "'河岸' does not occur in the text; " + hint)
     outcome = run("change", "old.zh.txt", "new.zh.txt", "--words", "河岸", *MODEL)
     assert outcome.code == 1
     assert (
@@ -192,7 +192,7 @@ def test_change_in_chinese(run: Run, periods: Path) -> None:
 # --- similarity -------------------------------------------------------------------------------------
 
 
-def test_similarity_says_the_same_as_lines_json_and_file(run: Run, here: Path) -> None:
+def test_similarity_agrees_in_lines_json_and_file(run: Run, here: Path) -> None:
     (here / "pairs.txt").write_text(DATA, encoding="utf-8")
     (here / "gold.txt").write_text(GOLD)
     asked = ("similarity", "pairs.txt", *MODEL)
@@ -236,12 +236,12 @@ def test_similarity_says_the_same_as_lines_json_and_file(run: Run, here: Path) -
         (("similarity", "old.txt"), ("old.txt:1: expected 5 columns",)),
     ],
 )
-def test_what_cannot_be_answered_is_one_line(
+def test_errors_are_one_line(
     run: Run, periods: Path, arguments: tuple[str, ...], parts: tuple[str, ...]
 ) -> None:
     before = sorted(periods.rglob("*"))
     outcome = run("-q", *arguments, *MODEL)
-    assert_refused(outcome, *parts)
+    assert_fails(outcome, *parts)
     assert sorted(periods.rglob("*")) == before
 
 
@@ -256,10 +256,10 @@ def test_what_cannot_be_answered_is_one_line(
         ("score", "old.txt"),
     ],
 )
-def test_a_model_that_is_not_there_is_one_line(run: Run, periods: Path, arguments: tuple[str, ...]) -> None:
+def test_a_missing_model_is_one_line(run: Run, periods: Path, arguments: tuple[str, ...]) -> None:
     (periods / "pairs.txt").write_text(DATA, encoding="utf-8")
     before = sorted(periods.rglob("*"))
-    assert_refused(run("-q", *arguments, "--model", "no/model/here"), "no/model/here")
+    assert_fails(run("-q", *arguments, "--model", "no/model/here"), "no/model/here")
     assert sorted(periods.rglob("*")) == before
 
 
@@ -279,4 +279,4 @@ def test_a_model_that_is_not_there_is_one_line(run: Run, periods: Path, argument
     ],
 )
 def test_wrong_usage_names_the_option(run: Run, periods: Path, arguments: tuple[str, ...], part: str) -> None:
-    assert_refused(run(*arguments), part, f"(see: elmo {arguments[0]} --help)", code=2)
+    assert_fails(run(*arguments), part, f"(see: elmo {arguments[0]} --help)", code=2)

@@ -36,8 +36,8 @@ def test_a_sentence_has_the_same_bits_alone_and_in_any_batch_and_order(model) ->
         shuffled = elmo.encode([sentences[k] for k in order], layers="all", batch_size=batch_size)
         for k, encoding in enumerate(together):
             assert encoding.vectors.tobytes() == alone[k].tobytes()
-        for place, k in enumerate(order):
-            assert shuffled[place].vectors.tobytes() == alone[k].tobytes()
+        for position, k in enumerate(order):
+            assert shuffled[position].vectors.tobytes() == alone[k].tobytes()
 
 
 few_words = st.lists(st.text("abé中", min_size=1, max_size=9), max_size=30)
@@ -51,15 +51,15 @@ few_words = st.lists(st.text("abé中", min_size=1, max_size=9), max_size=30)
     st.randoms(use_true_random=False),
 )
 def test_other_sentences_order_batch_size_and_cache_do_not_change_a_bit(
-    sentences, batch_size, is_fresh, chance
+    sentences, batch_size, is_fresh, generator
 ) -> None:
     alone = [ELMO.encode([sentence], layers="all")[0].vectors for sentence in sentences]
     order = list(range(len(sentences)))
-    chance.shuffle(order)
+    generator.shuffle(order)
     if is_fresh:
         ELMO._engine.reset()
-    found = ELMO.encode([sentences[k] for k in order], layers="all", batch_size=batch_size)
-    for k, encoding in zip(order, found, strict=True):
+    encodings = ELMO.encode([sentences[k] for k in order], layers="all", batch_size=batch_size)
+    for k, encoding in zip(order, encodings, strict=True):
         assert encoding.vectors.tobytes() == alone[k].tobytes()
 
 
@@ -67,25 +67,25 @@ def test_small_batches_have_the_same_bits_in_the_same_order(monkeypatch: pytest.
     sentences = random_sentences(30)
     expected = ELMO._engine.run(sentences)
     monkeypatch.setattr(engine_bilm, "BATCH_TOKENS", 50)
-    found = ELMO._engine.run(sentences)
-    assert all(torch.equal(one, other) for one, other in zip(found.layers, expected.layers, strict=True))
-    assert torch.equal(found.state.cell, expected.state.cell)
+    output = ELMO._engine.run(sentences)
+    assert all(torch.equal(x, y) for x, y in zip(output.layers, expected.layers, strict=True))
+    assert torch.equal(output.state.cell, expected.state.cell)
 
 
 def test_directions_in_parallel_and_in_turn_have_the_same_bits() -> None:
     sentences = random_sentences(50)
     n_threads = torch.get_num_threads()
-    found = []
+    runs = []
     try:
         for n in (1, 2, 1):
             torch.set_num_threads(n)
-            found.append(ELMO._engine.run(sentences).layers)
+            runs.append(ELMO._engine.run(sentences).layers)
             assert torch.get_num_threads() == n
     finally:
         torch.set_num_threads(n_threads)
-    for one, two, again in zip(*found, strict=True):
-        assert torch.equal(one, two)
-        assert torch.equal(one, again)
+    for in_turn, in_parallel, again in zip(*runs, strict=True):
+        assert torch.equal(in_turn, in_parallel)
+        assert torch.equal(in_turn, again)
 
 
 def change_by_optimizer(elmo: Elmo) -> None:
@@ -123,11 +123,11 @@ def test_changed_weights_are_detected(change) -> None:
     sentences = random_sentences(5)
     before = elmo.encode(sentences, layers="all")
     change(elmo)
-    found = elmo.encode(sentences, layers="all")
+    after = elmo.encode(sentences, layers="all")
     fresh = Engine(elmo.bilm, elmo.indexer).run(sentences).layers
-    assert any(not (one.vectors == two.vectors).all() for one, two in zip(before, found, strict=True))
-    for one, other in zip(found, fresh, strict=True):
-        assert one.vectors.tobytes() == other.numpy().tobytes()
+    assert any(not (old.vectors == new.vectors).all() for old, new in zip(before, after, strict=True))
+    for encoding, layers in zip(after, fresh, strict=True):
+        assert encoding.vectors.tobytes() == layers.numpy().tobytes()
 
 
 def test_unchanged_weights_are_not_packed_again() -> None:
@@ -144,8 +144,8 @@ def test_a_model_in_use_can_be_copied_and_pickled() -> None:
     elmo = Elmo(tiny_model())
     sentence = ["the", "river", "bank"]
     expected = elmo.encode([sentence])[0].vectors
-    for other in (copy.deepcopy(elmo), pickle.loads(pickle.dumps(elmo))):
-        assert other.encode([sentence])[0].vectors.tobytes() == expected.tobytes()
+    for copied in (copy.deepcopy(elmo), pickle.loads(pickle.dumps(elmo))):
+        assert copied.encode([sentence])[0].vectors.tobytes() == expected.tobytes()
 
 
 def test_kernels_have_a_name_and_a_reason() -> None:
@@ -161,16 +161,16 @@ def test_kernels_have_a_name_and_a_reason() -> None:
 def test_low_precision_is_close_and_has_the_same_bits_in_any_batch(dtype: str) -> None:
     low = Elmo(tiny_model(), dtype=dtype)
     sentences = random_sentences(60)
-    found = low.encode(sentences, layers="all")
+    together = low.encode(sentences, layers="all")
     alone = [low.encode([sentence], layers="all")[0] for sentence in sentences]
     shuffled = low.encode(sentences[::-1], layers="all", batch_size=7)[::-1]
-    for one, other, again in zip(found, alone, shuffled, strict=True):
-        assert one.vectors.tobytes() == other.vectors.tobytes() == again.vectors.tobytes()
-    pairs = list(zip(found, ELMO.encode(sentences, layers="all"), strict=True))
-    for one, exact in pairs:
-        assert one.vectors.dtype == exact.vectors.dtype
-        assert abs(one.vectors - exact.vectors).max(initial=0) < 0.05
-    assert any((one.vectors != exact.vectors).any() for one, exact in pairs)
+    for x, y, z in zip(together, alone, shuffled, strict=True):
+        assert x.vectors.tobytes() == y.vectors.tobytes() == z.vectors.tobytes()
+    pairs = list(zip(together, ELMO.encode(sentences, layers="all"), strict=True))
+    for rounded, exact in pairs:
+        assert rounded.vectors.dtype == exact.vectors.dtype
+        assert abs(rounded.vectors - exact.vectors).max(initial=0) < 0.05
+    assert any((rounded.vectors != exact.vectors).any() for rounded, exact in pairs)
 
 
 @needs_int8
@@ -190,9 +190,9 @@ def test_another_thread_uses_the_packed_weights() -> None:
     expected = elmo.encode([["a", "b"]])[0].vectors
     prepared = elmo._engine._prepared
     with ThreadPoolExecutor(1) as pool:  # in which torch may have another number of threads
-        found = pool.submit(elmo.encode, [["a", "b"]]).result()[0].vectors
+        result = pool.submit(elmo.encode, [["a", "b"]]).result()[0].vectors
     assert elmo._engine._prepared is prepared
-    assert found.tobytes() == expected.tobytes()
+    assert result.tobytes() == expected.tobytes()
 
 
 def test_a_refused_precision_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,11 +224,11 @@ def test_max_tokens_limits_the_size_of_a_batch(monkeypatch: pytest.MonkeyPatch) 
         lambda self, rows, **more: sizes.append(sum(len(row) + 2 for row in rows)) or run(self, rows, **more),
     )
     sentences = random_sentences(40)
-    found = elmo.encode(sentences, max_tokens=60)
+    encodings = elmo.encode(sentences, max_tokens=60)
     assert len(sizes) > 5
     assert max(sizes) <= 60
-    for one, other in zip(found, elmo.encode(sentences), strict=True):
-        assert one.vectors.tobytes() == other.vectors.tobytes()
+    for limited, unlimited in zip(encodings, elmo.encode(sentences), strict=True):
+        assert limited.vectors.tobytes() == unlimited.vectors.tobytes()
 
 
 def test_a_sentence_over_the_limit_is_refused_and_the_message_has_the_limit() -> None:
@@ -259,25 +259,27 @@ hostile = st.text(st.characters(categories=("L", "M", "N", "P", "S", "Z", "C", "
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.lists(hostile, max_size=6), max_size=5))
 def test_any_tokens_give_one_vector_each(sentences: list[list[str]]) -> None:
-    found = ELMO.encode(sentences)
-    assert [list(encoding.tokens) for encoding in found] == sentences
-    assert [encoding.vectors.shape for encoding in found] == [(len(sentence), 8) for sentence in sentences]
+    encodings = ELMO.encode(sentences)
+    assert [list(encoding.tokens) for encoding in encodings] == sentences
+    assert [encoding.vectors.shape for encoding in encodings] == [
+        (len(sentence), 8) for sentence in sentences
+    ]
 
 
 @settings(deadline=None, max_examples=60)
 @given(hostile)
 def test_any_text_gives_one_vector_per_token(text: str) -> None:
-    found = ELMO.encode(text)
-    assert found.vectors.shape == (len(found.tokens), 8)
-    assert found.offsets is not None
-    assert [text[begin:end] for begin, end in found.offsets] == list(found.tokens)
+    encoding = ELMO.encode(text)
+    assert encoding.vectors.shape == (len(encoding.tokens), 8)
+    assert encoding.offsets is not None
+    assert [text[begin:end] for begin, end in encoding.offsets] == list(encoding.tokens)
 
 
 @pytest.mark.parametrize("boundary", ["<S>", "</S>", "<bos>", "<eos>"])
 def test_a_literal_boundary_in_the_text_is_a_word(boundary: str) -> None:
-    found = ELMO.encode([[boundary]], layers=0)[0].vectors
+    vectors = ELMO.encode([[boundary]], layers=0)[0].vectors
     begin, end = ELMO._engine.boundary_vectors().numpy()
-    half = found[0, :4]
+    half = vectors[0, :4]
     assert not (half == begin).all()
     assert not (half == end).all()
 

@@ -102,10 +102,12 @@ def test_a_single_sentence_has_the_bits_it_has_in_a_batch_and_agrees_with_the_re
     frozen = FrozenLstm(lstm, KERNELS)
     together, last = run(frozen, sentences, start)
     for k in (0, 1, 2, 3, 4, 5, 0):  # the first few use packed products
-        alone, left = run(frozen, [sentences[k]], LstmState(start.hidden[k : k + 1], start.cell[k : k + 1]))
+        alone, alone_last = run(
+            frozen, [sentences[k]], LstmState(start.hidden[k : k + 1], start.cell[k : k + 1])
+        )
         assert torch.equal(alone[0], together[k])
-        assert torch.equal(left.hidden[0], last.hidden[k])
-        assert torch.equal(left.cell[0], last.cell[k])
+        assert torch.equal(alone_last.hidden[0], last.hidden[k])
+        assert torch.equal(alone_last.cell[0], last.cell[k])
         mask = torch.ones(1, len(sentences[k]), dtype=torch.bool)
         expected, _ = lstm(
             sentences[k][None], mask, LstmState(start.hidden[k : k + 1], start.cell[k : k + 1])
@@ -122,9 +124,9 @@ def test_a_whole_model_gives_the_same_bits_alone_and_in_any_batch_and_order() ->
     random.Random(1).shuffle(order)
     together = elmo.encode(SENTENCES, layers="all")
     shuffled = elmo.encode([SENTENCES[k] for k in order], layers="all", batch_size=5)
-    for place, k in enumerate(order):
+    for position, k in enumerate(order):
         alone = elmo.encode([SENTENCES[k]], layers="all")[0].vectors
-        assert alone.tobytes() == together[k].vectors.tobytes() == shuffled[place].vectors.tobytes()
+        assert alone.tobytes() == together[k].vectors.tobytes() == shuffled[position].vectors.tobytes()
     prepared = elmo._engine._prepared
     assert prepared is not None
     assert prepared.stacks is not None
@@ -224,7 +226,7 @@ def test_without_numba_torch_computes_everything(monkeypatch: pytest.MonkeyPatch
         for _ in range(engine_lstm.MIN_SINGLE_SENTENCES + 2)
     ]
     among = elmo.encode(SENTENCES, layers="all")[8].vectors
-    assert all((one == among).all() for one in alone)
+    assert all((vectors == among).all() for vectors in alone)
 
 
 @needs_numba
@@ -233,8 +235,8 @@ def test_an_environment_variable_disables_compiled_loops(monkeypatch: pytest.Mon
     monkeypatch.setenv("ELMO_COMPILED", "0")
     elmo = Elmo(tiny_model())
     assert gate_problems(elmo) == {"disabled by ELMO_COMPILED=0"}
-    for one, other in zip(elmo.encode(SENTENCES, layers="all"), compiled, strict=True):
-        np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=2e-6)
+    for torch_only, by_loops in zip(elmo.encode(SENTENCES, layers="all"), compiled, strict=True):
+        np.testing.assert_allclose(torch_only.vectors, by_loops.vectors, rtol=0, atol=2e-6)
 
 
 def test_other_products_and_many_threads_use_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,20 +49,20 @@ def values_and_gradients(read, lstm: ProjectedLstm, **window: int) -> dict[str, 
     loss = sum((x * torch.randn(x.shape).to(x)).sum() for x in (outputs, last.hidden, last.cell))
     assert isinstance(loss, Tensor)
     loss.backward()
-    found = {"outputs": outputs, "hidden": last.hidden, "cell": last.cell}
+    result = {"outputs": outputs, "hidden": last.hidden, "cell": last.cell}
     gradients = {"inputs": inputs, "start hidden": state.hidden, "start cell": state.cell}
     for name, x in (*gradients.items(), *lstm.named_parameters()):
         assert x.grad is not None, name
-        found[f"gradient of {name}"] = x.grad
-    return {name: x.detach().clone() for name, x in found.items()}
+        result[f"gradient of {name}"] = x.grad
+    return {name: x.detach().clone() for name, x in result.items()}
 
 
 @every_kind
 def test_a_window_has_the_values_and_gradients_of_the_reference_in_float64(kind: str) -> None:
     lstm = random_lstm(kind)
     expected = values_and_gradients(reference, lstm)
-    found = values_and_gradients(run_lstm_window, lstm)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    result = values_and_gradients(run_lstm_window, lstm)
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-10)
 
 
 @every_kind
@@ -100,9 +100,9 @@ def test_a_window_is_close_to_the_reference_in_float32() -> None:
         input_width=32, state_width=32, cell_width=128, cell_clip=3.0, state_clip=3.0, forget_bias=1.0
     )
     expected = values_and_gradients(reference, lstm, batch=16, time=20)
-    found = values_and_gradients(run_lstm_window, lstm, batch=16, time=20)
+    result = values_and_gradients(run_lstm_window, lstm, batch=16, time=20)
     for name, x in expected.items():
-        torch.testing.assert_close(found[name], x, rtol=0, atol=1e-5 * max(1.0, float(x.abs().max())))
+        torch.testing.assert_close(result[name], x, rtol=0, atol=1e-5 * max(1.0, float(x.abs().max())))
 
 
 @every_kind
@@ -162,11 +162,11 @@ def test_bfloat16_products_are_close_and_gradients_are_float32() -> None:
         return run_lstm_window(*args, has_bf16_products=True)
 
     expected = values_and_gradients(reference, lstm, batch=16)
-    found = values_and_gradients(read, lstm, batch=16)
+    result = values_and_gradients(read, lstm, batch=16)
     for name, x in expected.items():
-        assert found[name].dtype == torch.float32
-        assert not torch.equal(found[name], x)
-        assert (found[name] - x).norm() < 0.02 * x.norm(), name
+        assert result[name].dtype == torch.float32
+        assert not torch.equal(result[name], x)
+        assert (result[name] - x).norm() < 0.02 * x.norm(), name
 
 
 def test_two_parts_of_a_window_with_the_state_passed_on_equal_the_window() -> None:

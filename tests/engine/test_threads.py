@@ -16,9 +16,9 @@ def test_results_are_in_the_order_of_the_tasks_which_run_in_separate_threads() -
         return name, threading.get_ident()
 
     with ThreadPool() as pool:
-        (first, one), (second, other) = pool.run(lambda: task("a"), lambda: task("b"))
+        (first, first_thread), (second, second_thread) = pool.run(lambda: task("a"), lambda: task("b"))
     assert (first, second) == ("a", "b")
-    assert len({one, other, threading.get_ident()}) == 3
+    assert len({first_thread, second_thread, threading.get_ident()}) == 3
 
 
 def test_workers_divide_the_threads_and_the_caller_keeps_its_number() -> None:
@@ -43,8 +43,8 @@ def test_gradients_in_parallel_equal_gradients_in_turn() -> None:
     expected = [gradient(x) for x in inputs]
     with ThreadPool() as pool:
         for _ in range(20):
-            found = pool.run(lambda: gradient(inputs[0]), lambda: gradient(inputs[1]))
-            assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+            results = pool.run(lambda: gradient(inputs[0]), lambda: gradient(inputs[1]))
+            assert all(torch.equal(x, y) for x, y in zip(results, expected, strict=True))
 
 
 def test_the_first_error_is_raised_after_all_tasks_have_ended() -> None:

@@ -41,8 +41,8 @@ def gradients(module: nn.Module, output: Tensor) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(4)
     loss = (output * torch.randn(output.shape, generator=generator).to(output)).sum()
     names, weights = zip(*module.named_parameters(), strict=True)
-    found = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
-    return {name: gradient.to_dense() for name, gradient in zip(names, found, strict=True)}
+    results = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
+    return {name: gradient.to_dense() for name, gradient in zip(names, results, strict=True)}
 
 
 # --- bilm ---------------------------------------------------------------------------------------------------

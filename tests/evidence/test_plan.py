@@ -99,7 +99,7 @@ fit = 3
         "[two] has no option 'device'; it has: kind, train, dev",
         "[two] dev: expected a path, found nothing",
         "[two] max_train: expected an integer from 1, found True",
-        "[two.reader] the reader of tagging has no option 'label'; it has: file_format, separator, tags, words",
+        "[two.reader] the reader of tagging has no option 'label'; it has: file_format, separator, tags",
         "[two.reader] tokenizer: expected one of",
         "[two.head] has no option 'heads'; it has: hidden_width",
         "[two.head] hidden_width: expected an integer, found 'wide'",

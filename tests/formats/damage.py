@@ -38,7 +38,7 @@ class Outcome:
 def flips_and_cuts(
     model: Path, *, n: int, seed: int, into: Path, names: Sequence[str] | None = None
 ) -> list[Path]:
-    """Write ``n`` copies of a model (a folder or one file), each with one file truncated, flipped or overwritten.
+    """Write ``n`` copies of a model (a folder or one file), each with one truncated or changed file.
 
     Most damage is in small files and in the first and last kilobyte of large ones, where the headers are.
     """

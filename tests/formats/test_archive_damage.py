@@ -30,12 +30,12 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cases")
 
 
 @pytest.fixture(scope="module")
-def outcomes(sound: Path, room: Path) -> dict[str, list[Outcome]]:
+def outcomes(sound: Path, scratch: Path) -> dict[str, list[Outcome]]:
     """Load every copy of every kind in one process, because starting one is slow."""
     damaged, hostile = [], []
     kinds = [
@@ -48,10 +48,10 @@ def outcomes(sound: Path, room: Path) -> dict[str, list[Outcome]]:
     for i, (kind, suffix) in enumerate(kinds):
         path = sound / f"model{suffix}"
         path.write_bytes(packed(sound / kind, suffix))
-        damaged += flips_and_cuts(path, n=80, seed=i, into=room / "damaged" / str(i))
+        damaged += flips_and_cuts(path, n=80, seed=i, into=scratch / "damaged" / str(i))
     members = {path.name: path.read_bytes() for path in (sound / "native").iterdir()}
     for name, make in HOSTILE.items():
-        hostile.append(room / "hostile" / name / ("x.zip" if name.startswith("zip") else "x.tar"))
+        hostile.append(scratch / "hostile" / name / ("x.zip" if name.startswith("zip") else "x.tar"))
         hostile[-1].parent.mkdir(parents=True)
         hostile[-1].write_bytes(make(members))
     found = load_all([*damaged, *hostile])
@@ -64,17 +64,17 @@ def test_damaged_zips_and_tars_are_refused_or_sound(sound: Path, outcomes: dict[
     loaded = [outcome.case for outcome in outcomes["damaged"] if outcome.result == "loaded"]
     assert 0 < len(loaded) < 100  # most bytes are covered by a checksum; a time stamp is not
     names = {fingerprint(load(sound / kind)) for kind in ("native", "hdf5")}
-    assert {fingerprint(load(case)) for case in loaded} <= names  # and every number is
+    assert {fingerprint(load(case)) for case in loaded} <= names  # but every number is
 
 
-def test_hostile_archives_are_refused(room: Path, outcomes: dict[str, list[Outcome]]) -> None:
+def test_hostile_archives_are_refused(scratch: Path, outcomes: dict[str, list[Outcome]]) -> None:
     hostile = outcomes["hostile"]
     assert len(hostile) == len(HOSTILE) >= 70
     assert_refused_or_sound(hostile, every_one_refused=True)
     found = {outcome.case.parent.name: outcome.detail for outcome in hostile}
     assert {name: found[name] for name, reason in REASONS.items() if reason not in found[name]} == {}
     cases = {outcome.case for outcome in hostile}
-    assert [path for path in (room / "hostile").rglob("*") if path.is_file() and path not in cases] == []
+    assert [path for path in (scratch / "hostile").rglob("*") if path.is_file() and path not in cases] == []
     assert list(Path(tempfile.gettempdir()).glob("elmo-evil*")) == []
 
 
@@ -215,7 +215,7 @@ def zip_directory_behind_a_decoy(members: Members) -> bytes:
 
 
 def raw_zip(entries: list[tuple[bytes, bytes, int, int]], n_copies: int = 1) -> bytes:
-    """Name, deflated data, CRC and declared size of each entry, written without anybody's checks."""
+    """Write entries (name, deflated data, CRC and declared size) without any checks."""
     body, directory = b"", b""
     for name, data, crc, size in entries:
         common = struct.pack("<5H3I2H", 20, 0, 8, 0, 0, crc, len(data), size, len(name), 0)
@@ -259,7 +259,7 @@ def tar_with(name: str, *, kind: bytes = tarfile.REGTYPE, target: str = "", pax:
 
 
 def header(name: bytes = b"meta.json", *, kind: bytes = b"0", size: bytes = b"00000000002") -> bytes:
-    """One header with a checksum that fits, whatever else it says."""
+    """Return a header of any content with a correct checksum."""
     raw = bytearray(512)
     raw[: len(name)] = name
     raw[124 : 124 + len(size)] = size
@@ -283,7 +283,7 @@ def tar_pax(records: bytes) -> Callable[[Members], bytes]:
 
 
 def gz_zeros(start: bytes, size: int) -> Callable[[Members], bytes]:
-    """A gzip of ``size`` zeros after ``start``, made without holding them."""
+    """Write a gzip of ``size`` zeros after ``start`` without keeping them in memory."""
 
     def make(members: Members) -> bytes:
         out = io.BytesIO()
@@ -308,12 +308,12 @@ def octal(number: int) -> bytes:
     return b"%011o" % number
 
 
-# Where another guard would refuse it as well, only later: the first must not go unnoticed when it breaks.
+# A later check would refuse these too, so test that the first one does.
 REASONS = {
     "zip_flat_bomb": "packed bytes",
     "zip_many_small_bombs": "when unpacked",
     "zip_overlapping_bomb": "when unpacked",
-    "zip_overlapping": "found an overlap",
+    "zip_overlapping": "overlap those of another member",
     "zip_million_members": "zip directory of at most",
     "zip_many_members_few_declared": "zip directory of at most",
     "zip_directory_behind_a_decoy": "zip directory of at most",

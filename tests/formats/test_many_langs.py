@@ -69,11 +69,11 @@ def test_vectors_are_those_of_its_equations(shape: str, tmp_path: Path) -> None:
 def test_without_an_architecture_the_shapes_of_the_weights_decide(shape: str, tmp_path: Path) -> None:
     values = architecture(**SHAPES[shape])
     weights = random_weights(values)
-    told = load(write_folder(tmp_path / "told", values, weights=weights))
-    guessed = load(write_folder(tmp_path / "guessed", values, weights=weights, is_architecture_there=False))
-    assert guessed.config == told.config
-    assert guessed.metadata["architecture"] == "inferred from the shapes of the weights"
-    assert all(torch.equal(guessed.weights[name], told.weights[name]) for name in told.weights)
+    explicit = load(write_folder(tmp_path / "explicit", values, weights=weights))
+    inferred = load(write_folder(tmp_path / "inferred", values, weights=weights, is_architecture_there=False))
+    assert inferred.config == explicit.config
+    assert inferred.metadata["architecture"] == "inferred from the shapes of the weights"
+    assert all(torch.equal(inferred.weights[name], explicit.weights[name]) for name in explicit.weights)
 
 
 def test_both_layouts_of_a_state_dict_give_one_model(tmp_path: Path) -> None:
@@ -276,10 +276,10 @@ class TestArchitecture:
         with pytest.raises(FormatError) as caught:
             load(write_folder(tmp_path / "m", values, weights=weights))
         for expected in (
-            "expected dim as int, found none",
-            "expected cell_clip as float or int or NoneType, found '3'",
+            "expected dim of type int, found none",
+            "expected cell_clip of type float or int or NoneType, found '3'",
             "filters must be a list",
-            "expected n_highway as int, found True",
+            "expected n_highway of type int, found True",
         ):
             assert expected in str(caught.value)
 

@@ -36,15 +36,15 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def outcomes(sound: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Outcome]]:
     """Load every copy of every kind in one process, because starting one is slow."""
-    room = tmp_path_factory.mktemp("cases")
-    damaged = flips_and_cuts(sound, n=350, seed=0, into=room / "damaged", names=ALL)
+    root = tmp_path_factory.mktemp("cases")
+    damaged = flips_and_cuts(sound, n=350, seed=0, into=root / "damaged", names=ALL)
     read = [name for name in ALL if name != "SHA256SUMS"]
-    unsigned = flips_and_cuts(sound, n=150, seed=1, into=room / "unsigned", names=read)
+    unsigned = flips_and_cuts(sound, n=150, seed=1, into=root / "unsigned", names=read)
     for case in unsigned:
         (case / "SHA256SUMS").unlink()
     hostile = []
     for name, spoil in HOSTILE.items():
-        hostile.append(room / "hostile" / name)
+        hostile.append(root / "hostile" / name)
         shutil.copytree(sound, hostile[-1])
         spoil(hostile[-1])
         _sign(hostile[-1])

@@ -6,10 +6,11 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
-from elmo import models
+from elmo import Elmo, formats, models
 from elmo.errors import ConfigError, FormatError, OutputError
 from elmo.formats import bilm_hdf5, native
 from elmo.formats.pretrained import convert, describe, fingerprint, load
@@ -199,3 +200,26 @@ def test_damaged_weights_next_to_other_hdf5_files_are_reported_with_their_damage
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(FormatError, match=r"weights\.hdf5: .*found 1000"):
         load(tmp_path / "model")
+
+
+def test_loading_a_bundled_model_runs_code_in_at_most_twelve_files() -> None:
+    """A newcomer can follow ``Elmo.from_pretrained`` from the name of a model to the network."""
+    Elmo.from_pretrained("en")  # imports everything
+    source = Path(formats.__file__).parents[1]
+    files: set[str] = set()
+
+    def record(frame: FrameType, event: str, _: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(source):
+            files.add(path.relative_to(source).as_posix())
+
+    previous = sys.getprofile()
+    sys.setprofile(record)
+    try:
+        Elmo.from_pretrained("en")
+    finally:
+        sys.setprofile(previous)
+    packages = ("formats/", "storage/", "text/", "embed/", "model/", "config.py")
+    path = sorted(file for file in files if file.startswith(packages))
+    assert "formats/native.py" in path
+    assert len(path) <= 12, path

@@ -95,9 +95,7 @@ def test_a_killed_worker_is_a_one_line_error_and_complete_shards_are_kept(
             worker = max(set(children(os.getpid())) - before)
             os.kill(worker, signal.SIGKILL)
 
-    match = (
-        r"v\.npz: a worker was killed \(signal 9\); complete shards are kept: run the job again"
-    )
+    match = r"v\.npz: a worker was killed \(signal 9\); complete shards are kept: run the job again"
     with pytest.raises(OutputError, match=match):
         embed_corpus(replace(long_job, restart=True), elmo, on_progress=kill_one)
     assert not [name for name in contents(out.parent) if name.endswith((".part", ".lock"))]

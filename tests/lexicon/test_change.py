@@ -199,7 +199,9 @@ def test_an_empty_text_and_a_small_limit_are_refused(elmo: Elmo) -> None:
 
 def test_uses_are_compared_and_unknown_words_told(elmo: Elmo) -> None:
     uses = {
-        word: {period: [Usage(Tokens.from_words(["a", word, str(k)]), 1, 2) for k in range(n)] for period in "12"}
+        word: {
+            period: [Usage(Tokens.from_words(["a", word, str(k)]), 1, 2) for k in range(n)] for period in "12"
+        }
         for word, n in {"bank": 5, "tree": 1}.items()
     }
     found = change_in_uses(

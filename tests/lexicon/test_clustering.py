@@ -9,7 +9,7 @@ pytest.importorskip("sklearn")
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from elmo import ConfigError, DataError
-from elmo.lexicon.clustering import METHODS, Method, cluster, reduced, silhouette
+from elmo.lexicon.clustering import METHODS, Method, cluster, reduce_dimensions, silhouette
 from elmo.lexicon.usages import unit_rows
 
 
@@ -100,9 +100,9 @@ def test_the_silhouette_is_that_of_scikit_learn() -> None:
     )
 
 
-def test_half_the_squared_distance_of_reduced_rows_is_the_cosine_distance() -> None:
+def test_half_the_squared_distance_of_reduce_dimensions_rows_is_the_cosine_distance() -> None:
     rows = np.random.default_rng(0).normal(size=(15, 6)).astype(np.float32)
-    points = reduced(rows)
+    points = reduce_dimensions(rows)
     squares = ((points[:, None] - points) ** 2).sum(axis=2) / 2
     assert np.allclose(squares, 1 - unit_rows(rows) @ unit_rows(rows).T)
 
@@ -111,9 +111,9 @@ def test_what_cannot_be_clustered_is_refused() -> None:
     rows = np.ones((5, 3))
     with pytest.raises(ConfigError, match="one of agglomerative, kmeans, affinity, hdbscan, not 'ward'"):
         cluster(rows, method="ward")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ConfigError, match=r"1\.\.5 clusters of 5 usages, found 6"):
+    with pytest.raises(ConfigError, match=r"1\.\.5 clusters for 5 usages, not 6"):
         cluster(rows, n_clusters=6)
-    with pytest.raises(ConfigError, match="hdbscan finds the number of clusters itself"):
+    with pytest.raises(ConfigError, match="hdbscan chooses the number of clusters"):
         cluster(rows, method="hdbscan", n_clusters=2)
     with pytest.raises(ConfigError, match="max_clusters must be at least 2, found 1"):
         cluster(rows, max_clusters=1)

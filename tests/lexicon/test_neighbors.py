@@ -101,9 +101,9 @@ def test_a_missing_or_damaged_approximate_index_is_reported(
 def test_an_approximate_index_of_an_older_index_is_rejected(job: IndexJob, elmo: Elmo) -> None:
     pytest.importorskip("usearch")
     ApproximateIndex.build(build_index(job, elmo))
-    anew = build_index(replace(job, layers="top", restart=True), elmo)
+    rebuilt = build_index(replace(job, layers="top", restart=True), elmo)
     with pytest.raises(DataError, match="older than the index"):
-        ApproximateIndex.open(anew)
+        ApproximateIndex.open(rebuilt)
 
 
 def test_invalid_arguments_are_rejected(index: Index, elmo: Elmo) -> None:

@@ -12,10 +12,10 @@ from elmo.lexicon.search import VectorBlock, find_nearest
 
 def cosines_of(queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return the cosines (query, row) in float64."""
-    unit, asked = (
+    unit_rows, unit_queries = (
         x.astype("f8") / np.linalg.norm(x.astype("f8"), axis=1, keepdims=True) for x in (rows, queries)
     )
-    return asked @ unit.T
+    return unit_queries @ unit_rows.T
 
 
 def blocks(rows: np.ndarray, sizes: list[int], excluded: set[int]) -> list[VectorBlock]:

@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from elmo import ConfigError, DataError
-from elmo.lexicon.senses import Senses, context_names, distinct, senses
+from elmo.lexicon.senses import Senses, context_names, find_senses, select_distinct
 from elmo.lexicon.usages import Usage, Usages
 from elmo.text.tokenizers import Tokens
 
@@ -44,7 +44,7 @@ def banks(n_money: int = 24, n_river: int = 12) -> Usages:
 
 @pytest.fixture(scope="module")
 def found() -> Senses:
-    return senses(banks(), max_clusters=4)
+    return find_senses(banks(), max_clusters=4)
 
 
 def test_senses_have_shares_members_and_the_words_around_as_names(found: Senses) -> None:
@@ -65,12 +65,12 @@ def test_typical_sentences_are_those_nearest_to_the_centre_and_differ(found: Sen
         assert sense.examples[0] == found.usages.items[sense.members[0]]
         assert len({example.sentence.tokens for example in sense.examples}) == 3
     same = [usage("the bank here"), usage("The bank here".replace("The", "the")), usage("a bank there")]
-    assert [one.sentence.tokens[0] for one in distinct(same, 5)] == ["the", "a"]
+    assert [one.sentence.tokens[0] for one in select_distinct(same, 5)] == ["the", "a"]
 
 
 def test_one_cloud_is_one_sense_without_a_name() -> None:
     given = banks(40, 1)
-    one = senses(Usages(given.items[:40], given.vectors[:40]))
+    one = find_senses(Usages(given.items[:40], given.vectors[:40]))
     assert (len(one), one.items[0].name, one.items[0].share, one.items[0].label) == (1, (), 1.0, "1")
 
 
@@ -81,7 +81,7 @@ def test_a_callable_names_senses_by_their_usages() -> None:
         seen.append(len(usages))  # pyright: ignore[reportArgumentType]
         return [f"of {len(usages)}"]  # pyright: ignore[reportArgumentType]
 
-    named = senses(banks(), n_clusters=2, name_of=name_of)
+    named = find_senses(banks(), n_clusters=2, name_of=name_of)
     assert seen == [24, 12]
     assert [sense.label for sense in named.items] == ["1: of 24", "2: of 12"]
 
@@ -115,10 +115,10 @@ def test_json_and_rows_tell_all_usages(found: Senses) -> None:
 
 
 def test_no_usages_and_wrong_numbers_are_refused() -> None:
-    with pytest.raises(DataError, match="expected usages of 'bank' to cluster, found none"):
-        senses(Usages((), np.zeros((0, 4))), word="bank")
+    with pytest.raises(DataError, match="'bank': no usages to cluster"):
+        find_senses(Usages((), np.zeros((0, 4))), word="bank")
     with pytest.raises(ConfigError, match="n_examples must be at least 0"):
-        senses(banks(), n_examples=-1)
+        find_senses(banks(), n_examples=-1)
 
 
 def test_the_picture_has_names_shares_and_sentences(tmp_path: Path, found: Senses) -> None:
@@ -166,8 +166,8 @@ def test_the_picture_marks_the_usages_whose_sentences_it_shows(
     def keep(figure: Figure, _: Path) -> None:
         figures.append(figure)
 
-    monkeypatch.setattr(senses_picture, "save", keep)
-    found = senses(banks(), n_clusters=n_senses)
+    monkeypatch.setattr(senses_picture, "save_figure", keep)
+    found = find_senses(banks(), n_clusters=n_senses)
     senses_picture.draw_senses(found, "x.png")
     axes = figures[0].axes[0]
     assert "principal components" in axes.get_xlabel()

@@ -121,8 +121,8 @@ def expected_probabilities(elmo: Elmo, combine: str, *, beta: float, temperature
 @pytest.mark.parametrize("combine", ["forward", "backward", "mean", "product", "bcomb", "inject"])
 def test_probabilities_follow_the_formulas(elmo: Elmo, combine: Any) -> None:
     found = substitutes(elmo, SENTENCE, combine=combine, n=100, beta=0.7, temperature=0.2)
-    wanted = expected_probabilities(elmo, combine, beta=0.7, temperature=0.2)
-    assert {one.lemma: one.probability for one in found.items} == pytest.approx(wanted, rel=1e-4)
+    expected = expected_probabilities(elmo, combine, beta=0.7, temperature=0.2)
+    assert {one.lemma: one.probability for one in found.items} == pytest.approx(expected, rel=1e-4)
     shares = [one.probability for one in found.items]
     assert shares == sorted(shares, reverse=True)
     fewer = substitutes(elmo, SENTENCE, combine=combine, n=2, beta=0.7, temperature=0.2)
@@ -389,9 +389,9 @@ def test_a_substitute_vector_does_not_depend_on_the_word(plain_elmo: Elmo) -> No
 
 def test_many_usages_give_the_same_as_one_by_one(plain_elmo: Elmo) -> None:
     usages = [usage_of("a" * k, "bank", "river") for k in range(1, 140)]
-    heard: list[int] = []
-    together = embed_substitutes(plain_elmo, usages, on_progress=heard.append).vectors
-    assert heard[-1] == len(usages)
+    progress: list[int] = []
+    together = embed_substitutes(plain_elmo, usages, on_progress=progress.append).vectors
+    assert progress[-1] == len(usages)
     for k in (0, 70, 138):
         assert np.allclose(embed_substitutes(plain_elmo, [usages[k]]).vectors[0], together[k], atol=1e-6)
     assert embed_substitutes(plain_elmo, []).vectors.shape == (0, together.shape[1])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import DataError
-from elmo.lexicon.wordnet import WordNet, find_wordnet, is_key, pos_of
+from elmo.lexicon.wordnet import WordNet, find_wordnet, is_key, key_pos
 
 # key, sense number, count, gloss; the senses of bank are not in the order of their keys
 SENSES = (
@@ -37,7 +37,7 @@ def write_wordnet(folder: Path) -> Path:
     data = dict.fromkeys(EXCEPTIONS, "  1 This line is as those of the licence.  \n")
     index = []
     for key, number, count, gloss in SENSES:
-        pos = pos_of(key)
+        pos = key_pos(key)
         offset = len(data[pos].encode())
         data[pos] += f"{offset:08d} 03 {pos[0]} 01 {key.partition('%')[0]} 0 000 | {gloss}  \n"
         index.append(f"{key} {offset:08d} {number} {count}\n")
@@ -156,8 +156,8 @@ def test_where_it_is_missing_a_line_says_how_to_get_it(
         WordNet()
     monkeypatch.delenv("WNSEARCHDIR")
     monkeypatch.delenv("WNHOME", raising=False)
-    monkeypatch.setattr("elmo.lexicon.wordnet._USUAL", (tmp_path,))
-    with pytest.raises(DataError, match=r"WordNet is not on this machine; get WordNet 3\.0 with apt install"):
+    monkeypatch.setattr("elmo.lexicon.wordnet._SYSTEM_FOLDERS", (tmp_path,))
+    with pytest.raises(DataError, match=r"WordNet is not installed; install WordNet 3\.0 with apt install"):
         WordNet()
 
 
@@ -167,7 +167,7 @@ def test_sense_keys_are_told_from_other_words() -> None:
     assert not is_key("bank")
     assert not is_key("bank%6:00:00::")
     with pytest.raises(DataError, match="expected a sense key such as bank"):
-        pos_of("bank")
+        key_pos("bank")
 
 
 def test_the_real_database_is_read_whole() -> None:

@@ -136,19 +136,19 @@ def test_gradients_agree_with_the_slope_of_the_oracle(config: BiLmConfig) -> Non
 @given(
     st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 5), st.randoms(use_true_random=False)
 )
-def test_padding_and_order_change_nothing(lengths: list[int], padding: int, chance) -> None:
+def test_padding_and_order_change_nothing(lengths: list[int], padding: int, generator) -> None:
     config = CONFIGS["2 layers, skip, relu, 1 highways"]
     bilm = random_bilm(config)
     char_ids, _ = random_ids(config, lengths)
     order = list(range(len(lengths)))
-    chance.shuffle(order)
+    generator.shuffle(order)
     widened = torch.nn.functional.pad(char_ids, (0, 0, 0, padding))[order]
     with torch.no_grad():
         plain = bilm(char_ids).layers.states
         moved = bilm(widened).layers.states
-    for place, row in enumerate(order):
+    for position, row in enumerate(order):
         torch.testing.assert_close(
-            moved[place, :, : lengths[row]], plain[row, :, : lengths[row]], rtol=0, atol=1e-12
+            moved[position, :, : lengths[row]], plain[row, :, : lengths[row]], rtol=0, atol=1e-12
         )
 
 

@@ -28,17 +28,17 @@ def test_neighbors_are_dropped_independently() -> None:
 def test_the_mean_is_kept_and_gradients_flow_where_numbers_are_kept() -> None:
     torch.manual_seed(3)
     x = torch.ones(1000, 301, requires_grad=True)  # not a multiple of four
-    found = Dropout(0.3)(x)
-    assert found.mean().item() == pytest.approx(1, abs=0.01)
-    found.sum().backward()
-    assert torch.equal(x.grad, found.detach())  # pyright: ignore
+    dropped = Dropout(0.3)(x)
+    assert dropped.mean().item() == pytest.approx(1, abs=0.01)
+    dropped.sum().backward()
+    assert torch.equal(x.grad, dropped.detach())  # pyright: ignore
 
 
 def test_locked_units_are_the_same_at_every_time() -> None:
     torch.manual_seed(4)
-    found = Dropout(0.5, is_locked=True)(torch.ones(6, 5, 40))
-    assert torch.equal(found, found[:, :1].expand_as(found))
-    assert not torch.equal(found[0], found[1])
+    dropped = Dropout(0.5, is_locked=True)(torch.ones(6, 5, 40))
+    assert torch.equal(dropped, dropped[:, :1].expand_as(dropped))
+    assert not torch.equal(dropped[0], dropped[1])
 
 
 def test_nothing_is_dropped_in_eval_mode_or_at_rate_zero() -> None:

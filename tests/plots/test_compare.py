@@ -1,4 +1,4 @@
-"""A comparison as a picture: whole files, every font at hand, and a word to the user where one is missing."""
+"""Pictures of comparisons: formats, content, and fonts for Chinese."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from elmo import DataError, OutputError
 from elmo.embed.comparison import Comparison, Use
 
 pytest.importorskip("matplotlib")
-from elmo.plots.compare import _line, draw, draw_words
-from elmo.plots.figure import find_fonts
+from elmo.plots.compare import _format_use, draw_comparison, draw_words
+from elmo.plots.figure import BUNDLED_FONT, find_fonts
 
 
 def comparison(*texts: str, word: str = "bank", layers: int = 3) -> Comparison:
@@ -29,11 +29,11 @@ BANKS = comparison("I sat by the bank of the river .", "The bank lent me $5, the
 @pytest.mark.parametrize(
     ("suffix", "magic"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml"), (".PNG", b"\x89PNG")]
 )
-def test_the_suffix_says_the_format_and_the_same_comparison_gives_the_same_bytes(
+def test_the_suffix_is_the_format_and_the_same_comparison_gives_the_same_bytes(
     tmp_path: Path, suffix: str, magic: bytes
 ) -> None:
     for name in "ab":
-        draw(BANKS, tmp_path / f"{name}{suffix}")
+        draw_comparison(BANKS, tmp_path / f"{name}{suffix}")
     raw = (tmp_path / f"a{suffix}").read_bytes()
     assert raw.startswith(magic)
     assert (tmp_path / f"b{suffix}").read_bytes() == raw
@@ -44,7 +44,7 @@ def test_sentences_values_and_layers_are_in_the_picture(tmp_path: Path) -> None:
     from matplotlib import rc_context
 
     with rc_context({"svg.fonttype": "none"}):
-        draw(BANKS, tmp_path / "x.svg")
+        draw_comparison(BANKS, tmp_path / "x.svg")
     text = (tmp_path / "x.svg").read_text(encoding="utf-8")
     for part in (
         "layer 0",
@@ -60,56 +60,71 @@ def test_sentences_values_and_layers_are_in_the_picture(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x.bmp", "x", "file/x.png", "x.png/"])
-def test_what_cannot_be_written_is_refused(tmp_path: Path, name: str) -> None:
+def test_invalid_paths_are_errors(tmp_path: Path, name: str) -> None:
     (tmp_path / "x.png").mkdir()
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="x"):
-        draw(BANKS, tmp_path / name)
+        draw_comparison(BANKS, tmp_path / name)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "x.png"]
 
 
 def test_one_panel_and_many_sentences_fit(tmp_path: Path) -> None:
-    draw(comparison("a bank", "the bank", layers=0), tmp_path / "one.png")
-    draw(comparison(*[f"bank {k}" for k in range(30)], layers=1), tmp_path / "many.png")
+    draw_comparison(comparison("a bank", "the bank", layers=0), tmp_path / "one.png")
+    draw_comparison(comparison(*[f"bank {k}" for k in range(30)], layers=1), tmp_path / "many.png")
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_characters_without_a_font_give_numbers_and_one_line_of_advice(
+def test_characters_without_a_font_give_numbers_and_a_one_line_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="elmo"):
-        draw(comparison("a bank \U00012000", "the bank"), tmp_path / "x.png")
+        draw_comparison(comparison("a bank \U00012000", "the bank"), tmp_path / "x.png")
     assert (tmp_path / "x.png").exists()
     messages = [record.getMessage() for record in caplog.records if record.name == "elmo.plots.compare"]
     assert len(messages) == 1
-    assert messages[0].startswith(
-        "no font can draw \U00012000: the sentences are shown as numbers only; "
-    )
+    assert messages[0].startswith("no font can draw \U00012000: the sentences are shown as numbers only; ")
     assert "apt install fonts-noto-cjk" in messages[0]
 
 
-def test_chinese_is_drawn_where_a_font_is_installed_and_else_told(
+def test_chinese_is_drawn_with_an_installed_font_or_the_bundled_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fonts, missing = find_fonts("苹果 bank")
     assert fonts[0] == "DejaVu Sans"
-    with caplog.at_level(logging.WARNING, logger="elmo.plots.compare"):
-        draw(comparison("我吃苹果", "苹果公司", word="苹果"), tmp_path / "x.png")
-    told = [record for record in caplog.records if record.name == "elmo.plots.compare"]
-    assert bool(told) == bool(missing)
-    assert bool(missing) == (len(fonts) == 1)
+    assert (len(fonts), missing) == (2, "")
+    with caplog.at_level(logging.WARNING):
+        draw_comparison(comparison("我吃苹果", "苹果公司", word="苹果"), tmp_path / "x.png")
+    assert not caplog.records  # matplotlib warns about characters that it cannot draw
+
+
+def test_without_installed_fonts_the_bundled_one_has_common_characters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from matplotlib import font_manager
+
+    monkeypatch.setattr("elmo.plots.figure.CJK_FONTS", ())
+    simplified, traditional = (
+        "我们每天在学校里学习汉语，读书看报。",
+        "我們每天在學校裡學習漢語，讀書看報。「臺灣」",
+    )
+    assert find_fonts(simplified + traditional) == (["DejaVu Sans", BUNDLED_FONT], "")
+    assert Path(font_manager.findfont(BUNDLED_FONT, fallback_to_default=False)).name == "cjk.ttf"
+    with caplog.at_level(logging.WARNING):
+        draw_comparison(comparison("我吃苹果", "蘋果 苹果", word="苹果"), tmp_path / "x.pdf")
+    assert not caplog.records
+    assert find_fonts("苹\U00012000")[1] == "\U00012000"
 
 
 def test_a_long_sentence_is_shortened_around_its_word() -> None:
     (use,) = comparison("word " * 60 + "the bank of " + "more " * 60).uses
-    line = _line(use)
+    line = _format_use(use)
     assert len(line) <= 92
     assert line.startswith("…")
     assert line.endswith("…")
     assert "the [bank] of" in line
     (short,) = comparison("a\tbank\n" + "字" * 80).uses
-    assert _line(short).startswith("a [bank]\\n字")
-    assert len(_line(short)) < 60
+    assert _format_use(short).startswith("a [bank]\\n字")
+    assert len(_format_use(short)) < 60
 
 
 def test_several_words_share_one_picture_and_one_scale(tmp_path: Path) -> None:
@@ -121,25 +136,25 @@ def test_several_words_share_one_picture_and_one_scale(tmp_path: Path) -> None:
     text = (tmp_path / "x.svg").read_text(encoding="utf-8")
     for part in ("“bank”", "“play”", "by the [bank] of", "a long [play]", "[play]s", ">5<", ">-0.20<"):
         assert part in text, part
-    assert ">6<" not in text  # sentences are counted through
+    assert ">6<" not in text  # sentences are numbered across words
 
 
-def test_a_word_that_no_font_has_is_left_to_its_numbers(
+def test_a_word_without_a_font_is_shown_by_numbers_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     from matplotlib import rc_context
 
-    strange = comparison("a \U00012000", "the \U00012000", word="\U00012000", layers=0)
+    cuneiform = comparison("a \U00012000", "the \U00012000", word="\U00012000", layers=0)
     with caplog.at_level("WARNING"), rc_context({"svg.fonttype": "none"}):
-        draw_words([BANKS, strange], tmp_path / "x.svg")
+        draw_words([BANKS, cuneiform], tmp_path / "x.svg")
     text = (tmp_path / "x.svg").read_text(encoding="utf-8")
     assert "“bank”" in text
     assert "a word" in text
     assert "\U00012000" not in text
-    assert any("no installed font" in record.getMessage() for record in caplog.records)
+    assert any("no font can draw" in record.getMessage() for record in caplog.records)
 
 
-def test_a_title_is_no_formula_and_words_need_their_average(tmp_path: Path) -> None:
+def test_a_title_is_not_parsed_as_math_and_words_need_their_average(tmp_path: Path) -> None:
     draw_words([comparison(r"a $\foo$", r"the $\foo$", word=r"$\foo$", layers=0)], tmp_path / "x.png")
     bare = Comparison("bank", BANKS.uses, {"0": BANKS.matrices["0"]})
     for words in ([], [bare]):

@@ -8,7 +8,7 @@ import pytest
 
 from elmo import DataError, Elmo, OutputError
 from elmo.plots.tasks import MAX_COLUMNS, LearnedMix, draw_mixes, learned_mixes
-from elmo.tasks.features.layer import TaskNetwork, Features
+from elmo.tasks.features.layer import Features, TaskNetwork
 from elmo.tasks.features.store import FeatureStore
 from elmo.tasks.model import TaskModel
 from tests.formats.tiny import tiny_model

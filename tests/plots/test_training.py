@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from elmo import ConfigError, DataError, MissingExtraError, OutputError, draw_curves
-from elmo.plots.training import _curve, _outline, apart, figures, leave_curves, short_count, smoothed
-from elmo.train.log import read_run
+from elmo.plots.training import _curve, _outline, apart, figures, format_short, moving_average, write_curves
+from elmo.train.log import read_log
 from tests.train.logs import lines, write_log, write_times
 
 
@@ -159,19 +159,19 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path, name: str) -> None:
 def test_a_smoothed_line_keeps_straight_lines_and_takes_noise_away() -> None:
     values = np.linspace(9.0, 4.0, 101)
     for n in (1, 2, 5, 1000):
-        assert smoothed(values, n)[0] == values[0]
-        assert np.abs(smoothed(values, n) - values)[: 101 - n // 2 if n < 100 else 51] == pytest.approx(0)
+        assert moving_average(values, n)[0] == values[0]
+        assert np.abs(moving_average(values, n) - values)[: 101 - n // 2 if n < 100 else 51] == pytest.approx(0)
     noise = np.random.default_rng(0).normal(size=1000)
-    assert np.std(smoothed(noise, 50)[25:]) < 0.3
-    assert smoothed(noise, 1) == pytest.approx(noise)
-    assert len(smoothed(noise[:0], 5)) == 0
+    assert np.std(moving_average(noise, 50)[25:]) < 0.3
+    assert moving_average(noise, 1) == pytest.approx(noise)
+    assert len(moving_average(noise[:0], 5)) == 0
 
 
 def test_a_very_long_run_is_drawn_small(tmp_path: Path) -> None:
     entries = [{"step": k, "n_tokens": 640, "loss": 5 + math.sin(k)} for k in range(1, 20_000)]
     run = write_log(tmp_path / "m", entries)
     assert len(drawn(tmp_path / "x.svg", run)) < 400_000
-    (reports,) = [_outline(_curve(read_run(run), 0, "loss", "steps", 1.0))]
+    (reports,) = [_outline(_curve(read_log(run), 0, "loss", "steps", 1.0))]
     assert (len(reports.x), reports.x[0] < 20, reports.x[-1] > 19_980) == (2 * 2222, True, True)
     assert (reports.y.min(), reports.y.max()) == pytest.approx((4, 6), abs=1e-4)
 
@@ -187,12 +187,12 @@ def test_labels_are_moved_apart_but_not_out_of_order() -> None:
 
 
 def test_counts_are_short() -> None:
-    assert [short_count(n) for n in (0, 950, 12_500, 3e6, 1.25e9)] == ["0", "950", "12.5k", "3M", "1.25B"]
+    assert [format_short(n) for n in (0, 950, 12_500, 3e6, 1.25e9)] == ["0", "950", "12.5k", "3M", "1.25B"]
 
 
 def test_the_figures_of_a_run_are_its_last_and_its_best(tmp_path: Path) -> None:
     entries = [*lines(), {"step": 210, "n_tokens": 640, "epoch": 3, "heldout_forward": 500.0}]
-    found = figures(read_run(write_log(tmp_path / "m.training", entries)))
+    found = figures(read_log(write_log(tmp_path / "m.training", entries)))
     assert (found.run, found.step, found.tokens, found.epoch) == ("m", 210, 134_400, 3)
     assert found.loss == pytest.approx(4.25)
     assert (found.heldout_forward, found.heldout_backward) == (500.0, None)
@@ -202,7 +202,7 @@ def test_the_figures_of_a_run_are_its_last_and_its_best(tmp_path: Path) -> None:
 
 def test_a_run_leaves_its_curves_in_its_folder(tmp_path: Path) -> None:
     folder = write_log(tmp_path / "m.training")
-    assert leave_curves(folder) == folder / "curves.png"
+    assert write_curves(folder) == folder / "curves.png"
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -212,7 +212,7 @@ def test_a_run_goes_on_where_its_curves_cannot_be_drawn_with_one_line(
     folder = write_log(tmp_path / "m.training")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # a broken installation
     with caplog.at_level(logging.WARNING, logger="elmo"):
-        assert leave_curves(folder) is None
+        assert write_curves(folder) is None
     assert len(caplog.records) == 1
 
 
@@ -224,7 +224,7 @@ def test_a_missing_library_is_told_with_the_command_that_installs_it(
     with pytest.raises(MissingExtraError, match=r"pip install 'pyelmo\[plots\]'"):
         draw_curves(folder, tmp_path / "x.png")
     with caplog.at_level(logging.WARNING, logger="elmo"):
-        assert leave_curves(folder) is None
+        assert write_curves(folder) is None
     (record,) = caplog.records
     assert record.getMessage() == (
         "the curves were not drawn: a picture needs an extra: pip install 'pyelmo[plots]'"

@@ -10,7 +10,7 @@ from elmo.plots.words import Panel, draw_bars
 pytest.importorskip("matplotlib")
 
 
-def test_every_label_and_number_is_drawn_and_none_where_there_is_none(tmp_path: Path) -> None:
+def test_every_label_and_number_is_drawn_except_missing_ones(tmp_path: Path) -> None:
     from matplotlib import rc_context
 
     panels = [
@@ -23,10 +23,10 @@ def test_every_label_and_number_is_drawn_and_none_where_there_is_none(tmp_path: 
     text = (tmp_path / "a.svg").read_text(encoding="utf-8")
     for part in ("shore", "$side$", "0.50", "0.25", "1.50", "neither", "I sat by the [bank] .", "■ backward"):
         assert part in text, part
-    assert text.count(">0.") == 2  # no number stands for none
+    assert text.count(">0.") == 2  # no number for None
 
 
-def test_characters_that_no_font_has_become_boxes_and_are_told(
+def test_characters_without_a_font_become_boxes_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     draw_bars([Panel("\U0001f9ff", ["\U0001f9ff x"], [[1.0]])], tmp_path / "a.png", title="t")
@@ -34,6 +34,6 @@ def test_characters_that_no_font_has_become_boxes_and_are_told(
     assert (tmp_path / "a.png").stat().st_size > 1000
 
 
-def test_nothing_to_draw_is_refused(tmp_path: Path) -> None:
+def test_empty_data_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="expected data to draw, found none"):
         draw_bars([], tmp_path / "a.png", title="t")

@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_new_folder_appears_whole(tmp_path: Path) -> None:
+def test_a_new_folder_appears_only_when_complete(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "model"
     with atomic_folder(target) as inside:
         (inside / "a").write_text("1")
@@ -32,7 +32,7 @@ def test_a_new_folder_appears_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows locks no folders")
-def test_what_a_killed_process_left_is_removed_and_what_a_living_one_fills_is_not(tmp_path: Path) -> None:
+def test_folders_of_killed_processes_are_removed_but_not_those_of_running_ones(tmp_path: Path) -> None:
     left, other = tmp_path / ".model.0123abcd.part", tmp_path / ".model.notes.part"
     for folder in (left, other):
         folder.mkdir()
@@ -50,9 +50,9 @@ def test_a_failure_leaves_no_folder_behind(tmp_path: Path) -> None:
     def fail() -> None:
         with atomic_folder(tmp_path / "model") as inside:
             (inside / "a").write_text("1")
-            raise ValueError("on the way")
+            raise ValueError("failed")
 
-    with pytest.raises(ValueError, match="on the way"):
+    with pytest.raises(ValueError, match="failed"):
         fail()
     assert list_names(tmp_path) == []
 
@@ -64,23 +64,23 @@ def test_a_failure_of_the_system_is_an_output_error(tmp_path: Path) -> None:
     assert list_names(tmp_path) == []
 
 
-def test_what_stands_already_is_never_overwritten(folder: Path, tmp_path: Path) -> None:
+def test_existing_outputs_are_never_overwritten(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for taken in (folder, folder / "file", tmp_path / "link"):
         with pytest.raises(OutputError, match="already exists"), atomic_folder(taken):
-            pytest.fail("it was handed out")
+            pytest.fail("the folder was created")
     assert (folder / "file").read_bytes() == b"inside"
 
 
-def test_an_empty_folder_may_be_filled(tmp_path: Path) -> None:
+def test_an_empty_folder_can_be_the_output(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     with atomic_folder(tmp_path / "model") as inside:
         (inside / "a").touch()
     assert list_names(tmp_path / "model") == ["a"]
 
 
-def test_the_folders_of_an_output_are_made_unless_a_file_is_in_the_way(tmp_path: Path) -> None:
-    for _ in range(2):  # they may be there already
+def test_parent_folders_are_created_unless_a_file_is_in_the_way(tmp_path: Path) -> None:
+    for _ in range(2):  # they may exist
         check_output_file(tmp_path / "a" / "b" / "x.tsv")
         make_parents(tmp_path / "a" / "b" / "x.tsv")
     assert list_names(tmp_path / "a") == ["b"]
@@ -91,7 +91,7 @@ def test_the_folders_of_an_output_are_made_unless_a_file_is_in_the_way(tmp_path:
         make_parents(tmp_path / "file" / "b" / "x.tsv")
 
 
-def test_looking_at_the_folders_of_an_output_makes_none(tmp_path: Path) -> None:
+def test_checking_an_output_creates_no_folders(tmp_path: Path) -> None:
     check_output_file(tmp_path / "a" / "x.tsv")
     assert list_names(tmp_path) == []
 

@@ -38,24 +38,24 @@ def test_a_file_in_a_folder_below_is_a_member(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../secret", "", "a\0b", "..\\secret"])
-def test_a_name_that_leads_out_is_refused(folder: Path, name: str) -> None:
+def test_a_name_that_leaves_the_folder_is_rejected(folder: Path, name: str) -> None:
     with pytest.raises(FormatError, match="expected the name of a file in this folder"):
         find_member(folder, name)
 
 
-def test_a_link_out_of_the_folder_is_refused(folder: Path) -> None:
+def test_a_link_that_leaves_the_folder_is_rejected(folder: Path) -> None:
     (folder / "link").symlink_to("../secret")
     with pytest.raises(FormatError, match="links to a file outside its folder"):
         find_member(folder, "link")
 
 
-def test_a_file_below_a_linked_folder_is_refused(folder: Path) -> None:
+def test_a_file_in_a_linked_folder_is_rejected(folder: Path) -> None:
     (folder / "sub").symlink_to("..")
     with pytest.raises(FormatError, match="links to a file outside its folder"):
         find_member(folder, "sub/secret")
 
 
-def test_a_link_within_the_folder_is_followed(folder: Path) -> None:
+def test_a_link_inside_the_folder_is_followed(folder: Path) -> None:
     (folder / "link").symlink_to("file")
     assert find_member(folder, "link").read_bytes() == b"inside"
 
@@ -65,14 +65,14 @@ def test_a_folder_that_is_itself_a_link_is_a_model_folder(folder: Path, tmp_path
     assert find_member(tmp_path / "latest", "file").read_bytes() == b"inside"
 
 
-def test_a_loop_of_links_is_refused(folder: Path) -> None:
+def test_a_loop_of_links_is_rejected(folder: Path) -> None:
     (folder / "a").symlink_to("b")
     (folder / "b").symlink_to("a")
     with pytest.raises(FormatError, match="cannot be opened"):
         find_member(folder, "a")
 
 
-def test_links_of_a_hub_cache_lead_to_its_blobs_and_nowhere_else(tmp_path: Path) -> None:
+def test_links_of_a_hub_cache_may_only_point_to_its_blobs(tmp_path: Path) -> None:
     snapshot = tmp_path / "models--org--name" / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
     blobs = tmp_path / "models--org--name" / "blobs"
@@ -97,9 +97,7 @@ def test_a_link_to_a_snapshot_of_a_hub_cache_is_a_model_folder(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["models--org--name", "backups"])
-def test_blobs_that_are_a_link_or_no_part_of_a_hub_cache_are_out_of_the_folder(
-    tmp_path: Path, name: str
-) -> None:
+def test_blobs_that_are_a_link_or_outside_a_hub_cache_are_rejected(tmp_path: Path, name: str) -> None:
     snapshot = tmp_path / name / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
@@ -113,7 +111,7 @@ def test_blobs_that_are_a_link_or_no_part_of_a_hub_cache_are_out_of_the_folder(
         find_member(snapshot, "vocab.txt")
 
 
-def test_folders_pipes_and_missing_files_are_no_members(folder: Path) -> None:
+def test_folders_pipes_and_missing_files_are_not_members(folder: Path) -> None:
     (folder / "weights.hdf5").mkdir()
     os.mkfifo(folder / "options.json")
     with pytest.raises(FormatError, match="expected a regular file"):
@@ -124,18 +122,18 @@ def test_folders_pipes_and_missing_files_are_no_members(folder: Path) -> None:
         find_member(folder, "vocab.txt")
 
 
-def test_a_pipe_or_folder_is_refused_at_once_and_not_waited_for(folder: Path) -> None:
+def test_a_pipe_or_folder_is_rejected_without_waiting(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     for path in (folder / "pipe", folder):
         with pytest.raises(FormatError, match="expected a regular file"):
             open_regular(path)
 
 
-def test_a_large_file_that_is_mostly_a_hole_is_refused(folder: Path) -> None:
+def test_a_large_sparse_file_is_rejected(folder: Path) -> None:
     path = written(folder, b"x" * 5000)
     os.truncate(path, 1 << 30)
     if path.stat().st_blocks * 512 > 1 << 20:
-        pytest.skip("this file system has no holes")
+        pytest.skip("this file system has no sparse files")
     with pytest.raises(FormatError, match="most were never written; download it again"):
         open_regular(path)
     os.truncate(path, 1 << 20)
@@ -143,8 +141,8 @@ def test_a_large_file_that_is_mostly_a_hole_is_refused(folder: Path) -> None:
         assert file.read(3) == b"xxx"
 
 
-def test_names_are_those_of_a_folders_own_files_and_of_nothing_else(folder: Path) -> None:
-    (folder / "._file").touch()  # of macOS
+def test_list_names_skips_macos_metadata_and_missing_folders(folder: Path) -> None:
+    (folder / "._file").touch()  # metadata of macOS
     assert list_names(folder) == ["file"]
     assert list_names(folder / "file") == list_names(folder / "nothing") == list_names(Path("a\0b")) == []
 
@@ -170,7 +168,7 @@ def test_json_is_read(folder: Path) -> None:
         (b"\x00\x01", "expected JSON"),
     ],
 )
-def test_json_that_cannot_be_relied_on_is_refused(folder: Path, data: bytes, message: str) -> None:
+def test_ambiguous_or_damaged_json_is_rejected(folder: Path, data: bytes, message: str) -> None:
     with pytest.raises(FormatError, match=message) as caught:
         read_json(written(folder, data))
     assert "\n" not in str(caught.value)
@@ -180,26 +178,26 @@ def test_a_key_that_occurs_twice_with_one_value_is_accepted(folder: Path) -> Non
     assert read_json(written(folder, b'{"a": 1, "a": 1}')) == {"a": 1}
 
 
-def test_a_file_over_the_limit_is_refused_before_it_is_read(folder: Path) -> None:
+def test_a_file_over_the_limit_is_rejected_before_it_is_read(folder: Path) -> None:
     with pytest.raises(FormatError, match="expected at most 10 bytes, found 11"):
         read_json(written(folder, b'"123456789"'), limit=10)
     with pytest.raises(FormatError, match="expected at most 10 bytes, found 12"):
         read_lines(written(folder, b"a\n" * 6), limit=10)
 
 
-def test_lines_end_at_newlines_and_at_nothing_else(folder: Path) -> None:
+def test_lines_end_only_at_newlines(folder: Path) -> None:
     text = "a\r\nb\u2028c\u0085d\u3000\v\f\n\n last"
     assert read_lines(written(folder, text.encode())) == ["a\r", "b\u2028c\u0085d\u3000\v\f", "", " last"]
     assert read_lines(written(folder, b"a\n\n")) == ["a", ""]
     assert read_lines(written(folder, b"")) == []
 
 
-def test_lines_that_are_not_utf8_are_refused_with_line_and_byte(folder: Path) -> None:
+def test_an_error_for_lines_that_are_not_utf8_has_line_and_byte(folder: Path) -> None:
     with pytest.raises(FormatError, match="found byte 0xe9 in line 3, at offset 6"):
         read_lines(written(folder, b"ab\ncd\n\xe9"))
 
 
-def test_one_emoji_does_not_have_every_line_take_four_times_its_size(folder: Path) -> None:
+def test_one_emoji_does_not_make_all_lines_four_times_as_large(folder: Path) -> None:
     path = written(folder, (b"x" * 999 + b"\n") * 4000 + "😀".encode())
     tracemalloc.start()
     try:
@@ -210,7 +208,7 @@ def test_one_emoji_does_not_have_every_line_take_four_times_its_size(folder: Pat
     assert peak < 2.5 * path.stat().st_size
 
 
-def test_too_many_lines_are_refused(folder: Path) -> None:
+def test_too_many_lines_are_rejected(folder: Path) -> None:
     with pytest.raises(FormatError, match="expected at most 5 lines, found 6"):
         read_lines(written(folder, b"\n" * 6), max_lines=5)
     with pytest.raises(FormatError, match="expected at most 5 lines, found 6"):

@@ -13,10 +13,9 @@ import torch
 from elmo import ConfigError, Elmo
 from elmo.tasks.adapt import Adaptation, adapt_bilm
 from elmo.tasks.data.examples import TaggedSentence
-from elmo.tasks.features.encoders import ElmoEncoder
-from elmo.tasks.features.layer import Features
 from elmo.tasks.features.cache import FeatureCache
-from elmo.tasks.features.store import FeatureStore
+from elmo.tasks.features.layer import Features
+from elmo.tasks.features.store import ElmoEncoder, FeatureStore
 from elmo.tasks.kinds.tagging import Tagging
 from elmo.tasks.model import TaskModel
 from elmo.train.loop import StepReport
@@ -132,7 +131,11 @@ def test_a_run_is_not_gone_on_with_for_something_else(tmp_path: Path) -> None:
     ("elmo", "epochs", "told"),
     [
         (Elmo(tiny_model()), 1, "cannot adapt this tiny model, because it has no softmax and no vocabulary"),
-        (Elmo(tiny_model(vocab=True)), 1, r"cannot adapt this tiny model, because it has no softmax; .*elmo train TEXT --from MODEL"),
+        (
+            Elmo(tiny_model(vocab=True)),
+            1,
+            r"cannot adapt this tiny model, because it has no softmax; .*elmo train TEXT --from MODEL",
+        ),
         (lm(alphabet="unicode"), 1, "reads characters with its own dictionary"),
         (lm(), 0, "expected a number above 0, found 0"),
         (lm(), float("nan"), "expected a number above 0, found nan"),

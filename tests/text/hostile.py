@@ -1,4 +1,4 @@
-"""Text that breaks programs, as a hypothesis strategy: any code point, and pieces tokenisers trip over."""
+"""Hostile text as a hypothesis strategy: any code point, and pieces that are hard for tokenizers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PIECES = [
 ]
 
 texts = st.one_of(
-    st.text(st.characters(), max_size=60),  # surrogates too
+    st.text(st.characters(), max_size=60),  # includes surrogates
     st.lists(st.one_of(st.sampled_from(PIECES), st.text(st.characters(), max_size=2)), max_size=30).map(
         "".join
     ),
@@ -26,7 +26,7 @@ texts = st.one_of(
 
 
 def assert_sound(found: Tokens, text: str) -> None:
-    """The law of tokens: exact, in order, apart, and nothing lost."""
+    """Check that tokens are exact, in order, do not overlap and cover the text."""
     assert found.text == text
     assert found.offsets is not None
     assert len(found.tokens) == len(found.offsets)
@@ -34,6 +34,6 @@ def assert_sound(found: Tokens, text: str) -> None:
     for token, (start, end) in zip(found.tokens, found.offsets, strict=True):
         assert at <= start < end <= len(text)
         assert token == text[start:end]
-        assert not text[at:start].strip()  # only white space lies between tokens
+        assert not text[at:start].strip()  # only white space is between tokens
         at = end
     assert not text[at:].strip()

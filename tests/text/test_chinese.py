@@ -45,32 +45,32 @@ EXAMPLES = [
 
 @needs_jieba
 @pytest.mark.parametrize(("text", "cut"), EXAMPLES)
-def test_examples_are_cut_into_words(text: str, cut: str) -> None:
+def test_examples_are_split_into_words(text: str, cut: str) -> None:
     assert load_tokenizer("zh")(text).tokens == tuple(cut.split("|"))
 
 
 @needs_jieba
 @given(texts)
 @settings(max_examples=200, deadline=None)
-def test_every_text_keeps_the_law(text: str) -> None:
+def test_tokens_cover_every_text(text: str) -> None:
     assert_sound(load_tokenizer("zh")(text), text)
 
 
 @needs_jieba
 @pytest.mark.parametrize("unit", ["的", "a中", "一二三", "中a1"])
-def test_a_text_without_punctuation_is_cut_without_a_stop(unit: str) -> None:
+def test_text_without_punctuation_is_tokenized_in_linear_time(unit: str) -> None:
     text = unit * (10_000 // len(unit))
     assert_sound(load_tokenizer("zh")(text), text)
 
 
 @needs_jieba
-def test_a_long_latin_word_stays_whole_beside_chinese() -> None:
+def test_a_long_latin_word_next_to_chinese_stays_whole() -> None:
     word = "a" * 1_000_000
     assert load_tokenizer("zh")(f"中文{word}中文").tokens == ("中文", word, "中文")
 
 
 @needs_jieba
-def test_the_tokeniser_travels_to_other_processes() -> None:
+def test_the_tokenizer_can_be_pickled() -> None:
     copy = pickle.loads(pickle.dumps(load_tokenizer("zh")))
     assert copy("北京").tokens == ("北京",)
 
@@ -93,7 +93,7 @@ def test_no_cache_is_read_or_written_and_nothing_is_printed(tmp_path: Path) -> N
     assert planted.read_bytes() == b"planted"
 
 
-def test_without_jieba_the_extra_is_named() -> None:
+def test_without_jieba_the_error_names_the_extra() -> None:
     code = (
         "import sys; sys.modules['jieba'] = None\n"
         "from elmo.errors import MissingExtraError\n"
@@ -125,19 +125,19 @@ JAPANESE = "数学は、数・量・図形などに関する学問であり、�
         ("แมวนั่งอยู่บนเสื่อ", "en", True),
     ],
 )
-def test_the_script_of_a_text_chooses_its_tokeniser(text: str, name: str, is_fallback: bool) -> None:
+def test_the_guess_depends_on_the_script_of_the_text(text: str, name: str, is_fallback: bool) -> None:
     choice = guess_tokenizer(text)
     assert choice is not None
     assert (choice.tokenizer, choice.is_fallback) == (name, is_fallback)
 
 
 @pytest.mark.parametrize("text", ["", " \n", "12 + 30 = 42!", "。。。"])
-def test_a_text_without_letters_chooses_none(text: str) -> None:
+def test_text_without_letters_gives_no_guess(text: str) -> None:
     assert guess_tokenizer(text) is None
 
 
 @given(st.text(st.characters(), max_size=200))
-def test_any_text_has_one_line_of_reason(text: str) -> None:
+def test_the_reason_has_one_line_for_any_text(text: str) -> None:
     choice = guess_tokenizer(text)
     assert choice is None or "\n" not in choice.reason
 
@@ -146,7 +146,7 @@ def test_any_text_has_one_line_of_reason(text: str) -> None:
     ("part", "name"),
     [("lm-zh/dev.txt.xz", "zh"), ("lm-wikitext2/valid.txt.xz", "en"), ("lm-en/dev-novels.txt.xz", "en")],
 )
-def test_any_stretch_of_a_real_corpus_chooses_the_same(part: str, name: str) -> None:
+def test_all_parts_of_a_real_corpus_give_the_same_guess(part: str, name: str) -> None:
     path = SHARED / "data" / part
     if not path.is_file():
         pytest.skip(f"no text at {path}")

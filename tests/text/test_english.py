@@ -1,4 +1,4 @@
-"""English tokens: a table of examples, the law over hostile text, and long input."""
+"""English tokens: a table of examples, hostile text, and long input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from elmo.text.tokenizers import load_tokenizer
 from tests.text.hostile import assert_sound, texts
 
-# A text, and the same text with a "|" wherever it is cut (white space around "|" is not in the token).
+# A text, and the same text with "|" between its tokens.
 EXAMPLES = [
     ("I don't know.", "I|do|n't|know|."),
     ("It's we'll I'm you're they've he'd", "It|'s|we|'ll|I|'m|you|'re|they|'ve|he|'d"),
@@ -87,24 +87,24 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize(("text", "cut"), EXAMPLES)
-def test_examples_are_cut_where_a_treebank_would(text: str, cut: str) -> None:
+def test_examples_are_tokenized_as_in_a_treebank(text: str, cut: str) -> None:
     assert load_tokenizer("en")(text).tokens == tuple(cut.split("|") if cut else ())
 
 
 @given(texts)
 @settings(max_examples=300, deadline=None)
-def test_every_text_keeps_the_law(text: str) -> None:
+def test_tokens_cover_every_text(text: str) -> None:
     assert_sound(load_tokenizer("en")(text), text)
 
 
 @given(texts)
 @settings(deadline=None)
-def test_no_token_holds_white_space(text: str) -> None:
+def test_no_token_contains_white_space(text: str) -> None:
     assert not any(any(map(str.isspace, token)) for token in load_tokenizer("en")(text).tokens)
 
 
 @pytest.mark.parametrize("unit", ["a", ".", "1", "'", "-", "\u0301", "中", "\x00"])
-def test_ten_megabytes_of_one_character_are_cut(unit: str) -> None:
+def test_ten_megabytes_of_one_character_are_tokenized(unit: str) -> None:
     n = 10_000_000 if unit != "中" else 200_000
     found = load_tokenizer("en")(unit * n)
     assert len(found) == (n if unit == "中" else 1)
@@ -132,14 +132,14 @@ UNITS = [
 
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("end", ["", ".."])
-def test_repeated_pieces_are_cut_without_a_stop(unit: str, end: str) -> None:
+def test_repeated_pieces_are_tokenized_in_linear_time(unit: str, end: str) -> None:
     text = unit * (120_000 // len(unit)) + end
     begin = time.process_time()
     found = load_tokenizer("en")(text)
-    assert time.process_time() - begin < 15  # a linear expression needs one second, a quadratic one minutes
+    assert time.process_time() - begin < 15  # a linear pattern needs one second, a quadratic one minutes
     assert_sound(found, text)
 
 
-def test_the_expression_is_built_on_first_use_only() -> None:
+def test_the_pattern_is_built_on_first_use() -> None:
     code = "import sys, elmo.text.tokenizers; sys.exit('elmo.text.english' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

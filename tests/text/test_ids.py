@@ -24,14 +24,14 @@ def test_sentence_boundaries_are_words_of_one_special_character() -> None:
     assert ByteAlphabet(5).end() == [259, 258, 260, PAD, PAD]
 
 
-def test_a_literal_boundary_is_spelled_out_like_any_word() -> None:
+def test_a_word_spelled_like_a_boundary_gets_its_bytes() -> None:
     alphabet = ByteAlphabet()
     assert alphabet.ids("<S>") != alphabet.begin()
     assert alphabet.ids("</S>")[1:5] == [byte + 1 for byte in b"</S>"]
 
 
 @given(tokens, st.integers(3, 60))
-def test_a_row_is_bilm_tfs_bytes_for_any_token(token: str, size: int) -> None:
+def test_a_row_has_the_bytes_of_bilm_tf_for_any_token(token: str, size: int) -> None:
     row = ByteAlphabet(size).ids(token)
     inner = [byte + 1 for byte in token.encode("utf-8", "ignore")[: size - 2]]
     assert row == [259, *inner, 260] + [PAD] * (size - 2 - len(inner))
@@ -47,11 +47,11 @@ def test_a_token_of_megabytes_is_cut(unit: str) -> None:
     )
 
 
-def test_surrogates_use_up_no_room() -> None:
+def test_surrogates_do_not_count() -> None:
     assert ByteAlphabet().ids("\ud800" * 100_000 + "z") == ByteAlphabet().ids("z")
 
 
-def test_a_unicode_word_opens_with_eow_and_closes_with_bow_as_its_weights_learned() -> None:
+def test_a_unicode_word_starts_with_eow_and_ends_with_bow_as_in_training() -> None:
     special = {name: DICTIONARY[name] + 1 for name in UnicodeAlphabet.SPECIAL}
     row = UnicodeAlphabet(DICTIONARY, 7).ids("a中?")
     assert row == [
@@ -66,19 +66,19 @@ def test_a_unicode_word_opens_with_eow_and_closes_with_bow_as_its_weights_learne
 
 
 @given(tokens, st.integers(3, 60))
-def test_a_unicode_row_holds_known_ids_for_any_token(token: str, size: int) -> None:
+def test_a_unicode_row_has_known_ids_for_any_token(token: str, size: int) -> None:
     row = UnicodeAlphabet(DICTIONARY, size).ids(token)
     assert len(row) == size
     assert all(1 <= character <= len(DICTIONARY) for character in row)
 
 
-def test_a_literal_special_name_is_spelled_out() -> None:
+def test_a_word_spelled_like_a_special_name_gets_its_characters() -> None:
     alphabet = UnicodeAlphabet(DICTIONARY, 10)
-    assert alphabet.ids("<bos>") == alphabet.ids("?b???")  # characters, known or not
+    assert alphabet.ids("<bos>") == alphabet.ids("?b???")  # known and unknown characters
     assert alphabet.ids("<bos>") != alphabet.begin()
 
 
-def test_a_dictionary_without_its_special_characters_is_refused_with_all_that_miss() -> None:
+def test_a_dictionary_without_special_characters_gives_an_error_that_lists_them() -> None:
     with pytest.raises(FormatError, match="character dictionary: expected entries <bos>, <eow>, found none"):
         UnicodeAlphabet({"<eos>": 0, "<bow>": 1, "<pad>": 2, "<oov>": 3})
 
@@ -91,7 +91,7 @@ def test_lines_are_words_in_id_order_without_bilm_tfs_marker() -> None:
     assert vocab.words == ("<S>", "a", "b\u2028c", "last")
 
 
-def test_of_doubled_words_the_last_counts_as_in_bilm_tf() -> None:
+def test_the_last_of_equal_words_counts_as_in_bilm_tf() -> None:
     assert VOCAB.id("the") == 5
     assert len(VOCAB) == 6
 
@@ -107,14 +107,14 @@ def test_every_word_has_an_id(word: str) -> None:
 
 
 @given(st.text(st.characters()))
-def test_without_an_unknown_word_the_missing_one_is_named_in_one_line(word: str) -> None:
+def test_a_missing_word_gives_one_line_if_there_is_no_unknown_word(word: str) -> None:
     with pytest.raises(DataError, match="the vocabulary has no <UNK>") as caught:
         Vocabulary(("<S>", "</S>")).id(word)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 600
 
 
-def test_a_missing_boundary_is_named() -> None:
+def test_a_missing_boundary_gives_an_error_with_its_name() -> None:
     with pytest.raises(FormatError, match="expected the word </S>, but its 1 words lack it"):
         _ = Vocabulary(("<S>",)).eos_id
 
@@ -125,7 +125,7 @@ BOTH = TokenIndexer(ALPHABET, WORDS_VOCAB)
 sentences = st.lists(st.lists(st.text(st.characters(), max_size=8), max_size=5), max_size=5)
 
 
-def test_a_sentence_stands_between_its_boundaries_and_zeros_follow() -> None:
+def test_a_sentence_has_boundaries_and_zeros_after_it() -> None:
     batch = BOTH.batch([["a"], ["a", "<S>", "x"]])
     assert batch.lengths.tolist() == [3, 5]
     assert batch.word_ids is not None
@@ -137,7 +137,7 @@ def test_a_sentence_stands_between_its_boundaries_and_zeros_follow() -> None:
 
 
 @given(sentences)
-def test_a_sentence_has_the_same_ids_alone_and_among_others(lines: list[list[str]]) -> None:
+def test_a_sentence_has_the_same_ids_alone_and_in_a_batch(lines: list[list[str]]) -> None:
     together = BOTH.batch(lines)
     assert together.char_ids is not None
     assert together.word_ids is not None
@@ -151,7 +151,7 @@ def test_a_sentence_has_the_same_ids_alone_and_among_others(lines: list[list[str
         assert not together.char_ids[k, length:].any()
 
 
-def test_empty_batches_and_sentences_have_their_shapes() -> None:
+def test_empty_batches_and_sentences_have_the_right_shapes() -> None:
     nothing = BOTH.batch([])
     assert nothing.char_ids is not None
     assert nothing.char_ids.shape == (0, 2, 6)
@@ -164,12 +164,14 @@ def test_empty_batches_and_sentences_have_their_shapes() -> None:
 
 
 @pytest.mark.parametrize(("alphabet", "vocab"), [(ALPHABET, None), (None, WORDS_VOCAB)])
-def test_what_a_model_does_not_read_is_none(alphabet: ByteAlphabet | None, vocab: Vocabulary | None) -> None:
+def test_ids_that_a_model_does_not_read_are_none(
+    alphabet: ByteAlphabet | None, vocab: Vocabulary | None
+) -> None:
     batch = TokenIndexer(alphabet, vocab).batch([["a"]])
     assert (batch.char_ids is None) == (alphabet is None)
     assert (batch.word_ids is None) == (vocab is None)
 
 
-def test_an_indexer_needs_something_to_look_up() -> None:
+def test_an_indexer_needs_an_alphabet_or_a_vocabulary() -> None:
     with pytest.raises(DataError, match="expected an alphabet, a vocabulary or both"):
         TokenIndexer(None, None)

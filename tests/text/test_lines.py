@@ -60,7 +60,7 @@ def test_only_a_line_feed_ends_a_line_and_no_line_is_dropped(
 
 @settings(deadline=None)
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r\ufeff"))))
-def test_lines_written_are_lines_read(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+def test_written_lines_are_read_back(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
     file = tmp_path_factory.getbasetemp() / "lines.txt"
     file.write_bytes("".join(line + "\n" for line in lines).encode())
     assert lines_of(file) == lines
@@ -71,7 +71,7 @@ BAD = (
 )
 
 
-def test_what_is_not_utf8_is_named_by_line_and_byte(file: Path) -> None:
+def test_an_encoding_error_has_line_and_byte(file: Path) -> None:
     file.write_bytes(BAD)
     with pytest.raises(
         EncodingError, match=r"text\.txt:2: byte 5 of the line \(0xff\) is not UTF-8; use --errors"
@@ -79,13 +79,13 @@ def test_what_is_not_utf8_is_named_by_line_and_byte(file: Path) -> None:
         lines_of(file, errors="strict")
 
 
-def test_who_has_no_choice_of_policies_hears_of_none(file: Path) -> None:
+def test_without_a_policy_the_error_does_not_suggest_one(file: Path) -> None:
     file.write_bytes(BAD)
     with pytest.raises(EncodingError, match=r"\(0xff\) is not UTF-8; convert the file to UTF-8$"):
         lines_of(file)
 
 
-def test_a_byte_order_mark_counts_among_the_bytes_of_its_line(file: Path) -> None:
+def test_a_byte_order_mark_counts_in_the_position_of_an_error(file: Path) -> None:
     file.write_bytes(b"\xef\xbb\xbfa\xff")
     with pytest.raises(EncodingError, match=r"text\.txt:1: byte 5 of the line \(0xff\)"):
         lines_of(file)
@@ -99,7 +99,7 @@ def test_a_byte_order_mark_counts_among_the_bytes_of_its_line(file: Path) -> Non
         ("skip", ["fine", "end"], 0, 2),
     ],
 )
-def test_a_policy_says_what_becomes_of_bad_bytes_and_is_counted(
+def test_a_policy_handles_bad_bytes_and_counts_the_lines(
     file: Path, policy: str, lines: list[str], repaired: int, skipped: int
 ) -> None:
     file.write_bytes(BAD)
@@ -108,12 +108,12 @@ def test_a_policy_says_what_becomes_of_bad_bytes_and_is_counted(
     assert tally == Tally(lines=4, repaired=repaired, skipped=skipped)
 
 
-def test_a_skipped_line_keeps_the_numbers_of_the_others(file: Path) -> None:
+def test_a_skipped_line_does_not_change_other_line_numbers(file: Path) -> None:
     file.write_bytes(BAD)
     assert [line.number for line in read_lines(file, errors="skip")] == [1, 4]
 
 
-def test_an_unknown_policy_is_refused_before_reading(file: Path) -> None:
+def test_an_unknown_policy_is_an_error_before_reading(file: Path) -> None:
     with pytest.raises(
         ConfigError, match="expected one of strict, replace, skip, surrogateescape, found 'ignore'"
     ):
@@ -122,7 +122,7 @@ def test_an_unknown_policy_is_refused_before_reading(file: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
 @pytest.mark.parametrize("policy", ["strict", "replace"])
-def test_other_encodings_are_named(file: Path, encoding: str, policy: str) -> None:
+def test_the_error_for_another_encoding_names_it(file: Path, encoding: str, policy: str) -> None:
     file.write_bytes("\ufeffhello".encode(encoding))
     with pytest.raises(EncodingError, match=f"this file is {encoding[:6].upper()}; convert it first: iconv"):
         lines_of(file, errors=policy)
@@ -130,25 +130,25 @@ def test_other_encodings_are_named(file: Path, encoding: str, policy: str) -> No
 
 @pytest.mark.parametrize("suffix", COMPRESS)
 @pytest.mark.parametrize("named", [True, False])
-def test_compressed_files_are_told_by_content(tmp_path: Path, suffix: str, named: bool) -> None:
+def test_compression_is_detected_from_the_content(tmp_path: Path, suffix: str, named: bool) -> None:
     file = tmp_path / f"text{suffix if named else '.txt'}"
     text = "".join(f"line {k} 中文\n" for k in range(5000)).encode()
     half = text.index(b"line 2500")
     file.write_bytes(
         COMPRESS[suffix](text[:half]) + COMPRESS[suffix](text[half:])
-    )  # two members, as `cat` makes
+    )  # two members, as after `cat`
     assert lines_of(file) == text.decode().split("\n")[:-1]
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
-def test_an_empty_text_may_be_compressed(tmp_path: Path, suffix: str) -> None:
+def test_empty_text_can_be_compressed(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"text{suffix}"
     file.write_bytes(COMPRESS[suffix](b""))
     assert lines_of(file) == []
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
-def test_every_cut_of_a_compressed_file_is_refused(tmp_path: Path, suffix: str) -> None:
+def test_every_truncated_compressed_file_is_rejected(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"text{suffix}"
     whole = COMPRESS[suffix]("".join(f"{k * k}\n" for k in range(300)).encode())
     for size in range(0, len(whole), 23):
@@ -159,7 +159,7 @@ def test_every_cut_of_a_compressed_file_is_refused(tmp_path: Path, suffix: str) 
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
-def test_flipped_bytes_never_escape_as_a_foreign_error(tmp_path: Path, suffix: str) -> None:
+def test_flipped_bytes_raise_only_elmo_errors(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"text{suffix}"
     whole = COMPRESS[suffix]("".join(f"{k * k}\n" for k in range(300)).encode())
     refused = 0
@@ -172,17 +172,15 @@ def test_flipped_bytes_never_escape_as_a_foreign_error(tmp_path: Path, suffix: s
     assert refused > 0
 
 
-def test_a_line_over_the_limit_is_refused(file: Path) -> None:
+def test_a_line_over_the_limit_is_rejected(file: Path) -> None:
     file.write_bytes(b"ok\n" + b"x" * 101 + b"\n")
-    with pytest.raises(
-        DataError, match=r"text\.txt:2: expected text, found a line of more than 100 bytes"
-    ):
+    with pytest.raises(DataError, match=r"text\.txt:2: expected text, found a line of more than 100 bytes"):
         lines_of(file, max_line_bytes=100)
     file.write_bytes(b"x" * 99 + b"\n" + b"y" * 100)
     assert len(lines_of(file, max_line_bytes=100)) == 2
 
 
-def test_a_compressed_line_without_end_stops_at_the_limit(tmp_path: Path) -> None:
+def test_an_endless_compressed_line_stops_at_the_limit(tmp_path: Path) -> None:
     for suffix, compress in COMPRESS.items():
         file = tmp_path / f"bomb{suffix}"
         file.write_bytes(compress(b"x" * (100_000_000 if suffix == ".zst" else 40_000_000)))
@@ -209,7 +207,7 @@ def test_memory_does_not_grow_with_the_file(file: Path) -> None:
         tracemalloc.stop()
 
 
-def test_what_cannot_be_opened_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_opened_gives_one_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="Is a directory"):
         lines_of(tmp_path)
     with pytest.raises(DataError, match="No such file"):
@@ -220,8 +218,8 @@ def test_what_cannot_be_opened_is_refused_in_one_line(tmp_path: Path) -> None:
     assert "\x1b" not in str(caught.value)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_without_permission_is_refused(file: Path) -> None:
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can read everything")
+def test_a_file_without_permission_is_an_error(file: Path) -> None:
     file.write_text("secret")
     file.chmod(0)
     with pytest.raises(DataError, match="no permission"):
@@ -229,14 +227,14 @@ def test_a_file_without_permission_is_refused(file: Path) -> None:
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
-def test_stdin_is_read_and_left_open(monkeypatch: pytest.MonkeyPatch, compress: type[bytes]) -> None:
+def test_stdin_is_read_and_stays_open(monkeypatch: pytest.MonkeyPatch, compress: type[bytes]) -> None:
     stdin = io.TextIOWrapper(io.BytesIO(compress(b"a\nb\n")))
     monkeypatch.setattr(sys, "stdin", stdin)
     assert [(line.text, line.path) for line in read_lines("-")] == [("a", "<stdin>"), ("b", "<stdin>")]
     assert not stdin.closed
 
 
-def test_a_closed_stdin_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_stdin_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(DataError, match="<stdin>: is closed"):
         list(read_lines("-"))
@@ -269,7 +267,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 @pytest.mark.usefixtures("tree")
-def test_paths_name_files_globs_and_folders_in_order(paths: list[str], found: list[str]) -> None:
+def test_paths_expand_to_files_in_order(paths: list[str], found: list[str]) -> None:
     assert [str(path) for path in expand_paths(paths)] == found
 
 
@@ -285,20 +283,20 @@ def test_paths_name_files_globs_and_folders_in_order(paths: list[str], found: li
     ],
 )
 @pytest.mark.usefixtures("tree")
-def test_a_path_that_names_nothing_is_refused(path: str, message: str) -> None:
+def test_a_path_that_matches_nothing_is_an_error(path: str, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
         expand_paths(["a.txt", path])
     assert "\n" not in str(caught.value)
 
 
-def test_an_empty_folder_is_refused(tree: Path) -> None:
+def test_an_empty_folder_is_an_error(tree: Path) -> None:
     (tree / "empty").mkdir()
     with pytest.raises(DataError, match="empty: this folder has no files"):
         expand_paths(["empty"])
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-def test_utf_16_without_a_mark_is_told_from_text_with_a_nul_in_it(tmp_path: Path, encoding: str) -> None:
+def test_utf_16_without_a_mark_is_detected_but_text_with_a_nul_is_read(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "text.txt"
     path.write_bytes("Hello world\nSecond line\n".encode(encoding))
     with pytest.raises(
@@ -313,7 +311,7 @@ def test_utf_16_without_a_mark_is_told_from_text_with_a_nul_in_it(tmp_path: Path
     ("start", "message"),
     [(b"PK\x03\x04", "Office document"), (b"%PDF-1.7", "a PDF"), (b"\x89PNG\r\n\x1a\n", "a picture")],
 )
-def test_files_that_are_no_text_are_named_for_what_they_are(
+def test_the_error_for_a_file_that_is_not_text_names_its_type(
     tmp_path: Path, start: bytes, message: str
 ) -> None:
     path = tmp_path / "given.txt"
@@ -323,13 +321,13 @@ def test_files_that_are_no_text_are_named_for_what_they_are(
 
 
 @given(st.text(st.characters(codec=None)))
-def test_any_string_comes_back(text: str) -> None:
+def test_escaping_and_unescaping_gives_the_same_string(text: str) -> None:
     field = escape_field(text)
     assert unescape_field(field) == text
     assert not set(field) & set("\t\n\r")
     field.encode("utf-8")
 
 
-def test_a_field_that_was_never_escaped_is_refused() -> None:
+def test_an_invalid_escape_is_an_error() -> None:
     with pytest.raises(ValueError, match="escape"):
         unescape_field("\\")

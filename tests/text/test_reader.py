@@ -30,7 +30,7 @@ def test_each_line_is_a_sentence_and_empty_lines_are_kept(tmp_path: Path) -> Non
     assert [sentence.place for sentence in found] == [f"{file}:{k}" for k in (1, 2, 3, 4)]
 
 
-def test_lines_are_split_on_request_and_no_line_vanishes(tmp_path: Path) -> None:
+def test_lines_are_split_on_request_and_no_line_is_lost(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("One here.  Two there.\n\n今天下雨。我们回家。\n", encoding="utf-8")
     found = list(read_sentences([str(file)], tokenizer=EN, split=True))
@@ -43,7 +43,7 @@ def test_lines_are_split_on_request_and_no_line_vanishes(tmp_path: Path) -> None
     ]
 
 
-def test_tokens_are_cut_at_spaces_only_whatever_the_tokeniser(tmp_path: Path) -> None:
+def test_token_files_are_split_only_at_spaces(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("don't <S> a\u3000b\n", encoding="utf-8")
     (sentence,) = read_sentences([file], tokenizer=EN, input_format="tokens")
@@ -64,7 +64,7 @@ def test_conllu_files_give_their_words(tmp_path: Path) -> None:
     )
 
 
-def test_files_follow_one_another(tmp_path: Path) -> None:
+def test_files_are_read_in_order(tmp_path: Path) -> None:
     for name in ("b.txt", "a.txt"):
         (tmp_path / name).write_text(name)
     found = [
@@ -73,7 +73,7 @@ def test_files_follow_one_another(tmp_path: Path) -> None:
     assert found == ["b.txt", "a.txt", "b.txt"]
 
 
-def test_a_typo_is_known_before_work_begins(tmp_path: Path) -> None:
+def test_a_typo_is_an_error_before_the_first_sentence(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"absent\.txt: no such file"):
         read_sentences([tmp_path / "absent.txt"], tokenizer=EN)
     with pytest.raises(ConfigError, match="expected one of text, tokens, conllu, found 'xml'"):
@@ -94,7 +94,7 @@ def test_the_error_policy_reaches_every_format(tmp_path: Path) -> None:
         assert tally.repaired == 1
 
 
-def test_a_text_without_a_word_is_refused_and_every_other_is_left_as_it_is(tmp_path: Path) -> None:
+def test_text_without_words_is_an_error_and_other_text_is_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     for text in ("", "\n \n"):
         file.write_text(text)
@@ -129,13 +129,13 @@ DONT = "\n".join(
 )
 
 
-def test_words_are_read_and_ranges_and_empty_nodes_skipped() -> None:
+def test_words_are_read_and_ranges_and_empty_nodes_are_skipped() -> None:
     (sentence,) = read(DONT)
     assert sentence.tokens == Tokens("I don't .", ("I", "do", "n't", "."), ((0, 1), (2, 4), (4, 7), (8, 9)))
     assert (sentence.path, sentence.line) == ("f.conllu", 3)
 
 
-def test_blank_lines_part_sentences_and_the_last_needs_none() -> None:
+def test_blank_lines_separate_sentences_and_the_last_needs_none() -> None:
     found = read(f"\n{row(1, 'a')}\n\n \t\n{row(1, 'b')}\n{row(2, 'c')}")
     assert [sentence.tokens.tokens for sentence in found] == [("a",), ("b", "c")]
     assert [sentence.line for sentence in found] == [2, 5]
@@ -158,16 +158,16 @@ def test_words_that_do_not_spell_the_text_have_no_offsets() -> None:
     assert sentence.tokens == Tokens("Voy al cine", ("Voy", "a", "el", "cine"), None)
 
 
-def test_a_text_belongs_to_its_own_sentence_only() -> None:
+def test_a_text_comment_belongs_to_one_sentence_only() -> None:
     found = read(f"# text = a\n{row(1, 'a')}\n\n{row(1, 'a')}")
     assert [sentence.tokens.text for sentence in found] == ["a", None]
 
 
-def test_comments_alone_are_no_sentence() -> None:
+def test_comments_alone_are_not_a_sentence() -> None:
     assert read("# newdoc\n\n# global\n") == []
 
 
-def test_forms_may_hold_spaces_and_hostile_characters() -> None:
+def test_forms_may_contain_spaces_and_unusual_characters() -> None:
     (sentence,) = read("\n".join(["# text = 10 000 \u3000 x\x85y", row(1, "10 000"), row(2, "x\x85y")]))
     assert sentence.tokens.offsets == ((0, 6), (9, 12))
 
@@ -184,7 +184,7 @@ def test_forms_may_hold_spaces_and_hostile_characters() -> None:
         (row(1, "a") + "\n" + row(1, "b"), r"f\.conllu:3: expected word 2, found id '1'"),
     ],
 )
-def test_a_bad_line_is_named(bad: str, message: str) -> None:
+def test_a_bad_line_gives_an_error_with_its_number(bad: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read(f"# comment\n{bad}\n")
 
@@ -198,13 +198,13 @@ def test_tokens_of_a_text_align_with_it(text: str) -> None:
 
 @given(texts, texts)
 @settings(deadline=None)
-def test_an_alignment_is_sound_or_none(text: str, other: str) -> None:
+def test_an_alignment_is_correct_or_none(text: str, other: str) -> None:
     words = EnglishTokenizer()(other).tokens
     if (places := align_words(words, text)) is not None:
         assert_sound(Tokens(text, words, places), text)
 
 
-def test_words_left_over_on_either_side_do_not_align() -> None:
+def test_missing_or_extra_words_do_not_align() -> None:
     assert align_words(["a"], "a b") is None
     assert align_words(["a", "b"], "a") is None
     assert align_words([], " ") == ()

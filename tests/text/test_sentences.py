@@ -1,4 +1,4 @@
-"""Sentence ends: a table of examples, and the law over hostile text."""
+"""Sentence ends: a table of examples, and hostile text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("sentences", EXAMPLES)
-def test_sentences_joined_by_spaces_come_apart_again(sentences: list[str]) -> None:
+def test_sentences_joined_by_spaces_are_split_again(sentences: list[str]) -> None:
     text = " ".join(sentences)
     assert [text[start:end] for start, end in split_sentences(text)] == sentences
 
@@ -50,7 +50,7 @@ CHINESE = [
 
 @pytest.mark.parametrize("language", ["en", "zh", "spacy:zh", "whitespace"])
 @pytest.mark.parametrize("sentences", CHINESE)
-def test_chinese_comes_apart_without_spaces_whatever_the_language(
+def test_chinese_sentences_are_split_without_spaces_in_any_language(
     sentences: list[str], language: str
 ) -> None:
     text = "".join(sentences)
@@ -73,12 +73,12 @@ def test_a_blank_line_always_ends_a_sentence(gap: str) -> None:
     assert split_sentences(f"A title{gap}and text") == [(0, 7), (7 + len(gap), 15 + len(gap))]
 
 
-def test_a_single_line_break_ends_none() -> None:
+def test_a_single_line_break_does_not_end_a_sentence() -> None:
     assert split_sentences("one\nsentence") == [(0, 12)]
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\n", "\u3000"])
-def test_nothing_gives_nothing(text: str) -> None:
+def test_text_without_words_has_no_sentences(text: str) -> None:
     assert split_sentences(text) == []
 
 
@@ -97,7 +97,7 @@ def test_no_character_is_lost(text: str, language: str) -> None:
 @pytest.mark.parametrize(
     "unit", [".", ". ", "a. ", "1. ", "Mr. ", '."', "\n ", "\n\n", "。”", "…", " ", "Yahoo! x", "no. "]
 )
-def test_repeated_pieces_are_split_without_a_stop(unit: str) -> None:
+def test_repeated_pieces_are_split_in_linear_time(unit: str) -> None:
     text = unit * (60_000 // len(unit))  # quadratic rules would need minutes
     spans = split_sentences(text)
     assert sum(len(text[start:end].replace(" ", "")) for start, end in spans) == len("".join(text.split()))

@@ -1,4 +1,4 @@
-"""Tokenisers by name, the law of tokens, and what is refused."""
+"""Tokenizers by name, their offsets, and errors."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ def test_the_default_is_english() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "klingon", "EN", "spacy", "zh-cn", "x" * 1000, "a\nb"])
-def test_an_unknown_name_is_refused_with_the_choices_in_one_line(name: str) -> None:
+def test_an_unknown_name_gives_one_line_with_the_known_names(name: str) -> None:
     with pytest.raises(ConfigError, match="expected one of en, whitespace, zh, spacy:LANG, found") as caught:
         load_tokenizer(name)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["en", "whitespace"])
-def test_tokenisers_travel_to_other_processes(name: str) -> None:
+def test_tokenizers_can_be_pickled(name: str) -> None:
     copy = pickle.loads(pickle.dumps(load_tokenizer(name)))
     assert copy("do it").tokens == ("do", "it")
 
 
-def test_given_tokens_are_kept_as_they_are() -> None:
+def test_words_of_the_caller_are_not_changed() -> None:
     words = ["a b", "", "<S>", "\ud800", "\u3000"]
     assert Tokens.from_words(words) == Tokens(None, tuple(words), None)
     assert len(Tokens.from_words(words)) == 5
 
 
 @pytest.mark.parametrize("bad", ["one string", [b"bytes"], ["a", None], ["a", ["b"]]])
-def test_given_tokens_must_be_strings(bad: object) -> None:
+def test_words_of_the_caller_must_be_strings(bad: object) -> None:
     with pytest.raises(DataError, match="tokens: expected"):
         Tokens.from_words(bad)  # type: ignore[arg-type]
 
@@ -48,32 +48,32 @@ def test_given_tokens_must_be_strings(bad: object) -> None:
 @pytest.mark.parametrize(
     "inside", ["\u3000", "\xa0", "\x85", "\u2028", "\u2029", "\x0b", "\x0c", "\x1c", "\u200b", "\x00"]
 )
-def test_white_space_of_published_vocabularies_stays_inside_tokens(inside: str) -> None:
+def test_unusual_white_space_stays_inside_tokens(inside: str) -> None:
     assert WhitespaceTokenizer()(f" a{inside}b\t{inside}  c\r\n").tokens == (f"a{inside}b", inside, "c")
 
 
 @given(st.lists(st.text(st.characters(), min_size=1).filter(lambda w: not set(w) & set(" \t\n\r"))))
-def test_joined_by_spaces_and_cut_again_tokens_are_the_same(words: list[str]) -> None:
+def test_tokens_joined_by_spaces_are_split_again(words: list[str]) -> None:
     assert WhitespaceTokenizer()(" ".join(words)).tokens == tuple(words)
 
 
 @given(texts)
-def test_the_whitespace_tokeniser_keeps_the_law(text: str) -> None:
+def test_whitespace_tokens_cover_every_text(text: str) -> None:
     assert_sound(WhitespaceTokenizer()(text), text)
 
 
 @pytest.mark.skipif(HAS_SPACY, reason="spaCy is installed")
-def test_without_spacy_the_extra_is_named() -> None:
+def test_without_spacy_the_error_names_the_extra() -> None:
     with pytest.raises(MissingExtraError, match=r"pip install 'pyelmo\[spacy\]'"):
         load_tokenizer("spacy:de")
 
 
 @pytest.mark.skipif(not HAS_SPACY, reason="spaCy is not installed")
 class TestSpacy:
-    def test_german_abbreviations_are_german(self) -> None:
+    def test_german_rules_know_german_abbreviations(self) -> None:
         assert load_tokenizer("spacy:de")("Das ist z.B. so.").tokens == ("Das", "ist", "z.B.", "so", ".")
 
-    def test_an_unknown_language_is_refused_in_one_line(self) -> None:
+    def test_an_unknown_language_gives_one_line(self) -> None:
         for code in ("nope", "en.punctuation"):
             with pytest.raises(ConfigError, match=f"spaCy has no tokenizer for '{code}'") as caught:
                 load_tokenizer(f"spacy:{code}")
@@ -81,9 +81,9 @@ class TestSpacy:
 
     @settings(max_examples=50, deadline=None)
     @given(texts)
-    def test_it_keeps_the_law(self, text: str) -> None:
+    def test_spacy_tokens_cover_every_text(self, text: str) -> None:
         assert_sound(load_tokenizer("spacy:fr")(text), text)
 
-    def test_a_stretch_of_any_length_is_cut(self) -> None:
+    def test_runs_of_any_length_are_tokenized(self) -> None:
         text = "x " + "a" * 20_000 + " (" * 3
         assert_sound(load_tokenizer("spacy:en")(text), text)

@@ -16,7 +16,7 @@ def lines(
     """A loss that falls from 9 towards ``floor``; after every fifth report a held-out perplexity."""
     found: list[dict[str, Any]] = []
     for k in range(1, n_reports + 1):
-        report = {"step": k * every, "n_windows": n_reports * every, "n_tokens": 640, "epoch": k // 8}
+        report = {"step": k * every, "n_steps": n_reports * every, "n_tokens": 640, "epoch": k // 8}
         loss = floor + (9 - floor) / k
         found.append({**report, "loss": loss})
         if k % 5 == 0 and directions:

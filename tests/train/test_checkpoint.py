@@ -106,7 +106,7 @@ def test_strays_of_a_killed_run_go_and_checkpoints_stay(tmp_path: Path) -> None:
     place = checkpoints.save(snapshot(1), step=1)
     for name in (".step-000000002.12345678.part", ".step-000000000.part"):  # half-written, half-removed
         shutil.copytree(place, tmp_path / name)
-    checkpoints.remove_strays()
+    checkpoints.remove_temporary()
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
     assert_same(checkpoints.load(1), snapshot(1))
 
@@ -142,7 +142,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
 
 def save_for_ever(folder: Path) -> None:
     checkpoints = Checkpoints(folder, keep=2)
-    checkpoints.remove_strays()
+    checkpoints.remove_temporary()
     found = checkpoints.latest()
     step = found[0] + 1 if found else 0
     while True:

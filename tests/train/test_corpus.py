@@ -16,13 +16,12 @@ from elmo.errors import ConfigError, DataError, EncodingError
 from elmo.text.lines import read_blocks, read_lines
 from elmo.text.reader import read_sentences
 from elmo.text.tokenizers import Tokens, load_tokenizer
-from elmo.train import build_corpus as corpus_files
-from elmo.train import build_corpus as draft
+from elmo.train import corpus_builder, read_text
 from elmo.train import vocabulary as word_types
-from elmo.train.build_corpus import BuildProgress, Corpus, build
-from elmo.train.build_corpus import words_of as words_of_block
+from elmo.train.corpus import Corpus
+from elmo.train.read_text import BuildProgress, tokenize_block
 from tests.shared import SHARED
-from tests.train.small_corpus import TEXT, names, tokens_of
+from tests.train.small_corpus import TEXT, build, build_tokens, names
 
 
 def words_of(corpus: Corpus, part: str = "train") -> list[list[str]]:
@@ -46,7 +45,7 @@ def expected_types(sentences: list[list[str]]) -> tuple[list[str], list[int]]:
 
 
 def test_a_small_text_becomes_ids_by_falling_count(file: Path, tmp_path: Path) -> None:
-    corpus = tokens_of(file, tmp_path / "corpus")
+    corpus = build_tokens(file, tmp_path / "corpus")
     sentences = [line.split() for line in TEXT.split("\n") if line]
     assert words_of(corpus) == sentences
     types, counts = expected_types(sentences)
@@ -62,7 +61,7 @@ def test_a_small_text_becomes_ids_by_falling_count(file: Path, tmp_path: Path) -
 
 def test_words_are_spelled_from_the_map(file: Path, tmp_path: Path) -> None:
     file.write_text("猫 naïve a\n猫 x\n", encoding="utf-8")
-    types = tokens_of(file, tmp_path / "corpus").types
+    types = build_tokens(file, tmp_path / "corpus").types
     assert [types[k] for k in (-1, 3, 4)] == ["x", "猫", "naïve"]
     padded, lengths = types.padded_bytes(np.array([4, 3, 5]), 4)
     assert lengths.tolist() == [4, 3, 1]
@@ -75,12 +74,12 @@ def test_words_are_spelled_from_the_map(file: Path, tmp_path: Path) -> None:
 def test_words_spelled_like_a_boundary_are_kept_and_count_as_unknown(
     file: Path, tmp_path: Path, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(draft, "BLOCK_BYTES", 20)
+    monkeypatch.setattr(read_text, "BLOCK_BYTES", 20)
     monkeypatch.setattr(
-        draft, "TypeNumbering", lambda where: word_types.TypeNumbering(where, max_in_memory=limit)
+        read_text, "WordNumbering", lambda where: word_types.WordNumbering(where, max_in_memory=limit)
     )
     file.write_text("<S> a <unk> </S> <S>\n<UNK> <s> </s>\n<S> <S>\n")
-    corpus = tokens_of(file, tmp_path / "corpus")
+    corpus = build_tokens(file, tmp_path / "corpus")
     assert words_of(corpus) == [["<S>", "a", "<unk>", "</S>", "<S>"], ["<UNK>", "<s>", "</s>"], ["<S>"] * 2]
     assert list(corpus.types) == ["<S>", "</S>", "<UNK>", "a", "<unk>", "<s>", "</s>"]
     assert corpus.vocab().words == corpus.vocab(99).words == tuple(corpus.types)
@@ -90,8 +89,8 @@ def test_words_spelled_like_a_boundary_are_kept_and_count_as_unknown(
 
 def test_blank_lines_are_nothing_or_sentences_on_request(file: Path, tmp_path: Path) -> None:
     file.write_text("\n\na b\n \t\nc\n\n")
-    assert words_of(tokens_of(file, tmp_path / "one")) == [["a", "b"], ["c"]]
-    assert words_of(tokens_of(file, tmp_path / "two", blank_lines_count=True)) == [
+    assert words_of(build_tokens(file, tmp_path / "one")) == [["a", "b"], ["c"]]
+    assert words_of(build_tokens(file, tmp_path / "two", blank_lines=True)) == [
         [], [], ["a", "b"], [], ["c"], [],
     ]  # fmt: skip
 
@@ -113,8 +112,8 @@ def test_the_fast_path_reads_what_the_text_room_reads(
         for sentence in read_sentences([path], tokenizer=load_tokenizer("whitespace"), input_format="tokens")
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(draft, "BLOCK_BYTES", block)
-        corpus = tokens_of(path, folder / "corpus", blank_lines_count=blank)
+        patch.setattr(read_text, "BLOCK_BYTES", block)
+        corpus = build_tokens(path, folder / "corpus", blank_lines=blank)
     assert words_of(corpus) == [words for words in expected if words or blank]
 
 
@@ -137,7 +136,7 @@ def test_blocks_hold_the_lines_of_a_file(
 @pytest.mark.parametrize("errors", ["replace", "skip", "surrogateescape"])
 def test_policies_for_other_bytes_are_those_of_the_text_room(file: Path, tmp_path: Path, errors: Any) -> None:
     file.write_bytes(b"a b\nc \xff d\ne\n" * 3)
-    corpus = tokens_of(file, tmp_path / "corpus", errors=errors)
+    corpus = build_tokens(file, tmp_path / "corpus", errors=errors)
     expected = [
         list(sentence.tokens.tokens)
         for sentence in read_sentences(
@@ -152,17 +151,17 @@ def test_policies_for_other_bytes_are_those_of_the_text_room(file: Path, tmp_pat
 def test_bytes_that_are_not_utf_8_are_named_by_line_and_byte(file: Path, tmp_path: Path) -> None:
     file.write_bytes(b"a b\n" * 1000 + b"ab \xff\n")
     with pytest.raises(EncodingError, match=r"text\.txt:1001: byte 4 of the line \(0xff\) is not UTF-8"):
-        tokens_of(file, tmp_path / "corpus")
+        build_tokens(file, tmp_path / "corpus")
     file.write_bytes(b"ab " * 2_000_000 + b"\xff")  # one line, which comes in pieces
     with pytest.raises(EncodingError, match=r"text\.txt:1: byte 6000001 of the line"):
-        tokens_of(file, tmp_path / "corpus")
+        build_tokens(file, tmp_path / "corpus")
     assert names(tmp_path) == ["text.txt"]
 
 
 def test_a_text_on_one_line_is_cut_into_sentences(file: Path, tmp_path: Path) -> None:
     words = [f"w{k % 977}" for k in range(1_100_000)]
     file.write_text("x y\n" + " ".join(words) + "\nz")
-    corpus = tokens_of(file, tmp_path / "corpus", max_sentence=1000)
+    corpus = build_tokens(file, tmp_path / "corpus", max_sentence=1000)
     sentences = words_of(corpus)
     assert [len(sentence) for sentence in sentences] == [2, *[1000] * 1100, 1]
     assert list(itertools.chain(*sentences[1:-1])) == words
@@ -178,10 +177,10 @@ def test_raw_text_is_split_and_tokenised(file: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("split", [False, True])
 def test_a_line_that_comes_in_pieces_stays_one_line(split: bool) -> None:
     options: Any = {"tokenize": load_tokenizer("en"), "split": split}
-    pieces = words_of_block(b"a b\nc d ", is_open=True, **options) + words_of_block(
+    pieces = tokenize_block(b"a b\nc d ", is_open=True, **options) + tokenize_block(
         b"\n", is_open=False, **options
     )
-    pieces += words_of_block(b"e ", is_open=True, **options) + words_of_block(
+    pieces += tokenize_block(b"e ", is_open=True, **options) + tokenize_block(
         b"f\n\n", is_open=False, **options
     )
     assert pieces.split(b"\t") == b"a b \n c d \n e f \n \n ".split(b" ")
@@ -195,7 +194,7 @@ def test_conllu_gives_its_words_with_their_spaces(file: Path, tmp_path: Path) ->
 
 
 def test_processes_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draft, "_TEXT_BLOCK", 1 << 13)
+    monkeypatch.setattr(read_text, "_TEXT_BLOCK", 1 << 13)
     paths = []
     for k in range(3):
         paths.append(tmp_path / f"{k}.txt")
@@ -237,16 +236,16 @@ def test_types_that_do_not_fit_in_memory_give_the_same_corpus(
     folder = tmp_path_factory.mktemp("segments")
     path = folder / "text.txt"
     path.write_text("".join(" ".join(f"w{k}" for k in line) + "\n" for line in numbers))
-    whole = tokens_of(
+    whole = build_tokens(
         path, folder / "whole", heldout=3, deduplicate=deduplicate and len(set(map(tuple, numbers))) > 3
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(draft, "BLOCK_BYTES", 40)
-        patch.setattr(corpus_files, "_CHUNK", 16)
+        patch.setattr(read_text, "BLOCK_BYTES", 40)
+        patch.setattr(corpus_builder, "_CHUNK", 16)
         patch.setattr(
-            draft, "TypeNumbering", lambda where: word_types.TypeNumbering(where, max_in_memory=limit)
+            read_text, "WordNumbering", lambda where: word_types.WordNumbering(where, max_in_memory=limit)
         )
-        pieces = tokens_of(
+        pieces = build_tokens(
             path, folder / "pieces", heldout=3, deduplicate=whole.manifest.options["deduplicate"]
         )
     assert pieces.manifest.files == whole.manifest.files
@@ -271,7 +270,7 @@ def test_sentences_are_held_out_and_none_is_lost(
     file: Path, tmp_path: Path, n: int, heldout: Any, n_heldout: int
 ) -> None:
     lines = many(file, n)
-    corpus = tokens_of(file, tmp_path / "corpus", heldout=heldout)
+    corpus = build_tokens(file, tmp_path / "corpus", heldout=heldout)
     held, kept = ([" ".join(words) for words in words_of(corpus, part)] for part in ("heldout", "train"))
     assert len(held) == n_heldout == corpus.manifest.sizes.heldout_sentences
     assert [line for line in lines if line in set(held)] == held  # in the order of the text
@@ -286,7 +285,7 @@ def test_another_seed_holds_out_others_and_order_is_kept_in_runs(file: Path, tmp
         (seed, keep): [
             int(words[2])
             for words in words_of(
-                tokens_of(file, tmp_path / f"{seed}{keep}", heldout=128, seed=seed, keep_order=keep),
+                build_tokens(file, tmp_path / f"{seed}{keep}", heldout=128, seed=seed, keep_order=keep),
                 "heldout",
             )
         ]
@@ -302,30 +301,30 @@ def test_another_seed_holds_out_others_and_order_is_kept_in_runs(file: Path, tmp
 def test_what_is_held_out_by_default_stays_small(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(corpus_files, "_DEFAULT_TOKENS", 2000)
+    monkeypatch.setattr(corpus_builder, "_DEFAULT_TOKENS", 2000)
     file.write_text(("word " * 90 + "\n") * 4000)
-    corpus = tokens_of(file, tmp_path / "corpus", heldout=None)
+    corpus = build_tokens(file, tmp_path / "corpus", heldout=None)
     assert 1900 < len(corpus.heldout) <= 2000
 
 
 def test_other_files_may_be_held_out(file: Path, tmp_path: Path) -> None:
     other = tmp_path / "dev.txt"
     other.write_text("the zebra sat\n")
-    corpus = tokens_of(file, tmp_path / "corpus", heldout=None, heldout_inputs=other)
+    corpus = build_tokens(file, tmp_path / "corpus", heldout=None, heldout_file=other)
     assert words_of(corpus, "heldout") == [["the", "zebra", "sat"]]
     assert len(words_of(corpus)) == 4
     assert corpus.types[-1] == "zebra"
     assert corpus.counts[-1] == 0
     with pytest.raises(ConfigError, match="a held-out share and held-out files do not go together"):
-        tokens_of(file, tmp_path / "corpus", heldout=0.1, heldout_inputs=other)
+        build_tokens(file, tmp_path / "corpus", heldout=0.1, heldout_file=other)
     other.write_text("\n\n")
     with pytest.raises(DataError, match="the held-out files: expected text"):
-        tokens_of(file, tmp_path / "other", heldout=None, heldout_inputs=other)
+        build_tokens(file, tmp_path / "other", heldout=None, heldout_file=other)
 
 
 def test_duplicates_are_left_out_on_request(file: Path, tmp_path: Path) -> None:
     file.write_text("a b\nb a\na b\nc\na b \nb a a\nc\n")
-    corpus = tokens_of(file, tmp_path / "corpus", deduplicate=True)
+    corpus = build_tokens(file, tmp_path / "corpus", deduplicate=True)
     assert words_of(corpus) == [["a", "b"], ["b", "a"], ["c"], ["b", "a", "a"]]
     assert corpus.manifest.sizes.duplicates == 3
     assert corpus.counts[3:].tolist() == [4, 3, 1]
@@ -334,7 +333,7 @@ def test_duplicates_are_left_out_on_request(file: Path, tmp_path: Path) -> None:
 def test_progress_counts_bytes_and_tokens(file: Path, tmp_path: Path) -> None:
     file.write_text(TEXT * 100_000)
     seen: list[BuildProgress] = []
-    corpus = tokens_of(file, tmp_path / "corpus", on_progress=seen.append)
+    corpus = build_tokens(file, tmp_path / "corpus", on_progress=seen.append)
     reads = [one for one in seen if one.step == "read"]
     assert [one.done for one in reads] == sorted(one.done for one in reads)
     assert reads[-1].done == reads[-1].total == file.stat().st_size
@@ -350,9 +349,9 @@ def test_wikitext_2_has_the_published_numbers_of_predictions(tmp_path: Path) -> 
     corpus = build(
         WIKITEXT / "train.txt.xz",
         tmp_path / "corpus",
-        heldout_inputs=WIKITEXT / "valid.txt.xz",
+        heldout_file=WIKITEXT / "valid.txt.xz",
         input_format="tokens",
-        blank_lines_count=True,
+        blank_lines=True,
     )
     assert (len(corpus.train), len(corpus.heldout)) == (2_088_628, 217_646)
     # 33,278 published ones, of which one is our </S>, and the <S> and <UNK> that this text does not have

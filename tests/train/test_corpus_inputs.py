@@ -17,8 +17,9 @@ import pytest
 
 from elmo.errors import DataError, EncodingError, MissingExtraError, OutputError
 from elmo.text import chinese
-from elmo.train import build_corpus as draft
-from elmo.train.build_corpus import Corpus, build
+from elmo.train import read_text
+from elmo.train.corpus import Corpus
+from tests.train.small_corpus import build
 
 TEXT = "".join(f"The {noun} crosses river {k}.\n" for k in range(9) for noun in ("cat", "dog"))
 CHINESE = "苹果公司发布了新手机。我每天吃一个苹果。河岸上有一只狗！\n" * 4
@@ -131,7 +132,7 @@ def test_letters_are_looked_for_beyond_the_first_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("jieba")
-    monkeypatch.setattr(draft, "_TEXT_BLOCK", 64)
+    monkeypatch.setattr(read_text, "_TEXT_BLOCK", 64)
     (tmp_path / "1.txt").write_text("1 2 3 !\n" * 40)
     (tmp_path / "2.txt").write_text(CHINESE, encoding="utf-8")
     files = [tmp_path / "1.txt", tmp_path / "2.txt"]

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from elmo.errors import DataError, ElmoError, OutputError
-from elmo.train import build_corpus as corpus_files
-from elmo.train.build_corpus import Corpus, build, reopen, replacing
-from tests.train.small_corpus import TEXT, names, tokens_of
+from elmo.train import corpus_builder
+from elmo.train.corpus import Corpus
+from elmo.train.corpus_builder import reopen_corpus, replace_folder
+from tests.train.small_corpus import TEXT, build, build_tokens, names
 
 
 def test_an_unchanged_text_is_not_read_again(
@@ -22,15 +23,15 @@ def test_an_unchanged_text_is_not_read_again(
 ) -> None:
     caplog.set_level(logging.INFO, logger="elmo")
     folder = tmp_path / "corpus"
-    first = tokens_of(file, folder)
+    first = build_tokens(file, folder)
     stamp = (folder / "train.u32").stat().st_mtime_ns
-    assert tokens_of(file, folder).manifest == first.manifest
+    assert build_tokens(file, folder).manifest == first.manifest
     assert "built before from the same text" in caplog.text
     assert (folder / "train.u32").stat().st_mtime_ns == stamp
-    assert tokens_of(file, folder, max_sentence=2).n_sentences > first.n_sentences
+    assert build_tokens(file, folder, max_sentence=2).n_sentences > first.n_sentences
     assert "an option has changed" in caplog.text
     file.write_text(TEXT * 2)
-    assert tokens_of(file, folder, max_sentence=2).n_tokens == 2 * first.n_tokens
+    assert build_tokens(file, folder, max_sentence=2).n_tokens == 2 * first.n_tokens
     assert "the text has changed" in caplog.text
     assert names(tmp_path) == ["corpus", "text.txt"]
 
@@ -38,7 +39,7 @@ def test_an_unchanged_text_is_not_read_again(
 @pytest.mark.parametrize("name", ["manifest.json", "types.txt", "type_ends.u64", "counts.u64", "train.u32"])
 def test_damage_is_refused_and_built_anew(file: Path, tmp_path: Path, name: str) -> None:
     folder = tmp_path / "corpus"
-    sound = tokens_of(file, folder).manifest
+    sound = build_tokens(file, folder).manifest
     data = (folder / name).read_bytes()
     for at in range(0, len(data), 7):
         (folder / name).write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
@@ -51,7 +52,7 @@ def test_damage_is_refused_and_built_anew(file: Path, tmp_path: Path, name: str)
     (folder / name).unlink()
     with pytest.raises(DataError, match="corpus"):
         Corpus.open(folder)
-    assert tokens_of(file, folder).manifest == sound
+    assert build_tokens(file, folder).manifest == sound
     assert (folder / name).read_bytes() == data
 
 
@@ -61,12 +62,12 @@ def test_another_folder_is_no_corpus_and_is_left_alone(file: Path, tmp_path: Pat
     with pytest.raises(DataError, match="expected a corpus"):
         Corpus.open(tmp_path / "absent")
     with pytest.raises(OutputError, match=r"expected a corpus or a new folder, found text\.txt"):
-        tokens_of(file, tmp_path)
+        build_tokens(file, tmp_path)
     (tmp_path / "manifest.json").write_text(json.dumps({"kind": "other"}))
     with pytest.raises(DataError, match="expected the manifest of a corpus"):
         Corpus.open(tmp_path)
     with pytest.raises(OutputError, match="expected a folder for the corpus"):
-        tokens_of(file, file)
+        build_tokens(file, file)
 
 
 @pytest.mark.parametrize(
@@ -113,30 +114,30 @@ def test_bad_options_are_refused_and_leave_nothing(
     file: Path, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ElmoError, match=message):
-        tokens_of(file, tmp_path / "corpus", **options)
+        build_tokens(file, tmp_path / "corpus", **options)
     assert names(tmp_path) == ["text.txt"]
 
 
 def test_a_place_that_cannot_be_written_is_refused_in_one_line(file: Path, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written") as caught:
-        tokens_of(file, file / "corpus")
+        build_tokens(file, file / "corpus")
     assert "\n" not in str(caught.value)
     with pytest.raises(OutputError, match="cannot be written"):
-        tokens_of(file, Path("/proc/corpus"))
+        build_tokens(file, Path("/proc/corpus"))
 
 
 def test_a_full_disk_leaves_the_old_corpus(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "corpus"
-    old = tokens_of(file, folder).manifest
+    old = build_tokens(file, folder).manifest
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(corpus_files._HashedFile, "write", full)
+    monkeypatch.setattr(corpus_builder._HashedFile, "write", full)
     with pytest.raises(OutputError, match="No space left on device"):
-        tokens_of(file, folder, max_sentence=2)
+        build_tokens(file, folder, max_sentence=2)
     assert Corpus.open(folder).manifest == old
     assert names(tmp_path) == ["corpus", "text.txt"]
 
@@ -145,7 +146,7 @@ def test_what_a_killed_run_left_is_cleared_away(file: Path, tmp_path: Path) -> N
     for name in (".corpus.part", ".corpus.old"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "train.u32").write_bytes(b"half")
-    tokens_of(file, tmp_path / "corpus")
+    build_tokens(file, tmp_path / "corpus")
     assert names(tmp_path) == ["corpus", "text.txt"]
 
 
@@ -153,8 +154,8 @@ def test_a_build_killed_before_it_removed_the_old_corpus_is_tidied_up_by_whoever
     file: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "corpus"
-    for opened in (lambda: tokens_of(file, folder), lambda: reopen(folder)):
-        built = tokens_of(file, folder).manifest
+    for opened in (lambda: build_tokens(file, folder), lambda: reopen_corpus(folder)):
+        built = build_tokens(file, folder).manifest
         shutil.copytree(folder, tmp_path / ".corpus.old")
         (tmp_path / ".corpus.lock").touch()
         assert opened().manifest == built
@@ -163,24 +164,24 @@ def test_a_build_killed_before_it_removed_the_old_corpus_is_tidied_up_by_whoever
 
 def test_a_build_killed_between_two_renames_is_finished_by_the_next_one(file: Path, tmp_path: Path) -> None:
     folder = tmp_path / "corpus"
-    tokens_of(file, tmp_path / "new")
+    build_tokens(file, tmp_path / "new")
     stamp = (tmp_path / "new" / "train.u32").stat().st_mtime_ns
     (tmp_path / "new").rename(tmp_path / ".corpus.part")
-    tokens_of(file, tmp_path / "other", max_sentence=2)
+    build_tokens(file, tmp_path / "other", max_sentence=2)
     (tmp_path / "other").rename(tmp_path / ".corpus.old")
-    tokens_of(file, folder)
+    build_tokens(file, folder)
     assert (folder / "train.u32").stat().st_mtime_ns == stamp  # it was not built again
     assert names(tmp_path) == ["corpus", "text.txt"]
 
 
 def test_what_a_living_build_has_beside_a_corpus_is_left_to_it(file: Path, tmp_path: Path) -> None:
     folder = tmp_path / "corpus"
-    built = tokens_of(file, folder).manifest
-    with replacing(folder) as temporary:
-        assert tokens_of(file, folder).manifest == built
+    built = build_tokens(file, folder).manifest
+    with replace_folder(folder) as temporary:
+        assert build_tokens(file, folder).manifest == built
         assert temporary.is_dir()
         with pytest.raises(OutputError, match="another process is writing"):
-            tokens_of(file, folder, max_sentence=2)
+            build_tokens(file, folder, max_sentence=2)
     assert names(tmp_path) == ["corpus", "text.txt"]
 
 
@@ -189,4 +190,4 @@ def test_stdin_is_read_anew_each_time(file: Path, tmp_path: Path, monkeypatch: p
         file.write_text(text)
         with file.open(encoding="utf-8") as stdin:
             monkeypatch.setattr("sys.stdin", stdin)
-            assert tokens_of(Path("-"), tmp_path / "corpus").n_sentences == 4 * (len(text) // len(TEXT))
+            assert build_tokens(Path("-"), tmp_path / "corpus").n_sentences == 4 * (len(text) // len(TEXT))

@@ -12,22 +12,21 @@ import torch
 from elmo.config import BiLmConfig, WordConfig
 from elmo.train import options as train_options
 from elmo.train.corpus import Corpus
-from elmo.train.loop import Report, Trainer
-from elmo.train.objective import Dropout
-from elmo.train.options import Optimisation, TrainOptions
+from elmo.train.loop import StepReport, Trainer
+from elmo.train.options import DropoutOptions, OptimizerOptions, TrainOptions
 from tests.train.elsewhere import elsewhere
 from tests.train.test_loop import CONFIG, OPTIONS, make_corpus
 
 WORDS = BiLmConfig(None, WordConfig(OPTIONS.n_vocab, 8), CONFIG.lstm, alphabet=None)
 BRIEF = replace(
     OPTIONS,
-    n_windows=2,
+    n_steps=2,
     log_every=1,
     evaluate_every=2,
     evaluate_tokens=30,
     checkpoint_every=1,
-    dropout=Dropout(0.1, words=0.1, weights=0.1),
-    optimisation=Optimisation(),
+    dropout=DropoutOptions(0.1, words=0.1, weights=0.1),
+    optimizer=OptimizerOptions(),
 )
 
 
@@ -42,7 +41,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
         (CONFIG, BRIEF),
         (CONFIG, replace(BRIEF, n_samples=None, precision="bfloat16")),
         (CONFIG, replace(BRIEF, n_samples=None, cutoffs=(20,))),
-        (WORDS, replace(BRIEF, is_tied=True, n_turns=2)),
+        (WORDS, replace(BRIEF, is_tied=True, accumulation_steps=2)),
         (WORDS, replace(BRIEF, is_tied=True, n_samples=None, directions="forward")),
     ],
     ids=["sampled", "full in bfloat16", "adaptive", "tied sampled", "tied full"],
@@ -53,7 +52,7 @@ def test_a_run_elsewhere_is_the_run_on_the_processor(
     class StoppedError(Exception):
         pass
 
-    def stop(report: Report) -> None:
+    def stop(report: StepReport) -> None:
         if report.step == 2:
             raise StoppedError
 

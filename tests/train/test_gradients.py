@@ -6,17 +6,18 @@ import torch
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, WordConfig
 from elmo.model.bilm import BiLm, BiLmState
 from elmo.model.softmax import AdaptiveSoftmax, LogUniformSampler, Samples, Softmax
-from elmo.train.build_corpus import build
 from elmo.train.corpus import Corpus, TypeIds
 from elmo.train.gradients import Gradients
-from elmo.train.objective import BiLmObjective, Chance, Directions, Dropout
+from elmo.train.objective import BiLmObjective, StepRandom
+from elmo.train.options import Directions, DropoutOptions
 from elmo.train.windows import Position, Window, Windows
+from tests.train.small_corpus import build
 
 N_VOCAB, N_ROWS, N_STEPS = 30, 32, 5
 LSTM = LstmConfig(2, 6, 4, 0.9, 0.5)
 CHARS = BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4), (3, 5))), None, LSTM)
 WORDS = BiLmConfig(None, WordConfig(N_VOCAB, 4), LSTM, alphabet=None)
-NOTHING = Dropout(0.0)
+NOTHING = DropoutOptions(0.0)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return build(folder / "text.txt", folder / "built", input_format="tokens", heldout=5)
 
 
-def make(config: BiLmConfig, softmax: str, directions: Directions, dropout: Dropout) -> BiLmObjective:
+def make(config: BiLmConfig, softmax: str, directions: Directions, dropout: DropoutOptions) -> BiLmObjective:
     torch.manual_seed(0)
     bilm = BiLm.from_config(config)
     if softmax == "adaptive":
@@ -47,7 +48,7 @@ def make(config: BiLmConfig, softmax: str, directions: Directions, dropout: Drop
 def reading(
     corpus: Corpus, model: BiLmObjective, softmax: str
 ) -> tuple[Window, BiLmState, tuple[Samples, ...] | None]:
-    window = Windows(corpus.train, n_rows=N_ROWS, n_steps=N_STEPS, seed=1).at(Position(0, 2))
+    window = Windows(corpus.train, batch_size=N_ROWS, window=N_STEPS, seed=1).at(Position(0, 2))
     zero = model.bilm.zero_state(N_ROWS)
     chance = torch.Generator().manual_seed(5)
     state = BiLmState(*(torch.randn(x.shape, generator=chance).to(x) / 3 for x in (zero.hidden, zero.cell)))
@@ -78,9 +79,9 @@ def test_pieces_side_by_side_give_the_gradients_of_the_whole(
 
     other = make(config, softmax, directions, NOTHING)
     gradients = Gradients(other, n_threads=n_threads)
-    gradients.add_window(window, ids, state, samples=samples, chance=Chance(0, 0))
+    gradients.add_window(window, ids, state, samples=samples, random=StepRandom(0, 0))
     gradients.clear()  # what a window left behind does not show in the next
-    found = gradients.add_window(window, ids, state, samples=samples, chance=Chance(0, 0), scale=7)
+    found = gradients.add_window(window, ids, state, samples=samples, random=StepRandom(0, 0), scale=7)
     gradients.close()
     torch.testing.assert_close(found.mean, losses.mean, rtol=0, atol=1e-12)
     for name in ("hidden", "cell"):
@@ -107,7 +108,7 @@ def test_a_piece_without_rare_targets_leaves_that_part_of_an_adaptive_softmax_al
     losses = model(window, ids, state)
     losses.mean.backward()
     gradients = Gradients(other, n_threads=4)  # two pieces of each direction
-    found = gradients.add_window(window, ids, state, samples=None, chance=Chance(0, 0))
+    found = gradients.add_window(window, ids, state, samples=None, random=StepRandom(0, 0))
     gradients.close()
     torch.testing.assert_close(found.mean, losses.mean, rtol=0, atol=1e-12)
     for (name, weight), expected in zip(other.named_parameters(), model.parameters(), strict=True):
@@ -133,7 +134,7 @@ def test_rows_in_turns_give_the_gradients_of_the_whole(corpus: Corpus) -> None:
             part = BiLmState(state.hidden[:, :, rows], state.cell[:, :, rows])
             share = (rows.stop - rows.start) / 32
             gradients.add_window(
-                window.at_rows(rows), ids, part, samples=samples, chance=Chance(0, 0), scale=share
+                window.select_rows(rows), ids, part, samples=samples, random=StepRandom(0, 0), scale=share
             )
         found.append([weight.grad for weight in model.parameters()])
     for whole, parts in zip(*found, strict=True):
@@ -143,23 +144,23 @@ def test_rows_in_turns_give_the_gradients_of_the_whole(corpus: Corpus) -> None:
 @pytest.mark.parametrize(
     "dropout",
     [
-        Dropout(0.4),
-        Dropout(0.4, is_variational=True),
-        Dropout(0.0, words=0.4),
-        Dropout(0.0, weights=0.4),
-        Dropout(0.0, inputs=0.4),
-        Dropout(0.0, outputs=0.4),
+        DropoutOptions(0.4),
+        DropoutOptions(0.4, is_variational=True),
+        DropoutOptions(0.0, words=0.4),
+        DropoutOptions(0.0, weights=0.4),
+        DropoutOptions(0.0, inputs=0.4),
+        DropoutOptions(0.0, outputs=0.4),
     ],
     ids=["layers", "variational", "words", "weights", "inputs", "outputs"],
 )
-def test_what_is_dropped_follows_from_seed_and_step_alone(corpus: Corpus, dropout: Dropout) -> None:
+def test_what_is_dropped_follows_from_seed_and_step_alone(corpus: Corpus, dropout: DropoutOptions) -> None:
     found = []
     for n_threads, seed, step in ((2, 3, 7), (2, 3, 7), (2, 3, 8), (2, 4, 7), (1, 3, 7)):
         model, ids = make(CHARS, "full", "both", dropout).train(), TypeIds(corpus, CHARS, N_VOCAB)
         window, state, _ = reading(corpus, model, "full")
         torch.manual_seed(len(found))  # torch's own generator has no say
         gradients = Gradients(model, n_threads=n_threads)
-        losses = gradients.add_window(window, ids, state, samples=None, chance=Chance(seed, step))
+        losses = gradients.add_window(window, ids, state, samples=None, random=StepRandom(seed, step))
         gradients.close()
         gradient = model.get_parameter("bilm.forward_stack.0.state_weight").grad
         assert gradient is not None
@@ -174,13 +175,15 @@ def test_what_is_dropped_follows_from_seed_and_step_alone(corpus: Corpus, dropou
 def test_variational_dropout_takes_the_same_numbers_from_all_tokens_of_a_row() -> None:
     x = torch.ones(3, 7, 50)
     chance = torch.Generator().manual_seed(0)
-    each = Dropout(0.5).of_vectors(x, 0.5, chance)
-    rows = Dropout(0.5, is_variational=True).of_vectors(x, 0.5, chance)
+    each = make(CHARS, "full", "both", DropoutOptions(0.5))._drop_vectors(x, 0.5, chance)
+    variational = make(CHARS, "full", "both", DropoutOptions(0.5, is_variational=True))
+    rows = variational._drop_vectors(x, 0.5, chance)
     assert not torch.equal(each[:, 0], each[:, 1])
     assert (rows == rows[:, :1]).all()
     assert not torch.equal(rows[0], rows[1])
     assert set(rows.unique().tolist()) == {0.0, 2.0}
-    words = Dropout(0.0, words=0.5).of_rows(torch.ones(40, 6), chance)
+    model = make(CHARS, "full", "both", DropoutOptions(0.0, words=0.5)).train()
+    words = model.drop_words(torch.ones(40, 6), StepRandom(0, 0))
     assert set(words.sum(dim=1).tolist()) == {0.0, 12.0}
 
 
@@ -200,7 +203,7 @@ def test_products_in_bfloat16_give_nearly_the_same_gradients(corpus: Corpus, sof
         window, state, samples = reading(corpus, model, softmax)
         gradients = Gradients(model, n_threads=2)
         ids = TypeIds(corpus, CHARS, N_VOCAB)
-        losses = gradients.add_window(window, ids, state, samples=samples, chance=Chance(0, 0))
+        losses = gradients.add_window(window, ids, state, samples=samples, random=StepRandom(0, 0))
         gradients.close()
         found.append((losses.mean, [weight.grad for weight in model.parameters()]))
     (exact, exact_gradients), (rounded, rounded_gradients) = found

@@ -12,25 +12,23 @@ import torch
 
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
 from elmo.errors import ConfigError, DataError, OutputError, TrainingError
-from elmo.train.build_corpus import build
-from elmo.train.corpus import Corpus
-from elmo.train.loop import Report, Trainer, TrainOptions
-from elmo.train.objective import Dropout
-from elmo.train.options import Optimisation
-from elmo.train.vocabulary import EOS
-from elmo.train.windows import BOS
+from elmo.train.corpus import BOS, EOS, Corpus
+from elmo.train.loop import StepReport, Trainer
+from elmo.train.objective import StepRandom
+from elmo.train.options import DropoutOptions, OptimizerOptions, TrainOptions
+from tests.train.small_corpus import build
 
 CONFIG = BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4), (3, 8))), None, LstmConfig(2, 12, 8))
 OPTIONS = TrainOptions(
-    n_windows=24,
+    n_steps=24,
     n_vocab=60,
-    n_rows=4,
-    n_steps=6,
+    batch_size=4,
+    window=6,
     n_samples=20,
     log_every=3,
     evaluate_every=8,
     checkpoint_every=5,
-    optimisation=Optimisation(optimiser="adamw", learning_rate=0.01, warm_up_steps=4, decay="cosine"),
+    optimizer=OptimizerOptions(name="adamw", learning_rate=0.01, warmup_steps=4, decay="cosine"),
 )
 
 
@@ -50,13 +48,13 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 def outcome(trainer: Trainer) -> tuple[bytes, bytes]:
     """The bytes of the finished weights and of the log."""
-    last = trainer.checkpoints.folder / f"step-{OPTIONS.n_windows:09d}"
+    last = trainer.checkpoints.folder / f"step-{OPTIONS.n_steps:09d}"
     return (last / "weights.safetensors").read_bytes(), trainer.log.path.read_bytes()
 
 
 def test_a_run_learns_logs_and_keeps_its_best(corpus: Corpus, tmp_path: Path) -> None:
-    options = replace(OPTIONS, n_windows=120, evaluate_every=40, checkpoint_every=40)
-    reports: list[Report] = []
+    options = replace(OPTIONS, n_steps=120, evaluate_every=40, checkpoint_every=40)
+    reports: list[StepReport] = []
     trainer = Trainer(corpus, CONFIG, options, tmp_path / "run")
     trainer.run(reports.append)
     losses = [report.loss for report in reports if report.loss is not None]
@@ -82,7 +80,7 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bytes(corpus: Corp
 
     for stop_at in (3, 9, 16, 24):
 
-        def stop(report: Report, stop_at: int = stop_at) -> None:
+        def stop(report: StepReport, stop_at: int = stop_at) -> None:
             if report.step >= stop_at:
                 raise StoppedError
 
@@ -99,7 +97,7 @@ def test_a_loss_that_is_no_number_stops_the_run_with_the_last_checkpoint_standin
 ) -> None:
     trainer = Trainer(corpus, CONFIG, OPTIONS, tmp_path / "run")
 
-    def spoil(report: Report) -> None:
+    def spoil(report: StepReport) -> None:
         if report.step == 9:
             with torch.no_grad():
                 trainer.objective.softmax.get_parameter("bias").fill_(math.nan)
@@ -118,7 +116,7 @@ def test_gradients_that_are_no_numbers_stop_the_run_before_they_get_into_the_wei
     trainer = Trainer(corpus, CONFIG, OPTIONS, tmp_path / "run")
     before: dict[str, torch.Tensor] = {}
 
-    def spoil(report: Report) -> None:
+    def spoil(report: StepReport) -> None:
         if report.step == 9:
             before.update({name: value.clone() for name, value in trainer.objective.state_dict().items()})
             # the loss is finite, and its gradients are as large as is asked for
@@ -138,7 +136,7 @@ def test_gradients_that_are_no_numbers_stop_the_run_before_they_get_into_the_wei
 def test_weights_that_are_no_numbers_do_not_become_a_checkpoint(corpus: Corpus, tmp_path: Path) -> None:
     trainer = Trainer(corpus, CONFIG, OPTIONS, tmp_path / "run")
 
-    def spoil(report: Report) -> None:
+    def spoil(report: StepReport) -> None:
         if report.step == 24 and report.loss is not None:  # after the last step, before its checkpoint
             with torch.no_grad():
                 trainer.objective.softmax.get_parameter("bias")[3] = math.inf
@@ -153,7 +151,7 @@ def test_a_trainer_that_is_closed_leaves_no_threads(corpus: Corpus, tmp_path: Pa
     before = set(threading.enumerate())
     torch.set_num_threads(2)
     try:
-        with Trainer(corpus, CONFIG, replace(OPTIONS, n_windows=1), tmp_path / "run") as trainer:
+        with Trainer(corpus, CONFIG, replace(OPTIONS, n_steps=1), tmp_path / "run") as trainer:
             trainer.run()
             assert set(threading.enumerate()) > before
     finally:
@@ -164,7 +162,7 @@ def test_a_trainer_that_is_closed_leaves_no_threads(corpus: Corpus, tmp_path: Pa
 def test_another_corpus_config_or_option_is_not_mixed_into_a_run(corpus: Corpus, tmp_path: Path) -> None:
     Trainer(corpus, CONFIG, OPTIONS, tmp_path / "run").run()
     with pytest.raises(ConfigError, match="was begun with another options"):
-        Trainer(corpus, CONFIG, replace(OPTIONS, dropout=Dropout(0.2)), tmp_path / "run").run()
+        Trainer(corpus, CONFIG, replace(OPTIONS, dropout=DropoutOptions(0.2)), tmp_path / "run").run()
     other = replace(CONFIG, lstm=replace(CONFIG.lstm, has_skip=False))
     with pytest.raises(ConfigError, match="was begun with another config"):
         Trainer(corpus, other, OPTIONS, tmp_path / "run").run()
@@ -174,29 +172,29 @@ def test_another_corpus_config_or_option_is_not_mixed_into_a_run(corpus: Corpus,
     ("changes", "message"),
     [
         ({"learning_rate": -1.0}, "learning_rate must be a positive number"),
-        ({"optimiser": "sgdd"}, "optimiser must be"),
+        ({"optimizer": "sgdd"}, "optimizer must be"),
         ({"weight_decay": 0.1}, "weight_decay goes with adamw and sgd"),
         ({"decay": "steps"}, "decay must be"),
     ],
 )
 def test_optimisations_that_make_no_sense_are_refused(changes: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Optimisation(**changes)
+        OptimizerOptions(**changes)
 
 
 def test_the_rate_rises_and_falls_as_asked() -> None:
-    plan = Optimisation(learning_rate=1.0, warm_up_steps=4, decay="linear")
+    plan = OptimizerOptions(learning_rate=1.0, warmup_steps=4, decay="linear")
     assert [plan.rate(step, 12) for step in (0, 3, 4, 8, 12)] == [0.25, 1.0, 1.0, 0.5, 0.0]
-    assert Optimisation(learning_rate=0.3).rate(1000, 10) == 0.3
+    assert OptimizerOptions(learning_rate=0.3).rate(1000, 10) == 0.3
 
 
 def test_more_rows_than_sentences_are_refused(corpus: Corpus, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="rows"):
-        Trainer(corpus, CONFIG, replace(OPTIONS, n_rows=5000), tmp_path / "run").run()
+        Trainer(corpus, CONFIG, replace(OPTIONS, batch_size=5000), tmp_path / "run").run()
 
 
 def test_two_runs_in_one_folder_do_not_mix(corpus: Corpus, tmp_path: Path) -> None:
-    def begin_another(report: Report) -> None:
+    def begin_another(report: StepReport) -> None:
         with pytest.raises(OutputError, match="another process is writing this output"):
             Trainer(corpus, CONFIG, OPTIONS, tmp_path / "run").run()
 
@@ -206,60 +204,61 @@ def test_two_runs_in_one_folder_do_not_mix(corpus: Corpus, tmp_path: Path) -> No
 def test_a_share_of_the_rows_starts_a_window_from_zero_and_the_rest_goes_on(
     corpus: Corpus, tmp_path: Path
 ) -> None:
-    trainer = Trainer(corpus, CONFIG, replace(OPTIONS, restarts=0.5), tmp_path / "run")
+    trainer = Trainer(corpus, CONFIG, replace(OPTIONS, window_resets=0.5), tmp_path / "run")
     trainer.run()
     n_zero = n_kept = 0
     for trainer.step in range(50):
-        start = trainer._start_of_window()
-        for row in range(OPTIONS.n_rows):
+        start = trainer._reset_rows(StepRandom(OPTIONS.seed, trainer.step))
+        for row in range(OPTIONS.batch_size):
             parts = [(start.hidden[:, :, row], trainer.state.hidden[:, :, row])]
             parts.append((start.cell[:, :, row], trainer.state.cell[:, :, row]))
             if all(not found.any() for found, _ in parts):
                 n_zero += 1
             elif all(torch.equal(found, before) for found, before in parts):
                 n_kept += 1
-    assert n_zero + n_kept == 50 * OPTIONS.n_rows
+    assert n_zero + n_kept == 50 * OPTIONS.batch_size
     assert 70 < n_zero < 130
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_rows_that_never_or_always_start_from_zero(share: float, corpus: Corpus, tmp_path: Path) -> None:
-    trainer = Trainer(corpus, CONFIG, replace(OPTIONS, restarts=share), tmp_path / "run")
+    trainer = Trainer(corpus, CONFIG, replace(OPTIONS, window_resets=share), tmp_path / "run")
     trainer.run()
     assert trainer.state.cell.any()
-    start = trainer._start_of_window()
+    start = trainer._reset_rows(StepRandom(OPTIONS.seed, trainer.step))
     assert bool(start.hidden.any()) == bool(start.cell.any()) == (share == 0.0)
 
 
 def test_a_share_of_the_sentences_starts_from_zero(corpus: Corpus, tmp_path: Path) -> None:
-    trainer = Trainer(corpus, CONFIG, replace(OPTIONS, sentence_starts=0.5), tmp_path / "run")
-    n_starts = n_sentences = 0
+    trainer = Trainer(corpus, CONFIG, replace(OPTIONS, sentence_resets=0.5), tmp_path / "run")
+    n_resets = n_sentences = 0
     for trainer.step in range(50):
-        window = trainer._with_starts(trainer.windows.at(trainer.position))
+        random = StepRandom(OPTIONS.seed, trainer.step)
+        window = trainer._reset_sentences(trainer.windows.at(trainer.position), random)
         for direction, first in ((window.forward, BOS), (window.backward, EOS)):
-            assert direction.starts is not None
-            assert not direction.starts[direction.inputs != first].any()
-            n_starts += int(direction.starts.sum())
+            assert direction.resets is not None
+            assert not direction.resets[direction.inputs != first].any()
+            n_resets += int(direction.resets.sum())
             n_sentences += int((direction.inputs == first).sum())
-    assert 0.4 < n_starts / n_sentences < 0.6
+    assert 0.4 < n_resets / n_sentences < 0.6
 
 
-def test_sentence_starts_change_what_is_learned(corpus: Corpus, tmp_path: Path) -> None:
+def test_sentence_resets_change_what_is_learned(corpus: Corpus, tmp_path: Path) -> None:
     weights = []
     for share in (0.0, 1.0):
-        trainer = Trainer(corpus, CONFIG, replace(OPTIONS, sentence_starts=share), tmp_path / f"run{share}")
+        trainer = Trainer(corpus, CONFIG, replace(OPTIONS, sentence_resets=share), tmp_path / f"run{share}")
         trainer.run()
         weights.append(torch.cat([weight.detach().flatten() for weight in trainer.objective.parameters()]))
     assert not torch.equal(*weights)
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.5, math.nan])
-def test_sentence_starts_that_are_no_share_are_refused(share: float) -> None:
-    with pytest.raises(ConfigError, match=r"sentence_starts must lie in 0\.\.1"):
-        replace(OPTIONS, sentence_starts=share)
+def test_sentence_resets_must_be_a_share(share: float) -> None:
+    with pytest.raises(ConfigError, match=r"sentence_resets must be between 0 and 1"):
+        replace(OPTIONS, sentence_resets=share)
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.5, math.nan])
-def test_restarts_that_are_no_share_are_refused(share: float) -> None:
-    with pytest.raises(ConfigError, match=r"restarts must lie in 0\.\.1"):
-        replace(OPTIONS, restarts=share)
+def test_window_resets_must_be_a_share(share: float) -> None:
+    with pytest.raises(ConfigError, match=r"window_resets must be between 0 and 1"):
+        replace(OPTIONS, window_resets=share)

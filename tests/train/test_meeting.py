@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from elmo.train.distributed import unused_part
+from elmo.train.distributed import open_fresh_store
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="this build of torch has no distributed part")
 SOON = timedelta(seconds=60)
@@ -19,7 +19,7 @@ def meet(store: dist.Store, late: dict[int, float]) -> list[dist.Store]:
 
     def come(rank: int) -> dist.Store:
         time.sleep(late.get(rank, 0))
-        return unused_part(store, rank=rank, world=WORLD, patience=SOON)
+        return open_fresh_store(store, rank=rank, world=WORLD, timeout=SOON)
 
     with ThreadPoolExecutor(WORLD) as pool:
         return list(pool.map(come, range(WORLD)))
@@ -39,9 +39,9 @@ def test_a_process_that_died_as_it_came_does_not_hold_up_the_next_start() -> Non
     store = dist.HashStore()
     for _ in range(2):
         with pytest.raises(TimeoutError, match="not all of them came in time"):
-            unused_part(store, rank=1, world=WORLD, patience=timedelta(seconds=0.05))
+            open_fresh_store(store, rank=1, world=WORLD, timeout=timedelta(seconds=0.05))
         with pytest.raises(TimeoutError):
-            unused_part(store, rank=0, world=WORLD, patience=timedelta(seconds=0.05))
+            open_fresh_store(store, rank=0, world=WORLD, timeout=timedelta(seconds=0.05))
     first, second, third = meet(store, {1: 0.1})
     first.set("address", "new")
     assert second.get("address") == third.get("address") == b"new"

@@ -10,10 +10,10 @@ from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, WordConfig
 from elmo.model.bilm import BiLm
 from elmo.model.softmax import Softmax
 from elmo.text.ids import ByteAlphabet, TokenIndexer
-from elmo.train.build_corpus import build
 from elmo.train.corpus import Corpus, TypeIds
-from elmo.train.objective import BiLmObjective, Chance
+from elmo.train.objective import BiLmObjective, StepRandom
 from elmo.train.windows import Position, Windows, evaluation_windows
+from tests.train.small_corpus import build
 
 N_VOCAB = 12
 LINES = [
@@ -54,7 +54,7 @@ def test_type_ids_are_those_of_the_alphabet(corpus: Corpus) -> None:
 @pytest.mark.parametrize("config", [CHARS, WORDS], ids=["characters", "words"])
 def test_losses_are_those_of_the_reference_network(corpus: Corpus, config: BiLmConfig) -> None:
     model, ids = objective(config).eval(), TypeIds(corpus, config, N_VOCAB)
-    window = Windows(corpus.train, n_rows=3, n_steps=7, seed=1).at(Position(0, 2))
+    window = Windows(corpus.train, batch_size=3, window=7, seed=1).at(Position(0, 2))
     start = model.bilm.zero_state(3)
     found = model(window, ids, start)
     each = model.token_losses(window, ids, start)
@@ -84,11 +84,11 @@ def test_losses_are_those_of_the_reference_network(corpus: Corpus, config: BiLmC
 
 def test_dropout_acts_in_training_only(corpus: Corpus) -> None:
     model, ids = objective(CHARS, dropout=0.5), TypeIds(corpus, CHARS, N_VOCAB)
-    window = Windows(corpus.train, n_rows=3, n_steps=7, seed=1).at(Position(0, 0))
+    window = Windows(corpus.train, batch_size=3, window=7, seed=1).at(Position(0, 0))
     start = model.bilm.zero_state(3)
-    first, second = (model.train()(window, ids, start, chance=Chance(0, step)).mean for step in (0, 1))
+    first, second = (model.train()(window, ids, start, random=StepRandom(0, step)).mean for step in (0, 1))
     assert first != second
-    assert first == model(window, ids, start, chance=Chance(0, 0)).mean
+    assert first == model(window, ids, start, random=StepRandom(0, 0)).mean
     assert model.eval()(window, ids, start).mean == model(window, ids, start).mean
 
 
@@ -104,7 +104,7 @@ def test_a_tiny_model_overfits_a_text_of_100_sentences(tmp_path: Path) -> None:
     softmax = Softmax(n_words=len(corpus.types), width=48)
     model = BiLmObjective(BiLm.from_config(config), softmax, dropout=0.0)
     ids = TypeIds(corpus, config, len(corpus.types))
-    windows = Windows(corpus.train, n_rows=4, n_steps=20, seed=None)
+    windows = Windows(corpus.train, batch_size=4, window=20, seed=None)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     state = model.bilm.zero_state(4)
     for window in windows.read():
@@ -117,7 +117,7 @@ def test_a_tiny_model_overfits_a_text_of_100_sentences(tmp_path: Path) -> None:
         if window.position.epoch == 50:
             break
     total, count, state = 0.0, 0, model.bilm.zero_state(4)
-    for window in evaluation_windows(corpus.train, n_rows=4, n_steps=20):
+    for window in evaluation_windows(corpus.train, batch_size=4, window=20):
         each = model.token_losses(window, ids, state)
         state = each.state
         mask = torch.from_numpy(window.mask)

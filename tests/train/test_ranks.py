@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from elmo.errors import ConfigError
-from elmo.train.distributed import Ranks, ranks_from
+from elmo.train.distributed import Ranks, join_ranks
 from elmo.train.loop import Trainer
 from tests.train.test_loop import CONFIG, OPTIONS, make_corpus
 
@@ -50,32 +50,32 @@ def torchrun(*arguments: object, n_ranks: int = 2) -> subprocess.CompletedProces
 
 
 def test_one_process_has_nothing_to_agree_on() -> None:
-    with ranks_from({}) as ranks:
+    with join_ranks({}) as ranks:
         assert ranks == Ranks()
         assert ranks.is_first
         tensor = torch.ones(3)
         ranks.add_up([tensor])
         assert tensor.tolist() == [1, 1, 1]
-        assert ranks.joined(tensor, dim=0) is tensor
+        assert ranks.concatenate(tensor, dim=0) is tensor
         assert ranks.from_first("mine") == "mine"
-        ranks.agree({"options": 1})
+        ranks.check_equal({"options": 1})
         with ranks.first_one_first():
             pass
 
 
-@pytest.mark.parametrize("n_rows", [1, 4, 10, 128])
+@pytest.mark.parametrize("batch_size", [1, 4, 10, 128])
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
 def test_every_row_is_read_by_one_process_and_no_process_has_two_more_than_another(
-    n_rows: int, world: int
+    batch_size: int, world: int
 ) -> None:
-    parts = [range(n_rows)[Ranks(rank, world).rows(n_rows)] for rank in range(world)]
-    assert [row for part in parts for row in part] == list(range(n_rows))
+    parts = [range(batch_size)[Ranks(rank, world).rows(batch_size)] for rank in range(world)]
+    assert [row for part in parts for row in part] == list(range(batch_size))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_fewer_rows_than_processes_are_refused(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path)
-    few = replace(OPTIONS, n_rows=3)
+    few = replace(OPTIONS, batch_size=3)
     with pytest.raises(ConfigError, match=r"3 rows are too few for 4 processes and 1 turns; give more rows"):
         Trainer(corpus, CONFIG, few, tmp_path / "run", ranks=Ranks(3, 4))
     assert not (tmp_path / "run").exists()
@@ -86,7 +86,7 @@ def test_a_process_group_that_was_made_before_is_used_and_left_as_it_is() -> Non
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         # what the caller made counts, whatever torchrun would have told
-        with ranks_from({"WORLD_SIZE": "4", "RANK": "2"}) as ranks:
+        with join_ranks({"WORLD_SIZE": "4", "RANK": "2"}) as ranks:
             assert ranks == Ranks()
         assert dist.is_initialized()
     finally:
@@ -98,7 +98,7 @@ def test_a_process_without_a_gpu_of_its_own_is_refused() -> None:
     environment = {"WORLD_SIZE": "9", "RANK": "8", "LOCAL_RANK": local_rank}
     with (
         pytest.raises(ConfigError, match=rf"process {local_rank} of this machine has no GPU"),
-        ranks_from(environment, device="cuda"),
+        join_ranks(environment, device="cuda"),
     ):
         pass
 
@@ -110,7 +110,7 @@ import sys, torch
 from pathlib import Path
 from elmo.errors import ElmoError
 import torch.distributed as dist
-from elmo.train.distributed import ranks_from
+from elmo.train.distributed import join_ranks
 
 def refused(what):
     try:
@@ -121,11 +121,11 @@ def refused(what):
 
 folder = Path(sys.argv[1])
 dist.init_process_group("gloo")
-with ranks_from() as ranks:  # of the group that is there
+with join_ranks() as ranks:  # of the group that is there
     told = ranks.from_first(f"{ranks.rank} of {ranks.world}")
 dist.barrier()  # it is there still
 dist.destroy_process_group()
-with ranks_from() as ranks:
+with join_ranks() as ranks:
     said = open(folder / f"said.{ranks.rank}", "w")
     print(told, file=said)
     sums = [torch.full((2, 2), 1.0 + ranks.rank), torch.tensor(10.0 * ranks.rank)]
@@ -133,12 +133,12 @@ with ranks_from() as ranks:
     print(sums[0].tolist(), float(sums[1]), file=said)
     rows = ranks.rows(5)
     whole = torch.arange(10.0).view(2, 5)
-    print(torch.equal(ranks.joined(whole[:, rows], dim=1), whole), file=said)
+    print(torch.equal(ranks.concatenate(whole[:, rows], dim=1), whole), file=said)
     with ranks.first_one_first():
         print((folder / "made").exists(), file=said)
         (folder / "made").touch()
-    ranks.agree({"options": {"seed": 1}, "corpus": "same"})
-    print(refused(lambda: ranks.agree({"options": {"seed": ranks.rank}, "corpus": "same"})), file=said)
+    ranks.check_equal({"options": {"seed": 1}, "corpus": "same"})
+    print(refused(lambda: ranks.check_equal({"options": {"seed": ranks.rank}, "corpus": "same"})), file=said)
     print(refused(lambda: ranks.corpus(folder / f"elsewhere-{ranks.rank}", lambda: None)), file=said)
     if ranks.rank == 1:
         said.close()
@@ -170,21 +170,21 @@ def test_two_processes_add_up_wait_for_each_other_and_notice_what_differs_or_die
 @needs_gloo
 @needs_proc
 def test_two_processes_train_as_one_does_and_end_with_the_same_bytes_though_they_are_killed() -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "distributed.py"), "--ranks", "2", "--steps", "30"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "distributed.py"), "--ranks", "2", "--window", "30"]
     command += ["--softmax", "sampled", "--kills", "2", "--most", "1e-12"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert lines[-1] == "all as it should be"
     assert lines[-3].startswith("2      2 ")
-    assert lines[-3].endswith("weights, optimiser, state, log")
+    assert lines[-3].endswith("weights, optimizer, state, log")
 
 
 @needs_gloo
 def test_the_command_line_trains_in_two_processes_and_speaks_once(tmp_path: Path) -> None:
     lines = [f"the {a} dog sees a {b} cat ." for a in ("big", "old", "red") for b in ("big", "old", "red")]
     (tmp_path / "corpus.txt").write_text("\n".join(lines) + "\n")
-    options = ["--preset", "tiny", "--epochs", "1", "--rows", "2", "--samples", "0"]
+    options = ["--preset", "tiny", "--epochs", "1", "--batch-size", "2", "--samples", "0"]
     done = torchrun("-m", "elmo", "train", tmp_path / "corpus.txt", "--out", tmp_path / "my-model", *options)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "my-model" / "model.safetensors").is_file()

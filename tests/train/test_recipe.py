@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import inspect
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -8,93 +10,129 @@ import pytest
 
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
 from elmo.errors import FormatError
-from elmo.train.objective import Dropout
-from elmo.train.options import Optimisation, Shape
-from elmo.train.run_folder import GENTLE, NAME, Recipe
+from elmo.train import recipe as recipes
+from elmo.train import train_bilm
+from elmo.train.corpus_builder import CorpusOptions
+from elmo.train.options import GENTLE, DropoutOptions, ModelShape, OptimizerOptions, TrainOptions
+from elmo.train.recipe import FILE_NAME, OPTIONS, Recipe
 
-OWN = BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4),)), None, LstmConfig(1, 12, 8))
+CONFIG = BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4),)), None, LstmConfig(1, 12, 8))
 CHOICES: dict[str, Any] = {
-    "corpus_options": {"vocabulary": Path("words.txt"), "heldout_inputs": ["a.txt"], "heldout": 0.1},
-    "shape": Shape(OWN, n_layers=2),
+    "vocabulary": Path("words.txt"),
+    "heldout_file": ["a.txt"],
+    "preset": CONFIG,
+    "layers": 2,
     "epochs": 2.5,
     "threads": 3,
-    "options": {"cutoffs": (4, 9), "n_samples": None, "dropout": Dropout(0.3), "optimisation": {"clip": 1.0}},
+    "adaptive": (4, 9),
+    "dropout": 0.3,
+    "clip": 1.0,
 }
 
 
-def test_a_recipe_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
-    recipe = Recipe.of(["a.txt", Path("b.txt")], **CHOICES)
+def create(*texts: str | Path, **options: Any) -> Recipe:
+    return Recipe.create(texts, options)
+
+
+def test_every_option_of_train_bilm_is_in_the_recipe_with_the_default_of_its_dataclass() -> None:
+    parameters = inspect.signature(train_bilm).parameters
+    runtime = {"texts", "out", "tensorboard", "on_report", "on_progress"}
+    assert set(parameters) - runtime == OPTIONS
+    parts = (
+        (CorpusOptions, recipes._CORPUS),
+        (ModelShape, recipes._SHAPE),
+        (OptimizerOptions, recipes._OPTIMIZER),
+        (DropoutOptions, recipes._DROPOUT),
+        (TrainOptions, recipes._TRAIN),
+    )
+    for kind, names in parts:
+        defaults = {field.name: field.default for field in fields(kind)}
+        for option, name in names.items():
+            default = parameters[option].default
+            assert default is None or default == defaults[name], option
+
+
+def test_a_recipe_is_read_as_it_was_written(tmp_path: Path) -> None:
+    recipe = create("a.txt", Path("b.txt"), **CHOICES)
     recipe.write(tmp_path)
     again = Recipe.read(tmp_path)
     assert again.differences(recipe) == []
     assert again.train_options() == recipe.train_options()
-    assert again.shape == recipe.shape
+    assert again.shape() == recipe.shape() == ModelShape(CONFIG, n_layers=2)
+    assert again.corpus_options() == recipe.corpus_options()
     again.write(tmp_path)
     assert Recipe.read(tmp_path) == again
 
 
-def test_a_recipe_without_threads_is_of_an_earlier_version_and_has_those_of_today(tmp_path: Path) -> None:
-    Recipe.of("a.txt").write(tmp_path)
-    values = json.loads((tmp_path / NAME).read_text())
-    del values["threads"]
-    (tmp_path / NAME).write_text(json.dumps(values))
-    assert Recipe.read(tmp_path) == Recipe.of("a.txt")
+def test_an_option_that_is_missing_in_the_file_has_its_default(tmp_path: Path) -> None:
+    create("a.txt", threads=3).write(tmp_path)
+    values = json.loads((tmp_path / FILE_NAME).read_text())
+    del values["options"]["threads"]
+    (tmp_path / FILE_NAME).write_text(json.dumps(values))
+    assert Recipe.read(tmp_path) == create("a.txt")
 
 
 def test_each_difference_is_named_with_both_values() -> None:
-    recipe = Recipe.of("a.txt", **CHOICES)
-    other = Recipe.of(
-        ["a.txt", "b.txt"], **{**CHOICES, "epochs": None, "options": {**CHOICES["options"], "seed": 4}}
-    )
+    recipe = create("a.txt", **CHOICES)
+    other = create("a.txt", "b.txt", **{k: v for k, v in CHOICES.items() if k != "epochs"}, seed=4)
     assert recipe.differences(other) == [
-        "epochs (2.5, not none)",
-        "inputs (a.txt, not a.txt, b.txt)",
-        "seed (none, not 4)",
+        "epochs (2.5, not default)",
+        "seed (default, not 4)",
+        "texts (a.txt, not a.txt, b.txt)",
     ]
-    assert not recipe.has_the_text_of(other)
-    assert recipe.has_the_text_of(Recipe.of("a.txt", corpus_options=CHOICES["corpus_options"], epochs=9))
+    assert not recipe.has_same_text(other)
+    same = {name: CHOICES[name] for name in ("vocabulary", "heldout_file")}
+    assert recipe.has_same_text(create("a.txt", **same, epochs=9))
 
 
 @pytest.mark.parametrize(
-    ("choices", "expected"),
+    ("options", "expected"),
     [
-        ({}, Optimisation()),
-        ({"start": "org/model"}, GENTLE),
-        ({"start": "org/model", "options": {"optimisation": Optimisation()}}, Optimisation()),
+        ({}, OptimizerOptions()),
+        ({"init_from": "org/model"}, GENTLE),
         (
-            {"start": "org/model", "options": {"optimisation": {"clip": 1.0}}},
-            Optimisation("adamw", 0.001, warm_up_steps=100, clip=1.0),
+            {"init_from": "org/model", "optimizer": "adagrad", "learning_rate": 0.2, "warmup": 0},
+            OptimizerOptions(),
         ),
         (
-            {"start": "org/model", "options": {"optimisation": {"optimiser": "adagrad"}}},
-            Optimisation("adagrad", 0.2, warm_up_steps=100),
+            {"init_from": "org/model", "clip": 1.0},
+            OptimizerOptions("adamw", 0.001, warmup_steps=100, clip=1.0),
         ),
-        ({"hours": 1, "options": {"optimisation": {"weight_decay": 0.1}}}, None),
-        ({"options": {"optimisation": {"optimiser": "sgd"}}}, Optimisation("sgd", 1.0)),
         (
-            {"options": {"optimisation": {"optimiser": "sgd", "learning_rate": 3.0}}},
-            Optimisation("sgd", 3.0),
+            {"init_from": "org/model", "optimizer": "adagrad"},
+            OptimizerOptions("adagrad", 0.2, warmup_steps=100),
         ),
+        ({"hours": 1, "weight_decay": 0.1}, None),
+        ({"optimizer": "sgd"}, OptimizerOptions("sgd", 1.0)),
+        ({"optimizer": "sgd", "learning_rate": 3.0}, OptimizerOptions("sgd", 3.0)),
     ],
 )
-def test_only_what_was_asked_for_is_otherwise_than_usual(
-    choices: dict[str, Any], expected: Optimisation | None
-) -> None:
-    found = Recipe.of("a.txt", **choices).train_options().optimisation
-    assert expected is None or found == expected
+def test_an_option_changes_only_itself(options: dict[str, Any], expected: OptimizerOptions | None) -> None:
+    optimizer = create("a.txt", **options).train_options().optimizer
+    assert expected is None or optimizer == expected
 
 
-def test_a_model_of_this_machine_is_kept_by_its_whole_path(
+def test_a_local_model_is_stored_with_its_absolute_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
-    assert Recipe.of("a.txt", start="model").start == str(tmp_path / "model")
-    assert Recipe.of("a.txt", start=Path("later")).start == str(tmp_path / "later")
-    assert Recipe.of("a.txt", start="org/model").start == "org/model"
+    assert create("a.txt", init_from="model").init_from == str(tmp_path / "model")
+    assert create("a.txt", init_from=Path("later")).init_from == str(tmp_path / "later")
+    assert create("a.txt", init_from="org/model").init_from == "org/model"
 
 
-def test_a_damaged_recipe_is_named(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_text('{"inputs": 3}')
-    with pytest.raises(FormatError, match="is not the recipe of a run"):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"version": 2, "texts": 3}', "this is not the recipe of a run"),
+        ("[]", "this is not the recipe of a run"),
+        ('{"inputs": ["a.txt"]}', r"another version of elmo wrote this recipe \(version 1, expected 2\)"),
+    ],
+)
+def test_a_damaged_recipe_and_one_of_another_version_are_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / FILE_NAME).write_text(text)
+    with pytest.raises(FormatError, match=message):
         Recipe.read(tmp_path)

@@ -11,13 +11,11 @@ import pytest
 from elmo import ConfigError, DataError, Elmo, OutputError, resume_bilm, similarity, train_bilm
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
 from elmo.text.ids import Vocabulary
-from elmo.train.loop import Report
-from elmo.train.objective import Dropout
-from elmo.train.options import PRESETS, Optimisation, Shape
-from elmo.train.run_folder import GENTLE
+from elmo.train.loop import StepReport
+from elmo.train.options import GENTLE, PRESETS, OptimizerOptions
 
 TINY = BiLmConfig(CharCnnConfig(char_width=4, filters=((1, 8), (2, 16))), None, LstmConfig(2, 32, 16))
-FAST = Optimisation(optimiser="adamw", learning_rate=0.01)
+FAST = {"optimizer": "adamw", "learning_rate": 0.01}
 
 
 def text(path: Path) -> Path:
@@ -32,10 +30,10 @@ def text(path: Path) -> Path:
 
 
 def test_raw_text_becomes_a_model_that_loads_and_has_learned(tmp_path: Path) -> None:
-    reports: list[Report] = []
+    reports: list[StepReport] = []
     out = train_bilm(
-        text(tmp_path / "text.txt"), tmp_path / "model", preset=TINY, epochs=6, n_samples=None,
-        optimisation=FAST, on_report=reports.append,
+        text(tmp_path / "text.txt"), tmp_path / "model", preset=TINY, epochs=6, samples=0,
+        **FAST, on_report=reports.append,
     )  # fmt: skip
     heldout = [report.heldout_forward for report in reports if report.heldout_forward is not None]
     assert heldout[-1] < 0.5 * heldout[0]
@@ -52,13 +50,13 @@ def test_raw_text_becomes_a_model_that_loads_and_has_learned(tmp_path: Path) -> 
 
 def test_the_same_call_again_goes_on_and_gives_the_same_bytes(tmp_path: Path) -> None:
     source = text(tmp_path / "text.txt")
-    settings = {"preset": TINY, "epochs": 2, "n_samples": 12, "optimisation": FAST}
+    settings = {"preset": TINY, "epochs": 2, "samples": 12, **FAST}
     train_bilm(source, tmp_path / "whole", **settings)
 
     class StoppedError(Exception):
         pass
 
-    def stop(report: Report) -> None:
+    def stop(report: StepReport) -> None:
         if report.step > 10:
             raise StoppedError
 
@@ -73,7 +71,7 @@ def test_chinese_trains_as_it_is(tmp_path: Path) -> None:
     pytest.importorskip("jieba")
     source = tmp_path / "zh.txt"
     source.write_text("苹果公司发布了新手机。我每天吃一个苹果。河岸上有一只狗！\n" * 40, encoding="utf-8")
-    out = train_bilm(source, tmp_path / "zh", preset=TINY, epochs=1, n_samples=None, tokenizer="zh")
+    out = train_bilm(source, tmp_path / "zh", preset=TINY, epochs=1, samples=0, tokenizer="zh")
     elmo = Elmo.from_pretrained(out)  # remembers its tokeniser
     assert elmo.encode("我吃苹果。").tokens == ("我", "吃", "苹果", "。")
     assert np.isfinite(elmo.encode("我吃苹果。").vectors).all()
@@ -111,15 +109,15 @@ def test_bad_calls_are_refused_before_anything_is_written(tmp_path: Path) -> Non
 def test_a_run_is_resumed_without_its_text_and_options(tmp_path: Path) -> None:
     source = text(tmp_path / "text.txt")
     settings = {
-        "preset": Shape(TINY, state_width=12), "epochs": 2, "n_samples": 12, "optimisation": FAST,
-        "dropout": Dropout(0.2, weights=0.1), "seed": 4,
+        "preset": TINY, "width": 12, "epochs": 2, "samples": 12, **FAST,
+        "dropout": 0.2, "weight_drop": 0.1, "seed": 4,
     }  # fmt: skip
     train_bilm(source, tmp_path / "whole", **settings)
 
     class StoppedError(Exception):
         pass
 
-    def stop(report: Report) -> None:
+    def stop(report: StepReport) -> None:
         if report.step > 10:
             raise StoppedError
 
@@ -136,8 +134,8 @@ def test_a_run_is_resumed_without_its_text_and_options(tmp_path: Path) -> None:
 
 def test_one_direction_of_tied_words_becomes_a_model_whose_other_half_is_zero(tmp_path: Path) -> None:
     out = train_bilm(
-        text(tmp_path / "text.txt"), tmp_path / "model", preset=Shape(TINY, reads="words"), epochs=1,
-        n_samples=None, is_tied=True, directions="forward", optimisation=FAST,
+        text(tmp_path / "text.txt"), tmp_path / "model", preset=TINY, reads="words", epochs=1,
+        samples=0, tied=True, direction="forward", **FAST,
     )  # fmt: skip
     elmo = Elmo.from_pretrained(out)
     top = elmo.encode("The cat sees a dog.", layers="top").vectors
@@ -152,58 +150,55 @@ def test_an_adaptive_softmax_trains_but_is_not_part_of_the_model(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     out = train_bilm(
-        text(tmp_path / "text.txt"), tmp_path / "model", preset=TINY, epochs=1, n_samples=None, cutoffs=(5,),
-        optimisation=FAST,
+        text(tmp_path / "text.txt"), tmp_path / "model", preset=TINY, epochs=1, adaptive=(5,),
+        **FAST,
     )  # fmt: skip
     assert Elmo.from_pretrained(out).softmax is None
     assert "cannot predict words" in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("choices", "message"),
+    ("options", "message"),
     [
-        ({"epochs": 1, "hours": 1}, "epochs and hours both say how long"),
+        ({"epochs": 1, "hours": 1}, "epochs and hours both set how long"),
         ({"hours": -1}, "hours must be a positive number"),
-        ({"has_new_vocabulary": True}, "a new vocabulary goes with a model to start from"),
-        ({"start": "x", "preset": "tiny"}, "starts from a model has its shape"),
-        ({"cutoffs": (5,)}, "an adaptive softmax is not sampled"),
-        ({"cutoffs": (5,), "n_samples": None, "is_tied": True}, "cannot be tied"),
-        ({"n_rows": 10, "n_turns": 11}, "10 rows cannot be read in 11 turns"),
-        ({"epochs": 1, "n_windows": 5}, "epochs and n_windows both say how long"),
-        ({"hours": 1, "n_windows": 5}, "hours and n_windows both say how long"),
+        ({"new_vocabulary": True}, "new_vocabulary needs init_from"),
+        ({"init_from": "x", "preset": "tiny"}, "the run has the shape of the model"),
+        ({"adaptive": (5,), "samples": 10}, "samples and adaptive are two kinds of softmax"),
+        ({"adaptive": (5,), "tied": True}, "cannot be tied"),
+        ({"batch_size": 10, "accumulate": 11}, "batch_size 10 cannot be split into 11 parts"),
+        ({"epochs": 1, "n_steps": 5}, "epochs and n_steps both set how long"),
+        ({"hours": 1, "n_steps": 5}, "hours and n_steps both set how long"),
         ({"threads": 0}, "threads must be at least 1"),
-        ({"optimisation": {"speed": 1}}, "optimisation: expected some of optimiser, .* found 'speed'"),
-        ({"corpus_options": {"heldout": 0}}, "a run needs held-out text"),
-        ({"corpus_options": {"vocabulary": Vocabulary(("<S>",))}}, "expected a file, .* found a Vocabulary"),
-        ({"corpus_options": {"vocabulary": "words"}, "n_vocab": 9}, "says how many words to predict"),
-        (
-            {"corpus_options": {"split": object()}},
-            r"corpus_options\.split: expected a value that JSON can keep",
-        ),
-        ({"directions": "up"}, "directions must be both, forward or backward"),
+        ({"optimizer": "fast"}, "optimizer: name must be one of adagrad, adamw, sgd, not 'fast'"),
+        ({"heldout": 0}, "a run needs held-out text"),
+        ({"vocabulary": Vocabulary(("<S>",))}, "expected a number of words or a file, .* found a Vocabulary"),
+        ({"init_from": "x", "vocabulary": 9}, "the run has the vocabulary of the model"),
+        ({"split": object()}, "split: expected a value that can be stored as JSON"),
+        ({"direction": "up"}, "directions must be one of both, forward, backward"),
         ({"precision": "half"}, "precision must be"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused_before_anything_is_written(
-    tmp_path: Path, choices: dict, message: str
+    tmp_path: Path, options: dict, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        train_bilm(text(tmp_path / "text.txt"), tmp_path / "model", **choices)
+        train_bilm(text(tmp_path / "text.txt"), tmp_path / "model", **options)
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
 
 def test_a_run_goes_on_from_a_model_with_its_words_or_those_of_the_text(tmp_path: Path) -> None:
     source = text(tmp_path / "text.txt")
-    first = train_bilm(source, tmp_path / "first", preset=TINY, epochs=3, n_samples=None, optimisation=FAST)
+    first = train_bilm(source, tmp_path / "first", preset=TINY, epochs=3, samples=0, **FAST)
     other = tmp_path / "other.txt"
     other.write_text("Our cat crosses a strange new bridge.\nThe dog sees it.\n" * 60, encoding="utf-8")
     known = Elmo.from_pretrained(first).vocab
     assert known is not None
-    kept = Elmo.from_pretrained(train_bilm(other, tmp_path / "kept", start=first, epochs=1, n_samples=None))
+    kept = Elmo.from_pretrained(train_bilm(other, tmp_path / "kept", init_from=first, epochs=1, samples=0))
     assert kept.vocab is not None
     assert kept.vocab.words == known.words
     renewed = Elmo.from_pretrained(
-        train_bilm(other, tmp_path / "new", start=first, has_new_vocabulary=True, epochs=1, n_samples=None)
+        train_bilm(other, tmp_path / "new", init_from=first, new_vocabulary=True, epochs=1, samples=0)
     )
     assert renewed.vocab is not None
     assert "bridge" in renewed.vocab.words
@@ -212,9 +207,8 @@ def test_a_run_goes_on_from_a_model_with_its_words_or_those_of_the_text(tmp_path
 
 def test_a_model_whose_words_are_tied_goes_on_with_an_adaptive_softmax(tmp_path: Path) -> None:
     source = text(tmp_path / "text.txt")
-    words = Shape(TINY, reads="words")
-    tied = train_bilm(source, tmp_path / "tied", preset=words, epochs=1, n_samples=None, is_tied=True)
-    out = train_bilm(source, tmp_path / "new", start=tied, epochs=1, n_samples=None, cutoffs=(5,))
+    tied = train_bilm(source, tmp_path / "tied", preset=TINY, reads="words", epochs=1, samples=0, tied=True)
+    out = train_bilm(source, tmp_path / "new", init_from=tied, epochs=1, adaptive=(5,))
     assert Elmo.from_pretrained(out).softmax is None
 
 
@@ -222,35 +216,37 @@ def test_going_on_in_one_direction_says_that_the_other_is_lost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = text(tmp_path / "text.txt")
-    both = train_bilm(source, tmp_path / "both", preset=TINY, epochs=1, n_samples=None)
-    assert "only the" not in caplog.text
-    train_bilm(source, tmp_path / "one", start=both, epochs=1, n_samples=None, directions="backward")
-    assert "only the backward direction is trained: the new model has no forward one" in caplog.text
+    both = train_bilm(source, tmp_path / "both", preset=TINY, epochs=1, samples=0)
+    assert "training only the" not in caplog.text
+    train_bilm(source, tmp_path / "one", init_from=both, epochs=1, samples=0, direction="backward")
+    assert "training only the backward direction: the new model will have no forward one" in caplog.text
 
 
-@pytest.mark.parametrize("n_turns", [3, 100])
-def test_rows_that_follow_from_the_text_are_read_in_any_number_of_turns(tmp_path: Path, n_turns: int) -> None:
+@pytest.mark.parametrize("accumulate", [3, 100])
+def test_rows_that_follow_from_the_text_are_read_in_any_number_of_turns(
+    tmp_path: Path, accumulate: int
+) -> None:
     source = text(tmp_path / "text.txt")
-    train_bilm(source, tmp_path / "model", preset=TINY, epochs=0.5, n_samples=None, n_turns=n_turns)
+    train_bilm(source, tmp_path / "model", preset=TINY, epochs=0.5, samples=0, accumulate=accumulate)
     (progress, *_) = (tmp_path / "model.training").glob("checkpoints/*/progress.json")
     options = json.loads(progress.read_text())["options"]
-    assert options["n_turns"] == min(n_turns, options["n_rows"])
+    assert options["accumulation_steps"] == min(accumulate, options["batch_size"])
 
 
 def test_what_is_asked_of_a_part_changes_only_that(tmp_path: Path) -> None:
     source = text(tmp_path / "text.txt")
-    first = train_bilm(source, tmp_path / "first", preset=TINY, epochs=0.5, n_samples=None)
-    train_bilm(source, tmp_path / "tuned", start=first, epochs=0.5, optimisation={"clip": 1.0})
+    first = train_bilm(source, tmp_path / "first", preset=TINY, epochs=0.5, samples=0)
+    train_bilm(source, tmp_path / "tuned", init_from=first, epochs=0.5, clip=1.0)
     (progress, *_) = (tmp_path / "tuned.training").glob("checkpoints/*/progress.json")
-    found = Optimisation(**json.loads(progress.read_text())["options"]["optimisation"])
+    found = OptimizerOptions(**json.loads(progress.read_text())["options"]["optimizer"])
     assert found == replace(GENTLE, clip=1.0)
 
 
 def test_hours_decide_size_and_schedule_and_are_kept_for_a_resumed_run(tmp_path: Path) -> None:
-    reports: list[Report] = []
+    reports: list[StepReport] = []
     source = text(tmp_path / "text.txt")
     train_bilm(source, tmp_path / "model", preset=TINY, hours=0.0005, on_report=reports.append)
     plan = json.loads((tmp_path / "model.training" / "plan.json").read_text())["plan"]
-    assert plan["options"]["n_windows"] == reports[-1].n_windows
-    assert plan["options"]["optimisation"]["optimiser"] == "adamw"
-    assert reports[-1].step == reports[-1].n_windows
+    assert plan["options"]["n_steps"] == reports[-1].n_steps
+    assert plan["options"]["optimizer"]["name"] == "adamw"
+    assert reports[-1].step == reports[-1].n_steps

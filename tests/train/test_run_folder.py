@@ -11,15 +11,15 @@ import torch
 from elmo import ConfigError, DataError, ElmoError, OutputError, resume_bilm, train_bilm
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
 from elmo.formats import native
-from elmo.train.build_corpus import BuildProgress
-from elmo.train.loop import Report
+from elmo.train.loop import StepReport
+from elmo.train.read_text import BuildProgress
 from elmo.train.run_folder import RunFolder
 from tests.formats.tiny import tiny_model
 from tests.train.arena import contents, visible
 
 TINY = BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4), (2, 4))), None, LstmConfig(1, 8, 4))
 SETTINGS: dict[str, Any] = {
-    "preset": TINY, "epochs": 2, "n_samples": 12, "seed": 4, "checkpoint_every": 4,
+    "preset": TINY, "epochs": 2, "samples": 12, "seed": 4, "checkpoint_every": 4,
     "evaluate_every": 8, "threads": 1,
 }  # fmt: skip
 
@@ -39,7 +39,7 @@ class StoppedError(Exception):
     pass
 
 
-def stop(report: Report) -> None:
+def stop(report: StepReport) -> None:
     if report.step > 4:
         raise StoppedError
 
@@ -68,10 +68,10 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
     ({"seed": 5}, r"another seed \(4, not 5\); resume it"),
     ({"epochs": 3}, r"another epochs \(2, not 3\)"),
     ({"threads": 2}, r"another threads \(1, not 2\)"),
-    ({"optimisation": {"clip": 1.0}}, r"another optimisation\.clip \(none, not 1\.0\)"),
-    ({"corpus_options": {"deduplicate": True}}, r"another corpus_options\.deduplicate \(none, not True\)"),
-    ({"tokenizer": "whitespace"}, r"another tokenizer \(auto, not whitespace\)"),
-    ({"hours": 1, "epochs": None}, r"another epochs \(2, not none\), hours \(none, not 1\)"),
+    ({"clip": 1.0}, r"another clip \(default, not 1\.0\)"),
+    ({"deduplicate": True}, r"another deduplicate \(default, not True\)"),
+    ({"tokenizer": "whitespace"}, r"another tokenizer \(default, not whitespace\)"),
+    ({"hours": 1, "epochs": None}, r"another epochs \(2, not default\), hours \(default, not 1\)"),
 ]
 
 
@@ -80,7 +80,7 @@ def test_a_run_that_has_begun_is_not_changed_by_who_asks_for_another(
     begun_once: Path, others: dict[str, Any], message: str
 ) -> None:
     before = contents(begun_once.parent)
-    with pytest.raises(ConfigError, match=rf"model: a run was begun there with {message}"):
+    with pytest.raises(ConfigError, match=rf"model: a run there was started with {message}"):
         train_bilm(begun_once.parent / "text.txt", begun_once, **{**SETTINGS, **others})
     assert contents(begun_once.parent) == before
 
@@ -91,10 +91,12 @@ def test_a_run_that_has_begun_is_not_changed_by_other_text_and_goes_on_with_its_
     train_bilm(text, tmp_path / "whole", **SETTINGS)
     (tmp_path / "other.txt").write_text("Another text.\n" * 90)
     before = contents(tmp_path / "model.training")
-    with pytest.raises(ConfigError, match=r"another inputs \(….*text\.txt, not ….*other\.txt\)"):
+    with pytest.raises(ConfigError, match=r"another texts \(….*text\.txt, not ….*other\.txt\)"):
         train_bilm(tmp_path / "other.txt", begun, **SETTINGS)
     text.write_text("Another text.\n" * 90)
-    with pytest.raises(ConfigError, match=r"has changed since \(.*text\.txt\); resume it \(--resume\)"):
+    with pytest.raises(
+        ConfigError, match=r"has changed since its start \(.*text\.txt\); resume it \(--resume\)"
+    ):
         train_bilm(text, begun, **SETTINGS)
     text.unlink()
     with pytest.raises(DataError, match="no such file"):
@@ -111,7 +113,7 @@ def test_files_that_join_a_folder_of_text_are_another_text(tmp_path: Path, text:
     with pytest.raises(StoppedError):
         train_bilm(folder, tmp_path / "model", **SETTINGS, on_report=stop)
     (folder / "b.txt").write_text("Another text.\n" * 90)
-    with pytest.raises(ConfigError, match=r"has changed since \(1 files then, 2 now\)"):
+    with pytest.raises(ConfigError, match=r"has changed since its start \(1 files at the start, 2 now\)"):
         train_bilm(folder, tmp_path / "model", **SETTINGS)
 
 
@@ -170,7 +172,7 @@ def test_a_model_that_this_run_did_not_write_is_never_taken_for_its_own(
 def test_the_model_is_the_last_thing_that_is_written(text: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
 
-    def get_in_the_way(report: Report) -> None:
+    def get_in_the_way(report: StepReport) -> None:
         (tmp_path / "model").mkdir(exist_ok=True)
         (tmp_path / "model" / "mine").touch()
 
@@ -193,7 +195,7 @@ def test_a_run_that_was_stopped_while_its_text_was_read_is_resumed(text: Path, t
 def test_until_a_run_has_begun_another_may_take_its_place_but_what_is_refused_changes_nothing(
     text: Path, tmp_path: Path
 ) -> None:
-    def stop_at_once(report: Report) -> None:
+    def stop_at_once(report: StepReport) -> None:
         raise StoppedError
 
     out, settings = tmp_path / "model", {**SETTINGS, "log_every": 1}
@@ -209,13 +211,13 @@ def test_until_a_run_has_begun_another_may_take_its_place_but_what_is_refused_ch
     other.write_text(text.read_text().replace("cat", "cow"))
     train_bilm(other, out, **{**settings, "seed": 5})
     recipe = json.loads((tmp_path / "model.training" / "recipe.json").read_text())
-    assert (recipe["inputs"], recipe["options"]["seed"]) == ([str(other)], 5)
+    assert (recipe["texts"], recipe["options"]["seed"]) == ([str(other)], 5)
     assert "cow" in (out / "vocab.txt").read_text().splitlines()
 
 
 def test_two_processes_do_not_share_a_folder(text: Path, begun: Path) -> None:
     before = visible(contents(begun.parent))
-    with RunFolder(begun).held(), pytest.raises(OutputError, match="model: another process is writing"):
+    with RunFolder(begun).hold(), pytest.raises(OutputError, match="model: another process is writing"):
         train_bilm(text, begun, **SETTINGS)
     assert visible(contents(begun.parent)) == before
 
@@ -223,7 +225,7 @@ def test_two_processes_do_not_share_a_folder(text: Path, begun: Path) -> None:
 def test_what_fails_before_it_begins_leaves_no_folder(text: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     before = sorted(tmp_path.rglob("*"))
-    for inputs, choices in ((tmp_path / "empty.txt", {}), (text, {"start": tmp_path / "absent"})):
+    for inputs, choices in ((tmp_path / "empty.txt", {}), (text, {"init_from": tmp_path / "absent"})):
         settings = {name: value for name, value in SETTINGS.items() if name != "preset" or not choices}
         with pytest.raises(ElmoError):
             train_bilm(inputs, tmp_path / "deep" / "below" / "model", **settings, **choices)
@@ -234,7 +236,7 @@ def test_threads_are_those_that_were_asked_for_when_it_is_resumed_too(text: Path
     mine = torch.get_num_threads()
     found: list[int] = []
 
-    def look(report: Report) -> None:
+    def look(report: StepReport) -> None:
         found.append(torch.get_num_threads())
         if len(found) == 1:
             raise StoppedError

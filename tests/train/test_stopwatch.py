@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from elmo import OutputError
-from elmo.train.log import Entry, Stopwatch, read_times
+from elmo.train.log import LogEntry, Stopwatch, read_times
 
 
 def tell(folder: Path, *steps: int) -> dict[int, float]:
     watch = Stopwatch(folder)
     for step in steps:
-        watch(Entry(step, 640))
+        watch(LogEntry(step, 640))
     return read_times(folder / "times.jsonl")
 
 

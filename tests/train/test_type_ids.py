@@ -8,8 +8,8 @@ import numpy as np
 
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, WordConfig
 from elmo.text.ids import ByteAlphabet, TokenIndexer
-from elmo.train.build_corpus import build
 from elmo.train.corpus import TypeIds
+from tests.train.small_corpus import build
 
 
 def test_a_text_is_read_and_predicted_in_training_as_it_is_when_embedded(tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ def shapes(draw: st.DrawFn, sentences: list[list[int]]) -> tuple[int, int]:
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     sentences = draw(SENTENCES)
-    n_rows, n_steps = shapes(draw, sentences)
-    return stream_of(sentences), n_rows, n_steps, draw(SEEDS), draw(st.integers(1, 100))
+    batch_size, window_size = shapes(draw, sentences)
+    return stream_of(sentences), batch_size, window_size, draw(SEEDS), draw(st.integers(1, 100))
 
 
 def run(windows: Windows, n: int, start: tuple[int, int] = (0, 0)) -> dict[str, NDArray[np.int64]]:
@@ -82,14 +82,14 @@ def test_the_backward_direction_of_reversed_sentences_is_the_forward_one(sentenc
 @LAWS
 @given(cases())
 def test_rows_read_every_sentence_once_in_each_epoch(case: Case) -> None:
-    stream, n_rows, n_steps, seed, block = case
-    windows = Windows(stream, n_rows=n_rows, n_steps=n_steps, seed=seed, block_tokens=block)
+    stream, batch_size, window_size, seed, block = case
+    windows = Windows(stream, batch_size=batch_size, window=window_size, seed=seed, block_tokens=block)
     n_epochs = 3
-    ends = np.array([[windows.deal.part(e, r).end for r in range(n_rows)] for e in range(n_epochs)])
-    targets = run(windows, -(-int(ends.max()) // n_steps))["forward targets"]
+    ends = np.array([[windows.deal.part(e, r).end for r in range(batch_size)] for e in range(n_epochs)])
+    targets = run(windows, -(-int(ends.max()) // window_size))["forward targets"]
     for epoch in range(n_epochs):
-        starts = ends[epoch - 1] if epoch else np.zeros(n_rows, dtype=int)
-        parts = [targets[row, starts[row] : ends[epoch, row]] for row in range(n_rows)]
+        starts = ends[epoch - 1] if epoch else np.zeros(batch_size, dtype=int)
+        parts = [targets[row, starts[row] : ends[epoch, row]] for row in range(batch_size)]
         read = [sentences_of(part) for part in parts]  # a row's targets are whole sentences
         assert Counter(itertools.chain(*read)) == Counter(sentences_of(stream))
         if seed is None:
@@ -99,15 +99,15 @@ def test_rows_read_every_sentence_once_in_each_epoch(case: Case) -> None:
 @LAWS
 @given(cases())
 def test_the_directions_agree_and_never_read_their_own_ends(case: Case) -> None:
-    stream, n_rows, n_steps, seed, block = case
-    windows = Windows(stream, n_rows=n_rows, n_steps=n_steps, seed=seed, block_tokens=block)
-    n = 3 * len(stream) // (n_rows * n_steps) + 2
+    stream, batch_size, window_size, seed, block = case
+    windows = Windows(stream, batch_size=batch_size, window=window_size, seed=seed, block_tokens=block)
+    n = 3 * len(stream) // (batch_size * window_size) + 2
     found = run(windows, n)
     assert not (found["forward inputs"] == 1).any()
     assert not (found["backward inputs"] == 0).any()
     assert not (found["forward targets"] == 0).any()
     assert not (found["backward targets"] == 1).any()
-    for row in range(n_rows):
+    for row in range(batch_size):
         targets = found["forward targets"][row]
         whole = int(np.flatnonzero(np.append(1, targets) == 1)[-1])  # the last sentence may go on
         if whole:
@@ -119,10 +119,10 @@ def test_the_directions_agree_and_never_read_their_own_ends(case: Case) -> None:
 @LAWS
 @given(cases(), st.sampled_from([1, 2, 3, 4]))
 def test_the_global_batch_is_the_same_for_every_world_size(case: Case, world: int) -> None:
-    stream, n_rows, n_steps, seed, block = case
-    options = {"n_rows": n_rows, "n_steps": n_steps, "seed": seed, "block_tokens": block}
+    stream, batch_size, window_size, seed, block = case
+    options = {"batch_size": batch_size, "window": window_size, "seed": seed, "block_tokens": block}
     together = run(Windows(stream, **options), 7)
-    cuts = [rank * n_rows // world for rank in range(world + 1)]
+    cuts = [rank * batch_size // world for rank in range(world + 1)]
     apart = [
         run(Windows(stream, **options, rows=slice(low, high)), 7)
         for low, high in itertools.pairwise(cuts)
@@ -135,8 +135,8 @@ def test_the_global_batch_is_the_same_for_every_world_size(case: Case, world: in
 @LAWS
 @given(cases(), st.integers(0, 80))
 def test_a_restored_position_goes_on_as_if_nothing_had_happened(case: Case, at: int) -> None:
-    stream, n_rows, n_steps, seed, block = case
-    options = {"n_rows": n_rows, "n_steps": n_steps, "seed": seed, "block_tokens": block}
+    stream, batch_size, window_size, seed, block = case
+    options = {"batch_size": batch_size, "window": window_size, "seed": seed, "block_tokens": block}
     windows = Windows(stream, **options)
     found = list(itertools.islice(windows.read(), at + 4))
     positions = [window.position for window in found]
@@ -152,11 +152,11 @@ def test_a_restored_position_goes_on_as_if_nothing_had_happened(case: Case, at: 
 @LAWS
 @given(cases())
 def test_epochs_have_as_many_windows_as_the_stream_fills(case: Case) -> None:
-    stream, n_rows, n_steps, seed, block = case
-    windows = Windows(stream, n_rows=n_rows, n_steps=n_steps, seed=seed, block_tokens=block)
+    stream, batch_size, window_size, seed, block = case
+    windows = Windows(stream, batch_size=batch_size, window=window_size, seed=seed, block_tokens=block)
     n_epochs = 5
     counts = [windows.n_windows(epoch) for epoch in range(n_epochs)]
-    assert sum(counts) == n_epochs * len(stream) // (n_rows * n_steps)
+    assert sum(counts) == n_epochs * len(stream) // (batch_size * window_size)
     assert max(counts) - min(counts) <= 1
     seen = Counter(window.position.epoch for window in itertools.islice(windows.read(), sum(counts)))
     assert [seen[epoch] for epoch in range(n_epochs)] == counts
@@ -166,7 +166,7 @@ def test_rows_stay_together_over_many_epochs() -> None:
     lengths = np.random.default_rng(0).integers(0, 40, size=3000)
     stream = stream_of([[5] * int(n) for n in lengths])
     for seed in (None, 3):
-        windows = Windows(stream, n_rows=16, n_steps=20, seed=seed)
+        windows = Windows(stream, batch_size=16, window=20, seed=seed)
         for epoch in (0, 20, 40):
             ends = [windows.deal.part(epoch, row).end for row in range(16)]
             assert max(ends) - min(ends) < 100
@@ -176,7 +176,7 @@ def test_a_seed_shuffles_blocks_and_each_epoch_anew() -> None:
     stream = stream_of([[k] * 9 for k in range(2, 1002)])
     orders = {}
     for seed in (None, 1, 2):
-        windows = Windows(stream, n_rows=1, n_steps=10, seed=seed, block_tokens=100)
+        windows = Windows(stream, batch_size=1, window=10, seed=seed, block_tokens=100)
         targets = run(windows, 2000)["forward targets"][0]
         orders[seed] = [tuple(targets[k * 10_000 : (k + 1) * 10_000 : 10].tolist()) for k in (0, 1)]
     assert orders[None][0] == orders[None][1] == tuple(range(2, 1002))
@@ -188,10 +188,10 @@ def test_a_seed_shuffles_blocks_and_each_epoch_anew() -> None:
 @LAWS
 @given(SENTENCES, st.integers(1, 70), st.integers(1, 9))
 def test_evaluation_reads_the_whole_stream_once_in_order(
-    sentences: list[list[int]], n_rows: int, n_steps: int
+    sentences: list[list[int]], batch_size: int, window_size: int
 ) -> None:
     stream = stream_of(sentences)
-    found = list(evaluation_windows(stream, n_rows=n_rows, n_steps=n_steps))
+    found = list(evaluation_windows(stream, batch_size=batch_size, window=window_size))
     masks = [window.mask for window in found if window.mask is not None]
     assert len(masks) == len(found)
     mask = np.concatenate(masks, axis=1)
@@ -214,12 +214,12 @@ def test_too_few_sentences_and_bad_sizes_are_refused() -> None:
     with pytest.raises(
         DataError, match=r"3 rows need as many sentences at least, found 2; use a smaller batch"
     ):
-        Windows(stream, n_rows=3, n_steps=4, seed=None)
+        Windows(stream, batch_size=3, window=4, seed=None)
     with pytest.raises(DataError, match="expected sentences that end in </S>"):
-        Windows(stream[:-1], n_rows=1, n_steps=4, seed=None)
+        Windows(stream[:-1], batch_size=1, window=4, seed=None)
     with pytest.raises(ConfigError, match="steps: expected at least 1, found 0"):
-        Windows(stream, n_rows=1, n_steps=0, seed=None)
+        Windows(stream, batch_size=1, window=0, seed=None)
     with pytest.raises(ConfigError, match="rows: expected some of the batch's 2"):
-        Windows(stream, n_rows=2, n_steps=4, seed=None, rows=slice(2, 4))
+        Windows(stream, batch_size=2, window=4, seed=None, rows=slice(2, 4))
     with pytest.raises(ConfigError, match="found epoch -1, window 0"):
-        Windows(stream, n_rows=2, n_steps=4, seed=None).at(Position(-1, 0))
+        Windows(stream, batch_size=2, window=4, seed=None).at(Position(-1, 0))

@@ -47,9 +47,9 @@ def _run(argv: Sequence[str], console: Console) -> int:
     import typer
     from typer.main import get_command
 
-    from elmo.cli.app import app, move_global_options
+    from elmo.cli.app import build_app, move_global_options
 
-    group: Any = get_command(app)
+    group: Any = get_command(build_app(argv))
     match list(argv):
         case [name, "--help" | "-h"] if name in group.commands:
             # The help as click prints it, but without parsing the arguments: that would make typer import

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import typer
@@ -34,6 +35,8 @@ from elmo.cli import (
 )
 from elmo.cli.options import examples
 
+_TYPE = re.compile(r" <(?:list\[)?(?:str|path)\]?>", re.IGNORECASE)  # says nothing next to a metavar
+
 
 class _PanelGroup(TyperGroup):
     """Lists the commands in panels, as plain text; rich would double the time of ``--help``."""
@@ -55,9 +58,10 @@ class _PanelCommand(TyperCommand):
         for parameter in self.get_params(ctx):
             row = parameter.get_help_record(ctx)
             if row is not None:
-                is_argument = parameter.param_type_name == "argument"
-                panel = getattr(parameter, "rich_help_panel", None)
-                panels.setdefault(panel or ("Arguments" if is_argument else "Options"), []).append(row)
+                panel = "Options"
+                if parameter.param_type_name == "argument":
+                    panel, row = "Arguments", (_TYPE.sub("", row[0]), row[1])
+                panels.setdefault(getattr(parameter, "rich_help_panel", None) or panel, []).append(row)
         _write_panels(panels, formatter)
 
 
@@ -68,32 +72,53 @@ def _write_panels(panels: dict[str, list[tuple[str, str]]], formatter: Any) -> N
                 formatter.write_dl(rows)
 
 
-app = typer.Typer(
-    name="elmo",
-    cls=_PanelGroup,
-    epilog=examples(
-        "elmo embed corpus.txt --out vectors.h5",
-        "elmo compare bank 'the bank of the river' 'the bank has money'",
-    ),
-    rich_markup_mode=None,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help", "-h"]},
-)
-
 _PANELS = {
     "Embed": (embed, compare, demo, info, convert, warm, sharpen),
     "Train": (train, perplexity, curves),
     "Words": (index, neighbors, substitutes, senses, change, wsd, probe, similarity, score),
     "Tasks": (evidence,),
 }
-for panel, modules in _PANELS.items():
-    for module in modules:
-        name = module.__name__.rpartition(".")[2]
-        app.command(name, cls=_PanelCommand, rich_help_panel=panel, epilog=module.EXAMPLES)(module.command)
-app.add_typer(task.app, name="task", rich_help_panel="Tasks")
-for subcommand in task.app.registered_commands:
-    subcommand.cls = _PanelCommand
+
+
+def build_app(argv: Sequence[str]) -> typer.Typer:
+    """Build the command for these arguments.
+
+    Only the commands that ``argv`` names get their options; the others are listed in the help. Reading the
+    options of all commands would double the time of ``elmo --help``.
+    """
+    app = typer.Typer(
+        name="elmo",
+        cls=_PanelGroup,
+        callback=set_global_options,
+        epilog=examples(
+            "elmo embed corpus.txt --out vectors.h5",
+            "elmo compare bank 'the bank of the river' 'the bank has money'",
+        ),
+        rich_markup_mode=None,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
+    for panel, modules in _PANELS.items():
+        for module in modules:
+            name = module.__name__.rpartition(".")[2]
+            command = module.command if name in argv else _without_options(module.command.__doc__)
+            app.command(name, cls=_PanelCommand, rich_help_panel=panel, epilog=module.EXAMPLES)(command)
+    if "task" in argv:
+        app.add_typer(task.app, name="task", rich_help_panel="Tasks")
+        for subcommand in task.app.registered_commands:
+            subcommand.cls = _PanelCommand
+    else:
+        app.command("task", rich_help_panel="Tasks")(_without_options(task.app.info.help))
+    return app
+
+
+def _without_options(description: str | None) -> Callable[[], None]:
+    def command() -> None:
+        """Do nothing; this command is only listed."""
+
+    command.__doc__ = description
+    return command
 
 
 def _print_version(is_set: bool) -> None:
@@ -107,7 +132,6 @@ def _set_log_format(context: typer.Context, value: str) -> str:
     return value
 
 
-@app.callback()
 def set_global_options(
     context: typer.Context,
     *,

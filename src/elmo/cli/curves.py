@@ -69,10 +69,8 @@ def _format_table(summaries: list[RunSummary]) -> list[str]:
         steps = f"{run.step:,}" + (f" of {run.n_steps:,}" if run.n_steps else "")
         loss = "-" if run.loss is None else f"{run.loss:.3f}"
         best, best_step = (run.best.heldout, f"{run.best.step:,}") if run.best else (None, "-")
-        rows.append(
-            [one_line(run.run), steps, format_short(run.tokens), str(run.epoch), loss]
-            + [cell(run.heldout_forward), cell(run.heldout_backward), cell(best), best_step]
-        )
+        position = [one_line(run.run), steps, format_short(run.tokens), str(run.epoch), loss]
+        rows.append([*position, cell(run.heldout_forward), cell(run.heldout_backward), cell(best), best_step])
     widths = [max(map(text_width, column)) for column in zip(*rows, strict=True)]
     lines = []
     for name, *numbers in rows:

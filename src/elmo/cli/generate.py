@@ -13,9 +13,9 @@ import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import cache, cached_property, update_wrapper
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import typer
 
@@ -37,8 +37,8 @@ def options_from(
 ) -> Callable[[Command], Command]:
     """Return a decorator that adds the options of a library function or dataclass to a command.
 
-    The command gets the values as ``**options``, under the names of the library. A parameter that the command
-    declares itself is not added. Decorators may be stacked; the options of the upper one come first in the help.
+    The command gets the values as ``**options``, under the names of the library. Parameters that the command
+    declares itself are not added. Decorators may be stacked; the options of the upper one come first.
 
     Args:
         source: ``"module:name"``, for example ``"elmo.train.run:train_bilm"``. The keyword-only parameters of
@@ -73,7 +73,7 @@ def options_from(
             annotation=Annotated[option.type, info],
         )
 
-    def decorate(command: Command) -> Command:
+    def read_parameters(command: Callable[..., Any]) -> _Parameters:
         signature = inspect.signature(command, eval_str=True)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD and p.name != into]
         excluded = {*skip, *(() if into else (p.name for p in own))}
@@ -83,31 +83,74 @@ def options_from(
             raise TypeError(f"{source} has no parameter {', '.join(unknown)}")
         order = [name for name in panel_of if name in declared]
         order += [name for name in declared if name not in panel_of]
-        added = {name: build_parameter(declared[name]) for name in order}
+        return _Parameters(own, {name: (declared[name], build_parameter(declared[name])) for name in order})
 
-        @wraps(command)
-        def run(*arguments: Any, **values: Any) -> Any:
-            read = {name: values.pop(added[name].name) for name in order}
-            for name, value in read.items():
-                if not value and declared[name].is_list:
-                    read[name] = declared[name].default
-            if into:
-                context = next(value for value in values.values() if hasattr(value, "get_parameter_source"))
-                values[into] = {k: v for k, v in read.items() if is_set(context, added[k].name)}
-            else:
-                values |= read
-            return command(*arguments, **values)
-
-        # options of a decorator below this one come last
-        generated: set[str] = getattr(command, "generated", set())
-        n_first = sum(p.name not in generated for p in own)
-        merged = [*own[:n_first], *added.values(), *own[n_first:]]
-        run.__dict__["generated"] = generated | {p.name for p in added.values()}
-        run.__dict__["__signature__"] = signature.replace(parameters=merged)
-        run.__annotations__ = {p.name: p.annotation for p in merged if p.annotation is not p.empty}
-        return run  # pyright: ignore[reportReturnType]
+    def decorate(command: Command) -> Command:
+        return cast("Command", _GeneratedCommand(command, into, read_parameters))
 
     return decorate
+
+
+@dataclass(frozen=True)
+class _Parameters:
+    """The parameters that a command declares itself, and those generated for it, by name in the library."""
+
+    own: Sequence[inspect.Parameter]
+    generated: Mapping[str, tuple[Option, inspect.Parameter]]
+
+
+class _GeneratedCommand:
+    """A command with generated options.
+
+    The source of the library is read when typer asks for the signature. Only the command that runs needs it.
+    """
+
+    def __init__(
+        self,
+        command: Callable[..., Any],
+        into: str | None,
+        read_parameters: Callable[[Callable[..., Any]], _Parameters],
+    ) -> None:
+        update_wrapper(
+            self, command, assigned=("__module__", "__name__", "__qualname__", "__doc__"), updated=()
+        )
+        self._command, self._into, self._read_parameters = command, into, read_parameters
+
+    @cached_property
+    def _parameters(self) -> _Parameters:
+        return self._read_parameters(self._command)
+
+    @property
+    def generated_names(self) -> set[str]:
+        """Names of all generated parameters, also of the decorators below this one."""
+        below: set[str] = getattr(self._command, "generated_names", set())
+        return below | {parameter.name for _, parameter in self._parameters.generated.values()}
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        own = self._parameters.own
+        below: set[str] = getattr(self._command, "generated_names", set())
+        first = [parameter for parameter in own if parameter.name not in below]
+        last = [parameter for parameter in own if parameter.name in below]
+        generated = [parameter for _, parameter in self._parameters.generated.values()]
+        return inspect.Signature([*first, *generated, *last])
+
+    @property
+    def __annotations__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return {name: parameter.annotation for name, parameter in self.__signature__.parameters.items()}
+
+    def __call__(self, *arguments: Any, **values: Any) -> Any:
+        """Run the command with the values of its options under the names of the library."""
+        generated = self._parameters.generated
+        read = {name: values.pop(parameter.name) for name, (_, parameter) in generated.items()}
+        for name, value in read.items():
+            if not value and generated[name][0].is_list:
+                read[name] = generated[name][0].default
+        if self._into:
+            context = next(value for value in values.values() if hasattr(value, "get_parameter_source"))
+            read = {name: value for name, value in read.items() if is_set(context, generated[name][1].name)}
+            return self._command(*arguments, **values, **{self._into: read})
+        return self._command(*arguments, **values, **read)
 
 
 def is_set(context: typer.Context, *names: str) -> bool:

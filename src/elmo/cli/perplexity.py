@@ -25,9 +25,7 @@ EXAMPLES = examples(
 )
 _COLUMNS = ("forward", "backward", "arithmetic", "geometric", "nats/token", "bits/char")
 _N_UNKNOWN_WORDS = 10  # in the table
-_ADVICE = (
-    "report the geometric mean as <UNK>: carry for running text, as in bilm-tf, zero for single sentences"
-)
+_ADVICE = "report: geometric, as <UNK>; carry for running text, as in bilm-tf, zero for single sentences"
 
 
 @options_from(

@@ -85,7 +85,7 @@ def command(
     """
     from elmo.errors import DataError
     from elmo.lexicon.index import MANIFEST, Index
-    from elmo.lexicon.senses import COLUMNS, senses
+    from elmo.lexicon.senses import COLUMNS, find_senses
     from elmo.text.lines import Tally, expand_paths
     from elmo.text.reader import read_sentences, require_words
 
@@ -103,7 +103,7 @@ def command(
         from elmo.cli.console import show_progress
         from elmo.embed.elmo import Elmo
         from elmo.lexicon.substitutes import embed_substitutes
-        from elmo.lexicon.senses import by_substitutes
+        from elmo.lexicon.senses import name_by_substitutes
         from elmo.lexicon.usages import Usages, embed_usages, entry_key, find_usages, respell
 
         elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
@@ -122,12 +122,12 @@ def command(
             read_as = found if as_written else [respell(usage, word) for usage in found]
             vectors = embed_usages(elmo, read_as, layers=parse_layers(layers), start=start).vectors
             usages = Usages(tuple(found), vectors)
-        name_of = by_substitutes(elmo)
+        name_of = name_by_substitutes(elmo)
     if not len(usages):
         hint = hint or "; is it spelled and tokenised like this?"
         raise DataError(f"{word[:40]!r} does not occur in the text{hint}")
     _check_clusters(word, usages, clusters)
-    result = senses(
+    result = find_senses(
         usages, word=word, method=method, n_clusters=clusters, n_examples=n_examples, name_of=name_of,
         seed=seed,
     )  # fmt: skip
@@ -168,15 +168,15 @@ def _check_clusters(word: str, usages: Usages, clusters: int | None) -> None:
 
 
 def _lines(found: Senses) -> list[str]:
-    from elmo.lexicon.clustering import FEWEST, MAX_CLUSTERS
+    from elmo.lexicon.clustering import MIN_USAGES, MAX_CLUSTERS
 
     how = "one sense" if len(found) == 1 else f"{len(found)} senses"
     n = len(found.usages)
     lines = [one_line(f"{found.word}: {how} in {n:,} usage{'s' * (n != 1)} ({found.method})")]
     if found.silhouette is not None and found.null is not None:
         lines.append(f"silhouette {found.silhouette:.3f}; data without clusters reach {found.null:.3f}")
-    elif n < FEWEST:
-        lines.append(f"too few to look for senses, which needs {FEWEST} usages; --clusters K makes K")
+    elif n < MIN_USAGES:
+        lines.append(f"too few to look for senses, which needs {MIN_USAGES} usages; --clusters K makes K")
     if found.silhouette is not None and len(found) == MAX_CLUSTERS:
         lines.append(f"no more than {MAX_CLUSTERS} are looked for; --clusters K makes K")
     for sense in found.items:

@@ -15,7 +15,7 @@ from elmo.cli.console import logger
 from elmo.cli.generate import options_from
 from elmo.cli.options import AsJson, Model, examples
 from elmo.cli.task_options import DATA, FLAGS, KINDS, METAVARS, Cache, format_score, is_bar_shown, score_lines
-from elmo.cli.train import watching
+from elmo.cli.train import StepLines
 from elmo.text.display import one_line
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def command(
             model=model,
             cache=cache,
             on_epoch=_log_epoch,
-            on_adapt=watching(context.obj, out, has_tensorboard=False)["on_report"],
+            on_adapt=None if context.obj.is_quiet else StepLines(),
             show_progress=is_bar_shown(context.obj),
             **options,
         )

@@ -137,18 +137,17 @@ def command(
         raise typer.BadParameter("--resume uses the text of the run: remove INPUT")
     if resume and (others := _set_options(context, but=("out", "resume", "tensorboard"))):
         raise typer.BadParameter(f"--resume uses the options of the run: remove {', '.join(others)}")
-    watchers = {"tensorboard": options.pop("tensorboard")}
+    watchers: dict[str, Any] = {"tensorboard": options.pop("tensorboard")}
     if not console.is_quiet:
-        watchers |= {"on_report": _StepLines(), "on_progress": _CorpusLines()}
+        watchers |= {"on_report": StepLines(), "on_progress": _CorpusLines()}
     with console.show_log("elmo.train.run"):
         if resume:
             resume_bilm(out, **watchers)
             return
-        is_count = vocabulary is not None and _is_number(vocabulary)
         train_bilm(
             inputs or [],
             out,
-            vocabulary=int(vocabulary) if is_count else vocabulary,
+            vocabulary=int(vocabulary) if vocabulary and _is_number(vocabulary) else vocabulary,
             preset=preset,
             adaptive=tuple(map(int, adaptive.split(","))) if adaptive else (),
             **watchers,
@@ -180,13 +179,14 @@ class _CorpusLines:
         )
 
 
-class _StepLines:
+class StepLines:
     """Logs each report: loss or perplexity, speed, time left."""
 
     def __init__(self) -> None:
         self._begin: tuple[float, int] | None = None  # time and step of the first report
 
     def __call__(self, report: StepReport) -> None:
+        """Log a report."""
         now = time.monotonic()
         if self._begin is None:
             self._begin = (now, report.step)

@@ -30,7 +30,8 @@ def add_warm_state(
         out: New folder for a copy in elmo's native format. Default: MODEL itself, or NAME-warm in the current
             folder if MODEL has another format.
         split: Split lines into sentences.
-        errors: What to do with lines that are not UTF-8.
+        errors: What to do with bytes that are not UTF-8: "strict" (stop), "replace", "skip" (the line) or
+            "surrogateescape".
         tokenizer: Replaces the tokenizer of the model.
         device: Device of the network.
         show_progress: Show a progress bar on stderr.

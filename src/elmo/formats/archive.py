@@ -197,7 +197,7 @@ def _check_total(n_bytes: int, packed: int) -> None:
 _TAR_BLOCK = 512
 _MAX_ATTRIBUTES = 1 << 16  # bytes of a long name or of extended attributes
 _READ_SIZE = 1 << 16
-_GZIP_WBITS = 16 + zlib.MAX_WBITS  # tells zlib to expect gzip's header and checksum
+_GZIP_WBITS = 16 + zlib.MAX_WBITS  # makes zlib expect gzip's header and checksum
 _REFUSED_TYPES = {b"1": "a link", b"2": "a link", b"K": "a link", b"3": "a device", b"4": "a device",
                   b"6": "a pipe", b"S": "a sparse file"}  # fmt: skip
 

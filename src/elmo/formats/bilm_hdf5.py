@@ -26,7 +26,8 @@ from elmo.formats.bilm_layout import (
     dataset_shapes,
     format_options,
     from_parameters,
-    identity_datasets,
+    identity,
+    identity_shapes,
     read_options,
     to_parameters,
 )
@@ -169,8 +170,8 @@ def _read_parameters(file: Hdf5File, config: BiLmConfig, *, prefix: str = "") ->
     datasets: dict[str, Dataset] = {}
     problems: list[str] = []
     expected = {name: shape for name, shape in dataset_shapes(config).items() if name.startswith(prefix)}
-    identities = {name: array for name, array in identity_datasets(config).items() if name.startswith(prefix)}
-    for name, shape in (expected | {name: array.shape for name, array in identities.items()}).items():
+    identities = {name: shape for name, shape in identity_shapes(config).items() if name.startswith(prefix)}
+    for name, shape in (expected | identities).items():
         dataset = file.dataset(_stored_name(file, name))
         if dataset is None:
             if name in expected:
@@ -187,7 +188,7 @@ def _read_parameters(file: Hdf5File, config: BiLmConfig, *, prefix: str = "") ->
         array = file.read(dataset)
         if name in expected:
             parameters |= to_parameters(name, array)
-        elif not np.array_equal(array, identities[name]):
+        elif not np.array_equal(array, identity(dataset.shape)):
             file.refuse(
                 f"dataset {dataset.name} projects to the same width: AllenNLP applies it, bilm-tf does not; "
                 "remove it or make it an identity, depending on how the model was trained"
@@ -324,8 +325,8 @@ def write(model: Pretrained, folder: Path) -> None:
         with create_hdf5(temporary / "weights.hdf5") as (file, _):
             for name in dataset_shapes(model.config):
                 file[name] = from_parameters(name, parameters)
-            for name, array in identity_datasets(model.config).items():
-                file[name] = array
+            for name, shape in identity_shapes(model.config).items():
+                file[name] = identity(shape)
         if model.vocab is not None:
             text = "".join(f"{word}\n" for word in model.vocab.words)
             (temporary / "vocab.txt").write_bytes(text.encode("utf-8"))

@@ -239,20 +239,24 @@ def dataset_shapes(config: BiLmConfig) -> dict[str, Shape]:
     return shapes
 
 
-def identity_datasets(config: BiLmConfig) -> dict[str, Array]:
+def identity_shapes(config: BiLmConfig) -> dict[str, Shape]:
     """Return the projections to the same width, which bilm-tf omits and AllenNLP requires.
 
-    They are identity matrices with zero bias, so they change nothing, and both systems can read the file.
+    As identity matrices with zero bias they change nothing, and both systems can read the file.
     """
-    datasets: dict[str, Array] = {}
+    shapes: dict[str, Shape] = {}
     state = config.lstm.state_width
     if config.chars and not config.has_token_projection:
-        datasets["CNN_proj/W_proj"] = np.eye(state, dtype=np.float32)
-        datasets["CNN_proj/b_proj"] = np.zeros(state, np.float32)
+        shapes["CNN_proj/W_proj"] = (state, state)
+        shapes["CNN_proj/b_proj"] = (state,)
     if not config.lstm.has_projection:
-        for group in _cell_groups(config):
-            datasets[f"{group}/W_P_0"] = np.eye(state, dtype=np.float32)
-    return datasets
+        shapes |= {f"{group}/W_P_0": (state, state) for group in _cell_groups(config)}
+    return shapes
+
+
+def identity(shape: Shape) -> Array:
+    """Return the content of a dataset in ``identity_shapes``."""
+    return np.eye(shape[0], dtype=np.float32) if len(shape) == 2 else np.zeros(shape, np.float32)
 
 
 def cell_group(direction: int, layer: int) -> str:

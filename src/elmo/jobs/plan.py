@@ -41,14 +41,15 @@ class EmbedJob:
         layers: Layers to write: "average", "top", "all", "concat" or a layer number.
         input_format: One sentence per line ("text"), tokens separated by spaces ("tokens"), or "conllu".
         split: Split lines of text into sentences.
-        errors: What to do with lines that are not UTF-8: "strict" (stop), "replace" or "skip".
+        errors: What to do with bytes that are not UTF-8: "strict" (stop), "replace", "skip" (the line) or
+            "surrogateescape".
         dtype: Type of the vectors in the output.
         start: State at the start of a sentence: "zero", or the "warm" state of the model.
         batch_size: Sentences per batch. Changes the speed, not the vectors. Default: as many as 16,384 tokens
             hold.
         shard_tokens: Tokens per shard. Default: about 64 MB of vectors.
         restart: Start over if an earlier run left output, instead of resuming it.
-        workers: Number of processes. Changes the speed, not the vectors. Needs ``out``.
+        workers: Number of processes. Changes the speed, not the vectors. Needs an output file.
         devices: Devices of the workers, used in turn. Default: the device of the model.
     """
 

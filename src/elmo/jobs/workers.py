@@ -66,13 +66,11 @@ class ShardMaker:
 
     def write(self, group: Group, vectors: Vectors) -> ShardRecord:
         """Write the shard atomically and return its record."""
-        files = self.files
-        shard = Shard.of(group.sentences, vectors, first=group.first)
-        path = files.shard(group.index, is_only=group.is_last and group.index == 0)
+        path = self.files.shard(group.index, is_only=group.is_last and group.index == 0)
         with atomic_file(path) as temporary:
             path.parent.mkdir(exist_ok=True)
             with temporary.open("xb") as file:
-                WRITERS[files.shard_suffix.lower()](shard, file)
+                self._write_shard(group, vectors, file)
         return ShardRecord(
             file=path.name,
             sha256=sha256(path),
@@ -81,6 +79,10 @@ class ShardMaker:
             tokens=group.n_tokens,
             input=group.digest,
         )
+
+    def _write_shard(self, group: Group, vectors: Vectors, file: BinaryIO) -> None:
+        shard = Shard.of(group.sentences, vectors, first=group.first)
+        WRITERS[self.files.shard_suffix.lower()](shard, file)
 
 
 class Workers:

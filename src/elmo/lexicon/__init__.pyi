@@ -1,3 +1,7 @@
+from .change import Changes as Changes
+from .change import WordChange as WordChange
+from .change import change_in_corpora as change_in_corpora
+from .change import change_in_uses as change_in_uses
 from .index import Index as Index
 from .index import Neighbor as Neighbor
 from .indexing import IndexJob as IndexJob
@@ -5,6 +9,11 @@ from .indexing import build_index as build_index
 from .neighbors import ApproximateIndex as ApproximateIndex
 from .neighbors import Neighbors as Neighbors
 from .neighbors import find_neighbors as find_neighbors
+from .probe import LayerProbe as LayerProbe
+from .probe import Probing as Probing
+from .senses import Sense as Sense
+from .senses import Senses as Senses
+from .sharpen import Sharpened as Sharpened
 from .substitutes import Substitute as Substitute
 from .substitutes import Substituter as Substituter
 from .substitutes import Substitutes as Substitutes
@@ -26,25 +35,42 @@ from .word_pairs import best_threshold as best_threshold
 from .word_pairs import compare_pairs as compare_pairs
 from .word_pairs import find_wic_files as find_wic_files
 from .word_pairs import read_pairs as read_pairs
+from .wordnet import WordNet as WordNet
+from .wsd import SenseCentroids as SenseCentroids
+from .wsd import disambiguate as disambiguate
+from .wsd import disambiguate_text as disambiguate_text
 
 __all__ = [
     "ApproximateIndex",
+    "Changes",
     "Index",
     "IndexJob",
     "LabeledPairs",
+    "LayerProbe",
     "Neighbor",
     "Neighbors",
     "PairJudgments",
     "PairSimilarities",
+    "Probing",
+    "Sense",
+    "SenseCentroids",
+    "Senses",
+    "Sharpened",
     "Substitute",
     "Substituter",
     "Substitutes",
     "Usage",
     "Usages",
+    "WordChange",
+    "WordNet",
     "WordPair",
     "best_threshold",
     "build_index",
+    "change_in_corpora",
+    "change_in_uses",
     "compare_pairs",
+    "disambiguate",
+    "disambiguate_text",
     "embed_substitutes",
     "embed_usages",
     "entry_key",

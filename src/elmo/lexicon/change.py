@@ -22,21 +22,21 @@ from numpy.typing import NDArray
 
 from elmo.errors import ConfigError, DataError
 from elmo.lexicon.clustering import Labels, Method, cluster
+from elmo.lexicon.senses import select_distinct, usage_json
 from elmo.lexicon.substitutes import embed_substitutes
-from elmo.lexicon.usages import unit_rows
-from elmo.lexicon.senses import distinct, usage_json
 from elmo.lexicon.usages import (
-    WordFilter,
     Reservoir,
     Usage,
     Usages,
+    WordFilter,
     embed_usages,
     entry_key,
-    to_entry,
     find_usages,
     is_word,
     respell,
     strip_part_of_speech,
+    to_entry,
+    unit_rows,
 )
 from elmo.text.display import text_width
 from elmo.text.reader import Sentence
@@ -346,7 +346,8 @@ def _steps(
         items = both[0].items + both[1].items
         rows = unit_rows(vectors)
         appeared, went = (
-            distinct([items[k] for k in _typical(rows, own, is_own)], n) for is_own in (is_later, ~is_later)
+            select_distinct([items[k] for k in _typical(rows, own, is_own)], n)
+            for is_own in (is_later, ~is_later)
         )
         yield Step(
             earlier, later, found.value, found.low, found.high, found.p, found.p, tuple(appeared), tuple(went)

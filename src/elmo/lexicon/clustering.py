@@ -1,8 +1,8 @@
-"""Vectors of a word's usages in, the number of the cluster that each belongs to out.
+"""Cluster the vectors of a word's usages and choose the number of clusters.
 
-Distances are cosine distances in the directions that vary most (PCA). How many clusters there are is found:
-of the numbers whose silhouette (Rousseeuw 1987) lies above those of data without clusters, drawn from a
-normal distribution of the same covariance, the one with the highest; one where nothing rises above chance.
+Distances are cosine distances between the first principal components. The number of clusters is the one with
+the highest silhouette (Rousseeuw 1987) among those whose silhouette is higher than that of data without
+clusters, drawn from a normal distribution with the same covariance. If none is higher, there is one cluster.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ METHODS: tuple[Method, ...] = get_args(Method)
 Floats = NDArray[np.floating[Any]]
 Labels = NDArray[np.int64]
 
-N_COMPONENTS = 20  # of the PCA: what varies less is mostly noise to a few hundred usages
-N_NULLS = 19  # sets of data without clusters: to lie above all of them has a chance of 1 in 20
-SMALLEST_SHARE = 0.04  # of the usages, and three: fewer are strays of the next cluster, no sense
-MAX_CLUSTERS = 10  # that are looked for where nobody says how many
-FEWEST = 6  # usages, below which no clusters are looked for
-MOST = 5000  # usages, whose distances to each other are held, some times over
+N_COMPONENTS = 20  # principal components; for a few hundred usages, the rest is mostly noise
+N_NULLS = 19  # data sets without clusters; being above all of them has a probability of 1 in 20
+SMALLEST_SHARE = 0.04  # smallest cluster, as a fraction of the usages; at least three usages
+MAX_CLUSTERS = 10  # largest number of clusters that is tried
+MIN_USAGES = 6  # fewer usages form one cluster
+MAX_USAGES = 5000  # limits the memory for pairwise distances
 
 
 @dataclass(frozen=True, eq=False)
 class Clustering:
-    """Cluster 0 is the largest; silhouettes are None where no number of clusters was sought."""
+    """Cluster labels, 0 for the largest cluster. Silhouettes are None if the number of clusters was given."""
 
     labels: Labels  # (usage,)
     n_clusters: int
-    silhouette: float | None = None  # of the best number above one, whether it was taken or not
-    null: float | None = None  # what data without clusters reach: above it, there are clusters
+    silhouette: float | None = None  # the highest for two or more clusters, accepted or not
+    null: float | None = None  # what data without clusters reach
 
 
 def cluster(
@@ -50,48 +50,48 @@ def cluster(
     max_clusters: int = MAX_CLUSTERS,
     seed: int = 0,
 ) -> Clustering:
-    """The clusters of ``vectors`` (usage, width).
+    """Cluster ``vectors`` (usage, width).
 
-    ``agglomerative`` joins by the average distance; it and ``kmeans`` take a number of clusters, or find it.
-    ``affinity`` (Frey and Dueck 2007) and ``hdbscan`` (Campello et al. 2013) find their own.
+    ``agglomerative`` (average linkage) and ``kmeans`` take a number of clusters or choose it. ``affinity``
+    (Frey and Dueck 2007) and ``hdbscan`` (Campello et al. 2013) always choose it themselves.
     """
     _check(vectors, method, n_clusters, max_clusters)
     rows = np.asarray(vectors, dtype=np.float64)
-    points = reduced(rows)
+    points = reduce_dimensions(rows)
     n = len(points)
-    if n_clusters == 1 or (n_clusters is None and n < FEWEST) or points.shape[1] == 0:
+    if n_clusters == 1 or (n_clusters is None and n < MIN_USAGES) or points.shape[1] == 0:
         return Clustering(np.zeros(n, dtype=np.int64), min(n, 1))
     if method in ("affinity", "hdbscan"):
-        labels = _by_size((_affinity if method == "affinity" else _hdbscan)(points, seed))
+        labels = _sort_by_size((_affinity if method == "affinity" else _hdbscan)(points, seed))
         return Clustering(labels, len(np.unique(labels)))
     cut = _tree if method == "agglomerative" else _kmeans
     if n_clusters is not None:
-        labels = _by_size(_noise_joined(points, next(cut(points, [n_clusters], 1, seed))))
+        labels = _sort_by_size(_assign_noise(points, next(cut(points, [n_clusters], 1, seed))))
         return Clustering(labels, len(np.unique(labels)))
-    return _best(points, cut, max_clusters=max_clusters, seed=seed)
+    return _choose_number(points, cut, max_clusters=max_clusters, seed=seed)
 
 
-def reduced(vectors: Floats, n_components: int = N_COMPONENTS) -> NDArray[np.float64]:
-    """Rows of length one in their first principal components (usage, component).
+def reduce_dimensions(vectors: Floats, n_components: int = N_COMPONENTS) -> NDArray[np.float64]:
+    """Project unit rows on their first principal components (usage, component).
 
-    Half the squared distance of two such rows is their cosine distance, but for what the PCA leaves out.
+    Half the squared distance between two such rows approximates their cosine distance.
     """
     rows = unit_rows(vectors)
-    centred = rows - rows.mean(axis=0, keepdims=True) if len(rows) else rows
-    left, sizes, right = np.linalg.svd(centred, full_matrices=False)
+    centered = rows - rows.mean(axis=0, keepdims=True) if len(rows) else rows
+    left, sizes, right = np.linalg.svd(centered, full_matrices=False)
     n_kept = min(n_components, int((sizes > 1e-9).sum()))
-    signs = np.sign(right[np.arange(n_kept), np.abs(right[:n_kept]).argmax(axis=1)])  # LAPACK may choose
+    signs = np.sign(right[np.arange(n_kept), np.abs(right[:n_kept]).argmax(axis=1)])  # fix the arbitrary sign
     return left[:, :n_kept] * (sizes[:n_kept] * signs)
 
 
 def silhouette(distances: Floats, labels: Labels) -> float:
-    """The mean silhouette for a matrix of distances (usage, usage); 0 for one cluster."""
+    """Compute the mean silhouette from distances (usage, usage); 0 for one cluster."""
     n_clusters = int(labels.max()) + 1
     if n_clusters < 2:
         return 0.0
     one_hot = np.eye(n_clusters)[labels]  # (usage, cluster)
     sizes = one_hot.sum(axis=0)
-    sums = distances @ one_hot  # of the distances to each cluster's members
+    sums = distances @ one_hot  # summed distances to the members of each cluster
     own = np.arange(len(labels)), labels
     inside = sums[own] / np.maximum(sizes[labels] - 1, 1)
     means = sums / np.maximum(sizes, 1)
@@ -106,8 +106,8 @@ def silhouette(distances: Floats, labels: Labels) -> float:
 def _check(vectors: Floats, method: str, n_clusters: int | None, max_clusters: int) -> None:
     if vectors.ndim != 2 or not np.isfinite(vectors).all():
         raise DataError(f"expected finite vectors (usage, width) to cluster, found shape {vectors.shape}")
-    if len(vectors) > MOST:
-        raise ConfigError(f"expected at most {MOST:,} usages, found {len(vectors):,}; take a sample of them")
+    if len(vectors) > MAX_USAGES:
+        raise ConfigError(f"expected at most {MAX_USAGES:,} usages, found {len(vectors):,}; use a sample")
     if method not in METHODS:
         raise ConfigError(f"method must be one of {', '.join(METHODS)}, not {method!r:.40}")
     if max_clusters < 2:
@@ -115,61 +115,65 @@ def _check(vectors: Floats, method: str, n_clusters: int | None, max_clusters: i
     if n_clusters is None:
         return
     if method in ("affinity", "hdbscan"):
-        raise ConfigError(f"{method} finds the number of clusters itself; give it to agglomerative or kmeans")
+        raise ConfigError(f"{method} chooses the number of clusters; use agglomerative or kmeans to set it")
     if not 1 <= n_clusters <= max(len(vectors), 1):
-        raise ConfigError(f"expected 1..{len(vectors)} clusters of {len(vectors)} usages, found {n_clusters}")
+        raise ConfigError(f"expected 1..{len(vectors)} clusters for {len(vectors)} usages, not {n_clusters}")
 
 
 Cut = Callable[[NDArray[np.float64], list[int], int, int], Iterator[Labels]]
 
 
-def _best(points: NDArray[np.float64], cut: Cut, *, max_clusters: int, seed: int) -> Clustering:
-    """The number of clusters with the highest silhouette of those that no null reaches, or one cluster."""
+def _choose_number(points: NDArray[np.float64], cut: Cut, *, max_clusters: int, seed: int) -> Clustering:
+    """Choose the number with the highest silhouette among those that beat all null data, or one cluster."""
     n = len(points)
     smallest = max(3, math.ceil(SMALLEST_SHARE * n))
     numbers = list(range(2, min(max_clusters, n // smallest) + 1))
     if not numbers:
         return Clustering(np.zeros(n, dtype=np.int64), 1)
-    found = list(cut(points, numbers, smallest, seed))
-    scores = _silhouettes(points, found)
-    chance = np.random.default_rng(seed)
-    far = np.argsort((points**2).sum(axis=1), kind="stable")
-    spread = points[far[: n - round(SMALLEST_SHARE * n)]].std(axis=0)  # one stray would stretch a direction
+    clusterings = list(cut(points, numbers, smallest, seed))
+    scores = _silhouettes(points, clusterings)
+    random = np.random.default_rng(seed)
+    by_norm = np.argsort((points**2).sum(axis=1), kind="stable")
+    spread = points[by_norm[: n - round(SMALLEST_SHARE * n)]].std(axis=0)  # without outliers
     nulls = np.stack(
         [
             _silhouettes(null, cut(null, numbers, smallest, seed))
-            for null in (chance.normal(size=points.shape) * spread for _ in range(N_NULLS))
+            for null in (random.normal(size=points.shape) * spread for _ in range(N_NULLS))
         ]
     )  # (null, number)
     means = nulls.mean(axis=0)
-    reached = means + (nulls - means).max()  # of any number: there are many to choose from
-    is_above = scores > reached
-    # the null is long where clusters lie apart, and so parts well in two: silhouettes themselves choose
+    threshold = means + (nulls - means).max()  # over all numbers, to correct for choosing among them
+    is_above = scores > threshold
+    # Rank by the silhouette, not by its distance from the null: null data stretched along one axis split well
+    # in two.
     best = int(np.where(is_above, scores, scores - 2).argmax())
     labels = np.zeros(n, dtype=np.int64)
     if is_above[best]:
-        labels = _by_size(_noise_joined(points, found[best]))
-    return Clustering(labels, int(labels.max()) + 1, float(scores[best]), float(reached[best]))
+        labels = _sort_by_size(_assign_noise(points, clusterings[best]))
+    return Clustering(labels, int(labels.max()) + 1, float(scores[best]), float(threshold[best]))
 
 
 def _silhouettes(points: NDArray[np.float64], labels: Iterable[Labels]) -> NDArray[np.float64]:
-    """The silhouette of each clustering, without its strays (-1): one can spoil that of a whole cluster."""
+    """Compute the silhouette of each clustering without its noise (-1)."""
     distances = _distances(points)
-    kept = [(one, one >= 0) for one in labels]
-    return np.array([silhouette(distances[np.ix_(is_in, is_in)], one[is_in]) for one, is_in in kept])
+    scores = []
+    for clustering in labels:
+        is_kept = clustering >= 0
+        scores.append(silhouette(distances[np.ix_(is_kept, is_kept)], clustering[is_kept]))
+    return np.array(scores)
 
 
 def _distances(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Cosine distances (usage, usage)."""
+    """Compute cosine distances (usage, usage)."""
     squares = (points**2).sum(axis=1)
-    found = np.maximum((squares[:, None] + squares - 2 * points @ points.T) / 2, 0.0)
-    np.fill_diagonal(found, 0.0)
-    return found
+    distances = np.maximum((squares[:, None] + squares - 2 * points @ points.T) / 2, 0.0)
+    np.fill_diagonal(distances, 0.0)
+    return distances
 
 
 def _tree(points: NDArray[np.float64], numbers: list[int], smallest: int, seed: int) -> Iterator[Labels]:
-    """Average linkage, cut where so many clusters have at least ``smallest`` usages; the rest is -1."""
-    del seed  # there is no chance in it
+    """Cut an average-linkage tree into clusters of at least ``smallest`` usages; the rest is noise (-1)."""
+    del seed  # deterministic
     try:
         from scipy.cluster.hierarchy import cut_tree, linkage
         from scipy.spatial.distance import squareform
@@ -179,7 +183,7 @@ def _tree(points: NDArray[np.float64], numbers: list[int], smallest: int, seed: 
     cuts = np.asarray(cut_tree(tree))[:, ::-1]  # column c has c + 1 clusters
     large = [int((np.bincount(column) >= smallest).sum()) for column in cuts.T]
     for number in numbers:
-        # a tree may have no cut with so many: then the one that has most
+        # If no cut has that many large clusters, take the one with the most.
         at = next((c for c, n in enumerate(large) if n >= number), int(np.argmax(large)))
         labels = cuts[:, at].astype(np.int64)
         is_large = np.bincount(labels) >= smallest
@@ -187,17 +191,17 @@ def _tree(points: NDArray[np.float64], numbers: list[int], smallest: int, seed: 
 
 
 def _kmeans(points: NDArray[np.float64], numbers: list[int], smallest: int, seed: int) -> Iterator[Labels]:
-    """k-means that begins with the centres of the tree's clusters: good ones, and always the same."""
+    """Run k-means from the centers of the tree's clusters: a good and reproducible start."""
     try:
         from sklearn.cluster import KMeans
     except ImportError as error:
         raise MissingExtraError("clustering", extra="lexicon") from error
     for labels in _tree(points, numbers, smallest, seed):
         n_clusters = int(labels.max()) + 1
-        centres = np.stack([points[labels == k].mean(axis=0) for k in range(n_clusters)])
-        settings: dict[str, Any] = {"init": centres, "n_init": 1, "random_state": seed}
-        found = KMeans(n_clusters, **settings).fit_predict(points)
-        yield np.unique(found, return_inverse=True)[1].astype(np.int64)
+        centers = np.stack([points[labels == k].mean(axis=0) for k in range(n_clusters)])
+        settings: dict[str, Any] = {"init": centers, "n_init": 1, "random_state": seed}
+        predicted = KMeans(n_clusters, **settings).fit_predict(points)
+        yield np.unique(predicted, return_inverse=True)[1].astype(np.int64)
 
 
 def _affinity(points: NDArray[np.float64], seed: int) -> Labels:
@@ -205,14 +209,14 @@ def _affinity(points: NDArray[np.float64], seed: int) -> Labels:
         from sklearn.cluster import AffinityPropagation
     except ImportError as error:
         raise MissingExtraError("clustering", extra="lexicon") from error
-    near = -_distances(points)
+    similarities = -_distances(points)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it did not settle: its labels are -1 then
+        warnings.simplefilter("ignore")  # it did not converge; all labels are -1
         settings: dict[str, Any] = {"affinity": "precomputed", "damping": 0.9, "max_iter": 1000}
-        # the smallest similarity as preference: few exemplars, as few senses are wanted
-        model = AffinityPropagation(preference=near.min(), random_state=seed, **settings)
-        found = np.asarray(model.fit_predict(near), dtype=np.int64)
-    return _noise_joined(points, found)
+        # The smallest similarity as preference gives few exemplars: words have few senses.
+        model = AffinityPropagation(preference=similarities.min(), random_state=seed, **settings)
+        labels = np.asarray(model.fit_predict(similarities), dtype=np.int64)
+    return _assign_noise(points, labels)
 
 
 def _hdbscan(points: NDArray[np.float64], seed: int) -> Labels:
@@ -224,22 +228,22 @@ def _hdbscan(points: NDArray[np.float64], seed: int) -> Labels:
     smallest = max(3, math.ceil(SMALLEST_SHARE * len(points)))
     settings: dict[str, Any] = {"metric": "precomputed", "copy": True}
     model = HDBSCAN(min_cluster_size=smallest, **settings)
-    return _noise_joined(points, np.asarray(model.fit_predict(_distances(points)), dtype=np.int64))
+    return _assign_noise(points, np.asarray(model.fit_predict(_distances(points)), dtype=np.int64))
 
 
-def _noise_joined(points: NDArray[np.float64], labels: Labels) -> Labels:
-    """Usages of no cluster, -1, as members of the one whose centre is nearest; all one where none is."""
+def _assign_noise(points: NDArray[np.float64], labels: Labels) -> Labels:
+    """Assign noise (-1) to the nearest cluster; without clusters, everything is one cluster."""
     numbers = np.unique(labels[labels >= 0])
     if not len(numbers):
         return np.zeros(len(labels), dtype=np.int64)
-    centres = np.stack([points[labels == number].mean(axis=0) for number in numbers])
-    nearest = ((points[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1)
+    centers = np.stack([points[labels == number].mean(axis=0) for number in numbers])
+    nearest = ((points[:, None] - centers) ** 2).sum(axis=2).argmin(axis=1)
     return np.where(labels >= 0, np.searchsorted(numbers, labels), nearest).astype(np.int64)
 
 
-def _by_size(labels: Labels) -> Labels:
-    """Numbered from the largest; of equals, the one that comes first in the text."""
+def _sort_by_size(labels: Labels) -> Labels:
+    """Renumber clusters by falling size; ties keep the order of the text."""
     numbers, firsts, sizes = np.unique(labels, return_index=True, return_counts=True)
-    places = np.empty(int(numbers.max()) + 1, dtype=np.int64)
-    places[numbers[np.lexsort((firsts, -sizes))]] = np.arange(len(numbers))
-    return places[labels]
+    ranks = np.empty(int(numbers.max()) + 1, dtype=np.int64)
+    ranks[numbers[np.lexsort((firsts, -sizes))]] = np.arange(len(numbers))
+    return ranks[labels]

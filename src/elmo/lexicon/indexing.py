@@ -12,24 +12,24 @@ import json
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 import numpy as np
 
 from elmo.engine.batches import Group, split_batches
 from elmo.errors import ConfigError, DataError, OutputError
-from elmo.jobs.manifest import OutputFiles, ShardRecord, read_manifest
+from elmo.jobs.manifest import OutputFiles, read_manifest
 from elmo.jobs.plan import EmbedJob, Progress, encode_sentences
 from elmo.jobs.shard import Layout
 from elmo.jobs.sharded import ShardedRun, compute_fingerprint
+from elmo.jobs.workers import ShardMaker
 from elmo.lexicon.index import MANIFEST, SHARDS, VERSION, WORDS, Index, UsageShard, UsedSentence
 from elmo.lexicon.usages import Reservoir, Vectors, WordFilter, entry_key
 from elmo.storage.atomic import atomic_file, cannot_write, hold_lock, sync
-from elmo.storage.checksums import sha256
 from elmo.storage.files import format_path
 from elmo.text.lines import ErrorPolicy, Tally, escape_field, expand_paths
 from elmo.text.reader import InputFormat, Sentence, require_words
@@ -57,7 +57,7 @@ class IndexJob:
         split: Split lines of text into sentences.
         errors: What to do with bytes that are not UTF-8.
         dtype: Type of the vectors on disk.
-        start: Start state of the LSTMs for each sentence.
+        start: LSTM state at the start of a sentence; warm needs elmo warm.
         keep_case: Treat Bank and bank as different words.
         seed: Seed of the sample.
         approximate: Also build an approximate index, for many millions of usages.
@@ -154,7 +154,7 @@ def _build(job: IndexJob, elmo: Elmo, on_progress: Callable[[Progress], None] | 
         work = ShardedRun(
             embed_job, elmo, files=files, lock=lock, limit=embed_job.tokens_per_shard(layout),
             report=on_progress or (lambda _: None),
-            maker=_UsageShardMaker(embed_job, elmo, layout, files),
+            maker=_UsageShardMaker(embed_job, elmo),
             options={
                 "words": None if job.words is None else list(job.words), "limit": job.limit,
                 "seed": job.seed, "keep_case": job.keep_case,
@@ -227,15 +227,12 @@ class _UsageReader:
                 )  # fmt: skip
 
 
-class _UsageShardMaker:
+class _UsageShardMaker(ShardMaker):
     """Makes the shards of an embedding job from usages instead of all tokens."""
-
-    def __init__(self, job: EmbedJob, elmo: Elmo, layout: Layout, files: OutputFiles) -> None:
-        self.job, self.elmo, self.layout, self.files = job, elmo, layout, files
 
     def vectors(self, group: Group, on_batch: Callable[[int, int], None] | None = None) -> Vectors:
         """Compute the vectors of the usages; the vector of a phrase is the mean of its tokens' vectors."""
-        sentences: Any = group.sentences
+        sentences = cast("Sequence[UsedSentence]", group.sentences)
         vectors = self.layout.empty(sum(len(sentence.spans) for sentence in sentences))
         n_sentences = n_tokens = n_usages = 0
         for batch in split_batches(sentences, batch_size=None):
@@ -253,16 +250,8 @@ class _UsageShardMaker:
                 on_batch(n_sentences, n_tokens)
         return vectors
 
-    def write(self, group: Group, vectors: Vectors) -> ShardRecord:
-        """Write the shard atomically."""
-        sentences: Any = group.sentences
-        path = self.files.shard(group.index, is_only=group.is_last and group.index == 0)
-        with atomic_file(path) as temporary, temporary.open("xb") as file:
-            UsageShard.build(sentences, vectors).write(file)
-        return ShardRecord(
-            file=path.name, sha256=sha256(path), first=group.first, sentences=len(sentences),
-            tokens=group.n_tokens, input=group.digest,
-        )  # fmt: skip
+    def _write_shard(self, group: Group, vectors: Vectors, file: BinaryIO) -> None:
+        UsageShard.build(cast("Sequence[UsedSentence]", group.sentences), vectors).write(file)
 
 
 def _write_description(job: IndexJob, elmo: Elmo, reader: _UsageReader, files: OutputFiles) -> None:

@@ -220,7 +220,9 @@ def _conllu_rows(column: str, tokens_column: str) -> Split:
     def row(text: str, place: str) -> Row:
         columns = text.split("\t")
         if len(columns) != len(CONLLU):
-            raise DataError(f"{place}: expected {len(CONLLU)} columns separated by tabs, found {len(columns)}")
+            raise DataError(
+                f"{place}: expected {len(CONLLU)} columns separated by tabs, found {len(columns)}"
+            )
         word, label = columns[word_at], columns[label_at].strip()
         if not word:
             raise DataError(f"{place}: expected a word in column {CONLLU[word_at]}, found nothing")

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Self, cast
 
 from elmo.errors import DataError
 from elmo.lexicon.usages import Usage
-from elmo.lexicon.wordnet import PARTS_OF_SPEECH, Pos, is_key, pos_of
+from elmo.lexicon.wordnet import PARTS_OF_SPEECH, Pos, is_key, key_pos
 from elmo.text.lines import Line, format_source, read_lines
 from elmo.text.tokenizers import Tokens
 
@@ -221,7 +221,7 @@ def _json_sentence(values: Any, place: str, line: int) -> SenseSentence:
         if not isinstance(lemma, str) or not lemma:
             raise DataError(f"{place}: token {k}: expected a 'lemma' beside 'sk', found {str(lemma)[:80]!r}")
         name = f"{document}.s{number}.t{k}"
-        draft.instances.append(Instance(name, begin, end, lemma.lower(), pos_of(keys[0]), tuple(keys)))
+        draft.instances.append(Instance(name, begin, end, lemma.lower(), key_pos(keys[0]), tuple(keys)))
     return draft.whole()
 
 

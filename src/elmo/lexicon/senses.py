@@ -1,7 +1,4 @@
-"""Usages of a word in, its senses out: clusters of usages with their shares, typical sentences and names.
-
-A model in, a function that names a sense by what else could stand in its usages' places out.
-"""
+"""Find the senses of a word by clustering its usages, and name them."""
 
 from __future__ import annotations
 
@@ -14,65 +11,62 @@ import numpy as np
 
 from elmo.errors import ConfigError, DataError
 from elmo.lexicon.clustering import MAX_CLUSTERS, Labels, Method, cluster
-from elmo.lexicon.usages import unit_rows
 from elmo.lexicon.substitutes import Substituter
-from elmo.lexicon.usages import Usage, Usages
+from elmo.lexicon.usages import Usage, Usages, unit_rows
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
 
-    pass
-
 
 NameOf = Callable[[Sequence[Usage]], Sequence[str]]
 
-WINDOW = 10  # tokens on each side of the word that may give its sense a name
-_COMMON = 0.2  # of the other senses' usages: a word near more of them than this tells nothing apart
-_PRIOR = 100.0  # counts that every word's log-odds are drawn to its share in all usages with
+WINDOW = 10  # tokens on each side of the word that can name its sense
+_COMMON = 0.2  # a word that occurs near more of the other senses' usages is not a name
+_PRIOR = 100.0  # total pseudo-counts of the prior on words
 COLUMNS = ("sense", "name", "similarity", "place", "before", "word", "after")
 
 
 @dataclass(frozen=True)
 class Sense:
-    """One cluster of usages."""
+    """One sense: a cluster of usages."""
 
     number: int  # from 1, the most frequent
-    name: tuple[str, ...]  # words that stand for it; none for a word's only sense, unless somebody named it
-    share: float  # of all usages
-    members: tuple[int, ...]  # their rows in the usages, the most typical first
-    examples: tuple[Usage, ...]  # the most typical ones with different sentences
+    name: tuple[str, ...]  # words that describe it; empty for the only sense of a word
+    share: float  # fraction of all usages
+    members: tuple[int, ...]  # rows in the usages, the most typical first
+    examples: tuple[Usage, ...]  # the most typical usages from different sentences
 
     @property
     def label(self) -> str:
-        """Its number and name in one line."""
+        """Number and name in one line."""
         return f"{self.number}: {', '.join(self.name)}" if self.name else str(self.number)
 
 
 @dataclass(frozen=True, eq=False)
 class Senses:
-    """The senses of a word; ``labels`` (usage,) hold the number of each usage's sense, from 1."""
+    """The senses of a word; ``labels`` (usage,) holds the sense number of each usage, from 1."""
 
     word: str
     usages: Usages
     items: tuple[Sense, ...]
     labels: Labels
-    similarities: np.ndarray[Any, np.dtype[np.float64]]  # (usage,): cosine with the centre of its sense
+    similarities: np.ndarray[Any, np.dtype[np.float64]]  # (usage,): cosine with the center of its sense
     method: str
-    silhouette: float | None  # of the best number of clusters above one, if it was sought
-    null: float | None  # what data without clusters reach
+    silhouette: float | None  # see ``Clustering``
+    null: float | None
 
     def __len__(self) -> int:
         return len(self.items)
 
     def rows(self) -> Iterator[tuple[str, ...]]:
-        """For a table with ``COLUMNS``: a row per usage, with its similarity to its sense's centre."""
+        """Yield one table row (``COLUMNS``) per usage, with its similarity to the center of its sense."""
         for k, usage in enumerate(self.usages.items):
             sense = self.items[self.labels[k] - 1]
             number, name = str(sense.number), ", ".join(sense.name)
             yield (number, name, f"{self.similarities[k]:.4f}", usage.place, *usage.parts())
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return plain JSON values."""
         senses = [
             {
                 "sense": sense.number,
@@ -83,11 +77,17 @@ class Senses:
             }
             for sense in self.items
         ]
-        found = {"word": self.word, "usages": len(self.usages), "method": self.method}
-        return found | {"silhouette": self.silhouette, "null": self.null, "senses": senses}
+        return {
+            "word": self.word,
+            "usages": len(self.usages),
+            "method": self.method,
+            "silhouette": self.silhouette,
+            "null": self.null,
+            "senses": senses,
+        }
 
 
-def senses(
+def find_senses(
     usages: Usages,
     *,
     word: str | None = None,
@@ -98,45 +98,59 @@ def senses(
     name_of: NameOf | None = None,
     seed: int = 0,
 ) -> Senses:
-    """The senses that a word's usages show; how many, is found unless ``n_clusters`` tells it.
+    """Cluster the usages of a word into senses.
 
-    ``name_of`` makes names from a sense's usages, the most typical first; without it, words that stand near
-    the word in this sense more than in the others.
+    Args:
+        usages: The usages of one word with their vectors.
+        word: The word to report. Default: its most frequent spelling.
+        method: Clustering method.
+        n_clusters: Number of senses. Default: chosen from the data.
+        max_clusters: Largest number of senses to try.
+        n_examples: Typical usages to keep for each sense.
+        name_of: Function that names a sense from its usages, the most typical first. Default: words that
+            occur near this sense more often than near the others.
+        seed: Seed of random numbers.
     """
     if not len(usages):
-        raise DataError(f"expected usages of {word or 'a word'!r:.40} to cluster, found none")
+        raise DataError(f"{word or 'word'!r:.40}: no usages to cluster")
     if n_examples < 0:
         raise ConfigError(f"n_examples must be at least 0, found {n_examples}")
-    found = cluster(
+    clustering = cluster(
         usages.vectors, method=method, n_clusters=n_clusters, max_clusters=max_clusters, seed=seed
     )
-    similarities = _to_centre(usages, found.labels)
-    groups = [np.flatnonzero(found.labels == k) for k in range(found.n_clusters)]
-    # the most typical first; of equals, the earlier
+    similarities = _similarities_to_center(usages, clustering.labels)
+    groups = [np.flatnonzero(clustering.labels == k) for k in range(clustering.n_clusters)]
+    # The most typical first; ties keep the order of the text.
     groups = [rows[np.argsort(-similarities[rows], kind="stable")] for rows in groups]
     members = [[usages.items[row] for row in rows] for rows in groups]
-    names = context_names(members) if name_of is None else [tuple(name_of(some)) for some in members]
+    names = context_names(members) if name_of is None else [tuple(name_of(group)) for group in members]
     items = tuple(
         Sense(
             k + 1,
             names[k],
             len(rows) / len(usages),
             tuple(int(row) for row in rows),
-            tuple(distinct(members[k], n_examples)),
+            tuple(select_distinct(members[k], n_examples)),
         )
         for k, rows in enumerate(groups)
     )
     return Senses(
-        word or _common_spelling(usages.items), usages, items, found.labels + 1, similarities, method,
-        found.silhouette, found.null,
-    )  # fmt: skip
+        word=word or _common_spelling(usages.items),
+        usages=usages,
+        items=items,
+        labels=clustering.labels + 1,
+        similarities=similarities,
+        method=method,
+        silhouette=clustering.silhouette,
+        null=clustering.null,
+    )
 
 
 def context_names(groups: Sequence[Sequence[Usage]], n_words: int = 3) -> list[tuple[str, ...]]:
-    """For each group of usages, words that stand near it more than near the others.
+    """Name each group of usages by words that occur near it more often than near the others.
 
-    By the log-odds with a prior of Monroe et al. (2008, "Fightin' Words", Eq. 16 and 22): words that are
-    frequent everywhere, and words that occurred once, fall out.
+    Uses the log-odds with a prior of Monroe et al. (2008, "Fightin' Words", Eq. 16 and 22), which excludes
+    words that are frequent everywhere and words that occur once.
     """
     counts = [Counter(word for usage in group for word in _context(usage)) for group in groups]
     whole = sum(counts, Counter[str]())
@@ -151,7 +165,7 @@ def context_names(groups: Sequence[Sequence[Usage]], n_words: int = 3) -> list[t
             prior = _PRIOR * whole[word] / n_all
             rest, n_rest = whole[word] - n, n_all - n_own
             others, n_others_left = n_own + _PRIOR - n - prior, n_rest + _PRIOR - rest - prior
-            if min(others, n_others_left) <= 0:  # there is no other word
+            if min(others, n_others_left) <= 0:  # there is only one word
                 continue
             odds = np.log((n + prior) / others)
             other = np.log((rest + prior) / n_others_left)
@@ -162,35 +176,35 @@ def context_names(groups: Sequence[Sequence[Usage]], n_words: int = 3) -> list[t
     return names
 
 
-def distinct(usages: Sequence[Usage], n: int) -> list[Usage]:
-    """The first ``n`` usages of different sentences whose words nearby differ: texts repeat themselves."""
-    found: list[Usage] = []
+def select_distinct(usages: Sequence[Usage], n: int) -> list[Usage]:
+    """Select the first ``n`` usages with different sentences and different nearby words."""
+    selected: list[Usage] = []
     seen: set[tuple[str, ...]] = set()
     for usage in usages:
-        if len(found) == n:
+        if len(selected) == n:
             break
         nearby = usage.sentence.tokens[max(usage.begin - 5, 0) : usage.end + 5]
         spelled = tuple(token.lower() for token in nearby)
         if not {spelled, usage.sentence.tokens} & seen:
             seen |= {spelled, usage.sentence.tokens}
-            found.append(usage)
-    return found
+            selected.append(usage)
+    return selected
 
 
 def usage_json(usage: Usage) -> dict[str, str]:
-    """A usage as plain JSON values."""
+    """Return a usage as plain JSON values."""
     before, word, after = usage.parts()
     return {"place": usage.place, "before": before, "word": word, "after": after}
 
 
-def _to_centre(usages: Usages, labels: Labels) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _similarities_to_center(usages: Usages, labels: Labels) -> np.ndarray[Any, np.dtype[np.float64]]:
     rows = unit_rows(usages.vectors)
-    centres = unit_rows(np.stack([rows[labels == k].mean(axis=0) for k in range(int(labels.max()) + 1)]))
-    return (rows * centres[labels]).sum(axis=1)
+    centers = unit_rows(np.stack([rows[labels == k].mean(axis=0) for k in range(int(labels.max()) + 1)]))
+    return (rows * centers[labels]).sum(axis=1)
 
 
 def _context(usage: Usage) -> set[str]:
-    """Words near the usage, each once, its own word and punctuation left out."""
+    """Return the distinct words near the usage, without its own word and punctuation."""
     tokens = usage.sentence.tokens
     near = tokens[max(usage.begin - WINDOW, 0) : usage.begin] + tokens[usage.end : usage.end + WINDOW]
     own = {token.lower() for token in tokens[usage.begin : usage.end]}
@@ -201,21 +215,21 @@ def _common_spelling(items: Sequence[Usage]) -> str:
     return Counter(usage.word.lower() for usage in items).most_common(1)[0][0]
 
 
-_USAGES = 20  # the most typical ones, whose substitutes are counted
-_EACH = 10  # substitutes of each of them
+_NAMING_USAGES = 20  # the most typical usages, whose substitutes are counted
+_N_SUBSTITUTES = 10  # for each of them
 
 
-def by_substitutes(elmo: Elmo, *, n_words: int = 3) -> NameOf | None:
-    """None for a model that predicts no words."""
+def name_by_substitutes(elmo: Elmo, *, n_words: int = 3) -> NameOf | None:
+    """Return a function that names a sense by its substitutes; None if the model has no softmax."""
     if elmo.softmax is None or elmo.vocab is None:
         return None
     substituter = Substituter(elmo)
 
     def name_of(usages: Sequence[Usage]) -> Sequence[str]:
         shares: dict[str, float] = defaultdict(float)
-        for found in substituter.substitutes(usages[:_USAGES], n=_EACH):
-            for one in found.items:
-                shares[one.lemma] += one.probability
+        for substitutes in substituter.substitutes(usages[:_NAMING_USAGES], n=_N_SUBSTITUTES):
+            for substitute in substitutes.items:
+                shares[substitute.lemma] += substitute.probability
         return sorted(shares, key=lambda word: -shares[word])[:n_words]
 
     return name_of

@@ -106,7 +106,9 @@ class _Place:
         return Usage(self.sentence, self.place, self.place + 1)
 
 
-def near_uses(texts: Iterable[Iterable[Tokens]], *, key: EntryKey, n_words: int, seed: int = 0) -> list[Usage]:
+def near_uses(
+    texts: Iterable[Iterable[Tokens]], *, key: EntryKey, n_words: int, seed: int = 0
+) -> list[Usage]:
     """``N_USES`` uses each of at most ``n_words`` words, a word's pairs one after the other.
 
     A pair is of one text and of two different sentences. Words are what ``key`` makes one word of, none of

@@ -113,7 +113,7 @@ def find_substitutes(
         beta: Exponent of the prior in bcomb and inject.
         temperature: Temperature of the similarity in inject.
         language: Language code of the lemmas, such as en or de. Default: that of the tokenizer.
-        start: Start state of the LSTMs for each sentence.
+        start: LSTM state at the start of a sentence; warm needs elmo warm.
     """
     usages = [
         find_marked_usage(elmo.tokenizer, sentence, word, number=number)
@@ -136,7 +136,7 @@ class Substituter:
         beta: Exponent of the prior in bcomb and inject.
         temperature: Temperature of the similarity in inject.
         language: Language code of the lemmas; by default that of the tokenizer.
-        start: Start state of the LSTMs for each sentence.
+        start: LSTM state at the start of a sentence; warm needs elmo warm.
     """
 
     def __init__(
@@ -570,7 +570,7 @@ def embed_substitutes(
     Args:
         elmo: A model with a softmax and a vocabulary.
         usages: Words in their sentences.
-        start: Start state of the LSTMs for each sentence.
+        start: LSTM state at the start of a sentence; warm needs elmo warm.
         on_progress: Called with the number of usages that are done.
     """
     predictor = ContextPredictor(elmo, start=start)

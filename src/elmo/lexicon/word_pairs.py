@@ -126,7 +126,7 @@ def compare_pairs(
         data: The pairs; with gold labels, the accuracy of the judgments is computed.
         tune: Labeled pairs on which the thresholds are tuned; without them, no pair is judged.
         layers: Layers of the vectors, as in ``Elmo.encode``; ``"all"`` compares each layer and their average.
-        start: Start state of the LSTMs for each sentence.
+        start: LSTM state at the start of a sentence; warm needs elmo warm.
         on_progress: Called with the number of pairs that are compared.
     """
     cosines = _compute_cosines(elmo, data.pairs, layers=layers, start=start, on_progress=on_progress)

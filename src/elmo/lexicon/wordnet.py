@@ -1,4 +1,4 @@
-"""WordNet's own database files in; senses of a word in order, their glosses, and base forms out."""
+"""Read the database files of WordNet: senses of a word by frequency, glosses and base forms."""
 
 from __future__ import annotations
 
@@ -16,18 +16,22 @@ from elmo.storage.files import format_error, format_path, open_regular
 
 Pos = Literal["noun", "verb", "adj", "adv"]
 PARTS_OF_SPEECH: tuple[Pos, ...] = ("noun", "verb", "adj", "adv")
-HOW_TO_GET_IT = (
-    "get WordNet 3.0 with apt install wordnet-base wordnet-sense-index, "
+HOW_TO_INSTALL = (
+    "install WordNet 3.0 with apt install wordnet-base wordnet-sense-index, "
     "or unpack it from wordnet.princeton.edu and set WNHOME to its folder"
 )
 
-_USUAL = (Path("/usr/share/wordnet"), Path("/usr/local/WordNet-3.0/dict"), Path("/usr/local/share/wordnet"))
+_SYSTEM_FOLDERS = (
+    Path("/usr/share/wordnet"),
+    Path("/usr/local/WordNet-3.0/dict"),
+    Path("/usr/local/share/wordnet"),
+)
 _INDEX = "index.sense"
-_LIMIT = 1 << 27  # bytes of a file that is read whole; the index has 7 million
-_LINE_LIMIT = 1 << 20  # bytes of a synset; the longest has 13,000
+_MAX_BYTES = 1 << 27  # of a file that is read at once; the index has 7 million
+_MAX_LINE_BYTES = 1 << 20  # of a synset; the longest has 13,000
 _TYPES: dict[str, Pos] = {"1": "noun", "2": "verb", "3": "adj", "4": "adv", "5": "adj"}  # 5: a satellite
 _KEY = re.compile(r"[^%\s]+%[1-5]:\d\d:\d\d:[^:\s]*:\d*")
-# Rules of detachment, in the order of the manual's morphy(7WN).
+# Rules of detachment, in the order of the manual page morphy(7WN).
 _RULES: dict[Pos, tuple[tuple[str, str], ...]] = {
     "noun": (
         ("s", ""), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("ches", "ch"), ("shes", "sh"),
@@ -39,46 +43,46 @@ _RULES: dict[Pos, tuple[tuple[str, str], ...]] = {
     "adj": (("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
     "adv": (),
 }  # fmt: skip
-_MOST_FORMS = 256  # of a phrase, whose words may each have some
+_MAX_FORMS = 256  # base forms of a phrase: combinations of those of its words
 
 
 @dataclass(frozen=True)
-class Sense:
-    """One sense of a word."""
+class WordNetSense:
+    """One sense of a word in WordNet."""
 
     key: str  # such as bank%1:17:01::
-    number: int  # 1 is the most frequent of this word and part of speech
-    offset: int  # of its synset in the data file
-    count: int  # uses that WordNet's authors found in their texts
+    number: int  # 1 is the most frequent for this word and part of speech
+    offset: int  # position of its synset in the data file
+    count: int  # occurrences in the corpora of WordNet's authors
 
     @property
     def pos(self) -> Pos:
-        """The part of speech."""
-        return pos_of(self.key)
+        """Part of speech."""
+        return key_pos(self.key)
 
 
 def is_key(text: str) -> bool:
-    """Whether this is a sense key, such as bank%1:17:01::."""
+    """Whether the text is a sense key, such as bank%1:17:01::."""
     return _KEY.fullmatch(text) is not None
 
 
-def pos_of(key: str) -> Pos:
-    """The part of speech that a sense key names."""
+def key_pos(key: str) -> Pos:
+    """Return the part of speech of a sense key."""
     if not is_key(key):
         raise DataError(f"expected a sense key such as bank%1:17:01::, found {key[:80]!r}")
     return _TYPES[key[key.index("%") + 1]]
 
 
 def as_lemma(word: str) -> str:
-    """A word as WordNet's index writes it: small letters, and _ for spaces."""
+    """Spell a word as in WordNet's index: lower case, with _ for spaces."""
     return "_".join(word.lower().split())
 
 
 class WordNet:
-    """A folder of WordNet's database, read as far as it is asked for."""
+    """A folder with WordNet's database; files are read when they are needed."""
 
     def __init__(self, folder: str | Path | None = None) -> None:
-        """Open ``folder``, or $WNSEARCHDIR, $WNHOME/dict, or where the system keeps it."""
+        """Open ``folder``. Default: $WNSEARCHDIR, $WNHOME/dict or the system's folder."""
         self.folder = find_wordnet() if folder is None else _with_index(Path(folder), "this folder")
         self._senses = cache(self._read_senses)
         self._exceptions = cache(self._read_exceptions)
@@ -86,74 +90,72 @@ class WordNet:
     def __repr__(self) -> str:
         return f"WordNet({format_path(self.folder)!r})"
 
-    def senses(self, lemma: str, pos: Pos) -> tuple[Sense, ...]:
-        """The senses of a base form, the most frequent first; none for a word that is not there."""
+    def senses(self, lemma: str, pos: Pos) -> tuple[WordNetSense, ...]:
+        """Return the senses of a base form, the most frequent first; empty for unknown words."""
         return self._senses(as_lemma(lemma), pos)
 
     def first_sense(self, lemma: str, pos: Pos) -> str | None:
-        """The key of the most frequent sense."""
-        found = self.senses(lemma, pos)
-        return found[0].key if found else None
+        """Return the key of the most frequent sense."""
+        senses = self.senses(lemma, pos)
+        return senses[0].key if senses else None
 
-    def sense(self, key: str) -> Sense:
-        """The sense of a key; ``DataError`` where WordNet has none."""
-        place = bisect_left(self._index.keys, key)
-        if place == len(self._index.keys) or self._index.keys[place] != key:
+    def sense(self, key: str) -> WordNetSense:
+        """Return the sense of a key; raise ``DataError`` if WordNet does not have it."""
+        row = bisect_left(self._index.keys, key)
+        if row == len(self._index.keys) or self._index.keys[row] != key:
             raise DataError(f"{format_path(self.folder / _INDEX)}: has no sense {key[:80]!r}")
-        return self._sense(place)
+        return self._sense(row)
 
     def gloss(self, key: str) -> str:
-        """What a sense means, with examples of its use as WordNet gives them."""
+        """Return the gloss of a sense, with WordNet's examples."""
         sense = self.sense(key)
         path = self.folder / f"data.{sense.pos}"
         with open_regular(path) as file:
             file.seek(sense.offset)
-            line = file.readline(_LINE_LIMIT).decode("utf-8", "replace")
+            line = file.readline(_MAX_LINE_BYTES).decode("utf-8", "replace")
         head, bar, gloss = line.partition(" | ")
         if not bar or not head.startswith(f"{sense.offset:08d} "):
             raise DataError(
                 f"{format_path(path)}: expected the synset of {key} at byte {sense.offset}, found {line[:40]!r}; "
-                "are the files of one version?"
+                "the files may be from different versions"
             )
         return gloss.strip()
 
     def definition(self, key: str) -> str:
-        """The gloss of a sense without its examples."""
+        """Return the gloss of a sense without its examples."""
         return self.gloss(key).partition('; "')[0]
 
     def base_forms(self, word: str, pos: Pos) -> tuple[str, ...]:
-        """The lemmas that a word may be a form of: itself, an exception, or less an ending (Morphy)."""
+        """Return the lemmas that a word can be a form of: itself, an exception, or without an ending (Morphy)."""
         form = as_lemma(word)
-        found = dict.fromkeys([form, *self._bases(form, pos)])
-        if not any(self.senses(lemma, pos) for lemma in found) and "_" in form:
+        lemmas = dict.fromkeys([form, *self._bases(form, pos)])
+        if not any(self.senses(lemma, pos) for lemma in lemmas) and "_" in form:
             parts = [(part, *self._bases(part, pos)) for part in form.split("_")]
-            spelled = itertools.islice(itertools.product(*parts), _MOST_FORMS)
-            found = dict.fromkeys("_".join(each) for each in spelled)
-        return tuple(lemma for lemma in found if self.senses(lemma, pos))
-
-    # --- inside -------------------------------------------------------------------------------------
+            combinations = itertools.islice(itertools.product(*parts), _MAX_FORMS)
+            lemmas = dict.fromkeys(map("_".join, combinations))
+        return tuple(lemma for lemma in lemmas if self.senses(lemma, pos))
 
     @cached_property
-    def _index(self) -> _Index:
+    def _index(self) -> _SenseIndex:
         return _read_index(self.folder / _INDEX)
 
-    def _read_senses(self, lemma: str, pos: Pos) -> tuple[Sense, ...]:
+    def _read_senses(self, lemma: str, pos: Pos) -> tuple[WordNetSense, ...]:
         keys, begin = self._index.keys, f"{lemma}%"
-        found: list[Sense] = []
-        for place in range(bisect_left(keys, begin), len(keys)):
-            if not keys[place].startswith(begin):
+        senses: list[WordNetSense] = []
+        for row in range(bisect_left(keys, begin), len(keys)):
+            if not keys[row].startswith(begin):
                 break
-            if pos_of(keys[place]) == pos:
-                found.append(self._sense(place))
-        return tuple(sorted(found, key=lambda sense: sense.number))
+            if key_pos(keys[row]) == pos:
+                senses.append(self._sense(row))
+        return tuple(sorted(senses, key=lambda sense: sense.number))
 
-    def _sense(self, place: int) -> Sense:
+    def _sense(self, row: int) -> WordNetSense:
         index = self._index
-        numbers = (index.numbers[place], index.offsets[place], index.counts[place])
-        return Sense(index.keys[place], *map(int, numbers))
+        numbers = (index.numbers[row], index.offsets[row], index.counts[row])
+        return WordNetSense(index.keys[row], *map(int, numbers))
 
     def _bases(self, form: str, pos: Pos) -> list[str]:
-        """What the exceptions say; where they say nothing, what the rules of detachment give."""
+        """Look a form up among the exceptions, else apply the rules of detachment."""
         if exceptions := self._exceptions(pos).get(form):
             return list(exceptions)
         ending = ""
@@ -173,27 +175,25 @@ class WordNet:
 
 
 def find_wordnet() -> Path:
-    """WordNet's folder: $WNSEARCHDIR, $WNHOME/dict, or where systems keep it."""
+    """Find WordNet's folder: $WNSEARCHDIR, $WNHOME/dict or a system folder."""
     for name, below in (("WNSEARCHDIR", ""), ("WNHOME", "dict")):
         if value := os.environ.get(name):
             return _with_index(Path(value) / below, f"${name}")
-    for folder in _USUAL:
+    for folder in _SYSTEM_FOLDERS:
         if (folder / _INDEX).is_file():
             return folder
-    raise DataError(f"WordNet is not on this machine; {HOW_TO_GET_IT}")
+    raise DataError(f"WordNet is not installed; {HOW_TO_INSTALL}")
 
 
 def _with_index(folder: Path, what: str) -> Path:
     if not (folder / _INDEX).is_file():
-        raise DataError(
-            f"{format_path(folder)}: expected WordNet's {_INDEX} in {what}, found none; {HOW_TO_GET_IT}"
-        )
+        raise DataError(f"{format_path(folder)}: {what} has no {_INDEX} of WordNet; {HOW_TO_INSTALL}")
     return folder
 
 
 @dataclass(frozen=True)
-class _Index:
-    """The columns of index.sense, sorted by key; numbers stay text until they are asked for."""
+class _SenseIndex:
+    """The columns of index.sense, sorted by key; numbers are parsed when they are used."""
 
     keys: list[str]
     offsets: list[str]
@@ -201,12 +201,12 @@ class _Index:
     counts: list[str]
 
 
-def _read_index(path: Path) -> _Index:
+def _read_index(path: Path) -> _SenseIndex:
     lines = _read_text(path).splitlines()
     fields = "\n".join(lines).split()
     columns = keys, offsets, numbers, counts = [fields[k::4] for k in range(4)]
-    # Whole columns are checked at once, which is ten times as fast as line by line: a line with too few or
-    # too many fields moves words into the columns of numbers.
+    # Checking whole columns is ten times as fast as checking lines. A line with a wrong number of fields
+    # shifts words into the columns of numbers, so it is detected as well.
     is_whole = len(fields) == 4 * len(lines) and all(map(_KEY.fullmatch, keys))
     if not is_whole or not all(all(map(str.isdecimal, column)) for column in columns[1:]):
         for number, line in enumerate(lines, 1):
@@ -219,25 +219,25 @@ def _read_index(path: Path) -> _Index:
     if keys != sorted(keys):
         order = sorted(range(len(keys)), key=keys.__getitem__)
         keys, offsets, numbers, counts = ([column[k] for k in order] for column in columns)
-    return _Index(keys, offsets, numbers, counts)
+    return _SenseIndex(keys, offsets, numbers, counts)
 
 
 def _read_exceptions(path: Path) -> dict[str, tuple[str, ...]]:
-    """Irregular forms and what each is a form of; a form may stand on several lines."""
-    found: dict[str, tuple[str, ...]] = {}
+    """Read irregular forms and their base forms; a form may occur on several lines."""
+    exceptions: dict[str, tuple[str, ...]] = {}
     for number, line in enumerate(_read_text(path).splitlines(), 1):
         form, *bases = line.split() or [""]
         if not bases:
             raise DataError(
                 f"{format_path(path)}:{number}: expected a form and its base forms, found {line[:80]!r}"
             )
-        found[form] = (*found.get(form, ()), *bases)
-    return found
+        exceptions[form] = (*exceptions.get(form, ()), *bases)
+    return exceptions
 
 
 def _read_text(path: Path) -> str:
-    with open_regular(path, _LIMIT) as file:
-        raw = file.read(_LIMIT)
+    with open_regular(path, _MAX_BYTES) as file:
+        raw = file.read(_MAX_BYTES)
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

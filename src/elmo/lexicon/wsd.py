@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from elmo.errors import ConfigError, DataError, FormatError, OutputError
 from elmo.jobs.sharded import compute_fingerprint
-from elmo.lexicon.usages import unit_rows
 from elmo.lexicon.sense_corpora import Instance, SenseSentence
-from elmo.lexicon.usages import embed_usages, find_marked_usages
+from elmo.lexicon.usages import embed_usages, find_marked_usages, unit_rows
 from elmo.lexicon.wordnet import PARTS_OF_SPEECH, Pos, WordNet, is_key
 from elmo.storage.atomic import atomic_file, make_parents
 from elmo.storage.files import format_error, format_path, open_regular
@@ -196,7 +195,9 @@ class SenseCentroids:
                 names = set(file.keys()) & set(_DTYPES)
                 tensors = {name: cast("NDArray[Any]", file.get_tensor(name)) for name in names}
         except (SafetensorError, OSError, ValueError, TypeError) as error:
-            raise FormatError(f"{format_path(path)}: expected a file of senses, found {format_error(error)}") from error
+            raise FormatError(
+                f"{format_path(path)}: expected a file of senses, found {format_error(error)}"
+            ) from error
         if (about.get("format"), about.get("version")) != (_FORMAT, _VERSION):
             raise FormatError(
                 f"{format_path(path)}: expected senses from elmo wsd --train, found {str(about)[:80]}"

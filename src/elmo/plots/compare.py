@@ -126,6 +126,10 @@ def _words_figure(comparisons: Sequence[Comparison]) -> Figure:
     return figure
 
 
+def _layer_title(name: str) -> str:
+    return f"layer {name}" if name.isdigit() else name
+
+
 def _scale_minimum(matrices: Iterable[NDArray[np.float64]]) -> float:
     """Return the lower end of one color scale for all maps; cosines of real models are rarely near 0."""
     return min(0.9, math.floor(min(float(matrix.min()) for matrix in matrices) * 10) / 10)

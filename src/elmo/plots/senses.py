@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.lexicon.clustering import reduced
+from elmo.lexicon.clustering import reduce_dimensions
 from elmo.lexicon.senses import Senses
 from elmo.lexicon.usages import Usage
 from elmo.plots.figure import check_picture, prepare_lines, save_figure
@@ -43,7 +43,7 @@ def flat(vectors: NDArray[np.floating[Any]], *, seed: int = 0) -> tuple[NDArray[
 
     t-SNE is that of van der Maaten and Hinton (2008).
     """
-    points = reduced(vectors, 20)
+    points = reduce_dimensions(vectors, 20)
     if len(points) > MANY and points.shape[1] > 2:
         from elmo.errors import MissingExtraError
 

@@ -123,7 +123,8 @@ def perplexity(
         input_format: Format of files: one sentence per line ("text"), tokens separated by spaces ("tokens"),
             or "conllu".
         split: Split strings, and lines of files, into sentences.
-        errors: What to do with lines of files that are not UTF-8: "strict", "replace" or "skip".
+        errors: What to do with bytes that are not UTF-8: "strict" (stop), "replace", "skip" (the line) or
+            "surrogateescape".
         on_progress: Receives the number of sentences and tokens done.
     """
     files = _known_files(text)  # report a missing file before a large model is loaded

@@ -208,7 +208,7 @@ def score_sentences(
         tokenizer: Replaces the tokenizer of the model.
         input_format: Format of files: "text", "tokens" or "conllu".
         split: Split strings, and lines of files, into sentences.
-        errors: What to do with lines of files that are not UTF-8: "strict", "replace" or "skip".
+        errors: What to do with bytes of files that are not UTF-8, as in ``EmbedJob``.
     """
     elmo = load_model(model, tokenizer)
     sentences = read_text(

@@ -35,7 +35,7 @@ def read_text(
         tokenizer: The name of a tokenizer, or a function from text to tokens.
         input_format: Format of files: "text", "tokens" or "conllu".
         split: Split strings, and lines of files, into sentences.
-        errors: What to do with lines of files that are not UTF-8: "strict", "replace" or "skip".
+        errors: What to do with bytes of files that are not UTF-8, as in ``EmbedJob``.
     """
     if input_format not in INPUT_FORMATS:
         raise ConfigError(

@@ -1,9 +1,9 @@
 from .features.cache import FeatureCache as FeatureCache
-from .features.encoders import TransformerEncoder as TransformerEncoder
 from .features.layer import Features as Features
 from .features.static import StaticVectors as StaticVectors
 from .features.static import read_static as read_static
 from .features.store import FeatureStore as FeatureStore
+from .features.transformers import TransformerEncoder as TransformerEncoder
 from .fit import Epoch as Epoch
 from .fit import FitOptions as FitOptions
 from .kinds.answers import Answers as Answers

@@ -23,10 +23,10 @@ from elmo.storage.atomic import check_output_file, hold_lock, make_parents
 from elmo.storage.files import format_path
 from elmo.tasks.data.files import Tokenize, at_least_one
 from elmo.tasks.features.cache import FeatureCache
-from elmo.tasks.features.encoders import TransformerEncoder
 from elmo.tasks.features.layer import ElmoPosition, Features
 from elmo.tasks.features.static import StaticVectors, read_static
 from elmo.tasks.features.store import FeatureStore
+from elmo.tasks.features.transformers import TransformerEncoder
 from elmo.tasks.fit import Epoch, FitOptions
 from elmo.tasks.kinds.options import parse_assignments
 from elmo.tasks.kinds.registry import (
@@ -185,12 +185,6 @@ def train(
         dev_set = _read(kind, dev, get_tokenizer, reader).examples
     else:
         train_set, dev_set = hold_out(train_set, seed=options.seed)
-        _log.info(
-            "holding out %s of %s examples to select the best epoch (use --dev to give other examples)",
-            f"{len(dev_set):,}", f"{len(train_set) + len(dev_set):,}",
-        )  # fmt: skip
-    if tokenizer is not None and kind in PRETOKENIZED:
-        _log.warning("ignoring --tokenizer: labeled files of %s are already tokenized", kind)
     task = build_task(kind, train_set, head)
     store = FeatureStore(
         features,
@@ -200,6 +194,13 @@ def train(
         layer_cache(cache, no_cache=no_cache, limit=cache_limit),
         start,
     )
+    if not dev:
+        _log.info(
+            "holding out %s of %s examples to select the best epoch (use --dev to give other examples)",
+            f"{len(dev_set):,}", f"{len(train_set) + len(dev_set):,}",
+        )  # fmt: skip
+    if tokenizer is not None and kind in PRETOKENIZED:
+        _log.warning("ignoring --tokenizer: labeled files of %s are already tokenized", kind)
     folder = training_folder(out)
     make_parents(out)
     with hold_lock(out.with_name(f".{out.name}.lock"), subject=out):
@@ -457,12 +458,12 @@ def _parse_options(
 ) -> tuple[Any, Features, FitOptions]:
     """Create the options of the head, the features and the training from the parameters of ``train``."""
     tables: dict[str, type[Any]] = {"head": KINDS[kind][1], "fit": FitOptions, "words": Features}
-    assigned, problems = parse_assignments(settings, tables)
+    assigned, problems = parse_assignments(settings, tables) if settings else ({}, [])
     values: dict[str, dict[str, Any]] = {table: {} for table in tables}
     for (table, name), parameter in _PARAMETERS.items():
         value = parameters[parameter]
         default = None if table == "head" or name == "learning_rate" else getattr(tables[table], name)
-        if name not in assigned[table]:
+        if name not in assigned.get(table, {}):
             if value is not None:
                 values[table][name] = value
         elif value != default:
@@ -479,7 +480,7 @@ def _parse_options(
             raise ConfigError(
                 f"{kind} has no option {_flag(_PARAMETERS['head', name])}; it has: {', '.join(has)}"
             )
-    values = {table: values[table] | assigned[table] for table in tables}
+    values = {table: values[table] | assigned.get(table, {}) for table in tables}
     return (
         build_options(kind, values["head"]),
         Features(**values["words"]),

@@ -149,15 +149,17 @@ def train_bilm(
         tied: Predict words with the vectors that read them.
         direction: Train both language models or only one.
         init_from: Start from this model, in any format, instead of random weights.
-        new_vocabulary: With ``init_from``: predict the words of this text, not those of the model.
+        new_vocabulary: When starting from a model: predict the words of this text, not those of the model.
         epochs: Number of passes over the text. Default: 10.
         hours: Choose size and schedule for this training time.
         n_steps: Number of optimizer steps, instead of ``epochs``.
         samples: Number of words sampled for the softmax in each step; 0 uses all words. Default: 8192.
         adaptive: Use an adaptive softmax with clusters that end at these words.
-        optimizer: Optimizer. Default: adagrad; adamw with init_from or hours.
-        learning_rate: Learning rate. Default: 0.2 for adagrad, 0.001 for adamw, 1 for sgd.
-        warmup: Number of steps in which the learning rate rises. Default: 0; 100 with init_from.
+        optimizer: Optimizer. Default: adagrad; adamw when starting from a model or with hours.
+        learning_rate: Learning rate. Default: 0.2 for adagrad, 0.001 for adamw, 1 for sgd; chosen with
+            hours.
+        warmup: Number of steps in which the learning rate rises. Default: 0; 100 when starting
+            from a model; chosen with hours.
         decay: How the learning rate falls after the warmup. Default: none; cosine with hours.
         final_rate: Where the decay ends, as a share of the learning rate. Default: 0; 0.01 with hours.
         weight_decay: Weight decay of adamw and sgd.
@@ -182,7 +184,7 @@ def train_bilm(
         evaluate_tokens: Number of held-out tokens to evaluate on; 0 uses all. Default: 65536, or all of
             ``heldout_file``.
         checkpoint_every: Number of steps between checkpoints. Default: 1000, or more often in a short run.
-        device: Device to train on: cpu, cuda or mps.
+        device: Device to train on.
         threads: Number of CPU threads. Default: all CPUs.
         processes: Number of processes that tokenize. Default: one per CPU for a large text.
         tensorboard: Also write TensorBoard files.

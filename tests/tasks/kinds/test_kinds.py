@@ -1,16 +1,20 @@
-"""The kinds of tasks: each learns a toy problem end to end, is saved, and tells of labels it has not seen."""
+"""Every kind of task: learns, predicts, checks its data, scores, and handles long examples."""
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from elmo import ConfigError, DataError, Elmo
+from elmo.errors import MissingExtraError
 from elmo.tasks.data.examples import (
     Document,
     LabelledText,
@@ -20,13 +24,22 @@ from elmo.tasks.data.examples import (
     Span,
     TaggedSentence,
     TextPair,
+    Words,
 )
 from elmo.tasks.features.layer import Features
 from elmo.tasks.features.store import FeatureStore
 from elmo.tasks.fit import FitOptions
-from elmo.tasks.kinds.coreference import split_document
+from elmo.tasks.heads import layers as attention
+from elmo.tasks.heads.layers import FeatureVectors, FeatureWidths, SentenceGroups
+from elmo.tasks.kinds import coreference, roles, tagging
+from elmo.tasks.kinds.answers import Answers, AnswersOptions, PredictedAnswer
+from elmo.tasks.kinds.coreference import Coreference, CoreferenceOptions, embed_document, split_document
+from elmo.tasks.kinds.entailment import Entailment
 from elmo.tasks.kinds.registry import KINDS, build_options, build_task, check_kind
-from elmo.tasks.kinds.tagging import Tagging
+from elmo.tasks.kinds.roles import Roles
+from elmo.tasks.kinds.similarity import PredictedScore, Similarity
+from elmo.tasks.kinds.tagging import PredictedTags, Tagging
+from elmo.tasks.kinds.task import Labels
 from elmo.tasks.model import TaskModel
 from tests.formats.tiny import tiny_model
 
@@ -173,9 +186,9 @@ def test_labels_that_were_not_seen_are_told_and_a_foreign_set_is_refused(
     with caplog.at_level(logging.WARNING):
         task.check(tags(["O", "B-X"], ["B-Z", "O"]))
     assert "1 label was not seen in training: 'Z'; it is never predicted" in caplog.text
-    with pytest.raises(DataError, match=r"x.conll:0: the label 'Z' is none that was learned: "):
+    with pytest.raises(DataError, match=r"x.conll:0: unknown label 'Z'; this model knows: "):
         task.check(tags(["B-Z", "O"]))
-    with pytest.raises(DataError, match="expected at least 2 different tags to learn, found O"):
+    with pytest.raises(DataError, match="expected at least 2 different tags in the training data, found O"):
         Tagging.from_examples(tags(["O", "O"]))
 
 
@@ -203,3 +216,276 @@ def test_a_long_document_is_cut_between_sentences_and_clusters_go_with_their_men
     assert (second.clusters, third.clusters) == (((Span(1, 3),),), ((Span(7, 8),),))
     assert second.speakers == tuple("ab" * 4)
     assert split_document(whole, 24) == [whole]
+
+
+def tag_rows(*rows: str) -> list[TaggedSentence]:
+    split = [tuple(row.split()) for row in rows]
+    return [TaggedSentence(("w",) * len(row), row, Place("x.conll", k)) for k, row in enumerate(split)]
+
+
+def said(*rows: str) -> list[PredictedTags]:
+    split = [tuple(row.split()) for row in rows]
+    return [PredictedTags(row, (1.0,) * len(row)) for row in split]
+
+
+@pytest.mark.parametrize("odd", ["b-X", "B_X", "o", "B-"])
+def test_one_mistyped_tag_among_spans_is_refused_with_its_place(odd: str) -> None:
+    with pytest.raises(DataError, match=rf"x\.conll:30: tag 2: expected O, or B- .* found '{odd}'"):
+        Tagging.from_examples(tag_rows(*["B-X I-X O"] * 30, f"O {odd} O"))
+
+
+def test_tags_that_often_mark_no_span_are_plain(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        assert not Tagging.from_examples(tag_rows("NN VB S-Bar", "NN O")).has_spans
+        Tagging.from_examples(tag_rows("B-X L-X O U-Y"))
+    assert "tag scheme plain (no spans), 4 labels" in caplog.text
+    assert "tag scheme BIOES (letters BILU), 4 labels" in caplog.text
+
+
+def test_tags_of_no_scheme_and_none_at_all_are_refused_before_training() -> None:
+    task = Tagging.from_examples(tag_rows("B-X I-X O"))
+    with pytest.raises(DataError, match=r"x\.conll:1: tag 2: expected O, .* found '_'"):
+        task.check(tag_rows("B-X O", "O _"))
+    with pytest.raises(DataError, match=r"x\.conll:3: expected a tag for each word"):
+        task.check([TaggedSentence(("w",), None, Place("x.conll", 3))])
+    with pytest.raises(DataError, match=r"expected a tag for each word"):
+        Tagging.from_examples(tag_rows("NN VB")).check([TaggedSentence(("w",), None)])
+
+
+@pytest.mark.parametrize("gold", ["B-X E-X O S-X", "B-X L-X O U-X", "B-X I-X O B-X", "I-X I-X O I-X"])
+@pytest.mark.parametrize("train", ["B-X I-X O B-X", "B-X L-X O U-X", "I-X I-X O I-X"])
+def test_accuracy_does_not_hang_on_the_scheme_and_its_letters(train: str, gold: str) -> None:
+    task = Tagging.from_examples(tag_rows(train))
+    right = task.score(tag_rows(gold), said(train))
+    assert (right["accuracy"], right["f1"]) == (1.0, 1.0)
+    half = task.score(tag_rows(gold), said("O O " + train[-5:]))
+    assert (half["accuracy"], half["recall"]) == (0.5, 0.5)
+
+
+def test_letters_of_the_data_are_saved_and_bies_where_a_model_has_none() -> None:
+    task = Tagging.from_examples(tag_rows("B-X L-X O U-Y"))
+    values = task.to_json()
+    assert Tagging.from_json(values) == task
+    assert task.letters == "BILU"
+    del values["letters"]
+    assert Tagging.from_json(values).letters == "BIES"
+
+
+def test_tags_are_predicted_in_the_letters_of_the_data() -> None:
+    task = Tagging.from_examples(tag_rows("B-X I-X L-X O U-X"))
+    torch.manual_seed(0)
+    head = task.build_head(FeatureWidths(4)).eval()  # untrained, it guesses all kinds of tags
+    vectors = FeatureVectors(8 * torch.randn(20, 9, 4), torch.ones(20, 9, dtype=torch.bool))
+    found = task.predict(head, lambda _: vectors, [TaggedSentence(("w",) * 9, None)] * 20)
+    assert {tag for one in found for tag in one.tags} == {"B-X", "I-X", "L-X", "O", "U-X"}
+
+
+@pytest.mark.parametrize("what", ["tags", "labels", "roles"])
+def test_the_message_of_a_foreign_label_is_a_sentence(what: str) -> None:
+    with pytest.raises(DataError, match=f"^unknown {what[:-1]} 'Z'; this model knows: A, B$"):
+        Labels(("A", "B")).check([("Z", None)], what=what)
+
+
+@pytest.mark.parametrize(
+    ("unseen", "told"),
+    [
+        (["Z"], "1 label was not seen in training: 'Z'; it is never predicted"),
+        (["Z", "Z"], "2 labels were not seen in training (all 'Z'); they are never predicted"),
+        (
+            ["Z", "Y", "Z"],
+            "3 labels were not seen in training (2 different ones, for example 'Z'); "
+            "they are never predicted",
+        ),
+    ],
+)
+def test_unseen_labels_are_counted_in_good_english(
+    unseen: list[str], told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    Labels(("A", "B")).check([("A", None), *((name, None) for name in unseen)], what="labels")
+    assert caplog.messages == [told]
+
+
+def document_with(*clusters: Sequence[Span]) -> Document:
+    return Document("d", (("a",) * 400,), tuple(map(tuple, clusters)), place=Place("x.conll", 1))
+
+
+def pairs_of_mentions(n: int) -> list[list[Span]]:
+    return [[Span(k, k + 1), Span(k, k + 2)] for k in range(n)]
+
+
+def test_singletons_count_where_the_data_has_more_than_slips_of_them() -> None:
+    lone = [Span(300, 301)]
+    assert not Coreference.from_examples([document_with(*pairs_of_mentions(3))]).has_singletons
+    assert not Coreference.from_examples([document_with(*pairs_of_mentions(99), lone)]).has_singletons
+    assert Coreference.from_examples([document_with(*pairs_of_mentions(30), lone)]).has_singletons
+    for given in (True, False):
+        task = Coreference.from_examples([document_with(lone)], CoreferenceOptions(has_singletons=given))
+        assert task.has_singletons is given
+        assert Coreference.from_json(task.to_json()) == task
+        task.build_head(FeatureWidths(4, 4))
+    with pytest.raises(DataError, match="expected training documents with clusters, found none"):
+        Coreference.from_examples([document_with()])
+
+
+def test_mentions_too_wide_to_be_found_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    clusters = [[Span(0, 3), Span(4, 5)], [Span(6, 7), Span(8, 9)]]
+    Coreference.from_examples([document_with(*clusters)], CoreferenceOptions(max_span_width=3))
+    assert not caplog.text
+    Coreference.from_examples([document_with(*clusters)], CoreferenceOptions(max_span_width=2))
+    assert "25.0 % of the mentions (1 of 4) are wider than max_span_width (2)" in caplog.text
+
+
+def test_a_mention_in_two_clusters_is_refused_before_training() -> None:
+    twice = document_with([Span(0, 1), Span(2, 3)], [Span(2, 3)])
+    for refused in (Coreference.from_examples, Coreference(has_singletons=True).check):
+        with pytest.raises(
+            DataError, match=r"x\.conll:1: 'd': expected each mention once, found tokens 2 to 3"
+        ):
+            refused([twice])
+
+
+def test_a_missing_extra_is_told_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    for begun in (Coreference.from_examples, Coreference(has_singletons=True).check):
+        with pytest.raises(MissingExtraError, match=r"pip install 'pyelmo\[tasks\]'"):
+            begun([document_with(*pairs_of_mentions(2))])
+
+
+def test_chinese_answers_are_scored_by_their_characters() -> None:
+    gold = Question("1", ("谁",), ("北", "京"), "北京大学", ((0, 1), (1, 2)), ("北京大学",), ())
+    predicted = [PredictedAnswer((("北京", 1.0),))]
+    assert Answers().score([gold], predicted)["f1"] == pytest.approx(2 / 3)
+    assert Answers(AnswersOptions(by_character=False)).score([gold], predicted)["f1"] == 0
+    english = replace(gold, answers=("the red house",))
+    predicted = [PredictedAnswer((("house red", 1.0),))]
+    assert Answers().score([english], predicted)["f1"] == 1
+    assert Answers(AnswersOptions(by_character=True)).score([english], predicted)["f1"] == pytest.approx(0.4)
+
+
+def test_a_score_off_the_scale_is_told_and_counts(caplog: pytest.LogCaptureFixture) -> None:
+    pairs = [TextPair(("a",), ("b",), None, score) for score in (1.0, 2.5, 5.0)]
+    task = Similarity.from_examples(pairs)
+    assert (task.low, task.high) == (1, 5)
+    other = [replace(pairs[0], score=6.0, place=Place("a.tsv", 3)), pairs[1]]
+    task.check(other)
+    assert "a.tsv:3: 1 of 2 scores are outside the learned scale 1..5, for example 6" in caplog.text
+    assert task.score(other, [PredictedScore(4.0), PredictedScore(2.5)])["mean_squared_error"] == 2
+    with pytest.raises(DataError, match="expected a score, found none"):
+        Similarity.from_examples([replace(pairs[0], score=None)])
+    with pytest.raises(DataError, match="expected a score, found nan"):
+        task.check([replace(pairs[0], score=float("nan"))])
+
+
+class Vectors:
+    """Three numbers for every word, told by the word; the tokens that were asked for, padding counted."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def __call__(self, sentences: Sequence[Words]) -> FeatureVectors:
+        longest = max(map(len, sentences))
+        self.sizes.append(len(sentences) * longest)
+        inputs = torch.zeros(len(sentences), longest, 3)
+        mask = torch.zeros(len(sentences), longest, dtype=torch.bool)
+        for k, words in enumerate(sentences):
+            for place, word in enumerate(words):
+                inputs[k, place] = torch.tensor([len(word) / 9, ord(word[0]) % 7 / 7, 1.0])
+            mask[k, : len(words)] = True
+        return FeatureVectors(inputs, mask)
+
+
+def test_a_document_with_one_long_sentence_is_not_padded_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (*(("ab", "c", "def", "g", "he")[: 1 + k % 5] for k in range(60)), ("x", "yz") * 50)
+    document = Document("d", text, ((Span(0, 1), Span(3, 5)), (Span(10, 11),)))
+    task = Coreference.from_examples(
+        [document], build_options("coreference", {"hidden_width": 4, "dropout": 0})
+    )
+    torch.manual_seed(0)
+    head = task.build_head(FeatureWidths(3)).eval()
+    padded, grouped = Vectors(), Vectors()
+    assert isinstance(embed_document(padded, text), FeatureVectors)
+    expected = task.loss(head, padded, [document]).item()
+    said = task.predict(head, padded, [document])
+    monkeypatch.setattr(coreference, "MAX_PADDED", 300)
+    assert isinstance(embed_document(grouped, text), SentenceGroups)
+    n_words = sum(map(len, text))
+    assert sum(grouped.sizes) <= 2 * n_words < padded.sizes[0]
+    assert task.loss(head, grouped, [document]).item() == pytest.approx(expected, abs=1e-5)
+    assert task.predict(head, grouped, [document])[0].clusters == said[0].clusters
+
+
+@pytest.mark.parametrize("has_crf", [True, False])
+def test_a_sentence_of_two_thousand_words_is_tagged(has_crf: bool) -> None:
+    words, tags = ("a", "Bc", "d", "e") * 500, ("O", "B-X", "I-X", "O") * 500
+    task = Tagging.from_examples(
+        [TaggedSentence(words, tags)], build_options("tagging", {"hidden_width": 4, "has_crf": has_crf})
+    )
+    torch.manual_seed(0)
+    head = task.build_head(FeatureWidths(3))
+    loss = task.loss(head, Vectors(), [TaggedSentence(words, tags)])
+    loss.backward()
+    assert loss.isfinite()
+    assert all(one.grad is None or one.grad.isfinite().all() for one in head.parameters())
+    (said,) = task.predict(head.eval(), Vectors(), [TaggedSentence(words, None)])
+    assert len(said.tags) == 2000
+    assert all(0 < one <= 1.001 for one in said.confidences)
+
+
+def test_an_answer_is_learned_and_found_in_a_passage_of_many_blocks() -> None:
+    passage = tuple("ab" if k % 3 else "c" for k in range(2500))
+    offsets = tuple((3 * k, 3 * k + len(word)) for k, word in enumerate(passage))
+    text = "".join(word.ljust(3) for word in passage)
+    question = Question("1", ("who",), passage, text, offsets, ("ab",), (Span(2400, 2401),))
+    task = Answers.from_examples([question], build_options("answers", {"hidden_width": 3}))
+    torch.manual_seed(0)
+    head = task.build_head(FeatureWidths(3))
+    loss = task.loss(head, Vectors(), [question])
+    loss.backward()
+    assert loss.isfinite()
+    (said,) = task.predict(head.eval(), Vectors(), [question])
+    assert said.text in text
+
+
+def test_a_long_premise_is_compared_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [TextPair(("ab", "c") * 40, ("c", "ab") * 30, label) for label in ("yes", "no")]
+    task = Entailment.from_examples(pairs, build_options("entailment", {"hidden_width": 4}))
+    torch.manual_seed(0)
+    head = task.build_head(FeatureWidths(3)).eval()
+    whole = task.loss(head, Vectors(), pairs).item()
+    monkeypatch.setattr(attention, "SCORES_AT_ONCE", 1000)
+    assert task.loss(head, Vectors(), pairs).item() == pytest.approx(whole, abs=1e-6)
+
+
+def test_tags_are_put_into_another_scheme_and_numbered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [("B-X", "I-X", "O"), ("O", "B-Y", "O"), ("B-X", "I-X", "O")]
+    examples = [TaggedSentence(("a", "b", "c"), row) for row in rows]
+    task = Tagging.from_examples(examples, build_options("tagging", {"hidden_width": 2, "dropout": 0}))
+    converted, asked = tagging.converted, []
+
+    def counted(tags: tuple[str, ...], *schemes: tagging.Scheme) -> tuple[str, ...]:
+        asked.append(tags)
+        return converted(tags, *schemes)
+
+    monkeypatch.setattr(tagging, "converted", counted)
+    head = task.build_head(FeatureWidths(3))
+    first, second = (task.loss(head, Vectors(), examples).item() for _ in range(2))
+    assert first == second
+    assert sorted(asked) == sorted(set(rows))
+    names = [task.labels.names[number] for number in task._encode_tags(examples[0])[1]]
+    assert names == ["B-X", "E-X", "O"]
+
+
+def test_roles_are_numbered_once_for_each_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    spans = (Span(0, 1, "ARG0"),)
+    examples = [Predicate(("a",) * n, 1, spans) for n in (2, 3, 3)]
+    task = Roles.from_examples(examples, build_options("roles", {"hidden_width": 2, "n_layers": 1}))
+    tags_of, asked = roles.tags_of, []
+
+    def counted(given: tuple[Span, ...], n: int, scheme: tagging.Scheme) -> tuple[str, ...]:
+        asked.append(n)
+        return tags_of(given, n, scheme)
+
+    monkeypatch.setattr(roles, "tags_of", counted)
+    head = task.build_head(FeatureWidths(3)).eval()
+    assert task.loss(head, Vectors(), examples).item() == task.loss(head, Vectors(), examples).item()
+    assert asked == [2, 3]

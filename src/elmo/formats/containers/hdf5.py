@@ -414,7 +414,7 @@ class Hdf5File:
                 continue
             if filter_id == _GZIP:
                 try:
-                    data = zlib.decompressobj().decompress(data, n_bytes + 5)  # room for a checksum
+                    data = zlib.decompressobj().decompress(data, n_bytes + 5)  # plus a checksum
                 except zlib.error as error:
                     raise FormatError(f"{format_path(self.path)}: {what} is damaged: {error}") from error
             elif filter_id == _SHUFFLE and len(data) == n_bytes:

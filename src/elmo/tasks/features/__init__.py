@@ -8,6 +8,6 @@ Three ideas, in reading order:
   layer needs.
 - ``cache``: ``FeatureCache`` keeps the layers of frozen encoders on disk.
 
-``encoders`` adapts ELMo and Hugging Face models to the cache; ``static`` reads GloVe, word2vec and fastText
+``transformers`` adds Hugging Face models; ``static`` reads GloVe, word2vec and fastText
 files.
 """

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from elmo.embed.start import Carry, Start
 from elmo.errors import ConfigError
+from elmo.formats.pretrained import fingerprint
 from elmo.tasks.data.examples import Words
 from elmo.tasks.features.cache import FeatureCache, FeatureEncoder, LayerLookup
-from elmo.tasks.features.encoders import ElmoEncoder
 from elmo.tasks.features.layer import FeatureBatch, FeatureLayer, Features, StoreWidths, character_ids
 from elmo.tasks.features.static import StaticVectors
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
-    from elmo.embed.start import Start
     from elmo.text.ids import TokenIndexer
 
 
@@ -97,6 +99,44 @@ class FeatureStore:
         if not self._encoders or self._encoders[0][0] is not elmo.pretrained:
             self._encoders[:] = [(elmo.pretrained, ElmoEncoder(elmo, start=self.start))]
         return self._encoders[0][1]
+
+
+class ElmoEncoder:
+    """All layers of a frozen biLM."""
+
+    def __init__(self, elmo: Elmo, *, start: Start = "zero") -> None:
+        if isinstance(start, Carry):
+            raise ConfigError(
+                "start: expected zero or warm, found a carried state, which depends on the order of sentences"
+            )
+        self.elmo = elmo
+        self.start: Literal["zero", "warm"] = start
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the weights and of a warm start; computed on first use, because it takes time."""
+        current = replace(self.elmo.pretrained, weights=self.elmo.bilm.state_dict())
+        return fingerprint(current, with_warm=self.start == "warm")
+
+    @property
+    def key(self) -> str:
+        """The fingerprint of the model, its precision and its start state."""
+        return f"elmo-{self.fingerprint[:24]}-{self.elmo.precision}-{self.start}"
+
+    @property
+    def n_layers(self) -> int:
+        """Number of layers of the biLM."""
+        return self.elmo.n_layers
+
+    @property
+    def width(self) -> int:
+        """Width of each layer."""
+        return self.elmo.width
+
+    def layers(self, sentences: Sequence[Words]) -> list[NDArray[Any]]:
+        """Compute (layer, time, width) for each sentence."""
+        encodings = self.elmo.encode([list(words) for words in sentences], layers="all", start=self.start)
+        return [np.asarray(encoding.vectors) for encoding in encodings]
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,7 @@ from elmo.errors import DataError
 from elmo.tasks.data.examples import Question, at
 from elmo.tasks.heads.answers import AnswersHead, FoundAnswer
 from elmo.tasks.heads.layers import FeatureVectors, FeatureWidths
-from elmo.tasks.kinds.options import check_options
-from elmo.tasks.kinds.task import Embed, unique_rows
+from elmo.tasks.kinds.task import Embed, check_options, unique_rows
 from elmo.tasks.scores.answers import answer_scores, is_mostly_chinese
 
 N_BEST = 3  # answers per question

@@ -13,8 +13,7 @@ from elmo.errors import ConfigError, DataError
 from elmo.tasks.data.examples import LabelledText, TextPair, at
 from elmo.tasks.heads.classifiers import BiattentiveHead, FinalLayers, LinearHead
 from elmo.tasks.heads.layers import FeatureWidths
-from elmo.tasks.kinds.options import OPTIONAL, check_options, saved_options
-from elmo.tasks.kinds.task import Embed, Labels
+from elmo.tasks.kinds.task import OPTIONAL, Embed, Labels, check_options, saved_options
 from elmo.tasks.scores.labels import label_scores
 
 Network = Literal["biattentive", "linear"]

@@ -14,8 +14,7 @@ from elmo.errors import DataError
 from elmo.tasks.data.examples import Document, Span, Words, at
 from elmo.tasks.heads.coreference import CoreferenceHead, Sentences
 from elmo.tasks.heads.layers import FeatureWidths, SentenceGroups
-from elmo.tasks.kinds.options import OPTIONAL, check_options, saved_options
-from elmo.tasks.kinds.task import Embed
+from elmo.tasks.kinds.task import OPTIONAL, Embed, check_options, saved_options
 from elmo.tasks.scores.coreference import check_extra, coreference_scores
 
 Clusters = tuple[tuple[Span, ...], ...]

@@ -13,8 +13,7 @@ from elmo.tasks.data.examples import TextPair
 from elmo.tasks.heads.layers import FeatureWidths
 from elmo.tasks.heads.pairs import EsimHead
 from elmo.tasks.kinds.classification import PredictedLabel, gold_label, name_labels, score_labels
-from elmo.tasks.kinds.options import check_options
-from elmo.tasks.kinds.task import Embed, Labels
+from elmo.tasks.kinds.task import Embed, Labels, check_options
 
 
 @dataclass(frozen=True)

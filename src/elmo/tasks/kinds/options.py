@@ -1,63 +1,17 @@
-"""Types and ranges of task options.
+"""Check options from plans of ``elmo evidence`` and from ``--set TABLE.NAME=VALUE``: names and types.
 
-Every kind uses the same option names for the same things, so that the name of an option determines its range:
-dropout is a fraction, widths, lengths and counts are integers from 1. Options may come from Python, from a
-plan of ``elmo evidence`` or from ``--set TABLE.NAME=VALUE``; types are checked here for all of them.
+Ranges are checked by the options themselves.
 """
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from elmo.config import MAX_LAYERS
-from elmo.errors import ConfigError
-
-OPTIONAL = {"is_optional": True}  # metadata: saved with a model only if it differs from the default
 _TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
-
-
-def saved_options(options: Any) -> dict[str, Any]:
-    """Return the options that a saved model keeps; ``OPTIONAL`` ones are left out at their default.
-
-    In this way, models and runs from before an option was added keep their description.
-    """
-    defaults = {entry.name: entry.default for entry in fields(options) if entry.metadata == OPTIONAL}
-    values = asdict(options)
-    return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
-
-
-def check_options(options: Any) -> None:
-    """Raise ``ConfigError`` for a value that no network can be built or trained with."""
-    types = get_type_hints(type(options))
-    for entry in fields(options):
-        value = getattr(options, entry.name)
-        expected = None if value is None and entry.default is None else _expected_range(entry.name, value)
-        if get_origin(types[entry.name]) is Literal and value not in get_args(types[entry.name]):
-            expected = _type_name(types[entry.name])
-        if expected is not None:
-            raise ConfigError(f"option {entry.name}: expected {expected}, found {value!r:.40}")
-
-
-def _expected_range(name: str, value: Any) -> str | None:
-    """Return the range that an option's name requires; None if the value is in it."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    is_integer = is_number and isinstance(value, int)
-    if name.endswith("dropout"):
-        return None if is_number and 0 <= value < 1 else "a number from 0 to below 1"
-    if name == "kept_share":
-        return None if is_number and value > 0 and math.isfinite(value) else "a number above 0"
-    if name.startswith(("has_", "is_", "by_", "use_")):
-        return None if isinstance(value, bool) else "true or false"
-    if name == "n_layers":  # limited, because it may come from an untrusted model file
-        return None if is_integer and 1 <= value <= MAX_LAYERS else f"an integer from 1 to {MAX_LAYERS}"
-    if name.endswith("_width") or name.startswith(("n_", "max_")):
-        return None if is_integer and value >= 1 else "an integer from 1"
-    return None
 
 
 def find_unknown_names(names: Iterable[str], known: Collection[str], *, table: str) -> list[str]:

@@ -14,8 +14,7 @@ from elmo.tasks.data.examples import Predicate, Span, at
 from elmo.tasks.data.tagging import allowed_transitions, spans_of, tags_of
 from elmo.tasks.heads.layers import FeatureWidths
 from elmo.tasks.heads.taggers import RolesHead
-from elmo.tasks.kinds.options import check_options
-from elmo.tasks.kinds.task import Embed, Labels, pad_label_ids, unique_rows
+from elmo.tasks.kinds.task import Embed, Labels, check_options, pad_label_ids, unique_rows
 from elmo.tasks.scores.labels import span_scores
 
 

@@ -15,8 +15,7 @@ from elmo.errors import DataError
 from elmo.tasks.data.examples import TextPair, at
 from elmo.tasks.heads.layers import FeatureWidths
 from elmo.tasks.heads.pairs import Encoder, SimilarityHead
-from elmo.tasks.kinds.options import OPTIONAL, check_options, saved_options
-from elmo.tasks.kinds.task import Embed
+from elmo.tasks.kinds.task import OPTIONAL, Embed, check_options, saved_options
 from elmo.tasks.scores.correlation import mean_squared_error, pearson, spearman
 
 _log = logging.getLogger(__name__)

@@ -24,8 +24,7 @@ from elmo.tasks.data.tagging import (
 )
 from elmo.tasks.heads.layers import FeatureWidths
 from elmo.tasks.heads.taggers import TaggerHead
-from elmo.tasks.kinds.options import check_options
-from elmo.tasks.kinds.task import Embed, Labels, pad_label_ids
+from elmo.tasks.kinds.task import Embed, Labels, check_options, pad_label_ids
 from elmo.tasks.scores.labels import span_scores
 
 NEARLY_ALL = 0.95  # if this fraction of the tags other than O mark spans, the rest are errors

@@ -1,23 +1,26 @@
-"""The protocol that every kind of task implements, and the labels that tasks learn."""
+"""What all kinds of tasks share: the protocol that they implement, labels, and checks of their options."""
 
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 from torch import Tensor, nn
 
-from elmo.errors import DataError
+from elmo.config import MAX_LAYERS
+from elmo.errors import ConfigError, DataError
 from elmo.tasks.data.examples import Example, Place, Words, at
 from elmo.tasks.heads.layers import FeatureVectors, FeatureWidths
 
 Embed = Callable[[Sequence[Words]], FeatureVectors]  # computes the features of a padded batch of sentences
 E_contra = TypeVar("E_contra", bound=Example, contravariant=True)
 P = TypeVar("P")
+OPTIONAL = {"is_optional": True}  # metadata: saved with a model only if it differs from the default
 _log = logging.getLogger(__name__)
 
 
@@ -127,6 +130,49 @@ class Labels:
             )
             text = f"{n_unseen:,} {what} were not seen in training ({which}); they are never predicted"
         _log.warning("%s%s", at(place), text)
+
+
+def saved_options(options: Any) -> dict[str, Any]:
+    """Return the options that a saved model keeps; ``OPTIONAL`` ones are left out at their default.
+
+    In this way, models and runs from before an option was added keep their description.
+    """
+    defaults = {entry.name: entry.default for entry in fields(options) if entry.metadata == OPTIONAL}
+    values = asdict(options)
+    return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
+
+
+def check_options(options: Any) -> None:
+    """Raise ``ConfigError`` for a value that no network can be built or trained with.
+
+    Every kind uses the same option names for the same things, so the name determines the range: dropout is a
+    fraction; widths, lengths and counts are integers from 1.
+    """
+    types = get_type_hints(type(options))
+    for entry in fields(options):
+        value = getattr(options, entry.name)
+        expected = None if value is None and entry.default is None else _expected_range(entry.name, value)
+        if get_origin(types[entry.name]) is Literal and value not in get_args(types[entry.name]):
+            expected = f"one of {', '.join(get_args(types[entry.name]))}"
+        if expected is not None:
+            raise ConfigError(f"option {entry.name}: expected {expected}, found {value!r:.40}")
+
+
+def _expected_range(name: str, value: Any) -> str | None:
+    """Return the range that an option's name requires; None if the value is in it."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_integer = is_number and isinstance(value, int)
+    if name.endswith("dropout"):
+        return None if is_number and 0 <= value < 1 else "a number from 0 to below 1"
+    if name == "kept_share":
+        return None if is_number and value > 0 and math.isfinite(value) else "a number above 0"
+    if name.startswith(("has_", "is_", "by_", "use_")):
+        return None if isinstance(value, bool) else "true or false"
+    if name == "n_layers":  # limited, because it may come from an untrusted model file
+        return None if is_integer and 1 <= value <= MAX_LAYERS else f"an integer from 1 to {MAX_LAYERS}"
+    if name.endswith("_width") or name.startswith(("n_", "max_")):
+        return None if is_integer and value >= 1 else "an integer from 1"
+    return None
 
 
 _OLD_NAMES = {"LabeledText": "LabelledText"}

@@ -119,7 +119,9 @@ def test_the_folder_never_grows_beyond_its_limit(
         assert max(sizes[1:], default=0) <= limit
         assert sizes[-1] >= limit - whole // 4 or share == 0.0
         (record,) = caplog.records
-        assert re.search(r"may take 0 MB \(--cache-limit\): \d+ of 50 sentences are computed", record.message)
+        assert re.search(
+            r"is limited to 0 MB \(--cache-limit\): \d+ of 50 sentences are computed", record.message
+        )
         for states, words in zip(found(wanted), wanted, strict=True):
             np.testing.assert_allclose(states, encoder.of(words), rtol=1e-3)
 
@@ -195,7 +197,7 @@ def test_a_good_block_that_cannot_be_read_now_is_left_alone(
 
     with monkeypatch.context() as patched:
         patched.setattr(layer_cache, "read_arrays", refuse)
-        with pytest.raises(OutputError, match=r"block of the cache cannot be read: (Too many|MemoryError)"):
+        with pytest.raises(OutputError, match=r"cannot read this block of the cache: (Too many|MemoryError)"):
             FeatureCache(tmp_path).lookup(encoder, SENTENCES)
     FeatureCache(tmp_path).lookup(encoder, SENTENCES)
     assert encoder.n_computed == len(SENTENCES)

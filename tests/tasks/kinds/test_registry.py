@@ -1,4 +1,4 @@
-"""Files of a task's kind become its examples; options that a kind does not have are named."""
+"""Kinds by name, and their examples from files."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ import pytest
 
 from elmo.evidence.tables import (
     Curve,
+    CurvePoint,
     Evidence,
     Gain,
-    CurvePoint,
     MixSummary,
     ScoreTable,
     TableRow,

@@ -13,29 +13,28 @@ import torch
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
 from elmo.errors import ConfigError
 from elmo.formats import bilm_hdf5, native
-from elmo.formats.pretrained import load
-from elmo.formats.pretrained import Pretrained
+from elmo.formats.pretrained import Pretrained, load
 from elmo.predict.evaluate import perplexity as perplexity_of_model
 from elmo.text.ids import Vocabulary
-from elmo.train.build_corpus import build
 from elmo.train.corpus import Corpus
-from elmo.train.evaluate import Perplexity, perplexity
-from elmo.train.loop import Report, Trainer, TrainOptions
-from elmo.train.options import Optimisation
-from elmo.train.run_folder import finished
-from elmo.train.start_from import is_tied_in, start_from, vocabulary_of
+from elmo.train.evaluation import HeldoutPerplexity, evaluate
+from elmo.train.initial_weights import has_tied_softmax, init_from, model_vocabulary
+from elmo.train.loop import StepReport, Trainer
+from elmo.train.options import OptimizerOptions, TrainOptions
+from elmo.train.run_folder import export_model
 from tests.formats.tiny import assert_same_tensor, tiny_model
+from tests.train.small_corpus import build
 
 WORDS = ("the", "<UNK>", "river", "bank", "café", "<S>", "河岸", "has", "</S>", "money", "never-seen")
 OPTIONS = TrainOptions(
-    n_windows=12,
-    n_rows=2,
-    n_steps=6,
+    n_steps=12,
+    batch_size=2,
+    window=6,
     n_samples=None,
     log_every=4,
     evaluate_every=6,
     checkpoint_every=6,
-    optimisation=Optimisation("adamw", 0.01),
+    optimizer=OptimizerOptions("adamw", 0.01),
 )
 
 
@@ -53,12 +52,14 @@ def make_corpus(text: Path, folder: Path, **options: Any) -> Corpus:
     return build(text, folder / "corpus", input_format="tokens", heldout=12, **options)
 
 
-def at_step_0(model: Pretrained, corpus: Corpus, folder: Path, **changes: Any) -> tuple[Trainer, Perplexity]:
+def at_step_0(
+    model: Pretrained, corpus: Corpus, folder: Path, **changes: Any
+) -> tuple[Trainer, HeldoutPerplexity]:
     """A run that starts from the model, and how well it predicts the held-out text before it trains."""
-    start = start_from(model, corpus)
+    start = init_from(model, corpus)
     options = replace(OPTIONS, n_vocab=start.n_vocab, **changes)
-    trainer = Trainer(corpus, start.config, options, folder / "run", start=start)
-    return trainer, perplexity(trainer.objective, trainer.ids, corpus.heldout, n_rows=1)
+    trainer = Trainer(corpus, start.config, options, folder / "run", initial=start)
+    return trainer, evaluate(trainer.objective, trainer.ids, corpus.heldout, batch_size=1)
 
 
 def heldout_sentences(corpus: Corpus) -> list[list[str]]:
@@ -68,16 +69,16 @@ def heldout_sentences(corpus: Corpus) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("token", ["chars", "words"])
-@pytest.mark.parametrize("form", [native, hdf5], ids=["native", "hdf5"])
+@pytest.mark.parametrize("form", [native, bilm_hdf5], ids=["native", "hdf5"])
 def test_a_run_that_keeps_the_vocabulary_begins_with_the_models_own_perplexity(
     text: Path, tmp_path: Path, form: Any, token: Any
 ) -> None:
     """Whatever the order of its vocabulary; measured by the other implementation, from the model's files."""
     form.write(tiny_model(token, softmax=True, words=WORDS), tmp_path / "model")
     model = load(tmp_path / "model")
-    corpus = make_corpus(text, tmp_path, vocabulary=vocabulary_of(model))
+    corpus = make_corpus(text, tmp_path, vocabulary=model_vocabulary(model))
     _, found = at_step_0(model, corpus, tmp_path)
-    expected = perplexity_of_model(model, heldout_sentences(corpus), start="carry", n_rows=1)["carry"]
+    expected = perplexity_of_model(model, heldout_sentences(corpus), start="carry", batch_size=1)["carry"]
     assert found.forward == pytest.approx(expected.forward, rel=1e-5)
     assert found.backward == pytest.approx(expected.backward, rel=1e-5)
     assert corpus.n_given == len(WORDS)
@@ -88,19 +89,19 @@ def test_a_model_goes_on_exactly_where_its_training_ended(text: Path, tmp_path: 
     config = BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4), (3, 8))), None, LstmConfig(2, 12, 8))
     first = Trainer(corpus, config, OPTIONS, tmp_path / "first")
     first.run()
-    native.write(finished(first, tokenizer="whitespace"), tmp_path / "model")
+    native.write(export_model(first, tokenizer="whitespace"), tmp_path / "model")
     kept = first.checkpoints.load(first.checkpoints.best() or 0).tensors["weights"]
     second, found = at_step_0(load(tmp_path / "model"), corpus, tmp_path)
     for name, weight in second.objective.state_dict().items():
         assert_same_tensor(weight, kept[name])
     first.objective.load_state_dict(dict(kept))
-    assert found == perplexity(first.objective, first.ids, corpus.heldout, n_rows=1)
+    assert found == evaluate(first.objective, first.ids, corpus.heldout, batch_size=1)
 
 
 def test_with_a_new_vocabulary_known_words_keep_their_rows_to_the_bit(text: Path, tmp_path: Path) -> None:
     model = tiny_model("words", softmax=True, words=WORDS)
     corpus = make_corpus(text, tmp_path)
-    start = start_from(model, corpus)
+    start = init_from(model, corpus)
     assert start.n_known == 7
     assert start.config.words is not None
     assert start.config.words.n_words == start.n_vocab == len(corpus.types)
@@ -134,7 +135,7 @@ def test_new_words_share_the_probability_of_the_unknown_word_and_take_none_from_
     model = with_bias_of_unknown(tiny_model(softmax=True, words=WORDS), 2.0)
     assert model.softmax is not None
     corpus = make_corpus(text, tmp_path)
-    start = start_from(model, corpus)
+    start = init_from(model, corpus)
     states = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
     before = torch.log_softmax(states @ model.softmax.weight.T + model.softmax.bias, dim=1)
     after = torch.log_softmax(
@@ -164,7 +165,7 @@ def test_where_unknown_words_were_never_met_new_ones_begin_like_those_that_are_a
     corpus = build(text, tmp_path / "corpus", input_format="tokens", heldout=0)
     words = ("<S>", "</S>", "<UNK>", *frequent, *rare)
     model = with_bias_of_unknown(tiny_model(softmax=True, words=words), -9.0)
-    start = start_from(model, corpus)
+    start = init_from(model, corpus)
     assert model.softmax is not None
     for name, peers in (("often", frequent), ("once", rare)):
         rows = [words.index(word) for word in peers]
@@ -188,31 +189,31 @@ def test_a_model_without_a_softmax_begins_with_a_random_one_and_says_so(
         )
         assert_same_tensor(weight, expected)
     with pytest.raises(ConfigError, match="has no vocabulary to keep; ask for a new one"):
-        vocabulary_of(model)
+        model_vocabulary(model)
 
 
 def test_an_adaptive_softmax_begins_at_random(
     text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     corpus = make_corpus(text, tmp_path)
-    start = start_from(tiny_model(softmax=True, words=WORDS), corpus, is_adaptive=True)
+    start = init_from(tiny_model(softmax=True, words=WORDS), corpus, is_adaptive=True)
     assert "an adaptive softmax has other weights" in caplog.text
     options = replace(OPTIONS, n_vocab=start.n_vocab, cutoffs=(8,))
-    Trainer(corpus, start.config, options, tmp_path / "run", start=start)
+    Trainer(corpus, start.config, options, tmp_path / "run", initial=start)
 
 
 def test_a_text_of_which_the_model_knows_no_word_is_told(
     text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = tiny_model(softmax=True, words=("<S>", "</S>", "<UNK>", "другое"))
-    assert start_from(model, make_corpus(text, tmp_path)).n_known == 0
+    assert init_from(model, make_corpus(text, tmp_path)).n_known == 0
     assert "the model knows no word of this text" in caplog.text
 
 
 def test_a_unicode_alphabet_is_refused(text: Path, tmp_path: Path) -> None:
     model = tiny_model(alphabet="unicode", name="ELMoForManyLangs")
     with pytest.raises(ConfigError, match="this ELMoForManyLangs model reads characters by a dictionary"):
-        start_from(model, make_corpus(text, tmp_path))
+        init_from(model, make_corpus(text, tmp_path))
 
 
 def test_a_direction_of_zeros_begins_at_random_so_that_it_can_learn(
@@ -222,10 +223,10 @@ def test_a_direction_of_zeros_begins_at_random_so_that_it_can_learn(
     for name, weight in model.weights.items():
         if name.startswith("backward_stack."):
             weight.zero_()
-    trainer, before = at_step_0(model, make_corpus(text, tmp_path), tmp_path, n_windows=30, evaluate_every=30)
+    trainer, before = at_step_0(model, make_corpus(text, tmp_path), tmp_path, n_steps=30, evaluate_every=30)
     assert "the backward direction begins at random" in caplog.text
     trainer.run()
-    after = perplexity(trainer.objective, trainer.ids, trainer.corpus.heldout, n_rows=1)
+    after = evaluate(trainer.objective, trainer.ids, trainer.corpus.heldout, batch_size=1)
     assert before.backward is not None
     assert after.backward is not None
     assert after.backward < 0.8 * before.backward
@@ -233,18 +234,18 @@ def test_a_direction_of_zeros_begins_at_random_so_that_it_can_learn(
 
 def test_tied_words_stay_tied(text: Path, tmp_path: Path) -> None:
     model = tiny_model("words", softmax=True, words=WORDS)
-    assert not is_tied_in(model)
+    assert not has_tied_softmax(model)
     corpus = make_corpus(text, tmp_path)
     with pytest.raises(ConfigError, match="cannot be tied"):
-        start_from(model, corpus, is_tied=True)
+        init_from(model, corpus, is_tied=True)
     assert model.softmax is not None
     tied = replace(
         model, softmax=replace(model.softmax, weight=model.weights["token_layer.word_embed.weight"][1:])
     )
-    assert is_tied_in(tied)
-    start = start_from(tied, corpus, is_tied=True)
+    assert has_tied_softmax(tied)
+    start = init_from(tied, corpus, is_tied=True)
     options = replace(OPTIONS, n_vocab=start.n_vocab, is_tied=True)
-    trainer = Trainer(corpus, start.config, options, tmp_path / "run", start=start)
+    trainer = Trainer(corpus, start.config, options, tmp_path / "run", initial=start)
     softmax: Any = trainer.objective.softmax
     for i, word in enumerate(corpus.types):
         if word in WORDS:
@@ -259,10 +260,10 @@ def test_entries_that_no_text_can_hold_are_left_out_of_a_vocabulary(
     words = ("<bos>", "the", "", "a\nb", "bank", "<S>", "the", "<eos>", "\ud800", "<oov>")
     model = tiny_model("words", softmax=True, words=words)
     model = replace(model, vocab=Vocabulary(words, bos="<bos>", eos="<eos>", unknown="<oov>"))
-    found = vocabulary_of(model)
+    found = model_vocabulary(model)
     assert found.words == ("<S>", "</S>", "<UNK>", "bank", "the")
     assert "5 entries of the model's vocabulary are left out" in caplog.text
-    start = start_from(model, make_corpus(text, tmp_path, vocabulary=found))
+    start = init_from(model, make_corpus(text, tmp_path, vocabulary=found))
     assert model.softmax is not None
     rows = [words.index("<bos>"), words.index("<eos>"), words.index("<oov>"), words.index("bank"), 6]
     assert_same_tensor(start.weights["softmax.weight"], model.softmax.weight[rows])
@@ -270,21 +271,23 @@ def test_entries_that_no_text_can_hold_are_left_out_of_a_vocabulary(
 
 def test_a_run_goes_on_with_the_same_bytes_and_only_from_its_own_model(text: Path, tmp_path: Path) -> None:
     model, corpus = tiny_model(softmax=True, words=WORDS), make_corpus(text, tmp_path)
-    start = start_from(model, corpus)
+    start = init_from(model, corpus)
     options = replace(OPTIONS, n_vocab=start.n_vocab)
 
     class StoppedError(Exception):
         pass
 
-    def stop(report: Report) -> None:
+    def stop(report: StepReport) -> None:
         if report.step >= 8:
             raise StoppedError
 
-    runs = [Trainer(corpus, start.config, options, tmp_path / name, start=start) for name in ("whole", "cut")]
+    runs = [
+        Trainer(corpus, start.config, options, tmp_path / name, initial=start) for name in ("whole", "cut")
+    ]
     runs[0].run()
     with pytest.raises(StoppedError):
         runs[1].run(stop)
-    resumed = Trainer(corpus, start.config, options, tmp_path / "cut", start=start)
+    resumed = Trainer(corpus, start.config, options, tmp_path / "cut", initial=start)
     resumed.run()
     for name, weight in runs[0].objective.state_dict().items():
         assert_same_tensor(resumed.objective.state_dict()[name], weight)
@@ -292,19 +295,19 @@ def test_a_run_goes_on_with_the_same_bytes_and_only_from_its_own_model(text: Pat
 
     assert model.softmax is not None
     other = replace(model, softmax=replace(model.softmax, bias=model.softmax.bias + 1))
-    for another in (start_from(other, corpus), None):
+    for another in (init_from(other, corpus), None):
         with pytest.raises(ConfigError, match="was begun with another start"):
-            Trainer(corpus, start.config, options, tmp_path / "cut", start=another).run()
+            Trainer(corpus, start.config, options, tmp_path / "cut", initial=another).run()
 
 
 def test_a_run_of_another_size_is_refused(text: Path, tmp_path: Path) -> None:
     model, corpus = tiny_model(softmax=True, words=WORDS), make_corpus(text, tmp_path)
-    start = start_from(model, corpus)
+    start = init_from(model, corpus)
     with pytest.raises(ConfigError, match="found one that predicts 9"):
-        Trainer(corpus, start.config, replace(OPTIONS, n_vocab=9), tmp_path / "run", start=start)
+        Trainer(corpus, start.config, replace(OPTIONS, n_vocab=9), tmp_path / "run", initial=start)
     other = replace(start.config, lstm=replace(start.config.lstm, has_skip=False))
     with pytest.raises(ConfigError, match="found one of another shape"):
-        Trainer(corpus, other, replace(OPTIONS, n_vocab=start.n_vocab), tmp_path / "run", start=start)
+        Trainer(corpus, other, replace(OPTIONS, n_vocab=start.n_vocab), tmp_path / "run", initial=start)
 
 
 def test_fine_tuning_learns_a_new_domain_sooner_than_a_fresh_model(
@@ -313,20 +316,20 @@ def test_fine_tuning_learns_a_new_domain_sooner_than_a_fresh_model(
     """Sentences of one grammar; the new domain has other nouns."""
     caplog.set_level(logging.INFO)
     options = replace(
-        OPTIONS, n_windows=150, n_rows=8, n_steps=10, evaluate_every=150, checkpoint_every=150, log_every=50
+        OPTIONS, n_steps=150, batch_size=8, window=10, evaluate_every=150, checkpoint_every=150, log_every=50
     )
     general = _domain(tmp_path / "general", nouns=[f"noun{i}" for i in range(20)], seed=1)
     config = BiLmConfig(CharCnnConfig(char_width=4, filters=((1, 8), (3, 16))), None, LstmConfig(2, 32, 16))
     first = Trainer(general, config, options, tmp_path / "first")
     first.run()
-    model = finished(first, tokenizer="whitespace")
+    model = export_model(first, tokenizer="whitespace")
 
     special = _domain(tmp_path / "special", nouns=[f"term{i}" for i in range(20)], seed=2)
-    start = start_from(model, special)
+    start = init_from(model, special)
     assert f"starting from a model that knows 20 of {len(special.types) - 3} words" in caplog.text
-    brief = replace(options, n_windows=12, n_vocab=start.n_vocab, evaluate_every=12, checkpoint_every=12)
-    tuned = Trainer(special, config, brief, tmp_path / "tuned", start=start)
-    before = perplexity(tuned.objective, tuned.ids, special.heldout)
+    brief = replace(options, n_steps=12, n_vocab=start.n_vocab, evaluate_every=12, checkpoint_every=12)
+    tuned = Trainer(special, config, brief, tmp_path / "tuned", initial=start)
+    before = evaluate(tuned.objective, tuned.ids, special.heldout)
     tuned.run()
     fresh = Trainer(special, config, brief, tmp_path / "fresh")
     fresh.run()

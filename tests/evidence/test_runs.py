@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from elmo import ConfigError
-from elmo.evidence.runs import EvidenceRun, condition_features, curve_sizes, run_options, list_runs
+from elmo.evidence.runs import EvidenceRun, condition_features, curve_sizes, list_runs, run_options
 from elmo.tasks.fit import FitOptions
 
 
@@ -33,14 +33,22 @@ def test_conditions_differ_in_elmo_alone() -> None:
     words = {"dropout": 0.25, "characters": 7}
     assert condition_features("baseline", words).elmo == "none"
     assert condition_features("top_only", words).top_only
-    assert (condition_features("lambda_1", words).mix_penalty, condition_features("input", words).mix_penalty) == (1.0, 0.001)
+    assert (
+        condition_features("lambda_1", words).mix_penalty,
+        condition_features("input", words).mix_penalty,
+    ) == (1.0, 0.001)
     for name in ("baseline", "input", "top_only", "lambda_1", "output", "both"):
-        assert (condition_features(name, words).dropout, condition_features(name, words).characters) == (0.25, 7)
+        assert (condition_features(name, words).dropout, condition_features(name, words).characters) == (
+            0.25,
+            7,
+        )
 
 
 def test_fewer_examples_have_more_epochs_up_to_a_bound() -> None:
     fit = FitOptions(epochs=10, patience=3)
-    assert run_options(EvidenceRun("ner", "input", 5, 100, 100), fit) == FitOptions(epochs=10, patience=3, seed=5)
+    assert run_options(EvidenceRun("ner", "input", 5, 100, 100), fit) == FitOptions(
+        epochs=10, patience=3, seed=5
+    )
     quarter = run_options(EvidenceRun("ner", "input", 1, 25, 100), fit)
     assert (quarter.epochs, quarter.patience, quarter.decay_patience) == (20, 6, 4)
     assert run_options(EvidenceRun("ner", "input", 1, 1, 100), fit).epochs == 40
@@ -49,5 +57,5 @@ def test_fewer_examples_have_more_epochs_up_to_a_bound() -> None:
 def test_nothing_and_unknown_tables_are_refused() -> None:
     with pytest.raises(ConfigError, match="tables: expected numbers out of 1, 2, 3, found 4"):
         list_runs({}, tables=[1, 4], has_curve=False, n_seeds=1)
-    with pytest.raises(ConfigError, match="nothing to gather"):
+    with pytest.raises(ConfigError, match="at least one table or the curve"):
         list_runs({}, tables=[], has_curve=False, n_seeds=1)

@@ -1,4 +1,4 @@
-"""Encoders whose layers the feature cache can keep: ELMo and Hugging Face transformers."""
+"""Word vectors of Hugging Face transformers, as another encoder next to ELMo."""
 
 from __future__ import annotations
 
@@ -6,61 +6,19 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.embed.start import Carry, Start
 from elmo.errors import ConfigError, MissingExtraError
 from elmo.tasks.data.examples import Words
 
 if TYPE_CHECKING:
-    from elmo.embed.elmo import Elmo
     from elmo.tasks.features.cache import FeatureEncoder
 
 _BATCH_SIZE = 32  # windows
-
-
-class ElmoEncoder:
-    """All layers of a frozen biLM."""
-
-    def __init__(self, elmo: Elmo, *, start: Start = "zero") -> None:
-        if isinstance(start, Carry):
-            raise ConfigError(
-                "start: expected zero or warm, found a carried state, which depends on the order of sentences"
-            )
-        self.elmo = elmo
-        self.start: Literal["zero", "warm"] = start
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Hash of the weights and of a warm start; computed on first use, because it takes time."""
-        from elmo.jobs.sharded import compute_fingerprint
-
-        return compute_fingerprint(self.elmo, start=self.start)
-
-    @property
-    def key(self) -> str:
-        """The fingerprint of the model, its precision and its start state."""
-        return f"elmo-{self.fingerprint[:24]}-{self.elmo.precision}-{self.start}"
-
-    @property
-    def n_layers(self) -> int:
-        """Number of layers of the biLM."""
-        return self.elmo.n_layers
-
-    @property
-    def width(self) -> int:
-        """Width of each layer."""
-        return self.elmo.width
-
-    def layers(self, sentences: Sequence[Words]) -> list[NDArray[Any]]:
-        """Compute (layer, time, width) for each sentence."""
-        encodings = self.elmo.encode([list(words) for words in sentences], layers="all", start=self.start)
-        return [np.asarray(encoding.vectors) for encoding in encodings]
 
 
 class TransformerEncoder:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from elmo import Carry, ConfigError, Elmo
-from elmo.tasks.features.encoders import ElmoEncoder, TransformerEncoder, match_encoders
 from elmo.tasks.features.layer import Features
-from elmo.tasks.features.store import FeatureStore
+from elmo.tasks.features.store import ElmoEncoder, FeatureStore
+from elmo.tasks.features.transformers import TransformerEncoder, match_encoders
 from tests.formats.tiny import tiny_model
 
 SENTENCES = [("the", "river", "bank"), ("the",), ("river",) * 30]
@@ -148,14 +148,16 @@ def test_encoders_are_found_by_their_names_and_known_by_their_keys(bert: Path, t
         ([other], r"x: trained with the encoder .*bert \([0-9a-f]{12}…\), found .*other \([0-9a-f]{12}…\)"),
         (
             [one, other],
-            r"x: learned with 1 other encoders beside ELMo \(.*bert\); give the same ones, found 2",
+            r"x: trained with 1 other encoders \(.*bert\); expected the same encoders, found 2",
         ),
     ):
         with pytest.raises(ConfigError, match=told):
             match_encoders(wanted, given, subject="x")
-    with pytest.raises(ConfigError, match=r"x: the encoder .* cannot be loaded; --also names where it is: "):
+    with pytest.raises(
+        ConfigError, match=r"x: cannot load the encoder .*; use --also to give its location: "
+    ):
         match_encoders([(one.key, str(tmp_path / "gone"))], (), subject="x")
-    with pytest.raises(ConfigError, match="learned with 1 other encoders beside ELMo; give the same ones, "):
+    with pytest.raises(ConfigError, match="trained with 1 other encoders; expected the same encoders, "):
         match_encoders([(one.key, None)], (), subject="x")  # as earlier versions wrote it
     mine = ElmoEncoder(Elmo(tiny_model()))  # an encoder without a name
     with pytest.raises(ConfigError, match="but what was given is"):

@@ -11,12 +11,12 @@ import pytest
 
 from elmo.errors import DataError
 from elmo.text.ids import Vocabulary
-from elmo.train import build_corpus as corpus_files
-from elmo.train import build_corpus as draft
+from elmo.train import corpus_builder, read_text
 from elmo.train import vocabulary as word_types
-from elmo.train.build_corpus import Corpus, build
-from elmo.train.vocabulary import given_words
+from elmo.train.corpus import Corpus
+from elmo.train.vocabulary import read_vocabulary
 from tests.shared import FIXTURES, needs_fixtures
+from tests.train.small_corpus import build
 
 TEXT = "the cat sat\nthe dog sat down\na cat and a dog\nthe end\n"
 WORDS = ["<S>", "</S>", "<UNK>", "zebra", "dog", "the", "naïve"]
@@ -71,10 +71,10 @@ def test_types_that_do_not_fit_in_memory_change_nothing(
     words = [*WORDS[:3], *(f"w{k}" for k in range(30)), "dog"]
     file.write_text("".join(f"w{k % 50} dog w{k * 7 % 90}\n" for k in range(200)))
     whole = corpus_of(file, tmp_path / "whole", vocabulary=words, heldout=20)
-    monkeypatch.setattr(draft, "BLOCK_BYTES", 40)
-    monkeypatch.setattr(corpus_files, "_CHUNK", 16)
+    monkeypatch.setattr(read_text, "BLOCK_BYTES", 40)
+    monkeypatch.setattr(corpus_builder, "_CHUNK", 16)
     monkeypatch.setattr(
-        draft, "TypeNumbering", lambda where: word_types.TypeNumbering(where, max_in_memory=12)
+        read_text, "WordNumbering", lambda where: word_types.WordNumbering(where, max_in_memory=12)
     )
     pieces = corpus_of(file, tmp_path / "pieces", vocabulary=words, heldout=20)
     assert pieces.manifest.files == whole.manifest.files
@@ -150,7 +150,7 @@ def test_what_is_no_vocabulary_is_one_line_and_leaves_nothing(
 )
 def test_what_holds_no_words_is_one_line(given: Any, message: str) -> None:
     with pytest.raises(DataError, match=re.escape(message)) as caught:
-        given_words(given)
+        read_vocabulary(given)
     assert "\n" not in str(caught.value)
 
 
@@ -163,8 +163,8 @@ def test_a_vocabulary_that_no_model_can_hold_is_refused_before_any_work(
     path.write_text("\n".join(WORDS), encoding="utf-8")
     for given in (path, WORDS):
         with pytest.raises(DataError, match="expected at most 6 words, found"):
-            given_words(given)
-    assert len(given_words(WORDS[:6])) == 3
+            read_vocabulary(given)
+    assert len(read_vocabulary(WORDS[:6])) == 3
 
 
 @needs_fixtures
@@ -175,9 +175,9 @@ def test_a_published_vocabulary_is_taken_as_it_is() -> None:
     for path in paths:
         words = path.read_text(encoding="utf-8").split("\n")
         if "<UNK>" in words:
-            assert given_words(path) == [w.encode() for w in words if w and w not in word_types.SPECIAL]
+            assert read_vocabulary(path) == [w.encode() for w in words if w and w not in word_types.SPECIAL]
             taken += 1
         else:
             with pytest.raises(DataError, match="found no <UNK>"):
-                given_words(path)
+                read_vocabulary(path)
     assert taken

@@ -1,0 +1,77 @@
+"""The verbs of elmo.tasks: everything that the commands do is one call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from elmo import ConfigError, OutputError, tasks
+from elmo.tasks.run import hold_out
+from tests.cli.task_files import SENTENCES, conll
+from tests.formats.tiny import tiny_model
+
+FAST = {"no_cache": True, "epochs": 2, "hidden": 4, "batch_size": 4, "learning_rate": 0.02}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    from elmo.formats import native
+
+    native.write(tiny_model(), tmp_path / "model")
+    (tmp_path / "train.conll").write_text(conll(SENTENCES))
+    return tmp_path
+
+
+def train(folder: Path, **options: object) -> tasks.TaskModel:
+    given = {"model": folder / "model", **FAST, **options}
+    return tasks.train("tagging", folder / "train.conll", out=folder / "ner.safetensors", **given)  # pyright: ignore
+
+
+def test_a_model_is_trained_evaluated_and_used(folder: Path) -> None:
+    epochs: list[int] = []
+    model = train(folder, on_epoch=lambda epoch: epochs.append(epoch.epoch))
+    assert (epochs, model.n_train, model.n_dev) == ([1, 2], 4, 1)
+    path = folder / "ner.safetensors"
+    assert sorted(one.name for one in folder.iterdir()) == ["model", "ner.safetensors", "train.conll"]
+
+    result = tasks.evaluate(path, [folder / "train.conll"], no_cache=True, out=folder / "p.conll")
+    assert result.counts == {"examples": 5, "sentences": 5, "tokens": 18}
+    assert result.scores == tasks.load(path).evaluate(result.examples)
+    assert tasks.read_examples("tagging", [folder / "p.conll"]).examples[0].words == result.examples[0].words
+
+    pairs = list(tasks.predict(path, text=["The Bank", "London"]))
+    assert [example.words for example, _ in pairs] == [("The", "Bank"), ("London",)]
+    tasks.predict(tasks.load(path), text=["The Bank", "London"]).write(folder / "p.jsonl")
+    assert len((folder / "p.jsonl").read_text().splitlines()) == 2
+
+
+def test_the_same_call_writes_the_same_bytes_and_refuses_to_overwrite(folder: Path) -> None:
+    train(folder)
+    before = (folder / "ner.safetensors").read_bytes()
+    with pytest.raises(OutputError, match="already exists"):
+        train(folder)
+    train(folder, overwrite=True)
+    assert (folder / "ner.safetensors").read_bytes() == before
+    train(folder, overwrite=True, settings=["fit.max_tokens=9", "words.dropout=0"])
+    assert tasks.load(folder / "ner.safetensors").store.features.dropout == 0
+
+
+def test_inputs_of_predict_exclude_each_other(folder: Path) -> None:
+    train(folder)
+    for inputs in ({}, {"files": ["x.txt"], "text": ["x"]}, {"question": "Who?"}):
+        with pytest.raises(ConfigError, match="expected one of: files, text, or question and passage"):
+            tasks.predict(folder / "ner.safetensors", **inputs)  # pyright: ignore[reportArgumentType]
+
+
+def test_examples_of_one_sentence_are_held_out_together() -> None:
+    examples = [*_sentences(), *_sentences()]
+    train_set, dev_set = hold_out(examples, seed=3)
+    assert len(train_set) + len(dev_set) == len(examples)
+    assert not {one.words for one in train_set} & {one.words for one in dev_set}
+
+
+def _sentences() -> list[object]:
+    from elmo.tasks.data.examples import TaggedSentence
+
+    return [TaggedSentence((f"w{k}",), ("x",)) for k in range(30)]
