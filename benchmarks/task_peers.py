@@ -1,18 +1,17 @@
-"""Is our tagger worth its name? The same sentences and static vectors through spaCy's and Flair's trainers.
+"""Compare our tagger with the trainers of spaCy and Flair on the same sentences and static vectors.
 
 usage: task_peers.py TRAIN DEV VECTORS [--tags COLUMN] [--seeds N] [--systems NAME …] [--flair PYTHON]
                      [--json FILE]
 
-TRAIN and DEV are tagged sentences (CoNLL, CoNLL-U with --tags upos; .xz is fine), VECTORS a text file of
-GloVe's. spaCy (extra ``spacy``) trains the pipeline that ``spacy init config --optimize accuracy`` writes,
-with its own schedule and early stopping; its words have these vectors beside its features of prefix, suffix
-and shape. Flair trains in PYTHON, an interpreter that has ``flair[word-embeddings]`` (without --flair it is
-left out), as its tutorial on sequence taggers says: an LSTM of 256 and a CRF over the vectors, SGD in batches
-of 32 from a rate of 0.1, which is halved when more than 3 epochs bring no better DEV, until it is below
-0.0001; but for 60 epochs at most, where the tutorial has 150, for the time that takes. "Flair, characters"
-has its network of characters, too. Ours stand beside them: the tagger with the vectors alone, with its
-characters' network as the counterpart of Flair's and of spaCy's features, and with ELMo (the bundled model).
-All are scored by one function, on DEV, by which all chose their best epoch.
+TRAIN and DEV are tagged sentences (CoNLL, or CoNLL-U with --tags upos; may be compressed), VECTORS is a GloVe
+text file. spaCy (extra ``spacy``) trains the pipeline of ``spacy init config --optimize accuracy`` with its
+own schedule and early stopping; it also uses features of prefix, suffix and shape. Flair runs in PYTHON, an
+interpreter with ``flair[word-embeddings]`` (skipped without --flair), with the settings of its sequence
+tagging tutorial: an LSTM of width 256 and a CRF over the vectors, SGD with batches of 32 and a learning rate
+of 0.1, which is halved after 3 epochs without a better DEV score, until it is below 0.0001; at most 60 epochs
+instead of 150, to save time. "Flair, characters" also uses its character network. Ours are the tagger with
+vectors only, with character vectors (compare with Flair's characters and spaCy's features), and with ELMo
+(the bundled model). One function scores all systems on DEV, which also selected their best epochs.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ from typing import Any
 
 from elmo import Elmo
 from elmo.tasks import (
-    FitOptions,
     FeatureCache,
-    Tagging,
-    TaskModel,
     Features,
     FeatureStore,
+    FitOptions,
+    Tagging,
+    TaskModel,
     read_examples,
     read_static,
 )
 from elmo.tasks.data.examples import Span, TaggedSentence
-from elmo.tasks.data.tagging import Scheme, scheme_of, spans_of, tags_of
+from elmo.tasks.data.tagging import Scheme, detect_scheme, decode_spans, encode_spans
 from elmo.tasks.scores.labels import span_scores
 
 OURS = {
@@ -51,10 +50,10 @@ OURS = {
     "vectors, ELMo": Features(elmo="input"),
 }
 FIT = FitOptions.for_kind("tagging")
-FLAIR = {"Flair": False, "Flair, characters": True}  # whether it has its network of characters
+FLAIR = {"Flair": False, "Flair, characters": True}  # whether it uses its character network
 FLAIR_EPOCHS = 60
-# What PYTHON runs: a task as JSON in on stdin, the marks of DEV's sentences as JSON out in a file. A mark is
-# (start, end, label), of a span or of one token.
+# The program for PYTHON: reads a task as JSON from stdin, writes the spans of DEV as JSON to a file. A span is
+# (start, end, label), of one or more tokens.
 FLAIR_TRAINER = """
 import json, sys
 from pathlib import Path
@@ -85,8 +84,8 @@ train, dev = (FlairDatapointDataset(list(sentences(part))) for part in ("train",
 corpus = Corpus(train=train, dev=dev, sample_missing_splits=False)
 embeddings = [WordEmbeddings(task["vectors"])]
 if task["characters"]:
-    characters = Dictionary()  # Flair's own list of them would be downloaded
-    for character in sorted({one for words, _ in task["train"] for word in words for one in word}):
+    characters = Dictionary()  # avoids the download of Flair's own list
+    for character in sorted({c for words, _ in task["train"] for word in words for c in word}):
         characters.add_item(character)
     embeddings.append(CharacterEmbeddings(characters))
 tagger = SequenceTagger(
@@ -104,25 +103,25 @@ ModelTrainer(tagger, corpus).train(
     anneal_factor=0.5,
     min_learning_rate=0.0001,
     max_epochs=task["epochs"],
-    # "cpu", the default, would keep DEV's characters' vectors of the first epoch (Flair 0.15.1)
+    # with "cpu", the default, Flair 0.15.1 keeps the character vectors of the first epoch for DEV
     embeddings_storage_mode="none" if task["characters"] else "cpu",
 )
 found = [Sentence(words) for words, _ in task["dev"]]
-tagger.predict(found)  # the trainer left it at its best epoch
+tagger.predict(found)  # the trainer restored the best epoch
 Path(task["found"]).write_text(json.dumps([list(marks(sentence)) for sentence in found]), encoding="utf-8")
 """
 
 
 def main() -> None:
-    """Print a line for each system."""
+    """Train all systems and print their scores."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     for name in ("train", "dev", "vectors"):
         parser.add_argument(name, type=Path)
-    parser.add_argument("--tags", help="the column of tags")
+    parser.add_argument("--tags", help="column of the tags")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--systems", nargs="+", choices=["spaCy", *FLAIR, *OURS], help="all, if not given")
-    parser.add_argument("--flair", metavar="PYTHON", help="an interpreter that has Flair")
-    parser.add_argument("--json", type=Path, help="write all figures there")
+    parser.add_argument("--systems", nargs="+", choices=["spaCy", *FLAIR, *OURS], help="default: all")
+    parser.add_argument("--flair", metavar="PYTHON", help="interpreter with Flair")
+    parser.add_argument("--json", type=Path, help="write all scores to this file")
     options = parser.parse_args()
     options.systems = options.systems or ["spaCy", *(FLAIR if options.flair else ()), *OURS]
     if not options.flair and FLAIR.keys() & set(options.systems):
@@ -148,11 +147,11 @@ def main() -> None:
 
 
 def score(gold: Sequence[TaggedSentence], found: list[list[str]]) -> float:
-    """F1 of spans where tags mark spans, else accuracy."""
+    """Return F1 over spans if tags mark spans, else accuracy."""
     tags = [list(example.tags or ()) for example in gold]
-    scheme = scheme_of(tags)
+    scheme = detect_scheme(tags)
     if scheme != "plain":
-        spans = ([spans_of(row, scheme) for row in rows] for rows in (tags, found))
+        spans = ([decode_spans(row, scheme) for row in rows] for rows in (tags, found))
         return span_scores(*spans).overall.f1
     pairs = [pair for a, b in zip(tags, found, strict=True) for pair in zip(a, b, strict=True)]
     return sum(a == b for a, b in pairs) / len(pairs)
@@ -161,21 +160,23 @@ def score(gold: Sequence[TaggedSentence], found: list[list[str]]) -> float:
 def _trainers(
     train: list[TaggedSentence], dev: list[TaggedSentence], *, vectors: Path, place: Path, flair: str | None
 ) -> dict[str, Callable[[int], list[list[str]]]]:
-    """By name, a function of the seed that trains a system and tags ``dev``."""
+    """Return a function by system name that takes a seed, trains the system and tags ``dev``."""
     words = {word for part in (train, dev) for example in part for word in example.words}
     static = read_static(vectors, words=words, max_words=0)
     elmo = Elmo.from_pretrained()
 
-    def ours(choice: Features) -> Callable[[int], list[list[str]]]:
+    def ours(features: Features) -> Callable[[int], list[list[str]]]:
         def trained(seed: int) -> list[list[str]]:
             fit = FitOptions(**{**vars(FIT), "seed": seed})
-            sources = FeatureStore(choice, elmo, static, cache=FeatureCache(place / "layers"))
-            model = TaskModel.train(Tagging.from_examples(train), train, dev, store=sources, options=fit)
+            store = FeatureStore(features, elmo, static, cache=FeatureCache(place / "layers"))
+            model = TaskModel.train(Tagging.from_examples(train), train, dev, store=store, options=fit)
             return [list(found.tags) for found in model.predict(dev)]
 
         return trained
 
-    found: dict[str, Callable[[int], list[list[str]]]] = {name: ours(choice) for name, choice in OURS.items()}
+    found: dict[str, Callable[[int], list[list[str]]]] = {
+        name: ours(features) for name, features in OURS.items()
+    }
     found["spaCy"] = lambda seed: spacy_trained(seed, train, dev, vectors=vectors, place=place)
     if flair:
         for name, characters in FLAIR.items():
@@ -188,7 +189,7 @@ def _trainers(
 def spacy_trained(
     seed: int, train: list[TaggedSentence], dev: list[TaggedSentence], *, vectors: Path, place: Path
 ) -> list[list[str]]:
-    """The tags of spaCy's best model for ``dev``."""
+    """Train spaCy and return the tags of its best model for ``dev``."""
     import spacy
     from spacy.cli.init_config import init_config
     from spacy.cli.train import train as spacy_train
@@ -199,7 +200,7 @@ def spacy_trained(
     what = "ner" if has_spans else "tagger"
     if not (place / "vectors").exists():
         blank = spacy.blank("en")
-        convert_vectors(blank, vectors, truncate=0, prune=-1, attr="LOWER")  # GloVe's are in small letters
+        convert_vectors(blank, vectors, truncate=0, prune=-1, attr="LOWER")  # GloVe is lowercase
         blank.to_disk(place / "vectors")
         for name, part in (("train", train), ("dev", dev)):
             docs = [
@@ -243,8 +244,8 @@ def flair_trained(
     python: str,
     characters: bool = False,
 ) -> list[list[str]]:
-    """The tags of Flair's best model for ``dev``, trained by the interpreter ``python``."""
-    scheme = scheme_of([list(example.tags or ()) for example in train])
+    """Train Flair with the interpreter ``python`` and return the tags of its best model for ``dev``."""
+    scheme = detect_scheme([list(example.tags or ()) for example in train])
     few = place / "flair-vectors.txt"
     if not few.exists():
         _write_vectors(few, vectors, {word for part in (train, dev) for one in part for word in one.words})
@@ -266,7 +267,7 @@ def flair_trained(
         input=json.dumps(task),
         text=True,
         check=True,
-        stdout=sys.stderr,  # its log is not our table
+        stdout=sys.stderr,  # keeps its log out of our table
         env={**os.environ, "HF_HUB_OFFLINE": "1", "FLAIR_CACHE_ROOT": str(place / "flair")},
     )
     rows = json.loads((home / "found.json").read_text(encoding="utf-8"))
@@ -275,23 +276,23 @@ def flair_trained(
         spans = [Span(*mark) for mark in row]
         if scheme == "plain":
             labels = {span.start: span.label for span in spans}
-            found.append([labels.get(k, "O") for k in range(len(example.words))])  # Flair says nothing for O
+            found.append([labels.get(k, "O") for k in range(len(example.words))])  # Flair leaves out O
         else:
-            found.append(list(tags_of(spans, len(example.words), scheme)))
+            found.append(list(encode_spans(spans, len(example.words), scheme)))
     return found
 
 
 def _marks(example: TaggedSentence, scheme: Scheme) -> list[tuple[int, int, str]]:
-    """The spans of a sentence as (start, end, label); a plain tag is a span of one token."""
+    """Return the spans of a sentence as (start, end, label); a plain tag is a span of one token."""
     tags = example.tags or ()
     if scheme == "plain":
         return [(k, k + 1, tag) for k, tag in enumerate(tags)]
-    return [(span.start, span.end, span.label) for span in spans_of(tags, scheme)]
+    return [(span.start, span.end, span.label) for span in decode_spans(tags, scheme)]
 
 
 def _write_vectors(out: Path, vectors: Path, words: set[str]) -> None:
-    """Those of ``vectors`` that Flair looks up for ``words``, as text with word2vec's first line."""
-    # beside a word and its lower case, which we look up too, Flair tries # and 0 in place of digits
+    """Write the vectors that Flair looks up for ``words``, as text with the first line of word2vec."""
+    # like us, Flair tries a word and its lower case, but also # and 0 instead of digits
     masked = {re.sub(r"\d", digit, word.lower()) for word in words for digit in "#0"}
     static = read_static(vectors, words=words | masked, max_words=0)
     lines = [f"{len(static.words)} {static.width}"]

@@ -71,7 +71,7 @@ def test_a_tagger_is_trained_measured_and_used(run: Run, data: Path) -> None:
     assert shown.out.count("\n\n") == 2
     written = run("task", "predict", "ner.safetensors", "plain.txt", "--out", "tagged.conll")
     assert (written.code, written.out) == (0, "")
-    found = read_tagged(data / "tagged.conll")
+    found = list(read_tagged(data / "tagged.conll"))
     assert [one.words for one in found] == [("The", "Bank", "lends", "."), ("London",)]
     again = run("task", "predict", "ner.safetensors", "dev.conll", "--json")  # a file as it was learned from
     assert json.loads(again.out.splitlines()[0])["words"] == ["The", "Bank", "lends", "."]
@@ -85,7 +85,7 @@ def test_a_classifier_is_trained_measured_and_used(run: Run, data: Path) -> None
     assert outcome.code == 0, outcome.err
     measured = run("task", "evaluate", "c.safetensors", "texts.tsv", "--no-cache", "--out", "p.tsv")
     assert re.search(r"(?m)^accuracy +\d+\.\d\d%$", measured.out), measured
-    assert read_texts(data / "p.tsv")[0].words == ("the", "river", "is", "fine")
+    assert next(read_texts(data / "p.tsv")).words == ("the", "river", "is", "fine")
     shown = run("task", "predict", "c.safetensors", "--text", "a fine river", "--text", "broke")
     assert [re.sub(r"[\d.]+%", "%", line).split()[1:] for line in shown.out.splitlines()] == [
         ["%", "a", "fine", "river"],
@@ -531,7 +531,7 @@ def test_a_corpus_is_asked_in_pieces_to_the_same_bytes(
     assert train(run, "tagging", "train.conll", "--dev", "dev.conll").code == 0
     (data / "long.txt").write_text("".join(f"{one}\n" for one in SENTENCES * 5))
     model = TaskModel.load(data / "ner.safetensors")
-    examples = read_examples("tagging", ["long.txt"], is_labelled=False).examples
+    examples = read_examples("tagging", ["long.txt"], is_labeled=False).examples
     write_predictions(data / f"whole{suffix}", "tagging", zip(examples, model.predict(examples), strict=True))
     monkeypatch.setattr(task_model, "CHUNK_EXAMPLES", 2)
     command = ("task", "predict", "ner.safetensors", "long.txt", "--out", f"p{suffix}")

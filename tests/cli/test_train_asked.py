@@ -30,7 +30,7 @@ def trained(run: Run, *arguments: str) -> dict[str, Any]:
 def test_an_option_beside_from_leaves_the_rest_gentle(run: Run) -> None:
     options = trained(run, "--from", "model", *QUICK, "--clip", "1", "--word-dropout", "0.2")
     found = options["optimizer"]
-    assert (found["optimizer"], found["learning_rate"], found["warmup_steps"]) == ("adamw", 0.001, 100)
+    assert (found["name"], found["learning_rate"], found["warmup_steps"]) == ("adamw", 0.001, 100)
     assert found["clip"] == 1
     assert (options["dropout"]["words"], options["dropout"]["layers"]) == (0.2, 0.1)
 
@@ -38,21 +38,21 @@ def test_an_option_beside_from_leaves_the_rest_gentle(run: Run) -> None:
 def test_an_option_beside_hours_leaves_the_rest_to_the_plan(run: Run) -> None:
     options = trained(run, *SMALL, "--hours", "0.0003", "--clip", "1", "--warmup", "3", "--variational")
     found = options["optimizer"]
-    assert (found["optimizer"], found["decay"], found["learning_rate"]) == ("adamw", "cosine", 0.004)
+    assert (found["name"], found["decay"], found["learning_rate"]) == ("adamw", "cosine", 0.004)
     assert (found["clip"], found["warmup_steps"]) == (1, 3)
     assert options["dropout"]["is_variational"]
     planned = json.loads(Path("m.training/plan.json").read_text())
-    assert planned["asked"]["parts"]["dropout"] == {"is_variational": True}
+    assert planned["request"]["changes"]["dropout"] == {"is_variational": True}
 
 
 def test_hours_beside_from_keep_the_gentle_rate(run: Run) -> None:
     found = trained(run, "--from", "model", "--hours", "0.0003", "--samples", "0")["optimizer"]
-    assert (found["optimizer"], found["decay"], found["learning_rate"]) == ("adamw", "cosine", 0.001)
+    assert (found["name"], found["decay"], found["learning_rate"]) == ("adamw", "cosine", 0.001)
 
 
 def test_another_optimiser_has_its_usual_rate(run: Run) -> None:
     found = trained(run, *SMALL, *QUICK, "--optimizer", "sgd")["optimizer"]
-    assert (found["optimizer"], found["learning_rate"]) == ("sgd", 1.0)
+    assert (found["name"], found["learning_rate"]) == ("sgd", 1.0)
 
 
 def test_threads_are_kept_with_the_run(run: Run) -> None:
@@ -64,7 +64,7 @@ def test_resume_names_the_options_that_it_cannot_heed(run: Run, here: Path) -> N
     trained(run, *SMALL, *QUICK)
     options = ["--epochs", "3", "--from", "model", "--threads", "2", "--keep-order"]
     outcome = run("train", "--resume", "--out", "m", *options)
-    message = "--resume goes on as the run was begun: leave out --keep-order, --from, --epochs, --threads"
+    message = "--resume uses the options of the run: remove --keep-order, --from, --epochs, --threads"
     assert_fails(outcome, message, code=2)
     outcome = run("train", "--resume", "--out", "m", "--log-format", "json", "--verbose")
     assert outcome.code == 0, outcome.err
@@ -74,7 +74,7 @@ def test_the_same_command_again_is_content_and_another_is_one_line(run: Run, her
     trained(run, *SMALL, *QUICK)
     again = run("train", "text.txt", "--out", "m", *SMALL, *QUICK)
     assert again.code == 0
-    assert again.err == "elmo: m: was written before; nothing is left to do\n"
+    assert again.err == "elmo: m: already trained; nothing to do\n"
     resumed = run("train", "--resume", "--out", "m")
     assert (resumed.code, resumed.err) == (0, again.err)
     other = run("train", "text.txt", "--out", "m", *SMALL, *QUICK, "--seed", "3")

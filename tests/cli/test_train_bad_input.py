@@ -49,10 +49,10 @@ def assert_nothing_is_left(folder: Path, before: set[Path]) -> None:
 
 
 TEXTS = {
-    "empty.txt": "empty.txt: expected text to train on, found no word in it",
-    "blank.txt": "blank.txt: expected text to train on, found no word in it",
+    "empty.txt": "empty.txt: expected text to train on, found no words",
+    "blank.txt": "blank.txt: expected text to train on, found no words",
     "one.txt": "one.txt: expected at least 2 sentences to train on, found 1; give more text",
-    "nul.bin": "nul.bin: expected text, found a NUL at byte 3: it is a binary file",
+    "nul.bin": "nul.bin: expected text, found a NUL at byte 3: the file is binary",
     "random.bin": "random.bin: expected text, found a NUL at byte",
     "high.bin": "high.bin:1: byte 1 of the line (0xbd) is not UTF-8",
     "picture.png": "picture.png: this is a picture, not text",
@@ -85,7 +85,7 @@ def test_a_policy_for_single_bytes_makes_no_text_of_a_binary_file(
 
 def test_an_empty_stdin_is_one_line(run: Run, folder: Path) -> None:
     outcome = run("train", "-", "--out", "m", "--preset", "tiny", stdin="\n")
-    assert_fails(outcome, "<stdin>: expected text to train on, found no word in it")
+    assert_fails(outcome, "<stdin>: expected text to train on, found no words")
     assert not (folder / "m").exists()
     assert not (folder / "m.training").exists()
 
@@ -110,15 +110,15 @@ def test_a_place_that_cannot_be_written_is_one_line(run: Run, folder: Path, plac
 def test_a_model_does_not_go_among_its_text(run: Run, folder: Path) -> None:
     before = set(folder.rglob("*"))
     outcome = run("train", "more", "--out", "more/m", "--preset", "tiny")
-    assert_fails(outcome, "expected a place outside of the input, found it within more")
+    assert_fails(outcome, "expected a folder outside of the input, found one inside of more")
     assert_nothing_is_left(folder, before)
 
 
 VOCABULARIES = {
     "unnamed.vocab": "unnamed.vocab: expected the special words <S>, </S>, <UNK>, found no <S>, </S>, <UNK>",
-    "twice.vocab": "twice.vocab: the word 'the' stands twice, as line 4 and 6",
+    "twice.vocab": "twice.vocab: the word 'the' occurs twice, in line 4 and 6",
     "gap.vocab": "gap.vocab: expected a word, found an empty line 5",
-    "alone.vocab": "alone.vocab: expected words beside the special ones, found none",
+    "alone.vocab": "alone.vocab: expected words besides the special ones, found none",
     "empty.txt": "empty.txt: expected the special words",
     "nul.bin": "nul.bin",
     "picture.png": "picture.png: this is a picture, not text",
@@ -138,18 +138,18 @@ def test_what_is_no_vocabulary_is_one_line_and_leaves_nothing(
 
 
 OPTIONS = [  # none of these needs a corpus to be known for wrong, or the corpus itself is refused
-    ("--heldout 0", "heldout: a run needs held-out text to tell its best checkpoint by"),
+    ("--heldout 0", "heldout: a run needs held-out text to choose its best checkpoint"),
     ("--heldout -1", "heldout"),
     ("--heldout nan", "heldout"),
     ("--heldout inf", "heldout"),
     ("--heldout 1.5", "heldout"),
-    ("--heldout 40", "too few to train on and to hold out 40"),
-    ("--heldout 0.999", "too few to train on and to hold out 40"),
-    ("--heldout 1e30", "too few to train on and to hold out"),
-    ("--heldout 5 --heldout-file one.txt", "do not go together"),
+    ("--heldout 40", "too few to hold out 40"),
+    ("--heldout 0.999", "too few to hold out 40"),
+    ("--heldout 1e30", "too few to hold out"),
+    ("--heldout 5 --heldout-file one.txt", "cannot be combined"),
     ("--heldout-file empty.txt", "the held-out files: expected text"),
     ("--heldout-file absent.txt", "absent.txt: no such file"),
-    ("--blank-lines --deduplicate", "do not go together"),
+    ("--blank-lines --deduplicate", "cannot be combined"),
     ("--epochs 0", "epochs"),
     ("--epochs nan", "epochs"),
     ("--epochs inf", "epochs"),
@@ -172,10 +172,10 @@ OPTIONS = [  # none of these needs a corpus to be known for wrong, or the corpus
     ("--loss-scale 0", "loss_scale"),
     ("--warmup 1 --weight-decay nan", "weight_decay"),
     ("--optimizer adamw --weight-decay nan", "weight_decay must be zero or a positive number"),
-    ("--batch-size 3 --accumulate 4", "3 rows cannot be read in 4 turns"),
-    ("--samples 5 --adaptive 9", "--samples and --adaptive are two kinds of softmax"),
-    ("--from model --reads characters", "starts from a model has its shape"),
-    ("--from model --vocabulary 10", "brings its vocabulary: ask for a new one, or give none"),
+    ("--batch-size 3 --accumulate 4", "batch_size 3 cannot be split into 4 parts"),
+    ("--samples 5 --adaptive 9", "samples and adaptive are two kinds of softmax"),
+    ("--from model --reads characters", "the run has the shape of the model"),
+    ("--from model --vocabulary 10", "the run has the vocabulary of the model"),
     ("--from model --tied", "cannot be tied"),
     ("--vocabulary ²", "²: cannot be read: No such file"),
     ("--device tpu", "tpu"),

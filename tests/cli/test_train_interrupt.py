@@ -34,7 +34,7 @@ def test_ctrl_c_says_in_one_line_how_to_go_on_and_the_same_command_ends_with_the
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert out == ""
-    assert err == "elmo: interrupted; give the same command again to go on after the last checkpoint\n"
+    assert err == "elmo: interrupted; run the same command again to resume after the last checkpoint\n"
     assert not (here / "parts").exists()
     assert list(here.glob("parts.training/checkpoints/step-*"))
 
@@ -52,7 +52,7 @@ def test_ctrl_c_before_the_first_checkpoint_says_that_the_training_begins_anew(
     def ctrl_c(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("elmo.train.run._planned", ctrl_c)
+    monkeypatch.setattr("elmo.train.run._plan_run", ctrl_c)
     stopped = run("train", "corpus.txt", "--out", "m", "--quiet", *OPTIONS)
-    said = "elmo: interrupted; no checkpoint was kept yet: the same command begins the training anew\n"
+    said = "elmo: interrupted; there is no checkpoint yet: the same command starts the training again\n"
     assert (stopped.code, stopped.err) == (130, said)

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from elmo.embed.elmo import Elmo
-from elmo.engine.batches import BATCH_TOKENS, Group, split_batches
+from elmo.engine.batches import BATCH_TOKENS, split_batches
 from elmo.errors import DataError, EncodingError, OutputError
+from elmo.jobs.groups import Group
 from elmo.jobs.pipeline import BackgroundWriter, read_ahead
 from elmo.jobs.plan import EmbedJob, Progress, plan_corpus
 from elmo.jobs.run import embed_corpus

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from elmo.embed.elmo import Elmo
-from elmo.engine.batches import split_groups
 from elmo.errors import ConfigError, DataError, ElmoError, OutputError, SentenceTooLongError, StateError
+from elmo.jobs.groups import split_groups
 from elmo.jobs.plan import EmbedJob, plan_corpus
 from elmo.jobs.reader import read_embeddings
 from elmo.jobs.run import embed_corpus
@@ -321,8 +321,8 @@ def test_at_most_one_sentence_is_read_ahead() -> None:
 
 
 def test_groups_are_limited_by_characters_and_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elmo.engine.batches.MAX_CHARACTERS", 10)
-    monkeypatch.setattr("elmo.engine.batches.MAX_SENTENCES", 3)
+    monkeypatch.setattr("elmo.jobs.groups.MAX_CHARACTERS", 10)
+    monkeypatch.setattr("elmo.jobs.groups.MAX_SENTENCES", 3)
     rows = [("x" * 6,), ("x" * 6,), (), (), (), ("x" * 99,), ("y",)]
     found = [len(group.sentences) for group in split_groups(sentences(rows), max_tokens=1000)]
     assert found == [1, 3, 1, 1, 1]

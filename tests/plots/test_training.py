@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 
 from elmo import ConfigError, DataError, MissingExtraError, OutputError, draw_curves
-from elmo.plots.training import _curve, _outline, apart, figures, format_short, moving_average, write_curves
+from elmo.plots.training import (
+    _extract,
+    _outline,
+    format_short,
+    moving_average,
+    spread,
+    summarize,
+    write_curves,
+)
 from elmo.train.log import read_log
 from tests.train.logs import lines, write_log, write_times
 
@@ -160,7 +168,9 @@ def test_a_smoothed_line_keeps_straight_lines_and_takes_noise_away() -> None:
     values = np.linspace(9.0, 4.0, 101)
     for n in (1, 2, 5, 1000):
         assert moving_average(values, n)[0] == values[0]
-        assert np.abs(moving_average(values, n) - values)[: 101 - n // 2 if n < 100 else 51] == pytest.approx(0)
+        assert np.abs(moving_average(values, n) - values)[: 101 - n // 2 if n < 100 else 51] == pytest.approx(
+            0
+        )
     noise = np.random.default_rng(0).normal(size=1000)
     assert np.std(moving_average(noise, 50)[25:]) < 0.3
     assert moving_average(noise, 1) == pytest.approx(noise)
@@ -171,19 +181,19 @@ def test_a_very_long_run_is_drawn_small(tmp_path: Path) -> None:
     entries = [{"step": k, "n_tokens": 640, "loss": 5 + math.sin(k)} for k in range(1, 20_000)]
     run = write_log(tmp_path / "m", entries)
     assert len(drawn(tmp_path / "x.svg", run)) < 400_000
-    (reports,) = [_outline(_curve(read_log(run), 0, "loss", "steps", 1.0))]
+    (reports,) = [_outline(_extract(read_log(run), 0, "loss", "steps", 1.0))]
     assert (len(reports.x), reports.x[0] < 20, reports.x[-1] > 19_980) == (2 * 2222, True, True)
     assert (reports.y.min(), reports.y.max()) == pytest.approx((4, 6), abs=1e-4)
 
 
 def test_labels_are_moved_apart_but_not_out_of_order() -> None:
     for places in ([0.5] * 4, [0.0, 0.01, 0.5, 1.0, 0.99], [0.2, 0.25, 0.1]):
-        moved = apart(places, 0.1)
+        moved = spread(places, 0.1)
         assert min(np.diff(sorted(moved))) >= 0.1 - 1e-9
         assert np.argsort(moved, kind="stable").tolist() == np.argsort(places, kind="stable").tolist()
         assert min(moved) >= 0
         assert max(moved) <= 1 + 1e-9
-    assert apart([0.1, 0.9], 0.1) == [0.1, 0.9]
+    assert spread([0.1, 0.9], 0.1) == [0.1, 0.9]
 
 
 def test_counts_are_short() -> None:
@@ -192,7 +202,7 @@ def test_counts_are_short() -> None:
 
 def test_the_figures_of_a_run_are_its_last_and_its_best(tmp_path: Path) -> None:
     entries = [*lines(), {"step": 210, "n_tokens": 640, "epoch": 3, "heldout_forward": 500.0}]
-    found = figures(read_log(write_log(tmp_path / "m.training", entries)))
+    found = summarize(read_log(write_log(tmp_path / "m.training", entries)))
     assert (found.run, found.step, found.tokens, found.epoch) == ("m", 210, 134_400, 3)
     assert found.loss == pytest.approx(4.25)
     assert (found.heldout_forward, found.heldout_backward) == (500.0, None)

@@ -151,7 +151,8 @@ def test_files_that_are_no_task_models_are_refused(folder: Path, tmp_path: Path)
     about |= TaskModel.load(path)._description()
     save_file(tensors, path, metadata={"elmo": json.dumps(about)})
     with pytest.raises(
-        FormatError, match=r"tagger\.safetensors: head\.scores\.linear\.weight: expected shape .*, found \(1,\)"
+        FormatError,
+        match=r"tagger\.safetensors: head\.scores\.linear\.weight: expected shape .*, found \(1,\)",
     ):
         TaskModel.load(path)
 
@@ -221,7 +222,7 @@ def test_files_of_another_version_are_refused_in_one_line(tmp_path: Path) -> Non
     save_file(load_file(path), path, metadata={"elmo": json.dumps(about(path) | {"version": 1})})
     with pytest.raises(
         FormatError,
-        match=r"tagger\.safetensors: written by another version of elmo \(expected format version 3, found \d\); train it",
+        match=r"tagger\.safetensors: .*another version of elmo \(expected .* 3, found \d\); train it",
     ):
         TaskModel.load(path)
 

@@ -12,8 +12,8 @@ import pytest
 from elmo import DataError, OutputError
 from elmo.tasks.data.examples import (
     Document,
-    LabelledText,
-    Place,
+    LabeledText,
+    Location,
     Predicate,
     Question,
     Span,
@@ -30,7 +30,7 @@ from elmo.tasks.kinds.tagging import PredictedTags
 from elmo.tasks.output import SUFFIXES, check_output, to_record, write_predictions
 
 WORDS = ("They", "lent\N{NO-BREAK SPACE}out", "河岸", "cash", "and", "left")
-HERE = Place("a.conll", 1)
+HERE = Location("a.conll", 1)
 TEXT = "The Bank lends."
 ASKED: dict[str, tuple[list[Any], list[Any]]] = {
     "tagging": (
@@ -41,7 +41,7 @@ ASKED: dict[str, tuple[list[Any], list[Any]]] = {
         ],
     ),
     "classification": (
-        [LabelledText(WORDS, "good")],
+        [LabeledText(WORDS, "good")],
         [PredictedLabel("bad", {"bad": 0.75, "good": 0.25})],
     ),
     "entailment": (
@@ -119,7 +119,7 @@ def test_a_role_around_its_predicate_is_cut_there(tmp_path: Path) -> None:
 
 
 def test_the_same_sentence_twice_stays_two_sentences(tmp_path: Path) -> None:
-    examples = [Predicate(("a", "b"), 1, None, Place("x", line)) for line in (1, 4)]
+    examples = [Predicate(("a", "b"), 1, None, Location("x", line)) for line in (1, 4)]
     told = [PredictedRoles((Span(0, 1, "A0"),), (0.5,))] * 2
     write_predictions(tmp_path / "p.conll", "roles", zip(examples, told, strict=True))
     assert len(read_examples("roles", [tmp_path / "p.conll"]).examples) == 2
@@ -159,7 +159,7 @@ def test_what_utf_8_and_columns_cannot_hold_does_no_harm(tmp_path: Path) -> None
     assert path.read_text() == "before"
     write_predictions(tmp_path / "p.jsonl", "tagging", zip(odd, told, strict=True))
     assert json.loads((tmp_path / "p.jsonl").read_text())["words"] == ["a\tb", "\udc80"]
-    texts = [LabelledText(("a\tb\n", "c"), None)]
+    texts = [LabeledText(("a\tb\n", "c"), None)]
     said = [PredictedLabel("x", {"x": 1.0})]
     write_predictions(tmp_path / "p.tsv", "classification", zip(texts, said, strict=True))
     assert (tmp_path / "p.tsv").read_text().splitlines()[1] == "x\t1.0000\ta\\tb\\n c"

@@ -162,14 +162,14 @@ def test_every_truncated_compressed_file_is_rejected(tmp_path: Path, suffix: str
 def test_flipped_bytes_raise_only_elmo_errors(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"text{suffix}"
     whole = COMPRESS[suffix]("".join(f"{k * k}\n" for k in range(300)).encode())
-    refused = 0
+    rejected = 0
     for position in range(0, len(whole), 17):
         file.write_bytes(whole[:position] + bytes([whole[position] ^ 0x55]) + whole[position + 1 :])
         try:
             lines_of(file, errors="replace")
         except DataError:
-            refused += 1
-    assert refused > 0
+            rejected += 1
+    assert rejected > 0
 
 
 def test_a_line_over_the_limit_is_rejected(file: Path) -> None:
@@ -314,7 +314,7 @@ def test_utf_16_without_a_mark_is_detected_but_text_with_a_nul_is_read(tmp_path:
 def test_the_error_for_a_file_that_is_not_text_names_its_type(
     tmp_path: Path, start: bytes, message: str
 ) -> None:
-    path = tmp_path / "given.txt"
+    path = tmp_path / "file.txt"
     path.write_bytes(start + bytes(range(256)))
     with pytest.raises(DataError, match=message):
         list(read_lines(path))

@@ -101,8 +101,8 @@ def test_a_simplified_model_gives_both_scripts_the_same_vectors(model: Path) -> 
         ours, other = elmo.encode([traditional, expected])
         assert "".join(ours.tokens) == traditional
         assert np.array_equal(ours.vectors, other.vectors)
-        given = elmo.encode([list(ours.tokens)])[0]
-        assert np.array_equal(given.vectors, other.vectors)
+        from_words = elmo.encode([list(ours.tokens)])[0]
+        assert np.array_equal(from_words.vectors, other.vectors)
 
 
 def test_both_scripts_have_the_same_perplexity(model: Path) -> None:

@@ -315,7 +315,7 @@ def test_other_files_may_be_held_out(file: Path, tmp_path: Path) -> None:
     assert len(words_of(corpus)) == 4
     assert corpus.types[-1] == "zebra"
     assert corpus.counts[-1] == 0
-    with pytest.raises(ConfigError, match="a held-out share and held-out files do not go together"):
+    with pytest.raises(ConfigError, match="heldout and heldout_file cannot be combined"):
         build_tokens(file, tmp_path / "corpus", heldout=0.1, heldout_file=other)
     other.write_text("\n\n")
     with pytest.raises(DataError, match="the held-out files: expected text"):

@@ -89,7 +89,7 @@ def test_a_corpus_does_not_become_its_own_text(
     Path("text/a.txt").write_text(TEXT)
     place = "text/deep/corpus" if inputs == ["text"] else "corpus"
     build("text/a.txt", place)
-    with pytest.raises(OutputError, match=f"{place}: expected a .* of the input.* name another") as caught:
+    with pytest.raises(OutputError, match=f"{place}: expected a .* input.*use another") as caught:
         build(inputs, place)
     assert "\n" not in str(caught.value)
     build("text/a.txt", "text/deep/corpus")  # a single file beside it is no danger
@@ -109,7 +109,7 @@ def test_chinese_is_cut_by_its_own_tokeniser_without_being_told(
             corpus = build("-", tmp_path / "corpus", heldout=0)
     else:
         corpus = build(path, tmp_path / "corpus", heldout=0)
-    assert "tokenizer zh is used: the text is mostly Chinese" in caplog.text
+    assert "using tokenizer zh: the text is mostly Chinese" in caplog.text
     assert sentences(corpus)[2] == "我 每天 吃 一个 苹果 。"
     assert Corpus.open(tmp_path / "corpus").tokenizer == "zh"
     named = build(path, tmp_path / "named", heldout=0, tokenizer="zh")
@@ -124,7 +124,7 @@ def test_a_choice_by_the_text_is_made_once_and_reused(
     path.write_text(TEXT)
     first = build(path, tmp_path / "corpus")
     assert build(path, tmp_path / "corpus").manifest == first.manifest
-    assert "used as it is" in caplog.text
+    assert "reusing the corpus" in caplog.text
     assert build(path, tmp_path / "corpus", tokenizer="whitespace").tokenizer == "whitespace"
 
 
@@ -158,7 +158,7 @@ def test_japanese_is_cut_by_makeshift_and_said_so(tmp_path: Path, caplog: pytest
     corpus = build(path, tmp_path / "corpus", heldout=0)
     assert sentences(corpus)[0] == "猫 はマットの 上 に 座 った 。"
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "tokenizer en is used: the text is Japanese" in caplog.text
+    assert "using tokenizer en: the text is Japanese" in caplog.text
 
 
 def test_chinese_without_jieba_says_what_to_install_and_leaves_nothing(
@@ -168,7 +168,7 @@ def test_chinese_without_jieba_says_what_to_install_and_leaves_nothing(
     monkeypatch.setitem(sys.modules, "jieba", None)
     path = tmp_path / "zh.txt"
     path.write_text(CHINESE, encoding="utf-8")
-    message = "the text is mostly Chinese, and the tokenizer zh needs an extra: pip install 'pyelmo[zh]'"
+    message = "the text is mostly Chinese; the tokenizer zh needs an extra: pip install 'pyelmo[zh]'"
     with pytest.raises(MissingExtraError, match=re.escape(message)):
         build(path, tmp_path / "new" / "corpus")
     assert [item.name for item in tmp_path.iterdir()] == ["zh.txt"]

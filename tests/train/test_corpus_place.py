@@ -26,7 +26,7 @@ def test_an_unchanged_text_is_not_read_again(
     first = build_tokens(file, folder)
     stamp = (folder / "train.u32").stat().st_mtime_ns
     assert build_tokens(file, folder).manifest == first.manifest
-    assert "built before from the same text" in caplog.text
+    assert "which was built from the same text" in caplog.text
     assert (folder / "train.u32").stat().st_mtime_ns == stamp
     assert build_tokens(file, folder, max_sentence=2).n_sentences > first.n_sentences
     assert "an option has changed" in caplog.text
@@ -61,7 +61,9 @@ def test_another_folder_is_no_corpus_and_is_left_alone(file: Path, tmp_path: Pat
         Corpus.open(tmp_path)
     with pytest.raises(DataError, match="expected a corpus"):
         Corpus.open(tmp_path / "absent")
-    with pytest.raises(OutputError, match=r"expected a corpus or a new folder, found text\.txt"):
+    with pytest.raises(
+        OutputError, match=r"expected a corpus or a new folder, found the input file text\.txt"
+    ):
         build_tokens(file, tmp_path)
     (tmp_path / "manifest.json").write_text(json.dumps({"kind": "other"}))
     with pytest.raises(DataError, match="expected the manifest of a corpus"):
@@ -73,10 +75,10 @@ def test_another_folder_is_no_corpus_and_is_left_alone(file: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "expected text to train on, found no word in it"),
-        (b"\n \n\t\n", "expected text to train on, found no word in it"),
+        (b"", "expected text to train on, found no words"),
+        (b"\n \n\t\n", "expected text to train on, found no words"),
         (b"one sentence only\n", "expected at least 2 sentences to train on, found 1"),
-        (b"\x00\x01\x02\n" * 99, "expected text, found a NUL at byte 1: it is a binary file"),
+        (b"\x00\x01\x02\n" * 99, "expected text, found a NUL at byte 1: the file is binary"),
         (b"\x89PNG\r\n\x1a\n\x00\x00", "this is a picture, not text"),
         ("héllo\nyou".encode("utf-16"), "this file is UTF-16"),
         (b"PK\x03\x04" + bytes(40), "this is a zip archive"),
@@ -97,17 +99,17 @@ def test_bad_text_is_refused_in_one_line_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"input_format": "xml"}, "input format: expected one of text, tokens, conllu, found 'xml'"),
-        ({"split": True}, "splitting into sentences goes with input format text"),
+        ({"input_format": "xml"}, "input_format: expected one of text, tokens, conllu, found 'xml'"),
+        ({"split": True}, "split: only raw text is split into sentences"),
         ({"errors": "ignore"}, "errors: expected one of strict"),
         ({"heldout": 1.5}, "heldout: expected a share between 0 and 1"),
         ({"heldout": -1}, "heldout: expected a share between 0 and 1"),
-        ({"heldout": 4}, "the text holds 4 sentences, too few to train on and to hold out 4"),
-        ({"max_sentence": 0}, "max_sentence: expected at least 1 word, found 0"),
+        ({"heldout": 4}, "the text has 4 sentences, too few to hold out 4"),
+        ({"max_sentence": 0}, "max_sentence: expected at least 1, found 0"),
         ({"processes": 0}, "processes: expected at least 1, found 0"),
-        ({"blank_lines_count": True, "deduplicate": True}, "do not go together"),
+        ({"blank_lines": True, "deduplicate": True}, "cannot be combined"),
         ({"tokenizer": "klingon"}, "tokenizer: expected one of"),
-        ({"heldout_inputs": "absent.txt", "heldout": None}, r"absent\.txt: no such file"),
+        ({"heldout_file": "absent.txt", "heldout": None}, r"absent\.txt: no such file"),
     ],
 )
 def test_bad_options_are_refused_and_leave_nothing(

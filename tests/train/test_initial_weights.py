@@ -180,7 +180,7 @@ def test_a_model_without_a_softmax_begins_with_a_random_one_and_says_so(
     bilm_hdf5.write(tiny_model(), tmp_path / "model")
     model, corpus = load(tmp_path / "model"), make_corpus(text, tmp_path)
     trainer, _ = at_step_0(model, corpus, tmp_path)
-    assert "the softmax begins at random: this bilm-tf HDF5 model has none" in caplog.text
+    assert "the softmax starts at random: this bilm-tf HDF5 model has none" in caplog.text
     fresh = Trainer(corpus, trainer.config, trainer.options, tmp_path / "other")
     for name, weight in trainer.objective.state_dict().items():
         is_fresh = name.startswith("softmax.")
@@ -212,7 +212,9 @@ def test_a_text_of_which_the_model_knows_no_word_is_told(
 
 def test_a_unicode_alphabet_is_refused(text: Path, tmp_path: Path) -> None:
     model = tiny_model(alphabet="unicode", name="ELMoForManyLangs")
-    with pytest.raises(ConfigError, match="this ELMoForManyLangs model reads characters by a dictionary"):
+    with pytest.raises(
+        ConfigError, match="this ELMoForManyLangs model reads characters with its own dictionary"
+    ):
         init_from(model, make_corpus(text, tmp_path))
 
 
@@ -224,7 +226,7 @@ def test_a_direction_of_zeros_begins_at_random_so_that_it_can_learn(
         if name.startswith("backward_stack."):
             weight.zero_()
     trainer, before = at_step_0(model, make_corpus(text, tmp_path), tmp_path, n_steps=30, evaluate_every=30)
-    assert "the backward direction begins at random" in caplog.text
+    assert "the backward direction starts at random" in caplog.text
     trainer.run()
     after = evaluate(trainer.objective, trainer.ids, trainer.corpus.heldout, batch_size=1)
     assert before.backward is not None
@@ -296,7 +298,7 @@ def test_a_run_goes_on_with_the_same_bytes_and_only_from_its_own_model(text: Pat
     assert model.softmax is not None
     other = replace(model, softmax=replace(model.softmax, bias=model.softmax.bias + 1))
     for another in (init_from(other, corpus), None):
-        with pytest.raises(ConfigError, match="was begun with another start"):
+        with pytest.raises(ConfigError, match="was started with another init_from"):
             Trainer(corpus, start.config, options, tmp_path / "cut", initial=another).run()
 
 
@@ -306,7 +308,7 @@ def test_a_run_of_another_size_is_refused(text: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="found one that predicts 9"):
         Trainer(corpus, start.config, replace(OPTIONS, n_vocab=9), tmp_path / "run", initial=start)
     other = replace(start.config, lstm=replace(start.config.lstm, has_skip=False))
-    with pytest.raises(ConfigError, match="found one of another shape"):
+    with pytest.raises(ConfigError, match="found one with another shape"):
         Trainer(corpus, other, replace(OPTIONS, n_vocab=start.n_vocab), tmp_path / "run", initial=start)
 
 

@@ -90,7 +90,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: bytes, part: str) -> None
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("empty", "nothing"):
-        with pytest.raises(FormatError, match=rf"{name}: expected a run \(a folder with log.jsonl"):
+        with pytest.raises(FormatError, match=rf"{name}: expected a training run \(a folder with log.jsonl"):
             read_log(tmp_path / name)
 
 

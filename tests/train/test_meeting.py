@@ -38,7 +38,7 @@ def test_those_of_one_start_meet_where_nobody_before_them_wrote(late: dict[int, 
 def test_a_process_that_died_as_it_came_does_not_hold_up_the_next_start() -> None:
     store = dist.HashStore()
     for _ in range(2):
-        with pytest.raises(TimeoutError, match="not all of them came in time"):
+        with pytest.raises(TimeoutError, match="not all processes started in time"):
             open_fresh_store(store, rank=1, world=WORLD, timeout=timedelta(seconds=0.05))
         with pytest.raises(TimeoutError):
             open_fresh_store(store, rank=0, world=WORLD, timeout=timedelta(seconds=0.05))

@@ -92,7 +92,7 @@ def test_another_vocabulary_builds_the_corpus_again(
     assert (
         corpus_of(file, folder, vocabulary=WORDS).manifest == first.manifest
     )  # the words count, not the file
-    assert "used as it is" in caplog.text
+    assert "reusing the corpus" in caplog.text
     path.write_text("\n".join([*WORDS, "end"]), encoding="utf-8")
     assert corpus_of(file, folder, vocabulary=path).n_given == 8
     assert corpus_of(file, folder).n_given is None
@@ -108,12 +108,12 @@ SPECIAL = b"<S>\n</S>\n<UNK>\n"
         (b"the\nof\n", "expected the special words <S>, </S>, <UNK>, found no <S>, </S>, <UNK>"),
         (b"<S>\n</S>\n<unk>\nthe\n", "found no <UNK>"),
         (b"", "found no <S>, </S>, <UNK>"),
-        (SPECIAL, "expected words beside the special ones, found none"),
-        (SPECIAL + b"a\nb\na\n", "the word 'a' stands twice, as line 4 and 6"),
-        (SPECIAL + b"a\n<S>\n", "the word '<S>' stands twice, as line 1 and 5"),
+        (SPECIAL, "expected words besides the special ones, found none"),
+        (SPECIAL + b"a\nb\na\n", "the word 'a' occurs twice, in line 4 and 6"),
+        (SPECIAL + b"a\n<S>\n", "the word '<S>' occurs twice, in line 1 and 5"),
         (SPECIAL + b"a\n\nb\n", "expected a word, found an empty line 5"),
         (SPECIAL + b"the\t3012\n", "vocab.txt:4: expected one word a line, found a tab: is it a table"),
-        (SPECIAL + b"a\0b\n", "vocab.txt:4: expected one word a line, found a NUL: it is a binary file"),
+        (SPECIAL + b"a\0b\n", "vocab.txt:4: expected one word a line, found a NUL: the file is binary"),
         (SPECIAL + b"caf\xe9\n", "vocab.txt:4: byte 4 of the line (0xe9) is not UTF-8"),
         (b"\x89PNG\r\n\x1a\n\0\0", "this is a picture, not text"),
         (None, "vocab.txt: expected a vocabulary file, one word a line, found a folder"),

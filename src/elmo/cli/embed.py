@@ -109,7 +109,7 @@ def command(
 def _print_shapes(job: EmbedJob, elmo: Elmo) -> None:
     """Print the shapes of the first sentences; the numbers of one sentence would fill several screens."""
     from elmo.cli.console import warn_about_bytes
-    from elmo.engine.batches import check_length
+    from elmo.jobs.groups import check_length
     from elmo.jobs.plan import encode_sentences
     from elmo.text.lines import Tally
 

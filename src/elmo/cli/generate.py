@@ -304,7 +304,7 @@ _LISTS = ("list[str]", "Sequence[str]", "Sequence[str | Path]", "tuple[str, ...]
 
 
 def _type(module: str, node: ast.AST, where: str) -> Any:
-    """Return the type for typer that an annotation stands for."""
+    """Return the type for typer that corresponds to an annotation."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         if ast.unparse(node.right) == "None":
             return _type(module, node.left, where) | None

@@ -25,5 +25,5 @@ What these files build on:
 - ``schedule``: the order in which an LSTM reads sentences of different lengths
 - ``compiled_loops``: LSTM loops compiled by numba, an optional extra
 - ``buffers`` and ``threads``: reusable memory and worker threads
-- ``batches``: batches of sentences for the network, groups of sentences for the shards of a job
+- ``batches``: batches of sentences for the network
 """

@@ -343,7 +343,7 @@ def read_task(plan: TaskPlan) -> TaskData:
         ) from error
     digest = _digest(parts)
     train, dev, test = (
-        [replace(example, place=None) for example in parts[name]] for name in ("train", "dev", "test")
+        [replace(example, location=None) for example in parts[name]] for name in ("train", "dev", "test")
     )
     return TaskData(plan, task, train, dev, test, digest=digest, left_out=left_out)
 

@@ -10,6 +10,7 @@ Files, in reading order:
 
 - ``plan.py``: ``EmbedJob``, the options of a job; ``plan_corpus``, an estimate of its size.
 - ``run.py``: ``embed_corpus``, which runs a job.
+- ``groups.py``: the sentences of each shard.
 - ``sharded.py``: one run that writes shards, and how it resumes an earlier run.
 - ``pipeline.py``: threads that read ahead and write in the background.
 - ``workers.py``: how a shard is made, here or in worker processes.

@@ -11,8 +11,9 @@ import numpy as np
 
 from elmo.config import BiLmConfig, n_parameters
 from elmo.embed.encoding import Encoding
-from elmo.engine.batches import split_batches, split_groups
+from elmo.engine.batches import split_batches
 from elmo.errors import ConfigError, OutputError
+from elmo.jobs.groups import split_groups
 from elmo.jobs.manifest import OutputFiles
 from elmo.jobs.shard import Layout
 from elmo.text.lines import ErrorPolicy, Tally, expand_paths

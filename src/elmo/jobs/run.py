@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from elmo.engine.batches import check_length, split_batches
+from elmo.engine.batches import split_batches
+from elmo.jobs.groups import check_length
 from elmo.jobs.manifest import OutputFiles
 from elmo.jobs.plan import EmbedJob, JobSummary, Progress, encode_sentences
 from elmo.jobs.shard import Layout

@@ -19,8 +19,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from elmo.engine.batches import Group, split_groups
 from elmo.errors import DataError, OutputError
+from elmo.jobs.groups import Group, split_groups
 from elmo.jobs.manifest import Manifest, OutputFiles, ShardRecord, read_manifest
 from elmo.jobs.pipeline import BackgroundWriter, read_ahead
 from elmo.jobs.plan import EmbedJob, JobSummary, Progress

@@ -26,8 +26,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
 
-from elmo.engine.batches import Group, split_batches
+from elmo.engine.batches import split_batches
 from elmo.errors import ConfigError, OutputError
+from elmo.jobs.groups import Group
 from elmo.jobs.manifest import OutputFiles, ShardRecord
 from elmo.jobs.plan import EmbedJob, encode_sentences
 from elmo.jobs.shard import Layout, Shard, Vectors

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 import numpy as np
 
-from elmo.engine.batches import Group, split_batches
+from elmo.engine.batches import split_batches
 from elmo.errors import ConfigError, DataError, OutputError
+from elmo.jobs.groups import Group
 from elmo.jobs.manifest import OutputFiles, read_manifest
 from elmo.jobs.plan import EmbedJob, Progress, encode_sentences
 from elmo.jobs.shard import Layout

@@ -20,7 +20,7 @@ from elmo.storage.files import format_path
 from elmo.tasks.data.coreference import write_coreference
 from elmo.tasks.data.examples import (
     Document,
-    LabelledText,
+    LabeledText,
     Predicate,
     Question,
     Span,
@@ -84,7 +84,7 @@ def to_record(example: Any, prediction: Any) -> dict[str, Any]:
     match example:
         case TaggedSentence(words, tags):
             inputs, gold = {"words": words}, tags
-        case LabelledText(words, label):
+        case LabeledText(words, label):
             inputs, gold = {"words": words}, label
         case TextPair(first, second, label, score):
             inputs, gold = (
@@ -142,7 +142,7 @@ def _group_by_sentence(pairs: Iterable[tuple[Predicate, Any]]) -> Iterator[list[
     for pair in pairs:
         example = pair[0]
         if group and (
-            (example.words, example.place) != (group[0][0].words, group[0][0].place)
+            (example.words, example.location) != (group[0][0].words, group[0][0].location)
             or any(example.predicate == other.predicate for other, _ in group)
         ):
             yield sorted(group, key=lambda pair: pair[0].predicate)
@@ -179,7 +179,7 @@ def _cell(text: str) -> str:
     return text
 
 
-def _text_row(example: LabelledText, prediction: Any) -> tuple[str, ...]:
+def _text_row(example: LabeledText, prediction: Any) -> tuple[str, ...]:
     return *_label_cells(prediction), " ".join(example.words)
 
 

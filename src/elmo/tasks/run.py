@@ -21,7 +21,7 @@ from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, DataError, raise_all
 from elmo.storage.atomic import check_output_file, hold_lock, make_parents
 from elmo.storage.files import format_path
-from elmo.tasks.data.files import Tokenize, at_least_one
+from elmo.tasks.data.files import Tokenize, require_examples
 from elmo.tasks.features.cache import FeatureCache
 from elmo.tasks.features.layer import ElmoPosition, Features
 from elmo.tasks.features.static import StaticVectors, read_static
@@ -590,7 +590,7 @@ def _iter_files(
     examples = iter_examples(kind, files, tokenize=_tokenize_with(get_tokenizer), options=options)
     none = f"{', '.join(map(str, files))[:200]}: expected examples of {kind}, found none"
     try:
-        yield from at_least_one(examples, none)
+        yield from require_examples(examples, none)
     except DataError as error:
         if kind != "roles":
             raise

@@ -114,7 +114,7 @@ def init_from(
 def check_trainable(model: Pretrained, *, is_tied: bool = False) -> None:
     """Raise ``ConfigError`` if a model cannot be trained. Call it before building a corpus."""
     if is_tied and not has_tied_softmax(model) and model.softmax is not None:
-        raise ConfigError(f"tied: the softmax of this {model.format} model has its own weights")
+        raise ConfigError(f"this {model.format} model cannot be tied: its softmax has its own weights")
     if model.config.alphabet == "unicode":
         raise ConfigError(
             f"this {model.format} model reads characters with its own dictionary and cannot be trained; "

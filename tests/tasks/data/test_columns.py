@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import ConfigError, DataError, EncodingError
-from elmo.tasks.data.examples import Place, TaggedSentence
+from elmo.tasks.data.examples import Location, TaggedSentence
 from elmo.tasks.data.tagging import read_tagged
 from elmo.text.tokenizers import load_tokenizer
 from tests.shared import SHARED
@@ -38,8 +38,8 @@ def file(folder: Path, text: str, name: str = "train.conll") -> Path:
 def test_the_first_column_has_words_and_the_last_has_tags(tmp_path: Path) -> None:
     path = file(tmp_path, "EU NNP B-ORG\nrejects VBZ O\n\nPeter NNP B-PER\n")
     assert read_tagged([path]) == [
-        TaggedSentence(("EU", "rejects"), ("B-ORG", "O"), Place(str(path), 1)),
-        TaggedSentence(("Peter",), ("B-PER",), Place(str(path), 4)),
+        TaggedSentence(("EU", "rejects"), ("B-ORG", "O"), Location(str(path), 1)),
+        TaggedSentence(("Peter",), ("B-PER",), Location(str(path), 4)),
     ]
     assert read_tagged(str(path), words=2, tags=1)[0].tags == ("NNP", "VBZ")
 
@@ -86,21 +86,21 @@ def test_without_labels_columns_and_text_give_words_only(tmp_path: Path) -> None
     conllu = file(tmp_path, CONLLU, "a.conllu")
     tabs = file(tmp_path, "a\tO\nb\tO\n", "b.txt")
     text = file(tmp_path, "It 's here.\n\n# So?\n", "c.txt")
-    found = read_tagged([conllu, tabs, text], is_labelled=False)
+    found = read_tagged([conllu, tabs, text], is_labeled=False)
     assert [one.words for one in found][2:] == [("a", "b"), ("It", "'s", "here."), ("#", "So?")]
     assert all(one.tags is None for one in found)
-    assert found[-1].place == Place(str(text), 3)
-    cut = read_tagged([text], is_labelled=False, tokenize=load_tokenizer("en"))
+    assert found[-1].place == Location(str(text), 3)
+    cut = read_tagged([text], is_labeled=False, tokenize=load_tokenizer("en"))
     assert cut[0].words == ("It", "'s", "here", ".")
-    assert read_tagged([text], is_labelled=False, tokenize=list)[0].words[:2] == ("I", "t")
+    assert read_tagged([text], is_labeled=False, tokenize=list)[0].words[:2] == ("I", "t")
 
 
 def test_one_word_a_line_can_be_said_to_be_columns(tmp_path: Path) -> None:
     path = file(tmp_path, "one\ntwo\n\nthree\n")
     for found in (
-        read_tagged([path], is_labelled=False, separator=" "),
-        read_tagged([path], is_labelled=False, words=0),
-        read_tagged([path], is_labelled=False, file_format="columns"),
+        read_tagged([path], is_labeled=False, separator=" "),
+        read_tagged([path], is_labeled=False, words=0),
+        read_tagged([path], is_labeled=False, file_format="columns"),
     ):
         assert [one.words for one in found] == [("one", "two"), ("three",)]
 

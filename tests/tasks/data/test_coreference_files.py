@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from elmo.errors import DataError, OutputError
 from elmo.tasks.data.coreference import read_coreference, write_coreference
-from elmo.tasks.data.examples import Document, Place, Span
+from elmo.tasks.data.examples import Document, Location, Span
 from tests.shared import SHARED
 
 DATA = SHARED / "data"
@@ -43,7 +43,7 @@ def test_a_document_has_sentences_and_clusters_counted_from_its_beginning(tmp_pa
             (("w0", "w1", "w2"), ("w4", "w5", "w6")),
             ((Span(0, 2), Span(4, 5)), (Span(3, 4),)),
             None,
-            Place(str(path), 1),
+            Location(str(path), 1),
         )
     ]
 
@@ -73,16 +73,16 @@ def test_an_empty_last_column_and_speakers_are_read(tmp_path: Path) -> None:
     assert first.text == (("Hi", "#"),)
     assert first.speakers == ("Ann B", "-")
     assert first.clusters == ((Span(1, 2),),)
-    assert (first.name, second.place) == ("d", Place(str(path), 5))
+    assert (first.name, second.place) == ("d", Location(str(path), 5))
 
 
 def test_without_labels_there_are_no_clusters_and_text_is_a_document(tmp_path: Path) -> None:
     columns = file(tmp_path, conll("(0", "5)|", name="(d); part 000"))
-    assert [one.clusters for one in read_coreference([columns], is_labelled=False)] == [None]
+    assert [one.clusters for one in read_coreference([columns], is_labeled=False)] == [None]
     text = tmp_path / "text.txt"
     text.write_text("She came .\n\nHe left\n", encoding="utf-8")
-    assert read_coreference([text], is_labelled=False) == [
-        Document(str(text), (("She", "came", "."), ("He", "left")), None, None, Place(str(text), 1))
+    assert read_coreference([text], is_labeled=False) == [
+        Document(str(text), (("She", "came", "."), ("He", "left")), None, None, Location(str(text), 1))
     ]
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from elmo.errors import DataError
-from elmo.tasks.data.examples import Document, Example, LabelledText, Place, TaggedSentence, TextPair, at
+from elmo.tasks.data.examples import Document, Example, LabeledText, Location, TaggedSentence, TextPair, at
 from elmo.tasks.data.examples import check_words as check
 
-PLACE = Place("a.conll", 7)
+PLACE = Location("a.conll", 7)
 LIST: Any = ["a"]
 NUMBERS: Any = ("a", 3)
 TEXT: Any = "ab"
@@ -32,11 +32,11 @@ def test_words_in_tuples_will_do() -> None:
         (TextPair(("a",), (), "yes"), "example 2: expected a sentence as a tuple of words, found an empty"),
         (Document("d", (), None, None, PLACE), "a.conll:7: expected a tuple of sentences, found an empty"),
         (Document("d", (("a",), ()), None), "example 2: expected a sentence as a tuple of words"),
-        (LabelledText(LIST, "x"), r"example 2: expected a sentence as a tuple of words, found list \['a'\]"),
-        (LabelledText(TEXT, "x"), "example 2: expected a sentence as a tuple of words, found str 'ab'"),
-        (LabelledText(NUMBERS, "x"), "example 2: expected words that are str, found int 3"),
+        (LabeledText(LIST, "x"), r"example 2: expected a sentence as a tuple of words, found list \['a'\]"),
+        (LabeledText(TEXT, "x"), "example 2: expected a sentence as a tuple of words, found str 'ab'"),
+        (LabeledText(NUMBERS, "x"), "example 2: expected words that are str, found int 3"),
     ],
 )
 def test_an_example_without_words_is_refused_with_its_place(example: Example, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        check([LabelledText(("a",), "x"), example])
+        check([LabeledText(("a",), "x"), example])

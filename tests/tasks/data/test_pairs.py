@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import ConfigError, DataError
-from elmo.tasks.data.examples import Place, TextPair
+from elmo.tasks.data.examples import Location, TextPair
 from elmo.tasks.data.texts import WITHOUT_GOLD, read_pairs
 from elmo.text.tokenizers import load_tokenizer
 from tests.shared import SHARED
@@ -36,7 +36,7 @@ def test_snli_pairs_without_agreement_are_left_out_and_counted(tmp_path: Path) -
     path = file(tmp_path, SNLI, "snli_1.0_dev.jsonl")
     left_out: Counter[str] = Counter()
     assert read_pairs([path], tokenize=load_tokenizer("en"), left_out=left_out) == [
-        TextPair(("A", "man", "."), ("Old", "."), "neutral", None, Place(str(path), 1))
+        TextPair(("A", "man", "."), ("Old", "."), "neutral", None, Location(str(path), 1))
     ]
     assert left_out == {WITHOUT_GOLD: 1}
     assert len(read_pairs([path, path])) == 2
@@ -45,8 +45,8 @@ def test_snli_pairs_without_agreement_are_left_out_and_counted(tmp_path: Path) -
 def test_sick_has_labels_and_scores(tmp_path: Path) -> None:
     path = file(tmp_path, SICK, "train.txt")
     assert read_pairs([path]) == [
-        TextPair(("A", "boy"), ("No", "boy"), "CONTRADICTION", 3.6, Place(str(path), 2)),
-        TextPair(("A", "dog"), ("A", "cat", "runs"), "NEUTRAL", 1.0, Place(str(path), 3)),
+        TextPair(("A", "boy"), ("No", "boy"), "CONTRADICTION", 3.6, Location(str(path), 2)),
+        TextPair(("A", "dog"), ("A", "cat", "runs"), "NEUTRAL", 1.0, Location(str(path), 3)),
     ]
 
 
@@ -65,7 +65,7 @@ def test_other_tables_are_read_by_name_or_number(tmp_path: Path) -> None:
 def test_without_labels_every_pair_is_kept(tmp_path: Path) -> None:
     snli, sick = file(tmp_path, SNLI, "a.jsonl"), file(tmp_path, SICK, "b.txt")
     bare = file(tmp_path, '{"premise": "a", "hypothesis": "b"}', "c.jsonl")
-    found = read_pairs([snli, sick, bare], is_labelled=False)
+    found = read_pairs([snli, sick, bare], is_labeled=False)
     assert len(found) == 5
     assert all(one.label is None and one.score is None for one in found)
 

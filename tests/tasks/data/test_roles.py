@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import ConfigError, DataError
-from elmo.tasks.data.examples import Place, Predicate, Span
+from elmo.tasks.data.examples import Location, Predicate, Span
 from elmo.tasks.data.roles import read_roles
 from tests.shared import SHARED
 
@@ -63,14 +63,14 @@ def test_propbank_columns_give_one_example_per_predicate(tmp_path: Path) -> None
     path = file(tmp_path, PROPBANK)
     words = ("He", "might", "come", "and", "mail", "it", "that", "way", "up")
     assert read_roles([path]) == [
-        Predicate(words, 2, (Span(0, 1, "ARG0"),), Place(str(path), 1)),
+        Predicate(words, 2, (Span(0, 1, "ARG0"),), Location(str(path), 1)),
         Predicate(
             words,
             5,  # of the verb "mail it" the token with a roleset
             (Span(0, 1, "ARG0"), Span(1, 2, "ARGM-MOD"), Span(6, 7, "R-ARG1"), Span(7, 9, "C-ARG1")),
-            Place(str(path), 1),
+            Location(str(path), 1),
         ),
-        Predicate(("Go",), 0, (), Place(str(path), 13)),
+        Predicate(("Go",), 0, (), Location(str(path), 13)),
     ]
 
 
@@ -94,7 +94,7 @@ def test_conll2012_has_its_roles_before_the_last_column(tmp_path: Path) -> None:
             (("We", "did", "the", "run"), 1, (Span(0, 1, "ARG0"), Span(2, 4, "ARG1"))),
             (("We", "did", "the", "run"), 3, ()),
         ]
-        assert found[0].place == Place(str(tmp_path / "train.conll"), 2)
+        assert found[0].place == Location(str(tmp_path / "train.conll"), 2)
 
 
 def test_a_conll2012_verb_without_a_frameset_is_its_first_token(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_target_in_the_second_half_of_a_verb_is_the_predicate_and_no_role(tmp_
     ],
 )
 def test_without_labels_predicates_are_the_targets(tmp_path: Path, text: str, predicates: list[int]) -> None:
-    found = read_roles([file(tmp_path, text)], is_labelled=False)
+    found = read_roles([file(tmp_path, text)], is_labeled=False)
     assert [one.predicate for one in found] == predicates
     assert all(one.roles is None for one in found)
 

@@ -6,8 +6,8 @@ import pytest
 
 from elmo.engine.batches import MAX_TOKENS
 from elmo.errors import DataError
-from elmo.tasks.data.examples import Place
-from elmo.tasks.data.files import Row, cell, columns_of, read_rows
+from elmo.tasks.data.examples import Location
+from elmo.tasks.data.files import Row, cell, split_columns, read_rows
 from elmo.text.lines import Line
 
 
@@ -16,14 +16,14 @@ def lines(*texts: str) -> list[Line]:
 
 
 def test_tabs_part_empty_columns_and_spaces_do_not() -> None:
-    assert columns_of("a\t\tb c\t", "\t") == ("a", "", "b c", "")
-    assert columns_of(" a  b\u3000c ", " ") == ("a", "b\u3000c")
+    assert split_columns("a\t\tb c\t", "\t") == ("a", "", "b c", "")
+    assert split_columns(" a  b\u3000c ", " ") == ("a", "b\u3000c")
 
 
 def test_sentences_have_rows_and_their_own_numbers_of_columns() -> None:
     found = list(read_rows(lines("", "a b", "c d", " ", "", "e"), separator=" "))
     assert [[row.columns for row in rows] for rows in found] == [[("a", "b"), ("c", "d")], [("e",)]]
-    assert found[1][0].place == Place("f", 6)
+    assert found[1][0].place == Location("f", 6)
 
 
 def test_a_row_unlike_the_first_is_refused() -> None:
@@ -42,4 +42,4 @@ def test_a_sentence_without_an_end_is_refused() -> None:
 
 def test_an_empty_cell_is_named() -> None:
     with pytest.raises(DataError, match=r"^f:1: expected a word in column 2, found nothing$"):
-        cell(Row(("a", " "), Place("f", 1)), 1, what="word")
+        cell(Row(("a", " "), Location("f", 1)), 1, what="word")

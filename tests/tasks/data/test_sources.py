@@ -7,33 +7,33 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import ConfigError, DataError
-from elmo.tasks.data.examples import Place
+from elmo.tasks.data.examples import Location
 from elmo.tasks.data.files import (
     WHITESPACE,
     NoFilesError,
-    files_of,
+    find_files,
     is_blank,
     opened,
-    suffix_of,
-    tokens_of,
-    words_of,
+    get_suffix,
+    split_tokens,
+    split_words,
 )
 
 
 def test_paths_may_be_one_several_or_a_folder(tmp_path: Path) -> None:
     for name in ("b.txt", "a.txt"):
         (tmp_path / name).touch()
-    assert files_of(tmp_path / "a.txt") == files_of([str(tmp_path / "a.txt")]) == [tmp_path / "a.txt"]
-    assert files_of(tmp_path) == [tmp_path / "a.txt", tmp_path / "b.txt"]
-    assert files_of("-") == ["-"]
+    assert find_files(tmp_path / "a.txt") == find_files([str(tmp_path / "a.txt")]) == [tmp_path / "a.txt"]
+    assert find_files(tmp_path) == [tmp_path / "a.txt", tmp_path / "b.txt"]
+    assert find_files("-") == ["-"]
     with pytest.raises(NoFilesError, match="at least one file"):
-        files_of([])
+        find_files([])
     assert issubclass(NoFilesError, ConfigError)
 
 
 def test_compression_does_not_hide_a_suffix() -> None:
-    assert [suffix_of(Path(name)) for name in ("a.TSV.xz", "a.csv", "a.gz")] == [".tsv", ".csv", ""]
-    assert suffix_of("-") == ""
+    assert [get_suffix(Path(name)) for name in ("a.TSV.xz", "a.csv", "a.gz")] == [".tsv", ".csv", ""]
+    assert get_suffix("-") == ""
 
 
 def test_a_file_is_given_from_its_first_line_that_says_something(tmp_path: Path) -> None:
@@ -53,13 +53,13 @@ def test_a_space_of_another_kind_may_be_a_word() -> None:
 
 
 def test_words_of_any_tokeniser_are_placed_where_they_spell_the_text() -> None:
-    assert tokens_of("a bc", lambda text: ["a", "b", "c"]).offsets == ((0, 1), (2, 3), (3, 4))
-    assert tokens_of("A", lambda text: ["a"]).offsets is None
-    assert tokens_of("a b", WHITESPACE).offsets == ((0, 1), (2, 3))
+    assert split_tokens("a bc", lambda text: ["a", "b", "c"]).offsets == ((0, 1), (2, 3), (3, 4))
+    assert split_tokens("A", lambda text: ["a"]).offsets is None
+    assert split_tokens("a b", WHITESPACE).offsets == ((0, 1), (2, 3))
 
 
 def test_a_text_without_words_is_refused() -> None:
     with pytest.raises(DataError, match=r"^f:3: expected words in the text, found ' '$"):
-        words_of(" ", WHITESPACE, what="text", place=Place("f", 3))
+        split_words(" ", WHITESPACE, what="text", place=Location("f", 3))
     with pytest.raises(DataError, match="expected a list of strings, found one string"):
-        words_of("a b", lambda text: text, what="text", place=Place("f", 3))
+        split_words("a b", lambda text: text, what="text", place=Location("f", 3))

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmo.errors import DataError
-from elmo.tasks.data.examples import Place, Span
+from elmo.tasks.data.examples import Location, Span
 from elmo.tasks.data.squad import IMPOSSIBLE, MISPLACED, UNANSWERED, _Passage, _span, read_squad
 from elmo.text.tokenizers import load_tokenizer
 from tests.shared import SHARED
@@ -51,7 +51,7 @@ def test_a_question_has_its_passage_and_the_spans_of_its_answers(tmp_path: Path)
     assert [question.text[start:end] for start, end in question.offsets] == list(question.passage)
     assert question.answers == ("1919", "In 1919")
     assert question.spans == (Span(1, 2), Span(0, 2))
-    assert question.place == Place(str(path), 1)
+    assert question.place == Location(str(path), 1)
 
 
 def test_part_of_a_token_is_covered_by_the_whole(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_questions_without_an_answer_are_left_out_and_counted(tmp_path: Path) ->
 
 def test_without_labels_every_question_is_kept(tmp_path: Path) -> None:
     value = squad(qa("a", is_impossible=True), {"id": "b", "question": "Why?"}, qa("c", ("1999", 0)))
-    found = read_squad([file(tmp_path, value)], is_labelled=False)
+    found = read_squad([file(tmp_path, value)], is_labeled=False)
     assert [(one.id, one.answers, one.spans) for one in found] == [
         ("a", (), ()),
         ("b", (), ()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elmo.tasks.data.examples import Place
+from elmo.tasks.data.examples import Location
 from elmo.tasks.data.files import WHITESPACE
 from elmo.tasks.data.texts import Field, TableFormat, read_table
 from elmo.text.lines import Line
@@ -42,6 +42,6 @@ def test_a_quoted_cell_may_hold_lines_and_the_next_row_keeps_its_number() -> Non
     lines = [Line(text, number, "f") for number, text in enumerate(["text", '"a', 'b"', "", "c"], start=1)]
     found = list(read_table(lines, [TEXT], file_format="csv"))
     assert [(one.words("text", WHITESPACE), one.place) for one in found] == [
-        (("a", "b"), Place("f", 2)),
-        (("c",), Place("f", 5)),
+        (("a", "b"), Location("f", 2)),
+        (("c",), Location("f", 5)),
     ]

@@ -16,13 +16,13 @@ from elmo.tasks.data.examples import Span
 from elmo.tasks.data.tagging import (
     Scheme,
     Transitions,
-    allowed_transitions,
-    converted,
-    in_letters,
-    letters_of,
-    scheme_of,
-    spans_of,
-    tags_of,
+    build_transitions,
+    convert_tags,
+    replace_letters,
+    detect_letters,
+    detect_scheme,
+    decode_spans,
+    encode_spans,
 )
 
 SCHEMES: tuple[Scheme, ...] = ("IOB1", "IOB2", "BIOES")
@@ -61,9 +61,9 @@ def follows(tags: tuple[str, ...], kinds: list[str], allowed: Transitions) -> bo
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_each_scheme_writes_and_reads_spans_its_own_way(scheme: Scheme) -> None:
     tags = tuple(WRITTEN[scheme].split())
-    assert tags_of(SPANS, 8, scheme) == tags
-    assert spans_of(tags, scheme) == spans_of(tags, scheme, is_strict=True) == SPANS
-    assert scheme_of([tags]) == scheme
+    assert encode_spans(SPANS, 8, scheme) == tags
+    assert decode_spans(tags, scheme) == decode_spans(tags, scheme, is_strict=True) == SPANS
+    assert detect_scheme([tags]) == scheme
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -71,17 +71,17 @@ def test_each_scheme_writes_and_reads_spans_its_own_way(scheme: Scheme) -> None:
 @given(found=span_lists())
 def test_spans_survive_being_written_as_tags(scheme: Scheme, found: tuple[tuple[Span, ...], int]) -> None:
     spans, n = found
-    tags = tags_of(spans[::-1], n, scheme)
+    tags = encode_spans(spans[::-1], n, scheme)
     assert len(tags) == n
-    assert spans_of(tags, scheme) == spans_of(tags, scheme, is_strict=True) == spans
+    assert decode_spans(tags, scheme) == decode_spans(tags, scheme, is_strict=True) == spans
     for other in SCHEMES:
-        assert converted(tags, scheme, other) == tags_of(spans, n, other)
+        assert convert_tags(tags, scheme, other) == encode_spans(spans, n, other)
 
 
 @pytest.mark.parametrize("tags", ["B-A L-A U-A O B-A I-A L-A", "B-A E-A W-A O B-A M-A E-A"])
 def test_bilou_and_bmewo_are_read_as_bioes(tags: str) -> None:
-    assert scheme_of([tags.split()]) == "BIOES"
-    assert converted(tags.split(), "BIOES", "BIOES") == ("B-A", "E-A", "S-A", "O", "B-A", "I-A", "E-A")
+    assert detect_scheme([tags.split()]) == "BIOES"
+    assert convert_tags(tags.split(), "BIOES", "BIOES") == ("B-A", "E-A", "S-A", "O", "B-A", "I-A", "E-A")
 
 
 @pytest.mark.parametrize(
@@ -101,21 +101,21 @@ def test_bilou_and_bmewo_are_read_as_bioes(tags: str) -> None:
     ],
 )
 def test_a_scheme_is_told_from_the_tags(tags: str, scheme: Scheme) -> None:
-    assert scheme_of([tags.split()]) == scheme
-    assert scheme_of([["O"], tags.split()]) == scheme
+    assert detect_scheme([tags.split()]) == scheme
+    assert detect_scheme([["O"], tags.split()]) == scheme
 
 
 def test_a_scheme_is_not_told_from_nothing() -> None:
     with pytest.raises(DataError, match="expected tags to tell a scheme from, found none"):
-        scheme_of([[]])
+        detect_scheme([[]])
 
 
 def test_a_tag_that_breaks_the_scheme_opens_a_span_unless_reading_is_strict() -> None:
     tags = ["I-A", "I-B", "O", "B-A", "I-B"]
-    assert spans_of(tags, "IOB2") == (Span(0, 1, "A"), Span(1, 2, "B"), Span(3, 4, "A"), Span(4, 5, "B"))
-    assert spans_of(tags, "IOB2", is_strict=True) == (Span(3, 4, "A"),)
-    assert spans_of(["B-A", "O", "B-A", "E-A"], "BIOES", is_strict=True) == (Span(2, 4, "A"),)
-    assert spans_of(["B-A", "I-A", "O", "I-A", "B-A"], "IOB1", is_strict=True) == (
+    assert decode_spans(tags, "IOB2") == (Span(0, 1, "A"), Span(1, 2, "B"), Span(3, 4, "A"), Span(4, 5, "B"))
+    assert decode_spans(tags, "IOB2", is_strict=True) == (Span(3, 4, "A"),)
+    assert decode_spans(["B-A", "O", "B-A", "E-A"], "BIOES", is_strict=True) == (Span(2, 4, "A"),)
+    assert decode_spans(["B-A", "I-A", "O", "I-A", "B-A"], "IOB1", is_strict=True) == (
         Span(3, 4, "A"),
         Span(4, 5, "A"),
     )
@@ -126,7 +126,7 @@ def test_lenient_reading_agrees_with_seqeval() -> None:
     for scheme in ("IOB2", "BIOES"):
         for tags in random_tags(Random(1), LETTERS[scheme], 1000):
             theirs = [(start, end + 1, label) for label, start, end in get_entities(tags)]
-            assert [(s.start, s.end, s.label) for s in spans_of(tags, cast("Scheme", scheme))] == theirs, tags
+            assert [(s.start, s.end, s.label) for s in decode_spans(tags, cast("Scheme", scheme))] == theirs, tags
 
 
 @pytest.mark.parametrize(
@@ -138,29 +138,29 @@ def test_strict_reading_agrees_with_seqeval(scheme: Scheme, name: str, letters: 
     for tags in random_tags(Random(2), letters, 1000):
         entities = theirs.Tokens(tags, getattr(theirs, name)).entities
         expected = [(one.start, one.end, one.tag) for one in entities]
-        assert [(s.start, s.end, s.label) for s in spans_of(tags, scheme, is_strict=True)] == expected, tags
+        assert [(s.start, s.end, s.label) for s in decode_spans(tags, scheme, is_strict=True)] == expected, tags
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_exactly_the_tags_that_some_spans_are_written_as_are_allowed(scheme: Scheme) -> None:
     kinds = ["O", *(f"{letter}-{label}" for letter in LETTERS[scheme] for label in "AB")]
-    allowed = allowed_transitions(kinds, scheme)
+    allowed = build_transitions(kinds, scheme)
     for n in (1, 2, 3, 4):
         for tags in product(kinds, repeat=n):
-            is_written = tags_of(spans_of(tags, scheme), n, scheme) == tags
+            is_written = encode_spans(decode_spans(tags, scheme), n, scheme) == tags
             assert follows(tags, kinds, allowed) == is_written, tags
 
 
 def test_transitions_know_other_letters_and_let_plain_tags_be() -> None:
-    one = allowed_transitions(["O", "B-A", "I-A", "E-A", "S-A"], "BIOES")
-    other = allowed_transitions(["O", "B-A", "M-A", "L-A", "U-A"], "BIOES")
+    one = build_transitions(["O", "B-A", "I-A", "E-A", "S-A"], "BIOES")
+    other = build_transitions(["O", "B-A", "M-A", "L-A", "U-A"], "BIOES")
     np.testing.assert_array_equal(one.between, other.between)
     assert one.start.tolist() == other.start.tolist() == [True, True, False, False, True]
     assert one.end.tolist() == other.end.tolist() == [True, False, False, True, True]
-    plain = allowed_transitions(["DT", "NN"], "plain")
+    plain = build_transitions(["DT", "NN"], "plain")
     assert plain.between.shape == (2, 2)
     assert all(part.all() for part in (plain.between, plain.start, plain.end))
-    assert converted(["DT", "NN"], "plain", "plain") == ("DT", "NN")
+    assert convert_tags(["DT", "NN"], "plain", "plain") == ("DT", "NN")
 
 
 @pytest.mark.parametrize(
@@ -175,24 +175,24 @@ def test_transitions_know_other_letters_and_let_plain_tags_be() -> None:
 )
 def test_spans_that_cannot_be_written_are_refused(spans: list[Span], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        tags_of(spans, 4, "IOB2")
+        encode_spans(spans, 4, "IOB2")
 
 
 def test_tags_of_no_scheme_are_refused() -> None:
     with pytest.raises(
         DataError, match=r"tag 2: expected O or one of B-, I-, E-, S- and a label, found 'NN'"
     ):
-        spans_of(["O", "NN"], "IOB2")
+        decode_spans(["O", "NN"], "IOB2")
     with pytest.raises(DataError, match=r"tag 1: expected O or one of B-, I- and a label, found 'S-A'"):
-        spans_of(["S-A"], "IOB2", is_strict=True)
+        decode_spans(["S-A"], "IOB2", is_strict=True)
     with pytest.raises(DataError, match=r"found 'E-A'"):
-        allowed_transitions(["O", "E-A"], "IOB1")
+        build_transitions(["O", "E-A"], "IOB1")
     with pytest.raises(ConfigError, match="plain tags mark no spans"):
-        spans_of(["NN"], "plain")
+        decode_spans(["NN"], "plain")
     with pytest.raises(
         ConfigError, match="expected one of IOB1, IOB2, BIOES, plain as a scheme, found 'BIO'"
     ):
-        tags_of([], 1, cast("Scheme", "BIO"))
+        encode_spans([], 1, cast("Scheme", "BIO"))
 
 
 @pytest.mark.parametrize(
@@ -207,5 +207,5 @@ def test_tags_of_no_scheme_are_refused() -> None:
 )
 def test_other_letters_of_bioes_are_told_and_written_again(tags: str, letters: str) -> None:
     given = tags.split()
-    assert letters_of([given]) == letters
-    assert in_letters(converted(given, "BIOES", "BIOES"), letters) == tuple(given)
+    assert detect_letters([given]) == letters
+    assert replace_letters(convert_tags(given, "BIOES", "BIOES"), letters) == tuple(given)

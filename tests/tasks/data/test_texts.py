@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import ConfigError, DataError
-from elmo.tasks.data.examples import LabelledText, Place
+from elmo.tasks.data.examples import LabeledText, Location
 from elmo.tasks.data.texts import TextFormat, read_texts
 from elmo.text.tokenizers import load_tokenizer
 from tests.shared import SHARED
@@ -27,9 +27,9 @@ def file(folder: Path, text: str, name: str) -> Path:
 def test_lines_begin_with_their_label(tmp_path: Path) -> None:
     path = file(tmp_path, "3 a fine film .\n\n0\tbad\n__label__pos  so __label__ good\n", "train.txt")
     assert read_texts([path]) == [
-        LabelledText(("a", "fine", "film", "."), "3", Place(str(path), 1)),
-        LabelledText(("bad",), "0", Place(str(path), 3)),
-        LabelledText(("so", "__label__", "good"), "pos", Place(str(path), 4)),
+        LabeledText(("a", "fine", "film", "."), "3", Location(str(path), 1)),
+        LabeledText(("bad",), "0", Location(str(path), 3)),
+        LabeledText(("so", "__label__", "good"), "pos", Location(str(path), 4)),
     ]
 
 
@@ -39,8 +39,8 @@ TSV = "id\tsentence\tlabel\n1\tIt 's \"good\t1\n\n2\tbad\\n\t0\n"
 def test_tables_are_read_by_the_names_in_their_header(tmp_path: Path) -> None:
     path = file(tmp_path, TSV, "a.tsv")
     assert read_texts([path]) == [
-        LabelledText(("It", "'s", '"good'), "1", Place(str(path), 2)),
-        LabelledText(("bad\\n",), "0", Place(str(path), 4)),
+        LabeledText(("It", "'s", '"good'), "1", Location(str(path), 2)),
+        LabeledText(("bad\\n",), "0", Location(str(path), 4)),
     ]
     assert [one.label for one in read_texts([path], label="id")] == ["1", "2"]
     assert [one.label for one in read_texts([path], text=1, label=0, has_header=True)] == ["1", "2"]
@@ -56,8 +56,8 @@ def test_csv_has_quotes_and_line_ends_within_them(tmp_path: Path) -> None:
     text = 'Label,Text\npos,"one, ""two""\nthree"\n\nneg,four\n'
     path = file(tmp_path, text, "a.csv")
     assert read_texts([path]) == [
-        LabelledText(("one,", '"two"', "three"), "pos", Place(str(path), 2)),
-        LabelledText(("four",), "neg", Place(str(path), 5)),
+        LabeledText(("one,", '"two"', "three"), "pos", Location(str(path), 2)),
+        LabeledText(("four",), "neg", Location(str(path), 5)),
     ]
 
 
@@ -87,7 +87,7 @@ def test_the_name_tells_the_format_behind_compression_and_can_be_overruled(tmp_p
     ],
 )
 def test_without_labels_there_need_be_none(tmp_path: Path, name: str, text: str, n: int) -> None:
-    found = read_texts([file(tmp_path, text, name)], is_labelled=False)
+    found = read_texts([file(tmp_path, text, name)], is_labeled=False)
     assert len(found) == n
     assert all(one.label is None for one in found)
     if name == "a.txt":
@@ -118,7 +118,7 @@ def test_semeval_files_are_known_by_their_first_line(tmp_path: Path) -> None:
     assert found[0].words[-3:] == ("<e2>", "U.S.", "</e2>")
     assert found[1].words[:4] == ("<e1>", "Fire", "</e1>", "from")
     test = file(tmp_path, SEMEVAL.partition("\n")[0] + "\n", "TEST_FILE.txt")
-    assert [one.label for one in read_texts([path, test], is_labelled=False)] == [None, None, None]
+    assert [one.label for one in read_texts([path, test], is_labeled=False)] == [None, None, None]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from elmo.errors import ConfigError, DataError, ShapeError
-from elmo.tasks.heads.answers import AnswerBounds, AnswersHead, FoundAnswer, best_answers
+from elmo.tasks.heads.answers import AnswerBounds, AnswersHead, AnswerSpan, best_answers
 from elmo.tasks.heads.layers import FeatureVectors, FeatureWidths
 
 WIDTHS = FeatureWidths(6, 3)
@@ -101,7 +101,7 @@ def test_predictions_are_alike_each_time_and_within_the_passage() -> None:
     assert [len(answers) for answers in found] == [3, 1]
     assert all(0 <= one.start < one.end <= 5 and one.end - one.start <= 2 for one in found[0])
     (only,) = found[1]
-    assert only == FoundAnswer(0, 1, only.probability)
+    assert only == AnswerSpan(0, 1, only.probability)
     assert only.probability == pytest.approx(1.0)
 
 

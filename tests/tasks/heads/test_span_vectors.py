@@ -16,7 +16,7 @@ from elmo.tasks.heads.coreference import (
 )
 
 
-def spans_of(*pairs: tuple[int, int]) -> Spans:
+def decode_spans(*pairs: tuple[int, int]) -> Spans:
     starts, ends = zip(*pairs, strict=True)
     return Spans(torch.tensor(starts), torch.tensor(ends))
 
@@ -40,7 +40,7 @@ def test_spans_stay_within_sentences_and_the_width() -> None:
 
 
 def test_a_span_that_crosses_a_better_one_is_passed_over() -> None:
-    spans = spans_of((0, 3), (1, 2), (1, 3), (2, 4), (3, 5))
+    spans = decode_spans((0, 3), (1, 2), (1, 3), (2, 4), (3, 5))
     scores = torch.tensor([5.0, 1.0, 2.0, 4.0, 3.0])
     assert best_not_crossing(spans, scores, 3).tolist() == [0, 2, 4]  # (2, 4) crosses (0, 3)
     assert best_not_crossing(spans, scores, 99).tolist() == [0, 1, 2, 4]
@@ -94,6 +94,6 @@ def test_a_layer_over_tokens_gives_what_it_gives_over_spans_with_the_same_gradie
 
 
 def test_clusters_are_numbered_from_one_and_spans_outside_them_are_zero() -> None:
-    spans = spans_of((0, 1), (0, 2), (1, 2), (2, 3))
+    spans = decode_spans((0, 1), (0, 2), (1, 2), (2, 3))
     assert cluster_numbers(spans, [[(0, 1), (2, 3)], [(0, 2), (5, 9)]]).tolist() == [1, 2, 0, 1]
     assert cluster_numbers(spans, []).tolist() == [0, 0, 0, 0]

@@ -27,7 +27,7 @@ def vectors_of(words: Tensor, mask: Tensor) -> FeatureVectors:
     return FeatureVectors(inputs, mask, inputs[:, :, :2] * 0.5)
 
 
-def tags_of(words: Tensor, mask: Tensor) -> Tensor:
+def encode_spans(words: Tensor, mask: Tensor) -> Tensor:
     """1 where the word after is 0 or 1, 2 where none follows, else 0: no word tells its own tag."""
     after = torch.where(mask[:, 1:], words[:, 1:], WORDS)
     after = torch.cat([after, torch.full_like(words[:, :1], WORDS)], dim=1)
@@ -45,7 +45,7 @@ def a_head(**options: object) -> TaggerHead:
 def test_a_head_learns_tags_that_the_next_word_decides(has_crf: bool) -> None:
     head = a_head(has_crf=has_crf)
     words, mask = sentences(1, LENGTHS * 8)
-    vectors, tags = vectors_of(words, mask), tags_of(words, mask)
+    vectors, tags = vectors_of(words, mask), encode_spans(words, mask)
     optimiser = torch.optim.Adam(head.parameters(), lr=0.03)
     losses = []
     for _ in range(60):
@@ -57,7 +57,7 @@ def test_a_head_learns_tags_that_the_next_word_decides(has_crf: bool) -> None:
     assert losses[-1] < 0.3 * losses[0]
     words, mask = sentences(2)
     found = [tag for one in head.eval().predict(vectors_of(words, mask)) for tag in one.tags]
-    is_right = torch.tensor(found) == tags_of(words, mask)[mask]
+    is_right = torch.tensor(found) == encode_spans(words, mask)[mask]
     assert is_right.float().mean() >= 0.95
 
 
@@ -121,7 +121,7 @@ def test_unknown_tags_are_not_scored() -> None:
 def test_the_loss_of_a_crf_is_the_mean_of_sentences() -> None:
     head = a_head().eval()
     words, mask = sentences(7)
-    tags = tags_of(words, mask)
+    tags = encode_spans(words, mask)
     alone = [
         head.loss(vectors_of(words[k : k + 1, :n], mask[k : k + 1, :n]), tags[k : k + 1, :n])
         for k, n in enumerate(LENGTHS)

@@ -17,8 +17,8 @@ from elmo import ConfigError, DataError, Elmo
 from elmo.errors import MissingExtraError
 from elmo.tasks.data.examples import (
     Document,
-    LabelledText,
-    Place,
+    LabeledText,
+    Location,
     Predicate,
     Question,
     Span,
@@ -59,11 +59,11 @@ def tagged(random: np.random.Generator) -> TaggedSentence:
     return TaggedSentence(tuple(row), tuple(tags))
 
 
-def labelled(random: np.random.Generator) -> LabelledText:
+def labelled(random: np.random.Generator) -> LabeledText:
     row = words(random, 6)
     label = str(random.choice(["good", "bad"]))
     row[int(random.integers(0, 6))] = {"good": "Q", "bad": "Z"}[label]
-    return LabelledText(tuple(row), label)
+    return LabeledText(tuple(row), label)
 
 
 def pair(random: np.random.Generator) -> TextPair:
@@ -175,7 +175,7 @@ def test_an_unknown_kind_and_an_unknown_option_are_named() -> None:
 
 
 def tags(*rows: Sequence[str]) -> list[TaggedSentence]:
-    return [TaggedSentence(("w",) * len(row), tuple(row), Place("x.conll", k)) for k, row in enumerate(rows)]
+    return [TaggedSentence(("w",) * len(row), tuple(row), Location("x.conll", k)) for k, row in enumerate(rows)]
 
 
 def test_labels_that_were_not_seen_are_told_and_a_foreign_set_is_refused(
@@ -220,7 +220,7 @@ def test_a_long_document_is_cut_between_sentences_and_clusters_go_with_their_men
 
 def tag_rows(*rows: str) -> list[TaggedSentence]:
     split = [tuple(row.split()) for row in rows]
-    return [TaggedSentence(("w",) * len(row), row, Place("x.conll", k)) for k, row in enumerate(split)]
+    return [TaggedSentence(("w",) * len(row), row, Location("x.conll", k)) for k, row in enumerate(split)]
 
 
 def said(*rows: str) -> list[PredictedTags]:
@@ -247,7 +247,7 @@ def test_tags_of_no_scheme_and_none_at_all_are_refused_before_training() -> None
     with pytest.raises(DataError, match=r"x\.conll:1: tag 2: expected O, .* found '_'"):
         task.check(tag_rows("B-X O", "O _"))
     with pytest.raises(DataError, match=r"x\.conll:3: expected a tag for each word"):
-        task.check([TaggedSentence(("w",), None, Place("x.conll", 3))])
+        task.check([TaggedSentence(("w",), None, Location("x.conll", 3))])
     with pytest.raises(DataError, match=r"expected a tag for each word"):
         Tagging.from_examples(tag_rows("NN VB")).check([TaggedSentence(("w",), None)])
 
@@ -306,7 +306,7 @@ def test_unseen_labels_are_counted_in_good_english(
 
 
 def document_with(*clusters: Sequence[Span]) -> Document:
-    return Document("d", (("a",) * 400,), tuple(map(tuple, clusters)), place=Place("x.conll", 1))
+    return Document("d", (("a",) * 400,), tuple(map(tuple, clusters)), location=Location("x.conll", 1))
 
 
 def pairs_of_mentions(n: int) -> list[list[Span]]:
@@ -366,7 +366,7 @@ def test_a_score_off_the_scale_is_told_and_counts(caplog: pytest.LogCaptureFixtu
     pairs = [TextPair(("a",), ("b",), None, score) for score in (1.0, 2.5, 5.0)]
     task = Similarity.from_examples(pairs)
     assert (task.low, task.high) == (1, 5)
-    other = [replace(pairs[0], score=6.0, place=Place("a.tsv", 3)), pairs[1]]
+    other = [replace(pairs[0], score=6.0, location=Location("a.tsv", 3)), pairs[1]]
     task.check(other)
     assert "a.tsv:3: 1 of 2 scores are outside the learned scale 1..5, for example 6" in caplog.text
     assert task.score(other, [PredictedScore(4.0), PredictedScore(2.5)])["mean_squared_error"] == 2
@@ -460,13 +460,13 @@ def test_tags_are_put_into_another_scheme_and_numbered_once(monkeypatch: pytest.
     rows = [("B-X", "I-X", "O"), ("O", "B-Y", "O"), ("B-X", "I-X", "O")]
     examples = [TaggedSentence(("a", "b", "c"), row) for row in rows]
     task = Tagging.from_examples(examples, build_options("tagging", {"hidden_width": 2, "dropout": 0}))
-    converted, asked = tagging.converted, []
+    convert_tags, asked = tagging.convert_tags, []
 
     def counted(tags: tuple[str, ...], *schemes: tagging.Scheme) -> tuple[str, ...]:
         asked.append(tags)
-        return converted(tags, *schemes)
+        return convert_tags(tags, *schemes)
 
-    monkeypatch.setattr(tagging, "converted", counted)
+    monkeypatch.setattr(tagging, "convert_tags", counted)
     head = task.build_head(FeatureWidths(3))
     first, second = (task.loss(head, Vectors(), examples).item() for _ in range(2))
     assert first == second
@@ -479,13 +479,13 @@ def test_roles_are_numbered_once_for_each_length(monkeypatch: pytest.MonkeyPatch
     spans = (Span(0, 1, "ARG0"),)
     examples = [Predicate(("a",) * n, 1, spans) for n in (2, 3, 3)]
     task = Roles.from_examples(examples, build_options("roles", {"hidden_width": 2, "n_layers": 1}))
-    tags_of, asked = roles.tags_of, []
+    encode_spans, asked = roles.encode_spans, []
 
     def counted(given: tuple[Span, ...], n: int, scheme: tagging.Scheme) -> tuple[str, ...]:
         asked.append(n)
-        return tags_of(given, n, scheme)
+        return encode_spans(given, n, scheme)
 
-    monkeypatch.setattr(roles, "tags_of", counted)
+    monkeypatch.setattr(roles, "encode_spans", counted)
     head = task.build_head(FeatureWidths(3)).eval()
     assert task.loss(head, Vectors(), examples).item() == task.loss(head, Vectors(), examples).item()
     assert asked == [2, 3]

@@ -37,12 +37,12 @@ def test_every_kind_is_read_with_labels_and_without(tmp_path: Path, kind: str) -
     (tmp_path / name).write_text(text, encoding="utf-8")
     options = {"first": "first", "second": "second", "score": "score"} if kind == "similarity" else None
     (example,) = read_examples(kind, [tmp_path / name], options=options).examples
-    assert example.place.path.endswith(name)
+    assert example.location.path.endswith(name)
     assert all(example.sentences)
     if kind == "similarity":
         assert example.score == 4.5
     (blind,) = read_examples(
-        kind, [tmp_path / name], is_labelled=False,
+        kind, [tmp_path / name], is_labeled=False,
         options={"file_format": "columns"} if kind == "tagging" else options,
     ).examples  # fmt: skip
     if kind != "classification":  # lines without labels are text from their beginning

@@ -10,7 +10,7 @@ import pytest
 
 from elmo.errors import DataError
 from elmo.tasks.data.examples import Span
-from elmo.tasks.data.tagging import spans_of
+from elmo.tasks.data.tagging import decode_spans
 from elmo.tasks.scores.labels import LabelScore, span_scores
 
 TAGS = ["O", "O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG"]
@@ -62,8 +62,8 @@ def test_scores_agree_with_seqeval(mode: str) -> None:
     for corpus in [*(sentences[k : k + 4] for k in range(0, len(sentences), 4)), sentences]:
         gold, said = [one for one, _ in corpus], [other for _, other in corpus]
         scores = span_scores(
-            [spans_of(tags, "IOB2", is_strict=is_strict) for tags in gold],
-            [spans_of(tags, "IOB2", is_strict=is_strict) for tags in said],
+            [decode_spans(tags, "IOB2", is_strict=is_strict) for tags in gold],
+            [decode_spans(tags, "IOB2", is_strict=is_strict) for tags in said],
         )
         if not scores.by_label:
             continue  # seqeval takes the mean of nothing
@@ -81,7 +81,7 @@ def test_a_corpus_of_200_000_tokens_is_scored_in_two_seconds() -> None:
     pairs = [random_pair(random, 25) for _ in range(1000)] * 8
     begin = time.process_time()
     scores = span_scores(
-        [spans_of(tags, "IOB2") for tags, _ in pairs], [spans_of(tags, "IOB2") for _, tags in pairs]
+        [decode_spans(tags, "IOB2") for tags, _ in pairs], [decode_spans(tags, "IOB2") for _, tags in pairs]
     )
     assert time.process_time() - begin < 2.0
     assert scores.overall.support > 50_000

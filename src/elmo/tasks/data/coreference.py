@@ -15,21 +15,21 @@ from pathlib import Path
 
 from elmo.errors import DataError, OutputError
 from elmo.storage.atomic import atomic_file
-from elmo.tasks.data.examples import Document, Place, Span
+from elmo.tasks.data.examples import Document, Location, Span
 from elmo.tasks.data.files import (
     WHITESPACE,
     Paths,
     Row,
     Tokenize,
     cell,
-    files_of,
+    find_files,
     is_blank,
     listed,
     opened,
-    place_of,
+    locate,
     read_rows,
-    separator_of,
-    words_of,
+    guess_separator,
+    split_words,
 )
 from elmo.text.lines import Line
 
@@ -42,29 +42,29 @@ _UNWRITABLE = re.compile("[\t\n\r\ud800-\udfff]")  # UTF-8 has no lone surrogate
 _WORD, _SPEAKER, _N_COLUMNS = 3, 9, 12  # of CoNLL-2012, at least so many
 
 
-def each_document(
-    paths: Paths, *, is_labelled: bool = True, tokenize: Tokenize = WHITESPACE
+def read_coreference(
+    paths: Paths, *, is_labeled: bool = True, tokenize: Tokenize = WHITESPACE
 ) -> Iterator[Document]:
     """The documents of CoNLL-2012 files, each part a document; spans count tokens from its beginning.
 
-    ``is_labelled=False`` passes over the last column, and gives no clusters. A file that does not begin with
+    ``is_labeled=False`` passes over the last column, and gives no clusters. A file that does not begin with
     ``#begin document`` is then a document of its own: text with a sentence a line, cut by ``tokenize``.
     """
-    for file in files_of(paths):
+    for file in find_files(paths):
         first, lines = opened(file)
-        if is_labelled or first.text.startswith("#begin document"):
+        if is_labeled or first.text.startswith("#begin document"):
             for one in _documents(lines):
-                yield _document(*one, is_labelled=is_labelled)
+                yield _document(*one, is_labeled=is_labeled)
         else:
             text = tuple(
-                words_of(line.text, tokenize, what="line", place=place_of(line))
+                split_words(line.text, tokenize, what="line", place=locate(line))
                 for line in lines
                 if not is_blank(line.text)
             )
-            yield Document(first.path, text, None, None, place_of(first))
+            yield Document(first.path, text, None, None, locate(first))
 
 
-read_coreference = listed(each_document)
+read_coreference = listed(read_coreference)
 
 
 def write_coreference(documents: Iterable[Document], path: str | Path) -> None:
@@ -82,26 +82,26 @@ def _documents(lines: Iterator[Line]) -> Iterator[tuple[Line, list[Line]]]:
         if line.text.startswith("#begin document"):
             if begin is not None:
                 raise DataError(
-                    f"{place_of(line)}: expected #end document of line {begin.number}, found a new one"
+                    f"{locate(line)}: expected #end document of line {begin.number}, found a new one"
                 )
             begin, inside = line, []
         elif line.text.startswith("#end document"):
             if begin is None:
-                raise DataError(f"{place_of(line)}: expected #begin document before its end, found none")
+                raise DataError(f"{locate(line)}: expected #begin document before its end, found none")
             yield begin, inside
             begin = None
         elif begin is not None:
             inside.append(line)
         elif not is_blank(line.text):
             raise DataError(
-                f"{place_of(line)}: expected #begin document (name); part 000, found {line.text[:40]!r}"
+                f"{locate(line)}: expected #begin document (name); part 000, found {line.text[:40]!r}"
             )
     if begin is not None:
-        raise DataError(f"{place_of(begin)}: expected #end document after it, found the end of the file")
+        raise DataError(f"{locate(begin)}: expected #end document after it, found the end of the file")
 
 
-def _document(begin: Line, lines: Sequence[Line], *, is_labelled: bool) -> Document:
-    place = place_of(begin)
+def _document(begin: Line, lines: Sequence[Line], *, is_labeled: bool) -> Document:
+    place = locate(begin)
     match = _BEGIN.fullmatch(begin.text)
     if match is None or not (match[1] or match[2]):
         raise DataError(f"{place}: expected #begin document (name); part 000, found {begin.text[:60]!r}")
@@ -110,15 +110,15 @@ def _document(begin: Line, lines: Sequence[Line], *, is_labelled: bool) -> Docum
     first = next((line for line in lines if not is_blank(line.text)), None)
     if first is None:
         raise DataError(f"{place}: expected sentences in document {name[:60]!r}, found none")
-    sentences = list(read_rows(lines, separator=separator_of(first.text)))
-    n_needed = _N_COLUMNS if is_labelled else _WORD + 1
+    sentences = list(read_rows(lines, separator=guess_separator(first.text)))
+    n_needed = _N_COLUMNS if is_labeled else _WORD + 1
     for sentence in sentences:
         if (n := len(sentence[0].columns)) < n_needed:
             raise DataError(f"{sentence[0].place}: expected {n_needed} columns or more, found {n}")
     return Document(
         name,
         tuple(tuple(cell(row, _WORD, what="word") for row in sentence) for sentence in sentences),
-        _clusters(sentences) if is_labelled else None,
+        _clusters(sentences) if is_labeled else None,
         _speakers([row for sentence in sentences for row in sentence]),
         place,
     )
@@ -133,7 +133,7 @@ def _speakers(rows: Sequence[Row]) -> tuple[str, ...] | None:
 
 def _clusters(sentences: Sequence[Sequence[Row]]) -> tuple[tuple[Span, ...], ...]:
     """Mentions by their marks; of two that are open, the one that was opened last ends first."""
-    open_at: defaultdict[str, list[tuple[int, Place]]] = defaultdict(list)
+    open_at: defaultdict[str, list[tuple[int, Location]]] = defaultdict(list)
     clusters: defaultdict[str, set[Span]] = defaultdict(set)
     cluster_of: dict[Span, str] = {}
     token = 0

@@ -16,7 +16,7 @@ Words = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where an example stands, for messages: "train.conll:17"."""
 
     path: str
@@ -26,7 +26,7 @@ class Place:
         return f"{self.path}:{self.line}"
 
 
-def at(place: Place | None) -> str:
+def at(place: Location | None) -> str:
     """The beginning of a message about an example: its place, where it has one."""
     return "" if place is None else f"{place}: "
 
@@ -49,7 +49,7 @@ class Example(Protocol):
         ...
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> Location | None:
         """Where it was read; None: given by the caller."""
         ...
 
@@ -60,7 +60,7 @@ class TaggedSentence:
 
     words: Words
     tags: Words | None
-    place: Place | None = None
+    place: Location | None = None
 
     @property
     def sentences(self) -> tuple[Words, ...]:
@@ -69,12 +69,12 @@ class TaggedSentence:
 
 
 @dataclass(frozen=True)
-class LabelledText:
+class LabeledText:
     """One text and its class."""
 
     words: Words
     label: str | None
-    place: Place | None = None
+    place: Location | None = None
 
     @property
     def sentences(self) -> tuple[Words, ...]:
@@ -90,7 +90,7 @@ class TextPair:
     second: Words
     label: str | None
     score: float | None = None
-    place: Place | None = None
+    place: Location | None = None
 
     @property
     def sentences(self) -> tuple[Words, ...]:
@@ -109,7 +109,7 @@ class Question:
     offsets: tuple[tuple[int, int], ...]  # of each of the passage's tokens in ``text``
     answers: tuple[str, ...]  # as annotators wrote them; () where none is known
     spans: tuple[Span, ...]  # tokens that cover an answer, of each answer that stands in its place
-    place: Place | None = None
+    place: Location | None = None
 
     @property
     def sentences(self) -> tuple[Words, ...]:
@@ -124,7 +124,7 @@ class Predicate:
     words: Words
     predicate: int  # the token
     roles: tuple[Span, ...] | None  # not overlapping, in order; None: not known
-    place: Place | None = None
+    place: Location | None = None
 
     @property
     def sentences(self) -> tuple[Words, ...]:
@@ -143,7 +143,7 @@ class Document:
     text: tuple[Words, ...]
     clusters: tuple[tuple[Span, ...], ...] | None  # None: not known
     speakers: Words | None = None  # of each token, where the file tells
-    place: Place | None = None
+    place: Location | None = None
 
     @property
     def sentences(self) -> tuple[Words, ...]:

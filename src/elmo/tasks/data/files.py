@@ -15,7 +15,7 @@ from typing import Literal, ParamSpec, TypeVar
 
 from elmo.engine.batches import MAX_TOKENS
 from elmo.errors import ConfigError, DataError
-from elmo.tasks.data.examples import Place, Words
+from elmo.tasks.data.examples import Location, Words
 from elmo.text.lines import Line, Source, expand_paths, format_source, read_lines
 from elmo.text.reader import align_words
 from elmo.text.tokenizers import Tokens, WhitespaceTokenizer
@@ -43,7 +43,7 @@ def listed(each: Callable[P, Iterator[E]]) -> Callable[P, list[E]]:
     return read
 
 
-def at_least_one(examples: Iterable[E], message: str) -> Iterator[E]:
+def require_examples(examples: Iterable[E], message: str) -> Iterator[E]:
     """The examples; ``DataError`` with this message where there are none."""
     is_none = True
     for example in examples:
@@ -53,7 +53,7 @@ def at_least_one(examples: Iterable[E], message: str) -> Iterator[E]:
         raise DataError(message)
 
 
-def files_of(paths: Paths) -> list[Source]:
+def find_files(paths: Paths) -> list[Source]:
     """The files that paths, folders and globs name, in order; ``-`` is stdin."""
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     if not given:
@@ -61,7 +61,7 @@ def files_of(paths: Paths) -> list[Source]:
     return expand_paths([str(path) for path in given])
 
 
-def suffix_of(file: Source) -> str:
+def get_suffix(file: Source) -> str:
     """``.tsv`` of ``train.tsv.xz``; nothing for stdin."""
     return "" if file == "-" else Path(_COMPRESSED.sub("", file.name)).suffix.lower()
 
@@ -80,12 +80,12 @@ def is_blank(text: str) -> bool:
     return not text.strip(" \t")
 
 
-def place_of(line: Line) -> Place:
+def locate(line: Line) -> Location:
     """Where a line stands."""
-    return Place(line.path, line.number)
+    return Location(line.path, line.number)
 
 
-def tokens_of(text: str, tokenize: Tokenize) -> Tokens:
+def split_tokens(text: str, tokenize: Tokenize) -> Tokens:
     """The tokens of a text, with their places in it where they spell it."""
     found = tokenize(text)
     tokens = found if isinstance(found, Tokens) else Tokens.from_words(found)
@@ -94,7 +94,7 @@ def tokens_of(text: str, tokenize: Tokenize) -> Tokens:
     return Tokens(text, tokens.tokens, align_words(tokens.tokens, text))
 
 
-def words_of(text: str, tokenize: Tokenize, *, what: str, place: Place) -> Words:
+def split_words(text: str, tokenize: Tokenize, *, what: str, place: Location) -> Words:
     """The words of a text, at least one; ``what`` it is tells a message."""
     found = tokenize(text)
     words = (found if isinstance(found, Tokens) else Tokens.from_words(found)).tokens
@@ -112,10 +112,10 @@ class Row:
     """The columns of one token."""
 
     columns: tuple[str, ...]
-    place: Place
+    place: Location
 
 
-def separator_of(first: str) -> Separator:
+def guess_separator(first: str) -> Separator:
     """What parts the columns of a file, by its first row: tabs, where it has any."""
     return "\t" if "\t" in first else " "
 
@@ -125,7 +125,7 @@ def by(separator: Separator) -> str:
     return "tabs" if separator == "\t" else "spaces"
 
 
-def columns_of(text: str, separator: Separator) -> tuple[str, ...]:
+def split_columns(text: str, separator: Separator) -> tuple[str, ...]:
     """A tab parts two columns, which may be empty; spaces do however many they are."""
     return tuple(text.split("\t")) if separator == "\t" else tuple(_SOLID.findall(text))
 
@@ -151,7 +151,7 @@ def read_rows(
             continue
         if is_no_row(line.text):
             continue
-        columns = columns_of(line.text, separator)
+        columns = split_columns(line.text, separator)
         expected = n_columns or (len(rows[0].columns) if rows else len(columns))
         if len(columns) != expected:
             like = why if n_columns else f", as in line {rows[0].place.line}"
@@ -159,7 +159,7 @@ def read_rows(
                 f"{line.path}:{line.number}: expected {expected} columns parted by {by(separator)}{like}, "
                 f"found {len(columns)}"
             )
-        rows.append(Row(columns, place_of(line)))
+        rows.append(Row(columns, locate(line)))
         if len(rows) > MAX_TOKENS:
             raise DataError(
                 f"{rows[0].place}: expected an empty line within {MAX_TOKENS:,} words, found none"

@@ -20,12 +20,12 @@ from elmo.tasks.data.files import (
     Row,
     Separator,
     cell,
-    files_of,
+    find_files,
     is_blank,
     listed,
     opened,
     read_rows,
-    separator_of,
+    guess_separator,
 )
 from elmo.text.lines import Line
 
@@ -52,15 +52,15 @@ _PROPBANK = _Layout(words=0, target=3, first=4, n_after=0, is_paired=True)
 _CONLL2012 = _Layout(words=3, target=7, first=11, n_after=1, is_paired=False)
 
 
-def each_predicate(
-    paths: Paths, *, file_format: RoleFormat = "auto", target: int | None = None, is_labelled: bool = True
+def read_roles(
+    paths: Paths, *, file_format: RoleFormat = "auto", target: int | None = None, is_labeled: bool = True
 ) -> Iterator[Predicate]:
     """Every predicate of every sentence with its roles, in the order of their columns.
 
     ``propbank`` has columns word, tag, lemma, roleset, brackets; ``conll2005`` a word first, and a target
     column that the first sentence shows: as many columns come after it as it has targets. By default a file
     that begins with ``#begin document`` is ``conll2012``, one with tabs ``propbank``, others ``conll2005``.
-    ``target`` names another target column, counted from 0. ``is_labelled=False`` takes predicates from the
+    ``target`` names another target column, counted from 0. ``is_labeled=False`` takes predicates from the
     target column (the last, where conll2005 shows none), and gives no roles. Of a V of several tokens, the
     predicate is the one with a target.
     """
@@ -69,7 +69,7 @@ def each_predicate(
         raise ConfigError(f"file format: expected one of {expected}, found {str(file_format)!r:.40}")
     if target is not None and target < 1:
         raise ConfigError(f"target: expected the number of a column after the word's, found {target}")
-    for file in files_of(paths):
+    for file in find_files(paths):
         first, lines = opened(file)
         separator, lines = _after_comments(lines)
         kind = file_format
@@ -79,31 +79,31 @@ def each_predicate(
             kind = "propbank" if separator == "\t" else "conll2005"
         layout = None
         for rows in read_rows(lines, separator=separator, is_no_row=_is_comment):
-            layout = layout or _layout(rows, kind, target, is_labelled=is_labelled)
-            yield from _of_sentence(rows, layout, is_labelled=is_labelled)
+            layout = layout or _layout(rows, kind, target, is_labeled=is_labeled)
+            yield from _of_sentence(rows, layout, is_labeled=is_labeled)
         if layout is None:
             raise DataError(f"{first.path}: expected sentences, found none")
 
 
-read_roles = listed(each_predicate)
+read_roles = listed(read_roles)
 
 
 def _after_comments(lines: Iterator[Line]) -> tuple[Separator, Iterator[Line]]:
     """What parts columns in the first line that has any, and the lines from it on."""
     for line in lines:
         if not is_blank(line.text) and not _is_comment(line.text):
-            return separator_of(line.text), chain([line], lines)
+            return guess_separator(line.text), chain([line], lines)
     return " ", iter(())
 
 
-def _of_sentence(rows: Sequence[Row], layout: _Layout, *, is_labelled: bool) -> Iterator[Predicate]:
+def _of_sentence(rows: Sequence[Row], layout: _Layout, *, is_labeled: bool) -> Iterator[Predicate]:
     n_columns = len(rows[0].columns)
-    n_needed = layout.first + layout.n_after if is_labelled else max(layout.words, layout.target) + 1
+    n_needed = layout.first + layout.n_after if is_labeled else max(layout.words, layout.target) + 1
     if n_columns < n_needed:
         raise DataError(f"{rows[0].place}: expected {n_needed} columns or more, found {n_columns}")
     words = tuple(cell(row, layout.words, what="word") for row in rows)
     targets = [k for k, row in enumerate(rows) if row.columns[layout.target].strip() not in _NONE]
-    if not is_labelled:
+    if not is_labeled:
         yield from (Predicate(words, k, None, rows[0].place) for k in targets)
         return
     columns = range(layout.first, n_columns - layout.n_after)
@@ -116,7 +116,7 @@ def _of_sentence(rows: Sequence[Row], layout: _Layout, *, is_labelled: bool) -> 
         yield _predicate(rows, words, column, targets, nth=nth if layout.is_paired else None)
 
 
-def _layout(rows: Sequence[Row], kind: RoleFormat, target: int | None, *, is_labelled: bool) -> _Layout:
+def _layout(rows: Sequence[Row], kind: RoleFormat, target: int | None, *, is_labeled: bool) -> _Layout:
     if kind == "conll2012":
         return _CONLL2012 if target is None else replace(_CONLL2012, target=target)
     if target is None and kind == "propbank":
@@ -129,7 +129,7 @@ def _layout(rows: Sequence[Row], kind: RoleFormat, target: int | None, *, is_lab
                 target = column
                 break
         else:
-            if is_labelled:
+            if is_labeled:
                 raise DataError(
                     f"{rows[0].place}: expected a column with a target for each column after it, "
                     "found none; give the number of the target column"

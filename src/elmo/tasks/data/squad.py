@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from elmo.errors import DataError
-from elmo.tasks.data.examples import Place, Question, Span, Words
-from elmo.tasks.data.files import WHITESPACE, Paths, Tokenize, files_of, listed, tokens_of, words_of
+from elmo.tasks.data.examples import Location, Question, Span, Words
+from elmo.tasks.data.files import WHITESPACE, Paths, Tokenize, find_files, listed, split_tokens, split_words
 from elmo.text.lines import Source, format_source, open_text
 
 MAX_BYTES = 2 << 30  # JSON is held in memory whole, several times over
@@ -26,27 +26,27 @@ MISPLACED = "answers, in training only, that stand elsewhere in their passage or
 UNANSWERED = "questions, in training only, none of whose answers could be placed"
 
 
-def each_question(
+def read_squad(
     paths: Paths,
     *,
     tokenize: Tokenize = WHITESPACE,
-    is_labelled: bool = True,
+    is_labeled: bool = True,
     left_out: Counter[str] | None = None,
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[Question]:
     """The questions of SQuAD files, each id once; what is left out is counted in ``left_out``.
 
-    An answer's span is the smallest one of whole tokens that covers it. ``is_labelled=False`` reads
+    An answer's span is the smallest one of whole tokens that covers it. ``is_labeled=False`` reads
     questions without answers, and passes over answers that there are.
     """
     counts = Counter() if left_out is None else left_out
     ids: set[str] = set()
-    for file in files_of(paths):
+    for file in find_files(paths):
         n_read = 0
         for passage in _passages(_json(_text(file, max_bytes), format_source(file)), format_source(file), tokenize):
             for item, where in passage.questions:
                 n_read += 1
-                question = _question(item, where, passage, tokenize, counts=counts if is_labelled else None)
+                question = _question(item, where, passage, tokenize, counts=counts if is_labeled else None)
                 if question is None:
                     continue
                 if question.id in ids:
@@ -57,14 +57,14 @@ def each_question(
             raise DataError(f"{format_source(file)}:1: expected questions, found none")
 
 
-read_squad = listed(each_question)
+read_squad = listed(read_squad)
 
 
 @dataclass(frozen=True)
 class _Where:
     """A place in a file and in its JSON."""
 
-    place: Place
+    place: Location
     path: str
 
     def __str__(self) -> str:
@@ -125,15 +125,15 @@ class _Numbered:
 
 
 def _passages(file: _Numbered, name: str, tokenize: Tokenize) -> Iterator[_Passage]:
-    for a, article in enumerate(_items(file.value, "data", _Where(Place(name, 1), "the file"))):
-        where = _Where(Place(name, file.line()), f"data[{a}]")
+    for a, article in enumerate(_items(file.value, "data", _Where(Location(name, 1), "the file"))):
+        where = _Where(Location(name, file.line()), f"data[{a}]")
         for p, paragraph in enumerate(_items(article, "paragraphs", where)):
-            here = _Where(Place(name, file.line()), f"data[{a}].paragraphs[{p}]")
+            here = _Where(Location(name, file.line()), f"data[{a}].paragraphs[{p}]")
             questions = [
-                (item, _Where(Place(name, file.line(_dict(item, here).get("id"))), f"{here.path}.qas[{q}]"))
+                (item, _Where(Location(name, file.line(_dict(item, here).get("id"))), f"{here.path}.qas[{q}]"))
                 for q, item in enumerate(_items(paragraph, "qas", here))
             ]
-            tokens = tokens_of(text := _string(paragraph, "context", here), tokenize)
+            tokens = split_tokens(text := _string(paragraph, "context", here), tokenize)
             if not tokens.tokens:
                 raise DataError(f"{here}: expected words in the context, found none")
             if tokens.offsets is None:
@@ -178,7 +178,7 @@ def _question(
             counts[UNANSWERED] += 1
     return Question(
         id_,
-        words_of(_string(item, "question", where), tokenize, what="question", place=where.place),
+        split_words(_string(item, "question", where), tokenize, what="question", place=where.place),
         passage.words,
         passage.text,
         passage.offsets,

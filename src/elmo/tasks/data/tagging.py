@@ -3,7 +3,7 @@
 IOB2 (BIO) opens every span with B-. IOB1 does so only where a span of the same label stands right before it;
 others open with I-. BIOES ends a span of several tokens with E- and marks one of a single token S-. BILOU
 (L, U) and BMEWO (M, E, W) are BIOES in other letters: they are read as such and written as BIOES, which
-``in_letters`` turns back.
+``replace_letters`` turns back.
 
 Files with a word and its tag a line (CoNLL columns, CoNLL-U) in, tagged sentences out.
 
@@ -26,26 +26,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.errors import ConfigError, DataError
-from elmo.tasks.data.examples import Place, Span, TaggedSentence
+from elmo.tasks.data.examples import Location, Span, TaggedSentence
 from elmo.tasks.data.files import (
     WHITESPACE,
     Paths,
     Row,
     Separator,
     Tokenize,
-    at_least_one,
+    require_examples,
     by,
     cell,
-    columns_of,
-    files_of,
+    split_columns,
+    find_files,
     is_blank,
     listed,
     opened,
-    place_of,
+    locate,
     read_rows,
-    separator_of,
-    suffix_of,
-    words_of,
+    guess_separator,
+    get_suffix,
+    split_words,
 )
 from elmo.text.lines import Line, Source
 
@@ -68,7 +68,7 @@ class Transitions:
     end: NDArray[np.bool_]  # (tag,): whether it may close a sentence
 
 
-def scheme_of(tag_sequences: Sequence[Sequence[str]]) -> Scheme:
+def detect_scheme(tag_sequences: Sequence[Sequence[str]]) -> Scheme:
     """The scheme that a file's tags follow; plain where one of them is neither O nor a letter, - and a label.
 
     Where some spans open with B- and some with I-, though IOB1 has no use for that B-, it is IOB2 with
@@ -85,12 +85,12 @@ def scheme_of(tag_sequences: Sequence[Sequence[str]]) -> Scheme:
     return _iob1_or_iob2(tag_sequences)
 
 
-def is_of_a_scheme(tag: str) -> bool:
+def is_span_tag(tag: str) -> bool:
     """Whether it is O, or a letter that schemes have, - and a label."""
     return _part(tag) is not None
 
 
-def letters_of(tag_sequences: Sequence[Sequence[str]]) -> str:
+def detect_letters(tag_sequences: Sequence[Sequence[str]]) -> str:
     """What tags have in place of B, I, E and S, the commonest of each: BIES, BILU or BMEW, say."""
     counts = Counter(tag[0] for tags in tag_sequences for tag in tags if tag != OUTSIDE and _part(tag))
     usual = "BILU" if counts["L"] + counts["U"] > counts["E"] + counts["S"] + counts["W"] else "BIES"
@@ -98,13 +98,13 @@ def letters_of(tag_sequences: Sequence[Sequence[str]]) -> str:
     return "".join(max(group, key=lambda letter: counts[letter]) for group in groups)  # the first of equals
 
 
-def in_letters(tags: Sequence[str], letters: str) -> tuple[str, ...]:
+def replace_letters(tags: Sequence[str], letters: str) -> tuple[str, ...]:
     """Tags of BIOES with those letters in place of B, I, E and S."""
     given = dict(zip("BIES", letters, strict=True))
     return tuple(tag if tag == OUTSIDE else given[tag[0]] + tag[1:] for tag in tags)
 
 
-def spans_of(tags: Sequence[str], scheme: Scheme, *, is_strict: bool = False) -> tuple[Span, ...]:
+def decode_spans(tags: Sequence[str], scheme: Scheme, *, is_strict: bool = False) -> tuple[Span, ...]:
     """The spans that tags mark, in order.
 
     Tags that break the scheme are read as conlleval reads them: whatever cannot go on a span opens one.
@@ -124,7 +124,7 @@ def spans_of(tags: Sequence[str], scheme: Scheme, *, is_strict: bool = False) ->
     return tuple(spans)
 
 
-def tags_of(spans: Sequence[Span], n: int, scheme: Scheme) -> tuple[str, ...]:
+def encode_spans(spans: Sequence[Span], n: int, scheme: Scheme) -> tuple[str, ...]:
     """The tags of ``n`` tokens that mark ``spans``, which may come in any order."""
     _known(scheme)
     tags = [OUTSIDE] * n
@@ -147,14 +147,14 @@ def tags_of(spans: Sequence[Span], n: int, scheme: Scheme) -> tuple[str, ...]:
     return tuple(tags)
 
 
-def converted(tags: Sequence[str], source: Scheme, target: Scheme) -> tuple[str, ...]:
+def convert_tags(tags: Sequence[str], source: Scheme, target: Scheme) -> tuple[str, ...]:
     """The same spans in another scheme; tags that broke ``source`` keep to ``target``."""
     if source == target == "plain":
         return tuple(tags)
-    return tags_of(spans_of(tags, source), len(tags), target)
+    return encode_spans(decode_spans(tags, source), len(tags), target)
 
 
-def allowed_transitions(tags: Sequence[str], scheme: Scheme) -> Transitions:
+def build_transitions(tags: Sequence[str], scheme: Scheme) -> Transitions:
     """What a decoder may do so that its tags always follow the scheme; plain tags may all follow another."""
     n = len(tags)
     if scheme == "plain":
@@ -251,14 +251,14 @@ _NO_WORD = re.compile(r"[0-9]+-[0-9]+|[0-9]+\.[0-9]+")  # a range that words spe
 _DOCSTART = "-DOCSTART-"
 
 
-def each_tagged(
+def read_tagged(
     paths: Paths,
     *,
     words: Column | None = None,
     tags: Column | None = None,
     separator: Separator | None = None,
     file_format: TaggedFormat = "auto",
-    is_labelled: bool = True,
+    is_labeled: bool = True,
     tokenize: Tokenize = WHITESPACE,
 ) -> Iterator[TaggedSentence]:
     """The sentences of column files with the tags of one column.
@@ -268,41 +268,41 @@ def each_tagged(
     in CoNLL-U in ``form`` and ``upos``. A file is CoNLL-U if its name ends in ``.conllu`` or its first row
     has ten columns of which the first is the number 1.
 
-    ``is_labelled=False`` needs no tags, and gives none. A file is then text with a sentence a line, cut by
+    ``is_labeled=False`` needs no tags, and gives none. A file is then text with a sentence a line, cut by
     ``tokenize``, unless it is CoNLL-U, its name ends in ``.conll`` or the like, its first line has a tab or
     is ``-DOCSTART-``, ``separator`` or ``words`` is given, or ``file_format`` says otherwise.
     """
     if file_format not in get_args(TaggedFormat):
         expected = ", ".join(get_args(TaggedFormat))
         raise ConfigError(f"file format: expected one of {expected}, found {str(file_format)!r:.40}")
-    if file_format == "text" and is_labelled:
-        raise ConfigError("file format: text has no tags; read it with is_labelled=False, or give columns")
+    if file_format == "text" and is_labeled:
+        raise ConfigError("file format: text has no tags; read it with is_labeled=False, or give columns")
     if separator not in (None, "\t", " "):
         raise ConfigError(f"separator: expected a tab, a space or None, found {separator!r:.40}")
-    for file in files_of(paths):
+    for file in find_files(paths):
         first, lines = opened(file)
         kind = file_format
         if kind == "auto":
-            has_columns = is_labelled or words is not None or separator is not None
+            has_columns = is_labeled or words is not None or separator is not None
             start = _up_to_a_row(lines)
             kind = _kind(file, start[-1].text, may_be_text=not has_columns)
             lines = chain(start, lines)
         if kind == "text":
             sentences = _of_text(lines, tokenize)
         elif kind == "conllu":
-            wanted = _conllu_column(tags, "upos") if is_labelled else None
+            wanted = _conllu_column(tags, "upos") if is_labeled else None
             sentences = _of_conllu(lines, _conllu_column(words, "form"), wanted)
         else:
-            sentences = _of_columns(lines, words, tags, separator=separator, is_labelled=is_labelled)
+            sentences = _of_columns(lines, words, tags, separator=separator, is_labeled=is_labeled)
         has_tags = False
-        for sentence in at_least_one(sentences, f"{first.path}: expected sentences, found none"):
+        for sentence in require_examples(sentences, f"{first.path}: expected sentences, found none"):
             has_tags = has_tags or set(sentence.tags or "?") != {"_"}
             yield sentence
         if kind == "conllu" and not has_tags:
             raise DataError(f"{first.path}: expected tags in column {tags or 'upos'}, found only _")
 
 
-read_tagged = listed(each_tagged)
+read_tagged = listed(read_tagged)
 
 
 def _up_to_a_row(lines: Iterator[Line]) -> list[Line]:
@@ -318,9 +318,9 @@ def _up_to_a_row(lines: Iterator[Line]) -> list[Line]:
 def _kind(file: Source, first: str, *, may_be_text: bool) -> TaggedFormat:
     columns = first.split("\t")
     is_first_word = len(columns) == len(CONLLU) and _FIRST_ID.fullmatch(columns[0]) is not None
-    if suffix_of(file) == ".conllu" or is_first_word:
+    if get_suffix(file) == ".conllu" or is_first_word:
         return "conllu"
-    is_named = suffix_of(file) in (".conll", ".bio", ".iob", ".iob2", ".col")
+    is_named = get_suffix(file) in (".conll", ".bio", ".iob", ".iob2", ".col")
     is_text = may_be_text and len(columns) == 1 and not first.startswith(_DOCSTART) and not is_named
     return "text" if is_text else "columns"
 
@@ -328,8 +328,8 @@ def _kind(file: Source, first: str, *, may_be_text: bool) -> TaggedFormat:
 def _of_text(lines: Iterable[Line], tokenize: Tokenize) -> Iterator[TaggedSentence]:
     for line in lines:
         if not is_blank(line.text):
-            place = place_of(line)
-            yield TaggedSentence(words_of(line.text, tokenize, what="line", place=place), None, place)
+            place = locate(line)
+            yield TaggedSentence(split_words(line.text, tokenize, what="line", place=place), None, place)
 
 
 def _of_conllu(lines: Iterable[Line], words: int, tags: int | None) -> Iterator[TaggedSentence]:
@@ -351,20 +351,20 @@ def _of_columns(
     tags: Column | None,
     *,
     separator: Separator | None,
-    is_labelled: bool,
+    is_labeled: bool,
 ) -> Iterator[TaggedSentence]:
     first = next((line for line in lines if not _is_no_row(line.text)), None)
     if first is None:
         return
-    separator = separator or separator_of(first.text)
-    n_columns = len(columns_of(first.text, separator))
-    word_at = _column(0 if words is None else words, n_columns, what="words", place=place_of(first))
+    separator = separator or guess_separator(first.text)
+    n_columns = len(split_columns(first.text, separator))
+    word_at = _column(0 if words is None else words, n_columns, what="words", place=locate(first))
     tag_at = None
-    if is_labelled:
-        tag_at = _column(-1 if tags is None else tags, n_columns, what="tags", place=place_of(first))
+    if is_labeled:
+        tag_at = _column(-1 if tags is None else tags, n_columns, what="tags", place=locate(first))
     if word_at == tag_at:
         raise DataError(
-            f"{place_of(first)}: expected words and tags in two columns parted by {by(separator)}, found "
+            f"{locate(first)}: expected words and tags in two columns parted by {by(separator)}, found "
             f"both in column {word_at} of {n_columns}, counted from 0"
         )
     sentences = read_rows(
@@ -382,7 +382,7 @@ def _is_no_row(text: str) -> bool:
     return is_blank(text) or text.startswith(_DOCSTART)
 
 
-def _column(column: Column, n: int, *, what: str, place: Place) -> int:
+def _column(column: Column, n: int, *, what: str, place: Location) -> int:
     if isinstance(column, str):
         raise DataError(
             f"{place}: expected CoNLL-U, whose columns have names, for {what} in {column[:40]!r}, found {n} "

@@ -26,20 +26,20 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from elmo.errors import ConfigError, DataError
-from elmo.tasks.data.examples import LabelledText, Place, TextPair, Words
+from elmo.tasks.data.examples import LabeledText, Location, TextPair, Words
 from elmo.tasks.data.files import (
     WHITESPACE,
     Paths,
     Tokenize,
-    at_least_one,
-    files_of,
+    require_examples,
+    find_files,
     is_blank,
     listed,
     opened,
-    place_of,
-    suffix_of,
-    tokens_of,
-    words_of,
+    locate,
+    get_suffix,
+    split_tokens,
+    split_words,
 )
 from elmo.text.lines import Line, Source
 
@@ -69,7 +69,7 @@ class Record:
     """The fields that a table has, and where they stand."""
 
     cells: Mapping[str, Any]
-    place: Place
+    place: Location
 
     def words(self, field: str, tokenize: Tokenize) -> Words:
         """A text's words; a list of words stays as it is."""
@@ -80,7 +80,7 @@ class Record:
             raise DataError(
                 f"{self.place}: expected a text or a list of words as {field}, found {_cell_kind(cell)}"
             )
-        return words_of(cell, tokenize, what=field, place=self.place)
+        return split_words(cell, tokenize, what=field, place=self.place)
 
     def label(self, field: str) -> str:
         """A class's name; numbers and truths of JSON are names, too."""
@@ -116,7 +116,7 @@ def _of_objects(lines: Iterable[Line], fields: Sequence[Field]) -> Iterator[Reco
     for line in lines:
         if is_blank(line.text):
             continue
-        place = place_of(line)
+        place = locate(line)
         row = _object(line.text, place)
         if keys is None:
             found = {field.name: _named(field, list(row), place) for field in fields}
@@ -127,7 +127,7 @@ def _of_objects(lines: Iterable[Line], fields: Sequence[Field]) -> Iterator[Reco
 
 
 def _of_rows(
-    rows: Iterator[tuple[list[str], Place]], fields: Sequence[Field], *, has_header: bool | None
+    rows: Iterator[tuple[list[str], Location]], fields: Sequence[Field], *, has_header: bool | None
 ) -> Iterator[Record]:
     at: dict[str, int] | None = None
     n_names: int | None = None
@@ -157,7 +157,7 @@ def _is_header(row: Sequence[str], fields: Sequence[Field], has_header: bool | N
 
 
 def _places(
-    fields: Sequence[Field], names: Sequence[str] | None, n_columns: int, place: Place
+    fields: Sequence[Field], names: Sequence[str] | None, n_columns: int, place: Location
 ) -> dict[str, int]:
     """Where each field stands in a row; a field that is not needed may be missing."""
     at: dict[str, int] = {}
@@ -179,7 +179,7 @@ def _places(
     return at
 
 
-def _named(field: Field, names: Sequence[str], place: Place) -> str | None:
+def _named(field: Field, names: Sequence[str], place: Location) -> str | None:
     """The name that a field has among ``names``: as the caller wrote it, or a usual one in any case."""
     if field.column is not None:
         if field.column in names:
@@ -195,11 +195,11 @@ def _named(field: Field, names: Sequence[str], place: Place) -> str | None:
     return None
 
 
-def _tsv_rows(lines: Iterable[Line]) -> Iterator[tuple[list[str], Place]]:
-    return ((line.text.split("\t"), place_of(line)) for line in lines if not is_blank(line.text))
+def _tsv_rows(lines: Iterable[Line]) -> Iterator[tuple[list[str], Location]]:
+    return ((line.text.split("\t"), locate(line)) for line in lines if not is_blank(line.text))
 
 
-def _csv_rows(lines: Iterable[Line]) -> Iterator[tuple[list[str], Place]]:
+def _csv_rows(lines: Iterable[Line]) -> Iterator[tuple[list[str], Location]]:
     first: Line | None = None  # of the row that is being read
     last: Line | None = None
 
@@ -214,16 +214,16 @@ def _csv_rows(lines: Iterable[Line]) -> Iterator[tuple[list[str], Place]]:
         try:
             row = next(reader, None)
         except csv.Error as error:
-            where = place_of(first) if first else last
+            where = locate(first) if first else last
             raise DataError(f"{where}: expected a row of CSV, found {error}") from error
         if row is None:
             return
         if first is not None and any(not is_blank(one) for one in row):
-            yield row, place_of(first)
+            yield row, locate(first)
         first = None
 
 
-def _object(text: str, place: Place) -> dict[str, Any]:
+def _object(text: str, place: Location) -> dict[str, Any]:
     if text.lstrip().startswith("["):
         raise DataError(f"{place}: expected a JSON object, found a list; write one object a line")
     try:
@@ -249,7 +249,7 @@ MARK = re.compile(r"</?e[12]>")
 NUMBERED = re.compile(r"\s*[0-9]+\t\s*\"?(.*?)\"?\s*")  # 8001<tab>"The <e1>audits</e1> were …"
 
 
-def with_marks(tokenize: Tokenize) -> Callable[[str], Words]:
+def keep_markers(tokenize: Tokenize) -> Callable[[str], Words]:
     """A tokeniser that keeps marks whole, and cuts the rest as if there were none.
 
     Without its marks a text is cut as it would be in any other place: a full stop before a mark does not
@@ -258,7 +258,7 @@ def with_marks(tokenize: Tokenize) -> Callable[[str], Words]:
 
     def cut(text: str) -> Words:
         if MARK.search(text) is None:
-            return tokens_of(text, tokenize).tokens
+            return split_tokens(text, tokenize).tokens
         marks: list[tuple[int, str]] = []  # where each stands in the text without marks
         pieces: list[str] = []
         at = length = 0
@@ -268,25 +268,25 @@ def with_marks(tokenize: Tokenize) -> Callable[[str], Words]:
             marks.append((length, match[0]))
             at = match.end()
         plain = "".join([*pieces, text[at:]])
-        tokens = tokens_of(plain, tokenize)
+        tokens = split_tokens(plain, tokenize)
         if tokens.offsets is None:  # a tokeniser that changes characters: piece by piece, then
             parts = re.split(f"({MARK.pattern})", text)
             return tuple(
                 word
                 for part in parts
-                for word in ([part] if MARK.fullmatch(part) else tokens_of(part, tokenize).tokens)
+                for word in ([part] if MARK.fullmatch(part) else split_tokens(part, tokenize).tokens)
             )
         return tuple(_merged(plain, tokens.offsets, marks))
 
     return cut
 
 
-def read_semeval(lines: Iterable[Line], tokenize: Tokenize, *, is_labelled: bool) -> Iterator[LabelledText]:
+def read_semeval(lines: Iterable[Line], tokenize: Tokenize, *, is_labeled: bool) -> Iterator[LabeledText]:
     """The sentences of the task's files: a number and a quoted sentence, its relation, a comment.
 
-    Files without relations are read with ``is_labelled=False``, and those of others are then passed over.
+    Files without relations are read with ``is_labeled=False``, and those of others are then passed over.
     """
-    cut = with_marks(tokenize)
+    cut = keep_markers(tokenize)
     sentence: Line | None = None  # that awaits its relation
     for line in lines:
         text = line.text.strip()
@@ -298,32 +298,32 @@ def read_semeval(lines: Iterable[Line], tokenize: Tokenize, *, is_labelled: bool
             yield _labelled(sentence, text, cut)
             sentence = None
         elif NUMBERED.fullmatch(line.text):
-            if is_labelled:
+            if is_labeled:
                 sentence = line
             else:
                 yield _labelled(line, None, cut)
-        elif is_labelled:
+        elif is_labeled:
             raise DataError(
-                f"{place_of(line)}: expected a number, a tab and a sentence in quotes, found {text[:60]!r}"
+                f"{locate(line)}: expected a number, a tab and a sentence in quotes, found {text[:60]!r}"
             )
     if sentence is not None:
         raise DataError(
-            f"{place_of(sentence)}: expected a relation in the next line, such as Other, found none; "
-            "read files without relations with is_labelled=False"
+            f"{locate(sentence)}: expected a relation in the next line, such as Other, found none; "
+            "read files without relations with is_labeled=False"
         )
 
 
-def _labelled(line: Line, label: str | None, cut: Callable[[str], Words]) -> LabelledText:
+def _labelled(line: Line, label: str | None, cut: Callable[[str], Words]) -> LabeledText:
     match = NUMBERED.fullmatch(line.text)
     text = match[1] if match else line.text
     words = cut(text)
     found = [word for word in words if MARK.fullmatch(word)]
     if sorted(found) != ["</e1>", "</e2>", "<e1>", "<e2>"]:
         raise DataError(
-            f"{place_of(line)}: expected <e1>, </e1>, <e2> and </e2> once each, found "
+            f"{locate(line)}: expected <e1>, </e1>, <e2> and </e2> once each, found "
             f"{' '.join(found)[:60] or 'none'}"
         )
-    return LabelledText(words, label, place_of(line))
+    return LabeledText(words, label, locate(line))
 
 
 def _merged(text: str, offsets: Iterable[tuple[int, int]], marks: Iterable[tuple[int, str]]) -> Iterator[str]:
@@ -346,7 +346,7 @@ _FASTTEXT = "__label__"
 _LABEL_AND_TEXT = re.compile(r"[ \t]*([^ \t]+)[ \t]+(.*)", re.DOTALL)
 
 
-def each_text(
+def read_texts(
     paths: Paths,
     *,
     text: Column | None = None,
@@ -354,22 +354,22 @@ def each_text(
     tokenize: Tokenize = WHITESPACE,
     file_format: TextFormat = "auto",
     has_header: bool | None = None,
-    is_labelled: bool = True,
-) -> Iterator[LabelledText]:
+    is_labeled: bool = True,
+) -> Iterator[LabeledText]:
     """Texts and their classes.
 
     The format goes by the name: ``.tsv``, ``.csv``, ``.jsonl`` and ``.json`` (JSON lines) are tables, whose
     columns are given by name or number from 0 and by default named ``text`` or ``sentence``, and ``label``.
     Other files have lines ``label text`` (fastText's ``__label__x text`` too), or SemEval-2010 Task 8's form,
-    told by its first line. ``is_labelled=False`` needs no classes, and gives none: ``lines`` are then text
+    told by its first line. ``is_labeled=False`` needs no classes, and gives none: ``lines`` are then text
     from their beginning.
     """
     if file_format not in get_args(TextFormat):
         expected = ", ".join(get_args(TextFormat))
         raise ConfigError(f"file format: expected one of {expected}, found {str(file_format)!r:.40}")
     fields = [Field("text", text, ("text", "sentence"))]
-    fields += [Field("label", label, ("label",))] if is_labelled else []
-    for file in files_of(paths):
+    fields += [Field("label", label, ("label",))] if is_labeled else []
+    for file in find_files(paths):
         first, lines = opened(file)
         kind = _file_kind(file, first.text) if file_format == "auto" else file_format
         if kind == "lines":
@@ -377,43 +377,43 @@ def each_text(
                 raise ConfigError(
                     f"{first.path}: lines of `label text` have no columns; give the format, such as tsv"
                 )
-            found = _of_lines(lines, tokenize, is_labelled=is_labelled)
+            found = _of_lines(lines, tokenize, is_labeled=is_labeled)
         elif kind == "semeval":
-            found = read_semeval(lines, tokenize, is_labelled=is_labelled)
+            found = read_semeval(lines, tokenize, is_labeled=is_labeled)
         else:
-            cut = with_marks(tokenize)
+            cut = keep_markers(tokenize)
             records = read_table(lines, fields, file_format=kind, has_header=has_header)
             found = (
-                LabelledText(one.words("text", cut), one.label("label") if is_labelled else None, one.place)
+                LabeledText(one.words("text", cut), one.label("label") if is_labeled else None, one.place)
                 for one in records
             )
-        yield from at_least_one(found, f"{first.path}: expected texts, found none")
+        yield from require_examples(found, f"{first.path}: expected texts, found none")
 
 
-read_texts = listed(each_text)
+read_texts = listed(read_texts)
 
 
 def _file_kind(file: Source, first: str) -> Literal["tsv", "csv", "jsonl", "lines", "semeval"]:
-    if (table := SUFFIXES.get(suffix_of(file))) is not None:
+    if (table := SUFFIXES.get(get_suffix(file))) is not None:
         return table
     return "semeval" if NUMBERED.fullmatch(first) and MARK.search(first) else "lines"
 
 
-def _of_lines(lines: Iterable[Line], tokenize: Tokenize, *, is_labelled: bool) -> Iterator[LabelledText]:
-    cut = with_marks(tokenize)
+def _of_lines(lines: Iterable[Line], tokenize: Tokenize, *, is_labeled: bool) -> Iterator[LabeledText]:
+    cut = keep_markers(tokenize)
     for line in lines:
         if is_blank(line.text):
             continue
-        place = place_of(line)
+        place = locate(line)
         label, text = None, line.text
-        if is_labelled:
+        if is_labeled:
             match = _LABEL_AND_TEXT.fullmatch(line.text)
             if match is None:
                 raise DataError(f"{place}: expected a label, a space and a text, found {line.text[:60]!r}")
             label, text = match[1].removeprefix(_FASTTEXT), match[2]
             if match[1].startswith(_FASTTEXT) and (not label or text.startswith(_FASTTEXT)):
                 raise DataError(f"{place}: expected one label, found {line.text[:60]!r}")
-        yield LabelledText(words_of(text, cut, what="text", place=place), label, place)
+        yield LabeledText(split_words(text, cut, what="text", place=place), label, place)
 
 
 PairFormat = Literal["auto", "tsv", "csv", "jsonl"]
@@ -426,7 +426,7 @@ _LABEL = ("gold_label", "entailment_judgment", "entailment_label", "label", "is_
 _SCORE = ("relatedness_score", "score", "similarity")
 
 
-def each_pair(
+def read_pairs(
     paths: Paths,
     *,
     first: Column | None = None,
@@ -436,28 +436,28 @@ def each_pair(
     tokenize: Tokenize = WHITESPACE,
     file_format: PairFormat = "auto",
     has_header: bool | None = None,
-    is_labelled: bool = True,
+    is_labeled: bool = True,
     left_out: Counter[str] | None = None,
 ) -> Iterator[TextPair]:
     """Pairs with a label, a score, or both, whichever the file has.
 
     Columns are given by name or number from 0; those of SNLI, MultiNLI, GLUE and SICK are found by their
     names. Files are TSV, CSV or JSON lines by their name; others by their first line. Pairs whose label is
-    ``-`` are left out and counted in ``left_out``. ``is_labelled=False`` keeps them; no pair has labels then.
+    ``-`` are left out and counted in ``left_out``. ``is_labeled=False`` keeps them; no pair has labels then.
     """
     if file_format not in get_args(PairFormat):
         expected = ", ".join(get_args(PairFormat))
         raise ConfigError(f"file format: expected one of {expected}, found {str(file_format)!r:.40}")
     fields = [Field("first text", first, _FIRST), Field("second text", second, _SECOND)]
-    if is_labelled:
+    if is_labeled:
         fields += [Field("label", label, _LABEL, is_needed=False)]
         fields += [Field("score", score, _SCORE, is_needed=False)]
     counts = Counter() if left_out is None else left_out
-    for file in files_of(paths):
+    for file in find_files(paths):
         start, lines = opened(file)
         kind: TableFormat
         if file_format == "auto":
-            kind = SUFFIXES.get(suffix_of(file)) or (
+            kind = SUFFIXES.get(get_suffix(file)) or (
                 "jsonl" if start.text.lstrip().startswith("{") else "tsv"
             )
         else:
@@ -465,7 +465,7 @@ def each_pair(
         n_read = 0
         for record in read_table(lines, fields, file_format=kind, has_header=has_header):
             n_read += 1
-            if is_labelled and not {"label", "score"} & record.cells.keys():
+            if is_labeled and not {"label", "score"} & record.cells.keys():
                 raise DataError(
                     f"{start.path}:{start.number}: expected a label ({', '.join(_LABEL)}) or a score "
                     f"({', '.join(_SCORE)}), found neither; name its column"
@@ -478,7 +478,7 @@ def each_pair(
             raise DataError(f"{start.path}: expected pairs, found none")
 
 
-read_pairs = listed(each_pair)
+read_pairs = listed(read_pairs)
 
 
 def _pair(record: Record, tokenize: Tokenize) -> TextPair:

@@ -124,7 +124,7 @@ MAX_LENGTH = 17  # tokens of an answer, as in the paper
 
 
 @dataclass(frozen=True)
-class FoundAnswer:
+class AnswerSpan:
     """Tokens ``start`` to ``end`` of a passage, the end not included; p(first token) · p(last token)."""
 
     start: int
@@ -219,7 +219,7 @@ class AnswersHead(nn.Module):
         rows: Tensor | None = None,
         max_length: int = MAX_LENGTH,
         n_best: int = 1,
-    ) -> list[tuple[FoundAnswer, ...]]:
+    ) -> list[tuple[AnswerSpan, ...]]:
         """The ``n_best`` answers to each question of at most ``max_length`` tokens, the best first."""
         return best_answers(self(passages, questions, rows=rows), max_length=max_length, n_best=n_best)
 
@@ -229,7 +229,7 @@ class AnswersHead(nn.Module):
         return join_outputs(states, vectors, width=self.output_width)
 
 
-def best_answers(bounds: AnswerBounds, *, max_length: int, n_best: int) -> list[tuple[FoundAnswer, ...]]:
+def best_answers(bounds: AnswerBounds, *, max_length: int, n_best: int) -> list[tuple[AnswerSpan, ...]]:
     """The likeliest spans of at most ``max_length`` tokens that do not end before they start."""
     if max_length < 1 or n_best < 1:
         raise ConfigError(f"max_length and n_best must be at least 1, found {max_length} and {n_best}")
@@ -241,7 +241,7 @@ def best_answers(bounds: AnswerBounds, *, max_length: int, n_best: int) -> list[
     best, places = scores.flatten(1).topk(min(n_best, n_time * max_length), dim=1)  # (batch, n_best)
     return [
         tuple(
-            FoundAnswer(place // max_length, place // max_length + place % max_length + 1, probability)
+            AnswerSpan(place // max_length, place // max_length + place % max_length + 1, probability)
             for probability, place in zip(probabilities, row, strict=True)
             if probability >= 0.0
         )

@@ -154,7 +154,7 @@ _UNKNOWN, _OTHER, _SAME = 0, 1, 2  # speakers of two spans
 
 
 @dataclass(frozen=True)
-class FoundMention:
+class LinkedMention:
     """A span, its score as a mention (positive: rather one), and the chosen span before it.
 
     ``probability`` is that of the choice; ``antecedent`` is None where none was chosen.
@@ -316,7 +316,7 @@ class CoreferenceHead(nn.Module):
     @torch.no_grad()
     def predict(
         self, vectors: Sentences, *, speakers: Tensor | None = None
-    ) -> tuple[tuple[FoundMention, ...], ...]:
+    ) -> tuple[tuple[LinkedMention, ...], ...]:
         """Clusters in the order of their first mentions; a document without words has none."""
         if not vectors.lengths.any():
             return ()
@@ -325,14 +325,14 @@ class CoreferenceHead(nn.Module):
         probabilities, choices = found.links.softmax(dim=1).max(dim=1)  # (kept,)
         scores = found.mentions[found.kept].tolist()
         antecedents = found.antecedents.tolist()
-        cluster_of: list[list[FoundMention]] = []  # of each kept span
+        cluster_of: list[list[LinkedMention]] = []  # of each kept span
         for place, (choice, probability) in enumerate(
             zip(choices.tolist(), probabilities.tolist(), strict=True)
         ):
             before = antecedents[place][choice - 1] if choice else None
             cluster_of.append([] if before is None else cluster_of[before])
             antecedent = None if before is None else spans[before]
-            cluster_of[-1].append(FoundMention(spans[place], scores[place], antecedent, probability))
+            cluster_of[-1].append(LinkedMention(spans[place], scores[place], antecedent, probability))
         clusters = {id(cluster): cluster for cluster in cluster_of}.values()
         return tuple(
             tuple(cluster)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import DataError
-from elmo.tasks.data.examples import Question, at
-from elmo.tasks.heads.answers import AnswersHead, FoundAnswer
+from elmo.tasks.data.examples import Question, format_location
+from elmo.tasks.heads.answers import AnswersHead, AnswerSpan
 from elmo.tasks.heads.layers import FeatureVectors, FeatureWidths
 from elmo.tasks.kinds.task import Embed, check_options, unique_rows
 from elmo.tasks.scores.answers import answer_scores, is_mostly_chinese
@@ -111,7 +111,7 @@ class Answers:
         for example in examples:
             if not example.answers:
                 raise DataError(
-                    f"{at(example.place)}question {example.id[:40]!r}: expected an answer, found none"
+                    f"{format_location(example.location)}question {example.id[:40]!r}: expected an answer, found none"
                 )
 
     def score(self, examples: Sequence[Question], predictions: Sequence[PredictedAnswer]) -> dict[str, float]:
@@ -147,5 +147,5 @@ def _embed_examples(
     return embed(passages), embed([example.question for example in examples]), torch.tensor(rows)
 
 
-def _answer_text(example: Question, span: FoundAnswer) -> str:
+def _answer_text(example: Question, span: AnswerSpan) -> str:
     return example.text[example.offsets[span.start][0] : example.offsets[span.end - 1][1]]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import ConfigError, DataError
-from elmo.tasks.data.examples import LabelledText, TextPair, at
+from elmo.tasks.data.examples import LabeledText, TextPair, format_location
 from elmo.tasks.heads.classifiers import BiattentiveHead, FinalLayers, LinearHead
 from elmo.tasks.heads.layers import FeatureWidths
 from elmo.tasks.kinds.task import OPTIONAL, Embed, Labels, check_options, saved_options
@@ -71,7 +71,7 @@ class Classification:
 
     @classmethod
     def from_examples(
-        cls, train: Sequence[LabelledText], options: ClassificationOptions | None = None
+        cls, train: Sequence[LabeledText], options: ClassificationOptions | None = None
     ) -> Self:
         """Create the task that these training examples define."""
         labels = Labels.collect(map(gold_label, train), what="labels")
@@ -94,25 +94,23 @@ class Classification:
         not_default = {name: value for name, value in values.items() if value is not None}
         return head(widths, n_labels=len(self.labels), **not_default)
 
-    def loss(self, head: nn.Module, embed: Embed, examples: Sequence[LabelledText]) -> Tensor:
+    def loss(self, head: nn.Module, embed: Embed, examples: Sequence[LabeledText]) -> Tensor:
         """Return the negative log-likelihood of the gold labels."""
         labels = torch.tensor([self.labels.id_of(gold_label(example)) for example in examples])
         features = embed([example.words for example in examples])
         return cast("BiattentiveHead | LinearHead", head).loss(features, labels)
 
-    def predict(
-        self, head: nn.Module, embed: Embed, examples: Sequence[LabelledText]
-    ) -> list[PredictedLabel]:
+    def predict(self, head: nn.Module, embed: Embed, examples: Sequence[LabeledText]) -> list[PredictedLabel]:
         """Predict the label of each text."""
         features = embed([example.words for example in examples])
         return name_labels(self.labels, cast("BiattentiveHead | LinearHead", head).predict(features))
 
-    def check(self, examples: Sequence[LabelledText]) -> None:
+    def check(self, examples: Sequence[LabeledText]) -> None:
         """Warn about labels unseen in training."""
-        self.labels.check([(gold_label(example), example.place) for example in examples], what="labels")
+        self.labels.check([(gold_label(example), example.location) for example in examples], what="labels")
 
     def score(
-        self, examples: Sequence[LabelledText], predictions: Sequence[PredictedLabel]
+        self, examples: Sequence[LabeledText], predictions: Sequence[PredictedLabel]
     ) -> dict[str, float]:
         """Compute accuracy and macro-averaged F1."""
         return score_labels(examples, predictions)
@@ -127,10 +125,10 @@ class Classification:
         return cls(Labels(tuple(values["labels"])), ClassificationOptions(**values["options"]))
 
 
-def gold_label(example: LabelledText | TextPair) -> str:
+def gold_label(example: LabeledText | TextPair) -> str:
     """Return the label of an example; raise ``DataError`` if it has none."""
     if example.label is None:
-        raise DataError(f"{at(example.place)}expected a label, found none")
+        raise DataError(f"{format_location(example.location)}expected a label, found none")
     return example.label
 
 
@@ -143,7 +141,7 @@ def name_labels(labels: Labels, probabilities: Tensor) -> list[PredictedLabel]:
 
 
 def score_labels(
-    examples: Sequence[LabelledText] | Sequence[TextPair], predictions: Sequence[PredictedLabel]
+    examples: Sequence[LabeledText] | Sequence[TextPair], predictions: Sequence[PredictedLabel]
 ) -> dict[str, float]:
     """Compute accuracy and macro-averaged F1."""
     gold = [gold_label(example) for example in examples]

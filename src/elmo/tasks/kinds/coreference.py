@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import DataError
-from elmo.tasks.data.examples import Document, Span, Words, at
+from elmo.tasks.data.examples import Document, Span, Words, format_location
 from elmo.tasks.heads.coreference import CoreferenceHead, Sentences
 from elmo.tasks.heads.layers import FeatureWidths, SentenceGroups
 from elmo.tasks.kinds.task import OPTIONAL, Embed, check_options, saved_options
@@ -208,7 +208,7 @@ def split_document(document: Document, max_tokens: int) -> list[Document]:
             clusters = tuple(cluster for cluster in inside if cluster)
             speakers = None if document.speakers is None else document.speakers[begin:end]
             parts.append(
-                Document(document.name, document.text[first:number], clusters, speakers, document.place)
+                Document(document.name, document.text[first:number], clusters, speakers, document.location)
             )
             first, begin = number, end
     return parts
@@ -216,7 +216,9 @@ def split_document(document: Document, max_tokens: int) -> list[Document]:
 
 def _gold_clusters(example: Document) -> Clusters:
     if example.clusters is None:
-        raise DataError(f"{at(example.place)}expected clusters for {example.name[:40]!r}, found none")
+        raise DataError(
+            f"{format_location(example.location)}expected clusters for {example.name[:40]!r}, found none"
+        )
     return example.clusters
 
 
@@ -226,7 +228,7 @@ def _check_mentions(example: Document) -> Clusters:
     for span in (span for cluster in _gold_clusters(example) for span in cluster):
         if (span.start, span.end) in seen:
             raise DataError(
-                f"{at(example.place)}{example.name[:40]!r}: expected each mention once, "
+                f"{format_location(example.location)}{example.name[:40]!r}: expected each mention once, "
                 f"found tokens {span.start} to {span.end} twice"
             )
         seen.add((span.start, span.end))

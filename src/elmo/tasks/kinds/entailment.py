@@ -68,7 +68,7 @@ class Entailment:
 
     def check(self, examples: Sequence[TextPair]) -> None:
         """Warn about labels unseen in training."""
-        self.labels.check([(gold_label(example), example.place) for example in examples], what="labels")
+        self.labels.check([(gold_label(example), example.location) for example in examples], what="labels")
 
     def score(self, examples: Sequence[TextPair], predictions: Sequence[PredictedLabel]) -> dict[str, float]:
         """Compute accuracy and macro-averaged F1."""

@@ -10,21 +10,21 @@ from typing import Any
 
 from elmo.embed.find import parse_mark
 from elmo.errors import ConfigError, DataError
-from elmo.tasks.data.coreference import each_document
+from elmo.tasks.data.coreference import read_coreference
 from elmo.tasks.data.examples import (
     Document,
-    LabelledText,
-    Place,
+    LabeledText,
+    Location,
     Predicate,
     Question,
     TaggedSentence,
     TextPair,
 )
-from elmo.tasks.data.files import WHITESPACE, Tokenize, tokens_of, words_of
-from elmo.tasks.data.roles import each_predicate
-from elmo.tasks.data.squad import each_question
-from elmo.tasks.data.tagging import each_tagged
-from elmo.tasks.data.texts import each_pair, each_text, with_marks
+from elmo.tasks.data.files import WHITESPACE, Tokenize, split_tokens, split_words
+from elmo.tasks.data.roles import read_roles
+from elmo.tasks.data.squad import read_squad
+from elmo.tasks.data.tagging import read_tagged
+from elmo.tasks.data.texts import read_pairs, read_texts, keep_markers
 from elmo.tasks.kinds.answers import Answers, AnswersOptions
 from elmo.tasks.kinds.classification import Classification, ClassificationOptions
 from elmo.tasks.kinds.coreference import Coreference, CoreferenceOptions
@@ -46,13 +46,13 @@ KINDS: dict[str, tuple[type[Any], type[Any]]] = {  # the class of the task, and 
 PRETOKENIZED = ("tagging", "roles", "coreference")  # labeled files have one word per line
 _TABLE = frozenset({"file_format", "has_header", "tokenize"})
 _READERS: dict[str, tuple[Callable[..., Iterator[Any]], frozenset[str]]] = {  # and the options of the reader
-    "tagging": (each_tagged, frozenset({"words", "tags", "separator", "file_format", "tokenize"})),
-    "classification": (each_text, _TABLE | {"text", "label"}),
-    "entailment": (each_pair, _TABLE | {"first", "second", "label"}),
-    "similarity": (each_pair, _TABLE | {"first", "second", "score"}),
-    "answers": (each_question, frozenset({"tokenize"})),
-    "roles": (each_predicate, frozenset({"file_format", "target"})),
-    "coreference": (each_document, frozenset({"tokenize"})),
+    "tagging": (read_tagged, frozenset({"words", "tags", "separator", "file_format", "tokenize"})),
+    "classification": (read_texts, _TABLE | {"text", "label"}),
+    "entailment": (read_pairs, _TABLE | {"first", "second", "label"}),
+    "similarity": (read_pairs, _TABLE | {"first", "second", "score"}),
+    "answers": (read_squad, frozenset({"tokenize"})),
+    "roles": (read_roles, frozenset({"file_format", "target"})),
+    "coreference": (read_coreference, frozenset({"tokenize"})),
 }
 PREDICATE_HINT = (
     "roles belong to a predicate: mark it, --text 'They [[lent]] money .', or give columns word, tag, "
@@ -96,7 +96,7 @@ def read_examples(
     kind: str,
     paths: Sequence[str | Path],
     *,
-    is_labelled: bool = True,
+    is_labeled: bool = True,
     tokenize: Tokenize = WHITESPACE,
     options: Mapping[str, Any] | None = None,
 ) -> ExampleSet:
@@ -105,7 +105,7 @@ def read_examples(
     Args:
         kind: Kind of task, such as "tagging".
         paths: Files, compressed or not.
-        is_labelled: Whether the files have gold labels.
+        is_labeled: Whether the files have gold labels.
         tokenize: Splits raw text into tokens; not used for files with one word per line.
         options: Options of the reader, such as columns and file format.
     """
@@ -114,7 +114,7 @@ def read_examples(
     if kind in _COUNTED:
         values["left_out"] = left_out
     reader, _ = _READERS[kind]
-    return ExampleSet(list(reader(list(paths), is_labelled=is_labelled, **values)), left_out)
+    return ExampleSet(list(reader(list(paths), is_labeled=is_labeled, **values)), left_out)
 
 
 def iter_examples(
@@ -127,7 +127,7 @@ def iter_examples(
     """Read examples without labels one at a time; only SQuAD files are read into memory as a whole."""
     values = _reader_options(kind, tokenize=tokenize, options=options)
     reader, _ = _READERS[kind]
-    return reader(list(paths), is_labelled=False, **values)
+    return reader(list(paths), is_labeled=False, **values)
 
 
 def _reader_options(kind: str, *, tokenize: Tokenize, options: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def examples_from_text(
     """Return unlabeled examples from raw text; ``question`` and ``passage`` are for answers."""
 
     def words(text: str, number: int, tokenize: Tokenize = tokenize) -> tuple[str, ...]:
-        return words_of(text, tokenize, what="text", place=Place("--text", number))
+        return split_words(text, tokenize, what="text", location=Location("--text", number))
 
     numbered = list(enumerate(texts, start=1))
     if (kind == "answers") != (question is not None):
@@ -166,24 +166,24 @@ def examples_from_text(
         sentences = {n: [words(text[i:j], n) for i, j in split_sentences(text)] for n, text in numbered}
         return [Document(f"text {n}", tuple(sentences[n]) or (words(text, n),), None) for n, text in numbered]
     if kind == "classification":
-        return [LabelledText(words(text, n, with_marks(tokenize)), None) for n, text in numbered]
+        return [LabeledText(words(text, n, keep_markers(tokenize)), None) for n, text in numbered]
     return [TaggedSentence(words(text, n), None) for n, text in numbered]
 
 
 def _question(question: str, passage: str, tokenize: Tokenize) -> Question:
-    place = Place("--passage", 1)
-    words_of(passage, tokenize, what="passage", place=place)
-    tokens = tokens_of(passage, tokenize)
+    location = Location("--passage", 1)
+    split_words(passage, tokenize, what="passage", location=location)
+    tokens = split_tokens(passage, tokenize)
     if tokens.offsets is None:
         raise ConfigError("--tokenizer: expected a tokenizer that does not change characters of the passage")
-    words = words_of(question, tokenize, what="question", place=Place("--question", 1))
-    return Question("1", words, tokens.tokens, passage, tokens.offsets, (), (), place)
+    words = split_words(question, tokenize, what="question", location=Location("--question", 1))
+    return Question("1", words, tokens.tokens, passage, tokens.offsets, (), (), location)
 
 
 def _marked_predicate(text: str, number: int, tokenize: Tokenize) -> Predicate:
     """Return a sentence whose predicate is marked like ``[[this]]``."""
     plain, span = parse_mark(text, number)
-    tokens = tokens_of(plain, tokenize)
+    tokens = split_tokens(plain, tokenize)
     offsets = enumerate(tokens.offsets or ())
     inside = [k for k, (begin, end) in offsets if span and begin < span[1] and end > span[0]]
     if not inside:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import DataError
-from elmo.tasks.data.examples import Predicate, Span, at
-from elmo.tasks.data.tagging import allowed_transitions, spans_of, tags_of
+from elmo.tasks.data.examples import Predicate, Span, format_location
+from elmo.tasks.data.tagging import build_transitions, decode_spans, encode_spans
 from elmo.tasks.heads.layers import FeatureWidths
 from elmo.tasks.heads.taggers import RolesHead
 from elmo.tasks.kinds.task import Embed, Labels, check_options, pad_label_ids, unique_rows
@@ -80,7 +80,7 @@ class Roles:
 
     def build_head(self, widths: FeatureWidths) -> RolesHead:
         """Build LSTMs of alternating direction with highway connections."""
-        rules = allowed_transitions(self.labels.names, "IOB2")
+        rules = build_transitions(self.labels.names, "IOB2")
         return RolesHead(
             widths,
             n_tags=len(self.labels),
@@ -102,7 +102,7 @@ class Roles:
     def _encode_tags(self, example: Predicate) -> tuple[int, ...]:
         key = (_gold_roles(example), len(example.words))
         if key not in self._tag_ids:
-            self._tag_ids[key] = tuple(map(self.labels.id_of, tags_of(*key, "IOB2")))
+            self._tag_ids[key] = tuple(map(self.labels.id_of, encode_spans(*key, "IOB2")))
         return self._tag_ids[key]
 
     def predict(self, head: nn.Module, embed: Embed, examples: Sequence[Predicate]) -> list[PredictedRoles]:
@@ -112,7 +112,7 @@ class Roles:
         tagged = cast("RolesHead", head).predict(embed(sentences), predicates, rows=torch.tensor(rows))
         predictions = []
         for row in tagged:
-            roles = spans_of(tuple(self.labels.names[tag] for tag in row.tags), "IOB2")
+            roles = decode_spans(tuple(self.labels.names[tag] for tag in row.tags), "IOB2")
             confidences = tuple(min(row.confidences[span.start : span.end]) for span in roles)
             predictions.append(PredictedRoles(roles, confidences))
         return predictions
@@ -120,7 +120,7 @@ class Roles:
     def check(self, examples: Sequence[Predicate]) -> None:
         """Warn about roles unseen in training."""
         known = Labels(tuple(sorted({tag[2:] for tag in self.labels.names if tag != "O"})))
-        roles = [(span.label, example.place) for example in examples for span in _gold_roles(example)]
+        roles = [(span.label, example.location) for example in examples for span in _gold_roles(example)]
         known.check(roles, what="roles")
 
     def score(self, examples: Sequence[Predicate], predictions: Sequence[PredictedRoles]) -> dict[str, float]:
@@ -148,7 +148,7 @@ class Roles:
 
 def _gold_roles(example: Predicate) -> tuple[Span, ...]:
     if example.roles is None:
-        raise DataError(f"{at(example.place)}expected roles for the predicate, found none")
+        raise DataError(f"{format_location(example.location)}expected roles for the predicate, found none")
     return example.roles
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import DataError
-from elmo.tasks.data.examples import TextPair, at
+from elmo.tasks.data.examples import TextPair, format_location
 from elmo.tasks.heads.layers import FeatureWidths
 from elmo.tasks.heads.pairs import Encoder, SimilarityHead
 from elmo.tasks.kinds.task import OPTIONAL, Embed, check_options, saved_options
@@ -98,7 +98,7 @@ class Similarity:
         if outside:
             _log.warning(
                 "%s%d of %d scores are outside the learned scale %d..%d, for example %g, and never predicted",
-                at(outside[0].place), len(outside), len(examples), self.low, self.high, outside[0].score,
+                format_location(outside[0].location), len(outside), len(examples), self.low, self.high, outside[0].score,
             )  # fmt: skip
 
     def score(self, examples: Sequence[TextPair], predictions: Sequence[PredictedScore]) -> dict[str, float]:
@@ -124,5 +124,5 @@ class Similarity:
 def _gold_score(example: TextPair) -> float:
     if example.score is None or not math.isfinite(example.score):
         value = "none" if example.score is None else example.score
-        raise DataError(f"{at(example.place)}expected a score, found {value}")
+        raise DataError(f"{format_location(example.location)}expected a score, found {value}")
     return example.score

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import DataError
-from elmo.tasks.data.examples import TaggedSentence, at
+from elmo.tasks.data.examples import TaggedSentence, format_location
 from elmo.tasks.data.tagging import (
     Scheme,
-    allowed_transitions,
-    converted,
-    in_letters,
-    is_of_a_scheme,
-    letters_of,
-    scheme_of,
-    spans_of,
+    build_transitions,
+    convert_tags,
+    replace_letters,
+    is_span_tag,
+    detect_letters,
+    detect_scheme,
+    decode_spans,
 )
 from elmo.tasks.heads.layers import FeatureWidths
 from elmo.tasks.heads.taggers import TaggerHead
@@ -81,12 +81,12 @@ class Tagging:
     def from_examples(cls, train: Sequence[TaggedSentence], options: TaggingOptions | None = None) -> Self:
         """Create the task; if nearly all tags mark spans, all must."""
         tags = [_gold_tags(example) for example in train]
-        scheme = scheme_of(tags)
+        scheme = detect_scheme(tags)
         if scheme == "plain":
             _check_stray_tags(train)
         learned = [_to_learned(row, scheme) for row in tags]
         labels = Labels.collect((tag for row in learned for tag in row), what="tags")
-        letters = letters_of(tags) if scheme == "BIOES" else "BIES"
+        letters = detect_letters(tags) if scheme == "BIOES" else "BIES"
         _log.info("tag scheme %s (%s), %d labels", scheme, _describe(scheme, letters), len(labels))
         return cls(scheme, labels, options or TaggingOptions(), letters)
 
@@ -103,7 +103,7 @@ class Tagging:
     def build_head(self, widths: FeatureWidths) -> TaggerHead:
         """Build a biLSTM with a CRF (spans) or a softmax (words)."""
         options = self.options
-        rules = allowed_transitions(self.labels.names, "BIOES" if self.has_spans else "plain")
+        rules = build_transitions(self.labels.names, "BIOES" if self.has_spans else "plain")
         return TaggerHead(
             widths,
             n_tags=len(self.labels),
@@ -132,18 +132,18 @@ class Tagging:
         for row in cast("TaggerHead", head).predict(features):
             tags = tuple(self.labels.names[tag] for tag in row.tags)
             if self.has_spans:
-                tags = in_letters(converted(tags, "BIOES", self.scheme), self.letters)
+                tags = replace_letters(convert_tags(tags, "BIOES", self.scheme), self.letters)
             predictions.append(PredictedTags(tags, row.confidences))
         return predictions
 
     def check(self, examples: Sequence[TaggedSentence]) -> None:
         """Warn about tags unseen in training; raise ``DataError`` for a stray tag where tags mark spans."""
-        tags = [(tag, example.place) for example in examples for tag in _gold_tags(example)]
+        tags = [(tag, example.location) for example in examples for tag in _gold_tags(example)]
         if self.has_spans:  # only the labels count: the data may use another scheme
             for example in examples:
                 _check_span_tags(example, "O, or B- or I- and a label, as in training")
             known = Labels(tuple(sorted({_label(name) for name in self.labels.names})))
-            known.check([(_label(tag), place) for tag, place in tags if tag != "O"], what="labels")
+            known.check([(_label(tag), location) for tag, location in tags if tag != "O"], what="labels")
         else:
             self.labels.check(tags, what="tags")
 
@@ -165,7 +165,7 @@ class Tagging:
         if not self.has_spans:
             return {"accuracy": accuracy}
         overall = span_scores(
-            [spans_of(row, "BIOES") for row in gold], [spans_of(row, "BIOES") for row in predicted]
+            [decode_spans(row, "BIOES") for row in gold], [decode_spans(row, "BIOES") for row in predicted]
         ).overall
         return {
             "f1": overall.f1,
@@ -201,14 +201,16 @@ class Tagging:
 
 def _gold_tags(example: TaggedSentence) -> tuple[str, ...]:
     if example.tags is None:
-        raise DataError(f"{at(example.place)}expected a tag for each word, found a sentence without tags")
+        raise DataError(
+            f"{format_location(example.location)}expected a tag for each word, found a sentence without tags"
+        )
     return example.tags
 
 
 def _check_stray_tags(train: Sequence[TaggedSentence]) -> None:
     """Raise ``DataError`` for a mistyped tag, which would turn all span tags into plain tags."""
     tags = [tag for example in train for tag in _gold_tags(example) if tag != "O"]
-    n_fit = sum(map(is_of_a_scheme, tags))
+    n_fit = sum(map(is_span_tag, tags))
     if n_fit < NEARLY_ALL * len(tags):
         return
     for example in train:
@@ -219,8 +221,10 @@ def _check_stray_tags(train: Sequence[TaggedSentence]) -> None:
 
 def _check_span_tags(example: TaggedSentence, expected: str) -> None:
     for number, tag in enumerate(_gold_tags(example), start=1):
-        if not is_of_a_scheme(tag):
-            raise DataError(f"{at(example.place)}tag {number}: expected {expected}, found {tag[:40]!r}")
+        if not is_span_tag(tag):
+            raise DataError(
+                f"{format_location(example.location)}tag {number}: expected {expected}, found {tag[:40]!r}"
+            )
 
 
 def _describe(scheme: Scheme, letters: str) -> str:
@@ -228,7 +232,7 @@ def _describe(scheme: Scheme, letters: str) -> str:
 
 
 def _to_learned(tags: tuple[str, ...], scheme: Scheme) -> tuple[str, ...]:
-    return tags if scheme == "plain" else converted(tags, scheme, "BIOES")
+    return tags if scheme == "plain" else convert_tags(tags, scheme, "BIOES")
 
 
 def _label(tag: str) -> str:

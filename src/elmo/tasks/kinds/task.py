@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from elmo.config import MAX_LAYERS
 from elmo.errors import ConfigError, DataError
-from elmo.tasks.data.examples import Example, Place, Words, at
+from elmo.tasks.data.examples import Example, Location, Words, format_location
 from elmo.tasks.heads.layers import FeatureVectors, FeatureWidths
 
 Embed = Callable[[Sequence[Words]], FeatureVectors]  # computes the features of a padded batch of sentences
@@ -112,16 +112,18 @@ class Labels:
         """Return the id of a label; -1 for None and for a label unseen in training."""
         return -1 if name is None else self._ids.get(name, -1)
 
-    def check(self, labels: Sequence[tuple[str, Place | None]], *, what: str) -> None:
+    def check(self, labels: Sequence[tuple[str, Location | None]], *, what: str) -> None:
         """Warn about labels unseen in training; raise ``DataError`` if all are unseen."""
         unseen = Counter(name for name, _ in labels if name not in self._ids)
         if not unseen:
             return
-        name, place = next(pair for pair in labels if pair[0] in unseen)
+        name, location = next(pair for pair in labels if pair[0] in unseen)
         n_unseen, shown = sum(unseen.values()), repr(name[:40])
         if n_unseen == len(labels):
             known = ", ".join(self.names[:10]) + (", …" if len(self) > 10 else "")
-            raise DataError(f"{at(place)}unknown {what.removesuffix('s')} {shown}; this model knows: {known}")
+            raise DataError(
+                f"{format_location(location)}unknown {what.removesuffix('s')} {shown}; this model knows: {known}"
+            )
         if n_unseen == 1:
             text = f"1 {what.removesuffix('s')} was not seen in training: {shown}; it is never predicted"
         else:
@@ -129,7 +131,7 @@ class Labels:
                 f"all {shown}" if len(unseen) == 1 else f"{len(unseen)} different ones, for example {shown}"
             )
             text = f"{n_unseen:,} {what} were not seen in training ({which}); they are never predicted"
-        _log.warning("%s%s", at(place), text)
+        _log.warning("%s%s", format_location(location), text)
 
 
 def saved_options(options: Any) -> dict[str, Any]:
