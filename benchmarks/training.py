@@ -1,18 +1,18 @@
-"""How fast does a biLM train, beside bilm-tf's own graph? In one interleaved run, on natural text.
+"""Measure training speed compared with the graph of bilm-tf, in one interleaved run on natural text.
 
-usage: training.py [TEXT] [--peers] [--rounds N] [--windows N] [--threads N]
+usage: training.py [TEXT] [--peers] [--rounds N] [--steps N] [--threads N]
 
 TEXT is a few megabytes of raw English; by default, random words with Zipf-distributed frequencies.
 ``--peers`` adds bilm-tf's training graph, run by tests/conformance/peers/train.py with the TensorFlow in
 .venvs/peers, where ``make conformance`` installs it.
 
 Batch 128, 20 steps, 50,000 words (or all that TEXT has), Adagrad, dropout 0.1; sizes mini (CNN 512, cell 512,
-projection 128) and small (CNN 2048, cell 1024, projection 128). Systems take turns, round by round, each in a
-process of its own; a figure is the median over rounds of ours / peer's in the same round. What is measured is
-``Trainer.run``: windows cut from the corpus on disk, steps, log and checkpoints. ``overhead`` is how much
-longer that takes than the steps alone, on one window that is in memory. ``limit`` is how fast the matrix
-products of a step alone could be: their multiplications, distinct words once and nothing padded, at the rate
-of one large product in float32.
+projection 128) and small (CNN 2048, cell 1024, projection 128). The systems take turns, each in
+its own process; a ratio is the median over rounds of ours / peer's in the same round. We measure
+``Trainer.run``: windows read from the corpus on disk, steps, log and checkpoints. ``overhead`` is the extra
+time compared with the steps alone, on one window in memory. ``limit`` is the speed of the matrix products of
+a step alone: their multiplications (distinct words once, no padding) at the rate of one large product in
+float32.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("text", type=Path, nargs="?")
     parser.add_argument("--peers", action="store_true", help="compare with bilm-tf's training graph")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--windows", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--sizes", nargs="+", default=["mini", "small"])
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
@@ -56,20 +56,21 @@ def main() -> None:
     options = parser.parse_args()
     if options.measure:
         folder, size, setting = options.measure
-        print(json.dumps(measure(Path(folder), size, setting, options.windows, options.threads)))
+        print(json.dumps(measure(Path(folder), size, setting, options.steps, options.threads)))
         return
     with tempfile.TemporaryDirectory(prefix="elmo-") as place:
         folder = Path(place) / "corpus"
-        from elmo.train import build_corpus
+        from elmo.train import CorpusOptions, build_corpus
 
-        corpus = build(options.text or made_up(Path(place) / "text.txt"), folder, tokenizer="en")
+        text = options.text or write_random_text(Path(place) / "text.txt")
+        corpus = build_corpus(text, folder, CorpusOptions(tokenizer="en"))
         print(f"{corpus.n_tokens:,} tokens, {len(corpus.types):,} types; {options.threads} threads")
         for size in options.sizes:
             compare(size, folder, options)
 
 
-def made_up(path: Path) -> Path:
-    """Two million words in sentences of twenty; the k-th most frequent of 100,000 stands with chance 1/k."""
+def write_random_text(path: Path) -> Path:
+    """Write two million words in sentences of twenty; word k of 100,000 has a probability of about 1/k."""
     import numpy as np
 
     chance = np.random.default_rng(0)
@@ -83,12 +84,12 @@ def made_up(path: Path) -> Path:
 
 
 def compare(size: str, folder: Path, options: argparse.Namespace) -> None:
-    """One line a setting."""
+    """Print one line per setting."""
     ours: dict[str, list[dict[str, float]]] = {setting: [] for setting in options.settings}
     peers: list[float] = []
     for number in range(options.rounds):
-        for setting, found in ours.items():
-            found.append(in_own_process(folder, size, setting, options))
+        for setting, results in ours.items():
+            results.append(measure_in_process(folder, size, setting, options))
         if options.peers:
             output = subprocess.run([*PEER, size], capture_output=True, text=True, check=True).stdout
             peers.append(float(re.findall(r"([\d.]+) tokens/s", output)[-1]))
@@ -96,12 +97,12 @@ def compare(size: str, folder: Path, options: argparse.Namespace) -> None:
     if peers:
         print(f"{size:6} {'bilm-tf graph':20} {statistics.median(peers):8,.0f} tokens/s")
     for setting, rounds in ours.items():
-        rate = statistics.median(each["rate"] for each in rounds)
-        overhead = statistics.median(each["overhead"] for each in rounds)
-        limit = statistics.median(each["limit"] for each in rounds)
+        rate = statistics.median(result["rate"] for result in rounds)
+        overhead = statistics.median(result["overhead"] for result in rounds)
+        limit = statistics.median(result["limit"] for result in rounds)
         ratio = ""
         if peers:
-            ratios = [each["rate"] / peer for each, peer in zip(rounds, peers, strict=True)]
+            ratios = [result["rate"] / peer for result, peer in zip(rounds, peers, strict=True)]
             ratio = f", {statistics.median(ratios):.2f} x ({min(ratios):.2f}–{max(ratios):.2f})"
         share = f"{rate / limit:.0%} of the limit {limit:,.0f}"
         print(
@@ -110,18 +111,18 @@ def compare(size: str, folder: Path, options: argparse.Namespace) -> None:
         )
 
 
-def in_own_process(folder: Path, size: str, setting: str, options: argparse.Namespace) -> dict[str, float]:
-    """What ``measure`` finds, in a process of its own."""
+def measure_in_process(folder: Path, size: str, setting: str, options: argparse.Namespace) -> dict[str, float]:
+    """Run ``measure`` in its own process."""
     command = [sys.executable, __file__, "--measure", str(folder), size, setting]
-    command += ["--windows", str(options.windows), "--threads", str(options.threads)]
+    command += ["--steps", str(options.steps), "--threads", str(options.threads)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
     return json.loads(done.stdout)
 
 
-def measure(folder: Path, size: str, setting: str, n_windows: int, n_threads: int) -> dict[str, float]:
-    """Tokens per second of ``Trainer.run``, and how much longer it takes than the steps alone."""
+def measure(folder: Path, size: str, setting: str, n_steps: int, n_threads: int) -> dict[str, float]:
+    """Measure tokens per second of ``Trainer.run``, its overhead and the limit."""
     import torch
 
     from elmo.train.corpus import Corpus
@@ -130,10 +131,10 @@ def measure(folder: Path, size: str, setting: str, n_windows: int, n_threads: in
 
     torch.set_num_threads(n_threads)
     warm = 3
-    # As often as in a long run: a log line for 50 windows, a checkpoint for 1,000. So few are measured here
-    # that one of each would weigh too much; the checkpoint is timed by itself and counted by its share.
+    # A long run writes a checkpoint every 1,000 steps. In these few steps, one would count too much: it is
+    # timed separately, and a thousandth is added.
     train = TrainOptions(
-        n_steps=warm + n_windows,
+        n_steps=warm + n_steps,
         log_every=1,
         evaluate_every=10**8,
         checkpoint_every=10**8,
@@ -148,7 +149,7 @@ def measure(folder: Path, size: str, setting: str, n_windows: int, n_threads: in
 
         def tick(report: StepReport) -> None:
             times.append(time.perf_counter())
-            if report.step == train.n_steps - 1:  # the last window is followed by an evaluation
+            if report.step == train.n_steps - 1:  # the last step is followed by an evaluation
                 raise DoneError
 
         with contextlib.suppress(DoneError):
@@ -156,40 +157,40 @@ def measure(folder: Path, size: str, setting: str, n_windows: int, n_threads: in
         steps = [after - before for before, after in zip(times[warm:-1], times[warm + 1 :], strict=True)]
         whole = statistics.median(steps)
         window = trainer.windows.at(trainer.position)
-        trainer.windows.at = lambda position: window  # the steps alone: no text is read
+        trainer.windows.at = lambda position: window  # the steps alone: reads no text
         alone = []
-        for _ in range(n_windows):
+        for _ in range(n_steps):
             begin = time.perf_counter()
             trainer.objective.train()
-            trainer._train_one_window()
+            trainer.train_step()
             alone.append(time.perf_counter() - begin)
         begin = time.perf_counter()
         trainer.checkpoints.save(trainer._snapshot(), step=trainer.step)
-        checkpoint = (time.perf_counter() - begin) / 1000  # of each window
+        checkpoint = (time.perf_counter() - begin) / 1000  # per step
     tokens = train.batch_size * train.window
     overhead = (whole + checkpoint) / statistics.median(alone) - 1
-    limit = tokens * product_rate() / multiplications(trainer, window)
+    limit = tokens * product_rate() / count_products(trainer, window)
     return {"rate": tokens / (whole + checkpoint), "overhead": overhead, "limit": limit}
 
 
-def multiplications(trainer: Trainer, window: Window) -> float:
-    """Of one step: forward once, backward twice as many."""
+def count_products(trainer: Trainer, window: Window) -> float:
+    """Count the multiplications of one step: the backward pass has twice those of the forward pass."""
     lstm, chars = trainer.config.lstm, trainer.config.chars
-    distinct, places = trainer.objective.distinct_words(window)
-    _, lengths = trainer.corpus.types.padded_bytes(distinct, 48)
-    layer = 9 * lstm.cell_width * lstm.state_width  # eight of the gates, one of the projection
+    types, index = trainer.objective.distinct_types(window)
+    _, lengths = trainer.corpus.types.padded_bytes(types, 48)
+    layer = 9 * lstm.cell_width * lstm.state_width  # eight for the gates, one for the projection
     n_compared = trainer.sampler.n_samples if trainer.sampler else trainer.n_vocab
-    of_tokens = places.size * (lstm.n_layers * layer + n_compared * lstm.state_width)
-    of_words = 0.0
+    token_products = index.size * (lstm.n_layers * layer + n_compared * lstm.state_width)
+    word_products = 0.0
     if chars is not None:
         filters = sum(width * count for width, count in chars.filters) * chars.char_width
         above = 2 * chars.n_highway * chars.n_filters**2 + chars.n_filters * lstm.state_width
-        of_words = float((filters * (lengths + 3)).sum()) + above * len(distinct)
-    return 3 * (of_tokens + of_words)
+        word_products = float((filters * (lengths + 3)).sum()) + above * len(types)
+    return 3 * (token_products + word_products)
 
 
 def product_rate() -> float:
-    """Multiplications per second of a large matrix product, in float32."""
+    """Measure multiplications per second of a large matrix product in float32."""
     import torch
 
     left, right = torch.randn(2048, 1024), torch.randn(1024, 4096)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Train on one machine with several processes: one for each GPU, or for each part of a large machine's cores.
+# Train on one machine with several processes: one per GPU, or one per group of CPU cores.
 #
-#   ./one-machine.sh corpus.txt my-model            two processes on the processor
+#   ./one-machine.sh corpus.txt my-model            two processes on the CPU
 #   DEVICE=cuda PROCESSES=4 ./one-machine.sh ...    four GPUs
 #
-# A process that dies is started again with the others, and all go on after the last checkpoint. To go on with
-# a run that was stopped altogether, give the same command again.
+# If a process dies, all are restarted and resume after the last checkpoint. To resume a run that was stopped, run
+# the same command again.
 set -euo pipefail
 
 corpus=$1

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elmo import ConfigError, Elmo, models, perplexity, similarity
+from elmo import ConfigError, Elmo, perplexity, similarity
+from elmo.formats import bundled_folder, bundled_models
 from elmo.formats.pretrained import describe
 from elmo.lexicon.substitutes import embed_substitutes
 from elmo.lexicon.usages import Usage
@@ -30,15 +31,15 @@ def elmo(request: pytest.FixtureRequest) -> Elmo:
 
 
 def test_they_are_there_and_the_english_one_is_the_default() -> None:
-    assert models.names() == tuple(LANGUAGES)
+    assert bundled_models() == tuple(LANGUAGES)
     assert describe(None).fingerprint == describe("en").fingerprint
     with pytest.raises(ConfigError, match="unknown bundled model 'fr'; expected one of en, zh"):
-        models.folder("fr")
+        bundled_folder("fr")
 
 
 @pytest.mark.parametrize("name", LANGUAGES)
 def test_each_is_small_and_has_its_card(name: str) -> None:
-    folder = models.folder(name)
+    folder = bundled_folder(name)
     assert sum(path.stat().st_size for path in folder.iterdir()) <= MAX_BYTES
     card = (folder / "README.md").read_text(encoding="utf-8")
     for part in ("## Data", "## Recipe", "## Scores", "## Limits", "CC BY-SA", f"recipes/{name}.sh"):
@@ -50,7 +51,7 @@ def test_no_network_is_asked(elmo: Elmo, monkeypatch: pytest.MonkeyPatch) -> Non
         raise AssertionError("a bundled model went to the network")
 
     monkeypatch.setattr(socket.socket, "connect", refused)
-    again = Elmo.from_pretrained(models.folder(elmo.tokenizer.name))
+    again = Elmo.from_pretrained(bundled_folder(elmo.tokenizer.name))
     text = "I sat by the bank." if elmo.tokenizer.name == "en" else "我坐在河边。"
     assert np.array_equal(again.encode(text).vectors, elmo.encode(text).vectors)
 

@@ -169,7 +169,8 @@ class BiLmConfig:
                 f"word_width {self.words.word_width} must equal state_width {self.lstm.state_width}: "
                 "word vectors are the direct input of the LSTMs"
             )
-        raise_all(problems, subject="biLM config", kind=ConfigError)
+        if problems:
+            raise_all(problems, subject="biLM config", kind=ConfigError)
 
     @property
     def n_layers(self) -> int:
@@ -288,5 +289,6 @@ def _check_values(values: Any, kind: type) -> dict[str, Any]:
             problems.append(f"{key} must be {known[key]}, found {value!r:.40}")
     required = [field.name for field in fields(kind) if field.default is field.default_factory]
     problems += [f"missing key {name!r}" for name in required if name not in values]
-    raise_all(problems, subject=kind.__name__, kind=ConfigError)
+    if problems:
+        raise_all(problems, subject=kind.__name__, kind=ConfigError)
     return dict(values)

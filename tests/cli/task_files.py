@@ -1,4 +1,4 @@
-"""Tiny data of tasks, and the command that learns from it."""
+"""Tiny data for tasks, and the command that trains on it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def conll(sentences: tuple[str, ...]) -> str:
 
 
 def write_files(here: Path) -> None:
-    """The data that the examples of the help name."""
+    """Write the files that the examples in the help use."""
     for name in ("train.conll", "dev.conll"):
         (here / name).write_text(conll(SENTENCES))
     (here / "texts.tsv").write_text("label\ttext\n" + "".join(f"{row}\n" for row in TEXTS))

@@ -18,7 +18,7 @@ SENTENCES = ("I sat by the bank .", "the Bank of the river", "by the bank at the
 def test_a_table_for_each_layer_and_the_average(run: Run) -> None:
     outcome = run("compare", "bank", *SENTENCES, *MODEL)
     assert (outcome.code, outcome.err) == (0, "")
-    found = compare(Elmo.from_pretrained("model"), "bank", SENTENCES)
+    result = compare(Elmo.from_pretrained("model"), "bank", SENTENCES)
     assert outcome.out.splitlines()[:3] == [
         "S1  I sat by the [bank] .",
         "S2  the [Bank] of the river",
@@ -31,7 +31,7 @@ def test_a_table_for_each_layer_and_the_average(run: Run) -> None:
         "layer 2",
         "average",
     ]
-    for table, matrix in zip(tables, found.matrices.values(), strict=True):
+    for table, matrix in zip(tables, result.matrices.values(), strict=True):
         assert table[0].split()[-3:] == ["S1", "S2", "S3"]
         assert [line.split()[1:] for line in table[1:]] == [
             [f"{value:.3f}" for value in row] for row in matrix

@@ -28,10 +28,10 @@ def lines_of(text: str) -> list[dict[str, object]]:
 def test_json_lines_hold_the_vectors_of_every_line(run: Run) -> None:
     outcome = run("embed", "corpus.txt", *MODEL)
     assert (outcome.code, outcome.err) == (0, "")
-    found = lines_of(outcome.out)
+    result = lines_of(outcome.out)
     expected = Elmo.from_pretrained("model").encode(TEXT.splitlines())
-    assert [one["tokens"] for one in found] == [list(one.tokens) for one in expected]
-    for one, encoding in zip(found, expected, strict=True):
+    assert [one["tokens"] for one in result] == [list(one.tokens) for one in expected]
+    for one, encoding in zip(result, expected, strict=True):
         np.testing.assert_allclose(
             np.reshape(one["vectors"], encoding.vectors.shape), encoding.vectors, rtol=1e-6
         )

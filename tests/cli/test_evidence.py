@@ -1,4 +1,4 @@
-"""``elmo evidence``: tables on stdout, files in the folder, mistakes in one line, and nothing done twice."""
+"""``elmo evidence``: tables on stdout, files in the folder, one-line errors, and no run is repeated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cli.conftest import Run, assert_fails
 from tests.evidence.example_plan import PLAN, write_plan
 
 
-def test_it_prints_the_tables_and_does_nothing_twice(run: Run, here: Path) -> None:
+def test_the_command_prints_tables_and_repeats_no_run(run: Run, here: Path) -> None:
     write_plan(here)
     first = run("evidence", "plan.toml", "--out", "found", "--tables", "1", "--seeds", "1", "--tasks", "ner")
     assert first.code == 0, first.err
@@ -34,9 +34,7 @@ def test_it_prints_the_tables_and_does_nothing_twice(run: Run, here: Path) -> No
     assert "of 2:" not in second.err
 
 
-def test_what_the_command_line_says_counts_before_the_plan(
-    run: Run, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_line_overrides_the_plan(run: Run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_plan(here, PLAN.replace('model = "model"', 'model = "nowhere"').replace("glove", "gone"))
     arguments = ("evidence", "plan.toml", "--out", "found", "--tables", "1", "--seeds", "1", "--tasks", "ner")
     assert_fails(run(*arguments), "[defaults] vectors", "gone.txt: no such file")
@@ -47,7 +45,7 @@ def test_what_the_command_line_says_counts_before_the_plan(
     assert found.code == 0, found.err
 
 
-def test_without_matplotlib_the_rest_is_written_and_one_line_says_so(
+def test_without_matplotlib_everything_else_is_written(
     run: Run, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
@@ -61,7 +59,7 @@ def test_without_matplotlib_the_rest_is_written_and_one_line_says_so(
     )
 
 
-def test_mistakes_are_told_in_one_line(run: Run, here: Path) -> None:
+def test_errors_are_one_line(run: Run, here: Path) -> None:
     write_plan(here)
     assert_fails(
         run("evidence", "plan.toml", "--out", "x", "--tables", "4"), "table numbers such as 1,2,3", code=2
@@ -76,7 +74,7 @@ def test_mistakes_are_told_in_one_line(run: Run, here: Path) -> None:
     assert not (here / "x").exists()
 
 
-def test_ctrl_c_keeps_all_and_says_how_to_go_on(start: Callable[..., Popen[str]], here: Path) -> None:
+def test_ctrl_c_keeps_results_and_says_how_to_resume(start: Callable[..., Popen[str]], here: Path) -> None:
     write_plan(here, PLAN.replace("epochs = 2", "epochs = 100000\npatience = 100000"))
     process = start("evidence", "plan.toml", "--out", "found", "--tables", "1", "--tasks", "ner")
     runs = here / "found" / "runs"

@@ -18,7 +18,7 @@ def test_the_table_has_every_start_with_and_without_unknown_words(run: Run) -> N
     outcome = run("perplexity", "model", "corpus.txt")
     assert (outcome.code, outcome.err) == (0, "")
     lines = outcome.out.splitlines()
-    found = perplexity("model", Path("corpus.txt"))
+    result = perplexity("model", Path("corpus.txt"))
     assert lines[0] == "text      3 sentences, 23 tokens, 26 predictions per direction"
     assert lines[1] == "unknown   16 tokens (69.57%)"
     assert lines[2].startswith("          most frequent: . 3, I 1, It 1, ")
@@ -30,7 +30,7 @@ def test_the_table_has_every_start_with_and_without_unknown_words(run: Run) -> N
     names = ["forward", "backward", "arithmetic", "geometric", "nats/token", "bits/char"]
     assert table[0] == ["start", "unknown", *names]
     shown = iter(table[1:])
-    for start, both in found.by_start.items():
+    for start, both in result.by_start.items():
         for title, means in (
             ([start, "as", "<UNK>"], both.with_unknown),
             (["left", "out"], both.without_unknown),
@@ -44,13 +44,13 @@ def test_the_table_has_every_start_with_and_without_unknown_words(run: Run) -> N
                 f"{means.bits_per_character:.4f}",
             ]
     assert list(shown) == []
-    assert list(found.by_start) == ["zero", "warm", "carry"]
+    assert list(result.by_start) == ["zero", "warm", "carry"]
 
 
 def test_json_equals_the_result_of_the_library(run: Run) -> None:
     outcome = run("perplexity", "model", "corpus.txt", "more", "--start", "carry", "--json")
-    found = perplexity("model", [Path("corpus.txt"), Path("more")], start="carry")
-    assert json.loads(outcome.out) == {"model": "model", **json.loads(json.dumps(found.to_json()))}
+    result = perplexity("model", [Path("corpus.txt"), Path("more")], start="carry")
+    assert json.loads(outcome.out) == {"model": "model", **json.loads(json.dumps(result.to_json()))}
 
 
 def test_text_can_come_from_stdin_in_every_format(run: Run) -> None:

@@ -34,12 +34,12 @@ def data(here: Path) -> Path:
 
 @pytest.fixture
 def ner(data: Path, run: Run) -> Path:
-    """A tagger, with the model of the same folder."""
+    """A tagger, trained with the model of the same folder."""
     assert train(run, "tagging", "train.conll", "--dev", "dev.conll").code == 0
     return data / "ner.safetensors"
 
 
-def test_a_tagger_is_trained_measured_and_used(run: Run, data: Path) -> None:
+def test_a_tagger_is_trained_evaluated_and_used(run: Run, data: Path) -> None:
     outcome = train(run, "tagging", "train.conll", "--dev", "dev.conll", "--elmo", "both")
     assert outcome.code == 0, outcome.err
     lines = outcome.err.splitlines()
@@ -80,7 +80,7 @@ def test_a_tagger_is_trained_measured_and_used(run: Run, data: Path) -> None:
     assert len(one["tags"]) == len(one["confidences"]) == 2
 
 
-def test_a_classifier_is_trained_measured_and_used(run: Run, data: Path) -> None:
+def test_a_classifier_is_trained_evaluated_and_used(run: Run, data: Path) -> None:
     outcome = train(run, "classification", "texts.tsv", "--dev", "texts.tsv", out="c.safetensors")
     assert outcome.code == 0, outcome.err
     measured = run("task", "evaluate", "c.safetensors", "texts.tsv", "--no-cache", "--out", "p.tsv")
@@ -93,7 +93,7 @@ def test_a_classifier_is_trained_measured_and_used(run: Run, data: Path) -> None
     ]
 
 
-def test_roles_are_learned_measured_and_used(run: Run, data: Path) -> None:
+def test_roles_are_trained_evaluated_and_used(run: Run, data: Path) -> None:
     outcome = train(run, "roles", "roles.tsv", "--dev", "roles.tsv", "--layers", "1", out="r.safetensors")
     assert outcome.code == 0, outcome.err
     measured = run("task", "evaluate", "r.safetensors", "roles.tsv", "--no-cache", "--out", "p.conll")
@@ -114,7 +114,7 @@ def test_roles_are_learned_measured_and_used(run: Run, data: Path) -> None:
 
 @contextmanager
 def interrupted(at: str) -> Iterator[None]:
-    """Ctrl-C, right after the line that begins so was logged."""
+    """Press Ctrl-C right after a log line with this beginning."""
 
     def press(record: logging.LogRecord) -> bool:
         if record.getMessage().startswith(at):
@@ -128,7 +128,7 @@ def interrupted(at: str) -> Iterator[None]:
         logging.getLogger("elmo.cli").removeFilter(press)
 
 
-def test_a_stopped_run_goes_on_to_the_same_model(run: Run, data: Path) -> None:
+def test_a_stopped_run_resumes_to_the_same_model(run: Run, data: Path) -> None:
     more = ("--dev", "dev.conll", "--epochs", "3")
     assert train(run, "tagging", "train.conll", *more, out="whole.safetensors").code == 0
     with interrupted("epoch 2"):
@@ -148,7 +148,7 @@ def test_a_stopped_run_goes_on_to_the_same_model(run: Run, data: Path) -> None:
     assert (data / "whole.safetensors").read_bytes() == (data / "ner.safetensors").read_bytes()
 
 
-def test_a_run_that_is_stopped_before_its_first_epoch_says_that_it_begins_anew(
+def test_a_run_stopped_before_its_first_epoch_says_that_it_starts_again(
     run: Run, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TaskModel, "train", _ctrl_c)
@@ -162,9 +162,7 @@ def _ctrl_c(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_text_that_is_not_utf8_is_told_without_an_option_that_is_not_there(
-    run: Run, data: Path, ner: Path
-) -> None:
+def test_text_that_is_not_utf8_is_reported_without_an_unknown_option(run: Run, data: Path, ner: Path) -> None:
     (data / "latin1.txt").write_bytes("Le café .\n".encode("latin-1"))
     refused = run("task", "predict", ner, "latin1.txt")
     assert_fails(refused, "latin1.txt:1: byte 7 of the line (0xe9) is not UTF-8; convert the file to UTF-8")
@@ -189,7 +187,7 @@ def test_without_dev_a_tenth_is_held_out_and_sentences_stay_together(run: Run, d
     assert [hold_out(pairs, seed=seed) for seed in (3, 3)] == [(learned, held)] * 2
 
 
-def test_what_an_earlier_run_wrote_is_kept_unless_told(run: Run, ner: Path) -> None:
+def test_an_existing_model_is_kept_without_overwrite(run: Run, ner: Path) -> None:
     before = ner.read_bytes()
     assert_fails(train(run, "tagging", "train.conll"), "ner.safetensors: already exists; pass --overwrite")
     assert ner.read_bytes() == before
@@ -198,7 +196,7 @@ def test_what_an_earlier_run_wrote_is_kept_unless_told(run: Run, ner: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ("parsing train.conll", "kind of task: expected one of tagging, classification"),
         ("tagging empty.conll", "empty.conll: expected examples, found an empty file"),
@@ -228,7 +226,7 @@ def test_what_an_earlier_run_wrote_is_kept_unless_told(run: Run, ner: Path) -> N
         ),
     ],
 )
-def test_what_cannot_be_trained_is_told_in_one_line(run: Run, data: Path, arguments: str, told: str) -> None:
+def test_training_errors_are_one_line(run: Run, data: Path, arguments: str, message: str) -> None:
     if "x.doc" in arguments:
         pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     (data / "empty.conll").write_text("\n")
@@ -236,11 +234,11 @@ def test_what_cannot_be_trained_is_told_in_one_line(run: Run, data: Path, argume
     (data / "uneven.conll").write_text("The O\nBank B-ORG x\n")
     (data / "other.conll").write_text("Ann S-PER\n\nBob B-PER\n\n")
     before = sorted(path.name for path in data.iterdir())
-    assert_fails(train(run, *arguments.split()), told)
+    assert_fails(train(run, *arguments.split()), message)
     assert sorted(path.name for path in data.iterdir()) == before
 
 
-def test_what_cannot_be_measured_or_asked_is_told_in_one_line(run: Run, ner: Path) -> None:
+def test_evaluation_and_prediction_errors_are_one_line(run: Run, ner: Path) -> None:
     here = ner.parent
     (here / "other.conll").write_text("Ann B-PER\n\n")
     (here / "empty.conll").write_text("")
@@ -268,9 +266,9 @@ def test_what_cannot_be_measured_or_asked_is_told_in_one_line(run: Run, ner: Pat
     assert_fails(run(*predict, ner), "expected one of FILE, --text", code=2)
     assert_fails(run(*predict, ner, "corpus.txt", "--text", "x"), "found FILE, --text", code=2)
     (here / "mixed.conll").write_text("Ann B-PER\nLondon B-LOC\n\n")
-    told = run(*evaluate, ner, "mixed.conll", "--no-cache")
-    assert told.code == 0
-    assert "mixed.conll:1: 1 label was not seen in training: 'PER'; it is never predicted" in told.err
+    message = run(*evaluate, ner, "mixed.conll", "--no-cache")
+    assert message.code == 0
+    assert "mixed.conll:1: 1 label was not seen in training: 'PER'; it is never predicted" in message.err
     assert train(run, "tagging", "train.conll", "--dev", "dev.conll", out="own.safetensors").code == 0
     (here / "model").rename(here / "moved")
     moved = run(*predict, "own.safetensors", "--text", "Bank")
@@ -278,8 +276,8 @@ def test_what_cannot_be_measured_or_asked_is_told_in_one_line(run: Run, ner: Pat
     assert run(*predict, "own.safetensors", "--text", "Bank", "--model", "moved").code == 0
 
 
-def test_a_lost_bilm_is_told_whatever_it_was_called(run: Run, data: Path) -> None:
-    """Here the message of the biLM begins with the name of the task model."""
+def test_a_missing_bilm_is_reported_for_any_name(run: Run, data: Path) -> None:
+    """The message about the biLM starts with the name of the task model."""
     own, bilm = data / "own.safetensors", data / "own.safetensors.bilm"
     (data / "model").rename(bilm)
     found = run("task", "train", "tagging", "train.conll", "--out", own, "--model", bilm, *FAST)
@@ -293,7 +291,9 @@ def test_a_lost_bilm_is_told_whatever_it_was_called(run: Run, data: Path) -> Non
     assert "--model" not in damaged.err
 
 
-def test_layers_are_kept_where_the_user_says(run: Run, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_are_cached_in_the_chosen_folder(
+    run: Run, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = ("task", "train", "tagging", "train.conll", "-m", "model", "--epochs", "1", "--hidden", "4")
     assert run(*command, "--out", "a.safetensors", "--cache", "here").code == 0
     assert list(data.glob("here/elmo-*/*.block"))
@@ -307,7 +307,7 @@ def test_layers_are_kept_where_the_user_says(run: Run, data: Path, monkeypatch: 
     assert list(data.glob("home/elmo/layers/elmo-*/*.block"))
 
 
-def test_static_vectors_and_characters_do_without_a_bilm(run: Run, data: Path) -> None:
+def test_static_vectors_and_characters_need_no_bilm(run: Run, data: Path) -> None:
     arguments = ("--elmo", "none", "--vectors", "v", "--characters", "4", "--picture", "mix.png")
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     outcome = run("task", "train", "tagging", "train.conll", "--out", "x.safetensors", *FAST, *arguments)
@@ -328,7 +328,7 @@ def test_a_model_remembers_how_its_examples_were_read(run: Run, data: Path) -> N
     assert json.loads(shown.out)["words"] == ["it's", "fine."]
 
 
-def test_the_folders_of_an_output_are_made(run: Run, ner: Path) -> None:
+def test_folders_of_an_output_are_created(run: Run, ner: Path) -> None:
     here = ner.parent
     assert train(run, "tagging", "train.conll", out="new/models/ner.safetensors").code == 0
     for command, file, out in (
@@ -407,7 +407,7 @@ COREFERENCE = "#begin document (d); part 000\n" + "".join(DOCUMENT) + "\n#end do
         ),
     ],
 )
-def test_every_other_kind_is_trained_measured_and_used(
+def test_every_other_kind_is_trained_evaluated_and_used(
     run: Run, here: Path, kind: str, score: str, written: str, asked: tuple[str, ...], said: str
 ) -> None:
     files = {
@@ -430,7 +430,7 @@ def test_every_other_kind_is_trained_measured_and_used(
     assert re.fullmatch(said, shown.out), shown
 
 
-def test_what_is_set_reaches_network_words_and_learning(run: Run, data: Path) -> None:
+def test_settings_reach_the_head_the_features_and_the_training(run: Run, data: Path) -> None:
     command = ("task", "train", "classification", "texts.tsv", "--out", "m.safetensors", "--model", "model")
     more = (
         "head.network=linear",
@@ -448,7 +448,7 @@ def test_what_is_set_reaches_network_words_and_learning(run: Run, data: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (
             "--set head.width=3",
@@ -467,15 +467,15 @@ def test_what_is_set_reaches_network_words_and_learning(run: Run, data: Path) ->
         ("--set words.layer_norm=true --elmo none", "layer_norm needs ELMo, but elmo is 'none'"),
     ],
 )
-def test_what_cannot_be_set_is_one_line(run: Run, data: Path, arguments: str, told: str) -> None:
-    assert_fails(train(run, "tagging", "train.conll", *arguments.split()), told)
+def test_invalid_settings_are_one_line(run: Run, data: Path, arguments: str, message: str) -> None:
+    assert_fails(train(run, "tagging", "train.conll", *arguments.split()), message)
     assert not list(data.glob("*.safetensors*"))
 
 
 LM_STEP = "step 2 of"
 
 
-def test_a_tuned_model_is_used_where_the_bilm_is_gone(run: Run, data: Path) -> None:
+def test_a_tuned_model_needs_no_other_bilm(run: Run, data: Path) -> None:
     outcome = train(run, "tagging", "train.conll", "--dev", "dev.conll", "--tune-bilm")
     assert outcome.code == 0, outcome.err
     before = run("task", "predict", "ner.safetensors", "--text", "The Bank", "--json")
@@ -486,7 +486,7 @@ def test_a_tuned_model_is_used_where_the_bilm_is_gone(run: Run, data: Path) -> N
     assert "ner.safetensors contains its own biLM; ignoring the given one" in given.err
 
 
-def test_a_run_that_adapts_is_stopped_and_goes_on_to_the_same_model(run: Run, data: Path) -> None:
+def test_a_stopped_adaptation_resumes_to_the_same_model(run: Run, data: Path) -> None:
     more = ("--dev", "dev.conll", "--adapt", "4")
     whole = train(run, "tagging", "train.conll", *more, out="whole.safetensors")
     assert whole.code == 0, whole.err
@@ -511,7 +511,7 @@ def test_a_run_that_adapts_is_stopped_and_goes_on_to_the_same_model(run: Run, da
     )
 
 
-def test_what_cannot_adapt_is_told_in_one_line(run: Run, data: Path) -> None:
+def test_adaptation_errors_are_one_line(run: Run, data: Path) -> None:
     from elmo.formats import native
     from tests.formats.tiny import tiny_model
 
@@ -525,7 +525,7 @@ def test_what_cannot_adapt_is_told_in_one_line(run: Run, data: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".conll"])
-def test_a_corpus_is_asked_in_pieces_to_the_same_bytes(
+def test_a_corpus_predicted_in_chunks_gives_the_same_bytes(
     run: Run, data: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     assert train(run, "tagging", "train.conll", "--dev", "dev.conll").code == 0
@@ -549,13 +549,13 @@ def test_a_corpus_is_asked_in_pieces_to_the_same_bytes(
     assert not list(data.glob(".p*"))
 
 
-def assert_told(outcome: Outcome, line: str) -> None:
-    """The last line: transformers shows bars of its own above it."""
+def assert_last_line(outcome: Outcome, line: str) -> None:
+    """Check the last line: transformers prints progress bars before it."""
     assert outcome.code == 1
     assert re.fullmatch(line, outcome.err.splitlines()[-1]), outcome.err
 
 
-def test_an_encoder_beside_elmo_is_found_by_its_name_and_known_again(run: Run, data: Path) -> None:
+def test_another_encoder_is_loaded_by_name_and_checked(run: Run, data: Path) -> None:
     from tests.tasks.features.test_transformers import make_bert
 
     make_bert(data / "bert", seed=1)
@@ -565,10 +565,12 @@ def test_an_encoder_beside_elmo_is_found_by_its_name_and_known_again(run: Run, d
     found = run(*ask)
     assert found.code == 0, found.err
     (data / "bert").rename(data / "moved")
-    told = r"elmo: ner\.safetensors: cannot load the encoder that it was trained with; use --also .*bert.*"
-    assert_told(run(*ask), told)
+    message = r"elmo: ner\.safetensors: cannot load the encoder that it was trained with; use --also .*bert.*"
+    assert_last_line(run(*ask), message)
     assert run(*ask, "--also", "moved").out == found.out
     twice = run(*ask, "--also", "moved", "--also", "moved")
-    assert_told(twice, r"elmo: ner\.safetensors: trained with 1 other encoders .*, found 2")
+    assert_last_line(twice, r"elmo: ner\.safetensors: trained with 1 other encoders .*, found 2")
     make_bert(data / "bert", seed=2)
-    assert_told(run(*ask), r"elmo: ner\.safetensors: trained with the encoder .* different or has changed.*")
+    assert_last_line(
+        run(*ask), r"elmo: ner\.safetensors: trained with the encoder .* different or has changed.*"
+    )

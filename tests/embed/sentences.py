@@ -1,4 +1,4 @@
-"""Sentences that are ordinary input here and trouble elsewhere, with a tiny model to read them."""
+"""Unusual sentences that all formats must keep, and a tiny model to encode them."""
 
 from __future__ import annotations
 
@@ -29,37 +29,39 @@ HOSTILE: list[tuple[str, ...]] = [
 
 
 def sentences(rows: Sequence[Sequence[str]], *, with_offsets: bool = False) -> list[Sentence]:
-    """Rows of tokens as sentences of a file ``rows.txt``."""
-    found = []
+    """Return rows of tokens as sentences of a file ``rows.txt``."""
+    result = []
     for line, row in enumerate(rows, start=1):
         ends = np.cumsum([len(token) + 1 for token in row]).tolist()
         offsets = tuple((end - 1 - len(token), end - 1) for token, end in zip(row, ends, strict=True))
         tokens = Tokens(
             " ".join(row) if with_offsets else None, tuple(row), offsets if with_offsets else None
         )
-        found.append(Sentence(tokens, "rows.txt", line))
-    return found
+        result.append(Sentence(tokens, "rows.txt", line))
+    return result
 
 
 def shard(
-    given: Sequence[Sentence],
+    items: Sequence[Sentence],
     *,
     n_layers: int | None = None,
     width: int = 4,
     dtype: str = "float32",
     first: int = 0,
 ) -> Shard:
-    """The sentences with random vectors."""
-    vectors = Layout(n_layers, width, dtype).empty(sum(len(one.tokens) for one in given))
+    """Return a shard of the sentences with random vectors."""
+    vectors = Layout(n_layers, width, dtype).empty(sum(len(one.tokens) for one in items))
     vectors[...] = np.random.default_rng(first).standard_normal(vectors.shape)
-    return Shard.of(given, vectors, first=first)
+    return Shard.of(items, vectors, first=first)
 
 
-def assert_same(found: Sequence[Encoding], expected: Sequence[Encoding], *, dtype: str | None = None) -> None:
-    """Equal tokens, offsets, shapes, types and bits."""
-    assert [one.tokens for one in found] == [one.tokens for one in expected]
-    assert [one.offsets for one in found] == [one.offsets for one in expected]
-    for one, other in zip(found, expected, strict=True):
+def assert_same(
+    result: Sequence[Encoding], expected: Sequence[Encoding], *, dtype: str | None = None
+) -> None:
+    """Check that tokens, offsets, shapes, dtypes and bits are equal."""
+    assert [one.tokens for one in result] == [one.tokens for one in expected]
+    assert [one.offsets for one in result] == [one.offsets for one in expected]
+    for one, other in zip(result, expected, strict=True):
         a, b = np.asarray(one.vectors), np.asarray(other.vectors)
         assert a.shape == b.shape
         assert a.dtype == (dtype or b.dtype)
@@ -67,5 +69,5 @@ def assert_same(found: Sequence[Encoding], expected: Sequence[Encoding], *, dtyp
 
 
 def tiny_elmo(**options: object) -> Elmo:
-    """A model of a few hundred weights that cuts text at spaces."""
+    """Return a model of a few hundred weights that splits text at spaces."""
     return Elmo(tiny_model(**options), tokenizer="whitespace")  # pyright: ignore[reportArgumentType]

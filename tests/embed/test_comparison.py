@@ -26,41 +26,41 @@ def words(elmo: Elmo, word: str, *sentences: str) -> list[str]:
 
 
 def test_each_layer_and_the_average_have_a_matrix_of_cosines(elmo: Elmo) -> None:
-    found = compare(elmo, "bank", [RIVER, MONEY])
-    assert list(found.matrices) == ["0", "1", "2", "average"]
+    result = compare(elmo, "bank", [RIVER, MONEY])
+    assert list(result.matrices) == ["0", "1", "2", "average"]
     river, money = elmo.encode([RIVER, MONEY], layers="all")
     a, b = np.asarray(river.word("bank")), np.asarray(money.word("bank"))
     for layer in range(3):
-        assert found.matrices[str(layer)][0, 1] == pytest.approx(similarity(a[layer], b[layer]), abs=1e-12)
-    assert found.matrices["average"][0, 1] == pytest.approx(similarity(a.mean(0), b.mean(0)), abs=1e-6)
-    for matrix in found.matrices.values():
+        assert result.matrices[str(layer)][0, 1] == pytest.approx(similarity(a[layer], b[layer]), abs=1e-12)
+    assert result.matrices["average"][0, 1] == pytest.approx(similarity(a.mean(0), b.mean(0)), abs=1e-6)
+    for matrix in result.matrices.values():
         np.testing.assert_allclose(matrix, matrix.T, atol=1e-12)
         np.testing.assert_allclose(np.diag(matrix), 1.0, atol=1e-12)
 
 
 def test_only_the_token_layer_ignores_context(elmo: Elmo) -> None:
-    found = compare(elmo, "bank", [RIVER, MONEY])
-    assert found.matrices["0"][0, 1] == pytest.approx(1.0, abs=1e-12)
-    assert found.matrices["2"][0, 1] < 0.9999
+    result = compare(elmo, "bank", [RIVER, MONEY])
+    assert result.matrices["0"][0, 1] == pytest.approx(1.0, abs=1e-12)
+    assert result.matrices["2"][0, 1] < 0.9999
 
 
 def test_rows_name_every_pair_of_every_layer_once(elmo: Elmo) -> None:
-    found = compare(elmo, "bank", [RIVER, MONEY, "a bank"])
-    rows = list(found.rows())
+    result = compare(elmo, "bank", [RIVER, MONEY, "a bank"])
+    rows = list(result.rows())
     assert [row[:3] for row in rows[:3]] == [("0", 0, 1), ("0", 0, 2), ("0", 1, 2)]
     assert len(rows) == 4 * 3
-    assert rows[-1][3] == found.matrices["average"][1, 2]
+    assert rows[-1][3] == result.matrices["average"][1, 2]
 
 
 @pytest.mark.parametrize(
     ("layers", "names"), [("top", ["2"]), ("average", ["average"]), ("concat", ["concat"]), (1, ["1"])]
 )
 def test_layers_can_be_selected(elmo: Elmo, layers: str, names: list[str]) -> None:
-    found = compare(elmo, "bank", [RIVER, MONEY], layers=layers)
-    assert list(found.matrices) == names
+    result = compare(elmo, "bank", [RIVER, MONEY], layers=layers)
+    assert list(result.matrices) == names
     if names[0].isdigit():
         expected = compare(elmo, "bank", [RIVER, MONEY]).matrices[names[0]]
-        np.testing.assert_array_equal(found.matrices[names[0]], expected)
+        np.testing.assert_array_equal(result.matrices[names[0]], expected)
 
 
 @pytest.mark.parametrize("layers", [3, -1, "bottom"])
@@ -83,22 +83,22 @@ def test_a_word_is_not_found_inside_another(elmo: Elmo) -> None:
 
 
 def test_a_phrase_has_all_its_tokens(elmo: Elmo) -> None:
-    found = compare(elmo, "New York", ["I love New  York !", ["new", "york"]])
-    assert [use.tokens for use in found.uses] == [("New", "York"), ("new", "york")]
+    result = compare(elmo, "New York", ["I love New  York !", ["new", "york"]])
+    assert [use.tokens for use in result.uses] == [("New", "York"), ("new", "york")]
     vectors = np.asarray(elmo.encode("I love New  York !", layers="top").span(2, 4))
     other = np.asarray(elmo.encode([["new", "york"]], layers="top")[0].span(0, 2))
-    assert found.matrices["2"][0, 1] == pytest.approx(similarity(vectors, other), abs=1e-12)
+    assert result.matrices["2"][0, 1] == pytest.approx(similarity(vectors, other), abs=1e-12)
 
 
 def test_a_mark_selects_another_occurrence_or_another_word(elmo: Elmo) -> None:
-    found = compare(elmo, "bank", ["the bank by the [[bank]]", "the river [[shore]] ."])
-    assert [(use.text, use.word, use.span) for use in found.uses] == [
+    result = compare(elmo, "bank", ["the bank by the [[bank]]", "the river [[shore]] ."])
+    assert [(use.text, use.word, use.span) for use in result.uses] == [
         ("the bank by the bank", "bank", (16, 20)),
         ("the river shore .", "shore", (10, 15)),
     ]
     encoding = elmo.encode("the bank by the bank", layers=2)
     shore = elmo.encode("the river shore .", layers=2).word("shore")
-    assert found.matrices["2"][0, 1] == pytest.approx(similarity(encoding.vectors[4], shore), abs=1e-12)
+    assert result.matrices["2"][0, 1] == pytest.approx(similarity(encoding.vectors[4], shore), abs=1e-12)
 
 
 @pytest.mark.parametrize("sentence", ["[[a]] [[b]]", "a [[ ]] b"])
@@ -111,8 +111,8 @@ def test_chinese_words_are_found_and_a_part_of_a_token_is_a_warning(
     elmo: Elmo, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="elmo"):
-        found = compare(elmo, "苹果", [["我", "吃", "苹果"], ["苹果树"]])
-    assert [use.tokens for use in found.uses] == [("苹果",), ("苹果树",)]
+        result = compare(elmo, "苹果", [["我", "吃", "苹果"], ["苹果树"]])
+    assert [use.tokens for use in result.uses] == [("苹果",), ("苹果树",)]
     assert [record.getMessage() for record in caplog.records] == [
         "sentence 2: '苹果' is only part of the token '苹果树', whose vector is used; check the tokenizer"
     ]
@@ -140,14 +140,14 @@ def test_invalid_comparisons_are_one_line_errors(
 
 
 def test_unusual_characters_are_ordinary_text(elmo: Elmo) -> None:
-    found = compare(elmo, "bank", ["\x00 bank \ud800", "<S> bank \u2028 (.*+[", "bank " * 3000])
-    assert [use.word for use in found.uses] == ["bank"] * 3
+    result = compare(elmo, "bank", ["\x00 bank \ud800", "<S> bank \u2028 (.*+[", "bank " * 3000])
+    assert [use.word for use in result.uses] == ["bank"] * 3
     assert words(elmo, "(.*+[", "a (.*+[ b", "(.*+[") == ["(.*+["] * 2
 
 
 def test_json_has_the_whole_comparison(elmo: Elmo) -> None:
-    found = compare(elmo, "bank", [RIVER, MONEY])
-    values = json.loads(json.dumps(found.to_json()))
+    result = compare(elmo, "bank", [RIVER, MONEY])
+    values = json.loads(json.dumps(result.to_json()))
     assert values["word"] == "bank"
     assert values["uses"][0] == {"text": RIVER, "word": "bank", "span": [13, 17], "tokens": ["bank"]}
-    np.testing.assert_array_equal(values["similarities"]["1"], found.matrices["1"])
+    np.testing.assert_array_equal(values["similarities"]["1"], result.matrices["1"])

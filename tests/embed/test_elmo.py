@@ -129,8 +129,8 @@ def test_the_repr_of_a_model_is_one_line(elmo: Elmo) -> None:
 
 
 def test_a_function_that_returns_a_list_of_strings_is_a_tokenizer() -> None:
-    found = Elmo(tiny_model(), tokenizer=str.split).encode("a  b c")
-    assert (found.tokens, found.offsets) == (("a", "b", "c"), None)
+    result = Elmo(tiny_model(), tokenizer=str.split).encode("a  b c")
+    assert (result.tokens, result.offsets) == (("a", "b", "c"), None)
 
 
 _LITTLE_MEMORY = """

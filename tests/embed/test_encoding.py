@@ -19,9 +19,9 @@ def elmo() -> Elmo:
 
 
 def test_tokens_come_with_character_offsets(elmo: Elmo) -> None:
-    found = elmo.encode("Don't   go, now!")
-    assert found.offsets is not None
-    assert [found.text[a:b] for a, b in found.offsets] == list(found.tokens)
+    encoding = elmo.encode("Don't   go, now!")
+    assert encoding.offsets is not None
+    assert [encoding.text[a:b] for a, b in encoding.offsets] == list(encoding.tokens)
 
 
 def test_layers_are_selected_by_name_number_or_mix(elmo: Elmo) -> None:
@@ -54,47 +54,47 @@ def test_one_layer_does_not_keep_the_others_in_memory(elmo: Elmo, layers) -> Non
 
 def test_spans_phrases_and_sentences_pool_their_tokens(elmo: Elmo) -> None:
     text = "She flew to New York, then to York."
-    found = elmo.encode(text)
-    at = found.tokens.index("New")
-    expected = found.vectors[at : at + 2]
-    np.testing.assert_array_equal(found.phrase("New York"), expected.mean(axis=0))
+    encoding = elmo.encode(text)
+    at = encoding.tokens.index("New")
+    expected = encoding.vectors[at : at + 2]
+    np.testing.assert_array_equal(encoding.phrase("New York"), expected.mean(axis=0))
     begin = text.index("New York")
-    np.testing.assert_array_equal(found.characters(begin, begin + 8), expected.mean(axis=0))
+    np.testing.assert_array_equal(encoding.characters(begin, begin + 8), expected.mean(axis=0))
     np.testing.assert_array_equal(
-        found.characters(begin + 1, begin + 5), expected.mean(axis=0)
+        encoding.characters(begin + 1, begin + 5), expected.mean(axis=0)
     )  # cuts both tokens
-    np.testing.assert_array_equal(found.span(at, at + 2, pooling="max"), expected.max(axis=0))
-    np.testing.assert_array_equal(found.span(at, at + 2, pooling="ends"), expected.reshape(-1))
+    np.testing.assert_array_equal(encoding.span(at, at + 2, pooling="max"), expected.max(axis=0))
+    np.testing.assert_array_equal(encoding.span(at, at + 2, pooling="ends"), expected.reshape(-1))
     np.testing.assert_array_equal(
-        found.word("York", occurrence=1), found.vectors[found.tokens.index("York", at + 2)]
+        encoding.word("York", occurrence=1), encoding.vectors[encoding.tokens.index("York", at + 2)]
     )
-    np.testing.assert_array_equal(found.sentence(), found.vectors.mean(axis=0))
-    given = elmo.encode([["to", "New", "York"]], as_tensor=True, layers="all")[0]
-    assert torch.equal(given.phrase("New York"), given.vectors[:, 1:].mean(dim=1))
-    assert torch.equal(given.phrase("New York", pooling="ends"), given.vectors[:, 1:].flatten(1))
-    assert torch.equal(given.span(1, 3, pooling="max"), given.vectors[:, 1:].amax(dim=1))
+    np.testing.assert_array_equal(encoding.sentence(), encoding.vectors.mean(axis=0))
+    from_tokens = elmo.encode([["to", "New", "York"]], as_tensor=True, layers="all")[0]
+    assert torch.equal(from_tokens.phrase("New York"), from_tokens.vectors[:, 1:].mean(dim=1))
+    assert torch.equal(from_tokens.phrase("New York", pooling="ends"), from_tokens.vectors[:, 1:].flatten(1))
+    assert torch.equal(from_tokens.span(1, 3, pooling="max"), from_tokens.vectors[:, 1:].amax(dim=1))
 
 
 def test_a_phrase_matches_whole_words_first(elmo: Elmo) -> None:
-    found = elmo.encode("the king is in town")
-    np.testing.assert_array_equal(found.phrase("in"), found.vectors[3])
+    encoding = elmo.encode("the king is in town")
+    np.testing.assert_array_equal(encoding.phrase("in"), encoding.vectors[3])
     chinese = elmo.encode(["我在北京大学读书"])[0]
     np.testing.assert_array_equal(chinese.phrase("北京"), chinese.characters(2, 4))
     trees = elmo.encode(Tokens.from_offsets("苹果树下的苹果", [(0, 3), (3, 4), (4, 5), (5, 7)]))
     np.testing.assert_array_equal(trees.phrase("苹果"), trees.vectors[3])
     np.testing.assert_array_equal(trees.phrase("果树"), trees.vectors[0])
     with pytest.raises(DataError, match="'tow' is not in the sentence"):
-        found.phrase("tow")
+        encoding.phrase("tow")
 
 
 def test_a_phrase_is_searched_in_the_tokens_if_there_are_no_offsets(elmo: Elmo) -> None:
-    found = elmo.encode(Tokens("du pain", ("de", "le", "pain"), None))
-    np.testing.assert_array_equal(found.phrase("le pain"), found.span(1, 3))
+    encoding = elmo.encode(Tokens("du pain", ("de", "le", "pain"), None))
+    np.testing.assert_array_equal(encoding.phrase("le pain"), encoding.span(1, 3))
 
 
 def test_white_space_in_a_phrase_matches_any_white_space(elmo: Elmo) -> None:
-    found = elmo.encode("in New\n York now")
-    np.testing.assert_array_equal(found.phrase("New York"), found.span(1, 3))
+    encoding = elmo.encode("in New\n York now")
+    np.testing.assert_array_equal(encoding.phrase("New York"), encoding.span(1, 3))
 
 
 def test_an_empty_sentence_pools_to_zero(elmo: Elmo) -> None:
@@ -106,25 +106,25 @@ def test_an_empty_sentence_pools_to_zero(elmo: Elmo) -> None:
 
 
 def test_errors_name_the_missing_span(elmo: Elmo) -> None:
-    found, given = elmo.encode(TEXT), elmo.encode([["a", "b"]])[0]
+    encoding, from_tokens = elmo.encode(TEXT), elmo.encode([["a", "b"]])[0]
     with pytest.raises(DataError, match=r"a span within 0\.\.9 tokens, found 3\.\.12"):
-        found.span(3, 12)
+        encoding.span(3, 12)
     with pytest.raises(DataError, match="'money' is not in the sentence: 'I sat by"):
-        found.phrase("money")
+        encoding.phrase("money")
     with pytest.raises(DataError, match=r"occurrence must lie in 0\.\.1 for 'the', found 2"):
-        found.word("the", occurrence=2)
+        encoding.word("the", occurrence=2)
     with pytest.raises(DataError, match="is not in the sentence") as caught:
         elmo.encode([["a\nb"]])[0].word("c")
     assert str(caught.value).isprintable()
     with pytest.raises(DataError, match="given as tokens and has no character offsets"):
-        given.characters(0, 1)
+        from_tokens.characters(0, 1)
     with pytest.raises(DataError, match=r"no token overlaps characters 1\.\.2"):
-        found.characters(1, 2)
-    for nothing in (given, found):
+        encoding.characters(1, 2)
+    for nothing in (from_tokens, encoding):
         with pytest.raises(DataError, match="'' is not in the sentence"):
             nothing.phrase("")
     with pytest.raises(ConfigError, match="pooling must be"):
-        found.sentence("median")
+        encoding.sentence("median")
 
 
 def test_similarity_is_the_cosine() -> None:

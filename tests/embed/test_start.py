@@ -52,10 +52,10 @@ def test_a_carry_passes_the_state_on_by_batch_row(elmo: Elmo) -> None:
     elmo.encode(first, start=carry)
     carried = elmo.encode(second, start=carry)
     assert not np.array_equal(carried[0].vectors, elmo.encode(second)[0].vectors)
-    one_call, at_once = Carry(), elmo.encode(first + second, start=(whole := Carry()), batch_size=2)
+    one_call, at_once = Carry(), elmo.encode(first + second, start=(one_call_carry := Carry()), batch_size=2)
     del one_call
     np.testing.assert_array_equal(at_once[3].vectors, carried[1].vectors)
-    np.testing.assert_array_equal(whole.state.cell, carry.state.cell)
+    np.testing.assert_array_equal(one_call_carry.state.cell, carry.state.cell)
 
 
 def test_a_smaller_batch_keeps_the_other_carried_rows_and_a_larger_one_adds_rows_from_zero(
@@ -66,8 +66,8 @@ def test_a_smaller_batch_keeps_the_other_carried_rows_and_a_larger_one_adds_rows
     kept = carry.state.cell[:, :, 1].clone()
     elmo.encode([["c"]], start=carry)
     assert torch.equal(carry.state.cell[:, :, 1], kept)
-    found = elmo.encode([["c"], ["d"], ["e"]], start=carry)
-    np.testing.assert_array_equal(found[2].vectors, elmo.encode([["e"]])[0].vectors)
+    encodings = elmo.encode([["c"], ["d"], ["e"]], start=carry)
+    np.testing.assert_array_equal(encodings[2].vectors, elmo.encode([["e"]])[0].vectors)
     with pytest.raises(ShapeError, match="another shape"):
         Elmo(tiny_model(n_layers=1)).encode([["a"]], start=carry)
 

@@ -1,4 +1,4 @@
-"""A folder in, a small plan with its data and static vectors in it, out."""
+"""A small plan with its data and static vectors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ network = "linear"
 
 
 def write_plan(folder: Path, plan: str = PLAN) -> Path:
-    """Capital words are entities; a text with more ``a`` than ``b`` is good."""
+    """Write the plan: uppercase words are entities; a text with more ``a`` than ``b`` is good."""
     random = np.random.default_rng(1)
     (folder / "ner").mkdir(exist_ok=True)
     for part, n in (("train", 24), ("dev", 12)):

@@ -1,4 +1,4 @@
-"""Gathering evidence: tables say what runs' files say, a killed one goes on, nothing is done twice."""
+"""Collecting evidence: tables agree with results, a killed collection resumes, no run is repeated."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Killed(BaseException):
     pass
 
 
-def gathered(folder: Path, out: Path, **options: Any) -> Evidence:
+def collected(folder: Path, out: Path, **options: Any) -> Evidence:
     plan = read_plan(folder / "plan.toml")
     return collect_evidence(plan, out, model=ELMO, **{"cache": folder / "layers", **options})
 
 
 def new_runs(**options: Any) -> list[tuple[str, str, int]]:
-    """What a gathering had to do."""
+    """Collect evidence and return the new runs."""
     found: list[tuple[str, str, int]] = []
 
     def tell(report: RunReport) -> None:
@@ -41,16 +41,16 @@ def new_runs(**options: Any) -> list[tuple[str, str, int]]:
         if report.is_new:
             found.append((report.run.task, report.run.condition, report.run.seed))
 
-    gathered(**options, on_run=tell)
+    collected(**options, on_run=tell)
     return found
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A plan and its evidence, all tables and the curve; not to be changed."""
+    """A plan and its evidence with all tables and the curve; shared, do not change it."""
     folder = tmp_path_factory.mktemp("whole")
     write_plan(folder)
-    gathered(folder, folder / "out", curve=True)
+    collected(folder, folder / "out", curve=True)
     return folder
 
 
@@ -58,7 +58,7 @@ def files_of(out: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted((out / "runs").glob("*.json"))]
 
 
-def test_tables_say_what_the_files_of_runs_say(whole: Path) -> None:
+def test_tables_agree_with_the_result_files(whole: Path) -> None:
     evidence = json.loads((whole / "out" / "evidence.json").read_text())
     scores: dict[tuple[Any, ...], dict[int, float]] = {}
     for file in files_of(whole / "out"):
@@ -104,7 +104,7 @@ def test_mixes_are_those_of_the_best_epochs(whole: Path) -> None:
     assert found["gamma"] == pytest.approx(np.mean([run["gamma"] for run in runs]))
 
 
-def test_the_text_has_every_table_and_says_how_it_was_made(whole: Path) -> None:
+def test_the_text_has_every_table_and_explains_it(whole: Path) -> None:
     text = (whole / "out" / "evidence.txt").read_text()
     evidence = json.loads((whole / "out" / "evidence.json").read_text())
     for part in ("Table 1.", "Table 2.", "Table 3.", "Figure 1.", "Figure 2.", "over 2 seeds", "Welch's t"):
@@ -121,7 +121,7 @@ def stop_at(place: int) -> Callable[[RunReport], None]:
     return stop
 
 
-def test_a_killed_gathering_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_a_killed_collection_resumes_where_it_stopped(tmp_path: Path) -> None:
     write_plan(tmp_path)
     options = {"folder": tmp_path, "tables": [1], "curve": False}
     all_runs = new_runs(**options, out=tmp_path / "whole")
@@ -131,9 +131,9 @@ def test_a_killed_gathering_goes_on_where_it_stopped(tmp_path: Path) -> None:
             raise Killed
 
     with pytest.raises(Killed):
-        gathered(**options, out=tmp_path / "out", on_run=stop_at(2))
+        collected(**options, out=tmp_path / "out", on_run=stop_at(2))
     with pytest.raises(Killed):
-        gathered(**options, out=tmp_path / "out", on_epoch=stop_inside)
+        collected(**options, out=tmp_path / "out", on_epoch=stop_inside)
     assert len(list((tmp_path / "out" / "runs").glob("*.training"))) == 1
     seen: list[tuple[str, int]] = []
     done = new_runs(
@@ -146,7 +146,7 @@ def test_a_killed_gathering_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert new_runs(**options, out=tmp_path / "out") == []
 
 
-def test_a_changed_plan_repeats_only_what_it_touches(tmp_path: Path) -> None:
+def test_a_changed_plan_repeats_only_affected_runs(tmp_path: Path) -> None:
     path = write_plan(tmp_path)
     options = {"folder": tmp_path, "out": tmp_path / "out", "tables": [1], "seeds": 1}
     assert len(new_runs(**options)) == 2 * 2
@@ -168,7 +168,7 @@ def test_a_changed_plan_repeats_only_what_it_touches(tmp_path: Path) -> None:
     assert {task for task, _, _ in new_runs(**options)} == {"ner"}
 
 
-def test_another_model_repeats_what_has_elmo_in_it(tmp_path: Path) -> None:
+def test_another_model_repeats_only_runs_with_elmo(tmp_path: Path) -> None:
     write_plan(tmp_path)
     plan = read_plan(tmp_path / "plan.toml", only=["ner"])
     collect_evidence(plan, tmp_path / "out", model=ELMO, tables=[1], seeds=1)
@@ -184,7 +184,7 @@ def test_another_model_repeats_what_has_elmo_in_it(tmp_path: Path) -> None:
     assert again == ["input"]
 
 
-def test_a_damaged_result_is_computed_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_result_is_repeated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_plan(tmp_path)
     options = {"folder": tmp_path, "out": tmp_path / "out", "tables": [1], "seeds": 1}
     new_runs(**options)
@@ -196,26 +196,26 @@ def test_a_damaged_result_is_computed_again(tmp_path: Path, caplog: pytest.LogCa
     assert (tmp_path / "out" / "evidence.json").read_bytes() == before
 
 
-def test_a_test_is_scored_in_place_of_dev(tmp_path: Path) -> None:
+def test_a_test_set_is_scored_instead_of_dev(tmp_path: Path) -> None:
     path = write_plan(tmp_path)
     (tmp_path / "ner" / "test.conll").write_text("a B-X\nQ O\n\n")  # all that was learned is wrong here
     path.write_text(PLAN.replace('dev = "ner/dev.conll"', 'dev = "ner/dev.conll"\ntest = "ner/test.conll"'))
-    evidence = gathered(tmp_path, tmp_path / "out", tables=[1], seeds=1)
+    evidence = collected(tmp_path, tmp_path / "out", tables=[1], seeds=1)
     ner = evidence.tasks[0]
     assert (ner.scored_on, ner.n_scored, evidence.tasks[1].scored_on) == ("test", 1, "dev")
     assert evidence.tables[0].rows[0].cells["input"].mean == 0.0
 
 
-def test_a_baseline_without_any_vectors_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+def test_a_baseline_without_vectors_is_refused_before_data_is_read(tmp_path: Path) -> None:
     path = write_plan(tmp_path, PLAN.replace('vectors = "glove.txt"', ""))
     with pytest.raises(ConfigError, match=r"\[ner\] has no word vectors .*\[mood\] has no word vectors"):
-        gathered(tmp_path, tmp_path / "out")
+        collected(tmp_path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     path.write_text(path.read_text() + "[mood.words]\ncharacters = 3\n[ner.words]\ncharacters = 3\n")
-    assert gathered(tmp_path, tmp_path / "out", tables=[1], seeds=1).n_seeds == 1
+    assert collected(tmp_path, tmp_path / "out", tables=[1], seeds=1).n_seeds == 1
 
 
-def test_a_folder_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
+def test_an_output_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     write_plan(tmp_path)
     with pytest.raises(OutputError, match=r"glove\.txt: cannot be written"):
-        gathered(tmp_path, tmp_path / "glove.txt")
+        collected(tmp_path, tmp_path / "glove.txt")

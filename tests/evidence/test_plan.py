@@ -1,4 +1,4 @@
-"""Plans: what they say arrives, and all that is wrong with one is told at once."""
+"""Plans: their options are read, and all their problems are reported at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elmo.tasks.kinds.tagging import TaggingOptions
 from tests.evidence.example_plan import PLAN, write_plan
 
 
-def test_a_plan_says_what_is_read_and_how_it_is_learned(tmp_path: Path) -> None:
+def test_a_plan_sets_files_and_options(tmp_path: Path) -> None:
     more = "[ner.reader]\ntags = 1\n[ner.fit]\nepochs = 7\n[ner.words]\ncharacters = 5\n"
     plan = read_plan(write_plan(tmp_path, PLAN + more))
     ner, mood = plan.tasks
@@ -28,7 +28,7 @@ def test_a_plan_says_what_is_read_and_how_it_is_learned(tmp_path: Path) -> None:
     assert (mood.max_train, mood.max_dev, mood.test) == (16, None, ())
 
 
-def test_paths_hold_variables_and_may_be_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_may_contain_variables_and_be_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_plan(tmp_path)
     text = path.read_text().replace('"ner/', '"${EVIDENCE_DATA}/ner/')
     elsewhere = tmp_path / "plans"
@@ -42,7 +42,7 @@ def test_paths_hold_variables_and_may_be_absolute(tmp_path: Path, monkeypatch: p
     assert read_plan(moved, only=["ner"]).tasks[0].dev == (str(tmp_path / "ner" / "dev.conll"),)
 
 
-def test_only_the_tasks_that_are_asked_for_need_their_files(tmp_path: Path) -> None:
+def test_only_selected_tasks_need_their_files(tmp_path: Path) -> None:
     path = write_plan(tmp_path)
     (tmp_path / "mood.train.txt").unlink()
     assert [task.name for task in read_plan(path, only=["ner"]).tasks] == ["ner"]
@@ -52,7 +52,7 @@ def test_only_the_tasks_that_are_asked_for_need_their_files(tmp_path: Path) -> N
         read_plan(path, only=["ner", "pos"])
 
 
-def test_all_problems_of_a_plan_are_told_at_once_with_the_names_that_are_known(tmp_path: Path) -> None:
+def test_all_problems_of_a_plan_are_reported_at_once_with_the_known_names(tmp_path: Path) -> None:
     write_plan(tmp_path)
     path = tmp_path / "bad.toml"
     path.write_text("""
@@ -127,7 +127,7 @@ fit = 3
         ("[a]\nfit = {epochs = 0}\nkind = 'tagging'", r"\[a.fit\]: .*epochs: expected at least 1, found 0"),
     ],
 )
-def test_what_is_no_plan_is_refused(tmp_path: Path, text: str, part: str) -> None:
+def test_an_invalid_plan_is_refused(tmp_path: Path, text: str, part: str) -> None:
     path = tmp_path / "plan.toml"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(ConfigError, match=part):
@@ -136,7 +136,7 @@ def test_what_is_no_plan_is_refused(tmp_path: Path, text: str, part: str) -> Non
         read_plan(tmp_path / "nothing.toml")
 
 
-def test_problems_of_the_data_are_told_for_all_tasks_at_once(tmp_path: Path) -> None:
+def test_problems_of_the_data_are_reported_for_all_tasks_at_once(tmp_path: Path) -> None:
     path = write_plan(tmp_path)
     (tmp_path / "ner" / "train.conll").write_text("only\nwords\n")
     (tmp_path / "mood.dev.txt").write_text("")
@@ -144,14 +144,14 @@ def test_problems_of_the_data_are_told_for_all_tasks_at_once(tmp_path: Path) -> 
         read_tasks(read_plan(path))
 
 
-def test_a_head_that_cannot_be_is_told_with_the_plan(tmp_path: Path) -> None:
+def test_invalid_head_options_are_reported_with_the_plan(tmp_path: Path) -> None:
     path = write_plan(tmp_path)
     path.write_text(path.read_text() + "dropout = 3.0\n")  # of the last table, mood's head
     with pytest.raises(ConfigError, match=r"\[mood\.head\]: option dropout: expected a number .* found 3\.0"):
         read_plan(path)
 
 
-def test_the_hash_of_data_does_not_know_where_it_lies(tmp_path: Path) -> None:
+def test_the_hash_of_data_does_not_depend_on_file_names(tmp_path: Path) -> None:
     places = [tmp_path / name for name in ("one", "two")]
     for place in places:
         place.mkdir()
@@ -165,7 +165,7 @@ def test_the_hash_of_data_does_not_know_where_it_lies(tmp_path: Path) -> None:
     assert read_tasks(plans[0])["ner"].digest != two["ner"].digest
 
 
-def test_a_reader_is_asked_about_its_options_without_a_file(tmp_path: Path) -> None:
+def test_options_of_a_reader_are_checked_without_a_file(tmp_path: Path) -> None:
     wrong = PLAN + '[ner.reader]\nfile_format = "tsv"\n'
     with pytest.raises(ConfigError, match=r"\[ner\.reader\] .*expected one of") as refused:
         read_plan(write_plan(tmp_path, wrong))

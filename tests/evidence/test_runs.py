@@ -1,4 +1,4 @@
-"""Which runs tables and curves need."""
+"""The runs that tables and curves need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from elmo.evidence.runs import EvidenceRun, condition_features, curve_sizes, lis
 from elmo.tasks.fit import FitOptions
 
 
-def test_what_two_tables_share_is_run_once() -> None:
+def test_runs_shared_by_two_tables_are_listed_once() -> None:
     runs = list_runs({"ner": 100, "pos": 50}, tables=[1, 2, 3], has_curve=False, n_seeds=2)
     assert len(runs) == len(set(runs)) == 2 * 6 * 2
     assert [run.task for run in runs] == ["ner"] * 12 + ["pos"] * 12
@@ -29,7 +29,7 @@ def test_a_curve_has_growing_sizes_and_ends_with_all_examples() -> None:
         assert all(a < b for a, b in pairwise(sizes))
 
 
-def test_conditions_differ_in_elmo_alone() -> None:
+def test_conditions_differ_only_in_elmo() -> None:
     words = {"dropout": 0.25, "characters": 7}
     assert condition_features("baseline", words).elmo == "none"
     assert condition_features("top_only", words).top_only
@@ -54,7 +54,7 @@ def test_fewer_examples_have_more_epochs_up_to_a_bound() -> None:
     assert run_options(EvidenceRun("ner", "input", 1, 1, 100), fit).epochs == 40
 
 
-def test_nothing_and_unknown_tables_are_refused() -> None:
+def test_no_tables_and_unknown_tables_are_refused() -> None:
     with pytest.raises(ConfigError, match="tables: expected numbers out of 1, 2, 3, found 4"):
         list_runs({}, tables=[1, 4], has_curve=False, n_seeds=1)
     with pytest.raises(ConfigError, match="at least one table or the curve"):

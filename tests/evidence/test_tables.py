@@ -1,4 +1,4 @@
-"""Means, spreads and Welch's intervals agree with published numbers."""
+"""Means, standard deviations and Welch intervals agree with published numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_intervals_agree_with_scipy() -> None:
         assert found.interval == pytest.approx((expected.low, expected.high), abs=1e-5)
 
 
-def test_a_gain_is_a_share_of_what_was_lacking() -> None:
+def test_error_reduction_is_a_fraction_of_the_error() -> None:
     found = compare(summarize([0.9, 0.9]), summarize([0.8, 0.8]))
     assert found.difference == pytest.approx(0.1)
     assert found.error_reduction == pytest.approx(0.5)

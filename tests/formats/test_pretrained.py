@@ -10,7 +10,7 @@ from types import FrameType
 
 import pytest
 
-from elmo import Elmo, formats, models
+from elmo import Elmo, formats
 from elmo.errors import ConfigError, FormatError, OutputError
 from elmo.formats import bilm_hdf5, native
 from elmo.formats.pretrained import convert, describe, fingerprint, load
@@ -53,7 +53,7 @@ def test_with_several_formats_in_one_folder_our_own_is_read(folder: Path, tmp_pa
 
 
 def test_no_source_is_the_bundled_english_model_and_an_empty_one_is_refused() -> None:
-    assert_same_model(load(None), load(models.folder("en")))
+    assert_same_model(load(None), load(formats.bundled_folder("en")))
     assert describe(None).source == "en"
     with pytest.raises(
         ConfigError, match="expected the name, path or Hub id of a model, found an empty string"

@@ -22,8 +22,8 @@ def wait_until_gone(pids: list[int], *, seconds: float = 60) -> None:
 def _table() -> dict[int, tuple[int, str]]:
     """Return parent and state of every process, without zombies."""
     with subprocess.Popen(["ps", "-A", "-o", "pid=,ppid=,stat="], stdout=subprocess.PIPE, text=True) as ps:
-        told, _ = ps.communicate()
-    rows = [line.split() for line in told.splitlines()]
+        reported, _ = ps.communicate()
+    rows = [line.split() for line in reported.splitlines()]
     return {
         int(pid): (int(parent), state)
         for pid, parent, state in rows

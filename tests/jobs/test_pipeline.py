@@ -54,15 +54,15 @@ def test_read_ahead_keeps_the_order_and_holds_one_item() -> None:
                 reader_rests.set()
             yield number
 
-    found = []
+    result = []
     with read_ahead(numbers(), pairs) as ahead:
         for pair in ahead:
-            found.append(pair)
+            result.append(pair)
             if pair[1] < 19:
                 assert reader_rests.wait(30)  # the next item is made while this one is in use
             reader_rests.clear()
-            assert len(taken) <= 2 * len(found) + 2
-    assert found == list(pairs(range(20)))
+            assert len(taken) <= 2 * len(result) + 2
+    assert result == list(pairs(range(20)))
 
 
 def test_an_error_of_the_reader_is_raised_after_the_items_before_it() -> None:
@@ -70,11 +70,11 @@ def test_an_error_of_the_reader_is_raised_after_the_items_before_it() -> None:
         yield from range(4)
         raise DataError("line 5")
 
-    found = []
+    result = []
     with pytest.raises(DataError, match="line 5"), read_ahead(numbers(), pairs) as ahead:  # noqa: PT012
         for pair in ahead:
-            found.append(pair)
-    assert found == [(0, 1), (2, 3)]
+            result.append(pair)
+    assert result == [(0, 1), (2, 3)]
 
 
 def test_a_reader_stops_within_an_item_when_the_context_is_left() -> None:
@@ -177,17 +177,17 @@ def test_at_most_three_groups_are_in_memory(job: EmbedJob, text: Path, elmo: Elm
 
 
 def test_progress_is_reported_by_the_calling_thread_and_increases(job: EmbedJob, elmo: Elmo) -> None:
-    told: list[Progress] = []
+    reported: list[Progress] = []
     threads = set()
 
     def hear(progress: Progress) -> None:
-        told.append(progress)
+        reported.append(progress)
         threads.add(threading.current_thread())
 
     embed_corpus(job, elmo, on_progress=hear)
     assert threads == {threading.current_thread()}
-    assert [one.sentences for one in told] == sorted(one.sentences for one in told)
-    assert (told[-1].sentences, told[-1].tokens, told[-1].shards) == (7, 20, 4)
+    assert [one.sentences for one in reported] == sorted(one.sentences for one in reported)
+    assert (reported[-1].sentences, reported[-1].tokens, reported[-1].shards) == (7, 20, 4)
 
 
 def test_an_encoding_error_is_raised_after_the_shards_before_it_are_written(
@@ -211,11 +211,11 @@ def test_ctrl_c_keeps_the_current_shard_and_leaves_no_temporary_file(
 
 def test_without_a_batch_size_batches_are_limited_by_tokens(job: EmbedJob, elmo: Elmo, out: Path) -> None:
     rows = [("a",) * 1000] * 40 + [("a",) * 20_000, ("b",)] + [()] * 9000
-    found = [
+    result = [
         sum(len(one.tokens) for one in piece) for piece in split_batches(sentences(rows), batch_size=None)
     ]
-    assert found == [16_000, 16_000, 8_000, 20_000, 1, 0]
-    assert max(found) >= BATCH_TOKENS
+    assert result == [16_000, 16_000, 8_000, 20_000, 1, 0]
+    assert max(result) >= BATCH_TOKENS
     assert [len(piece) for piece in split_batches(sentences(rows[:5]), batch_size=2)] == [2, 2, 1]
     embed_corpus(job, elmo)
     expected = contents(out.parent)

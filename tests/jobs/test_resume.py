@@ -148,9 +148,9 @@ def test_files_of_a_killed_run_are_removed(job: EmbedJob, out: Path, elmo: Elmo)
         (out.parent / name).write_bytes(b"torn")
     (out.parent / "v-notes.npz").write_bytes(b"mine")
     assert embed_corpus(job, elmo).was_complete
-    found = contents(out.parent)
-    assert found.pop("v-notes.npz") == b"mine"
-    assert found == expected
+    result = contents(out.parent)
+    assert result.pop("v-notes.npz") == b"mine"
+    assert result == expected
 
 
 def test_files_of_others_are_not_replaced_without_restart(job: EmbedJob, out: Path, elmo: Elmo) -> None:

@@ -89,8 +89,8 @@ def test_tokens_and_conllu_input_can_be_read(folder: Path, text: Path, out: Path
     embed_corpus(EmbedJob((str(conllu),), out, input_format="conllu"), elmo)
     assert [one.tokens for one in read_embeddings(out)] == [("New York", "is")]
     embed_corpus(EmbedJob((str(text),), out.with_name("w.npz"), input_format="tokens"), elmo)
-    found = list(read_embeddings(out.with_name("w.npz")))
-    assert [one.tokens for one in found] == [tuple(line.split()) for line in LINES]
+    result = list(read_embeddings(out.with_name("w.npz")))
+    assert [one.tokens for one in result] == [tuple(line.split()) for line in LINES]
 
 
 # --- JSON lines on a stream ---------------------------------------------------------------------------
@@ -290,8 +290,8 @@ def test_a_plan_needs_only_a_config(text: Path, out: Path, elmo: Elmo) -> None:
     for suffix in SUFFIXES:
         job = EmbedJob((str(text),), out.with_name(f"{suffix[1:]}{suffix}"), layers="all")
         planned = plan_corpus(job, elmo.config)
-        found = sum(path.stat().st_size for path in embed_corpus(job, elmo).files)
-        assert found / 2 < planned.output_bytes < found * 2
+        result = sum(path.stat().st_size for path in embed_corpus(job, elmo).files)
+        assert result / 2 < planned.output_bytes < result * 2
 
 
 def test_a_shard_is_about_64_megabytes() -> None:
@@ -324,5 +324,5 @@ def test_groups_are_limited_by_characters_and_sentences(monkeypatch: pytest.Monk
     monkeypatch.setattr("elmo.jobs.groups.MAX_CHARACTERS", 10)
     monkeypatch.setattr("elmo.jobs.groups.MAX_SENTENCES", 3)
     rows = [("x" * 6,), ("x" * 6,), (), (), (), ("x" * 99,), ("y",)]
-    found = [len(group.sentences) for group in split_groups(sentences(rows), max_tokens=1000)]
-    assert found == [1, 3, 1, 1, 1]
+    result = [len(group.sentences) for group in split_groups(sentences(rows), max_tokens=1000)]
+    assert result == [1, 3, 1, 1, 1]

@@ -40,14 +40,14 @@ def test_two_workers_write_the_same_bytes_as_one_process(long_job: EmbedJob, out
     elmo = tiny_elmo(warm=True)
     elmo.bilm.token_layer.projection.bias.fill_(0.5)  # type: ignore[union-attr, operator]  not as it was read
     job = replace(long_job, out=out.with_suffix(".hdf5"), layers="all", start="warm")
-    told: list[Progress] = []
-    summary = embed_corpus(job, elmo, on_progress=told.append)
+    reported: list[Progress] = []
+    summary = embed_corpus(job, elmo, on_progress=reported.append)
     assert (summary.sentences, summary.tokens) == (80, 160)
-    assert [one.sentences for one in told] == sorted(one.sentences for one in told)
-    assert (told[-1].sentences, told[-1].shards) == (80, 40)
-    found = contents(out.parent)
+    assert [one.sentences for one in reported] == sorted(one.sentences for one in reported)
+    assert (reported[-1].sentences, reported[-1].shards) == (80, 40)
+    result = contents(out.parent)
     embed_corpus(replace(job, workers=1, restart=True), elmo)
-    assert contents(out.parent) == found
+    assert contents(out.parent) == result
     assert embed_corpus(job, elmo).was_complete
 
 

@@ -41,10 +41,10 @@ def test_reading_returns_what_was_written(
     tmp_path: Path, suffix: str, n_layers: int | None, dtype: str, with_offsets: bool
 ) -> None:
     one = shard(sentences(HOSTILE, with_offsets=with_offsets), n_layers=n_layers, dtype=dtype)
-    found = list(read_embeddings(written(one, tmp_path / f"v{suffix}")))
-    assert_same(found, list(one.encodings()), dtype="float32" if suffix == ".jsonl" else dtype)
-    assert found[4].tokens == ("The", "river", "bank")
-    assert [len(encoding) for encoding in found] == [len(row) for row in HOSTILE]
+    result = list(read_embeddings(written(one, tmp_path / f"v{suffix}")))
+    assert_same(result, list(one.encodings()), dtype="float32" if suffix == ".jsonl" else dtype)
+    assert result[4].tokens == ("The", "river", "bank")
+    assert [len(encoding) for encoding in result] == [len(row) for row in HOSTILE]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -53,8 +53,8 @@ def test_a_shard_without_tokens_keeps_its_sentences(
     tmp_path: Path, suffix: str, rows: list[tuple[str, ...]]
 ) -> None:
     one = shard(sentences(rows, with_offsets=True), n_layers=2)
-    found = list(read_embeddings(written(one, tmp_path / f"v{suffix}")))
-    assert [encoding.vectors.shape for encoding in found] == [(2, 0, 4)] * len(rows)
+    result = list(read_embeddings(written(one, tmp_path / f"v{suffix}")))
+    assert [encoding.vectors.shape for encoding in result] == [(2, 0, 4)] * len(rows)
 
 
 # JSON cannot tell a high and a low surrogate side by side from the character they encode
@@ -134,11 +134,11 @@ def test_hdf5_files_have_the_layout_that_allennlp_documents(tmp_path: Path) -> N
     one = shard(sentences(MODEST), n_layers=3)
     path = written(one, tmp_path / "v.hdf5")
     with h5py.File(path) as file:
-        found = json.loads(file["sentence_to_index"][0])
+        result = json.loads(file["sentence_to_index"][0])
         assert file["sentence_to_index"].shape == (1,)
-        assert found["The river bank"] == "1"  # the first of the two
-        assert found["a/b / .. sentence_to_index 0"] == "3"
-        assert found[""] == "0"
+        assert result["The river bank"] == "1"  # the first of the two
+        assert result["a/b / .. sentence_to_index 0"] == "3"
+        assert result[""] == "0"
         keys = [key for key in file if key != "sentence_to_index"]
         assert sorted(map(int, keys)) == list(range(len(MODEST)))
         assert all(file[key].shape == (3, len(MODEST[int(key)]), 4) for key in keys)

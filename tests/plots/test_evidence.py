@@ -1,4 +1,4 @@
-"""Pictures of evidence: those that there is something for are drawn, whatever tasks are called."""
+"""Pictures of evidence: drawn if there is data, for any task names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = ("ner", "河岸 $x^2$ with a very, very long name that goes on and on", 
 
 
 def evidence(n_seeds: int = 3) -> Evidence:
-    """Of four tasks, without any run."""
+    """Build evidence for four tasks without any run."""
 
     def scores(mean: float) -> list[float]:
         return [mean + 0.01 * k for k in range(n_seeds)]
@@ -64,12 +64,12 @@ def test_all_pictures_are_drawn(tmp_path: Path, n_seeds: int) -> None:
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_was_not_gathered_is_not_drawn(tmp_path: Path) -> None:
+def test_missing_evidence_is_not_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert draw_pictures(replace(evidence(), curves=(), mixes=()), tmp_path) == ([GAINS], [])
 
 
-def test_without_matplotlib_pictures_are_left_out_by_name(
+def test_without_matplotlib_pictures_are_skipped_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
@@ -78,7 +78,7 @@ def test_without_matplotlib_pictures_are_left_out_by_name(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_curve_tells_with_how_little_elmo_is_as_good() -> None:
+def test_the_curve_reports_how_few_examples_elmo_needs() -> None:
     text = "\n".join(format_evidence(evidence()))
     assert "With ELMo, 600 examples are as good as 1,200 without it (50%)." in text
     ahead = evidence().curves[0]
@@ -94,7 +94,7 @@ def test_one_seed_has_no_intervals_in_the_text() -> None:
 
 
 @pytest.mark.parametrize("n_tasks", [1, 2])
-def test_what_the_lines_mean_lies_inside_the_picture(n_tasks: int) -> None:
+def test_the_legend_is_inside_the_picture(n_tasks: int) -> None:
     pytest.importorskip("matplotlib")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 

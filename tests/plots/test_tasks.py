@@ -1,4 +1,4 @@
-"""The picture of learned mixes: every share and gamma stands in it, models side by side."""
+"""The picture of learned mixes: all weights and gammas of several models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIXES = [
 ]
 
 
-def test_every_share_and_gamma_stands_in_the_picture(tmp_path: Path) -> None:
+def test_the_picture_shows_every_weight_and_gamma(tmp_path: Path) -> None:
     from matplotlib import rc_context
 
     with rc_context({"svg.fonttype": "none"}):  # text as text
@@ -57,7 +57,7 @@ def test_the_same_mixes_give_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 
-def test_what_a_model_learned_is_taken_from_its_places() -> None:
+def test_mixes_are_read_from_every_position_of_elmo() -> None:
     for place, expected in (("both", ["input", "output"]), ("output", ["output"]), ("none", [])):
         store = FeatureStore(Features(elmo=place, characters=3), Elmo(tiny_model()))  # pyright: ignore
         words = store.build_layer()
@@ -71,7 +71,7 @@ def test_what_a_model_learned_is_taken_from_its_places() -> None:
             assert one.shares == pytest.approx((0.1065, 0.1065, 0.787), abs=1e-3)
 
 
-def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
+def test_mixes_that_cannot_be_drawn_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="expected a model with ELMo to draw, found none"):
         draw_mixes([], tmp_path / "mix.png")
     with pytest.raises(DataError, match="at most 40 models"):

@@ -102,13 +102,13 @@ def test_the_first_report_and_figures_that_are_no_numbers_are_drawn_too(tmp_path
     text = drawn(tmp_path / "odd.svg", write_log(tmp_path / "odd", odd, tail=b'{"step": 3, "n_'))
     assert ">forward  2.0e+09<" in text
     write_log(tmp_path / "none", odd[:2])
-    with pytest.raises(DataError, match="no loss and no perplexity"):
+    with pytest.raises(DataError, match="expected a loss or a perplexity"):
         draw_curves(tmp_path / "none", tmp_path / "none.png")
 
 
 def test_hours_are_drawn_where_they_were_measured(tmp_path: Path) -> None:
     run = write_log(tmp_path / "m.training")
-    with pytest.raises(DataError, match=r"log.jsonl: holds no times; draw it against tokens or steps"):
+    with pytest.raises(DataError, match=r"log.jsonl: the log has no times; draw it against tokens or steps"):
         draw_curves(run, tmp_path / "x.png", against="hours")
     for seconds, unit in ((0.1, "seconds"), (10, "minutes"), (100, "hours")):
         write_times(run, seconds)
@@ -122,9 +122,9 @@ def test_an_empty_run_is_left_out_aloud_and_alone_refused(
     with caplog.at_level(logging.WARNING, logger="elmo"):
         assert "begun" not in drawn(tmp_path / "x.svg", *runs)
     assert [record.getMessage().split(": ")[1] for record in caplog.records] == [
-        "holds no report yet, and is left out"
+        "no log entries yet; left out"
     ]
-    with pytest.raises(DataError, match=r"begun\.training/log\.jsonl: holds no report yet"):
+    with pytest.raises(DataError, match=r"begun\.training/log\.jsonl: no log entries yet"):
         draw_curves(runs[0], tmp_path / "y.svg")
     with pytest.raises(DataError, match="at least one run"):
         draw_curves([], tmp_path / "y.svg")
@@ -237,5 +237,5 @@ def test_a_missing_library_is_told_with_the_command_that_installs_it(
         assert write_curves(folder) is None
     (record,) = caplog.records
     assert record.getMessage() == (
-        "the curves were not drawn: a picture needs an extra: pip install 'pyelmo[plots]'"
+        "cannot draw the curves: a picture needs an extra: pip install 'pyelmo[plots]'"
     )

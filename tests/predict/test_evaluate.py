@@ -34,10 +34,10 @@ def model() -> Pretrained:
 
 
 def test_perplexity_is_computed_from_the_scores(model: Pretrained) -> None:
-    found = perplexity(model, TEXT)
-    assert list(found.by_start) == ["zero", "warm", "carry"]
-    assert (found.n_sentences, found.n_tokens, found.n_unknown) == (4, 8, 3)
-    for start, both in found.by_start.items():
+    result = perplexity(model, TEXT)
+    assert list(result.by_start) == ["zero", "warm", "carry"]
+    assert (result.n_sentences, result.n_tokens, result.n_unknown) == (4, 8, 3)
+    for start, both in result.by_start.items():
         by_sentence = list(score_sentences(model, TEXT, start=start))
         for name in ("forward", "backward"):
             each = np.concatenate([getattr(one, name) for one in by_sentence]).astype(np.float64)
@@ -48,13 +48,13 @@ def test_perplexity_is_computed_from_the_scores(model: Pretrained) -> None:
             known = np.delete(each, unknown)
             assert getattr(both.without_unknown, name) == pytest.approx(np.exp(-known.mean()), rel=1e-12)
         assert both.without_unknown.n_predictions == 9
-        assert found[start] is both.with_unknown
+        assert result[start] is both.with_unknown
 
 
 def test_unknown_words_are_listed_by_frequency(model: Pretrained) -> None:
-    found = perplexity(model, [*TEXT, ["a", "a", "dog"]], start="zero")
-    assert found.unknown_words == (("dog", 3), ("a", 2), ("sat", 1))
-    assert found.unknown_rate == 6 / 11
+    result = perplexity(model, [*TEXT, ["a", "a", "dog"]], start="zero")
+    assert result.unknown_words == (("dog", 3), ("a", 2), ("sat", 1))
+    assert result.unknown_rate == 6 / 11
     assert perplexity(model, [["dog"]], start="zero", n_unknown_words=0).unknown_words == ()
 
 
@@ -63,10 +63,10 @@ def test_unknown_words_are_counted_in_bounded_memory(
 ) -> None:
     monkeypatch.setattr("elmo.predict.evaluate._MAX_COUNTED_WORDS", 8)
     text = [["frequent", f"rare{k}"] for k in range(50)]
-    found = perplexity(model, text, start="zero")
-    assert found.n_unknown == 100
-    assert found.unknown_words[0] == ("frequent", 50)
-    assert len(found.unknown_words) <= 9
+    result = perplexity(model, text, start="zero")
+    assert result.n_unknown == 100
+    assert result.unknown_words[0] == ("frequent", 50)
+    assert len(result.unknown_words) <= 9
 
 
 def test_means_of_both_directions() -> None:
@@ -115,9 +115,9 @@ def test_progress_reaches_the_end_of_the_text(model: Pretrained) -> None:
 def test_the_model_can_be_a_folder(model: Pretrained, tmp_path: Path) -> None:
     Elmo(model).save_pretrained(tmp_path / "model")
     (tmp_path / "text.txt").write_text("the dog sat\n", encoding="utf-8")
-    found = elmo.perplexity(tmp_path / "model", tmp_path / "text.txt", start=("carry", "zero"))
-    assert list(found.by_start) == ["carry", "zero"]
-    assert found == elmo.perplexity(Elmo(model), "the dog sat", start=["carry", "zero"])
+    result = elmo.perplexity(tmp_path / "model", tmp_path / "text.txt", start=("carry", "zero"))
+    assert list(result.by_start) == ["carry", "zero"]
+    assert result == elmo.perplexity(Elmo(model), "the dog sat", start=["carry", "zero"])
 
 
 def test_published_formats_predict_the_same(model: Pretrained, tmp_path: Path) -> None:
@@ -161,13 +161,13 @@ def test_training_computes_the_same_perplexity(config: BiLmConfig, batch_size: i
         vocab=corpus.vocab(n_vocab),
         softmax=SoftmaxWeights(softmax.word_weights.detach(), softmax.bias.detach()),
     )
-    found = perplexity(
+    result = perplexity(
         trained, tmp_path / "heldout.txt", start="carry", batch_size=batch_size, input_format="tokens"
     )["carry"]
-    assert found.n_predictions == expected.n_predictions
-    assert found.forward == pytest.approx(expected.forward, rel=1e-5)
-    assert found.backward == pytest.approx(expected.backward, rel=1e-5)
-    assert found.geometric_mean == pytest.approx(expected.geometric_mean, rel=1e-5)
+    assert result.n_predictions == expected.n_predictions
+    assert result.forward == pytest.approx(expected.forward, rel=1e-5)
+    assert result.backward == pytest.approx(expected.backward, rel=1e-5)
+    assert result.geometric_mean == pytest.approx(expected.geometric_mean, rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -45,16 +45,16 @@ def test_by_sentence_there_is_one_line_per_sentence(
     model: Pretrained, known: list[SentenceScores], tmp_path: Path
 ) -> None:
     write(model, tmp_path / "scores.tsv", start="carry")
-    found = rows(tmp_path / "scores.tsv")
-    assert [row["text"] for row in found] == [" ".join(tokens) for tokens in ESCAPED]
-    assert [row["sentence"] for row in found] == ["1", "2", "3"]
-    assert [(row["tokens"], row["unknown"]) for row in found] == [("2", "1"), ("6", "5"), ("1", "1")]
+    result = rows(tmp_path / "scores.tsv")
+    assert [row["text"] for row in result] == [" ".join(tokens) for tokens in ESCAPED]
+    assert [row["sentence"] for row in result] == ["1", "2", "3"]
+    assert [(row["tokens"], row["unknown"]) for row in result] == [("2", "1"), ("6", "5"), ("1", "1")]
     write(model, tmp_path / "scores.tsv", start="carry")  # again: replaces the file
     write_json = tmp_path / "json" / "scores.jsonl"  # in a new folder
     write(model, write_json, start="carry")
     lines = [json.loads(line) for line in write_json.read_text().splitlines()]
     assert [line["text"] for line in lines] == [" ".join(tokens) for tokens in TEXT]
-    for row, line, scored in zip(found, lines, known, strict=True):
+    for row, line, scored in zip(result, lines, known, strict=True):
         for name in ("forward", "backward"):
             expected = float(np.sum(getattr(scored, name), dtype=np.float64))
             assert math.isclose(float(row[name]), expected, rel_tol=1e-8)
@@ -65,15 +65,15 @@ def test_by_token_a_tsv_file_has_one_line_per_token(
     model: Pretrained, known: list[SentenceScores], tmp_path: Path
 ) -> None:
     write(model, tmp_path / "scores.tsv", start="carry", by="token")
-    found = rows(tmp_path / "scores.tsv")
-    assert [row["token"] for row in found] == [
+    result = rows(tmp_path / "scores.tsv")
+    assert [row["token"] for row in result] == [
         token for tokens in ESCAPED for token in ("<S>", *tokens, "</S>")
     ]
-    ahead = np.array([row["forward"] for row in found if row["forward"]], dtype=np.float32)
-    behind = np.array([row["backward"] for row in found if row["backward"]], dtype=np.float32)
+    ahead = np.array([row["forward"] for row in result if row["forward"]], dtype=np.float32)
+    behind = np.array([row["backward"] for row in result if row["backward"]], dtype=np.float32)
     np.testing.assert_array_equal(ahead, np.concatenate([scored.forward for scored in known]))  # pyright: ignore
     np.testing.assert_array_equal(behind, np.concatenate([scored.backward for scored in known]))  # pyright: ignore
-    for row in found:
+    for row in result:
         is_first, is_last = row["position"] == "0", not row["backward"]
         assert (row["forward"] == "") == is_first
         assert is_last == (row["token"] == "</S>" and row["unknown"] == "0")
@@ -93,15 +93,15 @@ def test_by_token_a_json_line_has_lists(
 
 def test_each_sentence_has_one_line_per_start_state(model: Pretrained, tmp_path: Path) -> None:
     write(model, tmp_path / "scores.tsv", start="all")
-    found = [(row["sentence"], row["start"]) for row in rows(tmp_path / "scores.tsv")]
-    assert found == [(str(k), start) for k in (1, 2, 3) for start in ("zero", "carry")]
+    result = [(row["sentence"], row["start"]) for row in rows(tmp_path / "scores.tsv")]
+    assert result == [(str(k), start) for k in (1, 2, 3) for start in ("zero", "carry")]
 
 
 def test_a_line_has_the_path_and_line_of_its_sentence(model: Pretrained, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("the bank\n\nthe river\n", encoding="utf-8")
     perplexity(model, tmp_path / "text.txt", start="zero", out=tmp_path / "scores.tsv")
-    found = [(row["path"], row["line"]) for row in rows(tmp_path / "scores.tsv")]
-    assert found == [(str(tmp_path / "text.txt"), "1"), (str(tmp_path / "text.txt"), "3")]
+    result = [(row["path"], row["line"]) for row in rows(tmp_path / "scores.tsv")]
+    assert result == [(str(tmp_path / "text.txt"), "1"), (str(tmp_path / "text.txt"), "3")]
 
 
 def test_after_an_error_the_old_file_is_unchanged(model: Pretrained, tmp_path: Path) -> None:

@@ -87,9 +87,9 @@ def test_scores_match_the_equations(token: Any, start: Any) -> None:
     if start == "warm":
         assert model.warm is not None
         hidden, cell = model.warm.hidden.double().numpy(), model.warm.cell.double().numpy()
-    found = score(in_double(model), text, start=start, batch_size=1)
-    assert [scored.tokens for scored in found] == [tuple(sentence) for sentence in text]
-    for scored, sentence in zip(found, text, strict=True):
+    result = score(in_double(model), text, start=start, batch_size=1)
+    assert [scored.tokens for scored in result] == [tuple(sentence) for sentence in text]
+    for scored, sentence in zip(result, text, strict=True):
         forward, backward, *after = expected(model, sentence, hidden, cell)
         assert scored.forward is not None
         assert scored.backward is not None
@@ -131,8 +131,8 @@ def test_blocks_are_limited_by_distinct_words_and_characters(monkeypatch: pytest
     for name, limit in (("BLOCK_WORDS", 3), ("BLOCK_CHARACTERS", 10)):
         with monkeypatch.context() as patch:
             patch.setattr(scores, name, limit)
-            found = score(model, TEXT, start="carry", batch_size=1)
-        for one, other in zip(found, whole, strict=True):
+            result = score(model, TEXT, start="carry", batch_size=1)
+        for one, other in zip(result, whole, strict=True):
             np.testing.assert_allclose(one.forward, other.forward, rtol=0, atol=1e-12)  # pyright: ignore
 
 
@@ -140,13 +140,13 @@ def test_rows_carry_their_state_from_block_to_block(monkeypatch: pytest.MonkeyPa
     model = in_double(tiny_model(softmax=True))
     text = [["the", "bank"], ["river"], ["café", "the"], ["bank", "bank"]] * 2
     monkeypatch.setattr(scores, "BLOCK_TOKENS", 11)  # four sentences
-    found = score(model, text, start="carry", batch_size=2)
+    result = score(model, text, start="carry", batch_size=2)
     # row 0 reads sentences 0, 1, 4, 5 and row 1 the others
     for row in ([0, 1, 4, 5], [2, 3, 6, 7]):
         alone = score(model, [text[k] for k in row], start="carry", batch_size=1)
         for k, scored in zip(row, alone, strict=True):
-            np.testing.assert_allclose(found[k].forward, scored.forward, rtol=0, atol=1e-12)  # pyright: ignore
-            np.testing.assert_allclose(found[k].backward, scored.backward, rtol=0, atol=1e-12)  # pyright: ignore
+            np.testing.assert_allclose(result[k].forward, scored.forward, rtol=0, atol=1e-12)  # pyright: ignore
+            np.testing.assert_allclose(result[k].backward, scored.backward, rtol=0, atol=1e-12)  # pyright: ignore
 
 
 def test_a_short_text_is_one_row_by_default() -> None:
@@ -194,11 +194,11 @@ def test_strings_are_tokenized_and_paths_are_read(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("the bank.\n\nthe river\n", encoding="utf-8")
     model = tiny_model(softmax=True)
     assert [scored.tokens for scored in scores.score_sentences(model, "the bank.")] == [("the", "bank", ".")]
-    found = list(scores.score_sentences(model, tmp_path / "text.txt"))
-    assert [scored.tokens for scored in found] == [("the", "bank", "."), ("the", "river")]
-    assert [scored.sentence.line for scored in found] == [1, 3]
-    found = scores.score_sentences(model, ["the bank.", ["the", "river"]], tokenizer="whitespace")
-    assert [scored.tokens for scored in found] == [("the", "bank."), ("the", "river")]
+    result = list(scores.score_sentences(model, tmp_path / "text.txt"))
+    assert [scored.tokens for scored in result] == [("the", "bank", "."), ("the", "river")]
+    assert [scored.sentence.line for scored in result] == [1, 3]
+    result = scores.score_sentences(model, ["the bank.", ["the", "river"]], tokenizer="whitespace")
+    assert [scored.tokens for scored in result] == [("the", "bank."), ("the", "river")]
 
 
 @pytest.mark.parametrize(

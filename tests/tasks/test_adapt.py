@@ -1,4 +1,4 @@
-"""A biLM that first goes on as a language model on a task's text: better at it, kept, never shown dev."""
+"""Adapting a biLM to the text of a task: lower perplexity, resumable, and dev is never used."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def weights(elmo: Elmo | None) -> dict[str, torch.Tensor]:
     return elmo.bilm.state_dict()
 
 
-def test_it_learns_to_predict_the_text_and_keeps_what_it_reads_by() -> None:
-    told: list[StepReport] = []
+def test_adaptation_lowers_perplexity_and_keeps_tokenizer_and_config() -> None:
+    message: list[StepReport] = []
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
     elmo = Elmo(tiny_model(softmax=True, warm=True), tokenizer="whitespace")
-    found = adapt_bilm(elmo, SENTENCES, options=Adaptation(2, start="warm"), on_report=told.append)
+    found = adapt_bilm(elmo, SENTENCES, options=Adaptation(2, start="warm"), on_report=message.append)
     assert torch.equal(torch.rand(2), expected)  # the user's own random numbers are left alone
-    measured = [one.heldout_forward for one in told if one.heldout_forward is not None]
+    measured = [one.heldout_forward for one in message if one.heldout_forward is not None]
     assert measured[-1] < 0.95 * measured[0]
     assert found.config == elmo.config
     assert found.tokenizer is elmo.tokenizer
@@ -60,7 +60,7 @@ def test_it_learns_to_predict_the_text_and_keeps_what_it_reads_by() -> None:
     assert not any(weight.requires_grad for weight in found.bilm.parameters())
 
 
-def test_the_task_sees_the_adapted_layers_and_the_file_holds_all_of_it(tmp_path: Path) -> None:
+def test_the_task_uses_the_adapted_layers_and_the_file_contains_the_bilm(tmp_path: Path) -> None:
     elmo, before, cache = lm(), weights(lm()), FeatureCache(tmp_path / "cache")
     model = learned(elmo, folder=tmp_path / "run", cache=cache)
     after = weights(model.store.elmo)
@@ -89,13 +89,13 @@ def test_the_task_sees_the_adapted_layers_and_the_file_holds_all_of_it(tmp_path:
 
 
 @pytest.mark.parametrize("at", ["adapting", "the task"])
-def test_a_killed_run_goes_on_to_the_same_weights(tmp_path: Path, at: str) -> None:
+def test_a_killed_run_resumes_to_the_same_weights(tmp_path: Path, at: str) -> None:
     whole = learned(lm(), folder=tmp_path / "whole", choice=Features(is_bilm_tuned=True))
-    told: list[StepReport] = []
+    message: list[StepReport] = []
 
     def kill(report: object) -> None:
-        told.append(report)  # pyright: ignore[reportArgumentType]
-        if at == "the task" or len(told) == 5:
+        message.append(report)  # pyright: ignore[reportArgumentType]
+        if at == "the task" or len(message) == 5:
             raise Killed
 
     def run(**given: object) -> TaskModel:
@@ -118,7 +118,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path: Path, at: str) -> No
         assert torch.equal(weight, found.network.state_dict()[name]), name
 
 
-def test_a_run_is_not_gone_on_with_for_something_else(tmp_path: Path) -> None:
+def test_a_run_does_not_resume_with_other_options(tmp_path: Path) -> None:
     learned(lm(), folder=tmp_path)
     for checkpoint in tmp_path.glob("step-*"):
         shutil.rmtree(checkpoint)  # killed after the biLM was done, before the first epoch was
@@ -128,7 +128,7 @@ def test_a_run_is_not_gone_on_with_for_something_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("elmo", "epochs", "told"),
+    ("elmo", "epochs", "message"),
     [
         (Elmo(tiny_model()), 1, "cannot adapt this tiny model, because it has no softmax and no vocabulary"),
         (
@@ -141,8 +141,10 @@ def test_a_run_is_not_gone_on_with_for_something_else(tmp_path: Path) -> None:
         (lm(), float("nan"), "expected a number above 0, found nan"),
     ],
 )
-def test_what_is_no_language_model_is_told_in_one_line(elmo: Elmo, epochs: float, told: str) -> None:
-    with pytest.raises(ConfigError, match=told) as caught:
+def test_a_model_that_is_not_a_language_model_is_refused_in_one_line(
+    elmo: Elmo, epochs: float, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
         learned(elmo, adapt=epochs)
     assert "\n" not in str(caught.value)
 
@@ -152,7 +154,7 @@ def test_without_a_bilm_there_is_nothing_to_adapt() -> None:
         learned(lm(), choice=Features(elmo="none", characters=4))
 
 
-def test_few_long_texts_are_enough_and_a_word_may_hold_a_space() -> None:
+def test_few_long_texts_are_enough_and_a_word_may_contain_a_space() -> None:
     elmo = lm()
     text = [f"word{k % 7}" for k in range(300)]
     found = adapt_bilm(elmo, [(f"text{k}", *text, "10 000") for k in range(6)], options=Adaptation(0.5))

@@ -1,4 +1,4 @@
-"""Training a task: it learns, it stops, it is the same again, and a killed run goes on to the same end."""
+"""Training a task: it learns, stops, is reproducible, and a killed run resumes to the same result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEAD = TaggingOptions(hidden_width=8, dropout=0.1)
 
 
 def sentences(n: int, *, seed: int) -> list[TaggedSentence]:
-    """A capital word is X, and so is the word after it: the tags need the word before."""
+    """Tag Q and the word after it as X: the tags need the previous word."""
     random = np.random.default_rng(seed)
     found = []
     for _ in range(n):
@@ -60,7 +60,7 @@ def assert_equal(one: TaskModel, two: TaskModel) -> None:
         assert torch.equal(tensor, weights(two)[name]), name
 
 
-def test_it_learns_what_needs_context(store: FeatureStore) -> None:
+def test_a_tagger_learns_tags_that_need_context(store: FeatureStore) -> None:
     model = trained(store, options=replace(OPTIONS, epochs=15))
     scores = [epoch.scores["accuracy"] for epoch in model.epochs]
     assert max(scores) > 0.95  # always the commonest tag: 0.53
@@ -74,7 +74,7 @@ def test_the_seed_decides_everything(store: FeatureStore) -> None:
                            weights(trained(store))["head.lstm.layers.0.ahead.weight_ih_l0"])  # fmt: skip
 
 
-def test_the_users_own_random_numbers_are_left_alone(store: FeatureStore) -> None:
+def test_training_keeps_the_random_state_of_the_caller(store: FeatureStore) -> None:
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
@@ -87,7 +87,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("after", [1, 3])
-def test_a_killed_run_goes_on_to_the_same_result(store: FeatureStore, tmp_path: Path, after: int) -> None:
+def test_a_killed_run_resumes_to_the_same_result(store: FeatureStore, tmp_path: Path, after: int) -> None:
     whole = trained(store)
 
     def kill(epoch: Epoch) -> None:
@@ -102,7 +102,7 @@ def test_a_killed_run_goes_on_to_the_same_result(store: FeatureStore, tmp_path: 
     assert_equal(whole, again)
 
 
-def test_a_run_goes_on_only_with_the_same_data_and_options(store: FeatureStore, tmp_path: Path) -> None:
+def test_a_run_resumes_only_with_the_same_data_and_options(store: FeatureStore, tmp_path: Path) -> None:
     trained(store, options=replace(OPTIONS, epochs=1), folder=tmp_path / "run")
     with pytest.raises(ConfigError, match="was started with other data or options"):
         trained(store, options=replace(OPTIONS, epochs=2), folder=tmp_path / "run")
@@ -113,7 +113,7 @@ def test_a_run_goes_on_only_with_the_same_data_and_options(store: FeatureStore, 
         )  # fmt: skip
 
 
-def test_it_stops_when_the_score_no_longer_rises(store: FeatureStore) -> None:
+def test_training_stops_when_the_score_no_longer_rises(store: FeatureStore) -> None:
     still = replace(OPTIONS, epochs=50, patience=2, learning_rate=1e-12, decay_patience=1, decay=0.5)
     epochs = trained(store, options=still).epochs
     assert [epoch.is_best for epoch in epochs] == [True, False, False]
@@ -122,7 +122,7 @@ def test_it_stops_when_the_score_no_longer_rises(store: FeatureStore) -> None:
 
 @dataclass(frozen=True)
 class Scripted(Tagging):
-    """Tagging whose held-out scores are given."""
+    """Tagging with predefined held-out scores."""
 
     def score(
         self, examples: Sequence[TaggedSentence], predictions: Sequence[PredictedTags]
@@ -152,19 +152,19 @@ def test_the_best_epoch_is_the_first_with_the_highest_score(
     assert (max(epoch.epoch for epoch in epochs if epoch.is_best), len(epochs)) == (best, n_epochs)
 
 
-def test_a_loss_that_is_no_number_ends_the_run_with_advice(store: FeatureStore) -> None:
+def test_a_loss_that_is_not_finite_ends_the_run_with_advice(store: FeatureStore) -> None:
     with pytest.raises(TrainingError, match=r"the loss is not finite in epoch 1; .*smaller learning rate"):
         trained(store, options=replace(OPTIONS, learning_rate=1e30, clip=1e30, epochs=20))
 
 
-def test_no_examples_are_refused(store: FeatureStore) -> None:
+def test_an_empty_list_of_examples_is_refused(store: FeatureStore) -> None:
     task = Tagging.from_examples(TRAIN, HEAD)
     for parts in (([], DEV), (TRAIN, [])):
         with pytest.raises(DataError, match="examples, found none"):
             TaskModel.train(task, *parts, store=store, options=OPTIONS)
 
 
-def test_every_example_is_in_one_batch_and_batches_keep_their_bounds() -> None:
+def test_every_example_is_in_one_batch_and_batches_keep_their_limits() -> None:
     examples: Sequence[TaggedSentence] = sentences(300, seed=5)
     options = FitOptions(batch_size=7, max_tokens=30)
     batches = list(shuffled_batches(examples, options, np.random.default_rng(1)))
@@ -177,7 +177,7 @@ def test_every_example_is_in_one_batch_and_batches_keep_their_bounds() -> None:
     assert batches != again
 
 
-def test_cached_layers_and_computed_ones_lead_to_one_score(store: FeatureStore, tmp_path: Path) -> None:
+def test_cached_and_computed_layers_give_the_same_score(store: FeatureStore, tmp_path: Path) -> None:
     cached = replace(store, cache=FeatureCache(tmp_path))
     one, two = (trained(each, options=replace(OPTIONS, epochs=2)) for each in (store, cached))
     for a, b in zip(one.epochs, two.epochs, strict=True):
@@ -185,7 +185,7 @@ def test_cached_layers_and_computed_ones_lead_to_one_score(store: FeatureStore, 
         assert a.scores == pytest.approx(b.scores, abs=0.02)
 
 
-def test_a_kind_of_task_has_a_learning_rate_of_its_own_unless_one_is_given() -> None:
+def test_a_kind_of_task_has_its_own_default_learning_rate() -> None:
     assert FitOptions.for_kind("tagging").learning_rate > FitOptions.for_kind("roles").learning_rate
     assert FitOptions.for_kind("roles") == FitOptions()
     assert FitOptions.for_kind("tagging", learning_rate=0.5, seed=3) == FitOptions(learning_rate=0.5, seed=3)

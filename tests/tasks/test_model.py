@@ -54,7 +54,7 @@ def store(folder: Path, **choice: object) -> FeatureStore:
         {"elmo": "both", "is_bilm_tuned": True},
     ],
 )
-def test_what_is_saved_predicts_the_same(folder: Path, tmp_path: Path, choice: dict[str, object]) -> None:
+def test_a_saved_model_predicts_the_same(folder: Path, tmp_path: Path, choice: dict[str, object]) -> None:
     model = trained(store(folder, **choice), options=SHORT, elmo_name=str(folder))
     path = tmp_path / "tagger.safetensors"
     model.save(path)
@@ -72,7 +72,7 @@ def test_equal_models_are_equal_files(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
-def test_a_description_is_not_believed(folder: Path, tmp_path: Path) -> None:
+def test_a_description_is_checked_against_the_weights(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "tagger.safetensors"
     model = trained(store(folder), options=SHORT, elmo_name=str(folder))
     model.save(path)
@@ -96,7 +96,7 @@ def test_a_description_is_not_believed(folder: Path, tmp_path: Path) -> None:
             TaskModel.load(path)
 
 
-def test_vectors_beyond_half_precision_are_kept_whole(folder: Path, tmp_path: Path) -> None:
+def test_vectors_beyond_half_precision_are_saved_exactly(folder: Path, tmp_path: Path) -> None:
     large = StaticVectors(("a", "Q"), np.array([[1e5, 1.0], [-1e5, 0.25]], np.float32))
     model = trained(
         FeatureStore(Features(), Elmo.from_pretrained(folder), large), options=SHORT, elmo_name=str(folder)
@@ -107,7 +107,7 @@ def test_vectors_beyond_half_precision_are_kept_whole(folder: Path, tmp_path: Pa
     np.testing.assert_array_equal(again.store.static.vectors, large.vectors)
 
 
-def test_a_fine_tuned_bilm_goes_with_the_file(folder: Path, tmp_path: Path) -> None:
+def test_a_tuned_bilm_is_part_of_the_file(folder: Path, tmp_path: Path) -> None:
     model = trained(store(folder, is_bilm_tuned=True), options=SHORT, elmo_name=str(folder))
     before = Elmo.from_pretrained(folder).bilm.state_dict()
     tuned = model.network.words.bilm
@@ -120,7 +120,7 @@ def test_a_fine_tuned_bilm_goes_with_the_file(folder: Path, tmp_path: Path) -> N
         assert torch.equal(weight, again.state_dict()[name]), name
 
 
-def test_another_bilm_than_it_was_learned_with_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_another_bilm_than_in_training_is_refused(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "tagger.safetensors"
     trained(store(folder), options=SHORT, elmo_name=str(folder)).save(path)
     with pytest.raises(
@@ -129,7 +129,7 @@ def test_another_bilm_than_it_was_learned_with_is_refused(folder: Path, tmp_path
         TaskModel.load(path, elmo=Elmo(tiny_model(seed=7)))
 
 
-def test_files_that_are_no_task_models_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_files_that_are_not_task_models_are_refused(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "tagger.safetensors"
     trained(store(folder), options=SHORT, elmo_name=str(folder)).save(path)
     raw = path.read_bytes()
@@ -157,7 +157,7 @@ def test_files_that_are_no_task_models_are_refused(folder: Path, tmp_path: Path)
         TaskModel.load(path)
 
 
-def test_the_door_of_the_room_opens_to_what_it_names() -> None:
+def test_the_package_exports_its_public_names() -> None:
     from elmo import tasks
 
     assert tasks.__all__ == sorted(tasks.__all__) == dir(tasks)
@@ -205,7 +205,7 @@ def test_a_frozen_bilm_stays_out_of_the_file(tmp_path: Path) -> None:
     assert not any("bilm" in name for name in load_file(path))
 
 
-def test_a_bilm_that_is_given_beside_is_told_not_to_be_used(
+def test_a_given_bilm_is_ignored_with_a_warning_if_the_file_has_its_own(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "tagger.safetensors"
@@ -227,17 +227,20 @@ def test_files_of_another_version_are_refused_in_one_line(tmp_path: Path) -> Non
         TaskModel.load(path)
 
 
-def test_a_bilm_that_is_not_whole_is_refused(tmp_path: Path) -> None:
+def test_an_incomplete_bilm_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tagger.safetensors"
     saved(path, Elmo(tiny_model()))
     description, tensors = about(path), load_file(path)
-    told = json.loads(tensors["bilm.description"].numpy().tobytes())
-    large = {**told, "config": {**told["config"], "lstm": {**told["config"]["lstm"], "cell_width": 7}}}
+    bilm = json.loads(tensors["bilm.description"].numpy().tobytes())
+    large = {
+        **bilm,
+        "config": {**bilm["config"], "lstm": {**bilm["config"]["lstm"], "cell_width": 7}},
+    }
     for text, message in (
         (json.dumps(large), r"tagger\.safetensors: cannot read the biLM of this task model: .*expected"),
-        (json.dumps({**told, "config": {}}), "cannot read the biLM of this task model"),
+        (json.dumps({**bilm, "config": {}}), "cannot read the biLM of this task model"),
         (json.dumps({}), "cannot read this task model"),
-        (json.dumps({**told, "vocabulary": []}), "cannot read this task model"),
+        (json.dumps({**bilm, "vocabulary": []}), "cannot read this task model"),
         ("{", "cannot read this task model"),
     ):
         raw = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
@@ -254,7 +257,7 @@ def test_a_bilm_that_is_not_whole_is_refused(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.integers(1, 9), max_size=3 * CHUNK_EXAMPLES))
-def test_every_example_is_in_one_piece_in_its_place(lengths: list[int]) -> None:
+def test_every_example_is_in_one_chunk_in_order(lengths: list[int]) -> None:
     examples = [TaggedSentence(("a",) * n, None) for n in lengths]
     found = list(split_chunks(iter(examples)))
     assert [one for piece in found for one in piece] == examples
@@ -262,7 +265,7 @@ def test_every_example_is_in_one_piece_in_its_place(lengths: list[int]) -> None:
     assert all(found)
 
 
-def test_long_examples_make_small_pieces_and_a_document_is_one() -> None:
+def test_long_examples_make_small_chunks_and_a_document_is_a_chunk() -> None:
     long = TaggedSentence(("a",) * (CHUNK_TOKENS // 3), None)
     found = list(split_chunks([long] * 9))
     assert max(sum(map(count_tokens, piece)) for piece in found) < CHUNK_TOKENS + count_tokens(long)
@@ -270,7 +273,7 @@ def test_long_examples_make_small_pieces_and_a_document_is_one() -> None:
     assert list(split_chunks([document] * 3)) == [[document]] * 3
 
 
-def test_no_more_is_taken_than_a_piece_needs() -> None:
+def test_no_more_examples_are_read_than_a_chunk_needs() -> None:
     taken = 0
 
     def examples() -> Iterator[TaggedSentence]:

@@ -1,4 +1,4 @@
-"""Files of predictions: the readers read them back, all that is known is in them, bad names are refused."""
+"""Files of predictions: the readers can read them, they are complete, invalid names are refused."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def write(kind: str, path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ASKED)
-def test_json_lines_hold_every_kind_with_what_is_right_where_it_is_known(kind: str, tmp_path: Path) -> None:
+def test_json_lines_have_predictions_and_known_gold_answers_of_every_kind(kind: str, tmp_path: Path) -> None:
     rows = [json.loads(line) for line in write(kind, tmp_path / "p.jsonl").read_text("utf-8").splitlines()]
     examples, predictions = ASKED[kind]
     assert len(rows) == len(examples)
@@ -110,7 +110,7 @@ def test_roles_of_one_sentence_are_read_back_from_one_block_of_columns(tmp_path:
     assert path.read_text("utf-8").count("They") == 1
 
 
-def test_a_role_around_its_predicate_is_cut_there(tmp_path: Path) -> None:
+def test_a_role_around_its_predicate_is_split(tmp_path: Path) -> None:
     example = Predicate(("a", "b", "c", "d"), 1, None)
     one = PredictedRoles((Span(0, 4, "A0"),), (0.5,))
     write_predictions(tmp_path / "p.conll", "roles", zip([example], [one], strict=True))
@@ -120,8 +120,8 @@ def test_a_role_around_its_predicate_is_cut_there(tmp_path: Path) -> None:
 
 def test_the_same_sentence_twice_stays_two_sentences(tmp_path: Path) -> None:
     examples = [Predicate(("a", "b"), 1, None, Location("x", line)) for line in (1, 4)]
-    told = [PredictedRoles((Span(0, 1, "A0"),), (0.5,))] * 2
-    write_predictions(tmp_path / "p.conll", "roles", zip(examples, told, strict=True))
+    message = [PredictedRoles((Span(0, 1, "A0"),), (0.5,))] * 2
+    write_predictions(tmp_path / "p.conll", "roles", zip(examples, message, strict=True))
     assert len(read_examples("roles", [tmp_path / "p.conll"]).examples) == 2
 
 
@@ -132,11 +132,11 @@ def test_clusters_are_read_back_with_name_and_speakers(tmp_path: Path) -> None:
     assert found.clusters == ASKED["coreference"][1][0].clusters
 
 
-def test_squads_own_program_reads_the_answers(tmp_path: Path) -> None:
+def test_answers_are_written_in_the_format_of_squad(tmp_path: Path) -> None:
     assert json.loads(write("answers", tmp_path / "p.json").read_text()) == {"q1": "Bank"}
 
 
-def test_tables_are_read_back_as_labelled_data(tmp_path: Path) -> None:
+def test_tables_are_read_back_as_labeled_data(tmp_path: Path) -> None:
     (text,) = read_examples("classification", [write("classification", tmp_path / "a.tsv")]).examples
     assert (text.label, text.words) == ("bad", WORDS)
     (pair,) = read_examples("entailment", [write("entailment", tmp_path / "b.tsv")]).examples
@@ -146,18 +146,18 @@ def test_tables_are_read_back_as_labelled_data(tmp_path: Path) -> None:
     assert write("answers", tmp_path / "d.tsv").read_text().splitlines()[1] == "q1\tBank\t0.6000\tWho ?"
 
 
-def test_what_utf_8_and_columns_cannot_hold_does_no_harm(tmp_path: Path) -> None:
+def test_words_that_columns_cannot_represent_are_refused_or_escaped(tmp_path: Path) -> None:
     odd = [TaggedSentence(("a\tb", "\udc80"), None)]
-    told = [PredictedTags(("O", "O"), (1.0, 1.0))]
+    message = [PredictedTags(("O", "O"), (1.0, 1.0))]
     path = tmp_path / "p.conll"
     path.write_text("before")
     with pytest.raises(
         OutputError, match=r"without tabs and line breaks in columns, found 'a\\tb'; use .jsonl"
     ):
-        write_predictions(path, "tagging", zip(odd, told, strict=True))
+        write_predictions(path, "tagging", zip(odd, message, strict=True))
     assert [one.name for one in tmp_path.iterdir()] == ["p.conll"]
     assert path.read_text() == "before"
-    write_predictions(tmp_path / "p.jsonl", "tagging", zip(odd, told, strict=True))
+    write_predictions(tmp_path / "p.jsonl", "tagging", zip(odd, message, strict=True))
     assert json.loads((tmp_path / "p.jsonl").read_text())["words"] == ["a\tb", "\udc80"]
     texts = [LabeledText(("a\tb\n", "c"), None)]
     said = [PredictedLabel("x", {"x": 1.0})]
@@ -165,7 +165,7 @@ def test_what_utf_8_and_columns_cannot_hold_does_no_harm(tmp_path: Path) -> None
     assert (tmp_path / "p.tsv").read_text().splitlines()[1] == "x\t1.0000\ta\\tb\\n c"
 
 
-def test_names_of_no_format_and_of_inputs_are_refused(tmp_path: Path) -> None:
+def test_unknown_suffixes_and_input_files_are_refused_as_output(tmp_path: Path) -> None:
     for kind, suffixes in SUFFIXES.items():
         for suffix in (".jsonl", ".conll", ".json", ".tsv", ".txt", ""):
             if suffix in suffixes:
@@ -183,20 +183,20 @@ def test_names_of_no_format_and_of_inputs_are_refused(tmp_path: Path) -> None:
         check_output(tmp_path / "p.jsonl", "tagging", inputs=["-", str(tmp_path / "p.jsonl")])
 
 
-def test_a_stranger_is_no_example() -> None:
+def test_an_object_that_is_not_an_example_is_refused() -> None:
     with pytest.raises(TypeError, match="expected an example of a task, found int"):
         to_record(3, PredictedScore(1.0))
 
 
 @pytest.mark.parametrize(("kind", "suffix"), [(kind, one) for kind in SUFFIXES for one in SUFFIXES[kind]])
-def test_what_comes_one_by_one_is_the_same_file(kind: str, suffix: str, tmp_path: Path) -> None:
+def test_an_iterator_of_predictions_gives_the_same_file(kind: str, suffix: str, tmp_path: Path) -> None:
     whole = write(kind, tmp_path / f"whole{suffix}")
     write_predictions(tmp_path / f"p{suffix}", kind, iter(zip(*ASKED[kind], strict=True)))
     assert (tmp_path / f"p{suffix}").read_bytes() == whole.read_bytes()
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".conll"])
-def test_an_error_on_the_way_leaves_the_file_as_it_was(suffix: str, tmp_path: Path) -> None:
+def test_an_error_while_writing_leaves_the_old_file(suffix: str, tmp_path: Path) -> None:
     def broken() -> Iterator[tuple[Any, Any]]:
         yield from zip(*ASKED["coreference"], strict=True)
         raise DataError("x.txt:7: no")

@@ -1,6 +1,6 @@
-"""A training command in, runs of it out that are killed, traced, or met by a full disk at a chosen call.
+"""Run a training command and kill it, trace it or simulate a full disk at a chosen system call.
 
-For ``benchmarks/kill_train.py``. Runs are forked, so the process must have one thread.
+Used by ``benchmarks/kill_train.py``. Runs are forked, so the process must have one thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from elmo.cli import main as shell
 from elmo.errors import ElmoError
 from elmo.train.checkpoint import Checkpoints
 
-_SET_PTRACER = 0x59616D61  # of prctl; systems without Yama refuse it, and need it not
+_SET_PTRACER = 0x59616D61  # for prctl; systems without Yama do not need it
 TAKE_SPACE = (
     "mkdir",
     "mkdirat",
@@ -50,19 +50,19 @@ CHANGES = (*TAKE_SPACE, "unlink", "unlinkat", "rmdir", "truncate", "chmod", "cop
 
 @dataclass(frozen=True)
 class Call:
-    """One system call of a run that changes the disk."""
+    """A system call of a run that changes the disk."""
 
     name: str
-    number: int  # among the run's calls of that name, from 1: strace's ``when``
-    part: str  # of the run: corpus, log, …
-    step: int | None = None  # of the checkpoint that it works on
-    is_in_vain: bool = False  # such as making a folder that is there
-    is_struck: bool = False
+    number: int  # number among the calls of that name, from 1: ``when`` of strace
+    part: str  # part of the run: corpus, log, …
+    step: int | None = None  # step of the checkpoint
+    has_failed: bool = False  # such as creating a folder that exists
+    is_injected: bool = False
 
     @property
     def takes_space(self) -> bool:
-        """Whether a full disk may refuse it."""
-        return self.name in TAKE_SPACE and not self.is_in_vain
+        """Whether it fails on a full disk."""
+        return self.name in TAKE_SPACE and not self.has_failed
 
 
 @dataclass(frozen=True)
@@ -70,32 +70,32 @@ class Outcome:
     """How a run ended."""
 
     code: int  # negative: the signal that killed it
-    said: str  # on stderr
+    stderr: str
     seconds: float
-    calls: Sequence[Call] = ()  # what strace saw
+    calls: Sequence[Call] = ()  # traced by strace
 
     @property
     def was_killed(self) -> bool:
-        """Whether it did not end by itself."""
+        """Whether it was killed."""
         return self.code == -signal.SIGKILL
 
-    def was_struck_at(self, call: Call) -> bool:
-        """Whether strace did its work, and at this call."""
-        wanted = (call.name, call.number, call.step)
+    def was_injected_at(self, call: Call) -> bool:
+        """Whether strace injected at this call."""
+        expected = (call.name, call.number, call.step)
         return any(
-            (found.name, found.number, found.step) == wanted for found in self.calls if found.is_struck
+            (found.name, found.number, found.step) == expected for found in self.calls if found.is_injected
         )
 
 
 def prepare() -> None:
-    """Do once, before runs are forked, what each of them would do as it begins."""
+    """Do once what each forked run would do at its start."""
     torch.set_num_threads(1)
     for module in pkgutil.walk_packages(elmo.__path__, "elmo."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    sys.modules["matplotlib"] = None  # pyright: ignore[reportArgumentType] - no curves: they take longest
+    sys.modules["matplotlib"] = None  # pyright: ignore[reportArgumentType] - no curves: they take long
     with contextlib.redirect_stderr(io.StringIO()):
-        shell(["train"])  # parsing options needs libraries of its own
+        shell(["train"])  # imports the libraries for parsing options
     weight = torch.zeros(1, requires_grad=True)
     weight.grad = torch.zeros(1)
     torch.optim.Adagrad([weight]).step()
@@ -104,7 +104,7 @@ def prepare() -> None:
 
 
 class Arena:
-    """The place where ``elmo train TEXT --out run/model``, with options, is run again and again."""
+    """A folder in which ``elmo train TEXT --out run/model`` runs again and again."""
 
     def __init__(self, folder: Path, text: str, options: Sequence[str]) -> None:
         self.place, self._trace, self._stderr = (
@@ -116,7 +116,7 @@ class Arena:
         self.command = ["train", str(folder / "text.txt"), "--out", str(self.out), "--quiet", *options]
 
     def clear(self, template: Path | None = None) -> None:
-        """Make the place empty, or the copy of another."""
+        """Empty the folder, or replace it by a copy of another."""
         shutil.rmtree(self.place, ignore_errors=True)
         if template is None:
             self.place.mkdir()
@@ -126,11 +126,11 @@ class Arena:
     def run(
         self, *, kill_after: float | None = None, inject: str | None = None, is_traced: bool = False
     ) -> Outcome:
-        """Run the command to its end: its own, or that of a kill. ``inject`` is what strace calls so."""
+        """Run the command until it ends or is killed. ``inject`` is the option of strace."""
         go, gone = os.pipe()
         child = os.fork()
         if child == 0:
-            self._become_the_command(go, gone)
+            self._exec_command(go, gone)
         strace, began = None, 0.0
         try:
             os.close(go)
@@ -140,9 +140,9 @@ class Arena:
             os.write(gone, b"!")
             if kill_after is not None:
                 time.sleep(kill_after)
-                os.kill(child, signal.SIGKILL)  # not waited for yet, so the id is still the child's
+                os.kill(child, signal.SIGKILL)  # the id is valid until waitpid
         finally:
-            os.close(gone)  # should strace have failed, the child ends by itself
+            os.close(gone)  # if strace failed, the child ends by itself
             _, status = os.waitpid(child, 0)
         seconds = time.monotonic() - began
         calls: Sequence[Call] = ()
@@ -151,11 +151,11 @@ class Arena:
             calls = self._calls(child)
         return Outcome(os.waitstatus_to_exitcode(status), self._stderr.read_text(), seconds, calls)
 
-    def _become_the_command(self, go: int, gone: int) -> None:
+    def _exec_command(self, go: int, gone: int) -> None:
         status = 99
         try:
             os.close(gone)
-            ctypes.CDLL(None).prctl(_SET_PTRACER, ctypes.c_ulong(-1))  # or only its ancestors may trace it
+            ctypes.CDLL(None).prctl(_SET_PTRACER, ctypes.c_ulong(-1))  # allow strace to attach
             descriptor = os.open(self._stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
             os.dup2(descriptor, 2)
             if os.read(go, 1):
@@ -167,13 +167,13 @@ class Arena:
         arguments = ["-f", "-y", "-s", "0", "-o", str(self._trace), "-e", f"trace={','.join(CHANGES)}"]
         arguments += ["-e", f"inject={inject}"] if inject else []
         strace = subprocess.Popen(["strace", *arguments, "-p", str(child)], stderr=subprocess.PIPE)
-        said = strace.stderr.readline() if strace.stderr else b""
-        if b"attached" not in said:
-            raise SystemExit(f"strace cannot attach to a run: {said.decode().strip()}")
+        line = strace.stderr.readline() if strace.stderr else b""
+        if b"attached" not in line:
+            raise SystemExit(f"strace cannot attach to a run: {line.decode().strip()}")
         return strace
 
     def _calls(self, child: int) -> list[Call]:
-        """The calls of the trace that change the disk at our place, with their numbers among all calls."""
+        """Read the traced calls that change the folder, with their numbers among all calls."""
         numbers: Counter[str] = Counter()
         calls = []
         for line in self._trace.read_text(errors="replace").splitlines():
@@ -185,8 +185,8 @@ class Arena:
                 numbers[name] += 1
             if str(self.place) not in rest or (name == "openat" and "O_CREAT" not in rest):
                 continue
-            if int(thread) != child:  # strace counts each thread's calls by themselves
-                raise SystemExit(f"expected all writing in the main thread, found {line}")
+            if int(thread) != child:  # strace counts the calls of each thread separately
+                raise SystemExit(f"expected writes in the main thread only, found {line}")
             step = re.search(r"/\.?step-(\d+)", rest)
             calls.append(
                 Call(
@@ -194,34 +194,34 @@ class Arena:
                     numbers[name],
                     _part(rest),
                     step=None if step is None else int(step[1]),
-                    is_in_vain=" = -1 " in rest,
-                    is_struck=rest.endswith((" = ?", "(INJECTED)")),
+                    has_failed=" = -1 " in rest,
+                    is_injected=rest.endswith((" = ?", "(INJECTED)")),
                 )
             )
         return calls
 
-    def strike(self, call: Call, effect: str, template: Path | None = None) -> Outcome:
-        """A run, from nothing or from a template, in which one call is struck."""
-        outcome = self._try_to_strike(call, effect, template)
-        for _ in range(2):  # a library that looks something up once more shifts the numbers
-            if not outcome.was_struck_at(call):
-                outcome = self._try_to_strike(call, effect, template)
+    def inject(self, call: Call, effect: str, template: Path | None = None) -> Outcome:
+        """Run with an injected fault at one call, from an empty folder or a template."""
+        outcome = self._try_inject(call, effect, template)
+        for _ in range(2):  # an extra call of a library may shift the numbers
+            if not outcome.was_injected_at(call):
+                outcome = self._try_inject(call, effect, template)
         return outcome
 
-    def _try_to_strike(self, call: Call, effect: str, template: Path | None) -> Outcome:
+    def _try_inject(self, call: Call, effect: str, template: Path | None) -> Outcome:
         self.clear(template)
         return self.run(inject=f"{call.name}:{effect}:when={call.number}")
 
     def reached(self) -> tuple[int | None, list[str]]:
-        """The step of the newest checkpoint, and what is wrong: each one there must be whole."""
+        """Return the step of the newest checkpoint, and the problems of all checkpoints."""
         problems = []
         for step in self.checkpoints.steps():
             try:
                 self.checkpoints.load(step)
             except ElmoError as error:
                 problems.append(f"checkpoint {step} does not load: {error}")
-        found = self.checkpoints.latest()
-        return None if found is None else found[0], problems
+        latest = self.checkpoints.latest()
+        return None if latest is None else latest[0], problems
 
 
 def _part(arguments: str) -> str:
@@ -234,28 +234,28 @@ def _part(arguments: str) -> str:
     return next((part for name, part in names.items() if name in arguments), "model")
 
 
-def save_of(step: int, calls: Sequence[Call]) -> list[Call]:
-    """The calls of one checkpoint, from the first to the last: writing it, and letting an old one go."""
+def checkpoint_calls(step: int, calls: Sequence[Call]) -> list[Call]:
+    """Return the calls of one checkpoint: writing it and removing an old one."""
     for part, group in itertools.groupby(calls, lambda call: call.part):
         save = list(group)
         if part == "checkpoint" and next((call.step for call in save if call.step is not None), 0) == step:
             return save
-    raise SystemExit(f"found no checkpoint of step {step} among the calls of a run")
+    raise SystemExit(f"found no checkpoint of step {step} in the calls of a run")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder, by its name."""
+    """Return every file below a folder by name."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def visible(files: dict[str, bytes]) -> dict[str, bytes]:
-    """What must be the same: not how long it took, and not the lock that a killed run leaves behind."""
+    """Return the files that must be equal: not the times, and not the lock of a killed run."""
     files = {name: data for name, data in files.items() if Path(name).name != "times.jsonl"}
     return {
         name: data for name, data in files.items() if not any(p.startswith(".") for p in Path(name).parts)
     }
 
 
-def is_stray(name: str) -> bool:
-    """Whether a file was to be temporary."""
-    return any(part.endswith((".part", ".old", ".draft")) for part in Path(name).parts)
+def is_temporary(name: str) -> bool:
+    """Whether a file is temporary."""
+    return any(part.endswith((".part", ".old", ".tmp")) for part in Path(name).parts)

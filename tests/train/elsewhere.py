@@ -1,7 +1,7 @@
-"""A processor in, a device that no machine has out: its tensors refuse the company of those on the processor.
+"""A fake device for tests without a GPU: its tensors cannot be combined with tensors on the CPU.
 
-What is computed is what the processor computes. So a test can hold a run on another device against one on the
-processor, and hears of every tensor that was forgotten on the way, without a GPU.
+The CPU computes the values. So a test can compare a run on this device with one on the CPU, and every tensor
+that was left on the CPU raises an error.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-NAME = "meta"  # the only other kind that torch knows everywhere; nothing of it is used but the name
+NAME = "meta"  # a device type that every torch has; only its name is used
 _MOVES = ("_to_copy", "copy_")
 
 
 class Elsewhere(torch.Tensor):
-    """A tensor on that device; the processor holds its numbers."""
+    """A tensor on the fake device; its values are on the CPU."""
 
     numbers: torch.Tensor
     is_meta = False
 
     @staticmethod
     def __new__(cls, numbers: torch.Tensor) -> Elsewhere:
-        """Of the same shape and layout."""
+        """Wrap a CPU tensor."""
         shape: dict[str, Any] = {"dtype": numbers.dtype, "layout": numbers.layout, "device": NAME}
         if numbers.layout == torch.strided:
             shape |= {"strides": numbers.stride(), "storage_offset": numbers.storage_offset()}
@@ -36,24 +36,24 @@ class Elsewhere(torch.Tensor):
         return made
 
     def tolist(self) -> list[Any]:
-        """As a GPU's are fetched."""
+        """Return the values."""
         return self.numbers.tolist()
 
     @classmethod
     def __torch_dispatch__(cls, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Whatever is asked of it."""
+        """Run any operation."""
         return _called(call, args, kwargs or {})
 
 
 class _Device(TorchDispatchMode):
-    """Hears of every operation of torch, those that begin or end on the processor too."""
+    """Intercepts every operation of torch."""
 
     def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _called(call, args, kwargs or {})
 
 
 class _Values(TorchFunctionMode):
-    """Hears of values that become tensors, which are no operation."""
+    """Intercepts ``torch.tensor``, which is not an operation."""
 
     def __torch_function__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -64,9 +64,9 @@ class _Values(TorchFunctionMode):
 
 @contextmanager
 def elsewhere() -> Iterator[str]:
-    """The name of the device, which is there for the time of a ``with``."""
+    """Install the device for the duration of a ``with``; yields its name."""
     before = torch.__future__.get_overwrite_module_params_on_conversion()
-    torch.__future__.set_overwrite_module_params_on_conversion(True)  # its weights are of another class
+    torch.__future__.set_overwrite_module_params_on_conversion(True)  # its weights have another class
     try:
         with _Device(), _Values():
             yield NAME
@@ -78,23 +78,23 @@ def _called(call: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     name = call.overloadpacket.__name__
     found = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)]
     away = [x for x in found if isinstance(x, Elsewhere)]
-    forgotten = [x for x in found if not isinstance(x, Elsewhere) and x.dim()]  # one number may be anywhere
+    forgotten = [x for x in found if not isinstance(x, Elsewhere) and x.dim()]  # scalars may be on the CPU
     if away and forgotten and name not in _MOVES:
-        raise RuntimeError(f"{call}: a tensor of shape {tuple(forgotten[0].shape)} is on the processor")
+        raise RuntimeError(f"{call}: a tensor of shape {tuple(forgotten[0].shape)} is on the CPU")
     is_away = bool(away)
     if name == "copy_":
         is_away = isinstance(args[0], Elsewhere)
     elif kwargs.get("device") is not None:
         is_away = torch.device(kwargs["device"]).type == NAME
         kwargs = {**kwargs, "device": torch.device("cpu")}
-    known = {id(x.numbers): x for x in away}  # what is changed in place stays the same tensor
+    known = {id(x.numbers): x for x in away}  # in-place operations return the same tensor
 
-    def held(x: Any) -> Any:
+    def unwrap(x: Any) -> Any:
         return x.numbers if isinstance(x, Elsewhere) else x
 
-    def given(x: Any) -> Any:
+    def wrap(x: Any) -> Any:
         if not is_away or not isinstance(x, torch.Tensor):
             return x
         return known[id(x)] if id(x) in known else Elsewhere(x)
 
-    return tree_map(given, call(*tree_map(held, args), **tree_map(held, kwargs)))
+    return tree_map(wrap, call(*tree_map(unwrap, args), **tree_map(unwrap, kwargs)))

@@ -1,4 +1,4 @@
-"""Logs as a run writes them, without the run."""
+"""Write logs like those of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DIRECTIONS = ("forward", "backward")
 def lines(
     n_reports: int = 20, *, directions: tuple[str, ...] = DIRECTIONS, every: int = 10, floor: float = 4.0
 ) -> list[dict[str, Any]]:
-    """A loss that falls from 9 towards ``floor``; after every fifth report a held-out perplexity."""
+    """Return log entries: a loss that falls from 9 to ``floor``, a perplexity after every fifth entry."""
     found: list[dict[str, Any]] = []
     for k in range(1, n_reports + 1):
         report = {"step": k * every, "n_steps": n_reports * every, "n_tokens": 640, "epoch": k // 8}
@@ -25,7 +25,7 @@ def lines(
 
 
 def write_log(folder: Path, entries: list[dict[str, Any]] | None = None, *, tail: bytes = b"") -> Path:
-    """A training folder with this log, ``tail`` at its end."""
+    """Write a training folder with this log and ``tail`` at its end."""
     folder.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(entry) + "\n" for entry in (lines() if entries is None else entries))
     (folder / "log.jsonl").write_bytes(text.encode("ascii") + tail)
@@ -33,7 +33,7 @@ def write_log(folder: Path, entries: list[dict[str, Any]] | None = None, *, tail
 
 
 def write_times(folder: Path, seconds_a_step: float, entries: list[dict[str, Any]] | None = None) -> None:
-    """``times.jsonl`` beside the log."""
+    """Write ``times.jsonl`` next to the log."""
     steps = sorted({entry["step"] for entry in (lines() if entries is None else entries)})
     text = "".join(json.dumps({"step": step, "seconds": step * seconds_a_step}) + "\n" for step in steps)
     (folder / "times.jsonl").write_text(text, encoding="ascii")

@@ -188,7 +188,7 @@ def test_a_model_without_a_softmax_begins_with_a_random_one_and_says_so(
             fresh.objective.state_dict()[name] if is_fresh else model.weights[name.removeprefix("bilm.")]
         )
         assert_same_tensor(weight, expected)
-    with pytest.raises(ConfigError, match="has no vocabulary to keep; ask for a new one"):
+    with pytest.raises(ConfigError, match="has no vocabulary; use new_vocabulary"):
         model_vocabulary(model)
 
 
@@ -252,7 +252,7 @@ def test_tied_words_stay_tied(text: Path, tmp_path: Path) -> None:
     for i, word in enumerate(corpus.types):
         if word in WORDS:
             assert_same_tensor(
-                softmax.rows()[i], model.weights["token_layer.word_embed.weight"][1:][WORDS.index(word)]
+                softmax.word_weights[i], model.weights["token_layer.word_embed.weight"][1:][WORDS.index(word)]
             )
 
 

@@ -112,11 +112,11 @@ SPECIAL = b"<S>\n</S>\n<UNK>\n"
         (SPECIAL + b"a\nb\na\n", "the word 'a' occurs twice, in line 4 and 6"),
         (SPECIAL + b"a\n<S>\n", "the word '<S>' occurs twice, in line 1 and 5"),
         (SPECIAL + b"a\n\nb\n", "expected a word, found an empty line 5"),
-        (SPECIAL + b"the\t3012\n", "vocab.txt:4: expected one word a line, found a tab: is it a table"),
-        (SPECIAL + b"a\0b\n", "vocab.txt:4: expected one word a line, found a NUL: the file is binary"),
+        (SPECIAL + b"the\t3012\n", "vocab.txt:4: expected one word per line, found a tab (a table"),
+        (SPECIAL + b"a\0b\n", "vocab.txt:4: expected one word per line, found a NUL byte (a binary file"),
         (SPECIAL + b"caf\xe9\n", "vocab.txt:4: byte 4 of the line (0xe9) is not UTF-8"),
         (b"\x89PNG\r\n\x1a\n\0\0", "this is a picture, not text"),
-        (None, "vocab.txt: expected a vocabulary file, one word a line, found a folder"),
+        (None, "vocab.txt: expected a vocabulary file with one word per line, found a folder"),
     ],
 )
 def test_what_is_no_vocabulary_is_one_line_and_leaves_nothing(
@@ -138,14 +138,14 @@ def test_what_is_no_vocabulary_is_one_line_and_leaves_nothing(
     ("given", "message"),
     [
         ("nowhere.txt", "nowhere.txt: cannot be read: No such file"),
-        ([*WORDS, 7], "expected a file or words, found a list that holds something else"),
+        ([*WORDS, 7], "expected a file or a list of strings, found other values in the list"),
         ([*WORDS, "a\nb"], "expected a word, found a line break in word 8"),
         ([*WORDS, "\udcff"], r"expected Unicode text, found the lone surrogate '\udcff'"),
         (
             Vocabulary(("B", "E", "U", "<S>"), bos="B", eos="E", unknown="U"),
-            "found the special <S> as word 4",
+            "found the special word <S> in word 4",
         ),
-        (["a", "a", "", "b", ""], "found no <S>, </S>, <UNK>; the word 'a' stands twice"),
+        (["a", "a", "", "b", ""], "found no <S>, </S>, <UNK>; the word 'a' occurs twice"),
     ],
 )
 def test_what_holds_no_words_is_one_line(given: Any, message: str) -> None:

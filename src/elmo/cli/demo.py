@@ -71,14 +71,14 @@ def command(*, model: Model = None, picture: Picture = None) -> None:
 
 
 def _compare_words(model: str | None) -> list[tuple[DemoWord, Comparison]]:
-    from elmo import models
+    from elmo.formats import bundled_folder, bundled_models
     from elmo.embed.comparison import compare
     from elmo.embed.elmo import Elmo
     from elmo.errors import MissingExtraError
 
     if model is None:
-        models.folder()  # raises if no model is bundled
-    languages = models.names() if model is None else (models.DEFAULT,)
+        bundled_folder()  # raises if no model is bundled
+    languages = bundled_models() if model is None else bundled_models()[:1]
     loaded: dict[str, Elmo] = {}
     results: list[tuple[DemoWord, Comparison]] = []
     for word in WORDS:
@@ -86,7 +86,7 @@ def _compare_words(model: str | None) -> list[tuple[DemoWord, Comparison]]:
             continue
         try:
             if word.model not in loaded:
-                loaded[word.model] = Elmo.from_pretrained(model or models.folder(word.model))
+                loaded[word.model] = Elmo.from_pretrained(model or bundled_folder(word.model))
         except MissingExtraError as error:
             if word.model != "zh":  # the Chinese tokenizer is an extra
                 raise

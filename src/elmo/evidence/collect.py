@@ -23,7 +23,7 @@ from elmo.evidence.tables import (
     build_tables,
     format_evidence,
 )
-from elmo.storage import checksums
+from elmo.storage import files
 from elmo.storage.atomic import atomic_file, cannot_write, hold_lock
 from elmo.tasks.features.cache import FeatureCache
 from elmo.tasks.features.store import ElmoEncoder
@@ -90,7 +90,7 @@ def collect_evidence(
     except OSError as error:
         raise cannot_write(out, error) from error
     with hold_lock(out / ".lock", subject=out):
-        digest = "" if vectors is None else checksums.sha256(vectors)
+        digest = "" if vectors is None else files.compute_sha256(vectors)
         data = read_tasks(plan)
         elmo = model if isinstance(model, Elmo) else Elmo.from_pretrained(model or plan.model)
         layers = FeatureCache(cache or out / "layers")

@@ -6,6 +6,8 @@ from .pretrained import ModelInfo as ModelInfo
 from .pretrained import Pretrained as Pretrained
 from .pretrained import SoftmaxWeights as SoftmaxWeights
 from .pretrained import WarmState as WarmState
+from .pretrained import bundled_folder as bundled_folder
+from .pretrained import bundled_models as bundled_models
 from .pretrained import bundled_name as bundled_name
 from .pretrained import convert as convert
 from .pretrained import describe as describe
@@ -21,6 +23,8 @@ __all__ = [
     "SoftmaxWeights",
     "WarmState",
     "add_warm",
+    "bundled_folder",
+    "bundled_models",
     "bundled_name",
     "convert",
     "describe",

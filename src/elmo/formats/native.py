@@ -26,7 +26,7 @@ from typing import Any
 from elmo.config import MAX_ROWS, BiLmConfig, n_parameters, parameter_shapes
 from elmo.errors import ConfigError, FormatError, OutputError, StateError, raise_all
 from elmo.formats.pretrained import MixWeights, Pretrained, SoftmaxWeights, WarmState
-from elmo.storage import atomic, checksums, files, tensors
+from elmo.storage import atomic, files, tensors
 from elmo.storage.atomic import atomic_file
 from elmo.text.ids import UnicodeAlphabet, Vocabulary
 
@@ -87,11 +87,11 @@ class _VerifiedFolder:
     def __init__(self, folder: Path, *, verify: bool, is_mapped: bool) -> None:
         self.folder, self._is_mapped = folder, is_mapped
         self.sums: dict[str, str] | None = None
-        if checksums.NAME in files.list_names(folder):
-            self.sums = checksums.read(folder, ORDER)
+        if files.CHECKSUMS_NAME in files.list_names(folder):
+            self.sums = files.read_checksums(folder, ORDER)
         else:
             logger.warning(
-                "%s: has no %s, cannot check for damage", files.format_path(folder), checksums.NAME
+                "%s: has no %s, cannot check for damage", files.format_path(folder), files.CHECKSUMS_NAME
             )
         self._verify = verify
 
@@ -118,9 +118,9 @@ class _VerifiedFolder:
             pass  # checks the size
         if self._verify and self.sums is not None:
             if name not in self.sums:
-                sums_path = files.format_path(self.folder / checksums.NAME)
+                sums_path = files.format_path(self.folder / files.CHECKSUMS_NAME)
                 raise FormatError(f"{sums_path}: expected a line for {name}, found none")
-            checksums.verify(path, self.sums[name])
+            files.verify_checksum(path, self.sums[name])
         return path
 
 
@@ -191,7 +191,8 @@ def _parse_config(values: Any, subject: str) -> NativeConfig:
     except ConfigError as error:
         raise_all([*problems, str(error)[:2000]], subject=subject)
         raise
-    raise_all(problems, subject=subject)
+    if problems:
+        raise_all(problems, subject=subject)
     softmax, mix = values.get("softmax"), values.get("mix")
     return NativeConfig(
         bilm,
@@ -315,8 +316,10 @@ def write(model: Pretrained, folder: Path, *, dtype: tensors.Dtype = "float32") 
             tensors.write(softmax, new / SOFTMAX, dtype=dtype)
         if model.warm:
             (new / WARM).write_bytes(_warm_bytes(model.warm, model.config))
-        sums = {name: checksums.sha256(new / name) for name in ORDER if (new / name).exists()}
-        (new / checksums.NAME).write_text(checksums.to_text(sums, ORDER), encoding="ascii", newline="\n")
+        sums = {name: files.compute_sha256(new / name) for name in ORDER if (new / name).exists()}
+        (new / files.CHECKSUMS_NAME).write_text(
+            files.format_checksums(sums, ORDER), encoding="ascii", newline="\n"
+        )
         (new / "README.md").write_text(_model_card(model, dtype=dtype), encoding="utf-8", newline="\n")
 
 
@@ -330,11 +333,11 @@ def add_warm(folder: Path, warm: WarmState) -> None:
     source = _VerifiedFolder(folder, verify=True, is_mapped=False)
     content, sums = _warm_bytes(warm, source.config().bilm), source.sums
     if sums is not None and sums.pop(WARM, None):
-        _replace(folder / checksums.NAME, checksums.to_text(sums, ORDER).encode())
+        _replace(folder / files.CHECKSUMS_NAME, files.format_checksums(sums, ORDER).encode())
     _replace(folder / WARM, content)
     if sums is not None:
-        sums[WARM] = checksums.sha256(folder / WARM)
-        _replace(folder / checksums.NAME, checksums.to_text(sums, ORDER).encode())
+        sums[WARM] = files.compute_sha256(folder / WARM)
+        _replace(folder / files.CHECKSUMS_NAME, files.format_checksums(sums, ORDER).encode())
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -350,7 +353,8 @@ def _warm_bytes(warm: WarmState, config: BiLmConfig) -> bytes:
             problems.append(f"{name}: expected {shape}, found {tuple(parts[name].shape)}")
         elif not parts[name].isfinite().all():
             problems.append(f"{name} contains values that are not finite")
-    raise_all(problems, subject="warm state", kind=StateError)
+    if problems:
+        raise_all(problems, subject="warm state", kind=StateError)
     return tensors.to_bytes(parts)
 
 

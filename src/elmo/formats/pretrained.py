@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from elmo import models
 from elmo.config import BiLmConfig, n_parameters, parameter_shapes
 from elmo.errors import ConfigError, FormatError, raise_all
 from elmo.formats import archive, hub
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _MAX_DEPTH = 3  # of a model's folder inside an archive
+DEFAULT_MODEL = "en"
+_MODELS = Path(__file__).resolve().parents[1] / "models"
 _KNOWN_FILES = (
     "config.json with model.safetensors, *options.json with an HDF5 file, a TensorFlow checkpoint (*.index), "
     "a TF-Hub module (saved_model.pb or tfhub_module.pb), or encoder.pkl with char.dic or word.dic"
@@ -88,7 +89,8 @@ class Pretrained:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        raise_all(self._mismatches(), subject=f"{self.format} model")
+        if mismatches := self._mismatches():
+            raise_all(mismatches, subject=f"{self.format} model")
 
     def indexer(self) -> TokenIndexer:
         """Build the indexer that turns tokens into the ids of the token layer."""
@@ -255,7 +257,7 @@ def describe(source: str | Path | None = None) -> ModelInfo:
         model = _read(folder, is_temporary=is_temporary)
         files = {name: size for name, size in _file_sizes(folder) if is_model_file(name)}
     return ModelInfo(
-        source=models.DEFAULT if source is None else str(source),
+        source=DEFAULT_MODEL if source is None else str(source),
         format=model.format,
         files=files,
         config=model.config,
@@ -298,9 +300,28 @@ def convert(
         bilm_hdf5.write(model, Path(out))
 
 
+def bundled_models() -> tuple[str, ...]:
+    """Return the names of the bundled models, the default first."""
+    names = sorted(path.parent.name for path in _MODELS.glob("*/config.json"))
+    return tuple(sorted(names, key=lambda name: name != DEFAULT_MODEL))
+
+
+def bundled_folder(name: str = DEFAULT_MODEL) -> Path:
+    """Return the folder of a bundled model."""
+    names = bundled_models()
+    if not names:
+        raise ConfigError(
+            "no model is bundled with this installation; pass a path or a Hub id such as org/name (on the "
+            "command line with --model, or in the variable ELMO_MODEL)"
+        )
+    if name not in names:
+        raise ConfigError(f"unknown bundled model {name[:40]!r}; expected one of {', '.join(names)}")
+    return _MODELS / name
+
+
 def bundled_name(checksum: str, *, with_warm: bool = False) -> str | None:
     """Return the name of the bundled model with this fingerprint, or None."""
-    for name in models.names():
+    for name in bundled_models():
         if fingerprint(load(name), with_warm=with_warm) == checksum:
             return name
     return None
@@ -350,11 +371,11 @@ def _read(folder: Path, *, is_temporary: bool) -> Pretrained:
 def _model_folder(source: str | Path | None) -> Iterator[tuple[Path, bool]]:
     """Find or fetch the folder with the model; yield it and whether it is temporary."""
     if source is None:
-        source = models.folder()
+        source = bundled_folder()
     elif source == "":  # an unset shell variable, not a request for the bundled model
         raise ConfigError("expected the name, path or Hub id of a model, found an empty string")
-    elif isinstance(source, str) and source in models.names():
-        source = models.folder(source)
+    elif isinstance(source, str) and source in bundled_models():
+        source = bundled_folder(source)
     path = Path(source)
     try:
         is_folder, is_file = path.is_dir(), path.is_file()
@@ -379,7 +400,7 @@ def _model_folder(source: str | Path | None) -> Iterator[tuple[Path, bool]]:
     else:
         raise FormatError(
             f"{format_path(path)!s:.200}: no such folder, archive or Hub id (org/name); bundled models: "
-            f"{', '.join(models.names()) or 'none'}"
+            f"{', '.join(bundled_models()) or 'none'}"
         )
 
 

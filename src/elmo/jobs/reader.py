@@ -19,7 +19,7 @@ from elmo.errors import ChecksumError, DataError, MissingExtraError
 from elmo.jobs.manifest import OutputFiles, read_manifest
 from elmo.jobs.shard import Shard
 from elmo.jobs.writers import HDF5_SUFFIXES, SENTENCES, SUFFIXES
-from elmo.storage.checksums import sha256
+from elmo.storage.files import compute_sha256
 from elmo.storage.files import format_path, open_regular
 from elmo.storage.tensors import DESCRIPTION, read_arrays
 
@@ -73,7 +73,7 @@ def _read_files(folder: Path, files: list[tuple[str, str]], *, verify: bool) -> 
         path = folder / name
         if not path.is_file():
             raise DataError(f"{format_path(path)}: the manifest lists this file, but it does not exist")
-        if verify and (actual := sha256(path)) != expected:
+        if verify and (actual := compute_sha256(path)) != expected:
             raise ChecksumError(
                 f"{format_path(path)}: expected SHA-256 {expected[:12]}…, found {actual[:12]}…: the file is "
                 "damaged; run the job again to repair it"

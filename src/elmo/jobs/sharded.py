@@ -29,7 +29,7 @@ from elmo.jobs.shard import Vectors
 from elmo.jobs.workers import ShardMaker, Workers, model_folder
 from elmo.jobs.writers import write_hdf5
 from elmo.storage.atomic import atomic_file, cannot_write
-from elmo.storage.checksums import sha256
+from elmo.storage.files import compute_sha256
 from elmo.storage.files import format_path
 from elmo.text.lines import Tally, expand_paths
 from elmo.text.reader import Sentence
@@ -156,7 +156,7 @@ class ShardedRun:
         """Cut the manifest off before the first shard that is missing or damaged."""
         files = self.files
         if earlier.sha256 is not None:
-            is_sound = files.out.is_file() and sha256(files.out) == earlier.sha256
+            is_sound = files.out.is_file() and compute_sha256(files.out) == earlier.sha256
             return earlier if is_sound else replace(earlier, shards=(), is_complete=False, sha256=None)
         for index, record in enumerate(earlier.shards):
             path = files.shard_folder / record.file
@@ -164,7 +164,7 @@ class ShardedRun:
                 files.shard(index, is_only=False),
                 files.shard(index, is_only=len(earlier.shards) == 1),
             )
-            if not (is_ours and path.is_file() and sha256(path) == record.sha256):
+            if not (is_ours and path.is_file() and compute_sha256(path) == record.sha256):
                 return replace(earlier, shards=earlier.shards[:index], is_complete=False)
         return earlier
 
@@ -280,7 +280,7 @@ class ShardedRun:
                 )
             with atomic_file(files.out) as temporary:
                 write_hdf5((read_shard(part) for part in parts), temporary)
-            self.manifest = replace(self.manifest, sha256=sha256(files.out))
+            self.manifest = replace(self.manifest, sha256=compute_sha256(files.out))
         elif len(records) == 1 and records[0].file != files.out.name:
             # started when the input was longer: the first shard is now the whole output
             try:

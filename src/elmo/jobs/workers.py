@@ -34,7 +34,7 @@ from elmo.jobs.plan import EmbedJob, encode_sentences
 from elmo.jobs.shard import Layout, Shard, Vectors
 from elmo.jobs.writers import WRITERS
 from elmo.storage.atomic import atomic_file, cannot_write
-from elmo.storage.checksums import sha256
+from elmo.storage.files import compute_sha256
 from elmo.storage.files import format_path
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class ShardMaker:
                 self._write_shard(group, vectors, file)
         return ShardRecord(
             file=path.name,
-            sha256=sha256(path),
+            sha256=compute_sha256(path),
             first=group.first,
             sentences=len(group.sentences),
             tokens=group.n_tokens,

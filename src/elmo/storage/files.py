@@ -1,21 +1,23 @@
 """Open and read files from unknown sources, with limits.
 
 A model can come from anybody: a file in its folder may be a link to a secret, a pipe that never ends, or a
-gigabyte of brackets. Every reader opens files with these functions.
+gigabyte of brackets. Every reader opens files with these functions. ``SHA256SUMS`` files detect damage.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
 import os
 import re
 import stat
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from elmo.errors import FormatError
+from elmo.errors import ChecksumError, FormatError
 
 JSON_LIMIT = 1 << 20  # bytes; the options of published models need at most a hundredth of this
 LINES_LIMIT = 1 << 25  # bytes; Python needs up to four times as much memory, if every line has an emoji
@@ -228,3 +230,51 @@ def _decode(data: bytes, path: Path) -> str:
             f"{format_path(path)}: expected UTF-8, found byte 0x{data[error.start]:02x} in line {line}, "
             f"at offset {error.start}"
         ) from error
+
+
+# SHA256SUMS: the checksums of a model folder, in the format of sha256sum
+
+CHECKSUMS_NAME = "SHA256SUMS"
+_CHECKSUM_LINE = re.compile(r"([0-9a-f]{64})  ([A-Za-z0-9_.]+)\n")
+_MAX_CHECKSUM_BYTES = 1 << 14
+
+
+def compute_sha256(path: Path) -> str:
+    """Compute the SHA-256 of a file, in hexadecimal."""
+    with open_regular(path) as file:
+        try:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise FormatError(f"{format_path(path)}: cannot be read: {format_error(error)}") from error
+
+
+def format_checksums(sums: Mapping[str, str], order: Sequence[str]) -> str:
+    """Return the content of a ``SHA256SUMS`` file, with one line per name in ``order``."""
+    return "".join(f"{sums[name]}  {name}\n" for name in order if name in sums)
+
+
+def read_checksums(folder: Path, order: Sequence[str]) -> dict[str, str]:
+    """Read the SHA-256 of each file that ``SHA256SUMS`` lists.
+
+    No checksum protects this file itself, so it must be exactly what ``format_checksums`` writes; any damage
+    then shows. The caller detects a truncated file, because the last name of ``order`` is missing.
+    """
+    path = find_member(folder, CHECKSUMS_NAME)
+    raw = read_bytes(path, _MAX_CHECKSUM_BYTES)
+    sums = {name: digest for digest, name in _CHECKSUM_LINE.findall(raw.decode("ascii", "replace"))}
+    if format_checksums(sums, order).encode() != raw:
+        raise FormatError(
+            f"{format_path(path)}: expected one line 'SHA-256  name' per file of the model, found other "
+            "content; download the model again (or remove this file if you changed the model)"
+        )
+    return sums
+
+
+def verify_checksum(path: Path, expected: str) -> None:
+    """Raise ``ChecksumError`` if a file does not have the expected SHA-256."""
+    actual = compute_sha256(path)
+    if actual != expected:
+        raise ChecksumError(
+            f"{format_path(path)}: expected SHA-256 {expected[:16]}…, found {actual[:16]}…; the file is "
+            f"damaged or was changed: download it again (or remove {CHECKSUMS_NAME} if you changed the file)"
+        )

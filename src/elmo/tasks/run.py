@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from elmo import models
+from elmo.formats import bundled_models
 from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, DataError, raise_all
 from elmo.storage.atomic import check_output_file, hold_lock, make_parents
@@ -630,6 +630,6 @@ def layer_cache(folder: str | Path | None, *, no_cache: bool, limit: float) -> F
 
 def _absolute_name(model: str | Path | None) -> str | None:
     """Return an absolute path for a model on disk; a bundled model or a Hub id as it is."""
-    if model is None or (isinstance(model, str) and model in models.names()) or not Path(model).exists():
+    if model is None or (isinstance(model, str) and model in bundled_models()) or not Path(model).exists():
         return None if model is None else str(model)
     return str(Path(model).resolve())

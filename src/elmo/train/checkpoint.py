@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elmo.errors import FormatError, OutputError
-from elmo.storage import atomic, checksums, files
+from elmo.storage import atomic, files
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,8 +68,8 @@ class Checkpoints:
                 text = json.dumps(values, indent=1, sort_keys=True) + "\n"
                 (new / name).write_text(text, encoding="utf-8")
             names = sorted(file.name for file in new.iterdir())
-            sums = {name: checksums.sha256(new / name) for name in names}
-            (new / checksums.NAME).write_text(checksums.to_text(sums, names), encoding="ascii")
+            sums = {name: files.compute_sha256(new / name) for name in names}
+            (new / files.CHECKSUMS_NAME).write_text(files.format_checksums(sums, names), encoding="ascii")
         # Checkpoints after this step are damaged. They stay until the run reaches them again, for inspection.
         for old in [old for old in self.steps() if old <= step][: -self.keep]:
             if old != best:
@@ -102,7 +102,7 @@ class Checkpoints:
         path = self._path(step)
         sums = _read_sums(path)
         for name, expected in sums.items():
-            checksums.verify(files.find_member(path, name), expected)
+            files.verify_checksum(files.find_member(path, name), expected)
         try:
             tensors = {
                 name.removesuffix(_SUFFIX): load_file(path / name) for name in sums if name.endswith(_SUFFIX)
@@ -126,7 +126,7 @@ class Checkpoints:
             path = self._path(step)
             try:
                 sums = _read_sums(path)
-                checksums.verify(files.find_member(path, _BEST), sums.get(_BEST, ""))
+                files.verify_checksum(files.find_member(path, _BEST), sums.get(_BEST, ""))
                 best = files.read_json(path / _BEST)["step"]
             except FormatError:
                 continue
@@ -168,11 +168,11 @@ def _unshare(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _read_sums(path: Path) -> dict[str, str]:
     """Read the SHA-256 of every file of a checkpoint; ``FormatError`` if one is not listed."""
-    names = sorted(name for name in files.list_names(path) if name != checksums.NAME)
-    sums = checksums.read(path, names)
+    names = sorted(name for name in files.list_names(path) if name != files.CHECKSUMS_NAME)
+    sums = files.read_checksums(path, names)
     missing = [name for name in (_PROGRESS, *names) if name not in sums]
     if missing:
-        raise FormatError(f"{files.format_path(path)}: expected {missing[0]} in {checksums.NAME}, found none")
+        raise FormatError(f"{files.format_path(path)}: expected {missing[0]} in {files.CHECKSUMS_NAME}, found none")
     return sums
 
 

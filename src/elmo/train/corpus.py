@@ -29,7 +29,7 @@ from torch import Tensor
 
 from elmo.config import BiLmConfig
 from elmo.errors import ConfigError, DataError, FormatError, raise_all
-from elmo.storage.checksums import sha256
+from elmo.storage.files import compute_sha256
 from elmo.storage.files import find_member, format_path, read_json
 from elmo.text.ids import N_BYTE_CHARACTERS, ByteAlphabet, Vocabulary
 
@@ -258,7 +258,7 @@ class Corpus:
                 size, expected = path.stat().st_size, manifest.sizes.file_size(name)
                 if expected is not None and size != expected:
                     problems.append(f"{name}: expected {expected} bytes, found {size}")
-                elif verify and sha256(path) != manifest.files[name]:
+                elif verify and compute_sha256(path) != manifest.files[name]:
                     problems.append(f"{name}: its SHA-256 is not the recorded one")
             except FormatError as error:
                 problems.append(str(error))

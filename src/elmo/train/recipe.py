@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from elmo import models
+from elmo.formats import bundled_models
 from elmo.config import BiLmConfig
 from elmo.errors import ConfigError, FormatError
 from elmo.storage.atomic import atomic_file
@@ -118,7 +118,7 @@ class Recipe:
         if isinstance(options.get("vocabulary"), Path):
             options["vocabulary"] = str(options["vocabulary"])
         start = options.get("init_from")
-        is_bundled = isinstance(start, str) and start in models.names()
+        is_bundled = isinstance(start, str) and start in bundled_models()
         if isinstance(start, Path) or (start is not None and not is_bundled and _exists(start)):
             options["init_from"] = str(Path(start).absolute())  # a resumed run may have another folder
         return cls(_to_strings(texts), options)

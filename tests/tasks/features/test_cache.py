@@ -1,4 +1,4 @@
-"""Frozen layers on disk: the same as computed, shared, bounded, and proof against damage."""
+"""The feature cache: the same layers as computed, shared, limited in size, and robust to damage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Words = tuple[str, ...]
 
 
 class Counting:
-    """Vectors that follow from words and places, and how many sentences were asked for."""
+    """Vectors that depend on words and positions; counts the computed sentences."""
 
     n_layers, width = 2, 3
 
@@ -49,7 +49,7 @@ def assert_same(found: list[NDArray[Any]], encoder: Counting, sentences: list[Wo
         np.testing.assert_array_equal(states, encoder.of(words).astype(np.float16))
 
 
-def test_each_sentence_is_computed_once_whatever_data_set_it_is_in(tmp_path: Path) -> None:
+def test_each_sentence_is_computed_once_for_all_data_sets(tmp_path: Path) -> None:
     encoder = Counting()
     first = FeatureCache(tmp_path).lookup(encoder, [*SENTENCES, *SENTENCES])
     assert encoder.n_computed == len(SENTENCES)
@@ -60,13 +60,13 @@ def test_each_sentence_is_computed_once_whatever_data_set_it_is_in(tmp_path: Pat
     assert_same(second(more), encoder, more)
 
 
-def test_another_encoder_has_a_place_of_its_own(tmp_path: Path) -> None:
+def test_each_encoder_has_its_own_folder(tmp_path: Path) -> None:
     one, two = Counting("one"), Counting("two", scale=2.0)
     FeatureCache(tmp_path).lookup(one, SENTENCES)
     assert_same(FeatureCache(tmp_path).lookup(two, SENTENCES)(SENTENCES), two, SENTENCES)
 
 
-def test_without_a_folder_layers_are_computed_when_they_are_asked_for() -> None:
+def test_without_a_folder_layers_are_computed_on_each_lookup() -> None:
     encoder = Counting()
     unread = iter(SENTENCES)
     found = FeatureCache(None).lookup(encoder, unread)
@@ -76,7 +76,7 @@ def test_without_a_folder_layers_are_computed_when_they_are_asked_for() -> None:
     assert encoder.n_computed == len(SENTENCES) + 1
 
 
-def test_what_was_used_longest_ago_goes_first_but_nothing_in_use(
+def test_least_recently_used_blocks_are_removed_but_none_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layer_cache, "BLOCK_TOKENS", 1)  # no block is too small to stay
@@ -126,7 +126,7 @@ def test_the_folder_never_grows_beyond_its_limit(
             np.testing.assert_allclose(states, encoder.of(words), rtol=1e-3)
 
 
-def test_a_cache_that_was_given_less_room_is_cut_even_where_it_is_in_use(tmp_path: Path) -> None:
+def test_a_smaller_limit_removes_even_blocks_in_use(tmp_path: Path) -> None:
     encoder = Counting()
     FeatureCache(tmp_path).lookup(encoder, SENTENCES)
     found = FeatureCache(tmp_path, limit=0).lookup(encoder, SENTENCES)
@@ -134,9 +134,7 @@ def test_a_cache_that_was_given_less_room_is_cut_even_where_it_is_in_use(tmp_pat
     np.testing.assert_array_equal(found(SENTENCES)[2], encoder.of(SENTENCES[2]))
 
 
-def test_a_file_that_cannot_be_removed_is_not_counted_as_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_removed_still_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     FeatureCache(tmp_path).lookup(Counting("one"), SENTENCES)
     (old,) = tmp_path.rglob("*.block")
 
@@ -149,7 +147,7 @@ def test_a_file_that_cannot_be_removed_is_not_counted_as_gone(
     assert list(tmp_path.rglob("*.block")) == [old]
 
 
-def test_small_blocks_become_one(tmp_path: Path) -> None:
+def test_small_blocks_are_merged(tmp_path: Path) -> None:
     encoder = Counting()
     sentences = [("w",) * k for k in range(1, 8)]
     early = [FeatureCache(tmp_path).lookup(encoder, [sentences[0], words]) for words in sentences]
@@ -185,7 +183,7 @@ def test_many_blocks_need_no_descriptors(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("kind", ["descriptors", "memory"])
-def test_a_good_block_that_cannot_be_read_now_is_left_alone(
+def test_an_intact_block_that_is_temporarily_unreadable_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     encoder = Counting()
@@ -241,6 +239,6 @@ def test_layers_beyond_half_precision_are_refused_not_rounded(tmp_path: Path) ->
     assert not list(tmp_path.glob("*/*.block"))
 
 
-def test_no_two_sentences_share_a_name() -> None:
+def test_different_sentences_have_different_keys() -> None:
     names = [("ab",), ("a", "b"), ("a b",), ("a", "b", ""), ("", "a", "b"), ("A", "b"), ("\ud800",)]
     assert len({sentence_key(words) for words in names}) == len(names)

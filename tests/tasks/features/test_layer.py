@@ -38,7 +38,7 @@ def layers(elmo: Elmo, words: tuple[str, ...]) -> torch.Tensor:
     return torch.from_numpy(elmo.encode([list(words)], layers="all")[0].vectors)
 
 
-def test_static_vectors_then_the_mix_stand_side_by_side(elmo: Elmo) -> None:
+def test_static_vectors_and_the_mix_are_concatenated(elmo: Elmo) -> None:
     network, found = vectors(elmo)
     assert found.outputs is None
     assert (network.widths.inputs, network.widths.outputs) == (2 + elmo.width, 0)
@@ -51,7 +51,7 @@ def test_static_vectors_then_the_mix_stand_side_by_side(elmo: Elmo) -> None:
 
 
 @pytest.mark.parametrize(("place", "has_input"), [("output", False), ("both", True)])
-def test_each_place_has_a_mix_of_its_own(elmo: Elmo, place: str, has_input: bool) -> None:
+def test_each_position_has_its_own_mix(elmo: Elmo, place: str, has_input: bool) -> None:
     network, found = vectors(elmo, elmo=place, mix_penalty=0.5)
     assert set(network.mixes) == ({"input", "output"} if has_input else {"output"})
     assert found.inputs.shape[2] == 2 + elmo.width * has_input
@@ -83,14 +83,14 @@ def test_only_what_a_task_learns_has_gradients(elmo: Elmo) -> None:
     assert all(one.grad is None for one in elmo.bilm.parameters())  # the user's own model is left alone
 
 
-def test_a_bilm_that_is_tuned_starts_with_the_same_vectors(elmo: Elmo) -> None:
+def test_a_tuned_bilm_starts_with_the_same_vectors(elmo: Elmo) -> None:
     _, frozen = vectors(elmo, elmo="both")
     _, tuned = vectors(elmo, elmo="both", is_bilm_tuned=True)
     torch.testing.assert_close(tuned.inputs, frozen.inputs, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(tuned.outputs, frozen.outputs, atol=1e-5, rtol=1e-5)
 
 
-def test_choices_that_contradict_each_other_are_refused(elmo: Elmo) -> None:
+def test_contradictory_features_are_refused(elmo: Elmo) -> None:
     with pytest.raises(ConfigError, match="elmo: expected one of none, input, output, both, found 'middle'"):
         Features(elmo="middle")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="is_bilm_tuned needs ELMo, but elmo is 'none'"):
@@ -122,7 +122,7 @@ def test_a_number_out_of_range_is_named(choice: dict[str, Any], message: str) ->
         Features(**choice)
 
 
-def test_a_word_that_stands_often_is_read_once_with_the_same_vectors_and_gradients() -> None:
+def test_a_repeated_word_is_computed_once_with_the_same_vectors_and_gradients() -> None:
     torch.manual_seed(0)
     network = CharacterVectors(4)
     rows = [("the", "bank", "the"), ("the",), ()]
@@ -173,7 +173,7 @@ def trained(static: StaticVectors) -> TaskModel:
     return TaskModel.train(task, TRAIN, TRAIN, store=FeatureStore(CHOICE, None, static), options=options)
 
 
-def test_what_is_learned_is_what_the_whole_table_would_have_learned(static: StaticVectors) -> None:
+def test_tuned_rows_learn_the_same_as_the_whole_table(static: StaticVectors) -> None:
     assert static.is_used is not None
     assert [static.words[k] for k in static.is_used.nonzero()[0]] == ["bank", "the"]
     some, every = trained(static), trained(StaticVectors(static.words, static.vectors))
@@ -201,7 +201,7 @@ def test_a_model_with_tuned_rows_is_saved_as_one_table(static: StaticVectors, tm
     )
 
 
-def test_a_table_takes_back_what_it_gave_and_misses_what_is_not_there() -> None:
+def test_a_table_loads_its_own_state_and_reports_a_missing_weight() -> None:
     table = TunedTable(torch.arange(8.0).reshape(4, 2), torch.tensor([1, 3]))
     with torch.no_grad():
         table.tuned.add_(10)
@@ -214,7 +214,7 @@ def test_a_table_takes_back_what_it_gave_and_misses_what_is_not_there() -> None:
         other.load_state_dict({})
 
 
-def test_a_file_read_for_no_words_or_for_all_of_its_words_tells_nothing(tmp_path: Path) -> None:
+def test_a_file_read_without_words_or_with_all_its_words_has_no_used_mask(tmp_path: Path) -> None:
     (tmp_path / "v").write_text("a 1 2\nb 3 4\n")
     assert read_static(tmp_path / "v").is_used is None
     assert read_static(tmp_path / "v", words={"a", "b"}).is_used is None

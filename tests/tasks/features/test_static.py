@@ -1,4 +1,4 @@
-"""Static vectors: GloVe's, word2vec's and fastText's files, and what is no such file."""
+"""Static vectors: GloVe, word2vec and fastText files, and invalid files."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_every_kind_of_file_gives_the_same_table(tmp_path: Path, name: str, raw:
     np.testing.assert_array_equal(found.vectors, np.array(list(ROWS.values()), np.float32))
 
 
-def test_a_binary_file_may_begin_with_zeros_and_be_larger_than_what_is_read_at_once(tmp_path: Path) -> None:
+def test_a_binary_file_may_start_with_zeros_and_exceed_one_chunk(tmp_path: Path) -> None:
     table = np.zeros((2_000, 300), np.float32)
     table[1:] = np.arange(300)
     rows = b"".join(b"w%d " % k + row.tobytes() + b"\n" for k, row in enumerate(table))
@@ -75,7 +75,7 @@ def test_a_word_is_looked_up_as_it_is_written_then_in_lower_case(tmp_path: Path)
     assert [found.row(word) for word in ("Paris", "PARIS", "The", "苹果", "Rome")] == [1, 2, 0, 3, -1]
 
 
-def test_only_the_first_words_are_kept_and_those_asked_for(tmp_path: Path) -> None:
+def test_only_the_first_words_and_the_words_of_the_data_are_kept(tmp_path: Path) -> None:
     (tmp_path / "glove.txt").write_text(LINES, encoding="utf-8")
     found = read_static(tmp_path / "glove.txt", max_words=1, words=["苹果", "PARIS"])
     assert found.words == ("the", "paris", "苹果")
@@ -109,7 +109,9 @@ def test_a_word_with_spaces_keeps_them(tmp_path: Path) -> None:
         ("word2vec.bin", b"hello", "word2vec.bin: not a binary word2vec file"),
     ],
 )
-def test_what_is_no_file_of_vectors_is_named(tmp_path: Path, name: str, raw: bytes, message: str) -> None:
+def test_files_that_are_not_vectors_are_refused_by_name(
+    tmp_path: Path, name: str, raw: bytes, message: str
+) -> None:
     (tmp_path / name).write_bytes(raw)
     with pytest.raises(DataError, match=message):
         read_static(tmp_path / name)

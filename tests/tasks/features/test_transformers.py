@@ -1,4 +1,4 @@
-"""Encoders of words in context: ELMo's layers, and a transformer's pieces pooled to words."""
+"""Encoders: the layers of ELMo, and the pieces of a transformer averaged to words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.formats.tiny import tiny_model
 SENTENCES = [("the", "river", "bank"), ("the",), ("river",) * 30]
 
 
-def test_elmos_layers_are_those_of_encode() -> None:
+def test_the_layers_of_elmo_are_those_of_encode() -> None:
     elmo = Elmo(tiny_model())
     encoder = ElmoEncoder(elmo)
     found = encoder.layers(SENTENCES)
@@ -29,7 +29,7 @@ def test_elmos_layers_are_those_of_encode() -> None:
         assert states.shape == (encoder.n_layers, len(words), encoder.width)
 
 
-def test_the_key_follows_the_weights_and_the_start() -> None:
+def test_the_key_depends_on_weights_and_start_state() -> None:
     model = tiny_model(warm=True)
     keys = [ElmoEncoder(Elmo(model), start=start).key for start in ("zero", "warm")]
     keys.append(ElmoEncoder(Elmo(tiny_model(seed=3))).key)
@@ -48,7 +48,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_bert(folder: Path, *, seed: int) -> Path:
-    """A tiny model of transformers'; other seeds give other weights."""
+    """Write a tiny transformers model; another seed gives other weights."""
     transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
     folder.mkdir()
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "ri", "##ver", "bank"]
@@ -89,7 +89,7 @@ def test_long_sentences_are_read_in_windows_and_batches_change_nothing(bert: Pat
     assert np.abs(together[2]).min(axis=2).all()
 
 
-def test_the_key_of_a_transformer_follows_its_tokeniser(bert: Path, tmp_path: Path) -> None:
+def test_the_key_of_a_transformer_depends_on_its_tokenizer(bert: Path, tmp_path: Path) -> None:
     first = TransformerEncoder(str(bert))
     key = first.key
     first.layers(SENTENCES)
@@ -104,7 +104,7 @@ def test_the_key_of_a_transformer_follows_its_tokeniser(bert: Path, tmp_path: Pa
     assert TransformerEncoder(str(other)).key != key
 
 
-def test_roberta_reads_as_many_pieces_as_it_has_positions_after_paddings(bert: Path, tmp_path: Path) -> None:
+def test_roberta_uses_the_positions_after_its_padding_index(bert: Path, tmp_path: Path) -> None:
     transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
     config = transformers.RobertaConfig(
         vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
@@ -120,7 +120,7 @@ def test_roberta_reads_as_many_pieces_as_it_has_positions_after_paddings(bert: P
     np.testing.assert_allclose(longer[:, 14:28], window, atol=1e-5)
 
 
-def test_a_transformer_stands_beside_elmo_in_a_tasks_vectors(bert: Path) -> None:
+def test_a_transformer_is_concatenated_with_elmo(bert: Path) -> None:
     elmo, other = Elmo(tiny_model()), TransformerEncoder(str(bert))
     store = FeatureStore(Features(), elmo, others=(other,))
     vectors = store.build_layer().eval()
@@ -129,13 +129,13 @@ def test_a_transformer_stands_beside_elmo_in_a_tasks_vectors(bert: Path) -> None
     np.testing.assert_allclose(found.inputs[0, :3, :8].detach(), other.layers(SENTENCES[:1])[0][0], atol=1e-5)
 
 
-def test_what_is_no_transformer_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_transformer_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed")
     with pytest.raises(ConfigError, match="expected a transformers model with safetensors weights"):
         TransformerEncoder(str(tmp_path))
 
 
-def test_encoders_are_found_by_their_names_and_known_by_their_keys(bert: Path, tmp_path: Path) -> None:
+def test_encoders_are_loaded_by_name_and_checked_by_key(bert: Path, tmp_path: Path) -> None:
     one = TransformerEncoder(str(bert))
     assert one.name == str(bert.resolve())
     wanted = [(one.key, one.name)]
@@ -144,14 +144,14 @@ def test_encoders_are_found_by_their_names_and_known_by_their_keys(bert: Path, t
     assert match_encoders(wanted, [one], subject="x") == (one,)
     assert match_encoders([], (), subject="x") == ()
     other = TransformerEncoder(str(make_bert(tmp_path / "other", seed=5)))
-    for given, told in (
+    for given, message in (
         ([other], r"x: trained with the encoder .*bert \([0-9a-f]{12}…\), found .*other \([0-9a-f]{12}…\)"),
         (
             [one, other],
             r"x: trained with 1 other encoders \(.*bert\); expected the same encoders, found 2",
         ),
     ):
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=message):
             match_encoders(wanted, given, subject="x")
     with pytest.raises(
         ConfigError, match=r"x: cannot load the encoder .*; use --also to give its location: "

@@ -124,12 +124,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_every_kind_is_tried_here() -> None:
+def test_every_kind_is_tested() -> None:
     assert set(MAKERS) == set(KINDS)
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_it_learns_is_saved_and_predicts_the_same_alone_and_together(
+def test_every_kind_learns_saves_and_predicts_the_same_in_any_batch(
     kind: str, folder: Path, tmp_path: Path
 ) -> None:
     _, head, wanted = MAKERS[kind]
@@ -157,7 +157,7 @@ def test_it_learns_is_saved_and_predicts_the_same_alone_and_together(
 
 
 def _rounded(value: Any) -> Any:
-    """Confidences to three places: sums in another order differ in the last."""
+    """Round confidences to three digits: sums in another order differ in the last digits."""
     if isinstance(value, float):
         return round(value, 3)
     if isinstance(value, dict):
@@ -165,7 +165,7 @@ def _rounded(value: Any) -> Any:
     return [_rounded(one) for one in value] if isinstance(value, list) else value
 
 
-def test_an_unknown_kind_and_an_unknown_option_are_named() -> None:
+def test_unknown_kinds_and_options_are_named() -> None:
     with pytest.raises(
         ConfigError, match=r"kind of task: expected one of tagging, classification, .*, found 'parsing'"
     ):
@@ -175,10 +175,12 @@ def test_an_unknown_kind_and_an_unknown_option_are_named() -> None:
 
 
 def tags(*rows: Sequence[str]) -> list[TaggedSentence]:
-    return [TaggedSentence(("w",) * len(row), tuple(row), Location("x.conll", k)) for k, row in enumerate(rows)]
+    return [
+        TaggedSentence(("w",) * len(row), tuple(row), Location("x.conll", k)) for k, row in enumerate(rows)
+    ]
 
 
-def test_labels_that_were_not_seen_are_told_and_a_foreign_set_is_refused(
+def test_unseen_labels_are_reported_and_a_completely_unknown_set_is_refused(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     task = Tagging.from_examples(tags(["B-X", "I-X", "O"], ["O", "B-Y", "O"]))
@@ -206,7 +208,7 @@ def test_tags_are_predicted_in_the_scheme_of_the_data(folder: Path) -> None:
     assert said == {"O", "B-X", "I-X"}
 
 
-def test_a_long_document_is_cut_between_sentences_and_clusters_go_with_their_mentions() -> None:
+def test_a_long_document_is_split_between_sentences_and_keeps_its_clusters() -> None:
     text = tuple(tuple(f"{k}.{i}" for i in range(4)) for k in range(6))
     spans = (Span(0, 2), Span(9, 11), Span(23, 24))
     whole = Document("d", text, (spans, (Span(4, 5),)), tuple("ab" * 12))
@@ -229,12 +231,12 @@ def said(*rows: str) -> list[PredictedTags]:
 
 
 @pytest.mark.parametrize("odd", ["b-X", "B_X", "o", "B-"])
-def test_one_mistyped_tag_among_spans_is_refused_with_its_place(odd: str) -> None:
+def test_one_mistyped_tag_among_spans_is_refused_with_its_position(odd: str) -> None:
     with pytest.raises(DataError, match=rf"x\.conll:30: tag 2: expected O, or B- .* found '{odd}'"):
         Tagging.from_examples(tag_rows(*["B-X I-X O"] * 30, f"O {odd} O"))
 
 
-def test_tags_that_often_mark_no_span_are_plain(caplog: pytest.LogCaptureFixture) -> None:
+def test_tags_that_rarely_mark_spans_are_plain(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         assert not Tagging.from_examples(tag_rows("NN VB S-Bar", "NN O")).has_spans
         Tagging.from_examples(tag_rows("B-X L-X O U-Y"))
@@ -242,7 +244,7 @@ def test_tags_that_often_mark_no_span_are_plain(caplog: pytest.LogCaptureFixture
     assert "tag scheme BIOES (letters BILU), 4 labels" in caplog.text
 
 
-def test_tags_of_no_scheme_and_none_at_all_are_refused_before_training() -> None:
+def test_invalid_and_missing_tags_are_refused_before_training() -> None:
     task = Tagging.from_examples(tag_rows("B-X I-X O"))
     with pytest.raises(DataError, match=r"x\.conll:1: tag 2: expected O, .* found '_'"):
         task.check(tag_rows("B-X O", "O _"))
@@ -254,7 +256,7 @@ def test_tags_of_no_scheme_and_none_at_all_are_refused_before_training() -> None
 
 @pytest.mark.parametrize("gold", ["B-X E-X O S-X", "B-X L-X O U-X", "B-X I-X O B-X", "I-X I-X O I-X"])
 @pytest.mark.parametrize("train", ["B-X I-X O B-X", "B-X L-X O U-X", "I-X I-X O I-X"])
-def test_accuracy_does_not_hang_on_the_scheme_and_its_letters(train: str, gold: str) -> None:
+def test_accuracy_does_not_depend_on_the_tag_scheme(train: str, gold: str) -> None:
     task = Tagging.from_examples(tag_rows(train))
     right = task.score(tag_rows(gold), said(train))
     assert (right["accuracy"], right["f1"]) == (1.0, 1.0)
@@ -262,7 +264,7 @@ def test_accuracy_does_not_hang_on_the_scheme_and_its_letters(train: str, gold: 
     assert (half["accuracy"], half["recall"]) == (0.5, 0.5)
 
 
-def test_letters_of_the_data_are_saved_and_bies_where_a_model_has_none() -> None:
+def test_letters_of_the_data_are_saved_and_default_to_bies() -> None:
     task = Tagging.from_examples(tag_rows("B-X L-X O U-Y"))
     values = task.to_json()
     assert Tagging.from_json(values) == task
@@ -281,13 +283,13 @@ def test_tags_are_predicted_in_the_letters_of_the_data() -> None:
 
 
 @pytest.mark.parametrize("what", ["tags", "labels", "roles"])
-def test_the_message_of_a_foreign_label_is_a_sentence(what: str) -> None:
+def test_an_unknown_label_is_refused_with_the_known_ones(what: str) -> None:
     with pytest.raises(DataError, match=f"^unknown {what[:-1]} 'Z'; this model knows: A, B$"):
         Labels(("A", "B")).check([("Z", None)], what=what)
 
 
 @pytest.mark.parametrize(
-    ("unseen", "told"),
+    ("unseen", "message"),
     [
         (["Z"], "1 label was not seen in training: 'Z'; it is never predicted"),
         (["Z", "Z"], "2 labels were not seen in training (all 'Z'); they are never predicted"),
@@ -298,11 +300,11 @@ def test_the_message_of_a_foreign_label_is_a_sentence(what: str) -> None:
         ),
     ],
 )
-def test_unseen_labels_are_counted_in_good_english(
-    unseen: list[str], told: str, caplog: pytest.LogCaptureFixture
+def test_unseen_labels_are_counted_in_a_warning(
+    unseen: list[str], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     Labels(("A", "B")).check([("A", None), *((name, None) for name in unseen)], what="labels")
-    assert caplog.messages == [told]
+    assert caplog.messages == [message]
 
 
 def document_with(*clusters: Sequence[Span]) -> Document:
@@ -313,7 +315,7 @@ def pairs_of_mentions(n: int) -> list[list[Span]]:
     return [[Span(k, k + 1), Span(k, k + 2)] for k in range(n)]
 
 
-def test_singletons_count_where_the_data_has_more_than_slips_of_them() -> None:
+def test_singletons_are_predicted_if_the_data_has_enough_of_them() -> None:
     lone = [Span(300, 301)]
     assert not Coreference.from_examples([document_with(*pairs_of_mentions(3))]).has_singletons
     assert not Coreference.from_examples([document_with(*pairs_of_mentions(99), lone)]).has_singletons
@@ -327,7 +329,7 @@ def test_singletons_count_where_the_data_has_more_than_slips_of_them() -> None:
         Coreference.from_examples([document_with()])
 
 
-def test_mentions_too_wide_to_be_found_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_mentions_that_are_too_wide_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     clusters = [[Span(0, 3), Span(4, 5)], [Span(6, 7), Span(8, 9)]]
     Coreference.from_examples([document_with(*clusters)], CoreferenceOptions(max_span_width=3))
     assert not caplog.text
@@ -344,7 +346,7 @@ def test_a_mention_in_two_clusters_is_refused_before_training() -> None:
             refused([twice])
 
 
-def test_a_missing_extra_is_told_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_reported_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy", None)
     for begun in (Coreference.from_examples, Coreference(has_singletons=True).check):
         with pytest.raises(MissingExtraError, match=r"pip install 'pyelmo\[tasks\]'"):
@@ -362,7 +364,7 @@ def test_chinese_answers_are_scored_by_their_characters() -> None:
     assert Answers(AnswersOptions(by_character=True)).score([english], predicted)["f1"] == pytest.approx(0.4)
 
 
-def test_a_score_off_the_scale_is_told_and_counts(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_score_outside_the_scale_is_reported_and_counts(caplog: pytest.LogCaptureFixture) -> None:
     pairs = [TextPair(("a",), ("b",), None, score) for score in (1.0, 2.5, 5.0)]
     task = Similarity.from_examples(pairs)
     assert (task.low, task.high) == (1, 5)
@@ -377,7 +379,7 @@ def test_a_score_off_the_scale_is_told_and_counts(caplog: pytest.LogCaptureFixtu
 
 
 class Vectors:
-    """Three numbers for every word, told by the word; the tokens that were asked for, padding counted."""
+    """Three numbers for each word; counts the tokens of each batch with padding."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -456,7 +458,7 @@ def test_a_long_premise_is_compared_in_parts(monkeypatch: pytest.MonkeyPatch) ->
     assert task.loss(head, Vectors(), pairs).item() == pytest.approx(whole, abs=1e-6)
 
 
-def test_tags_are_put_into_another_scheme_and_numbered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tags_are_converted_and_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [("B-X", "I-X", "O"), ("O", "B-Y", "O"), ("B-X", "I-X", "O")]
     examples = [TaggedSentence(("a", "b", "c"), row) for row in rows]
     task = Tagging.from_examples(examples, build_options("tagging", {"hidden_width": 2, "dropout": 0}))
@@ -475,7 +477,7 @@ def test_tags_are_put_into_another_scheme_and_numbered_once(monkeypatch: pytest.
     assert names == ["B-X", "E-X", "O"]
 
 
-def test_roles_are_numbered_once_for_each_length(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_roles_are_encoded_once_for_each_length(monkeypatch: pytest.MonkeyPatch) -> None:
     spans = (Span(0, 1, "ARG0"),)
     examples = [Predicate(("a",) * n, 1, spans) for n in (2, 3, 3)]
     task = Roles.from_examples(examples, build_options("roles", {"hidden_width": 2, "n_layers": 1}))

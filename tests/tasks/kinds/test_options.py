@@ -55,7 +55,7 @@ def test_a_kind_refuses_its_own_options_out_of_range(kind: str, name: str, value
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_usual_options_and_no_dropout_will_do(kind: str) -> None:
+def test_default_options_and_no_dropout_are_valid(kind: str) -> None:
     build_options(kind, {})
     assert build_options(kind, {"dropout": 0}).dropout == 0
 
@@ -73,7 +73,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", CHOSEN)
-def test_options_that_came_later_are_kept_where_they_were_chosen(kind: str) -> None:
+def test_later_options_are_saved_only_if_they_differ_from_the_default(kind: str) -> None:
     task = KINDS[kind][0]
     usual = {**GIVEN[kind], "options": {"dropout": 0.1}}  # as models were saved before
     old = task.from_json(usual)
@@ -122,7 +122,7 @@ def test_values_are_typed_as_in_a_plan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ("head.width=3", "[head] has no option 'width'; it has: hidden_width, max_span_width, kept_share"),
         ("head.max_span_width=wide", "[head] max_span_width: expected an integer, found 'wide'"),
@@ -136,10 +136,10 @@ def test_values_are_typed_as_in_a_plan() -> None:
         ("=", "expected TABLE.NAME=VALUE"),
     ],
 )
-def test_what_cannot_be_set_is_told_with_what_there_is(given: str, told: str) -> None:
+def test_invalid_settings_are_reported_with_the_known_names(given: str, message: str) -> None:
     _, problems = parse_assignments([given], TABLES)
     assert len(problems) == 1
-    assert problems[0].startswith(told)
+    assert problems[0].startswith(message)
     assert "\n" not in problems[0]
 
 

@@ -1,7 +1,7 @@
-"""What a task learns from and is asked about: one frozen value per example.
+"""Examples of all tasks: frozen values that a model is trained on or predicts for.
 
-Every example tells by ``sentences`` which token sequences it needs vectors of: vectors are made and kept
-per sentence.
+``sentences`` of an example are the token sequences that it needs features for: features are computed and
+cached per sentence. In every class, ``location`` is the last field.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Words = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Location:
-    """Where an example stands, for messages: "train.conll:17"."""
+    """File and line of an example, for messages: "train.conll:17"."""
 
     path: str
     line: int
@@ -26,14 +26,14 @@ class Location:
         return f"{self.path}:{self.line}"
 
 
-def at(place: Location | None) -> str:
-    """The beginning of a message about an example: its place, where it has one."""
-    return "" if place is None else f"{place}: "
+def format_location(location: Location | None) -> str:
+    """Return the start of a message about an example: its location and a colon, or nothing."""
+    return "" if location is None else f"{location}: "
 
 
 @dataclass(frozen=True, order=True)
 class Span:
-    """Tokens ``start`` to ``end``, the end not included, and what they are."""
+    """Tokens from ``start`` to ``end`` (exclusive) and their label."""
 
     start: int
     end: int
@@ -41,130 +41,130 @@ class Span:
 
 
 class Example(Protocol):
-    """What all examples have."""
+    """The properties that all examples share."""
 
     @property
     def sentences(self) -> tuple[Words, ...]:
-        """The token sequences whose vectors it needs."""
+        """The token sequences that need features."""
         ...
 
     @property
-    def place(self) -> Location | None:
-        """Where it was read; None: given by the caller."""
+    def location(self) -> Location | None:
+        """File and line; None for an example that was not read from a file."""
         ...
 
 
 @dataclass(frozen=True)
 class TaggedSentence:
-    """A tag for every word; None: not known, to be predicted."""
+    """A sentence with a tag for each word."""
 
     words: Words
-    tags: Words | None
-    place: Location | None = None
+    tags: Words | None  # None if unknown
+    location: Location | None = None
 
     @property
     def sentences(self) -> tuple[Words, ...]:
-        """The words."""
+        """The words of the sentence."""
         return (self.words,)
 
 
 @dataclass(frozen=True)
 class LabeledText:
-    """One text and its class."""
+    """A text with its class."""
 
     words: Words
-    label: str | None
-    place: Location | None = None
+    label: str | None  # None if unknown
+    location: Location | None = None
 
     @property
     def sentences(self) -> tuple[Words, ...]:
-        """The words."""
+        """The words of the text."""
         return (self.words,)
 
 
 @dataclass(frozen=True)
 class TextPair:
-    """Two texts with their relation (entailment), how alike they are (similarity), or both."""
+    """Two texts with their relation (entailment), a similarity score, or both."""
 
     first: Words
     second: Words
-    label: str | None
+    label: str | None  # None if unknown
     score: float | None = None
-    place: Location | None = None
+    location: Location | None = None
 
     @property
     def sentences(self) -> tuple[Words, ...]:
-        """Premise and hypothesis."""
+        """The words of both texts."""
         return (self.first, self.second)
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question about a passage, and the passage's tokens that answer it."""
+    """A question about a passage, and the tokens of the passage that answer it."""
 
     id: str
     question: Words
     passage: Words
-    text: str  # the passage as it is written
-    offsets: tuple[tuple[int, int], ...]  # of each of the passage's tokens in ``text``
-    answers: tuple[str, ...]  # as annotators wrote them; () where none is known
-    spans: tuple[Span, ...]  # tokens that cover an answer, of each answer that stands in its place
-    place: Location | None = None
+    text: str  # the passage before tokenization
+    offsets: tuple[tuple[int, int], ...]  # character offsets of the passage tokens in ``text``
+    answers: tuple[str, ...]  # texts of the true answers; () if unknown
+    spans: tuple[Span, ...]  # passage tokens that cover an answer; () for answers that were not located
+    location: Location | None = None
 
     @property
     def sentences(self) -> tuple[Words, ...]:
-        """Passage and question."""
+        """The words of the passage and of the question."""
         return (self.passage, self.question)
 
 
 @dataclass(frozen=True)
 class Predicate:
-    """A sentence, one predicate of it, and that predicate's arguments (its own tokens aside)."""
+    """A sentence, one of its predicates, and the arguments of this predicate."""
 
     words: Words
-    predicate: int  # the token
-    roles: tuple[Span, ...] | None  # not overlapping, in order; None: not known
-    place: Location | None = None
+    predicate: int  # index of the token
+    roles: tuple[Span, ...] | None  # sorted, not overlapping, without the predicate; None if unknown
+    location: Location | None = None
 
     @property
     def sentences(self) -> tuple[Words, ...]:
-        """The words."""
+        """The words of the sentence."""
         return (self.words,)
 
 
 @dataclass(frozen=True)
 class Document:
-    """Sentences, and which spans of them speak of the same thing.
+    """The sentences of a document, and clusters of spans that refer to the same entity.
 
-    Spans count tokens from the document's beginning.
+    Spans count tokens from the start of the document.
     """
 
     name: str
     text: tuple[Words, ...]
-    clusters: tuple[tuple[Span, ...], ...] | None  # None: not known
-    speakers: Words | None = None  # of each token, where the file tells
-    place: Location | None = None
+    clusters: tuple[tuple[Span, ...], ...] | None  # None if unknown
+    speakers: Words | None = None  # speaker of each token; None if unknown
+    location: Location | None = None
 
     @property
     def sentences(self) -> tuple[Words, ...]:
-        """Its sentences."""
+        """The words of each sentence."""
         return self.text
 
 
 def check_words(examples: Sequence[Example]) -> None:
-    """Refuse an example with a sentence that has no words, or whose words are no tuple of strings."""
+    """Raise ``DataError`` for an empty sentence and for words that are not a tuple of strings."""
     for number, example in enumerate(examples, start=1):
-        where = at(example.place) or f"example {number}: "
+        prefix = format_location(example.location) or f"example {number}: "
         sentences: object = example.sentences
         if not isinstance(sentences, tuple) or not sentences:
-            raise DataError(f"{where}expected a tuple of sentences, found {_shown(sentences)}")
+            raise DataError(f"{prefix}expected a tuple of sentences, found {_describe(sentences)}")
         for words in sentences:
             if not isinstance(words, tuple) or not words:
-                raise DataError(f"{where}expected a sentence as a tuple of words, found {_shown(words)}")
+                raise DataError(f"{prefix}expected a sentence as a tuple of words, found {_describe(words)}")
             for word in words:
                 if not isinstance(word, str):
-                    raise DataError(f"{where}expected words that are str, found {_shown(word)}")
+                    raise DataError(f"{prefix}expected words of type str, found {_describe(word)}")
 
 
-def _shown(value: object) -> str:
+def _describe(value: object) -> str:
     return "an empty tuple" if value == () else f"{type(value).__name__} {value!r:.40}"

@@ -1,17 +1,13 @@
-"""Paths in, their files and lines out; a text and a tokeniser in, its words out: what all readers share.
-
-Lines of columns in, the rows of each sentence out: a line of white space ends a sentence.
-"""
+"""Find and open files, split text into words, and read rows of columns: shared by all readers."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from itertools import chain
 from pathlib import Path
-from typing import Literal, ParamSpec, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from elmo.engine.batches import MAX_TOKENS
 from elmo.errors import ConfigError, DataError
@@ -22,52 +18,39 @@ from elmo.text.tokenizers import Tokens, WhitespaceTokenizer
 
 Paths = str | Path | Sequence[str | Path]
 Tokenize = Callable[[str], Tokens | Sequence[str]]
+Column = int | str  # a number counts from 0, or from the end if negative; a string is the column's name
+ExampleType = TypeVar("ExampleType")
 
-WHITESPACE = WhitespaceTokenizer()  # for data that is tokenised already
-P = ParamSpec("P")
-E = TypeVar("E")
+WHITESPACE = WhitespaceTokenizer()  # for data that is tokenized already
 _COMPRESSED = re.compile(r"\.(gz|xz|bz2|zst)$", re.IGNORECASE)
 
 
 class NoFilesError(ConfigError):
-    """No path was given; a reader looks at its options first."""
+    """No path was given. Readers check their other options first."""
 
 
-def listed(each: Callable[P, Iterator[E]]) -> Callable[P, list[E]]:
-    """A reader that gives one example at a time, as one that gives them all."""
-
-    @wraps(each)
-    def read(*given: P.args, **named: P.kwargs) -> list[E]:
-        return list(each(*given, **named))
-
-    return read
-
-
-def require_examples(examples: Iterable[E], message: str) -> Iterator[E]:
-    """The examples; ``DataError`` with this message where there are none."""
-    is_none = True
-    for example in examples:
-        is_none = False
-        yield example
-    if is_none:
-        raise DataError(message)
+def check_file_format(file_format: str, formats: Any) -> None:
+    """Raise ``ConfigError`` unless ``file_format`` is a value of the ``Literal`` type ``formats``."""
+    if file_format not in get_args(formats):
+        expected = ", ".join(get_args(formats))
+        raise ConfigError(f"file format: expected one of {expected}, found {str(file_format)!r:.40}")
 
 
 def find_files(paths: Paths) -> list[Source]:
-    """The files that paths, folders and globs name, in order; ``-`` is stdin."""
-    given = [paths] if isinstance(paths, str | Path) else list(paths)
-    if not given:
+    """List the files of paths, folders and globs in order; ``-`` is stdin."""
+    names = [paths] if isinstance(paths, str | Path) else list(paths)
+    if not names:
         raise NoFilesError("paths: expected at least one file, found none")
-    return expand_paths([str(path) for path in given])
+    return expand_paths([str(name) for name in names])
 
 
 def get_suffix(file: Source) -> str:
-    """``.tsv`` of ``train.tsv.xz``; nothing for stdin."""
+    """Return ``.tsv`` for ``train.tsv.xz``, and nothing for stdin."""
     return "" if file == "-" else Path(_COMPRESSED.sub("", file.name)).suffix.lower()
 
 
-def opened(file: Source) -> tuple[Line, Iterator[Line]]:
-    """The first line that is more than white space, and all lines from it on; an empty file is refused."""
+def open_lines(file: Source) -> tuple[Line, Iterator[Line]]:
+    """Return the first line that is not blank, and an iterator that starts with it."""
     lines = read_lines(file)
     for line in lines:
         if not is_blank(line.text):
@@ -75,58 +58,73 @@ def opened(file: Source) -> tuple[Line, Iterator[Line]]:
     raise DataError(f"{format_source(file)}: expected examples, found an empty file")
 
 
+def require_examples(examples: Iterable[ExampleType], message: str) -> Iterator[ExampleType]:
+    """Yield the examples; raise ``DataError`` with this message if there are none."""
+    is_empty = True
+    for example in examples:
+        is_empty = False
+        yield example
+    if is_empty:
+        raise DataError(message)
+
+
 def is_blank(text: str) -> bool:
-    """Spaces and tabs only; other white space may be a word of a published corpus."""
+    """Whether a text has only spaces and tabs; other white space is a word in some published corpora."""
     return not text.strip(" \t")
 
 
 def locate(line: Line) -> Location:
-    """Where a line stands."""
+    """Return the location of a line."""
     return Location(line.path, line.number)
 
 
 def split_tokens(text: str, tokenize: Tokenize) -> Tokens:
-    """The tokens of a text, with their places in it where they spell it."""
-    found = tokenize(text)
-    tokens = found if isinstance(found, Tokens) else Tokens.from_words(found)
+    """Tokenize a text; tokens have offsets unless the tokenizer changes characters."""
+    tokens = _tokenize(text, tokenize)
     if tokens.offsets is not None:
         return tokens
     return Tokens(text, tokens.tokens, align_words(tokens.tokens, text))
 
 
-def split_words(text: str, tokenize: Tokenize, *, what: str, place: Location) -> Words:
-    """The words of a text, at least one; ``what`` it is tells a message."""
-    found = tokenize(text)
-    words = (found if isinstance(found, Tokens) else Tokens.from_words(found)).tokens
+def split_words(text: str, tokenize: Tokenize, *, what: str, location: Location) -> Words:
+    """Tokenize a text that must have words; ``what`` names the text in the error message."""
+    words = _tokenize(text, tokenize).tokens
     if not words:
-        raise DataError(f"{place}: expected words in the {what}, found {text[:40]!r}")
+        raise DataError(f"{location}: expected words in the {what}, found {text[:40]!r}")
     return words
 
 
+def _tokenize(text: str, tokenize: Tokenize) -> Tokens:
+    tokens = tokenize(text)
+    return tokens if isinstance(tokens, Tokens) else Tokens.from_words(tokens)
+
+
 Separator = Literal["\t", " "]
-_SOLID = re.compile(r"[^ \t]+")  # str.split would also cut at U+00A0 and others, which stand inside words
+SEPARATOR_NAMES = {"\t": "tabs", " ": "spaces"}
+_SOLID = re.compile(r"[^ \t]+")  # str.split would also split at U+00A0 and others, which occur inside words
 
 
 @dataclass(frozen=True)
-class Row:
+class TokenRow:
     """The columns of one token."""
 
     columns: tuple[str, ...]
-    place: Location
+    location: Location
+
+    def get(self, column: int, *, what: str) -> str:
+        """Return a column, counted from 0, which must not be blank."""
+        if is_blank(self.columns[column]):
+            raise DataError(f"{self.location}: expected a {what} in column {column + 1}, found nothing")
+        return self.columns[column]
 
 
-def guess_separator(first: str) -> Separator:
-    """What parts the columns of a file, by its first row: tabs, where it has any."""
-    return "\t" if "\t" in first else " "
-
-
-def by(separator: Separator) -> str:
-    """The separator's name in a message."""
-    return "tabs" if separator == "\t" else "spaces"
+def guess_separator(text: str) -> Separator:
+    """Guess the separator of columns from a row: tabs if it has any, otherwise spaces."""
+    return "\t" if "\t" in text else " "
 
 
 def split_columns(text: str, separator: Separator) -> tuple[str, ...]:
-    """A tab parts two columns, which may be empty; spaces do however many they are."""
+    """Split at every tab, so that columns may be empty, or at runs of spaces."""
     return tuple(text.split("\t")) if separator == "\t" else tuple(_SOLID.findall(text))
 
 
@@ -134,43 +132,41 @@ def read_rows(
     lines: Iterable[Line],
     *,
     separator: Separator,
-    is_no_row: Callable[[str], bool] = lambda text: False,
     n_columns: int | None = None,
-    why: str = "",
-) -> Iterator[list[Row]]:
-    """The rows of each sentence, at least one, all with as many columns as its first.
+    reason: str = "",
+    is_comment: Callable[[str], bool] = lambda text: False,
+) -> Iterator[list[TokenRow]]:
+    """Yield the rows of each sentence; blank lines separate sentences.
 
-    With ``n_columns`` every sentence has that many; ``why``, a message tells.
+    Args:
+        lines: The lines of a file.
+        separator: Separator of columns.
+        n_columns: Number of columns of every row. None: all rows of a sentence have as many as its first.
+        reason: Why ``n_columns`` are expected, for the error message.
+        is_comment: Selects lines to skip.
     """
-    rows: list[Row] = []
+    rows: list[TokenRow] = []
     for line in lines:
         if is_blank(line.text):
             if rows:
                 yield rows
             rows = []
             continue
-        if is_no_row(line.text):
+        if is_comment(line.text):
             continue
         columns = split_columns(line.text, separator)
         expected = n_columns or (len(rows[0].columns) if rows else len(columns))
         if len(columns) != expected:
-            like = why if n_columns else f", as in line {rows[0].place.line}"
+            because = reason if n_columns else f", as in line {rows[0].location.line}"
             raise DataError(
-                f"{line.path}:{line.number}: expected {expected} columns parted by {by(separator)}{like}, "
-                f"found {len(columns)}"
+                f"{locate(line)}: expected {expected} columns separated by {SEPARATOR_NAMES[separator]}"
+                f"{because}, found {len(columns)}"
             )
-        rows.append(Row(columns, locate(line)))
+        rows.append(TokenRow(columns, locate(line)))
         if len(rows) > MAX_TOKENS:
             raise DataError(
-                f"{rows[0].place}: expected an empty line within {MAX_TOKENS:,} words, found none"
+                f"{rows[0].location}: expected a sentence of at most {MAX_TOKENS:,} words, found more; "
+                "separate sentences with empty lines"
             )
     if rows:
         yield rows
-
-
-def cell(row: Row, column: int, *, what: str) -> str:
-    """What stands in a column, counted from 0; nothing there is an error."""
-    found = row.columns[column]
-    if is_blank(found):
-        raise DataError(f"{row.place}: expected a {what} in column {column + 1}, found nothing")
-    return found
