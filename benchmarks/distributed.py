@@ -264,9 +264,7 @@ def compare_curves(arena: Arena, softmax: str, n_steps: int, worlds: list[int], 
         show(f"{label}, 1", run_with_changes(arena, options, stops))
 
 
-def run_with_changes(
-    arena: Arena, options: dict[str, Any], stops: list[tuple[int, signal.Signals]]
-) -> Path:
+def run_with_changes(arena: Arena, options: dict[str, Any], stops: list[tuple[int, signal.Signals]]) -> Path:
     """Stop torchrun by a signal, resume with other ranks, and finally with one process."""
     folder = arena.folder()
     log = folder / "log.jsonl"
@@ -315,7 +313,10 @@ def kill_ranks(arena: Arena, n_ranks: int, *, n_steps: int, kills: int, rng: ran
         arena.finish(run, f"{n_ranks} ranks, after {struck.done} kills")
         if arena.problems:
             return
-        equal = {name: is_equal and hash_outcome(folder)[name] == expected[name] for name, is_equal in equal.items()}
+        equal = {
+            name: is_equal and hash_outcome(folder)[name] == expected[name]
+            for name, is_equal in equal.items()
+        }
     arena.problems += [f"{n_ranks} ranks: {name} differs" for name, is_equal in equal.items() if not is_equal]
     ranks = ", ".join(map(str, struck.by_rank))
     same = ", ".join(name for name, is_equal in equal.items() if is_equal)
@@ -355,12 +356,16 @@ def main() -> int:
     """Print the tables; return 1 if anything differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="numbers of ranks for the loss curves")
+    parser.add_argument(
+        "--ranks", type=int, nargs="+", default=[2, 4], help="numbers of ranks for the loss curves"
+    )
     parser.add_argument(
         "--softmax", nargs="+", choices=SAMPLES, default=list(SAMPLES), help="softmax of the loss curves"
     )
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--killed-ranks", type=int, nargs="+", default=[2], help="numbers of ranks for the kills")
+    parser.add_argument(
+        "--killed-ranks", type=int, nargs="+", default=[2], help="numbers of ranks for the kills"
+    )
     parser.add_argument("--most", type=float, default=1e-5, help="largest allowed difference")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--place", help="folder for the runs; default: a temporary one")
@@ -382,9 +387,7 @@ def main() -> int:
         for softmax in options.softmax:
             compare_curves(arena, softmax, options.steps, options.ranks, options.most)
         if options.kills:
-            print(
-                "ranks  kills  by rank        at start  in a checkpoint  runs  bit-identical", flush=True
-            )
+            print("ranks  kills  by rank        at start  in a checkpoint  runs  bit-identical", flush=True)
         for world in options.killed_ranks if options.kills else []:
             rng = random.Random(options.seed)
             kill_ranks(arena, world, n_steps=options.steps, kills=options.kills, rng=rng)

@@ -2,8 +2,8 @@
 
     python benchmarks/kill_train.py --kills 200
 
-``elmo train`` runs once undisturbed, with a very small model. Then it is disturbed and restarted with the same
-command until it finishes. Model, checkpoints, log and corpus must have the same bytes.
+``elmo train`` runs once undisturbed, with a very small model. Then it is disturbed and restarted with the
+same command until it finishes. Model, checkpoints, log and corpus must have the same bytes.
 
 - Half of the kills (SIGKILL) come at random times, one after another until a run finishes.
 - Half come right before a system call that changes the disk (fault injection by strace): all calls of one
@@ -34,7 +34,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from tests.train.arena import Arena, Call, Outcome, contents, is_temporary, prepare, checkpoint_calls, visible  # noqa: E402
+from tests.train.arena import Arena, Call, Outcome, checkpoint_calls, contents, is_temporary, prepare, visible  # noqa: E402
 
 OPTIONS = shlex.split(
     "--preset tiny --cells 12 --width 8 --format tokens --samples 20 --batch-size 8 --window 10 --epochs 1.6"
@@ -62,7 +62,9 @@ class Tally:
         """Print the new rows."""
         for key in list(self.injected)[self.shown :]:
             kind, part, call = key
-            print(f"{kind:<11}{part:<12}{call:<14}{self.injected[key]:>6}{self.restarts[key]:>10}", flush=True)
+            print(
+                f"{kind:<11}{part:<12}{call:<14}{self.injected[key]:>6}{self.restarts[key]:>10}", flush=True
+            )
         self.shown = len(self.injected)
 
 
@@ -96,7 +98,10 @@ class Trial:
         outcome = self.arena.inject(call, EFFECTS[kind], template)
         self.tally.note((kind, call.part, call.name))
         if not outcome.was_injected_at(call):
-            self.problem(label, f"the injection did not happen, and the run ended with {outcome.code}: {outcome.stderr}")
+            self.problem(
+                label,
+                f"the injection did not happen, and the run ended with {outcome.code}: {outcome.stderr}",
+            )
         elif kind == "full disk":
             line = r"elmo: .*/run/.*: .*No space left on device.*\n"
             if outcome.code != 1 or not re.fullmatch(line, outcome.stderr):
@@ -241,7 +246,9 @@ def main() -> int:
     kinds: Counter[str] = Counter()
     for (kind, _, _), injected in tally.injected.items():
         kinds[kind] += injected
-    summary = f"{kinds['kill']} kills, {kinds['full disk']} full disks, {sum(tally.restarts.values())} restarts"
+    summary = (
+        f"{kinds['kill']} kills, {kinds['full disk']} full disks, {sum(tally.restarts.values())} restarts"
+    )
     print(f"{summary}, {time.monotonic() - began:.0f} s")
     print("all bytes equal" if not tally.problems else f"{len(tally.problems)} problems")
     return 1 if tally.problems else 0

@@ -41,7 +41,7 @@ from elmo.tasks import (
     read_static,
 )
 from elmo.tasks.data.examples import Span, TaggedSentence
-from elmo.tasks.data.tagging import Scheme, detect_scheme, decode_spans, encode_spans
+from elmo.tasks.data.schemes import Scheme, detect_scheme, decode_spans, encode_spans
 from elmo.tasks.scores.labels import span_scores
 
 OURS = {
@@ -106,9 +106,9 @@ ModelTrainer(tagger, corpus).train(
     # with "cpu", the default, Flair 0.15.1 keeps the character vectors of the first epoch for DEV
     embeddings_storage_mode="none" if task["characters"] else "cpu",
 )
-found = [Sentence(words) for words, _ in task["dev"]]
-tagger.predict(found)  # the trainer restored the best epoch
-Path(task["found"]).write_text(json.dumps([list(marks(sentence)) for sentence in found]), encoding="utf-8")
+predicted = [Sentence(words) for words, _ in task["dev"]]
+tagger.predict(predicted)  # the trainer restored the best epoch
+Path(task["predictions"]).write_text(json.dumps([list(marks(one)) for one in predicted]), encoding="utf-8")
 """
 
 
@@ -170,20 +170,20 @@ def _trainers(
             fit = FitOptions(**{**vars(FIT), "seed": seed})
             store = FeatureStore(features, elmo, static, cache=FeatureCache(place / "layers"))
             model = TaskModel.train(Tagging.from_examples(train), train, dev, store=store, options=fit)
-            return [list(found.tags) for found in model.predict(dev)]
+            return [list(prediction.tags) for prediction in model.predict(dev)]
 
         return trained
 
-    found: dict[str, Callable[[int], list[list[str]]]] = {
+    trainers: dict[str, Callable[[int], list[list[str]]]] = {
         name: ours(features) for name, features in OURS.items()
     }
-    found["spaCy"] = lambda seed: spacy_trained(seed, train, dev, vectors=vectors, place=place)
+    trainers["spaCy"] = lambda seed: spacy_trained(seed, train, dev, vectors=vectors, place=place)
     if flair:
         for name, characters in FLAIR.items():
-            found[name] = lambda seed, characters=characters: flair_trained(
+            trainers[name] = lambda seed, characters=characters: flair_trained(
                 seed, train, dev, vectors=vectors, place=place, python=flair, characters=characters
             )
-    return found
+    return trainers
 
 
 def spacy_trained(
@@ -258,7 +258,7 @@ def flair_trained(
         "has_spans": scheme != "plain",
         "vectors": str(few),
         "place": str(home),
-        "found": str(home / "found.json"),
+        "predictions": str(home / "predictions.json"),
         "train": [(example.words, _marks(example, scheme)) for example in train],
         "dev": [(example.words, _marks(example, scheme)) for example in dev],
     }
@@ -270,16 +270,16 @@ def flair_trained(
         stdout=sys.stderr,  # keeps its log out of our table
         env={**os.environ, "HF_HUB_OFFLINE": "1", "FLAIR_CACHE_ROOT": str(place / "flair")},
     )
-    rows = json.loads((home / "found.json").read_text(encoding="utf-8"))
-    found: list[list[str]] = []
+    rows = json.loads((home / "predictions.json").read_text(encoding="utf-8"))
+    tags: list[list[str]] = []
     for example, row in zip(dev, rows, strict=True):
         spans = [Span(*mark) for mark in row]
         if scheme == "plain":
             labels = {span.start: span.label for span in spans}
-            found.append([labels.get(k, "O") for k in range(len(example.words))])  # Flair leaves out O
+            tags.append([labels.get(k, "O") for k in range(len(example.words))])  # Flair leaves out O
         else:
-            found.append(list(encode_spans(spans, len(example.words), scheme)))
-    return found
+            tags.append(list(encode_spans(spans, len(example.words), scheme)))
+    return tags
 
 
 def _marks(example: TaggedSentence, scheme: Scheme) -> list[tuple[int, int, str]]:

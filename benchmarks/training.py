@@ -111,7 +111,9 @@ def compare(size: str, folder: Path, options: argparse.Namespace) -> None:
         )
 
 
-def measure_in_process(folder: Path, size: str, setting: str, options: argparse.Namespace) -> dict[str, float]:
+def measure_in_process(
+    folder: Path, size: str, setting: str, options: argparse.Namespace
+) -> dict[str, float]:
     """Run ``measure`` in its own process."""
     command = [sys.executable, __file__, "--measure", str(folder), size, setting]
     command += ["--steps", str(options.steps), "--threads", str(options.threads)]

@@ -50,7 +50,7 @@ def test_hours_beside_from_keep_the_gentle_rate(run: Run) -> None:
     assert (found["name"], found["decay"], found["learning_rate"]) == ("adamw", "cosine", 0.001)
 
 
-def test_another_optimiser_has_its_usual_rate(run: Run) -> None:
+def test_another_optimizer_has_its_usual_rate(run: Run) -> None:
     found = trained(run, *SMALL, *QUICK, "--optimizer", "sgd")["optimizer"]
     assert (found["name"], found["learning_rate"]) == ("sgd", 1.0)
 

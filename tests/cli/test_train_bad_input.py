@@ -195,8 +195,8 @@ def test_options_that_contradict_each_other_are_one_line_and_leave_nothing(
 @pytest.mark.parametrize(
     "options",
     [
-        "--vocabulary 3", "--vocabulary 99999999", "--samples -1", "--batch-size 0", "--format xml", "--errors x",
-        "--optimizer fastest", "--preset huge", "--epochs x", "--resume",
+        "--vocabulary 3", "--vocabulary 99999999", "--samples -1", "--batch-size 0", "--format xml",
+        "--errors x", "--optimizer fastest", "--preset huge", "--epochs x", "--resume",
     ],
 )  # fmt: skip
 def test_values_that_no_option_takes_are_wrong_usage(run: Run, folder: Path, options: str) -> None:

@@ -1,4 +1,4 @@
-"""Pictures of change: all text lies on the canvas, and what may be chance is hollow, as the key says."""
+"""Figures of change: all text is on the canvas, and insignificant changes are hollow points."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elmo.lexicon.change import Changes, Step, WordChange
+from elmo.lexicon.change import Changes, PeriodChange, WordChange
 from elmo.lexicon.usages import Usage, Usages
 from elmo.text.tokenizers import Tokens
 
@@ -25,23 +25,23 @@ PERIODS = ("1850s", "1900s", "1950s")
 
 
 def word(name: str, n_periods: int, *, q: float = 0.5, is_kept: bool = False) -> WordChange:
-    """Its first step has the rate ``q``, the others that of chance."""
+    """Return a change whose first step has the false discovery rate ``q``; the others are insignificant."""
     periods = PERIODS[:n_periods]
-    usages = {period: usages_of(name, period, seed=k) for k, period in enumerate(periods)}
+    usages = {period: build_usages(name, period, seed=k) for k, period in enumerate(periods)}
     pairs = [*pairwise(periods), (periods[0], periods[-1])][: 3 if n_periods > 2 else 1]
     steps = tuple(
-        Step(a, b, 0.3, 0.2, 0.4, p=0.5, q=0.5 if k else q,
-             appeared=usages[b].items[:2], went=usages[a].items[3:5])
+        PeriodChange(a, b, 0.3, 0.2, 0.4, p=0.5, q=0.5 if k else q,
+                     appeared=usages[b].items[:2], declined=usages[a].items[3:5])
         for k, (a, b) in enumerate(pairs)
     )  # fmt: skip
-    found = WordChange(name, steps, dict.fromkeys(periods, 6), dict.fromkeys(periods, 123_456.0))
+    change = WordChange(name, steps, dict.fromkeys(periods, 6), dict.fromkeys(periods, 123_456.0))
     if not is_kept:
-        return found
+        return change
     labels = np.arange(6 * n_periods) % 2
-    return WordChange(name, steps, found.n_usages, found.per_million, usages, labels)
+    return WordChange(name, steps, change.n_usages, change.per_million, usages, labels)
 
 
-def usages_of(name: str, period: str, *, seed: int) -> Usages:
+def build_usages(name: str, period: str, *, seed: int) -> Usages:
     items = tuple(Usage(Tokens.from_words(["the", name, period, str(k)]), 1, 2) for k in range(6))
     return Usages(items, 5 + np.random.default_rng(seed).normal(size=(6, 8)))
 
@@ -54,7 +54,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Figure]:
         def keep(figure: Figure, _: Path) -> None:
             figures.append(figure)
 
-        monkeypatch.setattr(change_picture, "save", keep)
+        monkeypatch.setattr(change_picture, "save_figure", keep)
         periods = tuple(words[0].n_usages)
         change_picture.draw_changes(Changes(measure, periods, words), "x.png")
         return figures[0]
@@ -63,14 +63,14 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Figure]:
 
 
 def texts(figure: Figure) -> list[Text]:
-    return [one for one in figure.findobj(Text) if isinstance(one, Text) and one.get_text().strip()]
+    return [text for text in figure.findobj(Text) if isinstance(text, Text) and text.get_text().strip()]
 
 
 @pytest.mark.parametrize("measure", ["apd", "jsd"])
 @pytest.mark.parametrize("n_periods", [2, 3])
 @pytest.mark.parametrize("names", [["mouse"], ["mouse", "house"], ["电脑" * 12] * 50])
 @pytest.mark.parametrize("is_kept", [False, True])
-def test_all_text_lies_on_the_canvas(
+def test_all_text_is_on_the_canvas(
     drawn: Callable[..., Figure], *, measure: str, n_periods: int, names: list[str], is_kept: bool
 ) -> None:
     figure = drawn(*(word(name, n_periods, is_kept=is_kept) for name in names), measure=measure)
@@ -87,13 +87,13 @@ def test_all_text_lies_on_the_canvas(
 
 
 @pytest.mark.parametrize("is_kept", [False, True])
-def test_steps_that_may_be_chance_are_hollow_and_the_panel_names_its_word(
+def test_insignificant_steps_are_hollow_and_the_panel_names_its_word(
     drawn: Callable[..., Figure], *, is_kept: bool
 ) -> None:
     figure = drawn(word("mouse", 3, q=0.01, is_kept=is_kept))
     panel = figure.axes[-1]
     faces = [to_hex(face) for points in panel.collections for face in to_rgba_array(points.get_facecolor())]
-    assert faces == [change_picture.COLOURS[0].lower(), "#ffffff"]
+    assert faces == [change_picture.COLORS[0].lower(), "#ffffff"]
     assert panel.get_title(loc="left") == "“mouse” from each period to the next"
     assert panel.get_ylabel().replace("\n", " ") == change_picture.TITLES["apd"]
     legend = panel.get_legend()
@@ -101,12 +101,12 @@ def test_steps_that_may_be_chance_are_hollow_and_the_panel_names_its_word(
     assert [text.get_text() for text in legend.get_texts()] == ["q < 0.05", "may be chance"]
 
 
-def test_the_map_says_what_places_mean_and_marks_the_sentences_below(drawn: Callable[..., Figure]) -> None:
+def test_the_map_has_a_caption_and_labels_the_sentences_below(drawn: Callable[..., Figure]) -> None:
     figure = drawn(word("mouse", 3, is_kept=True))
     axes, usages = figure.axes[0], word("mouse", 3, is_kept=True).usages
     assert usages is not None
     assert "principal components" in axes.get_xlabel()
     assert [text.get_text() for text in axes.texts] == ["+1", "+2", "−1", "−2"]
-    points, _ = change_picture.flat(np.concatenate([one.vectors for one in usages.values()]))
-    places = [text.xy for text in axes.texts if isinstance(text, Annotation)]
-    np.testing.assert_allclose(places, points[[12, 13, 3, 4]])
+    points, _ = change_picture.project(np.concatenate([items.vectors for items in usages.values()]))
+    positions = [text.xy for text in axes.texts if isinstance(text, Annotation)]
+    np.testing.assert_allclose(positions, points[[12, 13, 3, 4]])

@@ -19,8 +19,8 @@ from elmo.model.bilm import BiLm
 from elmo.model.softmax import Softmax
 from elmo.predict.evaluate import perplexity
 from elmo.predict.scores import Means, score_sentences
+from elmo.train import CorpusOptions, build_corpus
 from elmo.train.corpus import TypeIds
-from elmo.train.corpus_builder import CorpusOptions, build_corpus
 from elmo.train.evaluation import evaluate
 from elmo.train.objective import BiLmObjective
 from tests.formats.tiny import tiny_model

@@ -18,7 +18,7 @@ from elmo.predict.evaluate import perplexity as perplexity_of_model
 from elmo.text.ids import Vocabulary
 from elmo.train.corpus import Corpus
 from elmo.train.evaluation import HeldoutPerplexity, evaluate
-from elmo.train.initial_weights import has_tied_softmax, init_from, model_vocabulary
+from elmo.train.initial_weights import has_tied_softmax, model_vocabulary, prepare_weights
 from elmo.train.loop import StepReport, Trainer
 from elmo.train.options import OptimizerOptions, TrainOptions
 from elmo.train.run_folder import export_model
@@ -56,7 +56,7 @@ def at_step_0(
     model: Pretrained, corpus: Corpus, folder: Path, **changes: Any
 ) -> tuple[Trainer, HeldoutPerplexity]:
     """A run that starts from the model, and how well it predicts the held-out text before it trains."""
-    start = init_from(model, corpus)
+    start = prepare_weights(model, corpus)
     options = replace(OPTIONS, n_vocab=start.n_vocab, **changes)
     trainer = Trainer(corpus, start.config, options, folder / "run", initial=start)
     return trainer, evaluate(trainer.objective, trainer.ids, corpus.heldout, batch_size=1)
@@ -101,7 +101,7 @@ def test_a_model_goes_on_exactly_where_its_training_ended(text: Path, tmp_path: 
 def test_with_a_new_vocabulary_known_words_keep_their_rows_to_the_bit(text: Path, tmp_path: Path) -> None:
     model = tiny_model("words", softmax=True, words=WORDS)
     corpus = make_corpus(text, tmp_path)
-    start = init_from(model, corpus)
+    start = prepare_weights(model, corpus)
     assert start.n_known == 7
     assert start.config.words is not None
     assert start.config.words.n_words == start.n_vocab == len(corpus.types)
@@ -135,7 +135,7 @@ def test_new_words_share_the_probability_of_the_unknown_word_and_take_none_from_
     model = with_bias_of_unknown(tiny_model(softmax=True, words=WORDS), 2.0)
     assert model.softmax is not None
     corpus = make_corpus(text, tmp_path)
-    start = init_from(model, corpus)
+    start = prepare_weights(model, corpus)
     states = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
     before = torch.log_softmax(states @ model.softmax.weight.T + model.softmax.bias, dim=1)
     after = torch.log_softmax(
@@ -165,7 +165,7 @@ def test_where_unknown_words_were_never_met_new_ones_begin_like_those_that_are_a
     corpus = build(text, tmp_path / "corpus", input_format="tokens", heldout=0)
     words = ("<S>", "</S>", "<UNK>", *frequent, *rare)
     model = with_bias_of_unknown(tiny_model(softmax=True, words=words), -9.0)
-    start = init_from(model, corpus)
+    start = prepare_weights(model, corpus)
     assert model.softmax is not None
     for name, peers in (("often", frequent), ("once", rare)):
         rows = [words.index(word) for word in peers]
@@ -196,7 +196,7 @@ def test_an_adaptive_softmax_begins_at_random(
     text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     corpus = make_corpus(text, tmp_path)
-    start = init_from(tiny_model(softmax=True, words=WORDS), corpus, is_adaptive=True)
+    start = prepare_weights(tiny_model(softmax=True, words=WORDS), corpus, is_adaptive=True)
     assert "an adaptive softmax has other weights" in caplog.text
     options = replace(OPTIONS, n_vocab=start.n_vocab, cutoffs=(8,))
     Trainer(corpus, start.config, options, tmp_path / "run", initial=start)
@@ -206,7 +206,7 @@ def test_a_text_of_which_the_model_knows_no_word_is_told(
     text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = tiny_model(softmax=True, words=("<S>", "</S>", "<UNK>", "другое"))
-    assert init_from(model, make_corpus(text, tmp_path)).n_known == 0
+    assert prepare_weights(model, make_corpus(text, tmp_path)).n_known == 0
     assert "the model knows no word of this text" in caplog.text
 
 
@@ -215,7 +215,7 @@ def test_a_unicode_alphabet_is_refused(text: Path, tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match="this ELMoForManyLangs model reads characters with its own dictionary"
     ):
-        init_from(model, make_corpus(text, tmp_path))
+        prepare_weights(model, make_corpus(text, tmp_path))
 
 
 def test_a_direction_of_zeros_begins_at_random_so_that_it_can_learn(
@@ -239,13 +239,13 @@ def test_tied_words_stay_tied(text: Path, tmp_path: Path) -> None:
     assert not has_tied_softmax(model)
     corpus = make_corpus(text, tmp_path)
     with pytest.raises(ConfigError, match="cannot be tied"):
-        init_from(model, corpus, is_tied=True)
+        prepare_weights(model, corpus, is_tied=True)
     assert model.softmax is not None
     tied = replace(
         model, softmax=replace(model.softmax, weight=model.weights["token_layer.word_embed.weight"][1:])
     )
     assert has_tied_softmax(tied)
-    start = init_from(tied, corpus, is_tied=True)
+    start = prepare_weights(tied, corpus, is_tied=True)
     options = replace(OPTIONS, n_vocab=start.n_vocab, is_tied=True)
     trainer = Trainer(corpus, start.config, options, tmp_path / "run", initial=start)
     softmax: Any = trainer.objective.softmax
@@ -265,7 +265,7 @@ def test_entries_that_no_text_can_hold_are_left_out_of_a_vocabulary(
     found = model_vocabulary(model)
     assert found.words == ("<S>", "</S>", "<UNK>", "bank", "the")
     assert "5 entries of the model's vocabulary are left out" in caplog.text
-    start = init_from(model, make_corpus(text, tmp_path, vocabulary=found))
+    start = prepare_weights(model, make_corpus(text, tmp_path, vocabulary=found))
     assert model.softmax is not None
     rows = [words.index("<bos>"), words.index("<eos>"), words.index("<oov>"), words.index("bank"), 6]
     assert_same_tensor(start.weights["softmax.weight"], model.softmax.weight[rows])
@@ -273,7 +273,7 @@ def test_entries_that_no_text_can_hold_are_left_out_of_a_vocabulary(
 
 def test_a_run_goes_on_with_the_same_bytes_and_only_from_its_own_model(text: Path, tmp_path: Path) -> None:
     model, corpus = tiny_model(softmax=True, words=WORDS), make_corpus(text, tmp_path)
-    start = init_from(model, corpus)
+    start = prepare_weights(model, corpus)
     options = replace(OPTIONS, n_vocab=start.n_vocab)
 
     class StoppedError(Exception):
@@ -297,14 +297,14 @@ def test_a_run_goes_on_with_the_same_bytes_and_only_from_its_own_model(text: Pat
 
     assert model.softmax is not None
     other = replace(model, softmax=replace(model.softmax, bias=model.softmax.bias + 1))
-    for another in (init_from(other, corpus), None):
+    for another in (prepare_weights(other, corpus), None):
         with pytest.raises(ConfigError, match="was started with another init_from"):
             Trainer(corpus, start.config, options, tmp_path / "cut", initial=another).run()
 
 
 def test_a_run_of_another_size_is_refused(text: Path, tmp_path: Path) -> None:
     model, corpus = tiny_model(softmax=True, words=WORDS), make_corpus(text, tmp_path)
-    start = init_from(model, corpus)
+    start = prepare_weights(model, corpus)
     with pytest.raises(ConfigError, match="found one that predicts 9"):
         Trainer(corpus, start.config, replace(OPTIONS, n_vocab=9), tmp_path / "run", initial=start)
     other = replace(start.config, lstm=replace(start.config.lstm, has_skip=False))
@@ -327,7 +327,7 @@ def test_fine_tuning_learns_a_new_domain_sooner_than_a_fresh_model(
     model = export_model(first, tokenizer="whitespace")
 
     special = _domain(tmp_path / "special", nouns=[f"term{i}" for i in range(20)], seed=2)
-    start = init_from(model, special)
+    start = prepare_weights(model, special)
     assert f"starting from a model that knows 20 of {len(special.types) - 3} words" in caplog.text
     brief = replace(options, n_steps=12, n_vocab=start.n_vocab, evaluate_every=12, checkpoint_every=12)
     tuned = Trainer(special, config, brief, tmp_path / "tuned", initial=start)

@@ -1,4 +1,4 @@
-"""Training that is killed, or whose disk is full, ends with the same bytes: a small turn of the benchmark."""
+"""Runs that are killed or find a full disk end with the same bytes: a short run of the benchmark."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ def can_trace() -> bool:
 
 
 @pytest.fixture(scope="module")
-def struck() -> Counter[tuple[str, str]]:
-    """How often each kind of harm was done at each place, in runs that all ended as they should."""
+def injected() -> Counter[tuple[str, str]]:
+    """Number of injections by kind and part, after which all runs ended with the same bytes."""
     command = [sys.executable, str(SCRIPT), "--kills", "10", "--full-disks", "4"]
     command += [] if can_trace() else ["--no-strace"]
-    if Path("/dev/shm").is_dir():  # a disk may have other work, and runs wait for it with every checkpoint
+    if Path("/dev/shm").is_dir():  # a busy disk slows down every checkpoint
         command += ["--folder", "/dev/shm"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    assert lines[-1] == "every byte equal"
+    assert lines[-1] == "all bytes equal"
     counts: Counter[tuple[str, str]] = Counter()
     for line in lines[5:-2]:
-        kind, place, times = line[:11].strip(), line[11:23].strip(), line[37:43]
-        counts[kind, place] += int(times)
+        kind, part, times = line[:11].strip(), line[11:23].strip(), line[37:43]
+        counts[kind, part] += int(times)
     return counts
 
 
-def test_a_run_killed_at_random_instants_ends_with_the_same_bytes(struck: Counter[tuple[str, str]]) -> None:
-    assert struck["kill", "any"] >= 5
+def test_a_run_killed_at_random_times_ends_with_the_same_bytes(injected: Counter[tuple[str, str]]) -> None:
+    assert injected["kill", "any"] >= 5
 
 
-@pytest.mark.skipif(not can_trace(), reason="strace strikes single system calls, and cannot be used here")
+@pytest.mark.skipif(not can_trace(), reason="needs strace")
 def test_a_run_killed_at_its_system_calls_or_out_of_space_ends_with_the_same_bytes(
-    struck: Counter[tuple[str, str]],
+    injected: Counter[tuple[str, str]],
 ) -> None:
-    assert struck["kill", "checkpoint"] >= 3
-    assert struck["kill", "resumption"] >= 1
-    assert struck["full disk", "checkpoint"] >= 2
-    assert sum(struck.values()) == 14
+    assert injected["kill", "checkpoint"] >= 3
+    assert injected["kill", "resume"] >= 1
+    assert injected["full disk", "checkpoint"] >= 2
+    assert sum(injected.values()) == 14

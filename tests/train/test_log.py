@@ -1,16 +1,18 @@
-"""A run's log: found by any of its names, read though its end is cut off, refused where it is damaged."""
-
 from __future__ import annotations
 
+import json
+import logging
 import math
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmo import FormatError
-from elmo.train.log import LogEntry, read_log, read_logs
+from elmo import FormatError, MissingExtraError, OutputError
+from elmo.train.log import LogEntry, LogFile, Stopwatch, TensorBoard, read_log, read_logs, read_times
+from tests.jobs.test_run import small_files
 from tests.train.logs import lines, write_log, write_times
 
 
@@ -108,3 +110,152 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> Non
     deep = [write_log(tmp_path / name) for name in ("x/one/m.training", "y/one/m.training")]
     assert [run.name for run in read_logs(deep)] == ["x/one/m", "y/one/m"]
     assert len(read_logs([folders[0], folders[0]])) == 2
+
+
+def test_lines_added_after_a_checkpoint_are_cut_off_and_can_be_added_again(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "log.jsonl")
+    log.cut(0)
+    log.add({"step": 1, "loss": 2.5})
+    kept = log.synced_size()
+    log.add({"step": 2})
+    whole = log.path.read_bytes()
+    assert [json.loads(line) for line in whole.splitlines()] == [{"step": 1, "loss": 2.5}, {"step": 2}]
+    log.cut(kept)
+    assert log.synced_size() == kept
+    log.add({"step": 2})
+    assert log.path.read_bytes() == whole
+
+
+def test_a_log_that_lost_lines_is_gone_on_with_and_not_filled_with_zeros(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = LogFile(tmp_path / "log.jsonl")
+    log.cut(100)  # somebody removed it
+    assert log.path.read_bytes() == b""
+    assert "lines are missing" in caplog.text
+
+
+def test_a_full_disk_or_a_place_that_is_no_file_is_one_line(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "log.jsonl")
+    log.cut(0)
+    with small_files(10), pytest.raises(OutputError, match=r"log\.jsonl: cannot be written: File too large"):
+        log.add({"text": "longer than that"})
+    with pytest.raises(OutputError, match="cannot be written: Is a directory"):
+        LogFile(tmp_path).cut(0)
+    with pytest.raises(OutputError, match="cannot be written: No such file"):
+        LogFile(tmp_path / "absent").synced_size()
+
+
+def tell(folder: Path, *steps: int) -> dict[int, float]:
+    watch = Stopwatch(folder)
+    for step in steps:
+        watch(LogEntry(step, 640))
+    return read_times(folder / "times.jsonl")
+
+
+def test_every_step_has_one_time_and_they_grow(tmp_path: Path) -> None:
+    times = tell(tmp_path, 10, 20, 20, 30)
+    assert list(times) == [10, 20, 30]
+    assert (tmp_path / "times.jsonl").read_text().count("\n") == 3
+    assert 0 <= times[10] <= times[20] <= times[30]
+
+
+def test_a_run_that_goes_on_counts_from_its_last_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "times.jsonl").write_text(
+        '{"step": 10, "seconds": 100.0}\n{"step": 20, "seconds": 1e6}\n{"step": 3'
+    )
+    times = tell(tmp_path, 20, 30)
+    assert list(times) == [10, 20, 30]
+    assert 100 <= times[20] <= times[30] < 1e6
+
+
+def test_times_that_are_damaged_do_not_stop_a_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "times.jsonl").write_text("damaged\n")
+    with caplog.at_level(logging.WARNING, logger="elmo"):
+        assert list(tell(tmp_path, 20)) == [20]
+    assert "times.jsonl, line 1" in caplog.text
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"times\.jsonl: cannot be written"):
+        tell(tmp_path / "nowhere", 10)
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Steps and values by tag."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder))
+    found.Reload()
+    return {
+        tag: [(event.step, round(event.value, 4)) for event in found.Scalars(tag)]
+        for tag in found.Tags()["scalars"]
+    }
+
+
+@pytest.fixture(autouse=True)
+def needs_tensorboard(request: pytest.FixtureRequest) -> None:
+    if "missing" not in request.node.name:
+        pytest.importorskip("tensorboard")
+
+
+def test_every_figure_is_a_curve_by_tokens(tmp_path: Path) -> None:
+    with TensorBoard(tmp_path / "board") as board:
+        assert not (tmp_path / "board").exists()  # before the first report
+        board(LogEntry(10, 640, loss=7.5, learning_rate=0.25, gradient_norm=2.0))
+        board(LogEntry(20, 640, loss=7.0))
+        board(LogEntry(20, 640, heldout_forward=80.0, heldout_backward=90.0))
+    assert scalars(tmp_path / "board") == {
+        "train/loss": [(6400, 7.5), (12800, 7.0)],
+        "train/learning_rate": [(6400, 0.25)],
+        "train/gradient_norm": [(6400, 2.0)],
+        "heldout/forward": [(12800, 80.0)],
+        "heldout/backward": [(12800, 90.0)],
+    }
+
+
+def test_a_report_can_be_read_before_the_run_ends(tmp_path: Path) -> None:
+    board = TensorBoard(tmp_path)
+    board(LogEntry(10, 640, loss=7.5))
+    assert scalars(tmp_path) == {"train/loss": [(6400, 7.5)]}
+    board.close()
+
+
+def test_a_board_that_nobody_closed_lets_its_file_go(tmp_path: Path) -> None:
+    board = TensorBoard(tmp_path)
+    board(LogEntry(10, 640, loss=7.5))
+    writer = board._writer
+    assert writer is not None
+    assert writer.all_writers
+    del board
+    assert not writer.all_writers
+
+
+def test_what_was_reported_after_the_last_checkpoint_is_there_once(tmp_path: Path) -> None:
+    first = TensorBoard(tmp_path)
+    for step in (10, 20, 30, 40):
+        first(LogEntry(step, 640, loss=float(step)))
+        first(LogEntry(step, 640, heldout_forward=float(step)))
+    first.close()
+    (old,) = tmp_path.iterdir()
+    old.write_bytes(old.read_bytes()[:-5])  # as a kill leaves it
+    again = TensorBoard(tmp_path)  # from the checkpoint of step 20
+    again(LogEntry(30, 640, loss=3.5))
+    again(LogEntry(30, 640, heldout_forward=4.5))
+    again.close()
+    assert scalars(tmp_path) == {
+        "train/loss": [(6400, 10.0), (12800, 20.0), (19200, 3.5)],
+        "heldout/forward": [(6400, 10.0), (12800, 20.0), (19200, 4.5)],
+    }
+
+
+def test_a_missing_library_is_told_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'pyelmo\[tensorboard\]'"):
+        TensorBoard(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="board: cannot be written"):
+        TensorBoard(tmp_path / "file" / "board")(LogEntry(10, 640, loss=1.0))

@@ -177,7 +177,7 @@ def test_another_corpus_config_or_option_is_not_mixed_into_a_run(corpus: Corpus,
         ({"decay": "steps"}, "decay must be"),
     ],
 )
-def test_optimisations_that_make_no_sense_are_refused(changes: dict, message: str) -> None:
+def test_optimizations_that_make_no_sense_are_refused(changes: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         OptimizerOptions(**changes)
 

@@ -12,8 +12,14 @@ from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
 from elmo.errors import FormatError
 from elmo.train import recipe as recipes
 from elmo.train import train_bilm
-from elmo.train.corpus_builder import CorpusOptions
-from elmo.train.options import GENTLE, DropoutOptions, ModelShape, OptimizerOptions, TrainOptions
+from elmo.train.options import (
+    GENTLE,
+    CorpusOptions,
+    DropoutOptions,
+    ModelShape,
+    OptimizerOptions,
+    TrainOptions,
+)
 from elmo.train.recipe import FILE_NAME, OPTIONS, Recipe
 
 CONFIG = BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4),)), None, LstmConfig(1, 12, 8))

@@ -72,7 +72,7 @@ def test_chinese_trains_as_it_is(tmp_path: Path) -> None:
     source = tmp_path / "zh.txt"
     source.write_text("苹果公司发布了新手机。我每天吃一个苹果。河岸上有一只狗！\n" * 40, encoding="utf-8")
     out = train_bilm(source, tmp_path / "zh", preset=TINY, epochs=1, samples=0, tokenizer="zh")
-    elmo = Elmo.from_pretrained(out)  # remembers its tokeniser
+    elmo = Elmo.from_pretrained(out)  # remembers its tokenizer
     assert elmo.encode("我吃苹果。").tokens == ("我", "吃", "苹果", "。")
     assert np.isfinite(elmo.encode("我吃苹果。").vectors).all()
 

@@ -249,7 +249,7 @@ def test_threads_are_those_that_were_asked_for_when_it_is_resumed_too(text: Path
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are found in /proc")
-def test_one_thread_tokenises_without_other_processes(tmp_path: Path) -> None:
+def test_one_thread_tokenizes_without_other_processes(tmp_path: Path) -> None:
     source = tmp_path / "large.txt"
     source.write_text("The cat crosses the river near the bank.\n" * 120_000)  # enough to start some
     children: list[str] = []

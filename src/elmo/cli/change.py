@@ -1,15 +1,16 @@
-"""``elmo change``: texts of two or more periods in, the words ranked by how far they changed out."""
+"""``elmo change``: rank words by how far they changed between periods."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from elmo.cli.console import UsageProgress, logger, track_sentences, warn_about_bytes
+from elmo.cli.generate import options_from
 from elmo.cli.options import (
     AsJson,
     AsWritten,
@@ -45,13 +46,24 @@ EXAMPLES = examples(
 )
 
 
+@options_from(
+    "elmo.lexicon.change:change_in_corpora",
+    skip=("is_as_written", "options", "on_progress"),
+    minimums={"max_words": 1, "skip": 0},
+)
+@options_from(
+    "elmo.lexicon.change:ChangeOptions",
+    into="settings",
+    skip=("method", "n_examples", "keep_usages"),
+    minimums={"min_count": 1, "permutations": 1, "seed": 0},
+)
 def command(
     context: typer.Context,
     inputs: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="PERIOD",
-            help="Two or more texts in their order in time, each a file, a glob or a folder.",
+            help="One text per period, in order of time: two or more files, globs or folders.",
             show_default=False,
         ),
     ] = None,
@@ -61,36 +73,25 @@ def command(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Instead of texts: files of uses by period, as DWUG has.",
+            help="Read usages from DWUG files in this folder instead of texts.",
             show_default=False,
         ),
     ] = None,
     model: Model = None,
-    measure: Annotated[
-        Literal["apd", "prt", "prt-inverted", "jsd"],
-        typer.Option(help="Average pairwise distance, distance of prototypes, or divergence of senses."),
-    ] = "apd",
+    settings: dict[str, Any],
     limit: Annotated[
         int,
-        typer.Option(min=1, max=1000, metavar="N", help="Usages of a word in a period; of more, a sample."),
+        typer.Option(
+            min=1,
+            max=1000,
+            metavar="N",
+            help="Usages of a word per period; a word with more usages is sampled.",
+        ),
     ] = 200,
-    permutations: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="By which p is found.", show_default="1,000, or 20 a word"),
-    ] = None,
-    min_count: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Usages that a word must have in each period.")
-    ] = 10,
-    max_words: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Without --words: the most frequent, so many.")
-    ] = 200,
-    skip: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Without --words: not the N most frequent of all.")
-    ] = 150,
     n_examples: Annotated[
-        int, typer.Option("--examples", min=0, metavar="N", help="Sentences to show of each change.")
+        int, typer.Option("--examples", min=0, metavar="N", help="Sentences to show for each period.")
     ] = 2,
-    top: Annotated[int, typer.Option(min=0, metavar="N", help="Words whose sentences are shown.")] = 10,
+    top: Annotated[int, typer.Option(min=0, metavar="N", help="Number of words to show sentences for.")] = 10,
     by: By = "layers",
     layers: OneVector = "top",
     as_written: AsWritten = False,
@@ -102,17 +103,17 @@ def command(
     split: Split = False,
     errors: Errors = "strict",
     start: Start = "zero",
-    seed: Annotated[int, typer.Option(min=0, help="Of samples, permutations and clustering.")] = 0,
     device: Device = "cpu",
+    **options: Any,
 ) -> None:
-    """Rank words by how far they changed between periods, with the chance of it.
+    """Rank words by how far they changed between periods, with p-values.
 
-    Without --words, words of three letters or more that are frequent enough in each period.
+    Without --words, the frequent words of all periods with three letters or more are ranked.
     """
     from elmo.embed.elmo import Elmo
     from elmo.errors import DataError
-    from elmo.lexicon.change import COLUMNS, change_in_corpora, change_in_uses
-    from elmo.lexicon.usages import sort_periods, read_uses
+    from elmo.lexicon.change import COLUMNS, ChangeOptions, change_in_corpora, change_in_uses
+    from elmo.lexicon.usages import read_uses, sort_periods
     from elmo.text.lines import Tally, expand_paths
 
     check_result_file(out)
@@ -120,34 +121,36 @@ def command(
         from elmo.plots.figure import check_picture
 
         check_picture(picture)
-    chosen = parse_words(words)
-    given = inputs or []
-    _check_inputs(context, given, uses, has_words=chosen is not None)
-    found_uses = None if uses is None else read_uses(uses)
-    for one in given:
-        expand_paths([one])  # typos are told before a large model is loaded
+    listed = parse_words(words)
+    paths = inputs or []
+    _check_inputs(context, paths, uses, has_words=listed is not None)
+    uses_by_period = None if uses is None else read_uses(uses)
+    for path in paths:
+        expand_paths([path])  # reports a missing file before a large model is loaded
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
-    options: dict[str, Any] = {
-        "words": chosen, "min_count": min_count, "layers": parse_layers(layers), "start": start, "seed": seed,
-        "measure": measure, "permutations": permutations, "n_examples": n_examples,
-        "is_as_written": as_written, "by": by,
-        "keep_usages": chosen is not None and len(chosen) == 1,  # for the picture of one word
+    shared: dict[str, Any] = {
+        "words": listed, "limit": limit, "by": by, "layers": parse_layers(layers), "start": start,
+        "is_as_written": as_written,
+        # The figure of a single word shows its usages.
+        "options": ChangeOptions(
+            **settings, n_examples=n_examples, keep_usages=listed is not None and len(listed) == 1
+        ),
         "on_progress": UsageProgress("embedding", is_quiet=context.obj.is_quiet),
     }  # fmt: skip
-    if found_uses is not None:
-        periods = sort_periods({period for by_period in found_uses.values() for period in by_period})
-        changes = change_in_uses(elmo, found_uses, periods, limit=limit, **options)
+    if uses_by_period is not None:
+        periods = sort_periods({period for by_period in uses_by_period.values() for period in by_period})
+        changes = change_in_uses(elmo, uses_by_period, periods, **shared)
     else:
         tally = Tally()
         reading = {"input_format": input_format, "split": split, "errors": errors, "tally": tally}
-        corpora = _corpora(context, elmo, given, reading)
-        changes = change_in_corpora(elmo, corpora, limit=limit, max_words=max_words, skip=skip, **options)
+        changes = change_in_corpora(elmo, _corpora(context, elmo, paths, reading), **shared, **options)
         warn_about_bytes(tally)
-    for one in changes.left_out:
-        hint = "" if uses or input_format != "text" else hint_about_tokenizer(elmo.tokenizer, one.word)
-        logger.warning("%s: left out: %s%s", one.word, one.reason, hint)
+    for skipped in changes.skipped:
+        is_text = uses is None and input_format == "text"
+        hint = hint_about_tokenizer(elmo.tokenizer, skipped.word) if is_text else ""
+        logger.warning("%s: left out: %s%s", skipped.word, skipped.reason, hint)
     if not changes.words:
-        raise DataError("no word has enough usages in each period; give more text, or a smaller --min-count")
+        raise DataError("no word has enough usages in each period; use more text or a smaller --min-count")
     print(json.dumps(changes.to_json(), ensure_ascii=False) if as_json else "\n".join(_lines(changes, top)))
     if out:
         write_results(out, columns=COLUMNS, rows=changes.rows(), values=changes.to_json())
@@ -155,31 +158,33 @@ def command(
     if picture:
         from elmo.plots.change import draw_changes
 
-        draw_changes(changes, picture, seed=seed)
+        draw_changes(changes, picture, seed=shared["options"].seed)
         logger.info("%s: written", picture)
 
 
-def _check_inputs(context: typer.Context, given: list[str], uses: Path | None, *, has_words: bool) -> None:
-    if uses is not None and given:
-        raise typer.BadParameter("--uses FOLDER stands instead of texts: give one or the other", ctx=context)
-    if uses is None and len(given) < 2:
+def _check_inputs(context: typer.Context, paths: list[str], uses: Path | None, *, has_words: bool) -> None:
+    if uses is not None and paths:
+        raise typer.BadParameter("expected texts or --uses FOLDER, found both", ctx=context)
+    if uses is None and len(paths) < 2:
         raise typer.BadParameter(
-            f"expected a text for each of two periods or more, or --uses FOLDER, found {len(given)}",
+            f"expected one text for each of two or more periods, or --uses FOLDER; found {len(paths)}",
             ctx=context,
         )
-    if "-" in given and not has_words:
-        raise typer.BadParameter("without --words texts are read twice, which stdin cannot be", ctx=context)
+    if "-" in paths and not has_words:
+        raise typer.BadParameter(
+            "texts are read twice without --words, but stdin can be read only once; use --words", ctx=context
+        )
 
 
 def _corpora(
-    context: typer.Context, elmo: Elmo, given: list[str], reading: dict[str, Any]
+    context: typer.Context, elmo: Elmo, paths: list[str], reading: dict[str, Any]
 ) -> dict[str, Callable[[], Iterable[Sentence]]]:
-    """How to read each text, by the name of its period."""
+    """Return a function that reads each text, by the name of its period."""
     from elmo.cli.console import show_progress
     from elmo.text.reader import read_sentences
 
-    stems = [Path(path).name.partition(".")[0] or path for path in given]
-    names = stems if len(set(stems)) == len(stems) else given  # 1850s/all.txt and 1950s/all.txt
+    stems = [Path(path).name.partition(".")[0] or path for path in paths]
+    names = stems if len(set(stems)) == len(stems) else paths  # 1850s/all.txt and 1950s/all.txt
 
     def reader(path: str) -> Callable[[], Iterable[Sentence]]:
         def read() -> Iterable[Sentence]:
@@ -188,11 +193,11 @@ def _corpora(
 
         return read
 
-    return {name: reader(path) for name, path in zip(names, given, strict=True)}
+    return {name: reader(path) for name, path in zip(names, paths, strict=True)}
 
 
 def _lines(changes: Changes, top: int) -> list[str]:
-    """The ranking, how it goes with frequency, then what appeared and went."""
+    """Format the ranking, its correlation with frequency, and typical usages."""
     from elmo.text.display import text_width
 
     size = max(4, *(text_width(one_line(word.word)) for word in changes.words))
@@ -201,7 +206,7 @@ def _lines(changes: Changes, top: int) -> list[str]:
     has_frequency = all(word.per_million for word in changes.words)
     lines = [one_line(f"{first} → {last}"), head + (f"  {'per million':>19}" if has_frequency else "")]
     for word in changes.words:
-        step = word.whole
+        step = word.overall
         name = one_line(word.word)
         counts = f"{word.n_usages[first]} → {word.n_usages[last]}"
         interval = f"{step.low:.4f}..{step.high:.4f}"
@@ -213,14 +218,14 @@ def _lines(changes: Changes, top: int) -> list[str]:
         if len(word.steps) > 1:
             steps = "; ".join(f"{s.earlier} → {s.later} {s.value:.4f} (q {s.q:.3f})" for s in word.steps[:-1])
             lines.append(one_line(f"{'':{size}}  {steps}"))
-    if changes.with_frequency is not None:
-        n = len(changes.words)
-        lines += ["", f"rank correlation of change with frequency: {changes.with_frequency:+.2f} ({n} words)"]
+    if (correlation := changes.frequency_correlation) is not None:
+        n_words = len(changes.words)
+        lines += ["", f"rank correlation of change with frequency: {correlation:+.2f} ({n_words} words)"]
     for word in changes.words[:top]:
-        step = word.whole
-        if step.appeared or step.went:
-            lines += ["", one_line(f"{word.word}: uses most typical of {last}")]
+        step = word.overall
+        if step.appeared or step.declined:
+            lines += ["", one_line(f"{word.word}: usages most typical of {last}")]
             lines += [f"  + {format_usage(usage)}" for usage in step.appeared]
-            lines.append(one_line(f"{word.word}: uses most typical of {first}"))
-            lines += [f"  - {format_usage(usage)}" for usage in step.went]
+            lines.append(one_line(f"{word.word}: usages most typical of {first}"))
+            lines += [f"  - {format_usage(usage)}" for usage in step.declined]
     return lines

@@ -54,9 +54,9 @@ def command(
     from elmo.tasks.run import predict
 
     inputs = {"FILE": files, "--text": options["text"], "--question": options["question"]}
-    given = [name for name, value in inputs.items() if value]
-    if len(given) != 1 or (options["question"] is None) != (options["passage"] is None):
-        found = ", ".join(given) or "none"
+    used = [name for name, value in inputs.items() if value]
+    if len(used) != 1 or (options["question"] is None) != (options["passage"] is None):
+        found = ", ".join(used) or "none"
         raise typer.BadParameter(f"expected one of FILE, --text, or --question and --passage, found {found}")
     predictions = predict(task_model, files or (), model=model, **options)
     log_progress = _ProgressLog()

@@ -11,6 +11,7 @@ Files, in reading order:
 - ``start.py``: the state that a sentence starts from; ``Carry``.
 - ``find.py``: find words and phrases in a sentence.
 - ``comparison.py``: ``compare`` a word across sentences.
+- ``warm.py``: ``add_warm_state`` to a model on disk.
 - ``tfhub.py``: the outputs of TF-Hub's elmo module.
 """
 

@@ -5,5 +5,6 @@ from .elmo import Elmo as Elmo
 from .encoding import Encoding as Encoding
 from .encoding import similarity as similarity
 from .start import Carry as Carry
+from .warm import add_warm_state as add_warm_state
 
-__all__ = ["Carry", "Comparison", "Elmo", "Encoding", "Use", "compare", "similarity"]
+__all__ = ["Carry", "Comparison", "Elmo", "Encoding", "Use", "add_warm_state", "compare", "similarity"]

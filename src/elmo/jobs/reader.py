@@ -19,8 +19,7 @@ from elmo.errors import ChecksumError, DataError, MissingExtraError
 from elmo.jobs.manifest import OutputFiles, read_manifest
 from elmo.jobs.shard import Shard
 from elmo.jobs.writers import HDF5_SUFFIXES, SENTENCES, SUFFIXES
-from elmo.storage.files import compute_sha256
-from elmo.storage.files import format_path, open_regular
+from elmo.storage.files import compute_sha256, format_path, open_regular
 from elmo.storage.tensors import DESCRIPTION, read_arrays
 
 if TYPE_CHECKING:

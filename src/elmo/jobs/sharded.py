@@ -29,8 +29,7 @@ from elmo.jobs.shard import Vectors
 from elmo.jobs.workers import ShardMaker, Workers, model_folder
 from elmo.jobs.writers import write_hdf5
 from elmo.storage.atomic import atomic_file, cannot_write
-from elmo.storage.files import compute_sha256
-from elmo.storage.files import format_path
+from elmo.storage.files import compute_sha256, format_path
 from elmo.text.lines import Tally, expand_paths
 from elmo.text.reader import Sentence
 

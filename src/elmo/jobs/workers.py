@@ -34,8 +34,7 @@ from elmo.jobs.plan import EmbedJob, encode_sentences
 from elmo.jobs.shard import Layout, Shard, Vectors
 from elmo.jobs.writers import WRITERS
 from elmo.storage.atomic import atomic_file, cannot_write
-from elmo.storage.files import compute_sha256
-from elmo.storage.files import format_path
+from elmo.storage.files import compute_sha256, format_path
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo

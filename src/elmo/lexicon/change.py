@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -19,15 +18,13 @@ from numpy.typing import NDArray
 
 from elmo.errors import ConfigError, DataError
 from elmo.lexicon.clustering import Labels, Method, cluster
-from elmo.lexicon.senses import select_distinct, usage_json
-from elmo.lexicon.substitutes import embed_substitutes
+from elmo.lexicon.senses import VectorSource, embed_by, select_distinct, usage_json
+from elmo.lexicon.substitutes import Start
 from elmo.lexicon.usages import (
     Reservoir,
     Usage,
     Usages,
-    VectorSource,
     WordFilter,
-    embed_usages,
     entry_key,
     find_usages,
     is_word,
@@ -42,7 +39,6 @@ from elmo.text.reader import Sentence
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
     from elmo.embed.encoding import LayerChoice
-    from elmo.embed.start import Start
     from elmo.model.mix import LayerMix
 
 MeasureName = Literal["apd", "prt", "prt-inverted", "jsd"]
@@ -144,7 +140,9 @@ class Changes:
             for step in word.steps:
                 periods = (step.earlier, step.later)
                 numbers = (step.value, step.low, step.high, step.p, step.q)
-                per_million = [f"{word.per_million[name]:.3f}" if word.per_million else "" for name in periods]
+                per_million = [
+                    f"{word.per_million[name]:.3f}" if word.per_million else "" for name in periods
+                ]
                 yield (
                     str(rank), word.word, *periods, *(f"{x:.6g}" for x in numbers),
                     *(str(word.n_usages[name]) for name in periods), *per_million,
@@ -218,9 +216,17 @@ def change_in_corpora(
         raise ConfigError(f"limit must be at least min_count, which is {options.min_count}, found {limit}")
     key = entry_key(elmo)
     if words is None:
-        words = _find_frequent_words(
-            _count_words(corpora, None, key), options.min_count, max_words=max_words, skip=skip
-        )
+        texts = {period: WordCounter(read(), WordFilter(None, key=key)) for period, read in corpora.items()}
+        for text in texts.values():
+            text.read()
+        _check_not_empty(texts)
+        counts = [text.counts for text in texts.values()]
+        words = frequent_words(counts, min_count=options.min_count, max_words=max_words, skip=skip)
+        if not words:
+            raise DataError(
+                f"expected words that occur {options.min_count} times or more in each text and are not among "
+                f"the {skip} most frequent, found none; use --words, or a smaller --min-count or --skip"
+            )
     words = list(dict.fromkeys(words))
     texts = {period: WordCounter(read(), WordFilter(words, key=key)) for period, read in corpora.items()}
     by_period = {
@@ -228,16 +234,442 @@ def change_in_corpora(
         for period, text in texts.items()
     }
     _check_not_empty(texts)
+    per_million = {
+        word: {period: text.per_million(to_entry(word, key)) for period, text in texts.items()}
+        for word in words
+    }
     return _measure_usages(
-        elmo,
-        {word: {period: by_period[period][word] for period in corpora} for word in words},
-        list(corpora),
-        spellings={} if is_as_written else {word: word for word in words},
-        per_million={
-            word: {period: text.per_million(to_entry(word, key)) for period, text in texts.items()}
-            for word in words
-        },
-        embed=_embedder(elmo, by=by, layers=layers, start=start),
-        options=options,
-        on_progress=on_progress,
+        elmo, {word: {period: by_period[period][word] for period in corpora} for word in words},
+        list(corpora), spellings={} if is_as_written else {word: word for word in words}, by=by,
+        layers=layers, start=start, per_million=per_million, options=options, on_progress=on_progress,
+    )  # fmt: skip
+
+
+def change_in_uses(
+    elmo: Elmo,
+    uses: Mapping[str, Mapping[str, Sequence[Usage]]],
+    periods: Sequence[str],
+    *,
+    words: Sequence[str] | None = None,
+    limit: int = 200,
+    by: VectorSource = "layers",
+    layers: LayerChoice | int | LayerMix = "average",
+    start: Start = "zero",
+    is_as_written: bool = False,
+    options: ChangeOptions | None = None,
+    on_progress: OnProgress | None = None,
+) -> Changes:
+    """Rank words by their change between periods whose usages are known.
+
+    Args:
+        elmo: The model.
+        uses: Usages by lemma and period, as ``read_uses`` returns them.
+        periods: Periods in order of time.
+        words: Lemmas to measure. Default: all.
+        limit: Usages of a word per period; a word with more usages is sampled.
+        by: Compare the vectors of the word, or its predicted substitutes.
+        layers: Layers for the vectors, as in ``Elmo.encode``; ``"all"`` is not possible.
+        start: Start state of the LSTMs, as in ``Elmo.encode``.
+        is_as_written: Keep inflected and capitalized forms; do not replace them by the lemma.
+        options: How change is measured and tested.
+        on_progress: Called with the number of embedded usages and the number of all usages.
+    """
+    options = options or ChangeOptions()
+    options.check(periods)
+    usages = {
+        word: {period: _sample(items, limit, options.seed, word) for period, items in uses[word].items()}
+        for word in (uses if words is None else words)
+        if word in uses
+    }
+    changes = _measure_usages(
+        elmo, usages, periods,
+        spellings={} if is_as_written else {word: strip_part_of_speech(word) for word in usages}, by=by,
+        layers=layers, start=start, per_million=None, options=options, on_progress=on_progress,
+    )  # fmt: skip
+    unknown = [SkippedWord(word, "has no file of uses") for word in words or () if word not in uses]
+    return replace(changes, skipped=(*unknown, *changes.skipped))
+
+
+def _sample(usages: Sequence[Usage], limit: int, seed: int, word: str) -> list[Usage]:
+    reservoir = Reservoir[Usage](limit, seed=seed, entry=word)
+    for usage in usages:
+        reservoir.add(usage)
+    return reservoir.sample()
+
+
+class WordCounter:
+    """Yields the sentences of a corpus once, and counts tokens and words meanwhile."""
+
+    def __init__(self, sentences: Iterable[Sentence], word_filter: WordFilter) -> None:
+        self._sentences, self._filter = sentences, word_filter
+        self.counts: Counter[str] = Counter()
+        self.n_tokens = 0
+
+    def __iter__(self) -> Iterator[Sentence]:
+        for sentence in self._sentences:
+            self.n_tokens += len(sentence)
+            self.counts.update(entry for _, entry in self._filter.find(sentence.tokens.tokens))
+            yield sentence
+
+    def read(self) -> None:
+        """Count the whole corpus."""
+        for _ in self:
+            pass
+
+    def per_million(self, entry: str) -> float:
+        """Return the frequency of an entry per million tokens."""
+        return 1e6 * self.counts[entry] / max(self.n_tokens, 1)
+
+
+def _check_not_empty(texts: Mapping[str, WordCounter]) -> None:
+    for period, text in texts.items():
+        if not text.n_tokens:
+            raise DataError(f"{period[:80]}: expected text of this period, found no words")
+
+
+def frequent_words(
+    counts: Sequence[Mapping[str, int]], *, min_count: int, max_words: int, skip: int
+) -> list[str]:
+    """Select words that occur in every period, the most frequent first.
+
+    Leaves out the ``skip`` most frequent words, which are mostly function words, tokens that are not spelled
+    with letters, and words of fewer than three letters or two Chinese characters.
+    """
+    total = sum(map(Counter, counts), Counter[str]())
+    ranked = sorted(total, key=lambda word: (-total[word], word))[skip:]
+    frequent = (word for word in ranked if min(count.get(word, 0) for count in counts) >= min_count)
+    return [word for word in frequent if is_word(word) and text_width(word) >= 3][:max_words]
+
+
+def _measure_usages(
+    elmo: Elmo,
+    usages: Mapping[str, Mapping[str, Sequence[Usage]]],
+    periods: Sequence[str],
+    *,
+    spellings: Mapping[str, str],
+    by: VectorSource,
+    layers: LayerChoice | int | LayerMix,
+    start: Start,
+    per_million: Mapping[str, Mapping[str, float]] | None,
+    options: ChangeOptions,
+    on_progress: OnProgress | None,
+) -> Changes:
+    """Embed the usages of all words that have enough of them, and measure their change."""
+    reasons = {word: _find_missing(by_period, periods, options) for word, by_period in usages.items()}
+    kept = {
+        word: {period: usages[word][period] for period in periods} for word in usages if not reasons[word]
+    }
+    if options.permutations is None:  # the q of a single changed word among all of them can reach 0.05
+        options = replace(options, permutations=max(1000, 20 * len(kept)))
+    embedded = _embed(
+        elmo, kept, spellings=spellings, by=by, layers=layers, start=start, on_progress=on_progress
     )
+    changes = measure_change(embedded, periods, per_million=per_million, options=options)
+    skipped = tuple(SkippedWord(word, reason) for word, reason in reasons.items() if reason)
+    return replace(changes, skipped=skipped)
+
+
+def _find_missing(usages: Mapping[str, Any], periods: Sequence[str], options: ChangeOptions) -> str:
+    """Return why a word has too few usages; '' if it has enough."""
+    counts = [(period, len(usages.get(period, ()))) for period in periods]
+    few = [f"{n} in {period}" for period, n in counts if n < options.min_count]
+    if not few:
+        return ""
+    return f"expected {options.min_count} usages or more in each period, found {', '.join(few)}"
+
+
+_BATCH_WORDS = 32  # words that are embedded together: a sentence with two of them is encoded once
+
+
+def _embed(
+    elmo: Elmo,
+    usages: Mapping[str, Mapping[str, Sequence[Usage]]],
+    *,
+    spellings: Mapping[str, str],
+    by: VectorSource,
+    layers: LayerChoice | int | LayerMix,
+    start: Start,
+    on_progress: OnProgress | None,
+) -> Iterator[tuple[str, dict[str, Usages]]]:
+    """Yield each word with its embedded usages by period."""
+    n_all = sum(len(items) for by_period in usages.values() for items in by_period.values())
+    n_before = 0
+    words = list(usages)
+    for begin in range(0, len(words), _BATCH_WORDS):
+        batch = words[begin : begin + _BATCH_WORDS]
+        respelled = [
+            respell(usage, spellings[word]) if word in spellings else usage
+            for word in batch
+            for items in usages[word].values()
+            for usage in items
+        ]
+        # Usages of the same sentence must be adjacent to be encoded together.
+        order = sorted(range(len(respelled)), key=lambda k: id(respelled[k].sentence))
+
+        def report(n: int, n_before: int = n_before) -> None:
+            if on_progress is not None:
+                on_progress(n_before + n, n_all)
+
+        sorted_usages = [respelled[k] for k in order]
+        embedded = embed_by(elmo, sorted_usages, by=by, layers=layers, start=start, on_progress=report)
+        vectors = embedded.vectors[np.argsort(order)]
+        n_before += len(respelled)
+        row = 0
+        for word in batch:
+            by_period: dict[str, Usages] = {}
+            for period, items in usages[word].items():
+                by_period[period] = Usages(tuple(items), vectors[row : row + len(items)])
+                row += len(items)
+            yield word, by_period
+
+
+# --- The change of each word ------------------------------------------------------------------------
+
+
+def measure_change(
+    words: Iterable[tuple[str, Mapping[str, Usages]]],
+    periods: Sequence[str],
+    *,
+    per_million: Mapping[str, Mapping[str, float]] | None = None,
+    options: ChangeOptions | None = None,
+) -> Changes:
+    """Rank words by the change of their vectors between periods.
+
+    Args:
+        words: Words with their embedded usages by period. They are processed one at a time, so their vectors
+            need not fit in memory together.
+        periods: Periods in order of time.
+        per_million: Frequency of each word in each period.
+        options: How change is measured and tested.
+    """
+    options = options or ChangeOptions()
+    options.check(periods)
+    changed: list[WordChange] = []
+    skipped: list[SkippedWord] = []
+    for word, by_period in words:
+        if reason := _find_missing(by_period, periods, options):
+            skipped.append(SkippedWord(word, reason))
+            continue
+        usages = {period: by_period[period] for period in periods}
+        vectors = np.concatenate([items.vectors for items in usages.values()])
+        labels = cluster(vectors, method=options.method, seed=options.seed).labels
+        change = WordChange(
+            word,
+            tuple(_compare_periods(usages, labels, options)),
+            {period: len(items) for period, items in usages.items()},
+            None if per_million is None else per_million[word],
+        )
+        changed.append(replace(change, usages=usages, labels=labels) if options.keep_usages else change)
+    return _rank(Changes(options.measure, tuple(periods), tuple(changed), tuple(skipped)))
+
+
+def _compare_periods(
+    usages: Mapping[str, Usages], labels: Labels, options: ChangeOptions
+) -> Iterator[PeriodChange]:
+    periods = list(usages)
+    ends = np.cumsum([len(usages[period]) for period in periods])
+    senses = dict(zip(periods, np.split(labels, ends[:-1]), strict=True))
+    pairs = list(pairwise(periods))
+    for earlier, later in [*pairs, (periods[0], periods[-1])] if len(pairs) > 1 else pairs:
+        both = usages[earlier], usages[later]
+        vectors = np.concatenate([items.vectors for items in both])
+        pair_labels = np.concatenate([senses[earlier], senses[later]])
+        is_later = np.repeat([False, True], [len(items) for items in both])
+        estimate = estimate_change(
+            build_measure(options.measure, vectors, pair_labels), is_later,
+            permutations=1000 if options.permutations is None else options.permutations, seed=options.seed,
+        )  # fmt: skip
+        items = both[0].items + both[1].items
+        units = unit_rows(vectors)
+        appeared, declined = (
+            select_distinct([items[k] for k in _rank_typical(units, pair_labels, is_own)], options.n_examples)
+            for is_own in (is_later, ~is_later)
+        )
+        yield PeriodChange(
+            earlier, later, estimate.value, estimate.low, estimate.high, p=estimate.p, q=estimate.p,
+            appeared=tuple(appeared), declined=tuple(declined),
+        )  # fmt: skip
+
+
+def _rank_typical(units: Floats, labels: Labels, is_own: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Rank usages of a period in the sense whose share is most above that in the other period.
+
+    The first ones are near the center of that sense and far from the other period, so they are no outliers.
+    """
+    n_senses = int(labels.max()) + 1
+    own, other = (np.bincount(labels[mask], minlength=n_senses) / mask.sum() for mask in (is_own, ~is_own))
+    rows = np.flatnonzero(is_own & (labels == int((own - other).argmax())))
+    scores = units[rows] @ (units[rows].mean(axis=0) - units[~is_own].mean(axis=0))
+    return rows[np.argsort(-scores, kind="stable")]
+
+
+def _rank(changes: Changes) -> Changes:
+    """Sort the words, and add false discovery rates for each pair of periods and the frequency correlation."""
+    words = changes.words
+    if not words:
+        return changes
+    p = np.array([[step.p for step in word.steps] for word in words])  # (word, step)
+    q = np.stack([adjust_p_values(column) for column in p.T], axis=1)
+    words = [
+        replace(word, steps=tuple(replace(step, q=float(x)) for step, x in zip(word.steps, row, strict=True)))
+        for word, row in zip(words, q, strict=True)
+    ]
+    frequencies = [float(np.mean(list(word.per_million.values()))) for word in words if word.per_million]
+    correlation = None
+    if len(frequencies) == len(words):
+        values = np.array([word.overall.value for word in words])
+        correlation = rank_correlation(values, np.array(frequencies))
+    ranked = tuple(sorted(words, key=lambda word: -word.overall.value))
+    return replace(changes, words=ranked, frequency_correlation=correlation)
+
+
+# --- Measures and tests -----------------------------------------------------------------------------
+
+_MAX_CELLS = 1 << 22  # numbers in a matrix of weights
+
+
+@dataclass(frozen=True, eq=False)
+class ChangeMeasure:
+    """A measure of change as a function of weights, for usages with certain vectors; see ``build_measure``.
+
+    Weights are ones and zeros for the observed periods, shuffled for a permutation, and counts for a
+    bootstrap sample. A thousand permutations are then two matrix products.
+    """
+
+    name: str
+    features: Floats  # (usage, feature)
+
+    def __call__(self, earlier: Floats, later: Floats) -> Floats:
+        """Return the change (case,) for the weights (case, usage) of each period."""
+        a, b = (weights @ self.features / weights.sum(axis=1, keepdims=True) for weights in (earlier, later))
+        if self.name == "jsd":
+            return _entropy((a + b) / 2) - (_entropy(a) + _entropy(b)) / 2
+        if self.name == "apd":  # the mean cosine of all pairs is the product of the mean unit vectors
+            return 1 - (a * b).sum(axis=1)
+        norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        cosines = (a * b).sum(axis=1) / np.where(norms > 0, norms, 1.0)
+        if self.name == "prt":
+            return 1 - cosines
+        return 1 / np.maximum(cosines, 1e-6)  # a cosine of zero or less has no useful inverse
+
+
+def build_measure(
+    name: str, vectors: NDArray[np.floating[Any]], labels: Labels | None = None
+) -> ChangeMeasure:
+    """Return a measure of change for usages with ``vectors`` (usage, width) and senses ``labels`` (usage,).
+
+    ``apd`` is the average cosine distance of all pairs across the periods; ``prt`` is 1 - cosine of the mean
+    vectors (prototypes), ``prt-inverted`` is 1 / cosine (Kutuzov and Giulianelli 2020); ``jsd`` is the
+    Jensen-Shannon divergence of the shares of senses, in bits from 0 to 1, and needs ``labels``.
+    """
+    if name not in MEASURES:
+        raise ConfigError(f"measure must be one of {', '.join(MEASURES)}, not {name!r:.40}")
+    features = np.asarray(vectors, dtype=np.float64)
+    if name == "jsd":
+        if labels is None:
+            raise ConfigError("jsd compares the shares of senses: pass the sense of each usage as labels")
+        features = np.eye(int(labels.max()) + 1)[labels]
+    elif name == "apd":
+        features = unit_rows(features)
+    return ChangeMeasure(name, features)
+
+
+def _entropy(shares: Floats) -> Floats:
+    return -(shares * np.log2(np.where(shares > 0, shares, 1.0))).sum(axis=1)
+
+
+@dataclass(frozen=True)
+class ChangeEstimate:
+    """A change, its 95 % confidence interval, and its p-value under the hypothesis of no change."""
+
+    value: float
+    low: float
+    high: float
+    p: float
+
+
+def estimate_change(
+    measure: ChangeMeasure, is_later: NDArray[np.bool_], *, permutations: int = 1000, seed: int = 0
+) -> ChangeEstimate:
+    """Estimate the change between two periods; ``is_later`` (usage,) marks usages of the later one.
+
+    p = (b + 1) / (m + 1) if b of m permutations of the periods change at least as much (Phipson and Smyth
+    2010). The interval is a bootstrap interval, shifted so that its mean is the value, because resampling
+    alone makes prt and jsd larger.
+    """
+    if permutations < 1:
+        raise ConfigError(f"permutations must be at least 1, found {permutations}")
+    n_usages = len(measure.features)
+    if len(is_later) != n_usages or is_later.all() or not is_later.any():
+        raise DataError(
+            f"expected {n_usages} usages of two periods, found {int(is_later.sum())} later ones of "
+            f"{len(is_later)}"
+        )
+    random = np.random.default_rng(seed)
+    observed = is_later[None].astype(np.float64)
+    value = float(measure(1 - observed, observed)[0])
+    permuted = np.concatenate(
+        [measure(1 - weights, weights) for weights in _permute(is_later, permutations, random)]
+    )
+    resampled = np.concatenate(
+        [measure(*weights) for weights in _resample(is_later, max(permutations, 1000), random)]
+    )
+    low, high = np.quantile(resampled, (0.025, 0.975)) - resampled.mean() + value
+    n_larger = int((permuted >= value - 1e-12).sum())  # sums in another order differ in the last bits
+    smallest = 1.0 if measure.name == "prt-inverted" else 0.0
+    largest = 1.0 if measure.name == "jsd" else np.inf
+    p = (n_larger + 1) / (permutations + 1)
+    return ChangeEstimate(value, max(float(low), smallest), min(float(high), largest), p)
+
+
+def _permute(is_later: NDArray[np.bool_], n: int, random: np.random.Generator) -> Iterator[Floats]:
+    """Yield ``n`` permutations of the periods as matrices (case, usage) of limited size."""
+    for size in _batch_sizes(n, len(is_later)):
+        yield random.permuted(np.tile(is_later.astype(np.float64), (size, 1)), axis=1)
+
+
+def _resample(
+    is_later: NDArray[np.bool_], n: int, random: np.random.Generator
+) -> Iterator[tuple[Floats, Floats]]:
+    """Yield ``n`` bootstrap samples of each period, as counts (case, usage) in matrices of limited size."""
+    for size in _batch_sizes(n, len(is_later)):
+        both = []
+        for is_own in (~is_later, is_later):
+            weights = np.zeros((size, len(is_later)))
+            n_own = int(is_own.sum())
+            weights[:, is_own] = random.multinomial(n_own, np.full(n_own, 1 / n_own), size=size)
+            both.append(weights)
+        yield both[0], both[1]
+
+
+def _batch_sizes(n: int, width: int) -> Iterator[int]:
+    largest = max(_MAX_CELLS // max(width, 1), 1)
+    for begin in range(0, n, largest):
+        yield min(largest, n - begin)
+
+
+def adjust_p_values(p_values: Floats) -> Floats:
+    """Return the false discovery rate at which each p-value is significant (Benjamini and Hochberg 1995)."""
+    n = len(p_values)
+    order = np.argsort(p_values)
+    raw = p_values[order] * n / np.arange(1, n + 1)
+    adjusted = np.empty(n)
+    adjusted[order] = np.minimum(np.minimum.accumulate(raw[::-1])[::-1], 1.0)
+    return adjusted
+
+
+def rank_correlation(x: Floats, y: Floats) -> float | None:
+    """Compute the Spearman correlation; None if one side is constant."""
+    if len(x) < 2:
+        return None
+    a, b = _ranks(x), _ranks(y)
+    if a.std() == 0 or b.std() == 0:
+        return None
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def _ranks(values: Floats) -> Floats:
+    """Return ranks from 1; equal values share their mean rank."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return (ends - (counts - 1) / 2)[inverse]

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from elmo.errors import ConfigError, DataError
 from elmo.lexicon.clustering import MAX_CLUSTERS, Labels, Method, cluster
-from elmo.lexicon.substitutes import Substituter
-from elmo.lexicon.usages import Usage, Usages, unit_rows
+from elmo.lexicon.substitutes import Start, Substituter, embed_substitutes
+from elmo.lexicon.usages import Usage, Usages, embed_usages, unit_rows
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
+    from elmo.embed.encoding import LayerChoice
+    from elmo.model.mix import LayerMix
 
-
+VectorSource = Literal["layers", "substitutes"]  # vectors of the word, or of its predicted substitutes
 NameOf = Callable[[Sequence[Usage]], Sequence[str]]
 
 WINDOW = 10  # tokens on each side of the word that can name its sense
@@ -144,6 +146,30 @@ def find_senses(
         silhouette=clustering.silhouette,
         null=clustering.null,
     )
+
+
+def embed_by(
+    elmo: Elmo,
+    usages: Sequence[Usage],
+    *,
+    by: VectorSource = "layers",
+    layers: LayerChoice | int | LayerMix = "average",
+    start: Start = "zero",
+    on_progress: Callable[[int], None] | None = None,
+) -> Usages:
+    """Compute the vectors of usages from the layers of the word, or from its predicted substitutes.
+
+    Args:
+        elmo: The model. Substitutes need a softmax and a vocabulary.
+        usages: Words in their sentences.
+        by: Source of the vectors.
+        layers: Which layers to use; substitutes ignore it.
+        start: Start state of the LSTMs, as in ``Elmo.encode``.
+        on_progress: Called with the number of usages that are done.
+    """
+    if by == "substitutes":
+        return embed_substitutes(elmo, usages, start=start, on_progress=on_progress)
+    return embed_usages(elmo, usages, layers=layers, start=start, on_progress=on_progress)
 
 
 def context_names(groups: Sequence[Sequence[Usage]], n_words: int = 3) -> list[tuple[str, ...]]:

@@ -88,7 +88,8 @@ def check(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
             raise FormatError(
                 f"{format_path(path)}: expected a safetensors file, found {format_error(error)}"
             ) from error
-    raise_all(_find_problems(header, shapes, n_bytes=size - start), subject=format_path(path))
+    if problems := _find_problems(header, shapes, n_bytes=size - start):
+        raise_all(problems, subject=format_path(path))
 
 
 def _read_header(file: BinaryIO, max_bytes: int) -> tuple[dict[str, Any], int, int]:

@@ -1,7 +1,6 @@
 from .checkpoint import Checkpoints as Checkpoints
 from .corpus import Corpus as Corpus
 from .corpus import TypeIds as TypeIds
-from .corpus_builder import CorpusOptions as CorpusOptions
 from .corpus_builder import build_corpus as build_corpus
 from .evaluation import HeldoutPerplexity as HeldoutPerplexity
 from .evaluation import evaluate as evaluate
@@ -15,6 +14,7 @@ from .objective import BiLmObjective as BiLmObjective
 from .objective import Losses as Losses
 from .objective import StepRandom as StepRandom
 from .options import PRESETS as PRESETS
+from .options import CorpusOptions as CorpusOptions
 from .options import DropoutOptions as DropoutOptions
 from .options import ModelShape as ModelShape
 from .options import OptimizerOptions as OptimizerOptions

@@ -172,7 +172,9 @@ def _read_sums(path: Path) -> dict[str, str]:
     sums = files.read_checksums(path, names)
     missing = [name for name in (_PROGRESS, *names) if name not in sums]
     if missing:
-        raise FormatError(f"{files.format_path(path)}: expected {missing[0]} in {files.CHECKSUMS_NAME}, found none")
+        raise FormatError(
+            f"{files.format_path(path)}: expected {missing[0]} in {files.CHECKSUMS_NAME}, found none"
+        )
     return sums
 
 

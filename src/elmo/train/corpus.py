@@ -29,8 +29,7 @@ from torch import Tensor
 
 from elmo.config import BiLmConfig
 from elmo.errors import ConfigError, DataError, FormatError, raise_all
-from elmo.storage.files import compute_sha256
-from elmo.storage.files import find_member, format_path, read_json
+from elmo.storage.files import compute_sha256, find_member, format_path, read_json
 from elmo.text.ids import N_BYTE_CHARACTERS, ByteAlphabet, Vocabulary
 
 BOS, EOS, UNKNOWN, FIRST_WORD = 0, 1, 2, 3  # type ids

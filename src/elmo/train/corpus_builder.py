@@ -25,12 +25,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.errors import ConfigError, DataError, OutputError
+from elmo.errors import DataError, OutputError
 from elmo.storage.atomic import cannot_write, hold_lock, sync
 from elmo.storage.files import format_path
 from elmo.text import chinese
-from elmo.text.lines import ERROR_POLICIES, ErrorPolicy, Source, expand_paths, format_source
-from elmo.text.reader import INPUT_FORMATS, InputFormat
+from elmo.text.lines import Source, expand_paths, format_source
 from elmo.text.tokenizers import Tokenizer, load_tokenizer
 from elmo.train.corpus import (
     COUNTS,
@@ -51,87 +50,19 @@ from elmo.train.corpus import (
     map_array,
     read_manifest,
 )
+from elmo.train.options import CorpusOptions
 from elmo.train.read_text import (
     TEMPORARY,
     BuildProgress,
     NumberedText,
     OnProgress,
-    TextFormat,
     read_text,
 )
-from elmo.train.vocabulary import VocabularySource, hash_words, read_vocabulary
+from elmo.train.vocabulary import hash_words, read_vocabulary
 
-MAX_SENTENCE = 1000  # words
 _MIN_SENTENCES = 2
 _MIN_BYTES = 1 << 22  # size of the text from which several processes are worth their start
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class CorpusOptions:
-    """Options of ``build_corpus``.
-
-    Attributes:
-        input_format: ``text`` (raw text), ``tokens`` (separated by spaces, one sentence per line) or
-            ``conllu``.
-        tokenizer: Tokenizer of raw text, or its name. ``auto``: ``zh`` for Chinese, ``en`` otherwise.
-        split: Whether to split lines of raw text into sentences. None: yes.
-        heldout: Share of the sentences to hold out (0.05), or their number (500). None: 1%, at least 5
-            sentences if there are enough, and at most about 200,000 tokens.
-        heldout_file: Files of held-out text. They replace ``heldout``.
-        deduplicate: Drop repeated sentences.
-        keep_order: Hold out runs of sentences, so that documents stay together.
-        blank_lines: Keep blank lines as sentences without words, as in WikiText.
-        simplified: Convert Chinese words to simplified characters.
-        max_sentence: Largest number of words in a sentence; longer ones are cut.
-        errors: What to do with bytes that are not UTF-8.
-        vocabulary: Words that get the first ids, in this order: a file with one word per line, a
-            ``Vocabulary`` or a list, with ``<S>``, ``</S>`` and ``<UNK>``.
-        seed: Seed for the choice of held-out sentences.
-        processes: Number of processes that tokenize raw text. None: one per CPU for a large text.
-    """
-
-    input_format: InputFormat = "text"
-    tokenizer: str | Tokenizer = "auto"
-    split: bool | None = None
-    heldout: float | int | None = None
-    heldout_file: str | Path | Sequence[str | Path] = ()
-    deduplicate: bool = False
-    keep_order: bool = False
-    blank_lines: bool = False
-    simplified: bool = False
-    max_sentence: int = MAX_SENTENCE
-    errors: ErrorPolicy = "strict"
-    vocabulary: VocabularySource | None = None
-    seed: int = 0
-    processes: int | None = None
-
-    def __post_init__(self) -> None:
-        heldout = self.heldout
-        if isinstance(heldout, float) and heldout.is_integer() and heldout >= 1:
-            heldout = int(heldout)  # the command line reads all numbers as floats
-            object.__setattr__(self, "heldout", heldout)
-        for name, choices in (("input_format", INPUT_FORMATS), ("errors", ERROR_POLICIES)):
-            if (value := getattr(self, name)) not in choices:
-                raise ConfigError(f"{name}: expected one of {', '.join(choices)}, found {str(value)[:40]!r}")
-        if self.split and self.input_format != "text":
-            raise ConfigError(f"split: only raw text is split into sentences, not {self.input_format}")
-        is_share = isinstance(heldout, float) and 0 < heldout < 1
-        if heldout is not None and not is_share and (not isinstance(heldout, int) or heldout < 0):
-            raise ConfigError(
-                f"heldout: expected a share between 0 and 1, or a number of sentences, found {heldout}"
-            )
-        for name in ("max_sentence", "processes"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ConfigError(f"{name}: expected at least 1, found {value}")
-        contradictions = {
-            "heldout and heldout_file": heldout is not None and bool(self.heldout_file),
-            "blank_lines and deduplicate": self.blank_lines and self.deduplicate,
-            "blank_lines and the input format conllu": self.blank_lines and self.input_format == "conllu",
-        }
-        for names, is_contradiction in contradictions.items():
-            if is_contradiction:
-                raise ConfigError(f"corpus: {names} cannot be combined; use one of them")
 
 
 def build_corpus(
@@ -156,23 +87,14 @@ def build_corpus(
     files, heldout_files = _expand(texts, folder), _expand(options.heldout_file, folder)
     name = options.tokenizer
     tokenize = (None if name == "auto" else load_tokenizer(name)) if isinstance(name, str) else name
-    text_format = TextFormat(
-        options.input_format,
-        tokenize,
-        split=options.input_format == "text" and options.split is not False,
-        errors=options.errors,
-        blank_lines=options.blank_lines,
-        max_sentence=options.max_sentence,
-        processes=_n_processes(options, [*files, *heldout_files]),
-        is_simplified=options.simplified,
-    )
+    processes = _n_processes(options, [*files, *heldout_files])
     vocabulary = None if options.vocabulary is None else read_vocabulary(options.vocabulary)
     if options.simplified:
         chinese.check_opencc()
         if vocabulary is not None and isinstance(options.vocabulary, str | Path):
             _check_simplified(vocabulary, options.vocabulary)
     source = _CorpusSource(
-        _manifest_options(options, text_format, vocabulary),
+        _manifest_options(options, tokenize, vocabulary),
         [_stat_file(file, "train") for file in files]
         + [_stat_file(file, "heldout") for file in heldout_files],
     )
@@ -185,7 +107,9 @@ def build_corpus(
         text = read_text(
             files,
             heldout_files,
-            text_format=text_format,
+            options=options,
+            tokenize=tokenize,
+            processes=processes,
             folder=temporary,
             vocabulary=vocabulary,
             on_progress=on_progress,
@@ -301,10 +225,9 @@ class _CorpusSource:
 
 
 def _manifest_options(
-    options: CorpusOptions, text_format: TextFormat, vocabulary: list[bytes] | None
+    options: CorpusOptions, tokenize: Tokenizer | None, vocabulary: list[bytes] | None
 ) -> dict[str, Any]:
     """Return every option that changes the bytes of a corpus, except its text."""
-    tokenize = text_format.tokenize
     name = "auto" if tokenize is None else getattr(tokenize, "name", type(tokenize).__name__)
     values = {
         "heldout": options.heldout,
@@ -312,7 +235,7 @@ def _manifest_options(
         "keep_order": options.keep_order,
         "seed": options.seed,
         "input_format": options.input_format,
-        "split": text_format.split,
+        "split": options.has_splitting,
         "errors": options.errors,
         "blank_lines_count": options.blank_lines,
         "max_sentence": options.max_sentence,

@@ -70,7 +70,7 @@ class InitialWeights:
         objective.load_state_dict(dict(self.weights), strict=False)
 
 
-def init_from(
+def prepare_weights(
     model: Pretrained,
     corpus: Corpus,
     *,

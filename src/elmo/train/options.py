@@ -1,15 +1,16 @@
 """Options of a training run: frozen dataclasses that check their values.
 
-``TrainOptions`` holds what the loop needs, with ``DropoutOptions`` and ``OptimizerOptions`` inside it.
-``ModelShape`` describes the network: a preset and changes to it.
+``CorpusOptions`` are those of ``build_corpus``. ``TrainOptions`` are those of the loop, with
+``DropoutOptions`` and ``OptimizerOptions`` inside. ``ModelShape`` is a preset and changes to it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
@@ -18,6 +19,10 @@ from torch import nn
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig, WordConfig
 from elmo.errors import ConfigError, raise_all
 from elmo.storage.files import MAX_LINES
+from elmo.text.lines import ERROR_POLICIES, ErrorPolicy
+from elmo.text.reader import INPUT_FORMATS, InputFormat
+from elmo.text.tokenizers import Tokenizer
+from elmo.train.vocabulary import VocabularySource
 
 Directions = Literal["both", "forward", "backward"]
 Precision = Literal["float32", "bfloat16", "float64"]
@@ -25,7 +30,80 @@ OptimizerName = Literal["adagrad", "adamw", "sgd"]
 Decay = Literal["none", "linear", "cosine"]
 Preset = Literal["tiny", "mini", "small", "medium", "original"]
 ReadsWhat = Literal["characters", "words", "both"]
+MAX_SENTENCE = 1000  # words
 MAX_STEPS = 10**9  # the name of a checkpoint has nine digits
+
+
+@dataclass(frozen=True)
+class CorpusOptions:
+    """Options of ``build_corpus``.
+
+    Attributes:
+        input_format: ``text`` (raw text), ``tokens`` (separated by spaces, one sentence per line) or
+            ``conllu``.
+        tokenizer: Tokenizer of raw text, or its name. ``auto``: ``zh`` for Chinese, ``en`` otherwise.
+        split: Whether to split lines of raw text into sentences. None: yes.
+        heldout: Share of the sentences to hold out (0.05), or their number (500). None: 1%, at least 5
+            sentences if there are enough, and at most about 200,000 tokens.
+        heldout_file: Files of held-out text. They replace ``heldout``.
+        deduplicate: Drop repeated sentences.
+        keep_order: Hold out runs of sentences, so that documents stay together.
+        blank_lines: Keep blank lines as sentences without words, as in WikiText.
+        simplified: Convert Chinese words to simplified characters.
+        max_sentence: Largest number of words in a sentence; longer ones are cut.
+        errors: What to do with bytes that are not UTF-8.
+        vocabulary: Words that get the first ids, in this order: a file with one word per line, a
+            ``Vocabulary`` or a list, with ``<S>``, ``</S>`` and ``<UNK>``.
+        seed: Seed for the choice of held-out sentences.
+        processes: Number of processes that tokenize raw text. None: one per CPU for a large text.
+    """
+
+    input_format: InputFormat = "text"
+    tokenizer: str | Tokenizer = "auto"
+    split: bool | None = None
+    heldout: float | int | None = None
+    heldout_file: str | Path | Sequence[str | Path] = ()
+    deduplicate: bool = False
+    keep_order: bool = False
+    blank_lines: bool = False
+    simplified: bool = False
+    max_sentence: int = MAX_SENTENCE
+    errors: ErrorPolicy = "strict"
+    vocabulary: VocabularySource | None = None
+    seed: int = 0
+    processes: int | None = None
+
+    def __post_init__(self) -> None:
+        heldout = self.heldout
+        if isinstance(heldout, float) and heldout.is_integer() and heldout >= 1:
+            heldout = int(heldout)  # the command line reads all numbers as floats
+            object.__setattr__(self, "heldout", heldout)
+        for name, choices in (("input_format", INPUT_FORMATS), ("errors", ERROR_POLICIES)):
+            if (value := getattr(self, name)) not in choices:
+                raise ConfigError(f"{name}: expected one of {', '.join(choices)}, found {str(value)[:40]!r}")
+        if self.split and self.input_format != "text":
+            raise ConfigError(f"split: only raw text is split into sentences, not {self.input_format}")
+        is_share = isinstance(heldout, float) and 0 < heldout < 1
+        if heldout is not None and not is_share and (not isinstance(heldout, int) or heldout < 0):
+            raise ConfigError(
+                f"heldout: expected a share between 0 and 1, or a number of sentences, found {heldout}"
+            )
+        for name in ("max_sentence", "processes"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ConfigError(f"{name}: expected at least 1, found {value}")
+        contradictions = {
+            "heldout and heldout_file": heldout is not None and bool(self.heldout_file),
+            "blank_lines and deduplicate": self.blank_lines and self.deduplicate,
+            "blank_lines and the input format conllu": self.blank_lines and self.input_format == "conllu",
+        }
+        for names, is_contradiction in contradictions.items():
+            if is_contradiction:
+                raise ConfigError(f"corpus: {names} cannot be combined; use one of them")
+
+    @property
+    def has_splitting(self) -> bool:
+        """Whether lines are split into sentences."""
+        return self.input_format == "text" and self.split is not False
 
 
 @dataclass(frozen=True)

@@ -37,10 +37,11 @@ from elmo.text.lines import (
     read_blocks,
     read_lines,
 )
-from elmo.text.reader import InputFormat, read_conllu
+from elmo.text.reader import read_conllu
 from elmo.text.sentences import split_sentences
 from elmo.text.tokenizers import Tokenizer, load_tokenizer
 from elmo.train.corpus import EOS, FIRST_WORD, map_array
+from elmo.train.options import CorpusOptions
 from elmo.train.vocabulary import NOTHING, MergedTypes, WordNumbering
 
 SENTENCE_END = "\n"
@@ -86,31 +87,6 @@ OnProgress = Callable[[BuildProgress], None]
 
 
 @dataclass(frozen=True)
-class TextFormat:
-    """How text becomes sentences of words.
-
-    Attributes:
-        input_format: Raw text, tokens or CoNLL-U.
-        tokenize: Tokenizer of raw text. None: chosen by the text.
-        split: Whether to split lines of raw text into sentences.
-        errors: What to do with bytes that are not UTF-8.
-        blank_lines: Whether a blank line is a sentence without words.
-        max_sentence: Largest number of words in a sentence; longer ones are cut.
-        processes: Number of processes that tokenize.
-        is_simplified: Whether to convert Chinese words to simplified characters.
-    """
-
-    input_format: InputFormat
-    tokenize: Tokenizer | None
-    split: bool
-    errors: ErrorPolicy
-    blank_lines: bool
-    max_sentence: int
-    processes: int
-    is_simplified: bool
-
-
-@dataclass(frozen=True)
 class NumberedText:
     """All input text, in order.
 
@@ -137,12 +113,25 @@ def read_text(
     files: Sequence[Source],
     heldout_files: Sequence[Source],
     *,
-    text_format: TextFormat,
+    options: CorpusOptions,
+    tokenize: Tokenizer | None,
+    processes: int,
     folder: Path,
     vocabulary: Sequence[bytes] | None = None,
     on_progress: OnProgress | None = None,
 ) -> NumberedText:
-    """Read all files. Temporary files go to ``folder``; words of ``vocabulary`` are numbered first."""
+    """Read all files.
+
+    Args:
+        files: Files of training text.
+        heldout_files: Files of held-out text.
+        options: How to read the text.
+        tokenize: Tokenizer of raw text. None: chosen by the text.
+        processes: Number of processes that tokenize.
+        folder: Folder for temporary files.
+        vocabulary: Words that are numbered first.
+        on_progress: Called with the progress.
+    """
     all_files: list[Source] = [*files, *heldout_files]
     sizes = [0 if file == "-" else file.stat().st_size for file in all_files]
     before = [sum(sizes[:k]) for k in range(len(all_files))]
@@ -150,12 +139,12 @@ def read_text(
     tally = Tally()
     numbering = WordNumbering(folder)
     numbering.numbers(list(vocabulary or ()))
-    tokenizer_name, pieces = _read_words(all_files, text_format, tally)
-    if text_format.is_simplified:
+    tokenizer_name, pieces = _read_words(all_files, options, tokenize, processes, tally)
+    if options.simplified:
         pieces = _simplify(pieces)
     paths = [folder / f"{name}{TEMPORARY}" for name in ("tokens", "ends")]
     with paths[0].open("wb") as tokens, paths[1].open("wb") as ends:
-        writer = SentenceWriter(tokens, ends, text_format.blank_lines, text_format.max_sentence)
+        writer = SentenceWriter(tokens, ends, options.blank_lines, options.max_sentence)
         n_train = None
         for k, position, words in pieces:
             if k >= len(files) and n_train is None:
@@ -235,29 +224,35 @@ class SentenceWriter:
 # --- from files to words ------------------------------------------------------------------------------------
 
 
-def _read_words(files: list[Source], text_format: TextFormat, tally: Tally) -> tuple[str, WordPieces]:
+def _read_words(
+    files: list[Source],
+    options: CorpusOptions,
+    tokenize: Tokenizer | None,
+    processes: int,
+    tally: Tally,
+) -> tuple[str, WordPieces]:
     """Return the name of the tokenizer, and the words of all files, piece by piece."""
-    if text_format.input_format == "conllu":
-        pieces = _read_conllu(files, text_format.errors, tally)
+    if options.input_format == "conllu":
+        pieces = _read_conllu(files, options.errors, tally)
         first = list(itertools.islice(pieces, 1))
-        choice = guess_tokenizer(_decode_start(b" ".join(first[0][2]))) if first else None
-        return (choice or _FALLBACK).tokenizer, itertools.chain(first, pieces)
-    is_raw = text_format.input_format == "text"
-    blocks = _read_blocks(files, _TEXT_BLOCK if is_raw else BLOCK_BYTES, text_format.errors, tally)
-    if is_raw and text_format.tokenize is not None:
-        return text_format.tokenize.name, _tokenize(blocks, text_format.tokenize, text_format)
-    choice, blocks = _choose_tokenizer(blocks)
+        guess = guess_tokenizer(_decode_start(b" ".join(first[0][2]))) if first else None
+        return (guess or _FALLBACK).tokenizer, itertools.chain(first, pieces)
+    is_raw = options.input_format == "text"
+    blocks = _read_blocks(files, _TEXT_BLOCK if is_raw else BLOCK_BYTES, options.errors, tally)
     if not is_raw:
-        return choice.tokenizer, ((k, block.position, split_at_space(block.data)) for k, block in blocks)
-    log = _log.warning if choice.is_fallback else _log.info
-    log("using tokenizer %s: %s", choice.tokenizer, choice.reason)
-    try:
-        tokenize = load_tokenizer(choice.tokenizer)
-    except MissingExtraError as error:
-        raise MissingExtraError(
-            f"{choice.reason}; the tokenizer {choice.tokenizer}", extra=choice.tokenizer
-        ) from error
-    return choice.tokenizer, _tokenize(blocks, tokenize, text_format)
+        guess, blocks = _guess_tokenizer(blocks)
+        return guess.tokenizer, ((k, block.position, split_at_space(block.data)) for k, block in blocks)
+    if tokenize is None:
+        guess, blocks = _guess_tokenizer(blocks)
+        log = _log.warning if guess.is_fallback else _log.info
+        log("using tokenizer %s: %s", guess.tokenizer, guess.reason)
+        try:
+            tokenize = load_tokenizer(guess.tokenizer)
+        except MissingExtraError as error:
+            raise MissingExtraError(
+                f"{guess.reason}; the tokenizer {guess.tokenizer}", extra=guess.tokenizer
+            ) from error
+    return tokenize.name, _tokenize(blocks, tokenize, split=options.has_splitting, processes=processes)
 
 
 def _read_blocks(files: list[Source], n_bytes: int, errors: ErrorPolicy, tally: Tally) -> Iterator[FileBlock]:
@@ -286,13 +281,13 @@ def _check_text(data: bytes, file: Source, n_before: int) -> None:
         )
 
 
-def _choose_tokenizer(blocks: Iterator[FileBlock]) -> tuple[TokenizerGuess, Iterator[FileBlock]]:
-    """Choose a tokenizer by the first block with letters. Also returns all blocks again."""
+def _guess_tokenizer(blocks: Iterator[FileBlock]) -> tuple[TokenizerGuess, Iterator[FileBlock]]:
+    """Guess the tokenizer from the first block with letters. Also returns all blocks again."""
     first = []
     for k, block in itertools.islice(blocks, _LANGUAGE_BLOCKS):
         first.append((k, block))
-        if (choice := guess_tokenizer(_decode_start(block.data))) is not None:
-            return choice, itertools.chain(first, blocks)
+        if (guess := guess_tokenizer(_decode_start(block.data))) is not None:
+            return guess, itertools.chain(first, blocks)
     return _FALLBACK, itertools.chain(first, blocks)
 
 
@@ -335,10 +330,9 @@ def _simplify(pieces: WordPieces) -> WordPieces:
 # --- tokenization -------------------------------------------------------------------------------------------
 
 
-def _tokenize(blocks: Iterator[FileBlock], tokenize: Tokenizer, text_format: TextFormat) -> WordPieces:
-    split = text_format.split
-    if text_format.processes > 1:  # only for a tokenizer that is known by name
-        tokenized = _tokenize_in_children(blocks, tokenize.name, split, text_format.processes)
+def _tokenize(blocks: Iterator[FileBlock], tokenize: Tokenizer, *, split: bool, processes: int) -> WordPieces:
+    if processes > 1:  # only for a tokenizer that is known by name
+        tokenized = _tokenize_in_children(blocks, tokenize.name, split, processes)
     else:
         tokenized = (
             ((k, block), tokenize_block(block.data, is_open=block.is_open, tokenize=tokenize, split=split))

@@ -13,49 +13,38 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from elmo.formats import bundled_models
 from elmo.config import BiLmConfig
 from elmo.errors import ConfigError, FormatError
+from elmo.formats import bundled_models
 from elmo.storage.atomic import atomic_file
 from elmo.storage.files import format_path, read_json
-from elmo.train.corpus_builder import CorpusOptions
-from elmo.train.options import GENTLE, DropoutOptions, ModelShape, OptimizerOptions, TrainOptions
+from elmo.train.options import (
+    GENTLE,
+    CorpusOptions,
+    DropoutOptions,
+    ModelShape,
+    OptimizerOptions,
+    TrainOptions,
+)
 
 FILE_NAME = "recipe.json"
 VERSION = 2
-# Options of train_bilm and the fields of the dataclasses that they set.
-_CORPUS = {
-    "input_format": "input_format",
-    "tokenizer": "tokenizer",
-    "split": "split",
-    "heldout": "heldout",
-    "heldout_file": "heldout_file",
-    "heldout_seed": "seed",
-    "deduplicate": "deduplicate",
-    "keep_order": "keep_order",
-    "blank_lines": "blank_lines",
-    "simplified": "simplified",
-    "max_sentence": "max_sentence",
-    "errors": "errors",
-    "processes": "processes",
-}
-_SHAPE = {
-    "preset": "preset",
-    "reads": "reads",
-    "layers": "n_layers",
-    "cells": "cell_width",
-    "width": "state_width",
-}
-_OPTIMIZER = {
-    "optimizer": "name",
-    "learning_rate": "learning_rate",
-    "warmup": "warmup_steps",
-    "decay": "decay",
-    "final_rate": "final_rate",
-    "weight_decay": "weight_decay",
-    "momentum": "momentum",
-    "clip": "clip",
-}
+
+
+def _map_fields(same: str, **renamed: str) -> dict[str, str]:
+    """Map options of ``train_bilm`` to fields of a dataclass: those with the same name, and others."""
+    return {name: name for name in same.split()} | renamed
+
+
+_CORPUS = _map_fields(
+    "input_format tokenizer split heldout heldout_file deduplicate keep_order blank_lines simplified "
+    "max_sentence errors processes",
+    heldout_seed="seed",
+)
+_SHAPE = _map_fields("preset reads", layers="n_layers", cells="cell_width", width="state_width")
+_OPTIMIZER = _map_fields(
+    "learning_rate decay final_rate weight_decay momentum clip", optimizer="name", warmup="warmup_steps"
+)
 _DROPOUT = {
     "dropout": "layers",
     "input_dropout": "inputs",
@@ -64,36 +53,18 @@ _DROPOUT = {
     "weight_drop": "weights",
     "variational": "is_variational",
 }
-_TRAIN = {
-    "n_steps": "n_steps",
-    "batch_size": "batch_size",
-    "window": "window",
-    "adaptive": "cutoffs",
-    "tied": "is_tied",
-    "direction": "directions",
-    "precision": "precision",
-    "accumulate": "accumulation_steps",
-    "loss_scale": "loss_scale",
-    "window_resets": "window_resets",
-    "sentence_resets": "sentence_resets",
-    "seed": "seed",
-    "keep_order": "keep_order",
-    "log_every": "log_every",
-    "evaluate_every": "evaluate_every",
-    "checkpoint_every": "checkpoint_every",
-    "device": "device",
-}
-_OTHERS = (
-    "vocabulary",
-    "samples",
-    "evaluate_tokens",
-    "epochs",
-    "hours",
-    "init_from",
-    "new_vocabulary",
-    "threads",
+_TRAIN = _map_fields(
+    "n_steps batch_size window precision loss_scale window_resets sentence_resets seed keep_order log_every "
+    "evaluate_every checkpoint_every device",
+    adaptive="cutoffs",
+    tied="is_tied",
+    direction="directions",
+    accumulate="accumulation_steps",
 )
-OPTIONS = frozenset({*_CORPUS, *_SHAPE, *_OPTIMIZER, *_DROPOUT, *_TRAIN, *_OTHERS})
+_OTHERS = (
+    "vocabulary", "samples", "evaluate_tokens", "epochs", "hours", "init_from", "new_vocabulary", "threads",
+)  # fmt: skip
+OPTIONS = frozenset((*_CORPUS, *_SHAPE, *_OPTIMIZER, *_DROPOUT, *_TRAIN, *_OTHERS))
 
 
 @dataclass(frozen=True)

@@ -21,22 +21,21 @@ from elmo.storage.files import format_path
 from elmo.text.lines import ErrorPolicy
 from elmo.text.reader import InputFormat
 from elmo.train.corpus import Corpus
-from elmo.train.corpus_builder import MAX_SENTENCE, build_corpus, n_cpus, reopen_corpus
+from elmo.train.corpus_builder import build_corpus, n_cpus, reopen_corpus
 from elmo.train.distributed import Ranks, join_ranks
 from elmo.train.initial_weights import (
     InitialWeights,
     check_trainable,
     has_tied_softmax,
     model_vocabulary,
+    prepare_weights,
     warn_of_lost_direction,
-)
-from elmo.train.initial_weights import (
-    init_from as prepare_weights,
 )
 from elmo.train.log import Stopwatch, TensorBoard
 from elmo.train.loop import OnReport, StepReport, Trainer
 from elmo.train.options import (
     GENTLE,
+    MAX_SENTENCE,
     Decay,
     Directions,
     OptimizerName,

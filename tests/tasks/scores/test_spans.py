@@ -10,7 +10,7 @@ import pytest
 
 from elmo.errors import DataError
 from elmo.tasks.data.examples import Span
-from elmo.tasks.data.tagging import decode_spans
+from elmo.tasks.data.schemes import decode_spans
 from elmo.tasks.scores.labels import LabelScore, span_scores
 
 TAGS = ["O", "O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG"]

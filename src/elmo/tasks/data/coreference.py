@@ -1,7 +1,8 @@
-"""CoNLL-2012 files in, documents with their clusters out; and back.
+"""Read and write documents with coreference clusters in the CoNLL-2012 format.
 
-The last column opens and ends mentions by their cluster's number: ``(0``, ``0)``, ``(0)``, ``(0|(1)``; ``-``,
-``_`` or nothing where there are none. A name keeps a part that is not 000: "bc/cctv_0001; part 003".
+The last column opens and closes mentions with the number of their cluster: ``(0``, ``0)``, ``(0)``,
+``(0|(1)``. Tokens where no mention starts or ends have ``-``, ``_`` or nothing. The name of a document
+includes its part unless that is 000: "bc/cctv_0001; part 003".
 """
 
 from __future__ import annotations
@@ -19,75 +20,67 @@ from elmo.tasks.data.examples import Document, Location, Span
 from elmo.tasks.data.files import (
     WHITESPACE,
     Paths,
-    Row,
     Tokenize,
-    cell,
+    TokenRow,
     find_files,
-    is_blank,
-    listed,
-    opened,
-    locate,
-    read_rows,
     guess_separator,
+    is_blank,
+    locate,
+    open_lines,
+    read_rows,
     split_words,
 )
 from elmo.text.lines import Line
 
 _BEGIN = re.compile(r"#begin document\s*(?:\((.*)\)|(.*?))\s*(?:;\s*part\s+([0-9]{1,9}))?\s*")
 _PART = re.compile(r"(.*); part ([0-9]{1,9})", re.DOTALL)
-_FIRST_PART = "000"  # as CoNLL-2012 writes it
-_MARK = re.compile(r"(\()?([^()|\s]+)(\))?")
-_NONE = ("", "-", "_", "*")
-_UNWRITABLE = re.compile("[\t\n\r\ud800-\udfff]")  # UTF-8 has no lone surrogates
-_WORD, _SPEAKER, _N_COLUMNS = 3, 9, 12  # of CoNLL-2012, at least so many
+_FIRST_PART = "000"
+_BRACKET = re.compile(r"(\()?([^()|\s]+)(\))?")
+_EMPTY = ("", "-", "_", "*")
+_UNWRITABLE = re.compile("[\t\n\r\ud800-\udfff]")  # UTF-8 cannot encode lone surrogates
+_WORD, _SPEAKER, _MIN_COLUMNS = 3, 9, 12
 
 
 def read_coreference(
     paths: Paths, *, is_labeled: bool = True, tokenize: Tokenize = WHITESPACE
 ) -> Iterator[Document]:
-    """The documents of CoNLL-2012 files, each part a document; spans count tokens from its beginning.
+    """Yield the documents of CoNLL-2012 files; each part is a document.
 
-    ``is_labeled=False`` passes over the last column, and gives no clusters. A file that does not begin with
-    ``#begin document`` is then a document of its own: text with a sentence a line, cut by ``tokenize``.
+    Args:
+        paths: Files, folders or globs; "-" is stdin.
+        is_labeled: Whether to read clusters. Without them, a file that does not start with ``#begin
+            document``
+            is one document: text with one sentence per line.
+        tokenize: Splits the sentences of a text into words.
     """
     for file in find_files(paths):
-        first, lines = opened(file)
+        first, lines = open_lines(file)
         if is_labeled or first.text.startswith("#begin document"):
-            for one in _documents(lines):
-                yield _document(*one, is_labeled=is_labeled)
+            for begin, inside in _split_documents(lines):
+                yield _read_document(begin, inside, is_labeled=is_labeled)
         else:
             text = tuple(
-                split_words(line.text, tokenize, what="line", place=locate(line))
+                split_words(line.text, tokenize, what="line", location=locate(line))
                 for line in lines
                 if not is_blank(line.text)
             )
             yield Document(first.path, text, None, None, locate(first))
 
 
-read_coreference = listed(read_coreference)
-
-
-def write_coreference(documents: Iterable[Document], path: str | Path) -> None:
-    """Write documents as CoNLL-2012 in twelve columns separated by tabs, whole or not at all."""
-    with atomic_file(Path(path)) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
-        for document in documents:
-            file.writelines(f"{line}\n" for line in _lines(document))
-
-
-def _documents(lines: Iterator[Line]) -> Iterator[tuple[Line, list[Line]]]:
-    """The first line of each document, and the lines between it and its end."""
+def _split_documents(lines: Iterator[Line]) -> Iterator[tuple[Line, list[Line]]]:
+    """Yield the first line of each document and the lines between it and ``#end document``."""
     begin: Line | None = None
     inside: list[Line] = []
     for line in lines:
         if line.text.startswith("#begin document"):
             if begin is not None:
                 raise DataError(
-                    f"{locate(line)}: expected #end document of line {begin.number}, found a new one"
+                    f"{locate(line)}: expected #end document for line {begin.number}, found #begin document"
                 )
             begin, inside = line, []
         elif line.text.startswith("#end document"):
             if begin is None:
-                raise DataError(f"{locate(line)}: expected #begin document before its end, found none")
+                raise DataError(f"{locate(line)}: expected #begin document before #end document, found none")
             yield begin, inside
             begin = None
         elif begin is not None:
@@ -97,154 +90,164 @@ def _documents(lines: Iterator[Line]) -> Iterator[tuple[Line, list[Line]]]:
                 f"{locate(line)}: expected #begin document (name); part 000, found {line.text[:40]!r}"
             )
     if begin is not None:
-        raise DataError(f"{locate(begin)}: expected #end document after it, found the end of the file")
+        raise DataError(f"{locate(begin)}: expected #end document later, found the end of the file")
 
 
-def _document(begin: Line, lines: Sequence[Line], *, is_labeled: bool) -> Document:
-    place = locate(begin)
+def _read_document(begin: Line, lines: Sequence[Line], *, is_labeled: bool) -> Document:
+    location = locate(begin)
     match = _BEGIN.fullmatch(begin.text)
     if match is None or not (match[1] or match[2]):
-        raise DataError(f"{place}: expected #begin document (name); part 000, found {begin.text[:60]!r}")
+        raise DataError(f"{location}: expected #begin document (name); part 000, found {begin.text[:60]!r}")
     name = match[1] or match[2]
     name = name if match[3] in (None, _FIRST_PART) else f"{name}; part {match[3]}"
     first = next((line for line in lines if not is_blank(line.text)), None)
     if first is None:
-        raise DataError(f"{place}: expected sentences in document {name[:60]!r}, found none")
+        raise DataError(f"{location}: expected sentences in document {name[:60]!r}, found none")
     sentences = list(read_rows(lines, separator=guess_separator(first.text)))
-    n_needed = _N_COLUMNS if is_labeled else _WORD + 1
+    n_needed = _MIN_COLUMNS if is_labeled else _WORD + 1
     for sentence in sentences:
         if (n := len(sentence[0].columns)) < n_needed:
-            raise DataError(f"{sentence[0].place}: expected {n_needed} columns or more, found {n}")
+            raise DataError(f"{sentence[0].location}: expected at least {n_needed} columns, found {n}")
     return Document(
         name,
-        tuple(tuple(cell(row, _WORD, what="word") for row in sentence) for sentence in sentences),
-        _clusters(sentences) if is_labeled else None,
-        _speakers([row for sentence in sentences for row in sentence]),
-        place,
+        tuple(tuple(row.get(_WORD, what="word") for row in sentence) for sentence in sentences),
+        _read_clusters(sentences) if is_labeled else None,
+        _read_speakers([row for sentence in sentences for row in sentence]),
+        location,
     )
 
 
-def _speakers(rows: Sequence[Row]) -> tuple[str, ...] | None:
-    if any(len(row.columns) < _N_COLUMNS for row in rows):
+def _read_speakers(rows: Sequence[TokenRow]) -> tuple[str, ...] | None:
+    if any(len(row.columns) < _MIN_COLUMNS for row in rows):
         return None
     speakers = tuple(row.columns[_SPEAKER].strip() for row in rows)
-    return None if {*speakers} <= {*_NONE} else speakers
+    return None if {*speakers} <= {*_EMPTY} else speakers
 
 
-def _clusters(sentences: Sequence[Sequence[Row]]) -> tuple[tuple[Span, ...], ...]:
-    """Mentions by their marks; of two that are open, the one that was opened last ends first."""
-    open_at: defaultdict[str, list[tuple[int, Location]]] = defaultdict(list)
+def _read_clusters(sentences: Sequence[Sequence[TokenRow]]) -> tuple[tuple[Span, ...], ...]:
+    """Read the last column; a closing bracket closes the mention of its cluster that was opened last."""
+    opened: defaultdict[str, list[tuple[int, Location]]] = defaultdict(list)
     clusters: defaultdict[str, set[Span]] = defaultdict(set)
     cluster_of: dict[Span, str] = {}
     token = 0
     for sentence in sentences:
         for row in sentence:
-            marks = row.columns[-1].strip()
-            for mark in [] if marks in _NONE else marks.split("|"):
-                match = _MARK.fullmatch(mark.strip())
+            cell = row.columns[-1].strip()
+            for bracket in [] if cell in _EMPTY else cell.split("|"):
+                match = _BRACKET.fullmatch(bracket.strip())
                 if match is None or not (match[1] or match[3]):
                     raise DataError(
-                        f"{row.place}: expected marks such as (0, 0) or (0|(1), found {marks[:40]!r}"
+                        f"{row.location}: expected brackets such as (0, 0) or (0|(1), found {cell[:40]!r}"
                     )
+                id_ = match[2]
                 if match[1]:
-                    open_at[match[2]].append((token, row.place))
+                    opened[id_].append((token, row.location))
                 if match[3]:
-                    if not open_at[match[2]]:
-                        raise DataError(
-                            f"{row.place}: expected a mention ({match[2]} before {mark}, found none open"
-                        )
-                    start, _ = open_at[match[2]].pop()
+                    if not opened[id_]:
+                        raise DataError(f"{row.location}: expected ({id_} before {bracket}, found none")
+                    start, _ = opened[id_].pop()
                     span = Span(start, token + 1)
-                    if (other := cluster_of.setdefault(span, match[2])) != match[2]:
+                    if (other := cluster_of.setdefault(span, id_)) != id_:
                         raise DataError(
-                            f"{row.place}: expected a mention in one cluster, found the same in {other} and "
-                            f"{match[2]}: {marks[:40]!r}"
+                            f"{row.location}: expected each mention in one cluster, found the same in {other} "
+                            f"and {id_}: {cell[:40]!r}"
                         )
-                    clusters[match[2]].add(span)
+                    clusters[id_].add(span)
             token += 1
-        for id_, places in open_at.items():
-            if places:
+        for id_, starts in opened.items():
+            if starts:
                 raise DataError(
-                    f"{places[-1][1]}: expected the mention ({id_} to end in its sentence, found no {id_})"
+                    f"{starts[-1][1]}: expected the mention ({id_} to end in its sentence, found no {id_})"
                 )
     return tuple(sorted(tuple(sorted(spans)) for spans in clusters.values()))
 
 
-def _lines(document: Document) -> Iterator[str]:
+def write_coreference(documents: Iterable[Document], path: str | Path) -> None:
+    """Write documents atomically as CoNLL-2012 with twelve columns separated by tabs."""
+    with atomic_file(Path(path)) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+        for document in documents:
+            file.writelines(f"{line}\n" for line in _format_document(document))
+
+
+def _format_document(document: Document) -> Iterator[str]:
     match = _PART.fullmatch(document.name)
     name, part = (match[1], match[2]) if match else (document.name, _FIRST_PART)
-    _check(name, document)
-    marks = _marks(document)
+    _check_text(name, document)
+    _check_mentions(document)
+    brackets = _format_brackets(document)
     token = 0
     yield f"#begin document ({name}); part {part}"
     for sentence in document.text:
         for number, word in enumerate(sentence):
-            _check(word, document)
+            _check_text(word, document)
             speaker = document.speakers[token] if document.speakers else "-"
-            _check(speaker, document)
-            columns = [name, str(int(part)), str(number), word, *"-----", speaker, "-", marks[token]]
+            _check_text(speaker, document)
+            columns = [name, str(int(part)), str(number), word, *"-----", speaker, "-", brackets[token]]
             yield "\t".join(columns)
             token += 1
         yield ""
     yield "#end document"
 
 
-def _marks(document: Document) -> list[str]:
-    """The last column: mentions that end, longest last; of one token; that begin, longest first."""
-    _refuse_mentions_given_twice(document)
-    _refuse_what_marks_cannot_say(document)
+def _format_brackets(document: Document) -> list[str]:
+    """Return the last column of each token.
+
+    Mentions that end come first, the longest last; then mentions of one token; then mentions that start, the
+    longest first.
+    """
     cells: list[list[str]] = [[] for sentence in document.text for _ in sentence]
     mentions = [(span, id_) for id_, spans in enumerate(document.clusters or ()) for span in spans]
     longer = [(span, id_) for span, id_ in mentions if span.end - span.start > 1]
-    for span, id_ in sorted(longer, key=lambda one: -one[0].start):
+    for span, id_ in sorted(longer, key=lambda mention: -mention[0].start):
         cells[span.end - 1].append(f"{id_})")
     for span, id_ in mentions:
         if span.end - span.start == 1:
             cells[span.start].append(f"({id_})")
-    for span, id_ in sorted(longer, key=lambda one: -one[0].end):
+    for span, id_ in sorted(longer, key=lambda mention: -mention[0].end):
         cells[span.start].append(f"({id_}")
-    return ["|".join(marks) or "-" for marks in cells]
+    return ["|".join(cell) or "-" for cell in cells]
 
 
-def _refuse_mentions_given_twice(document: Document) -> None:
-    """What no reader would take back."""
+def _check_mentions(document: Document) -> None:
+    """Raise ``OutputError`` for mentions that brackets cannot express.
+
+    These are mentions that occur twice, that cross the end of a sentence, or that cross another mention of
+    the same cluster: their closing brackets would be confused.
+    """
+    sentence_ends = list(accumulate(map(len, document.text)))
     cluster_of: dict[tuple[int, int], int] = {}
     for id_, spans in enumerate(document.clusters or ()):
-        for span in spans:
-            other = cluster_of.get((span.start, span.end))
-            if other is not None:
+        open_ends: list[int] = []  # ends of the mentions that may contain the next one
+        for span in sorted(spans, key=lambda span: (span.start, -span.end)):
+            tokens = f"tokens {span.start} to {span.end}"
+            if (span.start, span.end) in cluster_of:
                 raise OutputError(
-                    f"{document.name[:60]}: expected each mention once, found tokens {span.start} to "
-                    f"{span.end} in cluster {other} and again in cluster {id_}"
+                    f"{document.name[:60]}: expected each mention once, found {tokens} in cluster "
+                    f"{cluster_of[span.start, span.end]} and again in cluster {id_}"
                 )
             cluster_of[span.start, span.end] = id_
-
-
-def _refuse_what_marks_cannot_say(document: Document) -> None:
-    """Mentions that leave a sentence, and two of one cluster that cross: their ends would be confused."""
-    ends = list(accumulate(map(len, document.text)))
-    for id_, spans in enumerate(document.clusters or ()):
-        around: list[int] = []  # where mentions end that the next may stand in
-        for span in sorted(spans, key=lambda one: (one.start, -one.end)):
-            sentence = bisect_right(ends, span.start)
+            sentence = bisect_right(sentence_ends, span.start)
+            while open_ends and open_ends[-1] <= span.start + 1:
+                open_ends.pop()
             problem = ""
-            if not 0 <= span.start < span.end or sentence == len(ends) or span.end > ends[sentence]:
-                problem = "a mention within one sentence"
-            while around and around[-1] <= span.start + 1:
-                around.pop()
-            if around and around[-1] < span.end:
-                problem = problem or "mentions that do not cross"
+            if open_ends and open_ends[-1] < span.end:
+                problem = "mentions that do not cross"
+            if (
+                not 0 <= span.start < span.end
+                or sentence == len(sentence_ends)
+                or span.end > sentence_ends[sentence]
+            ):
+                problem = "mentions within one sentence"
             if problem:
                 raise OutputError(
-                    f"{document.name[:60]}: expected {problem} in cluster {id_}, found tokens "
-                    f"{span.start} to {span.end}"
+                    f"{document.name[:60]}: expected {problem} in cluster {id_}, found {tokens}"
                 )
-            around.append(span.end)
+            open_ends.append(span.end)
 
 
-def _check(text: str, document: Document) -> None:
+def _check_text(text: str, document: Document) -> None:
     if is_blank(text) or _UNWRITABLE.search(text):
         raise OutputError(
-            f"{document.name[:60]!r}: expected words, speakers and a name without tabs and line ends, found "
-            f"{text[:40]!r}"
+            f"{document.name[:60]!r}: expected words, speakers and a name without tabs and line breaks, "
+            f"found {text[:40]!r}"
         )

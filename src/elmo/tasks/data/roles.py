@@ -1,8 +1,8 @@
-"""Files of semantic roles (PropBank columns, CoNLL-2005, CoNLL-2012) in, one example per predicate out.
+"""Read predicates and their semantic roles from PropBank columns, CoNLL-2005 and CoNLL-2012 files.
 
-A target column has a lemma or roleset in the rows of predicates and ``-`` in others; after it comes a column
-of brackets per predicate: ``(ARG0*``, ``*``, ``*)``, ``(V*)``. V, and a C-V that is the target itself, are no
-roles. Labels stay as they are, C- and R- included.
+A target column has a lemma or roleset in the rows of predicates and ``-`` in other rows. After it, each
+predicate has a column of brackets: ``(ARG0*``, ``*``, ``*)``, ``(V*)``. V is not a role, nor is a C-V that
+contains the target. Labels are not changed; C- and R- are kept.
 """
 
 from __future__ import annotations
@@ -11,189 +11,182 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Literal, get_args
+from typing import Literal
 
 from elmo.errors import ConfigError, DataError
-from elmo.tasks.data.examples import Predicate, Span
+from elmo.tasks.data.examples import Predicate, Span, Words
 from elmo.tasks.data.files import (
     Paths,
-    Row,
-    Separator,
-    cell,
+    TokenRow,
+    check_file_format,
     find_files,
-    is_blank,
-    listed,
-    opened,
-    read_rows,
     guess_separator,
+    is_blank,
+    open_lines,
+    read_rows,
 )
-from elmo.text.lines import Line
 
 RoleFormat = Literal["auto", "propbank", "conll2005", "conll2012"]
 VERB = "V"
-_NONE = ("", "-", "_")
+_EMPTY = ("", "-", "_")
 _BRACKETS = re.compile(r"(?:\(([^()*]+))?\*(\)?)")
 
 
 @dataclass(frozen=True)
-class _Layout:
-    """Where things stand in a row, counted from 0."""
+class _RoleColumns:
+    """The columns of a file, counted from 0."""
 
     words: int
     target: int
-    first: int  # of the brackets
-    n_after: int  # columns after the brackets
-    is_paired: bool  # as many brackets as targets
+    first: int  # first column of brackets
+    n_after: int  # number of columns after the brackets
+    is_paired: bool  # whether there is one column of brackets per target
 
 
-_PROPBANK = _Layout(words=0, target=3, first=4, n_after=0, is_paired=True)
+_PROPBANK = _RoleColumns(words=0, target=3, first=4, n_after=0, is_paired=True)
 # document, part, number, word, tag, parse, lemma, frameset, sense, speaker, entity, brackets…, coreference;
-# a frameset may have no brackets there, and brackets no frameset
-_CONLL2012 = _Layout(words=3, target=7, first=11, n_after=1, is_paired=False)
+# framesets may have no brackets, and brackets no frameset
+_CONLL2012 = _RoleColumns(words=3, target=7, first=11, n_after=1, is_paired=False)
 
 
 def read_roles(
     paths: Paths, *, file_format: RoleFormat = "auto", target: int | None = None, is_labeled: bool = True
 ) -> Iterator[Predicate]:
-    """Every predicate of every sentence with its roles, in the order of their columns.
+    """Yield each predicate of each sentence with its roles, in the order of the columns.
 
-    ``propbank`` has columns word, tag, lemma, roleset, brackets; ``conll2005`` a word first, and a target
-    column that the first sentence shows: as many columns come after it as it has targets. By default a file
-    that begins with ``#begin document`` is ``conll2012``, one with tabs ``propbank``, others ``conll2005``.
-    ``target`` names another target column, counted from 0. ``is_labeled=False`` takes predicates from the
-    target column (the last, where conll2005 shows none), and gives no roles. Of a V of several tokens, the
-    predicate is the one with a target.
+    Args:
+        paths: Files, folders or globs; "-" is stdin.
+        file_format: ``propbank`` has the columns word, tag, lemma, roleset, brackets. ``conll2005`` starts
+            with the word; its target column is the one that has as many targets in the first sentence as
+            there are columns after it. "auto": ``conll2012`` if the file starts with ``#begin document``,
+            ``propbank`` if it has tabs, otherwise ``conll2005``.
+        target: Target column, counted from 0, if it differs from the format. If V has several tokens, the
+            predicate is the one with a target.
+        is_labeled: Whether to read roles. Without them, predicates are taken from the target column, or from
+            the last column if no target column is detected.
     """
-    if file_format not in get_args(RoleFormat):
-        expected = ", ".join(get_args(RoleFormat))
-        raise ConfigError(f"file format: expected one of {expected}, found {str(file_format)!r:.40}")
+    check_file_format(file_format, RoleFormat)
     if target is not None and target < 1:
-        raise ConfigError(f"target: expected the number of a column after the word's, found {target}")
+        raise ConfigError(f"target: expected a column after that of the words, at least 1, found {target}")
     for file in find_files(paths):
-        first, lines = opened(file)
-        separator, lines = _after_comments(lines)
+        first, lines = open_lines(file)
+        row = next((line for line in lines if not is_blank(line.text) and not _is_comment(line.text)), None)
+        separator = guess_separator(row.text if row else "")
         kind = file_format
         if kind == "auto" and _is_comment(first.text):
             kind = "conll2012"
         elif kind == "auto":
             kind = "propbank" if separator == "\t" else "conll2005"
-        layout = None
-        for rows in read_rows(lines, separator=separator, is_no_row=_is_comment):
-            layout = layout or _layout(rows, kind, target, is_labeled=is_labeled)
-            yield from _of_sentence(rows, layout, is_labeled=is_labeled)
-        if layout is None:
+        columns = None
+        for rows in read_rows(
+            chain([row] if row else [], lines), separator=separator, is_comment=_is_comment
+        ):
+            columns = columns or _find_columns(rows, kind, target, is_labeled=is_labeled)
+            yield from _read_sentence(rows, columns, is_labeled=is_labeled)
+        if columns is None:
             raise DataError(f"{first.path}: expected sentences, found none")
 
 
-read_roles = listed(read_roles)
+def _is_comment(text: str) -> bool:
+    return text.startswith(("#begin document", "#end document"))
 
 
-def _after_comments(lines: Iterator[Line]) -> tuple[Separator, Iterator[Line]]:
-    """What parts columns in the first line that has any, and the lines from it on."""
-    for line in lines:
-        if not is_blank(line.text) and not _is_comment(line.text):
-            return guess_separator(line.text), chain([line], lines)
-    return " ", iter(())
-
-
-def _of_sentence(rows: Sequence[Row], layout: _Layout, *, is_labeled: bool) -> Iterator[Predicate]:
-    n_columns = len(rows[0].columns)
-    n_needed = layout.first + layout.n_after if is_labeled else max(layout.words, layout.target) + 1
-    if n_columns < n_needed:
-        raise DataError(f"{rows[0].place}: expected {n_needed} columns or more, found {n_columns}")
-    words = tuple(cell(row, layout.words, what="word") for row in rows)
-    targets = [k for k, row in enumerate(rows) if row.columns[layout.target].strip() not in _NONE]
-    if not is_labeled:
-        yield from (Predicate(words, k, None, rows[0].place) for k in targets)
-        return
-    columns = range(layout.first, n_columns - layout.n_after)
-    if layout.is_paired and len(columns) != len(targets):
-        raise DataError(
-            f"{rows[0].place}: expected a column of roles for each of {len(targets)} predicates in column "
-            f"{layout.target + 1}, found {len(columns)}"
-        )
-    for nth, column in enumerate(columns):
-        yield _predicate(rows, words, column, targets, nth=nth if layout.is_paired else None)
-
-
-def _layout(rows: Sequence[Row], kind: RoleFormat, target: int | None, *, is_labeled: bool) -> _Layout:
+def _find_columns(
+    rows: Sequence[TokenRow], kind: RoleFormat, target: int | None, *, is_labeled: bool
+) -> _RoleColumns:
     if kind == "conll2012":
         return _CONLL2012 if target is None else replace(_CONLL2012, target=target)
     if target is None and kind == "propbank":
         return _PROPBANK
-    n_columns = len(rows[0].columns)
     if target is None:
+        n_columns = len(rows[0].columns)
         for column in range(n_columns - 1, 0, -1):
-            n_targets = sum(row.columns[column] not in _NONE for row in rows)
-            if n_targets == n_columns - 1 - column:
+            if sum(row.columns[column] not in _EMPTY for row in rows) == n_columns - 1 - column:
                 target = column
                 break
         else:
             if is_labeled:
                 raise DataError(
-                    f"{rows[0].place}: expected a column with a target for each column after it, "
-                    "found none; give the number of the target column"
+                    f"{rows[0].location}: expected a target column with as many targets as columns after it, "
+                    "found none; give its number"
                 )
             target = n_columns - 1
-    return _Layout(words=0, target=target, first=target + 1, n_after=0, is_paired=True)
+    return _RoleColumns(words=0, target=target, first=target + 1, n_after=0, is_paired=True)
 
 
-def _predicate(
-    rows: Sequence[Row], words: tuple[str, ...], column: int, targets: Sequence[int], *, nth: int | None
+def _read_sentence(
+    rows: Sequence[TokenRow], columns: _RoleColumns, *, is_labeled: bool
+) -> Iterator[Predicate]:
+    n_columns, location = len(rows[0].columns), rows[0].location
+    n_needed = columns.first + columns.n_after if is_labeled else max(columns.words, columns.target) + 1
+    if n_columns < n_needed:
+        raise DataError(f"{location}: expected at least {n_needed} columns, found {n_columns}")
+    words = tuple(row.get(columns.words, what="word") for row in rows)
+    targets = [k for k, row in enumerate(rows) if row.columns[columns.target].strip() not in _EMPTY]
+    if not is_labeled:
+        yield from (Predicate(words, k, None, location) for k in targets)
+        return
+    brackets = range(columns.first, n_columns - columns.n_after)
+    if columns.is_paired and len(brackets) != len(targets):
+        raise DataError(
+            f"{location}: expected one column of roles for each of the {len(targets)} predicates in column "
+            f"{columns.target + 1}, found {len(brackets)}"
+        )
+    for number, column in enumerate(brackets):
+        yield _read_predicate(
+            rows, words, column, targets, target=targets[number] if columns.is_paired else None
+        )
+
+
+def _read_predicate(
+    rows: Sequence[TokenRow], words: Words, column: int, targets: Sequence[int], *, target: int | None
 ) -> Predicate:
-    spans = _spans(rows, column)
+    """Read a column of brackets; ``target`` is its predicate if the columns are paired with targets."""
+    spans = _read_spans(rows, column)
     verb = [k for span in spans if span.label == VERB for k in range(span.start, span.end)]
     if not verb:
-        raise DataError(f"{rows[0].place}: expected a span (V*) in column {column + 1}, found none")
-    if nth is None:
-        predicate = min({*verb} & {*targets}, default=verb[0])
-    else:
-        predicate = targets[nth]
-        # "flip - flopped": PropBank's target may be the second half, C-V
-        parts = [span for span in spans if span.label in (VERB, f"C-{VERB}")]
-        if not any(span.start <= predicate < span.end for span in parts):
-            raise DataError(
-                f"{rows[verb[0]].place}: expected V of column {column + 1} in the row of its target, line "
-                f"{rows[predicate].place.line}, found it here"
-            )
+        raise DataError(f"{rows[0].location}: expected a span (V*) in column {column + 1}, found none")
+    predicate = min({*verb} & {*targets}, default=verb[0]) if target is None else target
+    # "flip - flopped": the target in PropBank may be the second half, C-V
+    verb_spans = [span for span in spans if span.label in (VERB, f"C-{VERB}")]
+    if not any(span.start <= predicate < span.end for span in verb_spans):
+        raise DataError(
+            f"{rows[verb[0]].location}: expected V of column {column + 1} in the row of its target, line "
+            f"{rows[predicate].location.line}, found it here"
+        )
     roles = (span for span in spans if span.label != VERB and not span.start <= predicate < span.end)
-    return Predicate(words, predicate, tuple(roles), rows[0].place)
+    return Predicate(words, predicate, tuple(roles), rows[0].location)
 
 
-def _spans(rows: Sequence[Row], column: int) -> list[Span]:
-    """The spans of a column of brackets."""
+def _read_spans(rows: Sequence[TokenRow], column: int) -> list[Span]:
     spans: list[Span] = []
-    start, label = 0, None  # of the span that is open
+    start, label = 0, None  # of the open span
     for k, row in enumerate(rows):
         text = row.columns[column].strip()
         match = _BRACKETS.fullmatch(text)
         if match is None:
-            what = "nested spans" if text.count("(") > 1 or text.count(")") > 1 else "something else"
+            kind = "nested spans" if text.count("(") > 1 or text.count(")") > 1 else "other text"
             raise DataError(
-                f"{row.place}: expected *, (ROLE*, *) or (ROLE*) in column {column + 1}, found "
-                f"{what}: {text[:40]!r}"
+                f"{row.location}: expected *, (ROLE*, *) or (ROLE*) in column {column + 1}, found "
+                f"{kind}: {text[:40]!r}"
             )
         if match[1] is not None:
             if label is not None:
                 raise DataError(
-                    f"{row.place}: expected {label[:40]} of line {rows[start].place.line} to end before "
-                    f"{match[1][:40]} begins in column {column + 1}, found one within the other"
+                    f"{row.location}: expected {label[:40]} of line {rows[start].location.line} to end "
+                    f"before {match[1][:40]} starts in column {column + 1}, found overlapping spans"
                 )
             start, label = k, match[1]
         if match[2]:
             if label is None:
                 raise DataError(
-                    f"{row.place}: expected a span to end in column {column + 1}, found none open"
+                    f"{row.location}: expected an open span before ')' in column {column + 1}, found none"
                 )
             spans.append(Span(start, k + 1, label))
             label = None
     if label is not None:
         raise DataError(
-            f"{rows[start].place}: expected {label[:40]} to end within its sentence in column {column + 1}, "
-            "found no bracket that ends it"
+            f"{rows[start].location}: expected {label[:40]} to end in its sentence in column {column + 1}, "
+            "found no closing bracket"
         )
     return spans
-
-
-def _is_comment(text: str) -> bool:
-    return text.startswith(("#begin document", "#end document"))

@@ -1,9 +1,9 @@
 """Tag schemes that mark spans (IOB1, IOB2, BIOES), and plain tags, which mark none.
 
 IOB2, also called BIO, starts every span with B-. IOB1 does so only if the span directly before it has the
-same label; other spans start with I-. BIOES ends a span of several tokens with E- and tags a span of one token
-with S-. BILOU (L, U) and BMEWO (M, E, W) are BIOES with other letters: both are read as BIOES and written as
-BIOES, and ``replace_letters`` restores their letters.
+same label; other spans start with I-. BIOES ends a span of several tokens with E- and tags a span of one
+token with S-. BILOU (L, U) and BMEWO (M, E, W) are BIOES with other letters: both are read as BIOES and
+written as BIOES, and ``replace_letters`` restores their letters.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def decode_spans(tags: Sequence[str], scheme: Scheme, *, is_strict: bool = False
 
 
 def _follows_scheme(split: Sequence[SplitTag], start: int, end: int, scheme: Scheme) -> bool:
-    """Whether the span from ``start`` to ``end`` starts and ends with the letters that the scheme requires."""
+    """Whether the span from ``start`` to ``end`` has the first and last letters that the scheme requires."""
     first, last = split[start][0], split[end - 1][0]
     if scheme == "IOB1":
         return first == "I" or (start > 0 and split[start - 1][1] == split[start][1])
@@ -126,7 +126,9 @@ def encode_spans(spans: Sequence[Span], n: int, scheme: Scheme) -> tuple[str, ..
         if not 0 <= span.start < span.end <= n:
             raise DataError(f"{_describe(span)}: expected a start before an end within {n} tokens")
         if previous is not None and span.start < previous.end:
-            raise DataError(f"{_describe(span)}: expected spans that do not overlap, found {_describe(previous)}")
+            raise DataError(
+                f"{_describe(span)}: expected spans that do not overlap, found {_describe(previous)}"
+            )
         if not span.label:
             raise DataError(f"{_describe(span)}: expected a label to write as a tag, found none")
         letters = ["I"] * (span.end - span.start)

@@ -19,8 +19,8 @@ from elmo.tasks.data.files import (
     Column,
     Paths,
     Separator,
-    TokenRow,
     Tokenize,
+    TokenRow,
     check_file_format,
     find_files,
     get_suffix,
@@ -58,7 +58,8 @@ def read_tagged(
     Args:
         paths: Files, folders or globs; "-" is stdin.
         words: Column of the words: a number from 0, or a name in CoNLL-U. Default: the first, or "form".
-        tags: Column of the tags: a number from 0, from the end if negative, or a name in CoNLL-U ("upos", "xpos",
+        tags: Column of the tags: a number from 0, from the end if negative, or a name in CoNLL-U ("upos",
+            "xpos",
             "feats", "lemma", "deprel", …). Default: the last, or "upos".
         separator: Separator of columns. None: tabs if the first row has any, otherwise spaces.
         file_format: Format of the files. "auto": CoNLL-U if the name ends in ``.conllu`` or the first row has
@@ -150,7 +151,9 @@ def _read_columns(
     word_column = _find_column(0 if words is None else words, n_columns, what="words", location=locate(first))
     tag_column = None
     if is_labeled:
-        tag_column = _find_column(-1 if tags is None else tags, n_columns, what="tags", location=locate(first))
+        tag_column = _find_column(
+            -1 if tags is None else tags, n_columns, what="tags", location=locate(first)
+        )
     if word_column == tag_column:
         raise DataError(
             f"{locate(first)}: expected words and tags in two columns separated by "
@@ -177,9 +180,7 @@ def _find_column(column: Column, n_columns: int, *, what: str, location: Locatio
             f"{column[:40]!r}"
         )
     if not -n_columns <= column < n_columns:
-        raise DataError(
-            f"{location}: expected {what} in column {column} (from 0), found {n_columns} columns"
-        )
+        raise DataError(f"{location}: expected {what} in column {column} (from 0), found {n_columns} columns")
     return column % n_columns
 
 

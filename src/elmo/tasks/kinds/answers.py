@@ -111,7 +111,8 @@ class Answers:
         for example in examples:
             if not example.answers:
                 raise DataError(
-                    f"{format_location(example.location)}question {example.id[:40]!r}: expected an answer, found none"
+                    f"{format_location(example.location)}question {example.id[:40]!r}: expected an answer, "
+                    "found none"
                 )
 
     def score(self, examples: Sequence[Question], predictions: Sequence[PredictedAnswer]) -> dict[str, float]:

@@ -24,7 +24,7 @@ from elmo.tasks.data.files import WHITESPACE, Tokenize, split_tokens, split_word
 from elmo.tasks.data.roles import read_roles
 from elmo.tasks.data.squad import read_squad
 from elmo.tasks.data.tagging import read_tagged
-from elmo.tasks.data.texts import read_pairs, read_texts, keep_markers
+from elmo.tasks.data.texts import keep_markers, read_pairs, read_texts
 from elmo.tasks.kinds.answers import Answers, AnswersOptions
 from elmo.tasks.kinds.classification import Classification, ClassificationOptions
 from elmo.tasks.kinds.coreference import Coreference, CoreferenceOptions

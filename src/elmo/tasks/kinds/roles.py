@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from elmo.errors import DataError
 from elmo.tasks.data.examples import Predicate, Span, format_location
-from elmo.tasks.data.tagging import build_transitions, decode_spans, encode_spans
+from elmo.tasks.data.schemes import build_transitions, decode_spans, encode_spans
 from elmo.tasks.heads.layers import FeatureWidths
 from elmo.tasks.heads.taggers import RolesHead
 from elmo.tasks.kinds.task import Embed, Labels, check_options, pad_label_ids, unique_rows

@@ -98,7 +98,8 @@ class Similarity:
         if outside:
             _log.warning(
                 "%s%d of %d scores are outside the learned scale %d..%d, for example %g, and never predicted",
-                format_location(outside[0].location), len(outside), len(examples), self.low, self.high, outside[0].score,
+                format_location(outside[0].location), len(outside), len(examples), self.low, self.high,
+                outside[0].score,
             )  # fmt: skip
 
     def score(self, examples: Sequence[TextPair], predictions: Sequence[PredictedScore]) -> dict[str, float]:

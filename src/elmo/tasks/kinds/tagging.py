@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from elmo.errors import DataError
 from elmo.tasks.data.examples import TaggedSentence, format_location
-from elmo.tasks.data.tagging import (
+from elmo.tasks.data.schemes import (
     Scheme,
     build_transitions,
     convert_tags,
-    replace_letters,
-    is_span_tag,
+    decode_spans,
     detect_letters,
     detect_scheme,
-    decode_spans,
+    is_span_tag,
+    replace_letters,
 )
 from elmo.tasks.heads.layers import FeatureWidths
 from elmo.tasks.heads.taggers import TaggerHead

@@ -122,7 +122,8 @@ class Labels:
         if n_unseen == len(labels):
             known = ", ".join(self.names[:10]) + (", …" if len(self) > 10 else "")
             raise DataError(
-                f"{format_location(location)}unknown {what.removesuffix('s')} {shown}; this model knows: {known}"
+                f"{format_location(location)}unknown {what.removesuffix('s')} {shown}; this model "
+                f"knows: {known}"
             )
         if n_unseen == 1:
             text = f"1 {what.removesuffix('s')} was not seen in training: {shown}; it is never predicted"
