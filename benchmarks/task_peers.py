@@ -41,7 +41,7 @@ from elmo.tasks import (
     read_static,
 )
 from elmo.tasks.data.examples import Span, TaggedSentence
-from elmo.tasks.data.schemes import Scheme, detect_scheme, decode_spans, encode_spans
+from elmo.tasks.data.schemes import Scheme, decode_spans, detect_scheme, encode_spans
 from elmo.tasks.scores.labels import span_scores
 
 OURS = {
@@ -52,8 +52,8 @@ OURS = {
 FIT = FitOptions.for_kind("tagging")
 FLAIR = {"Flair": False, "Flair, characters": True}  # whether it uses its character network
 FLAIR_EPOCHS = 60
-# The program for PYTHON: reads a task as JSON from stdin, writes the spans of DEV as JSON to a file. A span is
-# (start, end, label), of one or more tokens.
+# The program for PYTHON: reads a task as JSON from stdin, writes the spans of DEV as JSON to a file. A span
+# is (start, end, label), of one or more tokens.
 FLAIR_TRAINER = """
 import json, sys
 from pathlib import Path
@@ -146,14 +146,14 @@ def main() -> None:
         options.json.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
 
 
-def score(gold: Sequence[TaggedSentence], found: list[list[str]]) -> float:
+def score(gold: Sequence[TaggedSentence], predicted: list[list[str]]) -> float:
     """Return F1 over spans if tags mark spans, else accuracy."""
     tags = [list(example.tags or ()) for example in gold]
     scheme = detect_scheme(tags)
     if scheme != "plain":
-        spans = ([decode_spans(row, scheme) for row in rows] for rows in (tags, found))
+        spans = ([decode_spans(row, scheme) for row in rows] for rows in (tags, predicted))
         return span_scores(*spans).overall.f1
-    pairs = [pair for a, b in zip(tags, found, strict=True) for pair in zip(a, b, strict=True)]
+    pairs = [pair for a, b in zip(tags, predicted, strict=True) for pair in zip(a, b, strict=True)]
     return sum(a == b for a, b in pairs) / len(pairs)
 
 

@@ -84,7 +84,7 @@ def test_substitutes_of_a_chinese_word(run: Run) -> None:
 # --- senses -----------------------------------------------------------------------------------------
 
 
-def test_senses_say_the_same_as_lines_json_and_file(run: Run, periods: Path) -> None:
+def test_senses_agree_in_lines_json_and_file(run: Run, periods: Path) -> None:
     pytest.importorskip("sklearn")
     asked = ("senses", "bank", "old.txt", "--clusters", "2", "--examples", "1", *MODEL)
     values = json.loads(run(*asked, "--json").out)
@@ -107,7 +107,7 @@ def test_senses_say_the_same_as_lines_json_and_file(run: Run, periods: Path) -> 
     )
 
 
-def test_senses_come_from_an_index_too_and_chinese_words_have_some(run: Run, periods: Path) -> None:
+def test_senses_of_a_chinese_word_from_text_and_index(run: Run, periods: Path) -> None:
     pytest.importorskip("sklearn")
     pytest.importorskip("jieba")
     assert run("index", "old.zh.txt", "--tokenizer", "zh", "--out", "zh", *MODEL).code == 0
@@ -131,16 +131,16 @@ def test_a_word_that_the_tokenizer_splits_is_reported(run: Run, periods: Path) -
     )
 
 
-def test_what_an_index_cannot_change_is_told(run: Run, periods: Path) -> None:
+def test_options_without_effect_on_an_index_are_reported(run: Run, periods: Path) -> None:
     pytest.importorskip("sklearn")
     assert run("index", "old.txt", "--out", "usages", *MODEL).code == 0
     plain, asked = run("senses", "bank", "usages"), run("senses", "bank", "usages", "--by", "substitutes")
     assert plain.err == ""
-    assert "usages: an index has its vectors, so --by changes nothing" in asked.err
+    assert "usages: this index has vectors, so --by has no effect" in asked.err
     assert asked.out == plain.out
 
 
-def test_that_no_more_senses_are_looked_for_is_told(run: Run, here: Path) -> None:
+def test_the_largest_number_of_senses_is_reported(run: Run, here: Path) -> None:
     pytest.importorskip("sklearn")
     lines = [f"{a} {a} {a} bank {a}" for a in "abcdefghijklmn" for _ in range(4)]
     (here / "many.txt").write_text("\n".join(lines) + "\n")
@@ -149,15 +149,15 @@ def test_that_no_more_senses_are_looked_for_is_told(run: Run, here: Path) -> Non
         for more in ((), ("--clusters", "12"))
     )
     assert found.out.startswith("bank: 10 senses in 56 usages")
-    assert "no more than 10 are looked for; --clusters K makes K" in found.out
+    assert "10 is the largest number that is tried; set a larger one with --clusters" in found.out
     assert asked.out.startswith("bank: 12 senses")
-    assert "no more than" not in asked.out
+    assert "is the largest number" not in asked.out
 
 
 # --- change -----------------------------------------------------------------------------------------
 
 
-def test_change_says_the_same_as_table_json_and_file(run: Run, periods: Path) -> None:
+def test_change_agrees_in_table_json_and_file(run: Run, periods: Path) -> None:
     pytest.importorskip("sklearn")
     asked = ("change", "old.txt", "new.txt", "--words", "bank,the,tree", "--permutations", "9", *MODEL)
     outcome = run(*asked, "--min-count", "4", "--json")
@@ -225,7 +225,7 @@ def test_similarity_agrees_in_lines_json_and_file(run: Run, here: Path) -> None:
         (("senses", " ", "old.txt"), ("expected a word, found only white space",)),
         (("senses", "bank", "empty.txt"), ("empty.txt: expected text, found no word in it",)),
         (("senses", "bank", "nowhere.txt"), ("nowhere.txt: no such file",)),
-        (("senses", "bank", "old.txt", "--clusters", "13"), ("expected 13 usages or more", "found 12")),
+        (("senses", "bank", "old.txt", "--clusters", "13"), ("expected at least 13 usages", "found 12")),
         (("senses", "bank", "old.txt", "--picture", "x.doc"), ("x.doc",)),
         (("change", "old.txt", "nowhere.txt"), ("nowhere.txt: no such file",)),
         (("change", "old.txt", "empty.txt", "--words", "bank"), ("empty: expected text of this period",)),
@@ -272,7 +272,7 @@ def test_a_missing_model_is_one_line(run: Run, periods: Path, arguments: tuple[s
         (("senses", "bank"), "INPUT"),
         (("senses", "bank", "old.txt", "--method", "dbscan"), "--method"),
         (("senses", "bank", "old.txt", "--layers", "all"), "--layers"),
-        (("change", "old.txt"), "expected a text for each of two periods or more"),
+        (("change", "old.txt"), "expected one text for each of two or more periods"),
         (("change", "old.txt", "new.txt", "--measure", "cosine"), "--measure"),
         (("change", "old.txt", "-"), "texts are read twice"),
         (("similarity", "a", "b", "c"), "found 3 names"),

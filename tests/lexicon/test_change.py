@@ -29,7 +29,7 @@ from elmo.lexicon.change import (
     measure_change,
     rank_correlation,
 )
-from elmo.lexicon.usages import WordFilter, Usage, Usages, embed_usages, respell
+from elmo.lexicon.usages import Usage, Usages, WordFilter, embed_usages, respell
 from elmo.text.reader import Sentence
 from elmo.text.tokenizers import Tokens
 
@@ -150,7 +150,8 @@ def test_corpora_are_read_counted_and_compared(elmo: Elmo) -> None:
     progress: list[tuple[int, int]] = []
     found = change_in_corpora(
         elmo, {"old": OLD, "new": NEW}, words=["bank", "tree", "the", "the bank"], limit=8,
-        options=ChangeOptions(min_count=2, permutations=20), on_progress=lambda n, n_all: progress.append((n, n_all)),
+        options=ChangeOptions(min_count=2, permutations=20),
+        on_progress=lambda n, n_all: progress.append((n, n_all)),
     )  # fmt: skip
     assert {word.word for word in found.words} == {"bank", "the", "the bank"}
     by_word = {word.word: word for word in found.words}

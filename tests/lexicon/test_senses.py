@@ -103,7 +103,7 @@ def test_contexts_of_a_single_word_give_no_names() -> None:
     assert context_names([items[:1] * 5, items[1:] * 5]) == [(), ()]
 
 
-def test_json_and_rows_tell_all_usages(found: Senses) -> None:
+def test_json_and_rows_contain_all_usages(found: Senses) -> None:
     values = json.loads(json.dumps(found.to_json()))
     assert values["usages"] == 36
     assert [sense["usages"] for sense in values["senses"]] == [24, 12]
@@ -114,14 +114,14 @@ def test_json_and_rows_tell_all_usages(found: Senses) -> None:
     assert rows[-1][3:6] == ("f:35", "the river broke its ", "bank")
 
 
-def test_no_usages_and_wrong_numbers_are_refused() -> None:
+def test_no_usages_and_wrong_numbers_are_rejected() -> None:
     with pytest.raises(DataError, match="'bank': no usages to cluster"):
         find_senses(Usages((), np.zeros((0, 4))), word="bank")
     with pytest.raises(ConfigError, match="n_examples must be at least 0"):
         find_senses(banks(), n_examples=-1)
 
 
-def test_the_picture_has_names_shares_and_sentences(tmp_path: Path, found: Senses) -> None:
+def test_the_figure_shows_names_shares_and_sentences(tmp_path: Path, found: Senses) -> None:
     pytest.importorskip("matplotlib")
     from matplotlib import rc_context
 
@@ -136,23 +136,23 @@ def test_the_picture_has_names_shares_and_sentences(tmp_path: Path, found: Sense
     assert text == (tmp_path / "b.svg").read_text(encoding="utf-8")
 
 
-def test_a_map_of_many_usages_is_the_same_every_time_and_of_one_is_a_point() -> None:
-    from elmo.plots.senses import flat
+def test_a_map_of_many_usages_is_reproducible_and_that_of_one_is_a_point() -> None:
+    from elmo.plots.senses import project
 
     many = banks(40, 30).vectors
-    places, caption = flat(many, seed=1)
+    places, caption = project(many, seed=1)
     assert places.shape == (70, 2)
     assert "t-SNE" in caption
-    assert np.array_equal(places, flat(many, seed=1)[0])
-    centres = places[:40].mean(axis=0), places[40:].mean(axis=0)
-    assert np.linalg.norm(centres[0] - centres[1]) > places[:40].std()
-    one, caption = flat(many[:1])
+    assert np.array_equal(places, project(many, seed=1)[0])
+    centers = places[:40].mean(axis=0), places[40:].mean(axis=0)
+    assert np.linalg.norm(centers[0] - centers[1]) > places[:40].std()
+    one, caption = project(many[:1])
     assert one.tolist() == [[0, 0]]
     assert "principal components" in caption
 
 
 @pytest.mark.parametrize("n_senses", [1, 2, 8])
-def test_the_picture_marks_the_usages_whose_sentences_it_shows(
+def test_the_figure_labels_the_usages_whose_sentences_it_shows(
     monkeypatch: pytest.MonkeyPatch, n_senses: int
 ) -> None:
     pytest.importorskip("matplotlib")
@@ -171,7 +171,7 @@ def test_the_picture_marks_the_usages_whose_sentences_it_shows(
     senses_picture.draw_senses(found, "x.png")
     axes = figures[0].axes[0]
     assert "principal components" in axes.get_xlabel()
-    points, _ = senses_picture.flat(found.usages.vectors)
+    points, _ = senses_picture.project(found.usages.vectors)
     wanted = {
         f"{sense.number}{letter}": points[found.usages.items.index(usage)].tolist()
         for sense in found.items
@@ -213,7 +213,7 @@ def test_the_command_prints_writes_and_draws(app: typer.Typer) -> None:
     assert (code, json.loads(out)["usages"]) == (0, 8)
 
 
-def test_senses_are_named_by_substitutes_where_words_are_predicted(app: typer.Typer) -> None:
+def test_senses_are_named_by_substitutes_if_the_model_has_a_softmax(app: typer.Typer) -> None:
     given = ("senses", "bank", "corpus.txt", "--clusters", "2", "--json", "--model")
     named = json.loads(run(app, *given, "model")[1])["senses"]
     assert all(one["name"] and {*one["name"]} <= {*WORDS} for one in named)
@@ -224,14 +224,14 @@ def test_senses_are_named_by_substitutes_where_words_are_predicted(app: typer.Ty
     assert [one["name"] for one in around] != [one["name"] for one in named]
 
 
-def test_places_may_be_compared_by_the_words_expected_there(app: typer.Typer) -> None:
+def test_usages_can_be_compared_by_their_substitutes(app: typer.Typer) -> None:
     given = ("senses", "bank", "corpus.txt", "--model", "model", "--json", "--by", "substitutes")
     code, out, error = run(app, *given)
     assert (code, error) == (0, None)
     assert json.loads(out)["usages"] == 36
 
 
-def test_an_index_may_stand_for_the_text(app: typer.Typer) -> None:
+def test_an_index_can_replace_the_text(app: typer.Typer) -> None:
     elmo = Elmo.from_pretrained("model")
     build_index(IndexJob(("corpus.txt",), Path("usages"), dtype="float32"), elmo)
     given = ("--model", "model", "--clusters", "2", "--json", "--as-written")
@@ -240,10 +240,10 @@ def test_an_index_may_stand_for_the_text(app: typer.Typer) -> None:
     assert sizes[0] == sizes[1]
 
 
-def test_a_word_that_does_not_occur_is_one_clear_error(app: typer.Typer) -> None:
+def test_a_word_that_does_not_occur_is_an_error(app: typer.Typer) -> None:
     _, out, error = run(app, "senses", "tree", "corpus.txt", "--model", "model")
     assert out == ""
     assert isinstance(error, DataError)
     assert "'tree' does not occur in the text" in str(error)
     _, _, error = run(app, "senses", "café", "corpus.txt", "--model", "model", "--clusters", "2")
-    assert "'café': expected 2 usages or more for so many senses, found 1" in str(error)
+    assert "'café': expected at least 2 usages for 2 senses, found 1" in str(error)

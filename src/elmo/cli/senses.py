@@ -1,4 +1,4 @@
-"""``elmo senses``: a word and text in, the senses that the word has there out."""
+"""``elmo senses``: find the senses of a word by clustering its usages."""
 
 from __future__ import annotations
 
@@ -53,16 +53,17 @@ def command(
     model: Model = None,
     method: Annotated[
         Literal["agglomerative", "kmeans", "affinity", "hdbscan"],
-        typer.Option(help="How usages are clustered."),
+        typer.Option(help="Clustering method."),
     ] = "agglomerative",
     clusters: Annotated[
-        int | None, typer.Option(min=1, metavar="K", help="How many senses.", show_default="found")
+        int | None,
+        typer.Option(min=1, metavar="K", help="Number of senses.", show_default="chosen from the data"),
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=1, max=5000, metavar="N", help="Usages to look at; of more, a fair sample.")
+        int, typer.Option(min=1, max=5000, metavar="N", help="Number of usages; more usages are sampled.")
     ] = 500,
     n_examples: Annotated[
-        int, typer.Option("--examples", min=0, metavar="N", help="Sentences to show of each sense.")
+        int, typer.Option("--examples", min=0, metavar="N", help="Sentences to show for each sense.")
     ] = 3,
     by: By = "layers",
     layers: OneVector = "average",
@@ -75,13 +76,13 @@ def command(
     split: Split = False,
     errors: Errors = "strict",
     start: Start = "zero",
-    seed: Annotated[int, typer.Option(min=0, help="Of the sample and of clustering.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sample and of clustering.")] = 0,
     device: Device = "cpu",
 ) -> None:
     """Find the senses of a word: clusters of its usages, with typical sentences.
 
-    Senses are named by what else could stand there, if the model has a softmax. INPUT may be a folder that
-    elmo index made, too: its vectors are taken as they are.
+    Senses are named by substitutes if the model has a softmax. INPUT can also be the folder of an index,
+    whose vectors are then used.
     """
     from elmo.errors import DataError
     from elmo.lexicon.index import MANIFEST, Index
@@ -96,15 +97,14 @@ def command(
         check_picture(picture)
     name_of, hint, tally = None, "", Tally()
     if len(inputs) == 1 and Path(inputs[0], MANIFEST).is_file():
-        _tell_of_index(context, inputs[0])
+        _warn_about_options(context, inputs[0])
         usages = Index(inputs[0]).usages(word, limit=limit, seed=seed)
     else:
-        expand_paths(inputs)  # typos are told before a large model is loaded
+        expand_paths(inputs)  # reports a missing file before a large model is loaded
         from elmo.cli.console import show_progress
         from elmo.embed.elmo import Elmo
-        from elmo.lexicon.substitutes import embed_substitutes
-        from elmo.lexicon.senses import name_by_substitutes
-        from elmo.lexicon.usages import Usages, embed_usages, entry_key, find_usages, respell
+        from elmo.lexicon.senses import embed_by, name_by_substitutes
+        from elmo.lexicon.usages import Usages, entry_key, find_usages, respell
 
         elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
         with show_progress(context.obj, n_sentences=None, is_stdout_free=not as_json) as show:
@@ -113,18 +113,16 @@ def command(
                 tally=tally,
             )  # fmt: skip
             read = track_sentences(require_words(sentences, inputs=inputs), show)
-            found = find_usages(read, [word], key=entry_key(elmo), limit=limit, seed=seed)[word]
+            items = find_usages(read, [word], key=entry_key(elmo), limit=limit, seed=seed)[word]
         warn_about_bytes(tally)
-        hint = "" if found or input_format != "text" else hint_about_tokenizer(elmo.tokenizer, word)
-        if by == "substitutes":
-            usages = embed_substitutes(elmo, found, start=start)
-        else:
-            read_as = found if as_written else [respell(usage, word) for usage in found]
-            vectors = embed_usages(elmo, read_as, layers=parse_layers(layers), start=start).vectors
-            usages = Usages(tuple(found), vectors)
+        hint = "" if items or input_format != "text" else hint_about_tokenizer(elmo.tokenizer, word)
+        is_kept = as_written or by == "substitutes"  # substitutes do not depend on the spelling
+        respelled = items if is_kept else [respell(usage, word) for usage in items]
+        vectors = embed_by(elmo, respelled, by=by, layers=parse_layers(layers), start=start).vectors
+        usages = Usages(tuple(items), vectors)
         name_of = name_by_substitutes(elmo)
     if not len(usages):
-        hint = hint or "; is it spelled and tokenised like this?"
+        hint = hint or "; check its spelling and the tokenizer"
         raise DataError(f"{word[:40]!r} does not occur in the text{hint}")
     _check_clusters(word, usages, clusters)
     result = find_senses(
@@ -142,19 +140,19 @@ def command(
         logger.info("%s: written", picture)
 
 
-def _tell_of_index(context: typer.Context, folder: str) -> None:
-    """An index has its vectors already: what asks for others is told to have no effect."""
-    named = ("by", "layers", "as_written", "start", "model", "tokenizer", "input_format", "split", "errors")
-    options = {option.name: option.opts[0] for option in context.command.params}
-    given = [
-        options[name]
-        for name in named
+def _warn_about_options(context: typer.Context, folder: str) -> None:
+    """Warn about options that have no effect on the vectors of an index."""
+    names = ("by", "layers", "as_written", "start", "model", "tokenizer", "input_format", "split", "errors")
+    flags = {option.name: option.opts[0] for option in context.command.params}
+    unused = [
+        flags[name]
+        for name in names
         if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE"
     ]
-    if given:
+    if unused:
         logger.warning(
-            "%s: an index has its vectors, so %s changes nothing; give the text to have others",
-            folder, ", ".join(given),
+            "%s: this index has vectors, so %s has no effect; use the text for other vectors",
+            folder, ", ".join(unused),
         )  # fmt: skip
 
 
@@ -163,23 +161,25 @@ def _check_clusters(word: str, usages: Usages, clusters: int | None) -> None:
 
     if clusters is not None and clusters > len(usages):
         raise DataError(
-            f"{word[:40]!r}: expected {clusters} usages or more for so many senses, found {len(usages)}"
+            f"{word[:40]!r}: expected at least {clusters} usages for {clusters} senses, found {len(usages)}"
         )
 
 
-def _lines(found: Senses) -> list[str]:
-    from elmo.lexicon.clustering import MIN_USAGES, MAX_CLUSTERS
+def _lines(senses: Senses) -> list[str]:
+    from elmo.lexicon.clustering import MAX_CLUSTERS, MIN_USAGES
 
-    how = "one sense" if len(found) == 1 else f"{len(found)} senses"
-    n = len(found.usages)
-    lines = [one_line(f"{found.word}: {how} in {n:,} usage{'s' * (n != 1)} ({found.method})")]
-    if found.silhouette is not None and found.null is not None:
-        lines.append(f"silhouette {found.silhouette:.3f}; data without clusters reach {found.null:.3f}")
+    n_senses = "one sense" if len(senses) == 1 else f"{len(senses)} senses"
+    n = len(senses.usages)
+    lines = [one_line(f"{senses.word}: {n_senses} in {n:,} usage{'s' * (n != 1)} ({senses.method})")]
+    if senses.silhouette is not None and senses.null is not None:
+        lines.append(f"silhouette {senses.silhouette:.3f}; data without clusters reach {senses.null:.3f}")
     elif n < MIN_USAGES:
-        lines.append(f"too few to look for senses, which needs {MIN_USAGES} usages; --clusters K makes K")
-    if found.silhouette is not None and len(found) == MAX_CLUSTERS:
-        lines.append(f"no more than {MAX_CLUSTERS} are looked for; --clusters K makes K")
-    for sense in found.items:
+        lines.append(
+            f"too few usages to find senses ({MIN_USAGES} are needed); set the number with --clusters"
+        )
+    if senses.silhouette is not None and len(senses) == MAX_CLUSTERS:
+        lines.append(f"{MAX_CLUSTERS} is the largest number that is tried; set a larger one with --clusters")
+    for sense in senses.items:
         lines += ["", one_line(f"{sense.share:5.0%}  {sense.label}")]
         lines += [f"       {format_usage(usage)}" for usage in sense.examples]
     return lines

@@ -504,7 +504,7 @@ def _rank_typical(units: Floats, labels: Labels, is_own: NDArray[np.bool_]) -> N
 
 
 def _rank(changes: Changes) -> Changes:
-    """Sort the words, and add false discovery rates for each pair of periods and the frequency correlation."""
+    """Sort the words, and add false discovery rates and the correlation with frequency."""
     words = changes.words
     if not words:
         return changes

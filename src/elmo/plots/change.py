@@ -194,7 +194,7 @@ def _draw_map(changes: Changes, word: WordChange, *, seed: int) -> Figure:
     legend_height = CAPTION_HEIGHT + 0.15 + 0.24 * n_rows
     height = top + panel + max(legend_height + 0.25 + LINE_HEIGHT * len(below) + 0.1, 0.95)
     figure = Figure(figsize=(width, height), facecolor="white")
-    _write_write_headline(figure, title, fonts, test)
+    _write_headline(figure, title, fonts, test)
     axes = figure.add_axes((0.3 / width, 1 - (top + panel) / height, 7.2 / width, panel / height))
     points, caption = project(np.concatenate([usages.vectors for usages in word.usages.values()]), seed=seed)
     format_map(axes, caption)
