@@ -83,7 +83,7 @@ def compare(folder: Path, sources: list[Path], n_bytes: int, processes: int) -> 
     cut = [" ".join(tokenize(line[a:b]).tokens) for line in lines for a, b in split_sentences(line)]
     write_repeated(tokens, cut, n_bytes)
     print(f"{n_bytes / 1e6:,.0f} MB of text, {len(lines):,} lines, repeated with changes")
-    print(f"{'':32}{'words/s':>14}{'per CPU second':>14}{'types':>12}{'peak MB':>9}{'growth':>9}")
+    print(f"{'':32}{'words/s':>14}{'CPU words/s':>14}{'types':>12}{'peak MB':>9}{'growth':>9}")
     ways = {
         "tokenizer alone": ("alone", part, 1),
         "raw text, 1 process": ("text", raw, 1),

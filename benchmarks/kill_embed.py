@@ -78,7 +78,7 @@ def main() -> int:
             )
     for problem in problems:
         print(problem, file=sys.stderr)
-    print("every byte equal" if not problems else f"{len(problems)} problems")
+    print("all bytes equal" if not problems else f"{len(problems)} problems")
     return 1 if problems else 0
 
 

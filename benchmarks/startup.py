@@ -5,6 +5,7 @@ usage: startup.py [RUNS]
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import subprocess
 import sys
@@ -28,7 +29,11 @@ def measure(arguments: list[str]) -> float:
 
 def main() -> int:
     """Print the table; return 1 if a median is over its limit."""
-    n_runs = int(sys.argv[1]) if len(sys.argv) > 1 else 10
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument(
+        "runs", type=int, nargs="?", default=10, help="number of measurements of each command"
+    )
+    n_runs = parser.parse_args().runs
     is_slow = False
     print(f"{'':20}{'median':>9}{'fastest':>9}{'limit':>9}{'of limit':>10}")
     for name, arguments, limit in CASES:

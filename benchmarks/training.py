@@ -6,13 +6,13 @@ TEXT is a few megabytes of raw English; by default, random words with Zipf-distr
 ``--peers`` adds bilm-tf's training graph, run by tests/conformance/peers/train.py with the TensorFlow in
 .venvs/peers, where ``make conformance`` installs it.
 
-Batch 128, 20 steps, 50,000 words (or all that TEXT has), Adagrad, dropout 0.1; sizes mini (CNN 512, cell 512,
-projection 128) and small (CNN 2048, cell 1024, projection 128). The systems take turns, each in
-its own process; a ratio is the median over rounds of ours / peer's in the same round. We measure
-``Trainer.run``: windows read from the corpus on disk, steps, log and checkpoints. ``overhead`` is the extra
-time compared with the steps alone, on one window in memory. ``limit`` is the speed of the matrix products of
-a step alone: their multiplications (distinct words once, no padding) at the rate of one large product in
-float32.
+Batch size 128, windows of 20 tokens, 50,000 words (or all that TEXT has), Adagrad, dropout 0.1; sizes mini
+(CNN 512, cell 512, projection 128) and small (CNN 2048, cell 1024, projection 128). The systems take turns,
+each in a separate process; a ratio is the median over rounds of our speed divided by that of the peer in the
+same round. ``Trainer.run`` is measured: windows read from the corpus on disk, steps, log and checkpoints.
+``overhead`` is the extra time compared with the steps alone, on one window in memory. ``limit`` is the speed
+of the matrix products of a step alone: their multiplications (distinct words once, no padding) at the rate of
+one large product in float32.
 """
 
 from __future__ import annotations

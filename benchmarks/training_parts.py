@@ -2,9 +2,10 @@
 
 usage: training_parts.py [--rounds N] [--threads N]
 
-Batch 128, 20 steps, 50,000 words, 8192 samples; mini (CNN 512, cell 512, projection 128) and small (CNN 2048,
-cell 1024, projection 128). The variants of a part take turns in each round. A ratio is the median over
-rounds of the time of the reference divided by that of the variant, so a busy machine affects both.
+Batch size 128, windows of 20 tokens, 50,000 words, 8192 samples; mini (CNN 512, cell 512, projection 128) and
+small (CNN 2048, cell 1024, projection 128). The variants of a part take turns in each round. A ratio is the
+median over rounds of the time of the reference divided by that of the variant, so a busy machine affects
+both.
 """
 
 from __future__ import annotations

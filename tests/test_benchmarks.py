@@ -204,7 +204,7 @@ from pathlib import Path
 task = json.load(sys.stdin)
 compile(sys.argv[2], "trainer", "exec")
 assert Path(task["vectors"]).read_text().splitlines() == ["2 2", "ann 0.5 1.0", "00 2.0 3.0"]
-Path(task["found"]).write_text(json.dumps([marks for _, marks in task["dev"]]))
+Path(task["predictions"]).write_text(json.dumps([marks for _, marks in task["dev"]]))
 """
 
 

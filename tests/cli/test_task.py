@@ -201,7 +201,7 @@ def test_an_existing_model_is_kept_without_overwrite(run: Run, ner: Path) -> Non
         ("parsing train.conll", "kind of task: expected one of tagging, classification"),
         ("tagging empty.conll", "empty.conll: expected examples, found an empty file"),
         ("tagging nothing.conll", "nothing.conll"),
-        ("tagging train.conll --column 5", "train.conll:1: expected a column 5, counted from 0"),
+        ("tagging train.conll --column 5", "train.conll:1: expected tags in column 5 (from 0)"),
         ("tagging uneven.conll", "uneven.conll:2: expected 2 columns"),
         ("tagging train.conll --network linear", "tagging has no option --network; it has: --hidden"),
         ("classification texts.tsv --column x", "expected a column 'x', found 'label', 'text'"),

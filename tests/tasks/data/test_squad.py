@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from elmo.errors import DataError
 from elmo.tasks.data.examples import Location, Span
-from elmo.tasks.data.squad import IMPOSSIBLE, MISPLACED, UNANSWERED, _Passage, _span, read_squad
+from elmo.tasks.data.squad import IMPOSSIBLE, NOT_LOCATED, UNANSWERED, _Passage, _span, read_squad
 from elmo.text.tokenizers import load_tokenizer
 from tests.shared import SHARED
 
@@ -76,7 +76,7 @@ def test_an_answer_is_found_near_its_offset_or_is_scored_only_and_counted(tmp_pa
     ]
     assert found[1].spans == ()
     assert [found[0].passage[span.start : span.end] for span in found[0].spans] == [("Egypt",), ("1922",)]
-    assert left_out == {MISPLACED: 5, UNANSWERED: 1}
+    assert left_out == {NOT_LOCATED: 5, UNANSWERED: 1}
 
 
 def test_questions_without_an_answer_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_questions_without_an_answer_are_left_out_and_counted(tmp_path: Path) ->
     value = squad(qa("a", is_impossible=True), qa("b", ("In", 0), is_impossible=False), blank)
     left_out: Counter[str] = Counter()
     assert [one.id for one in read_squad([file(tmp_path, value)], left_out=left_out)] == ["b"]
-    assert left_out == {IMPOSSIBLE: 2, MISPLACED: 1}
+    assert left_out == {IMPOSSIBLE: 2, NOT_LOCATED: 1}
 
 
 def test_without_labels_every_question_is_kept(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from elmo.errors import ConfigError, DataError, ShapeError
-from elmo.tasks.heads.answers import AnswerBounds, AnswersHead, AnswerSpan, best_answers
+from elmo.tasks.heads.answers import AnswerBounds, AnswersHead, AnswerSpan, find_best_answers
 from elmo.tasks.heads.layers import FeatureVectors, FeatureWidths
 
 WIDTHS = FeatureWidths(6, 3)
@@ -84,7 +84,7 @@ def test_the_best_spans_agree_with_a_search_over_all(max_length: int) -> None:
         torch.tensor([[[0] * 6, [0, 0, 0, 0, 1, 1]]]).bool(), -torch.inf
     )
     bounds = AnswerBounds(scores[0].log_softmax(1), scores[1].log_softmax(1))
-    found = best_answers(bounds, max_length=max_length, n_best=50)
+    found = find_best_answers(bounds, max_length=max_length, n_best=50)
     for row, n in enumerate((6, 4)):
         spans = [(i, j) for i, j in product(range(n), repeat=2) if i <= j < i + max_length]
         chance = {(i, j + 1): float((bounds.first[row, i] + bounds.last[row, j]).exp()) for i, j in spans}

@@ -133,13 +133,13 @@ def test_long_texts_are_aligned_in_parts_with_the_same_numbers(monkeypatch: pyte
         return [found, *torch.autograd.grad(found.square().sum(), [queries, keys])]
 
     whole = results()
-    monkeypatch.setattr(attention, "SCORES_AT_ONCE", 20)  # those of two rows
+    monkeypatch.setattr(attention, "MAX_SCORES", 20)  # those of two rows
     for one, other in zip(results(), whole, strict=True):
         torch.testing.assert_close(one, other)
 
 
 def test_an_alignment_of_many_thousand_tokens_keeps_no_square(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "SCORES_AT_ONCE", 1 << 16)
+    monkeypatch.setattr(attention, "MAX_SCORES", 1 << 16)
     text = torch.randn(1, 2000, 3, requires_grad=True)
     mask = torch.ones(1, 2000, dtype=torch.bool)
     assert largest_kept(lambda: align(text, text, mask=mask)) <= 1 << 16

@@ -48,7 +48,7 @@ def slow_link(head: CoreferenceHead, g: Tensor, *, i: int, j: int, relation: int
 
 @pytest.mark.parametrize("is_coarse", [False, True])
 def test_scores_agree_with_a_slow_transcription(is_coarse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coreference, "PAIRS_AT_ONCE", 20)  # several chunks
+    monkeypatch.setattr(coreference, "MAX_PAIRS", 20)  # several chunks
     head = a_head(is_coarse=is_coarse, max_antecedents=6, kept_share=0.8)
     if head.coarse is not None:
         torch.nn.init.normal_(head.coarse.weight, std=0.1)
@@ -106,7 +106,7 @@ def test_padding_and_empty_sentences_change_nothing() -> None:
 def test_chunks_change_neither_loss_nor_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     head, document, gold = a_head(), vectors(5, 4, 6), [pairs([(0, 1), (5, 6), (9, 11)])]
     whole = torch.autograd.grad(head.loss(document, gold), list(head.parameters()), allow_unused=True)
-    monkeypatch.setattr(coreference, "PAIRS_AT_ONCE", 2)
+    monkeypatch.setattr(coreference, "MAX_PAIRS", 2)
     parts = torch.autograd.grad(head.loss(document, gold), list(head.parameters()), allow_unused=True)
     for one, other in zip(whole, parts, strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)

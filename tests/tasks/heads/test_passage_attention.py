@@ -85,7 +85,7 @@ def test_a_long_question_and_passage_are_attended_to_in_parts(monkeypatch: pytes
     (passage, passage_mask), (question, question_mask) = sequences(9, 6), sequences(3, 2)
     masks = {"passage_mask": passage_mask, "question_mask": question_mask}
     whole = found(passage, question, **masks)
-    monkeypatch.setattr(attention, "SCORES_AT_ONCE", 12)  # those of two rows
+    monkeypatch.setattr(attention, "MAX_SCORES", 12)  # those of two rows
     torch.testing.assert_close(found(passage, question, **masks), whole)
 
 
@@ -96,7 +96,7 @@ def test_tokens_of_a_long_passage_attend_to_their_block_and_the_two_beside_it(
     found = SelfAttention(WIDTH).double()
     passage, mask = sequences(11, 4)
     short = found(passage[1:, :4], mask[1:, :4])
-    monkeypatch.setattr(passage_attention, "MAX_WHOLE", 4)
+    monkeypatch.setattr(passage_attention, "MAX_FULL_LENGTH", 4)
     read = found(passage, mask)
     p = passage[0].numpy()
     for i in range(11):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from elmo.errors import ConfigError, DataError
-from elmo.tasks.heads.pairs import Encoder, SimilarityHead, score_distribution
+from elmo.tasks.heads.pairs import SentenceEncoder, SimilarityHead, build_score_distribution
 from tests.tasks.heads.test_attention import (
     N_WORDS,
     WIDTHS,
@@ -21,7 +21,7 @@ from tests.tasks.heads.test_attention import (
     vectors_of,
 )
 
-BOTH: list[Encoder] = ["lstm", "mean"]
+BOTH: list[SentenceEncoder] = ["lstm", "mean"]
 
 
 def overlapping_pairs(rng: random.Random, n: int) -> tuple[list[list[int]], list[list[int]], Tensor]:
@@ -38,7 +38,7 @@ def overlapping_pairs(rng: random.Random, n: int) -> tuple[list[list[int]], list
 
 
 @pytest.mark.parametrize("encoder", BOTH)
-def test_it_learns_how_many_words_two_sentences_share(encoder: Encoder) -> None:
+def test_it_learns_how_many_words_two_sentences_share(encoder: SentenceEncoder) -> None:
     torch.manual_seed(0)
     rng = random.Random(0)
     head = SimilarityHead(WIDTHS, low=1, high=5, encoder=encoder, hidden_width=16, dropout=0.0)
@@ -57,7 +57,7 @@ def test_it_learns_how_many_words_two_sentences_share(encoder: Encoder) -> None:
 
 
 @pytest.mark.parametrize("encoder", BOTH)
-def test_a_score_depends_neither_on_batch_mates_nor_on_padding_nor_on_the_order(encoder: Encoder) -> None:
+def test_a_score_depends_neither_on_batch_mates_nor_on_padding_nor_on_the_order(encoder: SentenceEncoder) -> None:
     torch.manual_seed(0)
     head = SimilarityHead(WIDTHS, low=0, high=1, encoder=encoder, hidden_width=6).eval()
     first, second = [[1, 2, 3, 4, 5], [6], [7, 8]], [[1], [2, 3], [4, 5, 6, 7]]
@@ -67,7 +67,7 @@ def test_a_score_depends_neither_on_batch_mates_nor_on_padding_nor_on_the_order(
 
 
 @pytest.mark.parametrize("encoder", BOTH)
-def test_gradients_reach_every_parameter(encoder: Encoder) -> None:
+def test_gradients_reach_every_parameter(encoder: SentenceEncoder) -> None:
     torch.manual_seed(0)
     head = SimilarityHead(WIDTHS, low=1, high=5, encoder=encoder, hidden_width=6)
     first, second = vectors_of([[1, 2, 3], [3]]), vectors_of([[1], [4, 5]])
@@ -86,7 +86,7 @@ def test_the_loss_is_nothing_where_the_distribution_is_right() -> None:
 
 
 def test_a_score_is_shared_by_the_whole_ones_around_it() -> None:
-    found = score_distribution(torch.tensor([3.2, 5.0, 1.0, 2.0]), low=1, high=5)
+    found = build_score_distribution(torch.tensor([3.2, 5.0, 1.0, 2.0]), low=1, high=5)
     expected = [[0, 0, 0.8, 0.2, 0], [0, 0, 0, 0, 1], [1, 0, 0, 0, 0], [0, 1, 0, 0, 0]]
     torch.testing.assert_close(found, torch.tensor(expected))
 
@@ -94,20 +94,20 @@ def test_a_score_is_shared_by_the_whole_ones_around_it() -> None:
 @given(low=st.integers(-3, 3), n=st.integers(1, 6), share=st.floats(0, 1))
 def test_the_mean_of_a_distribution_is_the_score(low: int, n: int, share: float) -> None:
     score = low + share * n
-    shares = score_distribution(torch.tensor([score]), low=low, high=low + n)[0]
+    shares = build_score_distribution(torch.tensor([score]), low=low, high=low + n)[0]
     assert shares.sum().item() == pytest.approx(1.0, abs=1e-5)
     assert shares.min() >= 0
     assert (shares @ torch.arange(low, low + n + 1.0)).item() == pytest.approx(score, abs=1e-5)
 
 
 def test_whole_numbers_are_scores_too() -> None:
-    assert score_distribution(torch.tensor([2]), low=1, high=3).tolist() == [[0.0, 1.0, 0.0]]
+    assert build_score_distribution(torch.tensor([2]), low=1, high=3).tolist() == [[0.0, 1.0, 0.0]]
 
 
 @pytest.mark.parametrize("score", [0.9, 5.1, float("nan")])
 def test_a_score_out_of_range_is_refused(score: float) -> None:
     with pytest.raises(DataError, match=rf"expected 1 to 5, found {score:g}"):
-        score_distribution(torch.tensor([3.0, score]), low=1, high=5)
+        build_score_distribution(torch.tensor([3.0, score]), low=1, high=5)
 
 
 def test_a_range_or_encoder_that_cannot_be_is_refused() -> None:

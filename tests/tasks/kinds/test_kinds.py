@@ -454,7 +454,7 @@ def test_a_long_premise_is_compared_in_parts(monkeypatch: pytest.MonkeyPatch) ->
     torch.manual_seed(0)
     head = task.build_head(FeatureWidths(3)).eval()
     whole = task.loss(head, Vectors(), pairs).item()
-    monkeypatch.setattr(attention, "SCORES_AT_ONCE", 1000)
+    monkeypatch.setattr(attention, "MAX_SCORES", 1000)
     assert task.loss(head, Vectors(), pairs).item() == pytest.approx(whole, abs=1e-6)
 
 

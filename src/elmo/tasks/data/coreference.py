@@ -149,8 +149,8 @@ def _read_clusters(sentences: Sequence[Sequence[TokenRow]]) -> tuple[tuple[Span,
                     span = Span(start, token + 1)
                     if (other := cluster_of.setdefault(span, id_)) != id_:
                         raise DataError(
-                            f"{row.location}: expected each mention in one cluster, found the same in {other} "
-                            f"and {id_}: {cell[:40]!r}"
+                            f"{row.location}: expected each mention in one cluster, found the same in "
+                            f"{other} and {id_}: {cell[:40]!r}"
                         )
                     clusters[id_].add(span)
             token += 1

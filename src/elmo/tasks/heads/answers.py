@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from elmo.errors import ConfigError, DataError, ShapeError
 from elmo.model.dropout import Dropout
-from elmo.tasks.heads.layers import BiLstm, FeatureVectors, FeatureWidths, by_rows, join_outputs
+from elmo.tasks.heads.layers import BiLstm, FeatureVectors, FeatureWidths, compute_in_chunks, join_outputs
 
-MAX_WHOLE = 1024  # tokens of a passage that all attend to each other: more than any of SQuAD's has
+MAX_FULL_LENGTH = 1024  # tokens of a passage that all attend to each other: more than any of SQuAD's has
 
 
 class TrilinearSimilarity(nn.Module):
@@ -66,7 +66,7 @@ class QuestionAttention(nn.Module):
             scores = scores.masked_fill(~question_mask.unsqueeze(1), -torch.inf)
             return scores.softmax(dim=2) @ question, scores.amax(dim=2)  # (batch, row, width), (batch, row)
 
-        attended, highest = by_rows(attend, passage, row_scores=question_mask.numel())
+        attended, highest = compute_in_chunks(attend, passage, row_scores=question_mask.numel())
         highest = highest.masked_fill(~passage_mask, -torch.inf)  # (batch, time)
         summary = highest.softmax(dim=1).unsqueeze(1) @ passage  # (batch, 1, width)
         return torch.cat([passage, attended, passage * attended, passage * summary], dim=2)
@@ -76,7 +76,7 @@ class SelfAttention(nn.Module):
     """[p_i; c_i; p_i ⊙ c_i], where c_i is what token i attends to among the passage's other tokens.
 
     As in the published program, a learned score stands for "none of them": c_i may be near zero, and is
-    where a passage has one token. A passage of more than ``MAX_WHOLE`` tokens is read in blocks of half as
+    where a passage has one token. A passage of more than ``MAX_FULL_LENGTH`` tokens is read in blocks of half as
     many, whose tokens see their own block and the two beside it: memory and time grow with the length, not
     with its square.
     """
@@ -89,7 +89,7 @@ class SelfAttention(nn.Module):
 
     def forward(self, passage: Tensor, mask: Tensor) -> Tensor:
         """(batch, time, 3 · width) of (batch, time, width)."""
-        if passage.size(1) <= MAX_WHOLE:
+        if passage.size(1) <= MAX_FULL_LENGTH:
             attended = self._attended(passage, passage, mask=mask)
         else:  # each for itself: how one is read does not depend on the length of the others
             lengths = mask.sum(dim=1).tolist()
@@ -100,7 +100,7 @@ class SelfAttention(nn.Module):
     def _in_blocks(self, passage: Tensor) -> Tensor:
         """(time, width) of (time, width), without padding."""
         n_time = len(passage)
-        size = n_time if n_time <= MAX_WHOLE else MAX_WHOLE // 2
+        size = n_time if n_time <= MAX_FULL_LENGTH else MAX_FULL_LENGTH // 2
         parts = []
         for begin in range(0, n_time, size):
             first = max(0, begin - size)
@@ -221,7 +221,7 @@ class AnswersHead(nn.Module):
         n_best: int = 1,
     ) -> list[tuple[AnswerSpan, ...]]:
         """The ``n_best`` answers to each question of at most ``max_length`` tokens, the best first."""
-        return best_answers(self(passages, questions, rows=rows), max_length=max_length, n_best=n_best)
+        return find_best_answers(self(passages, questions, rows=rows), max_length=max_length, n_best=n_best)
 
     def _states(self, vectors: FeatureVectors) -> Tensor:
         """What the shared biLSTM makes of sentences, with ELMo beside it, (batch, time, width)."""
@@ -229,7 +229,7 @@ class AnswersHead(nn.Module):
         return join_outputs(states, vectors, width=self.output_width)
 
 
-def best_answers(bounds: AnswerBounds, *, max_length: int, n_best: int) -> list[tuple[AnswerSpan, ...]]:
+def find_best_answers(bounds: AnswerBounds, *, max_length: int, n_best: int) -> list[tuple[AnswerSpan, ...]]:
     """The likeliest spans of at most ``max_length`` tokens that do not end before they start."""
     if max_length < 1 or n_best < 1:
         raise ConfigError(f"max_length and n_best must be at least 1, found {max_length} and {n_best}")

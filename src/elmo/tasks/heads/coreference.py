@@ -51,7 +51,7 @@ class Tokens:
     states: Tensor  # (token, state width): h
 
 
-def spans_within(lengths: Tensor, max_width: int) -> Spans:
+def enumerate_spans(lengths: Tensor, max_width: int) -> Spans:
     """Every span of at most ``max_width`` words of sentences with ``lengths`` (batch,), ordered by place."""
     sentence_ends = lengths.cumsum(0).repeat_interleave(lengths)  # (token,)
     starts = torch.arange(len(sentence_ends), device=lengths.device).unsqueeze(1)  # (token, 1)
@@ -60,7 +60,7 @@ def spans_within(lengths: Tensor, max_width: int) -> Spans:
     return Spans(starts.expand_as(ends)[is_within], ends[is_within])
 
 
-def best_not_crossing(spans: Spans, scores: Tensor, n: int) -> Tensor:
+def prune_crossing(spans: Spans, scores: Tensor, n: int) -> Tensor:
     """Which ``n`` spans score best, passing over one that crosses a better one (Lee et al. 2017, section 5).
 
     Spans cross where they share tokens and neither lies within the other. Comes ordered as ``spans`` are.
@@ -138,7 +138,7 @@ class SpanVectors(nn.Module):
         return F.embedding_bag(words, values, per_sample_weights=weights, mode="sum")
 
 
-def cluster_numbers(spans: Spans, clusters: Sequence[Sequence[tuple[int, int]]]) -> Tensor:
+def number_clusters(spans: Spans, clusters: Sequence[Sequence[tuple[int, int]]]) -> Tensor:
     """The cluster of each span, from 1, (span,); 0: none."""
     number = {pair: k for k, cluster in enumerate(clusters, start=1) for pair in cluster}
     return torch.tensor(
@@ -148,7 +148,7 @@ def cluster_numbers(spans: Spans, clusters: Sequence[Sequence[tuple[int, int]]])
 
 Sentences = FeatureVectors | SentenceGroups
 
-PAIRS_AT_ONCE = 8_192  # whose products of span vectors are in memory
+MAX_PAIRS = 8_192  # whose products of span vectors are in memory
 _DISTANCES = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # where the buckets of distances begin
 _UNKNOWN, _OTHER, _SAME = 0, 1, 2  # speakers of two spans
 
@@ -213,7 +213,7 @@ class PairScore(nn.Module):
             return self.rest(hidden).squeeze(2)  # (row, candidate)
 
         # products of all pairs would not fit in memory: those of a chunk are made again for its gradients
-        chunks = places.split(max(1, PAIRS_AT_ONCE // n_candidates))
+        chunks = places.split(max(1, MAX_PAIRS // n_candidates))
         return torch.cat([cast("Tensor", checkpoint(scores, rows, use_reentrant=False)) for rows in chunks])
 
 
@@ -279,10 +279,10 @@ class CoreferenceHead(nn.Module):
             raise ShapeError(
                 f"speakers: expected one for each of {n_tokens} tokens, found {tuple(speakers.shape)}"
             )
-        spans = spans_within(vectors.lengths, self.max_span_width)
+        spans = enumerate_spans(vectors.lengths, self.max_span_width)
         hidden = self.vectors.through(self.mention_layer, tokens, spans)  # (span, hidden)
         mentions = self.mention_score(hidden).squeeze(1)  # (span,)
-        kept = best_not_crossing(spans, mentions.detach(), max(1, int(self.kept_share * n_tokens)))
+        kept = prune_crossing(spans, mentions.detach(), max(1, int(self.kept_share * n_tokens)))
         antecedents, links = self._links(tokens, spans[kept], mentions[kept], speakers)
         return DocumentScores(spans, mentions, kept, antecedents, links)
 
@@ -301,7 +301,7 @@ class CoreferenceHead(nn.Module):
         found = self(vectors, speakers)
         gold = [[(span.start, span.end) for span in cluster] for cluster in clusters]
         _check_within(gold, int(vectors.lengths.sum()))
-        numbers = cluster_numbers(found.spans, gold)  # (span,)
+        numbers = number_clusters(found.spans, gold)  # (span,)
         mine = numbers[found.kept]  # (kept,)
         is_gold = (mine[found.antecedents] == mine.unsqueeze(1)) & (mine > 0).unsqueeze(1)
         is_gold = is_gold & found.links[:, 1:].isfinite()  # (kept, candidate)

@@ -1,13 +1,10 @@
-"""Vectors of sentences in, a tag for every word out: for named entities, and for word classes.
+"""Heads that predict a tag for every word: sequence tagging, and semantic roles of a predicate.
 
-A bidirectional LSTM, with ELMo beside its states where the task wants it, scores every tag of every word; a
-conditional random field or a softmax tells how likely they are (Peters et al. 2018, section 4 and appendix).
-
-Vectors of sentences and predicates of them in, a tag for every word out: who did what to whom.
-
-The deep model of He et al. 2017, as Peters et al. 2018 use it: a vector tells each word whether it is the
-predicate, a stack of highway LSTMs of alternating direction reads the sentence, ELMo joins its states where
-the task wants it, a softmax tells how likely each tag is, and the best sequence that is allowed is taken.
+Sequence tagging is the model of Peters et al. 2018 (section 4 and appendix): a biLSTM, joined with ELMo for
+the output if the task uses it, and a conditional random field or a softmax. Semantic role labeling is the
+deep model of He et al. 2017, as in Peters et al. 2018: an embedding marks the predicate, highway LSTM layers
+of alternating direction read the sentence, and the best sequence of tags that the rules allow is decoded from
+a softmax.
 """
 
 from __future__ import annotations
@@ -21,24 +18,25 @@ from torch import Tensor, nn
 from elmo.errors import DataError, ShapeError
 from elmo.model.dropout import Dropout
 from elmo.tasks.heads.crf import Crf
-from elmo.tasks.heads.layers import BiLstm, HighwayLstm, FeatureVectors, FeatureWidths
+from elmo.tasks.heads.highway_lstm import HighwayLstm
+from elmo.tasks.heads.layers import BiLstm, FeatureVectors, FeatureWidths
 
 
 @dataclass(frozen=True)
 class TagPrediction:
-    """The tags of one sentence, and how sure the head is of them."""
+    """The predicted tags of one sentence."""
 
     tags: tuple[int, ...]
-    confidences: tuple[float, ...]  # of each tag, by itself
-    probability: float  # of the tags as a whole
+    confidences: tuple[float, ...]  # probability of each tag
+    probability: float  # of the whole sequence
 
 
 class TaggerHead(nn.Module):
-    """A biLSTM of ``hidden_width`` units a direction, and a CRF or, without ``has_crf``, a softmax.
+    """A biLSTM with ``hidden_width`` units per direction and a CRF, or a softmax without ``has_crf``.
 
-    ``dropout`` is before each layer, the same units at every word of a sentence. ``allowed`` (tag, tag),
-    ``starts`` and ``ends`` (tag,) are true where tags may follow each other, start and end a sentence:
-    predictions keep to them, training does not need to.
+    ``dropout`` is applied before each layer, with the same units at every word of a sentence. ``allowed``
+    (tag, tag), ``starts`` and ``ends`` (tag,) are true for tags that may follow each other, start a sentence
+    and end a sentence. Predictions follow these rules; training data may break them.
     """
 
     def __init__(
@@ -60,72 +58,36 @@ class TaggerHead(nn.Module):
         self.scores = TagScores(self.lstm.width, widths.outputs, n_tags=n_tags)
         self.crf = Crf(n_tags, allowed=allowed, starts=starts, ends=ends, has_transitions=has_crf)
 
-    def loss(self, vectors: FeatureVectors, tags: Tensor) -> Tensor:
-        """How unlikely ``tags`` (batch, time) are, a scalar.
+    def loss(self, features: FeatureVectors, tags: Tensor) -> Tensor:
+        """Compute the negative log-likelihood of ``tags`` (batch, time), a scalar.
 
-        With a CRF the mean of sentences; with a softmax the mean of words. A tag of -1 is not known: a
-        softmax leaves it out, a CRF sums over all tags.
+        It is the mean over sentences with a CRF, and over words with a softmax. A tag of -1 is unknown: a
+        softmax ignores it, a CRF sums over all tags.
         """
-        emissions = self._emissions(vectors)
+        emissions = self._compute_emissions(features)
         if self.has_crf:
-            return -self.crf.log_likelihood(emissions, tags, vectors.mask).mean()
-        return mean_cross_entropy(emissions, tags, vectors.mask)
+            return -self.crf.log_likelihood(emissions, tags, features.mask).mean()
+        return mean_cross_entropy(emissions, tags, features.mask)
 
     @torch.no_grad()
-    def predict(self, vectors: FeatureVectors) -> list[TagPrediction]:
-        """The likeliest tags of each sentence; a tag's confidence is its probability at that word."""
-        emissions = self._emissions(vectors)
-        chances = self.crf.marginals(emissions, vectors.mask)
-        return predictions(emissions, vectors.mask, crf=self.crf, chances=chances)
+    def predict(self, features: FeatureVectors) -> list[TagPrediction]:
+        """Predict the most likely tags of each sentence; confidences are marginal probabilities."""
+        emissions = self._compute_emissions(features)
+        marginals = self.crf.marginals(emissions, features.mask)
+        return _decode(emissions, features.mask, crf=self.crf, probabilities=marginals)
 
-    def _emissions(self, vectors: FeatureVectors) -> Tensor:
-        """Scores (batch, time, tag)."""
-        states = self.lstm(vectors.inputs, vectors.mask)
-        return self.scores(states, vectors.outputs)
-
-
-class TagScores(nn.Module):
-    """States, and vectors that join them, to a score for each tag."""
-
-    def __init__(self, state_width: int, joined_width: int, *, n_tags: int) -> None:
-        super().__init__()
-        self.joined_width = joined_width
-        self.linear = nn.Linear(state_width + joined_width, n_tags)
-        nn.init.xavier_uniform_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
-
-    def forward(self, states: Tensor, joined: Tensor | None) -> Tensor:
-        """Scores (batch, time, tag) of ``states`` (batch, time, width)."""
-        found = 0 if joined is None else joined.size(2)
-        if found != self.joined_width:
-            raise ShapeError(f"output vectors: expected {self.joined_width} numbers a word, found {found}")
-        return self.linear(states if joined is None else torch.cat([states, joined], dim=2))
-
-
-def mean_cross_entropy(scores: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
-    """The mean of -log softmax(``scores``) at ``tags`` (batch, time), over words whose tag is known."""
-    if tags.shape != mask.shape:
-        raise ShapeError(f"tags: expected shape {tuple(mask.shape)}, found {tuple(tags.shape)}")
-    known = tags.masked_fill(~mask, -1)
-    total = F.cross_entropy(scores.flatten(0, 1), known.flatten(), ignore_index=-1, reduction="sum")
-    return total / (known >= 0).sum().clamp(min=1)  # a batch without a known tag loses nothing
-
-
-def predictions(emissions: Tensor, mask: Tensor, *, crf: Crf, chances: Tensor) -> list[TagPrediction]:
-    """The best path of each sentence, with its tags' ``chances`` (batch, time, tag) as confidences."""
-    best = crf.best_paths(emissions, mask)
-    wholes = crf.path_probabilities(emissions, best, mask).tolist()
-    sure = chances.gather(2, best.tags.clamp(min=0)[:, :, None])[:, :, 0].tolist()  # (batch, time)
-    rows = zip(best.tags.tolist(), sure, wholes, mask.sum(dim=1).tolist(), strict=True)
-    return [TagPrediction(tuple(tags[:n]), tuple(each[:n]), whole) for tags, each, whole, n in rows]
+    def _compute_emissions(self, features: FeatureVectors) -> Tensor:
+        """Compute scores (batch, time, tag)."""
+        return self.scores(self.lstm(features.inputs, features.mask), features.outputs)
 
 
 class RolesHead(nn.Module):
-    """``n_layers`` highway LSTMs of ``hidden_width`` units; the paper has 8.
+    """Highway LSTM with ``n_layers`` layers of ``hidden_width`` units; the paper has 8 layers.
 
-    ``dropout`` is of the input and of every layer's states, the same units at every word of a sentence.
-    ``allowed`` (tag, tag), ``starts`` and ``ends`` (tag,) are true where tags may follow each other, start
-    and end a sentence: predictions keep to them. Nothing is learned about which tags follow which.
+    ``dropout`` is applied to the input and to the states of every layer, with the same units at every word
+    of a sentence. ``allowed`` (tag, tag), ``starts`` and ``ends`` (tag,) are true for tags that may follow
+    each other, start a sentence and end a sentence. Predictions follow these rules; transitions have no
+    learned scores.
     """
 
     def __init__(
@@ -151,48 +113,91 @@ class RolesHead(nn.Module):
         self.rules = Crf(n_tags, allowed=allowed, starts=starts, ends=ends, has_transitions=False)
 
     def loss(
-        self, vectors: FeatureVectors, predicates: Tensor, *, tags: Tensor, rows: Tensor | None = None
+        self, features: FeatureVectors, predicates: Tensor, *, tags: Tensor, rows: Tensor | None = None
     ) -> Tensor:
-        """How unlikely ``tags`` (predicate, time) are: the mean of words; a tag of -1 is left out.
+        """Compute the mean cross entropy of ``tags`` (predicate, time); a tag of -1 is ignored.
 
-        ``predicates`` (predicate,) are places of words, of the sentences ``rows`` (predicate,): a sentence
-        may have many predicates, and its vectors are made once. By default each sentence has one.
+        Args:
+            features: Features of the sentences.
+            predicates: Positions of the predicates in their sentences, (predicate,).
+            tags: Tags of the words for each predicate.
+            rows: Sentence of each predicate, (predicate,), so that the features of a sentence with several
+                predicates are computed once. None: one predicate per sentence.
         """
-        vectors = _of_each(predicates, vectors, rows=rows)
-        return mean_cross_entropy(self._scores(vectors, predicates), tags, vectors.mask)
+        features = _select_sentences(features, predicates, rows=rows)
+        return mean_cross_entropy(self._compute_scores(features, predicates), tags, features.mask)
 
     @torch.no_grad()
     def predict(
-        self, vectors: FeatureVectors, predicates: Tensor, *, rows: Tensor | None = None
+        self, features: FeatureVectors, predicates: Tensor, *, rows: Tensor | None = None
     ) -> list[TagPrediction]:
-        """The likeliest allowed tags for each predicate, with each tag's probability by the softmax."""
-        vectors = _of_each(predicates, vectors, rows=rows)
-        scores = self._scores(vectors, predicates)
-        return predictions(scores, vectors.mask, crf=self.rules, chances=scores.softmax(dim=2))
+        """Predict the most likely allowed tags for each predicate; confidences come from the softmax."""
+        features = _select_sentences(features, predicates, rows=rows)
+        scores = self._compute_scores(features, predicates)
+        return _decode(scores, features.mask, crf=self.rules, probabilities=scores.softmax(dim=2))
 
-    def _scores(self, vectors: FeatureVectors, predicates: Tensor) -> Tensor:
-        """Scores (predicate, time, tag)."""
-        places = torch.arange(vectors.mask.size(1), device=predicates.device)
-        told = self.is_predicate((places == predicates[:, None]).long())  # (predicate, time, width)
-        states = self.lstm(self.dropout(torch.cat([vectors.inputs, told], dim=2)), vectors.mask)
-        return self.scores(states, vectors.outputs)
+    def _compute_scores(self, features: FeatureVectors, predicates: Tensor) -> Tensor:
+        """Compute scores (predicate, time, tag)."""
+        positions = torch.arange(features.mask.size(1), device=predicates.device)
+        markers = self.is_predicate((positions == predicates[:, None]).long())  # (predicate, time, width)
+        states = self.lstm(self.dropout(torch.cat([features.inputs, markers], dim=2)), features.mask)
+        return self.scores(states, features.outputs)
 
 
-def _of_each(predicates: Tensor, vectors: FeatureVectors, *, rows: Tensor | None) -> FeatureVectors:
-    """The vectors of each predicate's sentence."""
+def _select_sentences(features: FeatureVectors, predicates: Tensor, *, rows: Tensor | None) -> FeatureVectors:
+    """Return the features of the sentence of each predicate, and check the predicates."""
     if rows is not None:
-        outputs = None if vectors.outputs is None else vectors.outputs[rows]
-        vectors = FeatureVectors(vectors.inputs[rows], vectors.mask[rows], outputs)
-    if predicates.shape != vectors.mask.shape[:1]:
+        outputs = None if features.outputs is None else features.outputs[rows]
+        features = FeatureVectors(features.inputs[rows], features.mask[rows], outputs)
+    if predicates.shape != features.mask.shape[:1]:
         raise ShapeError(
-            f"predicates: expected shape {tuple(vectors.mask.shape[:1])}, one for each row, "
-            f"found {tuple(predicates.shape)}"
+            f"predicates: expected shape {tuple(features.mask.shape[:1])}, one per row, found "
+            f"{tuple(predicates.shape)}"
         )
-    is_outside = (predicates < 0) | (predicates >= vectors.lengths)
+    is_outside = (predicates < 0) | (predicates >= features.lengths)
     if bool(is_outside.any()):
         k = int(is_outside.nonzero()[0])
         raise DataError(
-            f"predicate {k}: expected a place within its sentence of {int(vectors.lengths[k])} words, "
-            f"found {int(predicates[k])}"
+            f"predicate {k}: expected a position in its sentence of {int(features.lengths[k])} words, found "
+            f"{int(predicates[k])}"
         )
-    return vectors
+    return features
+
+
+class TagScores(nn.Module):
+    """Linear layer from states, joined with output features, to a score for each tag."""
+
+    def __init__(self, state_width: int, output_width: int, *, n_tags: int) -> None:
+        super().__init__()
+        self.output_width = output_width
+        self.linear = nn.Linear(state_width + output_width, n_tags)
+        nn.init.xavier_uniform_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, states: Tensor, outputs: Tensor | None) -> Tensor:
+        """Compute the scores (batch, time, tag) of ``states`` (batch, time, width)."""
+        width = 0 if outputs is None else outputs.size(2)
+        if width != self.output_width:
+            raise ShapeError(
+                f"output features: this head was built for width {self.output_width}, found {width}"
+            )
+        return self.linear(states if outputs is None else torch.cat([states, outputs], dim=2))
+
+
+def mean_cross_entropy(scores: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
+    """Compute the mean of -log softmax(``scores``) at ``tags`` (batch, time) over words with a known tag."""
+    if tags.shape != mask.shape:
+        raise ShapeError(f"tags: expected shape {tuple(mask.shape)}, found {tuple(tags.shape)}")
+    known = tags.masked_fill(~mask, -1)
+    total = F.cross_entropy(scores.flatten(0, 1), known.flatten(), ignore_index=-1, reduction="sum")
+    return total / (known >= 0).sum().clamp(min=1)  # 0 for a batch without known tags
+
+
+def _decode(emissions: Tensor, mask: Tensor, *, crf: Crf, probabilities: Tensor) -> list[TagPrediction]:
+    """Decode the best path of each sentence; ``probabilities`` (batch, time, tag) give the confidences."""
+    best = crf.best_paths(emissions, mask)
+    path_probabilities = crf.path_probabilities(emissions, best, mask).tolist()
+    confidences = probabilities.gather(2, best.tags.clamp(min=0)[:, :, None])[:, :, 0].tolist()  # (batch, time)
+    lengths = mask.sum(dim=1).tolist()
+    rows = zip(best.tags.tolist(), confidences, path_probabilities, lengths, strict=True)
+    return [TagPrediction(tuple(tags[:n]), tuple(row[:n]), probability) for tags, row, probability, n in rows]

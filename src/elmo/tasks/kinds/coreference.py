@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from elmo.errors import DataError
 from elmo.tasks.data.examples import Document, Span, Words, format_location
-from elmo.tasks.heads.coreference import CoreferenceHead, Sentences
+from elmo.tasks.heads.coreference import CoreferenceHead, DocumentFeatures
 from elmo.tasks.heads.layers import FeatureWidths, SentenceGroups
 from elmo.tasks.kinds.task import OPTIONAL, Embed, check_options, saved_options
 from elmo.tasks.scores.coreference import check_extra, coreference_scores
@@ -168,7 +168,7 @@ class Coreference:
         return cls(bool(values["has_singletons"]), CoreferenceOptions(**values["options"]))
 
 
-def embed_document(embed: Embed, text: Sequence[Words]) -> Sentences:
+def embed_document(embed: Embed, text: Sequence[Words]) -> DocumentFeatures:
     """Compute the features of a document, so that one long sentence does not pad all others to its length.
 
     In a group, no sentence is more than twice as long as another: at most half of it is padding.

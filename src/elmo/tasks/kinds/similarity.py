@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from elmo.errors import DataError
 from elmo.tasks.data.examples import TextPair, format_location
 from elmo.tasks.heads.layers import FeatureWidths
-from elmo.tasks.heads.pairs import Encoder, SimilarityHead
+from elmo.tasks.heads.pairs import SentenceEncoder, SimilarityHead
 from elmo.tasks.kinds.task import OPTIONAL, Embed, check_options, saved_options
 from elmo.tasks.scores.correlation import mean_squared_error, pearson, spearman
 
@@ -33,7 +33,7 @@ class SimilarityOptions:
 
     hidden_width: int = 150
     dropout: float = 0.3
-    encoder: Encoder = field(default="lstm", metadata=OPTIONAL)
+    encoder: SentenceEncoder = field(default="lstm", metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         check_options(self)
