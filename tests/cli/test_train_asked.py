@@ -57,7 +57,7 @@ def test_another_optimizer_has_its_usual_rate(run: Run) -> None:
 
 def test_threads_are_kept_with_the_run(run: Run) -> None:
     trained(run, *SMALL, *QUICK, "--threads", "1")
-    assert json.loads(Path("m.training/recipe.json").read_text())["threads"] == 1
+    assert json.loads(Path("m.training/recipe.json").read_text())["options"]["threads"] == 1
 
 
 def test_resume_names_the_options_that_it_cannot_heed(run: Run, here: Path) -> None:
@@ -78,4 +78,4 @@ def test_the_same_command_again_is_content_and_another_is_one_line(run: Run, her
     resumed = run("train", "--resume", "--out", "m")
     assert (resumed.code, resumed.err) == (0, again.err)
     other = run("train", "text.txt", "--out", "m", *SMALL, *QUICK, "--seed", "3")
-    assert_fails(other, "m: already exists; name a new folder")
+    assert_fails(other, "m: already exists; use a new folder")

@@ -51,7 +51,7 @@ def assert_nothing_is_left(folder: Path, before: set[Path]) -> None:
 TEXTS = {
     "empty.txt": "empty.txt: expected text to train on, found no words",
     "blank.txt": "blank.txt: expected text to train on, found no words",
-    "one.txt": "one.txt: expected at least 2 sentences to train on, found 1; give more text",
+    "one.txt": "one.txt: expected at least 2 sentences to train on, found 1; use more text",
     "nul.bin": "nul.bin: expected text, found a NUL at byte 3: the file is binary",
     "random.bin": "random.bin: expected text, found a NUL at byte",
     "high.bin": "high.bin:1: byte 1 of the line (0xbd) is not UTF-8",
@@ -91,8 +91,8 @@ def test_an_empty_stdin_is_one_line(run: Run, folder: Path) -> None:
 
 
 PLACES = {
-    "text.txt/m": "cannot be",
-    "/proc/m": "cannot be",
+    "text.txt/m": "cannot create",
+    "/proc/m": "cannot create",
     "/dev/null": "already exists",
     "text.txt": "already exists",
     "more": "already exists",

@@ -49,7 +49,7 @@ def test_ctrl_c_says_in_one_line_how_to_go_on_and_the_same_command_ends_with_the
 def test_ctrl_c_before_the_first_checkpoint_says_that_the_training_begins_anew(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ctrl_c(*_: object) -> None:
+    def ctrl_c(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("elmo.train.run._plan_run", ctrl_c)

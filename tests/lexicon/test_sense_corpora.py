@@ -1,4 +1,4 @@
-"""Both formats of texts with senses: what is read, what is refused, and how answers are scored."""
+"""Sense-tagged corpora in both formats, errors in them, and scores of predictions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from elmo.errors import DataError
-from elmo.lexicon.sense_corpora import Instance, SenseSentence, read_gold, read_senses, score
+from elmo.lexicon.sense_corpora import Instance, SenseSentence, read_gold, read_sense_corpus, score_senses
 from elmo.lexicon.usages import find_marked_usages
 from elmo.text.tokenizers import load_tokenizer
 
@@ -38,7 +38,7 @@ GOLD = "d0.s0.t0 bank%1:17:01::\nd0.s0.t1 point_out%2:32:01:: point_out%2:32:00:
 
 
 def jsonl(path: Path, *sentences: object) -> Path:
-    path.write_text("".join(json.dumps(each) + "\n" for each in sentences))
+    path.write_text("".join(json.dumps(sentence) + "\n" for sentence in sentences))
     return path
 
 
@@ -48,8 +48,8 @@ def xml(folder: Path, text: str = XML, gold: str = GOLD) -> tuple[Path, Path]:
     return folder / "d.xml", folder / "d.txt"
 
 
-def test_joined_words_are_tokens_of_their_own_and_names_have_no_sense(tmp_path: Path) -> None:
-    (found,) = read_senses(jsonl(tmp_path / "s.jsonl", {"doc": "a", "s": "7", "toks": WORDS}))
+def test_joined_words_are_separate_tokens_and_names_have_no_sense(tmp_path: Path) -> None:
+    (found,) = read_sense_corpus(jsonl(tmp_path / "s.jsonl", {"doc": "a", "s": "7", "toks": WORDS}))
     assert found.tokens.tokens == ("The", "Fulton", "County", '"', "primary", "election", "year", ".")
     assert found.document == "a"
     assert found.instances == (
@@ -59,18 +59,20 @@ def test_joined_words_are_tokens_of_their_own_and_names_have_no_sense(tmp_path: 
     assert [usage.word for usage in found.usages()] == ["primary election", "year"]
 
 
-def test_words_have_ids_of_their_own_and_doubled_ones_are_refused(tmp_path: Path) -> None:
+def test_instances_have_unique_ids(tmp_path: Path) -> None:
     bank = {"toks": [{"w": "bank", "lemma": "bank", "sk": ["bank%1:17:01::"]}]}
-    found = [one.instances[0].id for one in read_senses(jsonl(tmp_path / "a.jsonl", bank, bank))]
+    found = [
+        sentence.instances[0].id for sentence in read_sense_corpus(jsonl(tmp_path / "a.jsonl", bank, bank))
+    ]
     assert len(set(found)) == 2
-    with pytest.raises(DataError, match=r"a\.jsonl:2: the word 'd\.s1\.t0' is there already"):
-        list(read_senses(jsonl(tmp_path / "a.jsonl", *[bank | {"doc": "d", "s": "1"}] * 2)))
+    with pytest.raises(DataError, match=r"a\.jsonl:2: duplicate instance 'd\.s1\.t0'"):
+        list(read_sense_corpus(jsonl(tmp_path / "a.jsonl", *[bank | {"doc": "d", "s": "1"}] * 2)))
 
 
-def test_a_compressed_corpus_is_read_as_well(tmp_path: Path) -> None:
+def test_a_compressed_corpus_is_read(tmp_path: Path) -> None:
     with lzma.open(tmp_path / "s.jsonl.xz", "wt") as file:
         file.write("\n" + json.dumps({"toks": WORDS}) + "\n\n")
-    (found,) = read_senses(tmp_path / "s.jsonl.xz")
+    (found,) = read_sense_corpus(tmp_path / "s.jsonl.xz")
     assert found.place.endswith("s.jsonl.xz:2")
     assert len(found.instances) == 2
 
@@ -87,39 +89,39 @@ def test_a_compressed_corpus_is_read_as_well(tmp_path: Path) -> None:
             {"toks": [{"w": "a", "sk": "a%1:01:01::", "lemma": "a"}]},
             "token 0: expected sense keys 'sk', found",
         ),
-        ({"toks": [{"w": "a", "sk": ["a%1:01:01::"]}]}, "token 0: expected a 'lemma' beside 'sk'"),
+        ({"toks": [{"w": "a", "sk": ["a%1:01:01::"]}]}, "token 0: expected a 'lemma' next to 'sk'"),
     ],
 )
-def test_a_damaged_sentence_is_named_by_its_line(tmp_path: Path, sentence: object, problem: str) -> None:
+def test_an_error_in_a_sentence_names_its_line(tmp_path: Path, sentence: object, problem: str) -> None:
     path = jsonl(tmp_path / "s.jsonl", {"toks": WORDS}, sentence)
     with pytest.raises(DataError, match=rf"s\.jsonl:2: {problem}"):
-        list(read_senses(path))
+        list(read_sense_corpus(path))
 
 
-def test_what_is_no_json_and_what_is_empty_are_refused(tmp_path: Path) -> None:
+def test_invalid_json_and_empty_files_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     for text in ("{", "[" * 100_000):
         path.write_text(text)
         with pytest.raises(DataError, match=r"s\.jsonl:1: expected a sentence in JSON"):
-            list(read_senses(path))
+            list(read_sense_corpus(path))
     path.write_text("\n\n")
     with pytest.raises(DataError, match=r"s\.jsonl: expected sentences in JSON lines or XML, found none"):
-        list(read_senses(path))
-    with pytest.raises(DataError, match=r"s\.jsonl: expected XML, which gold keys go with"):
-        list(read_senses(jsonl(path, {"toks": WORDS}), gold=path))
+        list(read_sense_corpus(path))
+    with pytest.raises(DataError, match=r"s\.jsonl: expected XML, because gold keys are given"):
+        list(read_sense_corpus(jsonl(path, {"toks": WORDS}), gold=path))
 
 
 def test_xml_and_its_gold_keys_are_joined(tmp_path: Path) -> None:
     data, gold = xml(tmp_path)
-    (found,) = read_senses(data, gold=gold)
+    (found,) = read_sense_corpus(data, gold=gold)
     assert found.tokens.tokens == ("The", "banks", "&", "pointed", "out")
     assert found.place.endswith("d.xml:4")
     assert found.instances == (
         Instance("d0.s0.t0", 1, 2, "bank", "noun", ("bank%1:17:01::",)),
         Instance("d0.s0.t1", 3, 5, "point_out", "verb", ("point_out%2:32:01::", "point_out%2:32:00::")),
     )
-    (without,) = read_senses(data)
-    assert [each.keys for each in without.instances] == [(), ()]
+    (without,) = read_sense_corpus(data)
+    assert [instance.keys for instance in without.instances] == [(), ()]
 
 
 @pytest.mark.parametrize(
@@ -129,41 +131,41 @@ def test_xml_and_its_gold_keys_are_joined(tmp_path: Path) -> None:
         ("</corpus>\n", "", r"d\.xml:11: expected XML, found no element found"),
         ("&amp;</wf>", "&lol;</wf>", r"d\.xml:7: expected XML, found undefined entity"),
         ('pos="NOUN"', 'pos="X"', r"d\.xml:6: expected an instance with id, lemma and pos NOUN"),
-        ("t1", "t0", r"d\.xml:8: the instance 'd0\.s0\.t0' stands twice"),
-        ("<text id", "<page id", r"d\.xml:3: expected corpus, text, sentence.* found <page> in corpus"),
+        ("t1", "t0", r"d\.xml:8: duplicate instance 'd0\.s0\.t0'"),
+        ("<text id", "<page id", r"d\.xml:3: expected corpus > text > sentence.* found <page> in corpus"),
         ('">The</wf>', '"><b>The</b></wf>', r"d\.xml:5: .*found <b> in corpus/text/sentence/wf"),
         ('">The</wf>', '"/>', r"d\.xml:5: expected a word, found none"),
-        ("<sentence", "stray<sentence", r"d\.xml:4: expected text within words only, found 'stray'"),
+        ("<sentence", "stray<sentence", r"d\.xml:4: expected text only inside words, found 'stray'"),
     ],
 )
-def test_damaged_xml_is_named_by_its_line(tmp_path: Path, old: str, new: str, problem: str) -> None:
+def test_an_error_in_xml_names_its_line(tmp_path: Path, old: str, new: str, problem: str) -> None:
     data, _ = xml(tmp_path, XML.replace(old, new))
     with pytest.raises(DataError, match=problem):
-        list(read_senses(data))
+        list(read_sense_corpus(data))
 
 
-def test_a_dtd_is_refused_before_its_entities_can_grow(tmp_path: Path) -> None:
+def test_a_dtd_is_rejected_before_its_entities_expand(tmp_path: Path) -> None:
     bomb = '<!DOCTYPE corpus [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]>'
     data, _ = xml(tmp_path, XML.replace("?>\n", f"?>\n{bomb}\n"))
-    with pytest.raises(DataError, match=r"d\.xml:2: expected XML without a DTD, found one"):
-        list(read_senses(data))
+    with pytest.raises(DataError, match=r"d\.xml:2: expected XML without a DTD, found a DTD"):
+        list(read_sense_corpus(data))
 
 
 @pytest.mark.parametrize(
     ("gold", "problem"),
     [
         ("", r"d\.txt: expected gold keys, found none"),
-        ("d0.s0.t0\n", r"d\.txt:1: expected an instance's id and its sense keys, found 'd0\.s0\.t0'"),
-        ("d0.s0.t0 bank\n", r"d\.txt:1: expected an instance's id"),
-        (GOLD + GOLD, r"d\.txt:3: 'd0\.s0\.t0' stands twice"),
-        (GOLD.splitlines()[0], r"d\.txt: has no key of the instance 'd0\.s0\.t1' \(.*d\.xml:8\)"),
-        (GOLD + "d9 bank%1:17:01::\n", r"has keys of 1 instances that .*d\.xml has not, such as 'd9'"),
+        ("d0.s0.t0\n", r"d\.txt:1: expected the id of an instance and its sense keys, found 'd0\.s0\.t0'"),
+        ("d0.s0.t0 bank\n", r"d\.txt:1: expected the id of an instance"),
+        (GOLD + GOLD, r"d\.txt:3: duplicate instance 'd0\.s0\.t0'"),
+        (GOLD.splitlines()[0], r"d\.txt: has no key for the instance 'd0\.s0\.t1' \(.*d\.xml:8\)"),
+        (GOLD + "d9 bank%1:17:01::\n", r"has keys of 1 instances that .*d\.xml does not have, such as 'd9'"),
     ],
 )
-def test_gold_keys_that_do_not_fit_are_refused(tmp_path: Path, gold: str, problem: str) -> None:
+def test_gold_keys_that_do_not_match_the_corpus_are_rejected(tmp_path: Path, gold: str, problem: str) -> None:
     data, path = xml(tmp_path, gold=gold)
     with pytest.raises(DataError, match=problem):
-        list(read_senses(data, gold=path))
+        list(read_sense_corpus(data, gold=path))
 
 
 def test_gold_keys_are_read_by_id(tmp_path: Path) -> None:
@@ -171,12 +173,14 @@ def test_gold_keys_are_read_by_id(tmp_path: Path) -> None:
     assert read_gold(path)["d0.s0.t1"] == ("point_out%2:32:01::", "point_out%2:32:00::")
 
 
-def test_marked_words_of_a_text_are_instances_of_unknown_lemma() -> None:
+def test_marked_words_are_instances_with_an_unknown_lemma() -> None:
     usages = find_marked_usages(load_tokenizer("en"), "By [[New York]]'s [[banks]].")
-    found = SenseSentence.of_usages(usages, pos="noun")
+    found = SenseSentence.from_usages(usages, pos="noun")
     assert found.tokens.text == "By New York's banks."
-    assert [found.word(each) for each in found.instances] == ["New York", "banks"]
-    assert [(each.lemma, each.pos, each.keys) for each in found.instances] == [("", "noun", ())] * 2
+    assert [found.usage(instance).word for instance in found.instances] == ["New York", "banks"]
+    assert [(instance.lemma, instance.pos, instance.keys) for instance in found.instances] == [
+        ("", "noun", ())
+    ] * 2
     assert found.usages() == usages
 
 
@@ -188,7 +192,7 @@ def test_scores_are_those_of_the_unified_framework() -> None:
         Instance("d", 0, 1, "y", "verb", ("y%2:30:00::",)),  # no answer: recall falls, precision does not
     ]
     answers = {"a": "x%1:01:01::", "b": "x%1:01:02::", "c": "y%2:30:00::", "d": None, "other": "z%1:01:00::"}
-    scores = score(answers, gold)
+    scores = score_senses(answers, gold)
     assert list(scores) == ["all", "noun", "verb"]
     whole = scores["all"]
     assert (whole.n_instances, whole.n_answered, whole.n_right) == (4, 3, 2)
@@ -196,6 +200,6 @@ def test_scores_are_those_of_the_unified_framework() -> None:
     assert whole.recall == pytest.approx(1 / 2)
     assert whole.f1 == pytest.approx(4 / 7)
     assert (scores["verb"].precision, scores["verb"].recall) == (1.0, 0.5)
-    assert score({}, gold)["all"].f1 == 0.0
-    with pytest.raises(DataError, match="'e' has no gold key; give the file of gold keys"):
-        score(answers, [Instance("e", 0, 1, "x", "noun")])
+    assert score_senses({}, gold)["all"].f1 == 0.0
+    with pytest.raises(DataError, match="'e' has no gold key; add the file of gold keys"):
+        score_senses(answers, [Instance("e", 0, 1, "x", "noun")])

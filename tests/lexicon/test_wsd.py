@@ -1,4 +1,4 @@
-"""Senses learned and told: a tiny model, a tiny WordNet and sentences about banks."""
+"""Training and predicting senses, with a tiny model, a tiny WordNet and sentences about banks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,16 @@ from elmo.cli.console import Console
 from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, DataError, FormatError, OutputError
 from elmo.formats import native
-from elmo.lexicon.sense_corpora import SenseSentence, read_senses
+from elmo.lexicon.sense_corpora import SenseSentence, read_sense_corpus
 from elmo.lexicon.wordnet import WordNet
-from elmo.lexicon.wsd import SenseCentroids, Tuning, disambiguate, disambiguate_text, ranking, train
+from elmo.lexicon.wsd import (
+    SenseCentroids,
+    WsdOptions,
+    disambiguate,
+    disambiguate_text,
+    rank_senses,
+    train_senses,
+)
 from tests.embed.sentences import tiny_elmo
 from tests.formats.tiny import tiny_model
 from tests.lexicon.test_wordnet import write_wordnet
@@ -35,7 +42,7 @@ ABOUT: dict[str, Any] = {"model": "m", "layers": "top"}
 
 
 def write_corpus(path: Path) -> Path:
-    """The sentences as SemCor's JSON lines."""
+    """Write the sentences as JSON lines of SemCor."""
     lines = []
     for number, (text, key) in enumerate(SENTENCES):
         marked = {"w": "bank", "pos": "NN", "lemma": "bank", "sk": [key]}
@@ -46,7 +53,7 @@ def write_corpus(path: Path) -> Path:
 
 
 def write_evaluation(folder: Path) -> None:
-    """``dev.xml`` and ``dev.txt``: a word that was learned, one that was not, and one not in WordNet."""
+    """Write ``dev.xml`` and ``dev.txt``: a trained word, an untrained one, and one that WordNet lacks."""
     instances = (
         ("bank", "NOUN", RIVER),
         ("river", "NOUN", "river%1:17:00::"),
@@ -69,75 +76,75 @@ def wordnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WordNet:
 
 @pytest.fixture
 def sentences(tmp_path: Path) -> list[SenseSentence]:
-    return list(read_senses(write_corpus(tmp_path / "semcor.jsonl")))
+    return list(read_sense_corpus(write_corpus(tmp_path / "semcor.jsonl")))
 
 
 @pytest.fixture
 def senses(elmo: Elmo, sentences: list[SenseSentence]) -> SenseCentroids:
-    return train(elmo, sentences)
+    return train_senses(elmo, sentences)
 
 
-def test_a_centroid_is_the_mean_of_its_uses(
+def test_a_centroid_is_the_mean_of_its_usages(
     elmo: Elmo, sentences: list[SenseSentence], senses: SenseCentroids
 ) -> None:
     assert senses.keys == (MONEY, RIVER)
     assert senses.counts.tolist() == [3, 2]
-    uses = [elmo.encode(each.tokens, layers="top").word("bank") for each in sentences]
+    uses = [elmo.encode(sentence.tokens, layers="top").word("bank") for sentence in sentences]
     expected = np.stack([np.mean(np.stack(uses[2:]), axis=0), np.mean(np.stack(uses[:2]), axis=0)])
-    np.testing.assert_allclose(senses.centroids, expected, atol=1e-3)  # uses are kept in float16
+    np.testing.assert_allclose(senses.centroids, expected, atol=1e-3)  # vectors are stored in float16
     assert (senses.count(RIVER), senses.count(TIP)) == (2, 0)
 
 
-def test_a_use_of_two_senses_counts_for_both() -> None:
-    found = SenseCentroids.of([("a%1:01:00::", "b%1:01:00::"), ("b%1:01:00::",)], np.eye(2), **ABOUT)
+def test_a_usage_with_two_senses_counts_for_both() -> None:
+    found = SenseCentroids.from_usages([("a%1:01:00::", "b%1:01:00::"), ("b%1:01:00::",)], np.eye(2), **ABOUT)
     assert found.counts.tolist() == [1, 2]
     assert found.centroids.tolist() == [[1, 0], [0.5, 0.5]]
-    with pytest.raises(DataError, match="expected words that are marked with senses, found none"):
-        SenseCentroids.of([], np.eye(2), **ABOUT)
+    with pytest.raises(DataError, match="expected words with sense keys, found none"):
+        SenseCentroids.from_usages([], np.eye(2), **ABOUT)
 
 
-def test_the_nearest_centroid_wins_whatever_its_frequency() -> None:
-    """Two uses of one sense lie at (1, 0), one of another at (0, 1), beside a sense without uses."""
+def test_the_nearest_centroid_wins_regardless_of_frequency() -> None:
+    """Two usages of one sense are at (1, 0), one of another is at (0, 1), and a third sense has none."""
     a, b, c = (f"x%1:0{k}:00::" for k in range(3))
-    found = SenseCentroids.of([(a,), (a,), (b,)], np.array([[1, 0], [1, 0], [0, 2.0]]), **ABOUT)
-    ranked = ranking(found, np.array([1, 1.1]), (c, a, b), method="centroid")
-    assert [each.key for each in ranked] == [b, a, c]
+    found = SenseCentroids.from_usages([(a,), (a,), (b,)], np.array([[1, 0], [1, 0], [0, 2.0]]), **ABOUT)
+    ranked = rank_senses(found, np.array([1, 1.1]), (c, a, b), method="centroid")
+    assert [sense.key for sense in ranked] == [b, a, c]
     assert ranked[0].score == pytest.approx(1.1 / np.hypot(1, 1.1))
     assert ranked[2].score is None
-    assert [each.n_uses for each in ranked] == [1, 2, 0]
+    assert [sense.n_usages for sense in ranked] == [1, 2, 0]
 
 
-def test_frequency_decides_between_senses_that_are_about_as_near() -> None:
+def test_frequency_decides_between_equally_near_senses() -> None:
     a, b = "x%1:01:00::", "x%1:02:00::"
-    found = SenseCentroids.of([(a,)] * 9 + [(b,)], np.array([[1, 0]] * 9 + [[0, 1.0]]), **ABOUT)
+    found = SenseCentroids.from_usages([(a,)] * 9 + [(b,)], np.array([[1, 0]] * 9 + [[0, 1.0]]), **ABOUT)
     for method in ("prior", "knn"):
         near, far = (
-            ranking(found, np.array(v), (b, a), method=method, tuning=Tuning(rank_votes=0.5))
+            rank_senses(found, np.array(v), (b, a), method=method, options=WsdOptions(rank_votes=0.5))
             for v in ([1, 1.1], [0, 1])
         )
         assert near[0].key == a, method
         assert far[0].key == b, method
 
 
-def test_only_the_nearest_uses_vote() -> None:
+def test_only_the_nearest_usages_vote() -> None:
     a, b = "x%1:01:00::", "x%1:02:00::"
-    found = SenseCentroids.of([(a,)] * 9 + [(b,)], np.array([[1, 1.0]] * 9 + [[0, 1.0]]), **ABOUT)
+    found = SenseCentroids.from_usages([(a,)] * 9 + [(b,)], np.array([[1, 1.0]] * 9 + [[0, 1.0]]), **ABOUT)
     vectors = np.array([[0, 1.0]])
-    one = found.scores(vectors, (a, b), tuning=Tuning(n_neighbours=1, rank_votes=0))
+    one = found.scores(vectors, (a, b), options=WsdOptions(n_neighbors=1, rank_votes=0))
     assert one.tolist() == [[0, 1]]
-    wide = found.scores(vectors, (a, b), tuning=Tuning(temperature=100, rank_votes=0))
+    wide = found.scores(vectors, (a, b), options=WsdOptions(temperature=100, rank_votes=0))
     np.testing.assert_allclose(wide, [[0.9, 0.1]], atol=0.01)
-    ranked = found.scores(vectors, (a, b), tuning=Tuning(n_neighbours=1, rank_votes=2))
+    ranked = found.scores(vectors, (a, b), options=WsdOptions(n_neighbors=1, rank_votes=2))
     np.testing.assert_allclose(ranked, [[2 / 4, 2 / 4]])  # 2 votes for the first, 1 + 1 for the second
 
 
-def test_a_word_without_uses_gets_the_first_sense(
+def test_a_word_without_usages_gets_the_first_sense(
     elmo: Elmo, wordnet: WordNet, senses: SenseCentroids
 ) -> None:
     write_evaluation(wordnet.folder)
-    data = read_senses(wordnet.folder / "dev.xml", gold=wordnet.folder / "dev.txt")
+    data = read_sense_corpus(wordnet.folder / "dev.xml", gold=wordnet.folder / "dev.txt")
     bank, river, elf = disambiguate(elmo, data, senses, wordnet=wordnet)
-    assert {each.key for each in bank.senses} == {RIVER, MONEY}  # no verb
+    assert {sense.key for sense in bank.senses} == {RIVER, MONEY}  # no verb
     assert not bank.is_back_off
     assert (river.key, river.is_back_off) == ("river%1:17:00::", True)
     assert (elf.key, elf.senses) == (None, ())
@@ -146,17 +153,17 @@ def test_a_word_without_uses_gets_the_first_sense(
 def test_marked_words_of_a_text_are_ranked(elmo: Elmo, wordnet: WordNet, senses: SenseCentroids) -> None:
     text = "I sat by the [[bank]] of the river ."
     (seen,) = disambiguate_text(elmo, text, senses, wordnet=wordnet, method="centroid")
-    assert [each.key for each in seen.senses][:1] == [RIVER]  # the sentence is one of the two of its centroid
-    assert {each.key for each in seen.senses} == {RIVER, MONEY, TIP}
+    assert [sense.key for sense in seen.senses][:1] == [RIVER]  # its centroid has this sentence
+    assert {sense.key for sense in seen.senses} == {RIVER, MONEY, TIP}
     (verb,) = disambiguate_text(elmo, "It [[banked]] .", senses, wordnet=wordnet, pos="verb")
-    assert (verb.key, verb.word) == (TIP, "banked")
+    assert (verb.key, verb.usage.word) == (TIP, "banked")
     first, second = disambiguate_text(elmo, "[[geese]] [[took place]]", senses, wordnet=wordnet)
     assert (first.key, second.key) == ("goose%1:05:00::", "take_place%2:30:00::")
-    with pytest.raises(DataError, match="WordNet has no verb 'river'; mark another"):
+    with pytest.raises(DataError, match="WordNet has no verb 'river'; mark another word"):
         disambiguate_text(elmo, "the [[river]]", senses, wordnet=wordnet, pos="verb")
 
 
-def test_a_file_brings_back_what_was_saved(tmp_path: Path, senses: SenseCentroids) -> None:
+def test_saved_senses_are_loaded_unchanged(tmp_path: Path, senses: SenseCentroids) -> None:
     senses.save(tmp_path / "s.safetensors")
     found = SenseCentroids.load(tmp_path / "s.safetensors")
     assert (found.keys, found.model, found.layers, found.start) == (senses.keys, senses.model, "top", "zero")
@@ -167,12 +174,12 @@ def test_a_file_brings_back_what_was_saved(tmp_path: Path, senses: SenseCentroid
     assert [path.name for path in tmp_path.glob("*safetensors*")] == ["s.safetensors"]
 
 
-def test_a_compact_file_has_no_uses_and_says_so(tmp_path: Path, senses: SenseCentroids) -> None:
+def test_a_compact_file_has_no_vectors_of_usages(tmp_path: Path, senses: SenseCentroids) -> None:
     senses.compact().save(tmp_path / "s.safetensors")
     found = SenseCentroids.load(tmp_path / "s.safetensors")
     assert found.uses is None
     assert found.scores(senses.centroids, [RIVER], method="prior").shape == (2, 1)
-    with pytest.raises(ConfigError, match="they have no single uses, which knn needs; use prior"):
+    with pytest.raises(ConfigError, match="they have no vectors of usages, which knn needs; use prior"):
         found.scores(senses.centroids, [RIVER])
 
 
@@ -183,12 +190,12 @@ def test_a_compact_file_has_no_uses_and_says_so(tmp_path: Path, senses: SenseCen
         ("counts", np.array([4, 1], np.int64), "counts: expected int32, found int64"),
         ("counts", np.array([5], np.int32), r"counts: expected \(2,\), found \(1,\)"),
         ("keys", np.frombuffer(b"b\na", np.uint8), "keys: expected sorted sense keys"),
-        ("centroids", np.full((2, 8), np.nan, np.float16), "expected counts from 1 and finite vectors"),
+        ("centroids", np.full((2, 8), np.nan, np.float16), "expected positive counts and finite vectors"),
         ("centroids", np.zeros((), np.float16), "centroids: expected"),
         ("centroids", None, "centroids is missing"),
     ],
 )
-def test_a_file_whose_parts_do_not_fit_is_refused(
+def test_a_file_with_inconsistent_tensors_is_rejected(
     tmp_path: Path, senses: SenseCentroids, name: str, value: Any, problem: str
 ) -> None:
     path = tmp_path / "s.safetensors"
@@ -203,7 +210,7 @@ def test_a_file_whose_parts_do_not_fit_is_refused(
         SenseCentroids.load(path)
 
 
-def test_other_files_are_refused(tmp_path: Path, senses: SenseCentroids) -> None:
+def test_other_files_are_rejected(tmp_path: Path, senses: SenseCentroids) -> None:
     path = tmp_path / "s.safetensors"
     save_file({"a": np.zeros(1)}, path)
     with pytest.raises(FormatError, match="expected senses from elmo wsd --train, found"):
@@ -216,16 +223,16 @@ def test_other_files_are_refused(tmp_path: Path, senses: SenseCentroids) -> None
         SenseCentroids.load(tmp_path / "none.safetensors")
 
 
-def test_another_model_is_refused(wordnet: WordNet, senses: SenseCentroids) -> None:
+def test_another_model_is_rejected(wordnet: WordNet, senses: SenseCentroids) -> None:
     other = tiny_elmo(seed=5)
-    with pytest.raises(ConfigError, match=r"learned with the model .* but the model given is"):
+    with pytest.raises(ConfigError, match=r"learned with the model .* but this model is"):
         disambiguate_text(other, "a [[bank]]", senses, wordnet=wordnet)
 
 
-def test_another_warm_state_is_refused_only_where_it_matters(
+def test_another_warm_state_is_rejected_only_if_it_is_used(
     elmo: Elmo, sentences: list[SenseSentence]
 ) -> None:
-    cold, warm = train(elmo, sentences), train(elmo, sentences, start="warm", layers=1)
+    cold, warm = train_senses(elmo, sentences), train_senses(elmo, sentences, start="warm", layers=1)
     assert not np.allclose(cold.centroids, warm.centroids)
     without = tiny_elmo()
     cold.check_model(without)
@@ -234,13 +241,13 @@ def test_another_warm_state_is_refused_only_where_it_matters(
     assert (warm.layers, warm.layer_choice) == ("1", 1)
 
 
-def test_progress_is_told_in_sentences_and_tokens(elmo: Elmo, sentences: list[SenseSentence]) -> None:
-    heard: list[tuple[int, int]] = []
-    train(elmo, sentences, on_progress=lambda *done: heard.append(done))
-    assert heard == [(5, sum(len(each.tokens) for each in sentences))]
+def test_progress_counts_sentences_and_tokens(elmo: Elmo, sentences: list[SenseSentence]) -> None:
+    progress: list[tuple[int, int]] = []
+    train_senses(elmo, sentences, on_progress=lambda *done: progress.append(done))
+    assert progress == [(5, sum(len(sentence.tokens) for sentence in sentences))]
 
 
-# --- the command ------------------------------------------------------------------------------------
+# --- The command ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -253,13 +260,13 @@ def here(wordnet: WordNet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 
 def run(*arguments: str) -> None:
-    """The command alone, errors and all."""
+    """Run the command; errors are raised."""
     app = typer.Typer()
     app.command()(cli.command)
     app(list(arguments), standalone_mode=False, obj=Console())
 
 
-def test_scores_and_answers_are_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scores_and_predictions_are_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("--train", "semcor.jsonl", "--model", "model", "--out", "s.safetensors", "--compact", "--layers", "1")
     options = ("--senses", "s.safetensors", "--model", "model", "--method", "first")
     run("--evaluate", "dev.xml", "--gold", "dev.txt", *options, "--json", "--out", "answers.txt")
@@ -277,7 +284,7 @@ def test_scores_and_answers_are_written(here: Path, capsys: pytest.CaptureFixtur
     assert (answer["span"], answer["is_back_off"]) == ([2, 3], False)
 
 
-def test_tables_name_the_senses_and_the_scores(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_show_senses_and_scores(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("--train", "semcor.jsonl", "--model", "model", "--out", "s.safetensors")
     options = ("--senses", "s.safetensors", "--model", "model")
     run("the [[bank]] lent money", *options)
@@ -292,20 +299,20 @@ def test_tables_name_the_senses_and_the_scores(here: Path, capsys: pytest.Captur
     ("arguments", "problem"),
     [
         ((), "expected one of TEXT, --train and --evaluate, found none"),
-        (("a [[b]]", "--train", "semcor.jsonl"), "found train and TEXT"),
+        (("a [[b]]", "--train", "semcor.jsonl"), "found --train and TEXT"),
         (("--train", "semcor.jsonl"), "--train needs --out"),
-        (("a [[b]]",), "--senses FILE is needed"),
-        (("a [[b]]", "--senses", "s", "--gold", "g"), "--gold and --out go with"),
-        (("--train", "semcor.jsonl", "--out", "s", "--layers", "all"), "a word has one vector"),
+        (("a [[b]]",), "--senses FILE is required"),
+        (("a [[b]]", "--senses", "s", "--gold", "g"), "--gold and --out need --train or --evaluate"),
+        (("--train", "semcor.jsonl", "--out", "s", "--layers", "all"), "expected one vector per word"),
     ],
 )
-def test_what_does_not_go_together_is_told(here: Path, arguments: tuple[str, ...], problem: str) -> None:
+def test_conflicting_options_are_rejected(here: Path, arguments: tuple[str, ...], problem: str) -> None:
     with pytest.raises(Exception, match=problem) as caught:
         run(*arguments)
     assert isinstance(caught.value, typer.BadParameter)
 
 
-def test_typos_are_told_before_a_model_is_loaded(here: Path) -> None:
+def test_missing_files_are_reported_before_a_model_is_loaded(here: Path) -> None:
     with pytest.raises(DataError, match=r"semcor\.json: no such file"):
         run("--train", "semcor.json", "--model", "no model", "--out", "s.safetensors")
     with pytest.raises(

@@ -132,7 +132,7 @@ def test_a_log_that_lost_lines_is_gone_on_with_and_not_filled_with_zeros(
     log = LogFile(tmp_path / "log.jsonl")
     log.cut(100)  # somebody removed it
     assert log.path.read_bytes() == b""
-    assert "lines are missing" in caplog.text
+    assert "entries at the end are missing" in caplog.text
 
 
 def test_a_full_disk_or_a_place_that_is_no_file_is_one_line(tmp_path: Path) -> None:

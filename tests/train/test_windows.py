@@ -85,7 +85,7 @@ def test_rows_read_every_sentence_once_in_each_epoch(case: Case) -> None:
     stream, batch_size, window_size, seed, block = case
     windows = Windows(stream, batch_size=batch_size, window=window_size, seed=seed, block_tokens=block)
     n_epochs = 3
-    ends = np.array([[windows.deal.part(e, r).end for r in range(batch_size)] for e in range(n_epochs)])
+    ends = np.array([[windows.row_plan.part(e, r).end for r in range(batch_size)] for e in range(n_epochs)])
     targets = run(windows, -(-int(ends.max()) // window_size))["forward targets"]
     for epoch in range(n_epochs):
         starts = ends[epoch - 1] if epoch else np.zeros(batch_size, dtype=int)
@@ -168,7 +168,7 @@ def test_rows_stay_together_over_many_epochs() -> None:
     for seed in (None, 3):
         windows = Windows(stream, batch_size=16, window=20, seed=seed)
         for epoch in (0, 20, 40):
-            ends = [windows.deal.part(epoch, row).end for row in range(16)]
+            ends = [windows.row_plan.part(epoch, row).end for row in range(16)]
             assert max(ends) - min(ends) < 100
 
 
@@ -212,12 +212,12 @@ def test_evaluation_reads_the_whole_stream_once_in_order(
 def test_too_few_sentences_and_bad_sizes_are_refused() -> None:
     stream = stream_of([[5], [6, 7]])
     with pytest.raises(
-        DataError, match=r"3 rows need as many sentences at least, found 2; use a smaller batch"
+        DataError, match=r"a batch of 3 rows needs at least 3 sentences, found 2; use a smaller batch"
     ):
         Windows(stream, batch_size=3, window=4, seed=None)
     with pytest.raises(DataError, match="expected sentences that end in </S>"):
         Windows(stream[:-1], batch_size=1, window=4, seed=None)
-    with pytest.raises(ConfigError, match="steps: expected at least 1, found 0"):
+    with pytest.raises(ConfigError, match="window: expected at least 1 token, found 0"):
         Windows(stream, batch_size=1, window=0, seed=None)
     with pytest.raises(ConfigError, match="rows: expected some of the batch's 2"):
         Windows(stream, batch_size=2, window=4, seed=None, rows=slice(2, 4))

@@ -1,14 +1,15 @@
-"""Texts whose words are marked with WordNet senses in, sentences with these marks out; answers scored.
+"""Read corpora whose words are tagged with WordNet senses, and score predicted senses.
 
-Two formats are read, compressed or not: JSON lines as SemCor comes in, a sentence a line, and the XML with a
-file of gold keys of Raganato et al. 2017 (Word Sense Disambiguation: A Unified Evaluation Framework).
+Two formats are supported, compressed or not: JSON lines with one sentence per line (SemCor), and the XML with
+a file of gold keys of Raganato et al. (2017, "Word Sense Disambiguation: A Unified Evaluation Framework").
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn, Self, cast
 
@@ -18,142 +19,148 @@ from elmo.lexicon.wordnet import PARTS_OF_SPEECH, Pos, is_key, key_pos
 from elmo.text.lines import Line, format_source, read_lines
 from elmo.text.tokenizers import Tokens
 
-# What corpora of the Penn Treebank's kind write for signs that other text has as they are.
+# Escapes of the Penn Treebank.
 _ESCAPED = {"``": '"', "''": '"', "-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]"}
 _POS: dict[str, Pos] = {"NOUN": "noun", "VERB": "verb", "ADJ": "adj", "ADV": "adv"}
-_MOST_DEPTH = 4  # corpus, text, sentence, word
+_WORD_DEPTH = 4  # of wf and instance
 _DEPTHS = {"corpus": 1, "text": 2, "sentence": 3, "wf": 4, "instance": 4}
 
 
 @dataclass(frozen=True)
 class Instance:
-    """A word, or a phrase, that has a sense: tokens ``begin``..``end`` of its sentence."""
+    """A word or phrase to disambiguate: tokens ``begin`` to ``end`` of its sentence."""
 
     id: str
     begin: int
     end: int  # exclusive
-    lemma: str  # empty where it is not known
-    pos: Pos | None  # None where it is not known
-    keys: tuple[str, ...] = ()  # the right senses, any of them; none where they are not known
+    lemma: str  # empty if unknown
+    pos: Pos | None  # None if unknown
+    keys: tuple[str, ...] = ()  # correct senses, any of which is right; empty if unknown
 
 
 @dataclass(frozen=True)
 class SenseSentence:
-    """A sentence and those of its words that have a sense."""
+    """A sentence and its instances."""
 
     tokens: Tokens
     instances: tuple[Instance, ...]
     document: str
     place: str  # file:line
 
-    def word(self, instance: Instance) -> str:
-        """An instance as it is spelled here."""
-        return " ".join(self.tokens.tokens[instance.begin : instance.end])
-
     @classmethod
-    def of_usages(cls, usages: Sequence[Usage], *, pos: Pos | None = None) -> Self:
-        """A sentence by the uses of words in it, whose lemmas are not known."""
+    def from_usages(cls, usages: Sequence[Usage], *, pos: Pos | None = None) -> Self:
+        """Build a sentence from usages in it, whose lemmas are unknown."""
         (tokens,) = {id(usage.sentence): usage.sentence for usage in usages}.values()
-        found = (Instance(str(k), usage.begin, usage.end, "", pos) for k, usage in enumerate(usages))
-        return cls(tokens, tuple(found), document="", place=usages[0].place)
+        instances = (Instance(str(k), usage.begin, usage.end, "", pos) for k, usage in enumerate(usages))
+        return cls(tokens, tuple(instances), document="", place=usages[0].place)
+
+    def usage(self, instance: Instance) -> Usage:
+        """Return an instance as a usage."""
+        return Usage(self.tokens, instance.begin, instance.end, self.place)
 
     def usages(self) -> list[Usage]:
-        """The instances as uses of words, in their order."""
-        return [Usage(self.tokens, each.begin, each.end, self.place) for each in self.instances]
+        """Return all instances as usages."""
+        return [self.usage(instance) for instance in self.instances]
 
 
-def read_senses(path: str | Path, *, gold: str | Path | None = None) -> Iterator[SenseSentence]:
-    """The sentences of a file of either format; ``gold`` holds the keys that go with XML."""
+def read_sense_corpus(path: str | Path, *, gold: str | Path | None = None) -> Iterator[SenseSentence]:
+    """Yield the sentences of a file in either format; ``gold`` is the file with the keys of an XML corpus."""
     lines = read_lines(Path(path))
     for line in lines:
         if not (start := line.text.lstrip()):
             continue
         if start.startswith("<"):
-            yield from _read_xml(_with_first(line, lines), {} if gold is None else read_gold(gold), gold)
+            yield from _read_xml(chain([line], lines), {} if gold is None else read_gold(gold), gold)
             return
         if gold is not None:
-            raise DataError(f"{line.path}: expected XML, which gold keys go with, found {line.text[:40]!r}")
-        yield from _read_jsonl(_with_first(line, lines))
+            raise DataError(
+                f"{line.path}: expected XML, because gold keys are given, found {line.text[:40]!r}"
+            )
+        yield from _read_jsonl(chain([line], lines))
         return
     raise DataError(f"{format_source(Path(path))}: expected sentences in JSON lines or XML, found none")
 
 
 def read_gold(path: str | Path) -> dict[str, tuple[str, ...]]:
-    """The right sense keys of each instance, by its id: a line of a gold file has the id, then the keys."""
-    found: dict[str, tuple[str, ...]] = {}
+    """Read the correct sense keys of each instance: each line has its id and the keys."""
+    gold: dict[str, tuple[str, ...]] = {}
     for line in read_lines(Path(path)):
         name, *keys = line.text.split() or [""]
         if not name:
             continue
         if not keys or not all(map(is_key, keys)):
             raise DataError(
-                f"{line.path}:{line.number}: expected an instance's id and its sense keys, "
+                f"{line.path}:{line.number}: expected the id of an instance and its sense keys, "
                 f"found {line.text[:80]!r}"
             )
-        if name in found:
-            raise DataError(f"{line.path}:{line.number}: {name[:80]!r} stands twice")
-        found[name] = tuple(keys)
-    if not found:
+        if name in gold:
+            raise DataError(f"{line.path}:{line.number}: duplicate instance {name[:80]!r}")
+        gold[name] = tuple(keys)
+    if not gold:
         raise DataError(f"{format_source(Path(path))}: expected gold keys, found none")
-    return found
+    return gold
 
 
-# --- the score --------------------------------------------------------------------------------------
+# --- Scores --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Score:
-    """How many instances were answered, and how many of the answers are right."""
+class SenseScore:
+    """Precision, recall and F1 of predicted senses."""
 
     n_instances: int
-    n_answered: int
+    n_answered: int  # instances with a prediction
     n_right: int
 
     @property
     def precision(self) -> float:
-        """Right answers among the answers."""
+        """Fraction of the predictions that are right."""
         return self.n_right / self.n_answered if self.n_answered else 0.0
 
     @property
     def recall(self) -> float:
-        """Right answers among all instances."""
+        """Fraction of all instances with a right prediction."""
         return self.n_right / self.n_instances if self.n_instances else 0.0
 
     @property
     def f1(self) -> float:
-        """The harmonic mean of both."""
-        both = self.precision + self.recall
-        return 2 * self.precision * self.recall / both if both else 0.0
+        """Harmonic mean of precision and recall."""
+        total = self.precision + self.recall
+        return 2 * self.precision * self.recall / total if total else 0.0
+
+    def to_json(self) -> dict[str, float]:
+        """Return plain JSON values."""
+        return {**asdict(self), "precision": self.precision, "recall": self.recall, "f1": self.f1}
 
 
-def score(answers: Mapping[str, str | None], instances: Iterable[Instance]) -> dict[str, Score]:
-    """Scores over all and by part of speech, as the Scorer of the unified framework counts them.
+def score_senses(
+    predictions: Mapping[str, str | None], instances: Iterable[Instance]
+) -> dict[str, SenseScore]:
+    """Score predicted sense keys, for all instances and by part of speech, like the scorer of the framework.
 
-    ``answers`` has a sense key by instance id; None, or none at all, is no answer. Any of several gold keys
-    is right.
+    ``predictions`` maps the ids of instances to sense keys; None, or a missing id, means no prediction. Any
+    of several gold keys is right.
     """
     tallies: dict[str, list[int]] = {}
-    for each in instances:
-        if not each.keys:
-            raise DataError(f"the instance {each.id[:80]!r} has no gold key; give the file of gold keys, too")
-        answer = answers.get(each.id)
-        for name in ("all", str(each.pos)):
+    for instance in instances:
+        if not instance.keys:
+            raise DataError(f"the instance {instance.id[:80]!r} has no gold key; add the file of gold keys")
+        key = predictions.get(instance.id)
+        for name in ("all", str(instance.pos)):
             tally = tallies.setdefault(name, [0, 0, 0])
             tally[0] += 1
-            tally[1] += answer is not None
-            tally[2] += answer in each.keys
+            tally[1] += key is not None
+            tally[2] += key in instance.keys
     names = [name for name in ("all", *PARTS_OF_SPEECH) if name in tallies]
-    return {name: Score(*tallies[name]) for name in names}
+    return {name: SenseScore(*tallies[name]) for name in names}
 
 
-def _with_first(first: Line, rest: Iterator[Line]) -> Iterator[Line]:
-    yield first
-    yield from rest
+# --- Readers ----------------------------------------------------------------------------------------
 
 
 @dataclass
-class _Draft:
-    """A sentence that is being read; words joined by _ are tokens of their own."""
+class _SentenceBuilder:
+    """Collects the tokens and instances of a sentence; the parts of a word with _ are separate tokens."""
 
     document: str
     place: str
@@ -161,19 +168,16 @@ class _Draft:
     instances: list[Instance] = field(default_factory=list)
 
     def add(self, word: str) -> tuple[int, int]:
-        """Add a word of a corpus; where its tokens stand."""
+        """Add a word of the corpus, and return the span of its tokens."""
         parts = [part for part in word.replace("_", " ").split() if part] or [word]
         begin = len(self.tokens)
         self.tokens += [_ESCAPED.get(part, part) for part in parts]
         return begin, len(self.tokens)
 
-    def whole(self) -> SenseSentence:
+    def build(self) -> SenseSentence:
         return SenseSentence(
             Tokens.from_words(self.tokens), tuple(self.instances), document=self.document, place=self.place
         )
-
-
-# --- JSON lines -------------------------------------------------------------------------------------
 
 
 def _read_jsonl(lines: Iterator[Line]) -> Iterator[SenseSentence]:
@@ -186,29 +190,29 @@ def _read_jsonl(lines: Iterator[Line]) -> Iterator[SenseSentence]:
             values = json.loads(line.text)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{place}: expected a sentence in JSON, found {line.text[:80]!r}") from error
-        sentence = _json_sentence(values, place, line.number)
+        sentence = _parse_json(values, place, line.number)
         for instance in sentence.instances:
             if instance.id in seen:
                 raise DataError(
-                    f"{place}: the word {instance.id[:40]!r} is there already; number sentences by 's'"
+                    f"{place}: duplicate instance {instance.id[:40]!r}; number the sentences with 's'"
                 )
             seen.add(instance.id)
         yield sentence
 
 
-def _json_sentence(values: Any, place: str, line: int) -> SenseSentence:
+def _parse_json(values: Any, place: str, line: int) -> SenseSentence:
     words = values.get("toks") if isinstance(values, dict) else None
     if not isinstance(words, list):
         raise DataError(f"{place}: expected an object with a list 'toks', found {str(values)[:80]!r}")
     document, number = str(values.get("doc", "")), str(values.get("s", f"line{line}"))
-    draft = _Draft(document, place)
+    builder = _SentenceBuilder(document, place)
     for k, word in enumerate(words):
         if not isinstance(word, dict) or not isinstance(word.get("w"), str) or not word["w"].strip():
             raise DataError(
                 f"{place}: token {k}: expected an object with a word 'w', found {str(word)[:80]!r}"
             )
-        begin, end = draft.add(word["w"])
-        # A name is marked with what it is a name of (group, person), which is no sense of its words.
+        begin, end = builder.add(word["w"])
+        # Names are tagged with their class (group, person), which is not a sense of the words.
         if "sk" not in word or "pn" in word:
             continue
         keys, lemma = word["sk"], word.get("lemma")
@@ -219,19 +223,16 @@ def _json_sentence(values: Any, place: str, line: int) -> SenseSentence:
         ):
             raise DataError(f"{place}: token {k}: expected sense keys 'sk', found {str(keys)[:80]!r}")
         if not isinstance(lemma, str) or not lemma:
-            raise DataError(f"{place}: token {k}: expected a 'lemma' beside 'sk', found {str(lemma)[:80]!r}")
+            raise DataError(f"{place}: token {k}: expected a 'lemma' next to 'sk', found {str(lemma)[:80]!r}")
         name = f"{document}.s{number}.t{k}"
-        draft.instances.append(Instance(name, begin, end, lemma.lower(), key_pos(keys[0]), tuple(keys)))
-    return draft.whole()
-
-
-# --- XML --------------------------------------------------------------------------------------------
+        builder.instances.append(Instance(name, begin, end, lemma.lower(), key_pos(keys[0]), tuple(keys)))
+    return builder.build()
 
 
 def _read_xml(
     lines: Iterator[Line], gold: Mapping[str, tuple[str, ...]], gold_path: str | Path | None
 ) -> Iterator[SenseSentence]:
-    """Sentences as soon as they are whole: nothing of the tree is kept."""
+    """Yield each sentence as soon as it is complete, without keeping the tree in memory."""
     from xml.parsers import expat
 
     reader = None
@@ -240,27 +241,27 @@ def _read_xml(
         try:
             reader.parser.Parse(f"{line.text}\n", False)
         except expat.ExpatError as error:
-            raise DataError(f"{line.path}:{error.lineno}: expected XML, found {_said(error)}") from error
-        yield from reader.take()
+            raise DataError(f"{line.path}:{error.lineno}: expected XML, found {_describe(error)}") from error
+        yield from reader.take_sentences()
     if reader is None:
         return
     try:
         reader.parser.Parse("", True)
     except expat.ExpatError as error:
-        raise DataError(f"{reader.path}:{error.lineno}: expected XML, found {_said(error)}") from error
+        raise DataError(f"{reader.path}:{error.lineno}: expected XML, found {_describe(error)}") from error
     if gold_path is not None and (missing := [name for name in gold if name not in reader.seen]):
         raise DataError(
-            f"{format_source(Path(gold_path))}: has keys of {len(missing)} instances that {reader.path} has not, "
-            f"such as {missing[0][:80]!r}; do the files belong together?"
+            f"{format_source(Path(gold_path))}: has keys of {len(missing)} instances that {reader.path} "
+            f"does not have, such as {missing[0][:80]!r}; check that the files belong together"
         )
 
 
-def _said(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return str(error).partition(":")[0]
 
 
 class _XmlReader:
-    """Events of a parser in, sentences out. Only the five elements are read; a DTD is refused, unread."""
+    """Builds sentences from the events of an XML parser; rejects other elements and any DTD."""
 
     def __init__(self, path: str, gold: Mapping[str, tuple[str, ...]], gold_path: str | Path | None) -> None:
         from xml.parsers import expat
@@ -268,64 +269,67 @@ class _XmlReader:
         self.path = path
         self.seen: set[str] = set()
         self._gold, self._gold_path = gold, gold_path
-        self._whole: list[SenseSentence] = []
+        self._complete: list[SenseSentence] = []
         self._stack: list[str] = []
         self._document = ""
-        self._draft: _Draft | None = None
+        self._builder: _SentenceBuilder | None = None
         self._attributes: dict[str, str] = {}
         self._text: list[str] = []
-        self.parser = expat.ParserCreate("utf-8")  # as the lines are, whatever is declared
-        self.parser.StartDoctypeDeclHandler = self._refuse_doctype
-        self.parser.EntityDeclHandler = self._refuse_doctype
-        self.parser.StartElementHandler = self._begin
-        self.parser.EndElementHandler = self._end
-        self.parser.CharacterDataHandler = self._characters
+        self.parser = expat.ParserCreate(
+            "utf-8"
+        )  # the encoding of the lines, even if the XML declares another
+        self.parser.StartDoctypeDeclHandler = self._reject_doctype
+        self.parser.EntityDeclHandler = self._reject_doctype
+        self.parser.StartElementHandler = self._start_element
+        self.parser.EndElementHandler = self._end_element
+        self.parser.CharacterDataHandler = self._add_text
 
-    def take(self) -> list[SenseSentence]:
-        """What has become whole since the last time."""
-        whole, self._whole = self._whole, []
-        return whole
+    def take_sentences(self) -> list[SenseSentence]:
+        """Return the sentences completed since the last call."""
+        complete, self._complete = self._complete, []
+        return complete
 
     @property
     def _place(self) -> str:
         return f"{self.path}:{self.parser.CurrentLineNumber}"
 
-    def _refuse_doctype(self, *_: Any) -> NoReturn:
-        raise DataError(f"{self._place}: expected XML without a DTD, found one; take it out")
+    def _reject_doctype(self, *_: Any) -> NoReturn:
+        raise DataError(f"{self._place}: expected XML without a DTD, found a DTD; remove it")
 
-    def _begin(self, name: str, attributes: dict[str, str]) -> None:
+    def _start_element(self, name: str, attributes: dict[str, str]) -> None:
         self._stack.append(name)
         depth = len(self._stack)
         if _DEPTHS.get(name) != depth:
-            above = "/".join(self._stack[-_MOST_DEPTH - 1 : -1])
+            above = "/".join(self._stack[-_WORD_DEPTH - 1 : -1])
             raise DataError(
-                f"{self._place}: expected corpus, text, sentence, wf and instance, each in the one before, "
+                f"{self._place}: expected corpus > text > sentence > wf or instance, "
                 f"found <{name[:40]}> in {above[:80] or 'the file'}"
             )
         if name == "text":
             self._document = attributes.get("id", "")
         elif name == "sentence":
-            self._draft = _Draft(self._document, self._place)
+            self._builder = _SentenceBuilder(self._document, self._place)
         self._attributes, self._text = attributes, []
 
-    def _characters(self, text: str) -> None:
-        if len(self._stack) == _MOST_DEPTH:
+    def _add_text(self, text: str) -> None:
+        if len(self._stack) == _WORD_DEPTH:
             self._text.append(text)
         elif text.strip():
-            raise DataError(f"{self._place}: expected text within words only, found {text.strip()[:40]!r}")
+            raise DataError(f"{self._place}: expected text only inside words, found {text.strip()[:40]!r}")
 
-    def _end(self, name: str) -> None:
+    def _end_element(self, name: str) -> None:
         self._stack.pop()
         if name == "sentence":
-            self._whole.append(cast("_Draft", self._draft).whole())
-            self._draft = None
+            self._complete.append(cast("_SentenceBuilder", self._builder).build())
+            self._builder = None
         elif name in ("wf", "instance"):
-            self._word(cast("_Draft", self._draft), "".join(self._text), is_instance=name == "instance")
+            self._add_word("".join(self._text), is_instance=name == "instance")
 
-    def _word(self, draft: _Draft, word: str, *, is_instance: bool) -> None:
+    def _add_word(self, word: str, *, is_instance: bool) -> None:
+        builder = cast("_SentenceBuilder", self._builder)
         if not word.strip():
             raise DataError(f"{self._place}: expected a word, found none")
-        begin, end = draft.add(word)
+        begin, end = builder.add(word)
         if not is_instance:
             return
         name, lemma, pos = (self._attributes.get(key, "") for key in ("id", "lemma", "pos"))
@@ -335,11 +339,12 @@ class _XmlReader:
                 f"found {str(self._attributes)[:80]}"
             )
         if name in self.seen:
-            raise DataError(f"{self._place}: the instance {name[:80]!r} stands twice")
+            raise DataError(f"{self._place}: duplicate instance {name[:80]!r}")
         self.seen.add(name)
         keys = self._gold.get(name, ())
         if self._gold_path is not None and not keys:
             raise DataError(
-                f"{format_source(Path(self._gold_path))}: has no key of the instance {name[:80]!r} ({self._place})"
+                f"{format_source(Path(self._gold_path))}: has no key for the instance {name[:80]!r} "
+                f"({self._place})"
             )
-        draft.instances.append(Instance(name, begin, end, lemma.lower(), _POS[pos], keys))
+        builder.instances.append(Instance(name, begin, end, lemma.lower(), _POS[pos], keys))

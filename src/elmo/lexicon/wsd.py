@@ -1,4 +1,4 @@
-"""Word sense disambiguation with WordNet: learn sense vectors from a tagged corpus, and rank senses in context.
+"""Word sense disambiguation with WordNet: train senses on a tagged corpus, and rank them in context.
 
 Peters et al. (2018, Table 5) choose the sense whose centroid in SemCor is nearest to the vector of the word,
 and the first sense of WordNet for words that SemCor does not have. ``SenseCentroids.scores`` has this method
@@ -66,7 +66,7 @@ class SenseCentroids:
         keys: Sense keys of WordNet, sorted.
         counts: Number of usages of each sense (sense,).
         centroids: Mean vectors (sense, width).
-        uses: Vectors of usages (usage, width), grouped by sense in the order of ``keys``; None in a compact file.
+        uses: Vectors of usages (usage, width), grouped by sense in the order of ``keys``; None if compact.
         model: Fingerprint of the model that read the corpus.
         layers: Layers of the vectors.
         start: Start state of the LSTMs.
@@ -87,7 +87,7 @@ class SenseCentroids:
     def from_usages(
         cls, keys: Sequence[Sequence[str]], vectors: Rows, *, model: str, layers: str, start: str = "zero"
     ) -> Self:
-        """Compute centroids from the sense keys and vectors of usages; one with two senses counts for both."""
+        """Compute centroids from the sense keys and vectors of usages; a usage may have several keys."""
         pairs = sorted((key, row) for row, senses in enumerate(keys) for key in dict.fromkeys(senses))
         if not pairs:
             raise DataError("expected words with sense keys, found none")
@@ -129,9 +129,9 @@ class SenseCentroids:
     ) -> NDArray[np.float64]:
         """Score candidate senses, the most frequent first, for vectors (word, width); return (word, sense).
 
-        ``knn``: the nearest usages vote. ``centroid``: cosine with the centroid; NaN for senses that the corpus
-        does not have. ``prior``: the same plus the log frequency. ``first``: 1 / rank in WordNet, scaled to a
-        sum of 1. All methods score like ``first`` if the corpus has none of the candidates.
+        ``knn``: the nearest usages vote. ``centroid``: cosine with the centroid; NaN for senses that the
+        corpus does not have. ``prior``: the same plus the log frequency. ``first``: 1 / rank in WordNet, scaled
+        to a sum of 1. All methods score like ``first`` if the corpus has none of the candidates.
         """
         options = options or WsdOptions()
         by_rank = 1.0 / np.arange(1, len(candidates) + 1)  # (sense,)
@@ -158,7 +158,7 @@ class SenseCentroids:
         """Let the nearest usages vote for their senses (word, sense); the nearest of all has one vote."""
         if self.uses is None:
             raise ConfigError(
-                "these senses are compact: they have no vectors of usages, which knn needs; use the method prior"
+                "these senses are compact: they have no vectors of usages, which knn needs; use prior"
             )
         rows = [self._row_of_key.get(key) for key in candidates]
         spans = [(0, 0) if k is None else (self._ends[k] - self.counts[k], self._ends[k]) for k in rows]
@@ -289,7 +289,7 @@ def train_senses(
         with np.errstate(over="ignore"):
             rows.append(vectors.astype(np.float16))
         if not np.isfinite(rows[-1]).all():
-            raise OutputError("a vector has a number that is too large for float16, the type of stored senses")
+            raise OutputError("a vector has a number that is too large for float16, the type of the file")
     vectors = np.concatenate(rows or [np.zeros((0, 0), np.float16)])
     model = compute_fingerprint(elmo, start=start)
     return SenseCentroids.from_usages(keys, vectors, model=model, layers=str(layers), start=start)
@@ -384,9 +384,7 @@ def disambiguate(
         on_progress: Called with the numbers of sentences and tokens that are done.
     """
     senses.check_model(elmo)
-    batches = _embed(
-        elmo, sentences, layers=senses.layer_choice, start=senses.start, on_progress=on_progress
-    )
+    batches = _embed(elmo, sentences, layers=senses.layer_choice, start=senses.start, on_progress=on_progress)
     for batch, vectors in batches:
         pairs = ((sentence, instance) for sentence in batch for instance in sentence.instances)
         for (sentence, instance), vector in zip(pairs, vectors, strict=True):

@@ -102,8 +102,9 @@ class Recipe:
         threads = self.options.get("threads")
         if threads is not None and not (isinstance(threads, int) and threads >= 1):
             raise ConfigError(f"threads must be at least 1, not {threads!r:.40}")
-        if self.corpus_options().heldout == 0:
+        if self.options.get("heldout") == 0:
             raise ConfigError("heldout: a run needs held-out text to choose its best checkpoint, found 0")
+        self.corpus_options()  # checks them
         self._check_model()
         options = self.train_options()
         if options.is_tied and self.init_from is None and not self.shape().reads_words_only:
@@ -128,7 +129,8 @@ class Recipe:
             raise ConfigError(f"{lengths[0]} and {lengths[1]} both set how long to train: use one of them")
 
     def _check_model(self) -> None:
-        vocabulary, is_new = self.options.get("vocabulary"), bool(self.options.get("new_vocabulary"))
+        shape, vocabulary = self.shape(), self.options.get("vocabulary")
+        is_new = bool(self.options.get("new_vocabulary"))
         if vocabulary is not None and not isinstance(vocabulary, int | str):
             raise ConfigError(
                 f"vocabulary: expected a number of words or a file, so that the run can be resumed, found a "
@@ -137,13 +139,13 @@ class Recipe:
         if self.init_from is None:
             if is_new:
                 raise ConfigError("new_vocabulary needs init_from: a model to start from")
-        elif self.shape() != ModelShape():
+        elif shape != ModelShape():
             raise ConfigError("init_from: the run has the shape of the model; do not set another one")
         elif vocabulary is not None and not is_new:
             raise ConfigError(
                 "init_from: the run has the vocabulary of the model; use new_vocabulary, or do not set one"
             )
-        if self.is_simplified and self.shape().reads_words_only:
+        if self.is_simplified and shape.reads_words_only:
             raise ConfigError("simplified: only a model that reads characters can convert them")
 
     # --- the options of each part -----------------------------------------------------------------------

@@ -7,17 +7,25 @@ from typing import Any
 import pytest
 
 from elmo.errors import DataError
-from elmo.tasks.data.examples import Document, Example, LabeledText, Location, TaggedSentence, TextPair, at
+from elmo.tasks.data.examples import (
+    Document,
+    Example,
+    LabeledText,
+    Location,
+    TaggedSentence,
+    TextPair,
+    format_location,
+)
 from elmo.tasks.data.examples import check_words as check
 
-PLACE = Location("a.conll", 7)
+LOCATION = Location("a.conll", 7)
 LIST: Any = ["a"]
 NUMBERS: Any = ("a", 3)
 TEXT: Any = "ab"
 
 
 def test_a_message_begins_with_the_place_where_there_is_one() -> None:
-    assert (at(PLACE), at(None)) == ("a.conll:7: ", "")
+    assert (format_location(LOCATION), format_location(None)) == ("a.conll:7: ", "")
 
 
 def test_words_in_tuples_will_do() -> None:
@@ -28,9 +36,12 @@ def test_words_in_tuples_will_do() -> None:
 @pytest.mark.parametrize(
     ("example", "message"),
     [
-        (TaggedSentence((), (), PLACE), "a.conll:7: expected a sentence as a tuple of words, found an empty"),
+        (
+            TaggedSentence((), (), LOCATION),
+            "a.conll:7: expected a sentence as a tuple of words, found an empty",
+        ),
         (TextPair(("a",), (), "yes"), "example 2: expected a sentence as a tuple of words, found an empty"),
-        (Document("d", (), None, None, PLACE), "a.conll:7: expected a tuple of sentences, found an empty"),
+        (Document("d", (), None, None, LOCATION), "a.conll:7: expected a tuple of sentences, found an empty"),
         (Document("d", (("a",), ()), None), "example 2: expected a sentence as a tuple of words"),
         (LabeledText(LIST, "x"), r"example 2: expected a sentence as a tuple of words, found list \['a'\]"),
         (LabeledText(TEXT, "x"), "example 2: expected a sentence as a tuple of words, found str 'ab'"),

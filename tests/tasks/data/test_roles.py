@@ -8,7 +8,6 @@ import pytest
 
 from elmo.errors import ConfigError, DataError
 from elmo.tasks.data.examples import Location, Predicate, Span
-from elmo.tasks.data.roles import read_roles
 from tests.shared import SHARED
 
 DATA = SHARED / "data"
@@ -62,7 +61,7 @@ def file(folder: Path, text: str) -> Path:
 def test_propbank_columns_give_one_example_per_predicate(tmp_path: Path) -> None:
     path = file(tmp_path, PROPBANK)
     words = ("He", "might", "come", "and", "mail", "it", "that", "way", "up")
-    assert read_roles([path]) == [
+    assert read([path]) == [
         Predicate(words, 2, (Span(0, 1, "ARG0"),), Location(str(path), 1)),
         Predicate(
             words,
@@ -75,13 +74,13 @@ def test_propbank_columns_give_one_example_per_predicate(tmp_path: Path) -> None
 
 
 def test_conll2005_shows_its_target_column(tmp_path: Path) -> None:
-    found = read_roles([file(tmp_path, CONLL2005)])
+    found = read([file(tmp_path, CONLL2005)])
     assert [(one.predicate, one.roles) for one in found] == [
         (2, (Span(0, 2, "A0"), Span(4, 5, "A1"))),
         (4, ()),
     ]
     bare = "She - (A0*)\nran run (V*)\n"  # words, targets and roles only
-    assert [one.predicate for one in read_roles([file(tmp_path, bare)])] == [1]
+    assert [one.predicate for one in read([file(tmp_path, bare)])] == [1]
 
 
 def test_conll2012_has_its_roles_before_the_last_column(tmp_path: Path) -> None:
@@ -89,16 +88,16 @@ def test_conll2012_has_its_roles_before_the_last_column(tmp_path: Path) -> None:
         CONLL2012,
         CONLL2012.replace(" ", "\t").replace("n\tdoc", "n doc").replace("d\tdoc", "d doc"),
     ):
-        found = read_roles([file(tmp_path, text)])
+        found = read([file(tmp_path, text)])
         assert [(one.words, one.predicate, one.roles) for one in found] == [
             (("We", "did", "the", "run"), 1, (Span(0, 1, "ARG0"), Span(2, 4, "ARG1"))),
             (("We", "did", "the", "run"), 3, ()),
         ]
-        assert found[0].place == Location(str(tmp_path / "train.conll"), 2)
+        assert found[0].location == Location(str(tmp_path / "train.conll"), 2)
 
 
 def test_a_conll2012_verb_without_a_frameset_is_its_first_token(tmp_path: Path) -> None:
-    (found,) = read_roles(
+    (found,) = read(
         [file(tmp_path, "d 0 0 Go V * - - - - * (V* -\nd 0 1 on V * - - - - * *) -\n")],
         file_format="conll2012",
     )
@@ -107,10 +106,10 @@ def test_a_conll2012_verb_without_a_frameset_is_its_first_token(tmp_path: Path) 
 
 def test_a_target_in_the_second_half_of_a_verb_is_the_predicate_and_no_role(tmp_path: Path) -> None:
     text = "They P - - (ARG0*)\nflip V - - (V*)\n- H - - *\nflopped V flop flipflop.01 (C-V*)\n"
-    (found,) = read_roles([file(tmp_path, text.replace(" ", "\t"))])
+    (found,) = read([file(tmp_path, text.replace(" ", "\t"))])
     assert (found.predicate, found.roles) == (3, (Span(0, 1, "ARG0"),))
     particle = "Look V look look_up.01 (V*)\nit P - - (ARG1*)\nup R - - (C-V*)\n"
-    (found,) = read_roles([file(tmp_path, particle.replace(" ", "\t"))])
+    (found,) = read([file(tmp_path, particle.replace(" ", "\t"))])
     assert (found.predicate, found.roles) == (0, (Span(1, 2, "ARG1"), Span(2, 3, "C-V")))
 
 
@@ -125,7 +124,7 @@ def test_a_target_in_the_second_half_of_a_verb_is_the_predicate_and_no_role(tmp_
     ],
 )
 def test_without_labels_predicates_are_the_targets(tmp_path: Path, text: str, predicates: list[int]) -> None:
-    found = read_roles([file(tmp_path, text)], is_labeled=False)
+    found = read([file(tmp_path, text)], is_labeled=False)
     assert [one.predicate for one in found] == predicates
     assert all(one.roles is None for one in found)
 
@@ -135,15 +134,15 @@ def test_another_target_column_can_be_named(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r":1: expected \*, \(ROLE\*, \*\) or \(ROLE\*\) in column 5, found something"
     ):
-        read_roles([path])
+        read([path])
     path = file(tmp_path, "Go\tgo\t(V*)\n")
-    assert [one.predicate for one in read_roles([path], target=1)] == [0]
+    assert [one.predicate for one in read([path], target=1)] == [0]
     with pytest.raises(DataError, match=r":1: expected 4 columns or more, found 3"):
-        read_roles([path])
+        read([path])
     with pytest.raises(
         ConfigError, match="target: expected the number of a column after the word's, found 0"
     ):
-        read_roles([path], target=0)
+        read([path], target=0)
 
 
 def rows(*cells: str) -> str:
@@ -186,20 +185,20 @@ def rows(*cells: str) -> str:
 )
 def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
-        read_roles([file(tmp_path, text)])
+        read([file(tmp_path, text)])
     assert "\n" not in str(caught.value)
 
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="file format: expected one of auto, propbank"):
-        read_roles([tmp_path], file_format="conll2009")  # pyright: ignore[reportArgumentType]
+        read([tmp_path], file_format="conll2009")  # pyright: ignore[reportArgumentType]
 
 
 @needs_data
 def test_published_propbank_has_the_predicates_that_it_should() -> None:
-    dev = read_roles([DATA / "srl-ewt" / "dev.conll.xz"])
+    dev = read([DATA / "srl-ewt" / "dev.conll.xz"])
     assert len(dev) == 4963
     assert all(role.label != "V" for one in dev for role in one.roles or ())
     # every bracket, but a V each and one C-V that is the target itself ("two - timing")
     assert sum(len(one.roles or ()) for one in dev) == 9719 + 4827 - 4963 - 1
-    assert len({one.place for one in dev}) == 1531  # of 1,965 sentences: others have no predicate
+    assert len({one.location for one in dev}) == 1531  # of 1,965 sentences: others have no predicate

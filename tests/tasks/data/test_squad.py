@@ -1,4 +1,4 @@
-"""Questions about passages."""
+"""Questions about passages in SQuAD files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from elmo.errors import DataError
 from elmo.tasks.data.examples import Location, Span
-from elmo.tasks.data.squad import IMPOSSIBLE, NOT_LOCATED, UNANSWERED, _Passage, _span, read_squad
+from elmo.tasks.data.squad import IMPOSSIBLE, NOT_LOCATED, UNANSWERED, _locate_answer, _Passage
 from elmo.text.tokenizers import load_tokenizer
 from tests.shared import SHARED
 
@@ -43,7 +43,7 @@ def file(folder: Path, value: Any, *, indent: int | None = None) -> Path:
 
 def test_a_question_has_its_passage_and_the_spans_of_its_answers(tmp_path: Path) -> None:
     path = file(tmp_path, squad(qa("a", ("1919", 3), ("In 1919", 0))))
-    (question,) = read_squad([path], tokenize=load_tokenizer("en"))
+    (question,) = read([path], tokenize=load_tokenizer("en"))
     assert question.id == "a"
     assert question.question == ("When", "was", "it", "?")
     assert question.passage[:4] == ("In", "1919", ",", "Egypt")
@@ -51,12 +51,12 @@ def test_a_question_has_its_passage_and_the_spans_of_its_answers(tmp_path: Path)
     assert [question.text[start:end] for start, end in question.offsets] == list(question.passage)
     assert question.answers == ("1919", "In 1919")
     assert question.spans == (Span(1, 2), Span(0, 2))
-    assert question.place == Location(str(path), 1)
+    assert question.location == Location(str(path), 1)
 
 
 def test_part_of_a_token_is_covered_by_the_whole(tmp_path: Path) -> None:
     path = file(tmp_path, squad(qa("a", ("violence", CONTEXT.index("violence")), (" 1922. ", 57))))
-    (question,) = read_squad([path])
+    (question,) = read([path])
     assert [question.passage[span.start : span.end] for span in question.spans] == [
         ("non-violence",),
         ("1922.",),
@@ -69,7 +69,7 @@ def test_an_answer_is_found_near_its_offset_or_is_scored_only_and_counted(tmp_pa
         qa("nowhere", ("1999", 3), ("1919", -99), (" ", 2), ("1922", 10**9)),
     ]
     left_out: Counter[str] = Counter()
-    found = read_squad([file(tmp_path, squad(*questions))], tokenize=load_tokenizer("en"), left_out=left_out)
+    found = read([file(tmp_path, squad(*questions))], tokenize=load_tokenizer("en"), left_out=left_out)
     assert [(one.id, one.answers) for one in found] == [
         ("near", ("Egypt", "1922", "1922")),
         ("nowhere", ("1999", "1919", "1922")),
@@ -83,13 +83,13 @@ def test_questions_without_an_answer_are_left_out_and_counted(tmp_path: Path) ->
     blank = qa("c", (" ", 2))
     value = squad(qa("a", is_impossible=True), qa("b", ("In", 0), is_impossible=False), blank)
     left_out: Counter[str] = Counter()
-    assert [one.id for one in read_squad([file(tmp_path, value)], left_out=left_out)] == ["b"]
+    assert [one.id for one in read([file(tmp_path, value)], left_out=left_out)] == ["b"]
     assert left_out == {IMPOSSIBLE: 2, NOT_LOCATED: 1}
 
 
 def test_without_labels_every_question_is_kept(tmp_path: Path) -> None:
     value = squad(qa("a", is_impossible=True), {"id": "b", "question": "Why?"}, qa("c", ("1999", 0)))
-    found = read_squad([file(tmp_path, value)], is_labeled=False)
+    found = read([file(tmp_path, value)], is_labeled=False)
     assert [(one.id, one.answers, one.spans) for one in found] == [
         ("a", (), ()),
         ("b", (), ()),
@@ -100,9 +100,9 @@ def test_without_labels_every_question_is_kept(tmp_path: Path) -> None:
 def test_questions_are_placed_by_their_ids(tmp_path: Path) -> None:
     path = file(tmp_path, squad(qa("a", ("In", 0)), qa("b", ("In", 0))), indent=1)
     lines = path.read_text(encoding="utf-8").split("\n")
-    for question in read_squad([path]):
-        assert question.place
-        assert f'"id": "{question.id}"' in lines[question.place.line - 1]
+    for question in read([path]):
+        assert question.location
+        assert f'"id": "{question.id}"' in lines[question.location.line - 1]
 
 
 def broken(**change: Any) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def broken(**change: Any) -> dict[str, Any]:
 )
 def test_what_is_wrong_is_named(tmp_path: Path, value: Any, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
-        read_squad([file(tmp_path, value)])
+        read([file(tmp_path, value)])
     assert "\n" not in str(caught.value)
 
 
@@ -143,19 +143,19 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_parsed(tmp_path: Path)
     path = tmp_path / "a.json.gz"
     path.write_bytes(gzip.compress(b" " * 1_000_000 + json.dumps(squad()).encode()))
     with pytest.raises(DataError, match=r"a.json.gz: expected at most 1,000 bytes of JSON, found more"):
-        read_squad([path], max_bytes=1000)
+        read([path], max_bytes=1000)
 
 
 def test_bytes_that_are_no_utf8_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(b'{\n"data": "\xff"}')
     with pytest.raises(DataError, match=r"a.json:2: byte 0xff is not UTF-8"):
-        read_squad([path])
+        read([path])
 
 
 def test_a_tokeniser_that_changes_characters_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"expected tokens that spell the context, found .IN 1919,"):
-        read_squad([file(tmp_path, squad(qa("a", ("In", 0))))], tokenize=lambda text: text.upper().split())
+        read([file(tmp_path, squad(qa("a", ("In", 0))))], tokenize=lambda text: text.upper().split())
 
 
 @settings(deadline=None, max_examples=100)
@@ -165,7 +165,7 @@ def test_the_span_is_the_smallest_that_covers_an_answer(text: str, data: st.Data
     end = data.draw(st.integers(begin + 1, len(text)))
     tokens = load_tokenizer("en")(text)
     offsets = tokens.offsets or ()
-    span = _span(text[begin:end], begin, _Passage(text, tokens.tokens, offsets, []))
+    span = _locate_answer(text[begin:end], begin, _Passage(text, tokens.tokens, offsets, []))
     if not text[begin:end].strip():
         assert span is None
         return
@@ -176,7 +176,7 @@ def test_the_span_is_the_smallest_that_covers_an_answer(text: str, data: st.Data
 @needs_data
 def test_published_squad_has_the_questions_that_it_should() -> None:
     left_out: Counter[str] = Counter()
-    dev = read_squad([DATA / "qa-squad" / "dev.json.xz"], tokenize=load_tokenizer("en"), left_out=left_out)
+    dev = read([DATA / "qa-squad" / "dev.json.xz"], tokenize=load_tokenizer("en"), left_out=left_out)
     assert len(dev) == 1970
     assert sum(len(one.answers) for one in dev) == 6910
     assert not left_out

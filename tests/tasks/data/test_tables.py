@@ -1,14 +1,14 @@
-"""Fields of tables."""
+"""Columns of TSV, CSV and JSON lines."""
 
 from __future__ import annotations
 
 from elmo.tasks.data.examples import Location
 from elmo.tasks.data.files import WHITESPACE
-from elmo.tasks.data.texts import Field, TableFormat, read_table
+from elmo.tasks.data.tables import Field, TableFormat, read_table
 from elmo.text.lines import Line
 
 TEXT = Field("text", None, ("text", "sentence"))
-SCORE = Field("score", None, ("score",), is_needed=False)
+SCORE = Field("score", None, ("score",), is_required=False)
 
 
 def cells(
@@ -41,7 +41,7 @@ def test_rows_without_a_header_may_be_longer_than_needed() -> None:
 def test_a_quoted_cell_may_hold_lines_and_the_next_row_keeps_its_number() -> None:
     lines = [Line(text, number, "f") for number, text in enumerate(["text", '"a', 'b"', "", "c"], start=1)]
     found = list(read_table(lines, [TEXT], file_format="csv"))
-    assert [(one.words("text", WHITESPACE), one.place) for one in found] == [
+    assert [(record.get_words("text", WHITESPACE), one.location) for one in found] == [
         (("a", "b"), Location("f", 2)),
         (("c",), Location("f", 5)),
     ]

@@ -1,4 +1,4 @@
-"""Texts and their classes."""
+"""Labeled texts, entity markers, and pairs of texts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from elmo.errors import ConfigError, DataError
-from elmo.tasks.data.examples import LabeledText, Location
-from elmo.tasks.data.texts import TextFormat, read_texts
-from elmo.text.tokenizers import load_tokenizer
+from elmo.tasks.data.examples import LabeledText, Location, TextPair
+from elmo.tasks.data.texts import MARKER, WITHOUT_GOLD, TextFormat, keep_markers
+from elmo.text.tokenizers import WhitespaceTokenizer, load_tokenizer
 from tests.shared import SHARED
 
 DATA = SHARED / "data"
@@ -26,7 +28,7 @@ def file(folder: Path, text: str, name: str) -> Path:
 
 def test_lines_begin_with_their_label(tmp_path: Path) -> None:
     path = file(tmp_path, "3 a fine film .\n\n0\tbad\n__label__pos  so __label__ good\n", "train.txt")
-    assert read_texts([path]) == [
+    assert texts([path]) == [
         LabeledText(("a", "fine", "film", "."), "3", Location(str(path), 1)),
         LabeledText(("bad",), "0", Location(str(path), 3)),
         LabeledText(("so", "__label__", "good"), "pos", Location(str(path), 4)),
@@ -38,24 +40,24 @@ TSV = "id\tsentence\tlabel\n1\tIt 's \"good\t1\n\n2\tbad\\n\t0\n"
 
 def test_tables_are_read_by_the_names_in_their_header(tmp_path: Path) -> None:
     path = file(tmp_path, TSV, "a.tsv")
-    assert read_texts([path]) == [
+    assert texts([path]) == [
         LabeledText(("It", "'s", '"good'), "1", Location(str(path), 2)),
         LabeledText(("bad\\n",), "0", Location(str(path), 4)),
     ]
-    assert [one.label for one in read_texts([path], label="id")] == ["1", "2"]
-    assert [one.label for one in read_texts([path], text=1, label=0, has_header=True)] == ["1", "2"]
+    assert [one.label for one in texts([path], label="id")] == ["1", "2"]
+    assert [one.label for one in texts([path], text=1, label=0, has_header=True)] == ["1", "2"]
 
 
 def test_a_table_without_a_header_is_read_by_numbers(tmp_path: Path) -> None:
     path = file(tmp_path, "x\t0\tone two\ny\t1\tthree\n", "a.tsv")
-    found = read_texts([path], text=-1, label=1)
+    found = texts([path], text=-1, label=1)
     assert [(one.words, one.label) for one in found] == [(("one", "two"), "0"), (("three",), "1")]
 
 
 def test_csv_has_quotes_and_line_ends_within_them(tmp_path: Path) -> None:
     text = 'Label,Text\npos,"one, ""two""\nthree"\n\nneg,four\n'
     path = file(tmp_path, text, "a.csv")
-    assert read_texts([path]) == [
+    assert texts([path]) == [
         LabeledText(("one,", '"two"', "three"), "pos", Location(str(path), 2)),
         LabeledText(("four",), "neg", Location(str(path), 5)),
     ]
@@ -64,17 +66,17 @@ def test_csv_has_quotes_and_line_ends_within_them(tmp_path: Path) -> None:
 def test_json_lines_have_names(tmp_path: Path) -> None:
     text = '{"sentence": "One two.", "label": 1, "x": null}\n{"label": false, "sentence": ["a b", "c"]}\n'
     path = file(tmp_path, text, "a.json")
-    found = read_texts([path], tokenize=load_tokenizer("en"))
+    found = texts([path], tokenize=load_tokenizer("en"))
     assert [(one.words, one.label) for one in found] == [(("One", "two", "."), "1"), (("a b", "c"), "False")]
     other = file(tmp_path, '{"body": "a", "stars": "5"}', "b.jsonl")
-    assert read_texts([other], text="body", label="stars")[0].label == "5"
+    assert texts([other], text="body", label="stars")[0].label == "5"
 
 
 def test_the_name_tells_the_format_behind_compression_and_can_be_overruled(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv.gz"
     path.write_bytes(gzip.compress(TSV.encode()))
-    assert len(read_texts([path])) == 2
-    assert len(read_texts([file(tmp_path, TSV, "a.txt")], file_format="tsv")) == 2
+    assert len(texts([path])) == 2
+    assert len(texts([file(tmp_path, TSV, "a.txt")], file_format="tsv")) == 2
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,7 @@ def test_the_name_tells_the_format_behind_compression_and_can_be_overruled(tmp_p
     ],
 )
 def test_without_labels_there_need_be_none(tmp_path: Path, name: str, text: str, n: int) -> None:
-    found = read_texts([file(tmp_path, text, name)], is_labeled=False)
+    found = texts([file(tmp_path, text, name)], is_labeled=False)
     assert len(found) == n
     assert all(one.label is None for one in found)
     if name == "a.txt":
@@ -96,7 +98,7 @@ def test_without_labels_there_need_be_none(tmp_path: Path, name: str, text: str,
 
 def test_marks_of_entities_are_words_in_every_format(tmp_path: Path) -> None:
     path = file(tmp_path, "text\tlabel\nThe <e1>audit</e1>, by <e2>Ann</e2>.\tX\n", "a.tsv")
-    assert read_texts([path], tokenize=load_tokenizer("en"))[0].words == (
+    assert texts([path], tokenize=load_tokenizer("en"))[0].words == (
         *("The", "<e1>", "audit", "</e1>", ","),
         *("by", "<e2>", "Ann", "</e2>", "."),
     )
@@ -110,15 +112,15 @@ SEMEVAL = (
 
 def test_semeval_files_are_known_by_their_first_line(tmp_path: Path) -> None:
     path = file(tmp_path, SEMEVAL, "TRAIN_FILE.TXT")
-    found = read_texts([path], tokenize=load_tokenizer("en"))
-    assert [(one.label, one.place and one.place.line) for one in found] == [
+    found = texts([path], tokenize=load_tokenizer("en"))
+    assert [(one.label, one.location and one.location.line) for one in found] == [
         ("Other", 1),
         ("Cause-Effect(e2,e1)", 5),
     ]
     assert found[0].words[-3:] == ("<e2>", "U.S.", "</e2>")
     assert found[1].words[:4] == ("<e1>", "Fire", "</e1>", "from")
     test = file(tmp_path, SEMEVAL.partition("\n")[0] + "\n", "TEST_FILE.txt")
-    assert [one.label for one in read_texts([path, test], is_labeled=False)] == [None, None, None]
+    assert [one.label for one in texts([path, test], is_labeled=False)] == [None, None, None]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +166,7 @@ def test_semeval_files_are_known_by_their_first_line(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, name: str, text: str, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
-        read_texts([file(tmp_path, text, name)])
+        texts([file(tmp_path, text, name)])
     assert "\n" not in str(caught.value)
     assert name in str(caught.value)
 
@@ -172,22 +174,154 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, name: str, text: s
 def test_columns_that_cannot_be_are_refused(tmp_path: Path) -> None:
     path = file(tmp_path, TSV, "a.tsv")
     with pytest.raises(DataError, match=r":1: expected a column 'body', found 'id', 'sentence', 'label'"):
-        read_texts([path], text="body")
+        texts([path], text="body")
     with pytest.raises(DataError, match=r":1: expected a column 7, counted from 0, as text, found 3 columns"):
-        read_texts([path], text=7, label=0)
+        texts([path], text=7, label=0)
     with pytest.raises(ConfigError, match="names need a header"):
-        read_texts([path], text="sentence", has_header=False)
+        texts([path], text="sentence", has_header=False)
     with pytest.raises(ConfigError, match="JSON lines have names"):
-        read_texts([file(tmp_path, '{"text": "a"}', "a.jsonl")], text=0)
+        texts([file(tmp_path, '{"text": "a"}', "a.jsonl")], text=0)
     with pytest.raises(ConfigError, match="lines of `label text` have no columns"):
-        read_texts([file(tmp_path, "1 a", "a.txt")], label=0)
+        texts([file(tmp_path, "1 a", "a.txt")], label=0)
     unknown: TextFormat = "xml"  # pyright: ignore[reportAssignmentType]
     with pytest.raises(ConfigError, match="file format: expected one of auto"):
-        read_texts([path], file_format=unknown)
+        texts([path], file_format=unknown)
 
 
 @needs_data
 def test_the_published_sentiment_treebank_has_the_sentences_that_it_should() -> None:
-    train, dev = (read_texts([DATA / "sentiment-sst5" / f"{part}.txt.xz"]) for part in ("train", "dev"))
+    train, dev = (texts([DATA / "sentiment-sst5" / f"{part}.txt.xz"]) for part in ("train", "dev"))
     assert (len(train), len(dev)) == (8544, 1101)
     assert Counter(one.label for one in dev) == {"1": 289, "3": 279, "2": 229, "4": 165, "0": 139}
+
+
+MARKERS = st.sampled_from(["<e1>", "</e1>", "<e2>", "</e2>"])
+
+
+def test_marks_do_not_change_how_the_rest_is_cut() -> None:
+    plain = "The U.S. senator's trade-off, Mr. Smith said, can't last."
+    marked = "The <e1>U.S. senator</e1>'s trade-off, <e2>Mr. Smith</e2> said, can't last."
+    words = keep_markers(load_tokenizer("en"))(marked)
+    assert [word for word in words if not MARKER.fullmatch(word)] == list(load_tokenizer("en")(plain).tokens)
+    assert " ".join(words[:6]) == "The <e1> U.S. senator </e1> 's"
+
+
+def test_a_mark_within_a_token_cuts_it() -> None:
+    cut = keep_markers(WhitespaceTokenizer())
+    assert cut("tea<e1>pot</e1>s and") == ("tea", "<e1>", "pot", "</e1>", "s", "and")
+    assert cut("a </e1><e2> b") == ("a", "</e1>", "<e2>", "b")
+
+
+def test_a_tokeniser_that_changes_characters_is_asked_piece_by_piece() -> None:
+    cut = keep_markers(lambda text: text.upper().split())
+    assert cut("a <e1>big cat</e1>!") == ("A", "<e1>", "BIG", "CAT", "</e1>", "!")
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.one_of(MARKERS, st.text(alphabet="ab .'<e1/>", max_size=5)), max_size=12))
+def test_no_mark_and_no_character_is_lost(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    for name in ("whitespace", "en"):
+        words = keep_markers(load_tokenizer(name))(text)
+        assert "".join(words) == "".join(text.split())
+        assert [word for word in words if MARKER.fullmatch(word)][
+            : len(MARKER.findall(text))
+        ] == MARKER.findall(text)
+
+
+DATA = SHARED / "data"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"published corpora are not at {DATA}")
+
+SNLI = (
+    '{"annotator_labels": ["neutral"], "gold_label": "neutral", "sentence1": "A man.", "sentence2": "Old."}\n'
+    '{"gold_label": "-", "sentence1": "A man.", "sentence2": "No."}\n'
+)
+SICK = (
+    "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
+    "4\tA boy\tNo boy\t3.6\tCONTRADICTION\n24\tA dog\tA cat runs\t1\tNEUTRAL\n"
+)
+
+
+def file(folder: Path, text: str, name: str) -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8", newline="")
+    return path
+
+
+def test_snli_pairs_without_agreement_are_left_out_and_counted(tmp_path: Path) -> None:
+    path = file(tmp_path, SNLI, "snli_1.0_dev.jsonl")
+    left_out: Counter[str] = Counter()
+    assert pairs([path], tokenize=load_tokenizer("en"), left_out=left_out) == [
+        TextPair(("A", "man", "."), ("Old", "."), "neutral", None, Location(str(path), 1))
+    ]
+    assert left_out == {WITHOUT_GOLD: 1}
+    assert len(pairs([path, path])) == 2
+
+
+def test_sick_has_labels_and_scores(tmp_path: Path) -> None:
+    path = file(tmp_path, SICK, "train.txt")
+    assert pairs([path]) == [
+        TextPair(("A", "boy"), ("No", "boy"), "CONTRADICTION", 3.6, Location(str(path), 2)),
+        TextPair(("A", "dog"), ("A", "cat", "runs"), "NEUTRAL", 1.0, Location(str(path), 3)),
+    ]
+
+
+def test_other_tables_are_read_by_name_or_number(tmp_path: Path) -> None:
+    csv = file(tmp_path, 'score,sentence1,sentence2\n2.5,"a, b",c\n', "sts.csv")
+    assert [(one.first, one.label, one.score) for one in pairs([csv])] == [(("a,", "b"), None, 2.5)]
+    bare = file(tmp_path, "x\ta b\tc\tyes\n", "bare.tsv")
+    found = pairs([bare], first=1, second=2, label=-1)
+    assert [(one.first, one.second, one.label, one.score) for one in found] == [
+        (("a", "b"), ("c",), "yes", None)
+    ]
+    named = file(tmp_path, '{"p": "a", "h": ["b c"], "gold": 2}', "x.txt")
+    assert pairs([named], first="p", second="h", label="gold")[0].second == ("b c",)
+
+
+def test_without_labels_every_pair_is_kept(tmp_path: Path) -> None:
+    snli, sick = file(tmp_path, SNLI, "a.jsonl"), file(tmp_path, SICK, "b.txt")
+    bare = file(tmp_path, '{"premise": "a", "hypothesis": "b"}', "c.jsonl")
+    found = pairs([snli, sick, bare], is_labeled=False)
+    assert len(found) == 5
+    assert all(one.label is None and one.score is None for one in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.tsv", "", "expected examples, found an empty file"),
+        ("a.tsv", SICK.splitlines()[0] + "\n", "expected pairs, found none"),
+        ("a.tsv", SICK.replace("3.6", "high"), r"a.tsv:2: expected a number as score, found 'high'"),
+        ("a.tsv", SICK.replace("3.6", "nan"), r":2: expected a number as score, found 'nan'"),
+        ("a.tsv", SICK.replace("A boy", ""), r":2: expected words in the first text, found ''"),
+        ("a.tsv", SICK.replace("\tNEUTRAL", ""), r":3: expected 5 columns, as in the header, found 4"),
+        ("a.tsv", "sentence1\tsentence2\na\tb\n", r":1: expected a label .* or a score .* found neither"),
+        ("a.tsv", "x\ty\na\tb\n", r":1: expected a header with 'sentence1' or"),
+        ("a.jsonl", SNLI.replace("sentence2", "s"), r":1: expected 'sentence2' or .* as second text, found"),
+        ("a.jsonl", SNLI.replace('"neutral",', "null,"), r":1: expected a label, found nothing"),
+        ("a.jsonl", SNLI.replace("gold_label", "score"), r":1: expected a number as score, found 'neutral'"),
+        (
+            "a.jsonl",
+            '{"sentence1": "a", "sentence2": "b", "score": %s}' % ("9" * 400),
+            r":1: expected a number",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, name: str, text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        pairs([file(tmp_path, text, name)])
+    assert "\n" not in str(caught.value)
+    assert name in str(caught.value)
+
+
+def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="file format: expected one of auto, tsv, csv, jsonl"):
+        pairs([tmp_path], file_format="lines")  # pyright: ignore[reportArgumentType]
+
+
+@needs_data
+def test_published_sick_has_the_pairs_that_it_should() -> None:
+    train, dev = (pairs([DATA / "nli-sick" / f"{part}.txt.xz"]) for part in ("train", "dev"))
+    assert (len(train), len(dev)) == (4500, 500)
+    assert Counter(one.label for one in dev) == {"NEUTRAL": 282, "ENTAILMENT": 144, "CONTRADICTION": 74}
+    assert all(one.score is not None and 1 <= one.score <= 5 for one in train + dev)

@@ -70,7 +70,8 @@ class SentenceGroups:
 def join_outputs(states: Tensor, features: FeatureVectors, *, width: int) -> Tensor:
     """Concatenate the states of an encoder with ELMo for the output: [h; ELMo].
 
-    ``width`` is the output width of the head; 0 returns ``states`` (batch, time, width). Padding becomes zero.
+    ``width`` is the output width of the head; 0 returns ``states`` (batch, time, width). Padding becomes
+    zero.
     """
     found = 0 if features.outputs is None else features.outputs.size(-1)
     if width != found:
@@ -123,8 +124,8 @@ class SelfAttentivePooling(nn.Module):
 def align(queries: Tensor, keys: Tensor, *, mask: Tensor) -> Tensor:
     """Attend from each query to the keys: Σ_j softmax_j(q_i · k_j) · k_j, (batch, query time, width).
 
-    Chen et al. 2017, section 3.2; with the same text as ``queries`` and ``keys``, the biattention of McCann et
-    al. 2017, section 5. ``mask`` (batch, key time) is true for words.
+    Chen et al. 2017, section 3.2; with the same text as ``queries`` and ``keys``, the biattention of McCann
+    et al. 2017, section 5. ``mask`` (batch, key time) is true for words.
     """
     keys = keys.masked_fill(~mask.unsqueeze(-1), 0.0)
 
@@ -196,7 +197,7 @@ class _BiLstmLayer(nn.Module):
 
 
 def reverse_positions(mask: Tensor) -> Tensor:
-    """Return the position of each word in its reversed sentence, (batch, time); padding keeps its position."""
+    """Return the position of each word in the reversed sentence, (batch, time); padding stays last."""
     positions = torch.arange(mask.size(1), device=mask.device)  # (time,)
     lengths = mask.sum(dim=1, keepdim=True)  # (batch, 1)
     return torch.where(positions < lengths, lengths - 1 - positions, positions)

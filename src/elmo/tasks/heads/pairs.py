@@ -1,7 +1,7 @@
 """Heads for pairs of sentences: entailment (ESIM) and similarity.
 
-ESIM is the sequential model of Chen et al. 2017, "Enhanced LSTM for Natural Language Inference". Similarity is
-the regression of Tai et al. 2015, "Improved Semantic Representations From Tree-Structured Long Short-Term
+ESIM is the sequential model of Chen et al. 2017, "Enhanced LSTM for Natural Language Inference". Similarity
+is the regression of Tai et al. 2015, "Improved Semantic Representations From Tree-Structured Long Short-Term
 Memory Networks", section 4.2. ELMo is added as in Peters et al. 2018.
 """
 

@@ -197,7 +197,9 @@ def _decode(emissions: Tensor, mask: Tensor, *, crf: Crf, probabilities: Tensor)
     """Decode the best path of each sentence; ``probabilities`` (batch, time, tag) give the confidences."""
     best = crf.best_paths(emissions, mask)
     path_probabilities = crf.path_probabilities(emissions, best, mask).tolist()
-    confidences = probabilities.gather(2, best.tags.clamp(min=0)[:, :, None])[:, :, 0].tolist()  # (batch, time)
+    confidences = probabilities.gather(2, best.tags.clamp(min=0)[:, :, None])[
+        :, :, 0
+    ].tolist()  # (batch, time)
     lengths = mask.sum(dim=1).tolist()
     rows = zip(best.tags.tolist(), confidences, path_probabilities, lengths, strict=True)
     return [TagPrediction(tuple(tags[:n]), tuple(row[:n]), probability) for tags, row, probability, n in rows]

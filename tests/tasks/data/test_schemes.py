@@ -1,4 +1,4 @@
-"""Tag schemes: which one it is, spans from tags and back, and what may follow what."""
+"""Tag schemes and their spans."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from elmo.errors import ConfigError, DataError
 from elmo.tasks.data.examples import Span
-from elmo.tasks.data.tagging import (
+from elmo.tasks.data.schemes import (
     Scheme,
     Transitions,
     build_transitions,
     convert_tags,
-    replace_letters,
+    decode_spans,
     detect_letters,
     detect_scheme,
-    decode_spans,
     encode_spans,
+    replace_letters,
 )
 
 SCHEMES: tuple[Scheme, ...] = ("IOB1", "IOB2", "BIOES")
@@ -126,7 +126,9 @@ def test_lenient_reading_agrees_with_seqeval() -> None:
     for scheme in ("IOB2", "BIOES"):
         for tags in random_tags(Random(1), LETTERS[scheme], 1000):
             theirs = [(start, end + 1, label) for label, start, end in get_entities(tags)]
-            assert [(s.start, s.end, s.label) for s in decode_spans(tags, cast("Scheme", scheme))] == theirs, tags
+            assert [
+                (s.start, s.end, s.label) for s in decode_spans(tags, cast("Scheme", scheme))
+            ] == theirs, tags
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,9 @@ def test_strict_reading_agrees_with_seqeval(scheme: Scheme, name: str, letters: 
     for tags in random_tags(Random(2), letters, 1000):
         entities = theirs.Tokens(tags, getattr(theirs, name)).entities
         expected = [(one.start, one.end, one.tag) for one in entities]
-        assert [(s.start, s.end, s.label) for s in decode_spans(tags, scheme, is_strict=True)] == expected, tags
+        assert [(s.start, s.end, s.label) for s in decode_spans(tags, scheme, is_strict=True)] == expected, (
+            tags
+        )
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

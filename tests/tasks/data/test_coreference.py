@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmo.errors import DataError, OutputError
-from elmo.tasks.data.coreference import read_coreference, write_coreference
+from elmo.tasks.data.coreference import write_coreference
 from elmo.tasks.data.examples import Document, Location, Span
 from tests.shared import SHARED
 
@@ -31,13 +31,13 @@ def file(folder: Path, text: str) -> Path:
 
 
 def clusters(folder: Path, *cells: str) -> list[list[tuple[int, int]]]:
-    (document,) = read_coreference([file(folder, conll(*cells))])
+    (document,) = read([file(folder, conll(*cells))])
     return [[(span.start, span.end) for span in spans] for spans in document.clusters or ()]
 
 
 def test_a_document_has_sentences_and_clusters_counted_from_its_beginning(tmp_path: Path) -> None:
     path = file(tmp_path, conll("(0", "0)", "-", "", "(1)", "(0)", "_", name="(bc/cctv_1); part 002"))
-    assert read_coreference([path]) == [
+    assert read([path]) == [
         Document(
             "bc/cctv_1; part 002",
             (("w0", "w1", "w2"), ("w4", "w5", "w6")),
@@ -69,19 +69,19 @@ def test_a_mention_in_two_clusters_is_refused_with_its_line(tmp_path: Path, cell
 def test_an_empty_last_column_and_speakers_are_read(tmp_path: Path) -> None:
     rows = ["d\t0\t0\tHi\t-\t-\t-\t-\t-\tAnn B\t*\t", "d\t0\t1\t#\t-\t-\t-\t-\t-\t-\t*\t(7)"]
     path = file(tmp_path, "\n".join(["#begin document (d)", *rows, "#end document", ""]) * 2)
-    first, second = read_coreference([path])
+    first, second = read([path])
     assert first.text == (("Hi", "#"),)
     assert first.speakers == ("Ann B", "-")
     assert first.clusters == ((Span(1, 2),),)
-    assert (first.name, second.place) == ("d", Location(str(path), 5))
+    assert (first.name, second.location) == ("d", Location(str(path), 5))
 
 
 def test_without_labels_there_are_no_clusters_and_text_is_a_document(tmp_path: Path) -> None:
     columns = file(tmp_path, conll("(0", "5)|", name="(d); part 000"))
-    assert [one.clusters for one in read_coreference([columns], is_labeled=False)] == [None]
+    assert [one.clusters for one in read([columns], is_labeled=False)] == [None]
     text = tmp_path / "text.txt"
     text.write_text("She came .\n\nHe left\n", encoding="utf-8")
-    assert read_coreference([text], is_labeled=False) == [
+    assert read([text], is_labeled=False) == [
         Document(str(text), (("She", "came", "."), ("He", "left")), None, None, Location(str(text), 1))
     ]
 
@@ -101,18 +101,18 @@ def test_without_labels_there_are_no_clusters_and_text_is_a_document(tmp_path: P
         (conll("(0)").replace("#end document", "") + conll("-"), r":4: expected #end document of line 1"),
         ("d 0 0 w - - - - - - * -\n", r":1: expected #begin document \(name\); part 000, found 'd 0"),
         ("#end document\n", r":1: expected #begin document before its end"),
-        (conll("-", "- -"), r":3: expected 12 columns parted by spaces, as in line 2, found 13"),
+        (conll("-", "- -"), r":3: expected 12 columns separated by spaces, as in line 2, found 13"),
         (conll("-").replace(" - - -", ""), r":2: expected 12 columns or more, found "),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
-        read_coreference([file(tmp_path, text)])
+        read([file(tmp_path, text)])
     assert "\n" not in str(caught.value)
 
 
 def bare(document: Document) -> Document:
-    return replace(document, place=None)
+    return replace(document, location=None)
 
 
 @st.composite
@@ -147,7 +147,7 @@ def test_what_is_written_is_read_again(
 ) -> None:
     path = tmp_path_factory.mktemp("round") / "out.conll"
     write_coreference(written, path)
-    assert [bare(one) for one in read_coreference([path])] == written
+    assert [bare(one) for one in read([path])] == written
 
 
 def test_twelve_columns_are_written(tmp_path: Path) -> None:
@@ -201,9 +201,9 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path: Path, document: Do
 
 @needs_data
 def test_published_litbank_survives_a_round_trip(tmp_path: Path) -> None:
-    dev = read_coreference([DATA / "coref-litbank" / "dev.txt.xz"])
+    dev = read([DATA / "coref-litbank" / "dev.txt.xz"])
     assert len(dev) == 10
     assert sum(len(words) for one in dev for words in one.text) == 20839
     assert sum(len(spans) for one in dev for spans in one.clusters or ()) == 2807
     write_coreference(dev, tmp_path / "dev.conll")
-    assert [bare(one) for one in read_coreference([tmp_path / "dev.conll"])] == [bare(one) for one in dev]
+    assert [bare(one) for one in read([tmp_path / "dev.conll"])] == [bare(one) for one in dev]

@@ -1,4 +1,4 @@
-"""Words and tags in columns."""
+"""Tagged sentences in columns, CoNLL-U and text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from elmo.errors import ConfigError, DataError, EncodingError
 from elmo.tasks.data.examples import Location, TaggedSentence
-from elmo.tasks.data.tagging import read_tagged
 from elmo.text.tokenizers import load_tokenizer
 from tests.shared import SHARED
 
@@ -37,27 +36,27 @@ def file(folder: Path, text: str, name: str = "train.conll") -> Path:
 
 def test_the_first_column_has_words_and_the_last_has_tags(tmp_path: Path) -> None:
     path = file(tmp_path, "EU NNP B-ORG\nrejects VBZ O\n\nPeter NNP B-PER\n")
-    assert read_tagged([path]) == [
+    assert read([path]) == [
         TaggedSentence(("EU", "rejects"), ("B-ORG", "O"), Location(str(path), 1)),
         TaggedSentence(("Peter",), ("B-PER",), Location(str(path), 4)),
     ]
-    assert read_tagged(str(path), words=2, tags=1)[0].tags == ("NNP", "VBZ")
+    assert read(str(path), words=2, tags=1)[0].tags == ("NNP", "VBZ")
 
 
 def test_a_line_of_white_space_ends_a_sentence_and_docstart_is_no_word(tmp_path: Path) -> None:
     path = file(tmp_path, "\n-DOCSTART- -X- O\r\n\r\na\tO\r\n\t\r\nb\tO\n \t \nc\tO\n-DOCSTART-\n")
-    assert [one.words for one in read_tagged([path])] == [("a",), ("b",), ("c",)]
+    assert [one.words for one in read([path])] == [("a",), ("b",), ("c",)]
 
 
 def test_a_hash_is_a_word_and_words_keep_their_spaces(tmp_path: Path) -> None:
     path = file(tmp_path, "#\tO\nNew York\tB-LOC\n\u00a0\tO\n")
-    assert read_tagged([path])[0].words == ("#", "New York", "\u00a0")
+    assert read([path])[0].words == ("#", "New York", "\u00a0")
 
 
 def test_files_are_read_in_order_compressed_or_not(tmp_path: Path) -> None:
     (tmp_path / "a.conll.gz").write_bytes(gzip.compress(b"a O\n"))
     (tmp_path / "b.conll.xz").write_bytes(lzma.compress(b"b O\n"))
-    found = read_tagged([tmp_path / "b.conll.xz", tmp_path / "a.conll.gz"])
+    found = read([tmp_path / "b.conll.xz", tmp_path / "a.conll.gz"])
     assert [one.words for one in found] == [("b",), ("a",)]
 
 
@@ -75,32 +74,32 @@ def test_files_are_read_in_order_compressed_or_not(tmp_path: Path) -> None:
 def test_conllu_columns_have_names(tmp_path: Path, column: str | None, tags: tuple[str, ...]) -> None:
     for name in ("a.conllu", "b.txt"):
         path = file(tmp_path, CONLLU, name)
-        found = read_tagged([path], tags=column)
+        found = read([path], tags=column)
         assert found[0].words == ("de", "el", "sol y mar")
         assert found[0].tags == tags
         assert found[1].words == ("#",)
-        assert [one.place and one.place.line for one in found] == [4, 11]
+        assert [one.location and one.location.line for one in found] == [4, 11]
 
 
 def test_without_labels_columns_and_text_give_words_only(tmp_path: Path) -> None:
     conllu = file(tmp_path, CONLLU, "a.conllu")
     tabs = file(tmp_path, "a\tO\nb\tO\n", "b.txt")
     text = file(tmp_path, "It 's here.\n\n# So?\n", "c.txt")
-    found = read_tagged([conllu, tabs, text], is_labeled=False)
+    found = read([conllu, tabs, text], is_labeled=False)
     assert [one.words for one in found][2:] == [("a", "b"), ("It", "'s", "here."), ("#", "So?")]
     assert all(one.tags is None for one in found)
-    assert found[-1].place == Location(str(text), 3)
-    cut = read_tagged([text], is_labeled=False, tokenize=load_tokenizer("en"))
+    assert found[-1].location == Location(str(text), 3)
+    cut = read([text], is_labeled=False, tokenize=load_tokenizer("en"))
     assert cut[0].words == ("It", "'s", "here", ".")
-    assert read_tagged([text], is_labeled=False, tokenize=list)[0].words[:2] == ("I", "t")
+    assert read([text], is_labeled=False, tokenize=list)[0].words[:2] == ("I", "t")
 
 
 def test_one_word_a_line_can_be_said_to_be_columns(tmp_path: Path) -> None:
     path = file(tmp_path, "one\ntwo\n\nthree\n")
     for found in (
-        read_tagged([path], is_labeled=False, separator=" "),
-        read_tagged([path], is_labeled=False, words=0),
-        read_tagged([path], is_labeled=False, file_format="columns"),
+        read([path], is_labeled=False, separator=" "),
+        read([path], is_labeled=False, words=0),
+        read([path], is_labeled=False, file_format="columns"),
     ):
         assert [one.words for one in found] == [("one", "two"), ("three",)]
 
@@ -115,7 +114,7 @@ def test_one_word_a_line_can_be_said_to_be_columns(tmp_path: Path) -> None:
             "a\tN\tO\n\nb\tO\n",
             r":3: expected 3 columns separated by tabs, as in .* first row \(line 1\), found 2$",
         ),
-        ("-DOCSTART-\na O\nb N O\n", r":3: expected 2 columns parted by spaces, .* \(line 2\), found 3$"),
+        ("-DOCSTART-\na O\nb N O\n", r":3: expected 2 columns separated by spaces, .* \(line 2\), found 3$"),
         ("a\tO\n\tO\n", r":2: expected a word in column 1, found nothing"),
         ("a\tO\nb\t \n", r":2: expected a tag in column 2, found nothing"),
         ("a\nb\n", r":1: expected words and tags in two columns .* found both in column 0 of 1"),
@@ -124,7 +123,7 @@ def test_one_word_a_line_can_be_said_to_be_columns(tmp_path: Path) -> None:
 def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     path = file(tmp_path, text)
     with pytest.raises(DataError, match=message) as caught:
-        read_tagged([path])
+        read([path])
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -141,41 +140,41 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, message
 )
 def test_broken_conllu_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        read_tagged([file(tmp_path, text, "a.conllu")])
+        read([file(tmp_path, text, "a.conllu")])
 
 
 def test_columns_that_are_not_there_are_refused(tmp_path: Path) -> None:
     path = file(tmp_path, "a\tO\n")
     with pytest.raises(DataError, match=r":1: expected a column 2, counted from 0, of tags, found 2 columns"):
-        read_tagged([path], tags=2)
+        read([path], tags=2)
     with pytest.raises(DataError, match=r"expected CoNLL-U, whose columns have names, for tags in 'upos'"):
-        read_tagged([path], tags="upos")
+        read([path], tags="upos")
     with pytest.raises(ConfigError, match=r"CoNLL-U has id, form.* not 'pos'"):
-        read_tagged([file(tmp_path, CONLLU, "a.conllu")], tags="pos")
+        read([file(tmp_path, CONLLU, "a.conllu")], tags="pos")
 
 
 def test_other_mistakes_are_refused(tmp_path: Path) -> None:
     path = file(tmp_path, "a\tO\n")
     with pytest.raises(ConfigError, match="text has no tags"):
-        read_tagged([path], file_format="text")
+        read([path], file_format="text")
     with pytest.raises(ConfigError, match="file format: expected one of auto"):
-        read_tagged([path], file_format="conll")  # pyright: ignore[reportArgumentType]
+        read([path], file_format="conll")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="separator"):
-        read_tagged([path], separator=",")  # pyright: ignore[reportArgumentType]
+        read([path], separator=",")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="at least one file"):
-        read_tagged([])
+        read([])
     with pytest.raises(DataError, match="no such file"):
-        read_tagged([tmp_path / "none"])
+        read([tmp_path / "none"])
     path.write_bytes(b"a\tO\n\xff\tO\n")
     with pytest.raises(EncodingError, match=r":2: byte 1"):
-        read_tagged([path])
+        read([path])
 
 
 @needs_data
 def test_the_published_corpora_have_the_sentences_that_they_should() -> None:
-    wnut = [read_tagged([DATA / "ner-wnut17" / f"{part}.conll.xz"]) for part in ("train", "dev")]
+    wnut = [read([DATA / "ner-wnut17" / f"{part}.conll.xz"]) for part in ("train", "dev")]
     assert [len(one) for one in wnut] == [3394, 1009]
     assert sum(len(one.words) for one in wnut[0]) == 62730
     assert len({tag for one in wnut[0] for tag in one.tags or ()}) == 13
-    assert len(read_tagged([DATA / "pos-ewt" / "dev.conllu.xz"])) == 2001
-    assert len(read_tagged([DATA / "pos-zh-gsd" / "dev.conllu.xz"], tags="xpos")) == 500
+    assert len(read([DATA / "pos-ewt" / "dev.conllu.xz"])) == 2001
+    assert len(read([DATA / "pos-zh-gsd" / "dev.conllu.xz"], tags="xpos")) == 500
