@@ -1,19 +1,23 @@
-"""How well does a model see that words changed, and which senses they have? On DWUG's judgments of people.
+"""Compare measures of change, and clusters of usages, with the human judgments of DWUG.
 
 usage: change.py MODEL FOLDER [--glove FOLDER] [--transformer FOLDER] [--json FILE] [--no-senses]
 
-FOLDER has DWUG's WORD.uses.csv, WORD.clusters.csv and gold.tsv (columns lemma, change_graded), .xz or not.
-Prints Spearman's correlation of every measure of change, from every layer, with the graded change that people
-judged, and its 95 % interval over words; beside it frequency (the word's rank in the model's vocabulary) and
-vectors without a network: PPMI counts of the words around, and with --glove the mean of their GloVe vectors;
-with --transformer those of a model of transformers', its pieces of a word averaged.
-Then the senses that each method finds in all usages of a word (average of the layers), against DWUG's
-clusters, for words with two or more: adjusted Rand index and V-measure, beside one cluster, random clusters
-with the sizes of DWUG's own, and the spellings (bag, bags): the last column is the agreement with these, by
-which clusters that only tell word forms apart are known. All this with the lemma in the word's place, as
-``elmo change`` reads by default (Laicher et al. 2021), and the first table as it is written, too. The default
-measure is apd (Kutuzov and Giulianelli 2020), of the top layer: of one spelling the token layer has nothing
-to tell. ``synthetic_change.py`` measures the same on change that was made of senses, where prt is ahead.
+FOLDER has WORD.uses.csv, WORD.clusters.csv and gold.tsv of DWUG (columns lemma, change_graded), or .xz files.
+
+Change: Spearman correlation of each measure, for each layer, with the graded change that people judged, and
+its 95% interval over words. Baselines are frequency (the rank of the word in the vocabulary of the model),
+PPMI counts of the context words, with --glove the mean of their GloVe vectors, and with --transformer the
+vectors of a transformers model, with the pieces of a word averaged.
+
+Senses: adjusted Rand index and V-measure of each clustering method (average of the layers) with the clusters
+of DWUG, for words with two or more of them. Baselines are one cluster, random clusters with the sizes of
+DWUG's, and the spellings (bag, bags). The last column is the agreement with the spellings: it shows clusters
+that only separate word forms.
+
+All usages are read with the lemma in place of the word, like ``elmo change`` does by default (Laicher et al.
+2021); the first table is also printed for words as written. The default measure is apd (Kutuzov and
+Giulianelli 2020) of the top layer; the token layer is left out, because it is the same for one spelling.
+``synthetic_change.py`` measures the same on change made from senses, where prt is better.
 """
 
 from __future__ import annotations
@@ -30,14 +34,14 @@ import numpy as np
 from quality import Glove, System, _lines, transformer
 
 from elmo import Elmo, similarity
-from elmo.lexicon.change import measure_of, rank_correlation
+from elmo.lexicon.change import build_measure, rank_correlation
 from elmo.lexicon.clustering import METHODS, cluster
 from elmo.lexicon.usages import Usage, embed_usages, read_uses, respell, strip_part_of_speech
 
 Vectors = np.ndarray[Any, Any]
 WINDOW = 10
 DEFAULT = "apd", "2"
-BAR = 0.35
+GOAL = 0.35
 
 
 def main() -> None:
@@ -48,7 +52,7 @@ def main() -> None:
     parser.add_argument("--glove", type=Path)
     parser.add_argument("--transformer", type=Path)
     parser.add_argument("--no-senses", action="store_true")
-    parser.add_argument("--json", type=Path, help="write all figures there")
+    parser.add_argument("--json", type=Path, help="write all results to this file")
     options = parser.parse_args()
     uses = read_uses(options.folder)
     rows = [line.split("\t") for line in _lines(options.folder / "gold.tsv")]
@@ -66,8 +70,10 @@ def main() -> None:
     }
     if options.transformer:
         other = transformer(options.transformer)
-        beside = {word: read_other(other, periods, strip_part_of_speech(word)) for word, periods in uses.items()}
-        found[f"change, {other.name}"] = changes(elmo, uses, beside, gold, None)
+        theirs = {
+            word: read_other(other, periods, strip_part_of_speech(word)) for word, periods in uses.items()
+        }
+        found[f"change, {other.name}"] = changes(elmo, uses, theirs, gold, None)
     written = {word: read(elmo, periods, None) for word, periods in uses.items()}
     found["change as written"] = changes(elmo, uses, written, gold, None)
     if not options.no_senses:
@@ -77,19 +83,19 @@ def main() -> None:
 
 
 def read(elmo: Elmo, periods: Mapping[str, Sequence[Usage]], spelling: str | None) -> dict[str, Vectors]:
-    """All usages of a word by layer (usage, width), the earlier period first."""
+    """Return the vectors of all usages of a word by layer (usage, width), the earlier period first."""
     usages = [usage for some in periods.values() for usage in some]
     if spelling is not None:
         usages = [respell(usage, spelling) for usage in usages]
     flat = embed_usages(elmo, usages, layers="concat").vectors
     layers = flat.reshape(len(flat), elmo.n_layers, -1)
-    # the token layer has nothing to tell of one spelling
-    told = range(0 if spelling is None else 1, elmo.n_layers)
-    return {"average": layers.mean(axis=1)} | {str(k): layers[:, k] for k in told}
+    # the token layer is the same for one spelling
+    numbers = range(0 if spelling is None else 1, elmo.n_layers)
+    return {"average": layers.mean(axis=1)} | {str(k): layers[:, k] for k in numbers}
 
 
 def read_other(system: System, periods: Mapping[str, Sequence[Usage]], spelling: str) -> dict[str, Vectors]:
-    """The same by another system's layers."""
+    """Return the same from the layers of another system."""
     usages = [respell(usage, spelling) for some in periods.values() for usage in some]
     sentences = [list(usage.sentence.tokens) for usage in usages]
     return {
@@ -107,7 +113,7 @@ def changes(
     gold: Mapping[str, float],
     glove: Path | None,
 ) -> dict[str, tuple[float, float, float]]:
-    """Spearman's correlation with the gold change, and its interval, by measure and layer."""
+    """Return the Spearman correlation with the gold change and its interval, by measure and layer."""
     scores: dict[str, list[float]] = {}
     for word, layers in vectors.items():
         sizes = [len(some) for some in uses[word].values()]
@@ -115,7 +121,7 @@ def changes(
         for layer, rows in layers.items():
             for name in ("apd", "prt", "jsd"):
                 labels = cluster(rows).labels if name == "jsd" else None
-                value = float(measure_of(name, rows, labels)(1 - later, later)[0])
+                value = float(build_measure(name, rows, labels)(1 - later, later)[0])
                 scores.setdefault(f"{name}, {layer}", []).append(value)
     if elmo.vocab is not None:
         place = {word: k for k, word in enumerate(elmo.vocab.words)}
@@ -123,12 +129,12 @@ def changes(
     scores["ppmi of contexts"] = ppmi_changes(uses)
     if glove is not None:
         scores["glove of contexts"] = glove_changes(uses, Glove(glove))
-    wanted = np.array([gold[word] for word in uses])
+    judged = np.array([gold[word] for word in uses])
     found: dict[str, tuple[float, float, float]] = {}
-    print(f"{'change':24}{'Spearman':>9}   95 % interval")
+    print(f"{'change':24}{'Spearman':>9}   95% interval")
     for name, values in scores.items():
-        found[name] = with_interval(np.array(values), wanted)
-        mark = f"   <- default; bar {BAR}" if name == ", ".join(DEFAULT) else ""
+        found[name] = with_interval(np.array(values), judged)
+        mark = f"   <- default; goal {GOAL}" if name == ", ".join(DEFAULT) else ""
         print(
             f"{name:24}{found[name][0]:9.3f}   {found[name][1]:.3f} .. {found[name][2]:.3f}{mark}", flush=True
         )
@@ -136,7 +142,7 @@ def changes(
 
 
 def with_interval(x: Vectors, y: Vectors, n: int = 2000) -> tuple[float, float, float]:
-    """The correlation, and its interval when the words are drawn again."""
+    """Return the correlation and its bootstrap interval over words."""
     chance = np.random.default_rng(0)
     drawn = [rank_correlation(x[k], y[k]) for k in chance.integers(0, len(x), (n, len(x)))]
     low, high = np.quantile([one for one in drawn if one is not None], (0.025, 0.975))
@@ -144,14 +150,14 @@ def with_interval(x: Vectors, y: Vectors, n: int = 2000) -> tuple[float, float, 
 
 
 def context(usage: Usage) -> list[str]:
-    """The words around, in small letters."""
+    """Return the context words in lower case."""
     tokens = usage.sentence.tokens
     near = tokens[max(usage.begin - WINDOW, 0) : usage.begin] + tokens[usage.end : usage.end + WINDOW]
     return [token.lower() for token in near if token.isalpha()]
 
 
 def glove_changes(uses: Mapping[str, Mapping[str, Sequence[Usage]]], glove: Glove) -> list[float]:
-    """1 - cosine of the mean static vectors of the contexts."""
+    """Compute 1 - cosine of the mean static vectors of the contexts."""
     found = []
     for periods in uses.values():
         means = [
@@ -163,7 +169,7 @@ def glove_changes(uses: Mapping[str, Mapping[str, Sequence[Usage]]], glove: Glov
 
 
 def ppmi_changes(uses: Mapping[str, Mapping[str, Sequence[Usage]]]) -> list[float]:
-    """1 - cosine of a word's positive PMI with the words around it, in one vocabulary for both periods."""
+    """Compute 1 - cosine of the positive PMI with context words; both periods share a vocabulary."""
     counts = [
         Counter(token for usage in some for token in context(usage))
         for periods in uses.values()
@@ -182,7 +188,7 @@ def senses(
     uses: Mapping[str, Mapping[str, Sequence[Usage]]],
     vectors: Mapping[str, Mapping[str, Vectors]],
 ) -> dict[str, dict[str, float]]:
-    """Means over words of the agreement with DWUG's clusters."""
+    """Return the mean agreement over words with the clusters of DWUG."""
     chance = np.random.default_rng(0)
     scores: dict[str, list[tuple[float, ...]]] = {}
     for word, periods in uses.items():
@@ -212,7 +218,7 @@ def senses(
 
 
 def agreement(gold: Vectors, guess: Vectors, spelling: Vectors) -> tuple[float, ...]:
-    """ARI, V-measure, the number of clusters, and the ARI with the spellings."""
+    """Return ARI, V-measure, the number of clusters, and the ARI with the spellings."""
     from sklearn.metrics import adjusted_rand_score, v_measure_score
 
     ari, form = (float(adjusted_rand_score(one, guess)) for one in (gold, spelling))

@@ -179,8 +179,8 @@ def watch(peaks: list[float], half: list[int], done: threading.Event) -> None:
 
 def children() -> list[int]:
     """Return the child processes."""
-    found = Path(f"/proc/self/task/{os.getpid()}/children")
-    return [int(pid) for pid in found.read_text().split()] if found.exists() else []
+    path = Path(f"/proc/self/task/{os.getpid()}/children")
+    return [int(pid) for pid in path.read_text().split()] if path.exists() else []
 
 
 def anonymous_kb(pid: int) -> int:
@@ -189,8 +189,8 @@ def anonymous_kb(pid: int) -> int:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return 0
-    found = re.search(r"RssAnon:\s+(\d+)", status)
-    return int(found[1]) if found else 0
+    match = re.search(r"RssAnon:\s+(\d+)", status)
+    return int(match[1]) if match else 0
 
 
 if __name__ == "__main__":

@@ -248,10 +248,10 @@ def compare_curves(arena: Arena, softmax: str, n_steps: int, worlds: list[int], 
     """Compare the losses of runs with several ranks, and of one whose number of ranks changes."""
 
     def show(ranks: str, folder: Path) -> None:
-        found = difference(read_curve(folder), expected)
-        print(f"{softmax:<10}{ranks:<26}{found:>28.1e}", flush=True)
-        if not found <= most:
-            arena.problems.append(f"{softmax} softmax, {ranks} ranks: differs by {found:.1e}")
+        largest = difference(read_curve(folder), expected)
+        print(f"{softmax:<10}{ranks:<26}{largest:>28.1e}", flush=True)
+        if not largest <= most:
+            arena.problems.append(f"{softmax} softmax, {ranks} ranks: differs by {largest:.1e}")
 
     options = {"n_steps": n_steps, "n_samples": SAMPLES[softmax]}
     expected = read_curve(arena.undisturbed(1, options)[0])

@@ -19,7 +19,7 @@ import torch
 from embedding import random_model, random_text
 
 from elmo import Elmo
-from elmo.lexicon.probe import read_labelled
+from elmo.lexicon.probe import read_labels
 
 TYPES = ("bfloat16", "int8")
 MAX_CHANGE = 0.2  # points of accuracy; a type that changes the task more is experimental
@@ -109,7 +109,7 @@ def read(path: Path) -> list[tuple[list[str], list[str]]]:
     """Read the words and UPOS tags of each sentence."""
     return [
         (list(sentence.tokens), [label or "_" for label in sentence.labels])
-        for sentence in read_labelled(path, "upos").sentences
+        for sentence in read_labels(path, "upos").sentences
     ]
 
 

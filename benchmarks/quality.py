@@ -1,21 +1,26 @@
-"""What has a model learned? Perplexity, senses of ambiguous words, tags from each layer, words in context.
+"""Measure what a model has learned: perplexity, senses, part-of-speech tags and words in context.
 
 usage: quality.py [MODEL] [--texts FILE …] [--senses FILE …] [--tags TRAIN DEV] [--wic FOLDER]
                   [--raw] [--glove FOLDER] [--transformer FOLDER] [--untrained] [--unrounded N] [--json FILE]
 
---texts have a tokenised sentence a line, or raw text (--raw): perplexity under the full softmax, from a zero,
-the warm and a carried state. --senses have columns word, sense and sentence: of three sentences with a word,
-the two with one sense should have the nearer vectors. --tags are CoNLL-U files: a linear classifier learns
-part-of-speech tags from each layer. --wic holds Words in Context (train and dev, .data.txt and .gold.txt):
-two uses of a word are of one sense if their cosine reaches a threshold, the best one for train. --glove is
-the folder of static vectors (``*emb.npy`` and ``*index.parquet``), which stand beside the model's for senses
-and tags; so does, with --untrained, a model of the same shape with random weights, for words in context, too.
-For these and for senses --transformer names a folder of a model of transformers' (which has to be installed),
-whose pieces of a word are averaged; for senses, it also reads what comes before the word and what comes after
-it apart, as a biLM does. What half precision on disk can do is shown by --unrounded: N models of single
-precision, drawn at random among those that would be rounded to the very weights of MODEL. Files may end in
-.xz. Without arguments, the bundled English model, or one with random weights where none is, and the sentences
-of our own tests.
+--texts        perplexity with the full softmax, from a zero, warm and carried state. Files have one tokenized
+               sentence per line, or raw text with --raw.
+--senses       files with the columns word, sense and sentence: of three sentences with a word, the two with
+               the same sense should have the closest vectors.
+--tags         CoNLL-U files: accuracy of a linear classifier of part-of-speech tags on each layer.
+--wic          folder of Words in Context (train and dev, .data.txt and .gold.txt): two usages have the same
+               sense if their cosine reaches a threshold, tuned on train.
+--glove        folder of static vectors (``*emb.npy`` and ``*index.parquet``) to compare with, for senses and
+               tags.
+--untrained    compare with a model of the same shape with random weights, for senses, tags and WiC.
+--transformer  folder of a transformers model (which must be installed) to compare with, for senses and WiC.
+               The pieces of a word are averaged. For senses, it also reads the text before and after the word
+               separately, like a biLM.
+--unrounded    effect of half precision on disk: N models in single precision, drawn at random among those
+               that round to the weights of MODEL.
+
+Files can be compressed (.xz). Without arguments: the bundled English model, or one with random weights if
+there is none, and the sentences of the tests.
 """
 
 from __future__ import annotations
@@ -36,7 +41,8 @@ import torch
 from embedding import random_model
 from precision import accuracy, read
 
-from elmo import Elmo, models, perplexity, similarity
+from elmo import Elmo, perplexity, similarity
+from elmo.formats import bundled_models
 from elmo.lexicon.substitutes import embed_substitutes
 from elmo.lexicon.usages import Usage
 
@@ -48,7 +54,7 @@ Embed = Callable[[Sequence[list[str]], Any], list[Vectors]]  # sentences and lay
 
 
 def main() -> None:
-    """Print a table for each kind of evidence that was asked for."""
+    """Print a table for each measurement."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("model", nargs="?")
     parser.add_argument("--texts", type=Path, nargs="+", default=[])
@@ -56,15 +62,15 @@ def main() -> None:
     parser.add_argument("--tags", type=Path, nargs=2)
     parser.add_argument("--wic", type=Path)
     parser.add_argument("--glove", type=Path)
-    parser.add_argument("--raw", action="store_true", help="--texts are not tokenised")
+    parser.add_argument("--raw", action="store_true", help="--texts are not tokenized")
     parser.add_argument("--transformer", type=Path)
     parser.add_argument("--untrained", action="store_true")
     parser.add_argument("--unrounded", type=int, default=0, metavar="N")
-    parser.add_argument("--json", type=Path, help="write all figures there")
+    parser.add_argument("--json", type=Path, help="write all results to this file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="elmo-") as place:
-        is_made_up = options.model is None and not models.names()
-        model = random_model(Path(place) / "small", "small") if is_made_up else options.model
+        is_random = options.model is None and not bundled_models()
+        model = random_model(Path(place) / "small", "small") if is_random else options.model
         elmo = Elmo.from_pretrained(model)
     systems = [System.of(elmo)]
     if options.untrained:
@@ -96,7 +102,7 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class System:
-    """Something that gives words vectors."""
+    """A source of word vectors."""
 
     name: str
     embed: Embed
@@ -104,7 +110,7 @@ class System:
 
     @classmethod
     def of(cls, elmo: Elmo, name: str = "elmo") -> System:
-        """A model's layers."""
+        """Use the layers of a model."""
 
         def embed(rows: Sequence[list[str]], layers: Any) -> list[Vectors]:
             return [found.vectors for found in elmo.encode(rows, layers=layers)]
@@ -113,7 +119,7 @@ class System:
 
 
 class Glove:
-    """Static vectors of words, small letters only; unknown words are zero."""
+    """Static vectors of words in lower case; unknown words are zero."""
 
     def __init__(self, folder: Path) -> None:
         import pyarrow.parquet
@@ -124,14 +130,14 @@ class Glove:
         self.rows = {word: row for row, word in enumerate(words)}
 
     def __call__(self, words: list[str]) -> Vectors:
-        """(word, width)."""
+        """Return the vectors (word, width)."""
         rows = [self.rows.get(word.lower()) for word in words]
         nothing = np.zeros(self.vectors.shape[1], np.float32)
         return np.stack([nothing if row is None else np.asarray(self.vectors[row]) for row in rows])
 
 
 def untrained(elmo: Elmo) -> Elmo:
-    """The same shape with random weights."""
+    """Return a model of the same shape with random weights."""
     from dataclasses import replace
 
     from elmo import BiLm
@@ -141,7 +147,7 @@ def untrained(elmo: Elmo) -> Elmo:
 
 
 def unrounded(elmo: Elmo, seed: int) -> Elmo:
-    """A model of single precision that becomes this one when it is written in half precision."""
+    """Draw a model in single precision that rounds to this one in half precision."""
     from dataclasses import replace
 
     from elmo.formats.pretrained import SoftmaxWeights
@@ -152,9 +158,9 @@ def unrounded(elmo: Elmo, seed: int) -> Elmo:
         halves = weight.numpy().astype(np.float16)
         if not np.array_equal(halves.astype(np.float32), weight.numpy()):
             raise SystemExit("--unrounded: expected a model in half precision, found more digits")
-        gap = np.abs(np.spacing(halves)).astype(np.float32)  # to the next number
+        gap = np.abs(np.spacing(halves)).astype(np.float32)  # to the next float16 number
         drawn = weight.numpy() + gap * chance.uniform(-0.5, 0.5, gap.shape).astype(np.float32)
-        # zeros are padding's, and below a power of two the gap is half as wide
+        # zeros are padding, and below a power of two the gap is half as wide
         is_same = (drawn.astype(np.float16) == halves) & (halves != 0)
         return torch.from_numpy(np.where(is_same, drawn, weight.numpy()))
 
@@ -162,12 +168,12 @@ def unrounded(elmo: Elmo, seed: int) -> Elmo:
     softmax = elmo.pretrained.softmax
     if softmax is not None:
         softmax = SoftmaxWeights(before(softmax.weight), before(softmax.bias))
-    # the warm state is what the rounded model was left in: it is not this one's
+    # the warm state belongs to the rounded model
     return Elmo(replace(elmo.pretrained, weights=weights, softmax=softmax, warm=None))
 
 
 def transformer(folder: Path) -> System:
-    """Its last layer, and the mean of all."""
+    """Use the last layer of a transformers model, and the mean of all layers."""
     import transformers  # pyright: ignore[reportMissingImports] -- for this comparison only
 
     tokenize = transformers.AutoTokenizer.from_pretrained(folder)
@@ -192,7 +198,7 @@ def transformer(folder: Path) -> System:
 
 
 def perplexities(elmo: Elmo, texts: list[Path], *, is_raw: bool) -> dict[str, Any]:
-    """Of each text, by how sentences begin."""
+    """Measure the perplexity of each text by start state."""
     print(f"{'perplexity':24}{''.join(f'{start:>9}' for start in STARTS)}{'unknown':>9}")
     found: dict[str, Any] = {}
     for path in texts:
@@ -208,17 +214,17 @@ def perplexities(elmo: Elmo, texts: list[Path], *, is_raw: bool) -> dict[str, An
 def senses(
     path: Path, systems: list[System], *, elmo: Elmo, glove: Glove | None, others: list[System]
 ) -> dict[str, float]:
-    """How often the sentence with the same sense is nearer than one with the other."""
+    """Measure how often the sentence with the same sense is closer than one with the other sense."""
     rows = [line.split("\t") for line in _lines(path)[1:]]
     tokens = [elmo.tokenizer(text) for _, _, text in rows]
     cut = [list(one.tokens) for one in tokens]
     found: dict[str, float] = {}
 
-    def tell(name: str, vectors: list[Vectors]) -> None:
+    def show(name: str, vectors: list[Vectors]) -> None:
         right, n = [], 0
         for a, b, c in triples(rows):
             near, far = similarity(vectors[a], vectors[b]), similarity(vectors[a], vectors[c])
-            right.append((near > far) + 0.5 * (near == far))  # the token layer cannot tell
+            right.append((near > far) + 0.5 * (near == far))  # always equal in the token layer
             n += 1
         found[name] = float(np.mean(right))
         print(f"{name:24}{np.mean(right):9.1%} of {n} triples")
@@ -227,7 +233,7 @@ def senses(
     for system in systems:
         for layers in system.layers:
             embedded = system.embed(cut, layers)
-            tell(
+            show(
                 f"{system.name}, {layers}",
                 [
                     vectors[words.index(row[0])]
@@ -238,30 +244,30 @@ def senses(
     static = [System("elmo, 0", System.of(elmo).embed, (0,))]  # in any language
     if glove is not None:
         static.append(System("GloVe", lambda some, _: [glove(words) for words in some], (0,)))
-    for system in static:  # what their context alone says, as a whole and in halves as a biLM has it
+    for system in static:  # context words only: together, and left and right separate, like in a biLM
         of_words = system.embed(cut, 0)
         contexts = [_sides(one, place) for one, place in zip(of_words, places, strict=True)]
-        tell(f"{system.name}, other words", [_mean(np.concatenate(sides)) for sides in contexts])
-        tell(f"{system.name}, left; right", [np.concatenate([_mean(s) for s in sides]) for sides in contexts])
-    for system in others:  # the word as part of a whole sentence, and of its beginning and its end apart
+        show(f"{system.name}, other words", [_mean(np.concatenate(sides)) for sides in contexts])
+        show(f"{system.name}, left; right", [np.concatenate([_mean(s) for s in sides]) for sides in contexts])
+    for system in others:  # the word in the whole sentence, and in its start and its end separately
         for layers in system.layers:
             whole = system.embed(cut, layers)
-            tell(f"{system.name}, {layers}", [one[place] for one, place in zip(whole, places, strict=True)])
+            show(f"{system.name}, {layers}", [one[place] for one, place in zip(whole, places, strict=True)])
             to = system.embed([words[: k + 1] for words, k in zip(cut, places, strict=True)], layers)
             on = system.embed([words[k:] for words, k in zip(cut, places, strict=True)], layers)
             apart = [np.concatenate([_unit(a[-1]), _unit(b[0])]) for a, b in zip(to, on, strict=True)]
-            tell(f"{system.name}, {layers}, apart", apart)
-    last = System.of(elmo).embed(cut, elmo.n_layers - 1)  # both directions predict by one softmax: one space
+            show(f"{system.name}, {layers}, apart", apart)
+    last = System.of(elmo).embed(cut, elmo.n_layers - 1)  # both directions share a softmax, so a space
     pairs = [np.split(one[place], 2) for one, place in zip(last, places, strict=True)]
-    tell("elmo, halves added", [ahead + back for ahead, back in pairs])
+    show("elmo, halves added", [ahead + back for ahead, back in pairs])
     if elmo.vocab is not None:
         usages = [Usage(one, place, place + 1) for one, place in zip(tokens, places, strict=True)]
-        tell("elmo, expected words", list(embed_substitutes(elmo, usages).vectors))
+        show("elmo, expected words", list(embed_substitutes(elmo, usages).vectors))
     return found
 
 
 def _sides(vectors: Vectors, place: int) -> tuple[Vectors, Vectors]:
-    """The vectors before a place, and those after it."""
+    """Split vectors at a position: before and after it."""
     return vectors[:place], vectors[place + 1 :]
 
 
@@ -270,12 +276,12 @@ def _unit(vector: Vectors) -> Vectors:
 
 
 def _mean(vectors: Vectors) -> Vectors:
-    """Zeros where there are none."""
+    """Return the mean; zeros without any vector."""
     return vectors.mean(axis=0) if len(vectors) else np.zeros(vectors.shape[1], vectors.dtype)
 
 
 def triples(rows: list[list[str]]) -> Iterator[tuple[int, int, int]]:
-    """A sentence, another of the same word and sense, and one of its other sense."""
+    """Yield a sentence, another one with the same word and sense, and one with another sense of the word."""
     by_word: dict[str, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
         by_word[row[0]].append(number)
@@ -286,12 +292,12 @@ def triples(rows: list[list[str]]) -> Iterator[tuple[int, int, int]]:
 
 
 def tags(train: Path, dev: Path, systems: list[System]) -> dict[str, float]:
-    """Accuracy of a linear classifier on each layer."""
+    """Measure the accuracy of a linear classifier on each layer."""
     parts = [read(path) for path in (train, dev)]
     names = sorted({tag for _, row in parts[0] for tag in row})
     place = {tag: number for number, tag in enumerate(names)}
     numbers = [torch.tensor([place.get(tag, -1) for _, row in part for tag in row]) for part in parts]
-    print(f"\ntags, {dev.parent.name}: {len(numbers[0]):,} tokens to learn from, {len(numbers[1]):,} to tag")
+    print(f"\ntags, {dev.parent.name}: {len(numbers[0]):,} tokens to train on, {len(numbers[1]):,} to tag")
     found: dict[str, float] = {}
     for system in systems:
         for layers in system.layers:
@@ -306,12 +312,12 @@ def tags(train: Path, dev: Path, systems: list[System]) -> dict[str, float]:
 
 
 def words_in_context(folder: Path, systems: list[System]) -> dict[str, float]:
-    """Accuracy on dev with the threshold that is best on train."""
+    """Measure the accuracy on dev with the threshold that is best on train."""
     parts = [
         (_lines(folder / f"{part}.data.txt"), _lines(folder / f"{part}.gold.txt"))
         for part in ("train", "dev")
     ]
-    print(f"\nwords in context: {len(parts[0][0]):,} pairs to tune on, {len(parts[1][0])} to judge")
+    print(f"\nwords in context: {len(parts[0][0]):,} pairs to tune on, {len(parts[1][0])} to test")
     found: dict[str, float] = {}
     for system in systems:
         for layers in system.layers:

@@ -1,14 +1,14 @@
-"""Which measure of change, from which vectors, follows senses best? On change that is made, not judged.
+"""Compare measures of change, and vectors, on synthetic change: samples of usages with different senses.
 
 usage: synthetic_change.py MODEL SEMCOR [--words N] [--draws N] [--json FILE]
 
-SEMCOR has words marked with WordNet senses (JSON lines, .xz or not). Of each frequent word with two senses or
-more, two "periods" are drawn with shares of its senses that differ by chance; how far they differ (the
-Jensen-Shannon divergence of the senses drawn) is what a measure of change should tell. Prints Spearman's
-correlation over words, the mean over draws, for every measure and vector: layers of the word as written,
-layers with the lemma in its place, and the words that are expected there. Then, of the same words, how well
-clusters of each vector agree with the senses (adjusted Rand index). No two periods here differ in anything
-but their senses: what real periods differ in besides, ``change.py`` shows.
+SEMCOR is a corpus tagged with WordNet senses (JSON lines, .xz is possible). For each frequent word with at
+least two senses, usages of two "periods" are drawn in which the senses have random, different shares. The
+Jensen-Shannon divergence of the drawn senses is the true change. The first table shows the Spearman
+correlation with it over words, as a mean over draws, for each measure and each kind of vector: layers of the
+word as written, layers with the lemma in place of the word, and expected words. The second table shows how
+well clusters of each kind of vector agree with the senses of the same words (adjusted Rand index). These
+periods differ only in their senses; ``change.py`` uses real periods, which also differ in other ways.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
 from elmo import Elmo
-from elmo.lexicon.change import measure_of, rank_correlation
+from elmo.lexicon.change import build_measure, rank_correlation
 from elmo.lexicon.clustering import cluster
+from elmo.lexicon.sense_corpora import read_sense_corpus
 from elmo.lexicon.substitutes import embed_substitutes
-from elmo.lexicon.sense_corpora import read_senses
 from elmo.lexicon.usages import Usage, embed_usages, respell
 
 Vectors = np.ndarray[Any, Any]
-N_PERIOD = 30  # usages of a word in a period
+N_PERIOD = 30  # usages of a word per period
 MIN_USAGES, MIN_SENSE = 60, 10  # of a word, and of each of two senses
 
 
 def main() -> None:
-    """Print the table."""
+    """Print both tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("model")
     parser.add_argument("semcor", type=Path)
-    parser.add_argument("--words", type=int, default=120)
-    parser.add_argument("--draws", type=int, default=10)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--words", type=int, default=120, help="number of words")
+    parser.add_argument("--draws", type=int, default=10, help="number of draws per word")
+    parser.add_argument("--json", type=Path, help="write all results to this file")
     options = parser.parse_args()
     elmo = Elmo.from_pretrained(options.model)
     chance = np.random.default_rng(0)
@@ -64,9 +64,9 @@ def main() -> None:
             for view, table in views.items():
                 for measure in ("apd", "prt", "jsd"):
                     if measure == "jsd" and draw:
-                        continue  # clustering takes long; once is enough
+                        continue  # clustering is slow; one draw is enough
                     own = cluster(table[rows]).labels if measure == "jsd" else None
-                    value = measure_of(measure, table[rows], own)(1 - later[None], later[None])[0]
+                    value = build_measure(measure, table[rows], own)(1 - later[None], later[None])[0]
                     values[f"{measure}, {view}"][draw].append(float(value))
     print(f"{len(chosen)} words, {options.draws} draws, {time.perf_counter() - begin:.0f} s\n")
     found = {}
@@ -86,9 +86,9 @@ def main() -> None:
 
 
 def usages_by_word(path: Path) -> dict[tuple[str, str], list[tuple[Usage, str]]]:
-    """Usages with their sense, by lemma and part of speech."""
+    """Return usages with their sense, by lemma and part of speech."""
     found: dict[tuple[str, str], list[tuple[Usage, str]]] = defaultdict(list)
-    for sentence in read_senses(path):
+    for sentence in read_sense_corpus(path):
         for usage, instance in zip(sentence.usages(), sentence.instances, strict=True):
             if (
                 len(instance.keys) == 1
@@ -100,13 +100,13 @@ def usages_by_word(path: Path) -> dict[tuple[str, str], list[tuple[Usage, str]]]
 
 
 def is_fit(usages: list[tuple[Usage, str]]) -> bool:
-    """Frequent, with two senses that are."""
+    """Whether a word is frequent and has two frequent senses."""
     counts = Counter(sense for _, sense in usages).most_common(2)
     return len(usages) >= MIN_USAGES and len(counts) == 2 and counts[1][1] >= MIN_SENSE
 
 
 def vectors(elmo: Elmo, usages: tuple[Usage, ...], lemma: str) -> dict[str, Vectors]:
-    """(usage, width) by name."""
+    """Return vectors (usage, width) by name."""
     views: dict[str, Vectors] = {}
     for name, some in (("as written", usages), ("lemma", [respell(usage, lemma) for usage in usages])):
         flat = embed_usages(elmo, list(some), layers="concat").vectors
@@ -119,10 +119,10 @@ def vectors(elmo: Elmo, usages: tuple[Usage, ...], lemma: str) -> dict[str, Vect
 
 
 def drawn(labels: Vectors, chance: np.random.Generator) -> tuple[Vectors, Vectors]:
-    """Rows of two periods, and which are of the later: senses have other shares in each, by chance."""
+    """Draw usages of two periods with random shares of the senses; return rows, and 1 for the later."""
     n_senses = int(labels.max()) + 1
     own = np.bincount(labels) / len(labels)
-    amount = chance.random()  # 0: both as in the corpus
+    amount = chance.random()  # 0: the shares of the corpus in both
     shares = [(1 - amount) * own + amount * chance.dirichlet(np.full(n_senses, 0.3)) for _ in range(2)]
     left = chance.permutation(len(labels))
     rows: list[int] = []
@@ -138,7 +138,7 @@ def drawn(labels: Vectors, chance: np.random.Generator) -> tuple[Vectors, Vector
 
 
 def divergence(earlier: Vectors, later: Vectors) -> float:
-    """Jensen-Shannon, in bits, of two samples of senses."""
+    """Compute the Jensen-Shannon divergence of two samples of senses, in bits."""
     size = int(max(earlier.max(), later.max())) + 1
     p, q = (np.bincount(one, minlength=size) / len(one) for one in (earlier, later))
     m = (p + q) / 2

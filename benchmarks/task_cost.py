@@ -5,9 +5,9 @@ usage: task_cost.py PLAN.toml VECTORS [--model MODEL] [--tasks NAME …] [--json
 PLAN.toml is a plan of `elmo evidence`. Each of its tasks is trained in its own process, with ELMo at the
 input and static vectors: two epochs with cached layers, then two epochs that compute layers in every batch.
 An epoch includes its held-out score. The first epoch is not counted; the time to fill the cache is shown
-separately. "run" is an upper
-bound: filling the cache and all epochs of the plan, though most runs stop earlier. Memory is the peak of the
-    process with the cache. Without arguments, two synthetic tagging tasks are trained with the bundled model.
+separately. "run" is an upper bound: filling the cache and all epochs of the plan, though most runs stop
+earlier. Memory is the peak of the process with the cache. Without arguments, two synthetic tagging tasks are
+trained with the bundled model.
 """
 
 from __future__ import annotations

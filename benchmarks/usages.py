@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 from embedding import random_model
-from embedding_jobs import cut, run
+from embedding_jobs import run, write_text
 
 LENGTHS = (100_000, 1_000_000)
 K = 10
@@ -50,7 +50,7 @@ def main() -> None:
         model = options.model or random_model(folder / "small", "small")
         for length in lengths:
             text = folder / "text.txt"
-            n_tokens = cut(options.text, text, length)
+            n_tokens = write_text(options.text, text, length)
             timing = json.loads(run([__file__, "--time", str(model), str(text), str(folder / "timed")])[0])
             command = ["-m", "elmo", "--quiet", "index", str(text), "--model", str(model)]
             command += ["--format", "tokens", "--out", str(folder / "index"), "--restart"]

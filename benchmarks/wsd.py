@@ -1,13 +1,14 @@
-"""Does a model tell senses apart? F1 of sense disambiguation by layer and method, beside the first sense.
+"""Measure word sense disambiguation: F1 by layer and method, compared with the first sense of WordNet.
 
 usage: wsd.py MODEL SEMCOR SEMEVAL_XML GOLD [--cache FOLDER] [--start zero|warm] [--json FILE]
 
-Senses are learned from SemCor and told in SemEval-2007; and learned from nine tenths of SemCor's documents
-and told in the last, which is chosen by a hash of the documents' names. ``first`` is WordNet's first sense,
-and ``frequent`` the most frequent sense in training (the first where there is no use). One layer and one
-method are chosen on SemCor's tenth, and stand against the first sense in both. WordNet's order of senses was
-made from SemCor itself, the tenth included, so that ``first`` has seen there what was held out; knn and prior
-use this order, too. --cache keeps the vectors of SemCor's words between two runs.
+There are two evaluations: train on SemCor and test on SemEval-2007; and train on nine tenths of the documents
+of SemCor and test on the last tenth, which is selected by a hash of the document names. ``first`` is the
+first sense of WordNet, ``frequent`` the most frequent sense in training (the first sense if the word does not
+occur there). The layer and the method that are best on the tenth of SemCor are compared with ``first`` in
+both evaluations. The order of senses in WordNet comes from SemCor itself, including the tenth, so ``first``
+has seen the held-out part; knn and prior use this order, too. --cache stores the vectors of SemCor for the
+next run.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 
 from elmo import Elmo
 from elmo.formats.pretrained import fingerprint
-from elmo.lexicon.sense_corpora import Instance, Score, SenseSentence, read_senses, score
+from elmo.lexicon.sense_corpora import Instance, SenseScore, SenseSentence, read_sense_corpus, score_senses
 from elmo.lexicon.usages import embed_usages
 from elmo.lexicon.wordnet import WordNet
 from elmo.lexicon.wsd import SenseCentroids
@@ -43,24 +44,24 @@ class Words:
     vectors: Vectors
 
     def where(self, is_in: Callable[[int], bool]) -> Words:
-        """Those whose number is in."""
+        """Return the instances whose number satisfies ``is_in``."""
         kept = [k for k in range(len(self.instances)) if is_in(k)]
         return Words([self.instances[k] for k in kept], [self.documents[k] for k in kept], self.vectors[kept])
 
 
 def main() -> None:
-    """Print F1 by layer and method, then the one that was chosen."""
+    """Print F1 by layer and method, then the best one on the tenth of SemCor."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("model")
     for name in ("semcor", "semeval", "gold"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--start", choices=("zero", "warm"), default="zero")
-    parser.add_argument("--json", type=Path, help="write all figures there")
+    parser.add_argument("--json", type=Path, help="write all results to this file")
     options = parser.parse_args()
     elmo, wordnet = Elmo.from_pretrained(options.model), WordNet()
     semcor = read_words(elmo, read_all(options.semcor), start=options.start, cache=options.cache)
-    # Some keys of SemCor are of an older WordNet: nobody could give them.
+    # Some keys of SemCor are from an older WordNet, so no method can predict them.
     known = [any(key in _senses(wordnet, each) for key in each.keys) for each in semcor.instances]
     semcor = semcor.where(lambda k: known[k])
     semeval = read_words(elmo, read_all(options.semeval, options.gold), start=options.start, cache=None)
@@ -72,26 +73,26 @@ def main() -> None:
         ),
         "SemEval-2007": (semcor, semeval),
     }
-    for name, (learned, told) in parts.items():
-        print(f"{name}: {len(learned.instances):,} uses to learn from, {len(told.instances):,} to tell")
+    for name, (train, test) in parts.items():
+        print(f"{name}: {len(train.instances):,} usages to train on, {len(test.instances):,} to test")
     print(f"\n{'layer':10}{'method':12}" + "".join(f"{name:>16}" for name in parts), flush=True)
-    found: dict[tuple[str, str], dict[str, dict[str, Score]]] = {}
+    found: dict[tuple[str, str], dict[str, dict[str, SenseScore]]] = {}
     rights: dict[tuple[str, str], dict[str, list[bool]]] = {}
     views: dict[str, Any] = {str(k): k for k in range(elmo.n_layers)} | {"average": None, "concat": ...}
     for layer, view in views.items():
-        answers = {
-            name: answer(SenseCentroids.of([each.keys for each in learned.instances], _view(learned, view),
-                                           model="", layers=layer), told, _view(told, view), wordnet)
-            for name, (learned, told) in parts.items()
-        }  # fmt: skip
+        answers: dict[str, dict[str, dict[str, str]]] = {}
+        for name, (train, test) in parts.items():
+            keys = [each.keys for each in train.instances]
+            senses = SenseCentroids.from_usages(keys, _view(train, view), model="", layers=layer)
+            answers[name] = answer(senses, test, _view(test, view), wordnet)
         for method in METHODS if layer == "0" else METHODS[2:]:
             which = ("-" if method in METHODS[:2] else layer, method)
             found[which] = {
-                name: score(answers[name][method], told.instances) for name, (_, told) in parts.items()
+                name: score_senses(answers[name][method], test.instances) for name, (_, test) in parts.items()
             }
             rights[which] = {
-                name: [answers[name][method].get(each.id) in each.keys for each in told.instances]
-                for name, (_, told) in parts.items()
+                name: [answers[name][method].get(each.id) in each.keys for each in test.instances]
+                for name, (_, test) in parts.items()
             }
             figures = "".join(f"{scores['all'].f1:16.2%}" for scores in found[which].values())
             print(f"{which[0]:10}{method:12}{figures}", flush=True)
@@ -116,10 +117,10 @@ def main() -> None:
 
 
 def report(
-    found: dict[tuple[str, str], dict[str, dict[str, Score]]],
+    found: dict[tuple[str, str], dict[str, dict[str, SenseScore]]],
     rights: dict[tuple[str, str], dict[str, list[bool]]],
 ) -> None:
-    """The layer and method that are best on SemCor's tenth, against the first sense."""
+    """Print the layer and method that are best on the tenth of SemCor, and the gain over the first sense."""
     first = ("-", "first")
     chosen = max(found, key=lambda which: found[which]["SemCor's tenth"]["all"].f1)
     print(f"\nchosen on SemCor's tenth: layer {chosen[0]}, {chosen[1]}")
@@ -137,12 +138,12 @@ def report(
 
 
 def read_all(path: Path, gold: Path | None = None) -> list[SenseSentence]:
-    """The sentences that have instances."""
-    return [sentence for sentence in read_senses(path, gold=gold) if sentence.instances]
+    """Return the sentences that have instances."""
+    return [sentence for sentence in read_sense_corpus(path, gold=gold) if sentence.instances]
 
 
 def read_words(elmo: Elmo, sentences: Sequence[SenseSentence], *, start: str, cache: Path | None) -> Words:
-    """All instances of the sentences, with the vectors of all layers in float16."""
+    """Return all instances of the sentences, with the vectors of all layers in float16."""
     instances = [each for sentence in sentences for each in sentence.instances]
     documents = [sentence.document for sentence in sentences for _ in sentence.instances]
     name = f"{fingerprint(elmo.pretrained, with_warm=True)[:16]}-{start}-{len(instances)}.npy"
@@ -162,15 +163,15 @@ def read_words(elmo: Elmo, sentences: Sequence[SenseSentence], *, start: str, ca
 
 
 def answer(
-    senses: SenseCentroids, told: Words, vectors: Vectors, wordnet: WordNet
+    senses: SenseCentroids, test: Words, vectors: Vectors, wordnet: WordNet
 ) -> dict[str, dict[str, str]]:
-    """Each method's sense keys, by the instances' ids; all uses of a word at once."""
+    """Return the sense keys of each method by instance id; all usages of a word are scored at once."""
     groups: defaultdict[tuple[str, Any], list[int]] = defaultdict(list)
-    for k, each in enumerate(told.instances):
+    for k, each in enumerate(test.instances):
         groups[each.lemma, each.pos].append(k)
     found: dict[str, dict[str, str]] = {method: {} for method in METHODS}
     for places in groups.values():
-        keys = _senses(wordnet, told.instances[places[0]])
+        keys = _senses(wordnet, test.instances[places[0]])
         if not keys:
             continue
         for method in METHODS:
@@ -179,7 +180,7 @@ def answer(
             else:
                 scores: Vectors = senses.scores(vectors[places], keys, method=method)  # pyright: ignore[reportArgumentType]
                 best = np.nan_to_num(scores, nan=-np.inf).argmax(axis=1).tolist()
-            found[method] |= {told.instances[k].id: keys[b] for k, b in zip(places, best, strict=True)}
+            found[method] |= {test.instances[k].id: keys[b] for k, b in zip(places, best, strict=True)}
     return found
 
 
@@ -198,7 +199,7 @@ def _is_held_out(document: str) -> bool:
 
 
 def _interval(ours: Sequence[bool], theirs: Sequence[bool]) -> tuple[float, float]:
-    """Where 95% of the differences in accuracy lie when the instances are drawn again."""
+    """Return the 95% bootstrap interval of the difference in accuracy, in points."""
     difference = np.array(ours, dtype=np.float64) - np.array(theirs)
     chance = np.random.default_rng(0)
     means = [chance.choice(difference, len(difference)).mean() * 100 for _ in range(2000)]

@@ -11,7 +11,7 @@ from elmo.lexicon import probe
 from tests.cli.conftest import Run
 from tests.cli.task_files import train, write_files
 from tests.evidence.example_plan import write_plan
-from tests.lexicon.test_near_uses import text
+from tests.lexicon.test_sharpen import text
 from tests.lexicon.test_word_pairs import DATA, GOLD
 from tests.lexicon.test_wordnet import write_wordnet
 from tests.lexicon.test_wsd import write_corpus, write_evaluation

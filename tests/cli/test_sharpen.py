@@ -1,4 +1,4 @@
-"""``elmo sharpen``: what it writes, what it says, and what it refuses before it works."""
+"""``elmo sharpen``: output, messages and errors."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ def articles(here: Path) -> Path:
     return here / "articles.txt"
 
 
-def test_it_writes_a_model_that_says_so_and_tells_what_was_gained(
-    run: Run, here: Path, articles: Path
-) -> None:
+def test_it_writes_a_model_and_reports_the_gain(run: Run, here: Path, articles: Path) -> None:
     outcome = run("sharpen", "model", "articles.txt", "--tokenizer", "whitespace", "--out", "sharp")
     assert outcome.code == 0
-    assert "the two near each other in the text have the nearer vectors in" in outcome.err
+    assert "two usages near each other in the text are more similar than two others in" in outcome.err
     assert Elmo.from_pretrained(here / "sharp").pretrained.metadata["tokenizer"] == "whitespace"
     shown = run("info", "sharp")
     assert "cells clipped at 3.0, " in shown.out
@@ -32,27 +30,27 @@ def test_it_writes_a_model_that_says_so_and_tells_what_was_gained(
     assert "sharpen" not in run("info", "model").out
 
 
-def test_text_out_of_its_order_is_told(run: Run, articles: Path) -> None:
+def test_text_in_random_order_has_no_gain(run: Run, articles: Path) -> None:
     lines = articles.read_text().splitlines()
     random.Random(0).shuffle(lines)
     articles.write_text("\n".join(lines))
     outcome = run("sharpen", "model", "articles.txt", "--format", "tokens", "--out", "sharp")
     assert outcome.code == 0
-    gained = "nothing was gained by it: is the text in its order" in outcome.err
-    assert gained or "have the nearer vectors in 5" in outcome.err  # about one half, before and after
+    is_reported = "no gain: check that the text is in its original order" in outcome.err
+    assert is_reported or "than two others in 5" in outcome.err  # about one half, before and after
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--out", "model"], "model: already exists; name a new folder"),
         (["--out", "new", "--seed", str(1 << 64)], "--seed"),
-        (["--out", "new"], "sentences of 6 to 40 tokens count, so split longer lines (--split)"),
+        (["--out", "new"], "only sentences of 6 to 40 tokens count: split longer lines (--split)"),
     ],
 )
-def test_what_cannot_work_is_refused_in_a_line(run: Run, here: Path, arguments: list[str], told: str) -> None:
+def test_errors_are_one_line(run: Run, here: Path, arguments: list[str], message: str) -> None:
     outcome = run("sharpen", "model", "corpus.txt", *arguments)
     assert outcome.code != 0
-    assert told in outcome.err
+    assert message in outcome.err
     assert len(outcome.err.splitlines()) == 1
     assert not (here / "new").exists()

@@ -13,9 +13,8 @@ import torch
 from elmo import ConfigError, Elmo
 from elmo.tasks.adapt import Adaptation, adapt_bilm
 from elmo.tasks.data.examples import TaggedSentence
-from elmo.tasks.features.cache import FeatureCache
 from elmo.tasks.features.layer import Features
-from elmo.tasks.features.store import ElmoEncoder, FeatureStore
+from elmo.tasks.features.store import ElmoEncoder, FeatureCache, FeatureStore
 from elmo.tasks.kinds.tagging import Tagging
 from elmo.tasks.model import TaskModel
 from elmo.train.loop import StepReport

@@ -12,9 +12,8 @@ import torch
 
 from elmo import ConfigError, DataError, Elmo, TrainingError
 from elmo.tasks.data.examples import TaggedSentence
-from elmo.tasks.features.cache import FeatureCache
 from elmo.tasks.features.layer import Features
-from elmo.tasks.features.store import FeatureStore
+from elmo.tasks.features.store import FeatureCache, FeatureStore
 from elmo.tasks.fit import Epoch, FitOptions, shuffled_batches
 from elmo.tasks.kinds.tagging import PredictedTags, Tagging, TaggingOptions
 from elmo.tasks.model import TaskModel

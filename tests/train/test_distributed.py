@@ -115,7 +115,7 @@ def test_every_row_is_read_by_one_process_and_no_process_has_two_more_than_anoth
 def test_fewer_rows_than_processes_are_refused(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path)
     few = replace(OPTIONS, batch_size=3)
-    with pytest.raises(ConfigError, match=r"3 rows are too few for 4 processes and 1 turns; give more rows"):
+    with pytest.raises(ConfigError, match=r"batch_size 3 is too small for 4 processes and 1 accumulation steps; use a larger batch"):
         Trainer(corpus, CONFIG, few, tmp_path / "run", ranks=Ranks(3, 4))
     assert not (tmp_path / "run").exists()
 
@@ -178,7 +178,7 @@ with join_ranks() as ranks:
         (folder / "made").touch()
     ranks.check_equal({"options": {"seed": 1}, "corpus": "same"})
     print(refused(lambda: ranks.check_equal({"options": {"seed": ranks.rank}, "corpus": "same"})), file=said)
-    print(refused(lambda: ranks.corpus(folder / f"elsewhere-{ranks.rank}", lambda: None)), file=said)
+    print(refused(lambda: ranks.share_corpus(folder / f"elsewhere-{ranks.rank}", lambda: None)), file=said)
     if ranks.rank == 1:
         said.close()
         import os
@@ -202,19 +202,19 @@ def test_two_processes_add_up_wait_for_each_other_and_notice_what_differs_or_die
     assert first[3].startswith("ConfigError: process 1 of 2 differs from process 0 in its options;")
     assert first[4] == "nothing"
     assert second[4].startswith("DataError: process 1 of 2 cannot read the corpus that process 0 built: ")
-    assert second[4].endswith("elsewhere-1: put it on a disk that they share")
-    assert first[5].startswith("TrainingError: process 0 of 2 lost the others")
+    assert second[4].endswith("elsewhere-1 on a disk that all machines share")
+    assert first[5].startswith("TrainingError: process 0 of 2 lost the connection to the others")
 
 
 @needs_gloo
 @needs_proc
 def test_two_processes_train_as_one_does_and_end_with_the_same_bytes_though_they_are_killed() -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "distributed.py"), "--ranks", "2", "--window", "30"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "distributed.py"), "--ranks", "2", "--steps", "30"]
     command += ["--softmax", "sampled", "--kills", "2", "--most", "1e-12"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    assert lines[-1] == "all as it should be"
+    assert lines[-1] == "no problems"
     assert lines[-3].startswith("2      2 ")
     assert lines[-3].endswith("weights, optimizer, state, log")
 

@@ -13,7 +13,7 @@ import torch
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
 from elmo.errors import ConfigError, DataError, OutputError, TrainingError
 from elmo.train.corpus import BOS, EOS, Corpus
-from elmo.train.loop import StepReport, Trainer
+from elmo.train.loop import CHECKPOINT_VERSION, StepReport, Trainer, check_version
 from elmo.train.objective import StepRandom
 from elmo.train.options import DropoutOptions, OptimizerOptions, TrainOptions
 from tests.train.small_corpus import build
@@ -262,3 +262,9 @@ def test_sentence_resets_must_be_a_share(share: float) -> None:
 def test_window_resets_must_be_a_share(share: float) -> None:
     with pytest.raises(ConfigError, match=r"window_resets must be between 0 and 1"):
         replace(OPTIONS, window_resets=share)
+
+
+def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
+    check_version({"version": CHECKPOINT_VERSION}, tmp_path)
+    with pytest.raises(ConfigError, match=r"another version of elmo wrote these checkpoints \(version 1"):
+        check_version({"step": 3}, tmp_path)

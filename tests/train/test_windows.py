@@ -219,7 +219,7 @@ def test_too_few_sentences_and_bad_sizes_are_refused() -> None:
         Windows(stream[:-1], batch_size=1, window=4, seed=None)
     with pytest.raises(ConfigError, match="window: expected at least 1 token, found 0"):
         Windows(stream, batch_size=1, window=0, seed=None)
-    with pytest.raises(ConfigError, match="rows: expected some of the batch's 2"):
+    with pytest.raises(ConfigError, match="rows: expected some of the 2 rows of the batch"):
         Windows(stream, batch_size=2, window=4, seed=None, rows=slice(2, 4))
     with pytest.raises(ConfigError, match="found epoch -1, window 0"):
         Windows(stream, batch_size=2, window=4, seed=None).at(Position(-1, 0))

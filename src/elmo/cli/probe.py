@@ -1,4 +1,4 @@
-"""``elmo probe``: labelled text in, how much of the labels each layer of a model holds out."""
+"""``elmo probe``: measure how well each layer predicts the labels of words."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from elmo.cli.console import logger
 from elmo.cli.options import AsJson, Device, Errors, Model, Picture, ResultFile, Start, examples
 from elmo.cli.results import check_result_file, write_results
-from elmo.cli.console import logger
 from elmo.text.display import one_line
 
 if TYPE_CHECKING:
-    from elmo.lexicon.probe import Baseline, LabelledText, LayerProbe, Measure, Probing
+    from elmo.lexicon.probe import Baseline, LabeledSentences, LayerProbe, MeanScore, ProbeResults
 
 EXAMPLES = examples(
     "elmo probe train.conllu dev.conllu --column upos",
@@ -23,12 +23,14 @@ EXAMPLES = examples(
 )
 _COLUMNS = ("layer", "measure", "label", "n", "mean", "spread")
 _N_LABELS = 12  # in the table
-_PART = "CoNLL-U, or a word and its labels a line; compressed or not."
+_FILE = "CoNLL-U, or one word with its labels per line; plain or compressed."
 
 
 def command(
-    train: Annotated[str, typer.Argument(metavar="TRAIN", help=_PART, show_default=False)],
-    dev: Annotated[str, typer.Argument(metavar="DEV", help="The same, to measure on.", show_default=False)],
+    train: Annotated[str, typer.Argument(metavar="TRAIN", help=_FILE, show_default=False)],
+    dev: Annotated[
+        str, typer.Argument(metavar="DEV", help="Text to score, in the same format.", show_default=False)
+    ],
     *,
     column: Annotated[
         str,
@@ -36,25 +38,29 @@ def command(
             "--column",
             "-c",
             metavar="NAME|N",
-            help="Of CoNLL-U: upos, xpos, deprel, feats:Number; else a number from 1, or a name in a header.",
+            help="Labels: upos, xpos, deprel or feats:Number in CoNLL-U; else a column number or name.",
             show_default=False,
         ),
     ],
     model: Model = None,
     tokens_column: Annotated[
         str | None,
-        typer.Option(metavar="NAME|N", help="Where the words stand.", show_default="form, or 1"),
+        typer.Option(metavar="NAME|N", help="Column of the words.", show_default="form, or 1"),
     ] = None,
     file_format: Annotated[
         Literal["auto", "conllu", "columns"],
         typer.Option("--format", help="CoNLL-U, or columns separated by tabs or spaces."),
     ] = "auto",
     header: Annotated[bool, typer.Option("--header", help="The first line names the columns.")] = False,
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Probes of each layer.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="The first of them.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Number of probes per layer, with different seeds.")
+    ] = 1,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="First seed.")] = 0,
     max_tokens: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Words of each file at most.", show_default="300,000"),
+        typer.Option(
+            min=1, metavar="N", help="Maximum number of labeled words per file.", show_default="300,000"
+        ),
     ] = None,
     as_json: AsJson = False,
     out: ResultFile = None,
@@ -63,13 +69,13 @@ def command(
     start: Start = "zero",
     device: Device = "cpu",
 ) -> None:
-    """Measure what each layer knows of labels, by linear classifiers.
+    """Measure how well each layer predicts labels, with linear classifiers.
 
-    Control is a task that has to be learned by heart: every word has a random label. What accuracy is above
-    it, selectivity, is not the classifier's own doing.
-    """  # fmt: skip
+    In the control task, each word has a random label, so a classifier can only memorize it. Selectivity is
+    the accuracy minus that of the control task.
+    """
     from elmo.embed.elmo import Elmo
-    from elmo.lexicon.probe import MAX_TRAIN_TOKENS, probe, read_labelled
+    from elmo.lexicon.probe import MAX_TRAIN_TOKENS, probe_layers, read_labels
 
     check_result_file(out, inputs=[train, dev])
     if picture is not None:
@@ -77,10 +83,10 @@ def command(
 
         check_picture(picture)
     parts = []
-    for name in (train, dev):  # mistakes are told before a large model is loaded
+    for path in (train, dev):  # reports errors in the files before a large model is loaded
         parts.append(
-            read_labelled(
-                name,
+            read_labels(
+                path,
                 column,
                 tokens_column=tokens_column,
                 file_format=file_format,
@@ -89,75 +95,75 @@ def command(
                 errors=errors,
             )
         )
-        _tell(name, parts[-1])
+        _report_labels(path, parts[-1])
     elmo = Elmo.from_pretrained(model, device=device)
-    found = probe(elmo, *parts, n_seeds=seeds, seed=seed, start=start, on_progress=logger.info)
-    if found.unknown_labels:
-        named = ", ".join(f"{label} {n:,}" for label, n in list(found.unknown_labels.items())[:10])
-        logger.warning("labels that train does not have, and are counted as wrong: %s", named)
-    values = {"column": column, **found.to_json()}
+    results = probe_layers(elmo, *parts, n_seeds=seeds, seed=seed, start=start, on_progress=logger.info)
+    if results.unknown_labels:
+        listed = ", ".join(f"{label} {n:,}" for label, n in list(results.unknown_labels.items())[:10])
+        logger.warning("labels that are not in train count as errors: %s", listed)
+    values = {"column": column, **results.to_json()}
     if as_json:
         print(json.dumps(values, ensure_ascii=False))
     else:
-        print("\n".join(map(one_line, _lines(found))))
+        print("\n".join(map(one_line, _lines(results))))
     if out is not None:
-        write_results(out, columns=_COLUMNS, rows=found.rows(), values=values)
+        write_results(out, columns=_COLUMNS, rows=results.rows(), values=values)
         logger.info("%s: written", out)
     if picture is not None:
         from elmo.plots.words import draw_probing
 
-        draw_probing(found, picture, column=column)
+        draw_probing(results, picture, column=column)
         logger.info("%s: written", picture)
 
 
-def _tell(name: str, part: LabelledText) -> None:
-    if part.is_cut:
+def _report_labels(path: str, part: LabeledSentences) -> None:
+    if part.is_truncated:
         logger.warning(
-            "%s: only the first %s labelled words are taken; --max-tokens takes more",
-            name,
+            "%s: using only the first %s labeled words; increase --max-tokens to use more",
+            path,
             f"{part.n_labels:,}",
         )
-    if part.n_without:
-        logger.info("%s: %s words have no label here and are left out", name, f"{part.n_without:,}")
+    if part.n_unlabeled:
+        logger.info("%s: ignoring %s words without a label", path, f"{part.n_unlabeled:,}")
 
 
-def _lines(found: Probing) -> list[str]:
-    """What was learned from, a table of layers, and one of labels."""
-    n_labels = len(found.labels)
+def _lines(results: ProbeResults) -> list[str]:
+    """Format the sizes of the data, a table of layers and a table of labels."""
+    n_labels = len(results.labels)
     lines = [
-        f"train     {found.n_train:,} words",
-        f"dev       {found.n_dev:,} words, {found.n_unseen:,} of them not in train, {n_labels} labels",
+        f"train     {results.n_train:,} words",
+        f"dev       {results.n_dev:,} words, {results.n_unseen:,} of them not in train, {n_labels} labels",
         "",
         f"{'layer':10}{'accuracy':>14}{'unseen':>14}{'control':>14}{'selectivity':>14}{'macro F1':>14}",
     ]
-    lines += [_baseline("majority", found.majority), _baseline("per word", found.per_word)]
-    lines += [_row(layer) for layer in found.layers]
-    for layer in found.layers:
+    lines += [_format_baseline("majority", results.majority), _format_baseline("per word", results.per_word)]
+    lines += [_format_row(layer) for layer in results.layers]
+    for layer in results.layers:
         if layer.gamma is not None:
             shares = ", ".join(f"{k}: {share:.2f}" for k, share in enumerate(layer.shares))
-            lines.append(f"the mix's shares: {shares}; gamma {layer.gamma:.2f}")
-    names = [layer.layer for layer in found.layers]
+            lines.append(f"weights of the mix: {shares}; gamma {layer.gamma:.2f}")
+    names = [layer.layer for layer in results.layers]
     lines += ["", f"{'F1':16}{'words':>9}" + "".join(f"{name:>9}" for name in names)]
-    for label, n in list(found.labels.items())[:_N_LABELS]:
-        shown = label if len(label) <= 15 else label[:14] + "…"
-        figures = "".join(f"{layer.f1[label].mean:9.2%}" for layer in found.layers)
-        lines.append(f"{shown:16}{n:>9,}{figures}")
+    for label, n in list(results.labels.items())[:_N_LABELS]:
+        name = label if len(label) <= 15 else label[:14] + "…"
+        scores = "".join(f"{layer.f1[label].mean:9.2%}" for layer in results.layers)
+        lines.append(f"{name:16}{n:>9,}{scores}")
     if n_labels > _N_LABELS:
-        lines.append(f"and {n_labels - _N_LABELS} more: see --json, --out or --picture")
+        lines.append(f"and {n_labels - _N_LABELS} more labels: see --json, --out or --picture")
     return lines
 
 
-def _baseline(name: str, found: Baseline) -> str:
-    cells = ("-" if x is None else f"{x:.2%}" for x in (found.accuracy, found.unseen))
+def _format_baseline(name: str, baseline: Baseline) -> str:
+    cells = ("-" if x is None else f"{x:.2%}" for x in (baseline.accuracy, baseline.unseen))
     return f"{name:10}" + "".join(f"{cell:>14}" for cell in cells)
 
 
-def _row(layer: LayerProbe) -> str:
-    measures = (layer.accuracy, layer.unseen, layer.control, layer.selectivity, layer.macro_f1)
-    return f"{layer.layer:10}" + "".join(f"{_shown(measure):>14}" for measure in measures)
+def _format_row(layer: LayerProbe) -> str:
+    scores = (layer.accuracy, layer.unseen, layer.control, layer.selectivity, layer.macro_f1)
+    return f"{layer.layer:10}" + "".join(f"{_format_score(score):>14}" for score in scores)
 
 
-def _shown(measure: Measure | None) -> str:
-    if measure is None:
+def _format_score(score: MeanScore | None) -> str:
+    if score is None:
         return "-"
-    return f"{measure.mean:.2%}" + (f" ±{100 * measure.spread:.2f}" if measure.spread else "")
+    return f"{score.mean:.2%}" + (f" ±{100 * score.spread:.2f}" if score.spread else "")

@@ -1,4 +1,4 @@
-"""``elmo sharpen``: a model and running text in, the same language model with other vectors out."""
+"""``elmo sharpen``: transform the vectors of a model so that word senses separate better."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from elmo.cli.options import Device, Errors, InputFormat, ModelArgument, Split, Tokenizer, examples
 from elmo.cli.console import logger
+from elmo.cli.options import Device, Errors, InputFormat, ModelArgument, Split, Tokenizer, examples
 
-MUCH_CLIPPED = 1e-3  # share of numbers that were; more than that changes probabilities visibly
+_MAX_CLIPPED = 1e-3  # a larger share of clipped values changes probabilities visibly
 EXAMPLES = examples(
     "elmo sharpen en articles.txt --out sharp",
     "elmo compare bank 'the bank of the river' 'the bank has money' --model sharp",
@@ -26,31 +26,30 @@ def command(
         list[str],
         typer.Argument(
             metavar="TEXT",
-            help="Running text of many subjects: files, globs, folders; - is stdin.",
+            help="Running text on many subjects: files, globs or folders; - is stdin.",
             show_default=False,
         ),
     ],
     *,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="A new folder for the model.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="New folder for the model.")],
     input_format: InputFormat = "text",
     split: Split = False,
     errors: Errors = "strict",
     tokenizer: Tokenizer = None,
     seed: Annotated[
-        int, typer.Option(metavar="N", min=0, max=2**63 - 1, help="Chooses words and their uses.")
+        int, typer.Option(metavar="N", min=0, max=2**63 - 1, help="Seed for choosing words and usages.")
     ] = 0,
     device: Device = "cpu",
 ) -> None:
-    """Turn a model's vectors so that their angles tell the senses of a word apart.
+    """Transform the vectors of a model so that their angles separate word senses better.
 
-    Of the text, a file or more in its order, the first two million tokens are read: by a model of the bundled
-    size in a minute or two. Some 300,000 are needed. The model predicts what it did before, but for states
-    that it clipped; only its vectors lie otherwise, so what was learned from the old ones has to be learned
-    again.
+    The text must be in its original order. About 300,000 tokens are needed, and at most two million are read,
+    which takes a minute or two with the bundled models. Predictions stay the same, except where the model
+    clipped its states. Everything trained on the old vectors must be trained again.
     """
     from elmo.embed.elmo import Elmo
     from elmo.formats import native
-    from elmo.lexicon.sharpen import sharpen
+    from elmo.lexicon.sharpen import sharpen_model
     from elmo.storage.atomic import check_output_folder
     from elmo.text.reader import read_sentences, require_words
 
@@ -60,20 +59,20 @@ def command(
         text, tokenizer=elmo.tokenizer, input_format=input_format, split=split, errors=errors
     )
     by_file = groupby(require_words(sentences, inputs=text), key=lambda sentence: sentence.path)
-    texts = ((sentence.tokens for sentence in some) for _, some in by_file)
-    found = sharpen(elmo, texts, seed=seed, show_progress=sys.stderr.isatty())
-    native.write(found.model, out)
-    if found.clipped > MUCH_CLIPPED:
+    texts = ((sentence.tokens for sentence in file) for _, file in by_file)
+    result = sharpen_model(elmo, texts, seed=seed, show_progress=sys.stderr.isatty())
+    native.write(result.model, out)
+    if result.clipped > _MAX_CLIPPED:
         logger.warning(
-            "%.2g%% of its states' numbers were clipped, and no longer are: predictions differ a little",
-            100 * found.clipped,
+            "the model clipped %.2g%% of its state values, the new one does not: predictions differ a little",
+            100 * result.clipped,
         )
-    if found.after <= found.before:
-        logger.warning("nothing was gained by it: is the text in its order, and of many subjects?")
+    if result.after <= result.before:
+        logger.warning("no gain: check that the text is in its original order and on many subjects")
     logger.info(
-        "%s: of three uses of a word, the two near each other in the text have the nearer vectors in %.0f%% "
-        "(before: %.0f%%), by words that were set aside",
+        "%s: two usages near each other in the text are more similar than two others in %.0f%% of the cases "
+        "(before: %.0f%%), measured on held-out words",
         out,
-        100 * found.after,
-        100 * found.before,
+        100 * result.after,
+        100 * result.before,
     )

@@ -44,7 +44,7 @@ def command(
     """Score a task model on labeled files."""
     from elmo.tasks.run import evaluate
 
-    with context.obj.show_log("elmo.tasks.features.cache"):
+    with context.obj.show_log("elmo.tasks.features.store"):
         result = evaluate(
             task_model,
             files,

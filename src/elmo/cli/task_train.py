@@ -97,7 +97,7 @@ def command(
     )
     with (
         context.obj.show_log("elmo.tasks.run"),
-        context.obj.show_log("elmo.tasks.features.cache"),
+        context.obj.show_log("elmo.tasks.features.store"),
         context.obj.show_log("elmo.tasks.adapt"),
     ):
         trained = train_task(

@@ -25,8 +25,7 @@ from elmo.evidence.tables import (
 )
 from elmo.storage import files
 from elmo.storage.atomic import atomic_file, cannot_write, hold_lock
-from elmo.tasks.features.cache import FeatureCache
-from elmo.tasks.features.store import ElmoEncoder
+from elmo.tasks.features.store import ElmoEncoder, FeatureCache
 from elmo.tasks.fit import Epoch
 
 DEFAULT_SEEDS = 3

@@ -28,10 +28,9 @@ import numpy as np
 from elmo.errors import ConfigError
 from elmo.evidence.plan import TaskData
 from elmo.storage.atomic import atomic_file
-from elmo.tasks.features.cache import FeatureCache
 from elmo.tasks.features.layer import Features
 from elmo.tasks.features.static import StaticVectors, read_static
-from elmo.tasks.features.store import FeatureStore
+from elmo.tasks.features.store import FeatureCache, FeatureStore
 from elmo.tasks.fit import Epoch, FitOptions
 from elmo.tasks.model import TaskModel
 

@@ -1,7 +1,10 @@
+from .change import ChangeOptions as ChangeOptions
 from .change import Changes as Changes
+from .change import PeriodChange as PeriodChange
 from .change import WordChange as WordChange
 from .change import change_in_corpora as change_in_corpora
 from .change import change_in_uses as change_in_uses
+from .change import measure_change as measure_change
 from .index import Index as Index
 from .index import Neighbor as Neighbor
 from .indexing import IndexJob as IndexJob
@@ -9,11 +12,23 @@ from .indexing import build_index as build_index
 from .neighbors import ApproximateIndex as ApproximateIndex
 from .neighbors import Neighbors as Neighbors
 from .neighbors import find_neighbors as find_neighbors
+from .probe import LabeledSentences as LabeledSentences
 from .probe import LayerProbe as LayerProbe
-from .probe import Probing as Probing
+from .probe import ProbeResults as ProbeResults
+from .probe import probe_layers as probe_layers
+from .probe import read_labels as read_labels
+from .sense_corpora import SenseScore as SenseScore
+from .sense_corpora import SenseSentence as SenseSentence
+from .sense_corpora import read_sense_corpus as read_sense_corpus
+from .sense_corpora import score_senses as score_senses
 from .senses import Sense as Sense
 from .senses import Senses as Senses
-from .sharpen import Sharpened as Sharpened
+from .senses import embed_by as embed_by
+from .senses import find_senses as find_senses
+from .senses import name_by_substitutes as name_by_substitutes
+from .sharpen import SharpenedModel as SharpenedModel
+from .sharpen import sharpen_model as sharpen_model
+from .sharpen import transform_states as transform_states
 from .substitutes import Substitute as Substitute
 from .substitutes import Substituter as Substituter
 from .substitutes import Substitutes as Substitutes
@@ -37,25 +52,34 @@ from .word_pairs import find_wic_files as find_wic_files
 from .word_pairs import read_pairs as read_pairs
 from .wordnet import WordNet as WordNet
 from .wsd import SenseCentroids as SenseCentroids
+from .wsd import SensePrediction as SensePrediction
+from .wsd import WsdOptions as WsdOptions
 from .wsd import disambiguate as disambiguate
 from .wsd import disambiguate_text as disambiguate_text
+from .wsd import train_senses as train_senses
 
 __all__ = [
     "ApproximateIndex",
+    "ChangeOptions",
     "Changes",
     "Index",
     "IndexJob",
     "LabeledPairs",
+    "LabeledSentences",
     "LayerProbe",
     "Neighbor",
     "Neighbors",
     "PairJudgments",
     "PairSimilarities",
-    "Probing",
+    "PeriodChange",
+    "ProbeResults",
     "Sense",
     "SenseCentroids",
+    "SensePrediction",
+    "SenseScore",
+    "SenseSentence",
     "Senses",
-    "Sharpened",
+    "SharpenedModel",
     "Substitute",
     "Substituter",
     "Substitutes",
@@ -64,6 +88,7 @@ __all__ = [
     "WordChange",
     "WordNet",
     "WordPair",
+    "WsdOptions",
     "best_threshold",
     "build_index",
     "change_in_corpora",
@@ -71,15 +96,26 @@ __all__ = [
     "compare_pairs",
     "disambiguate",
     "disambiguate_text",
+    "embed_by",
     "embed_substitutes",
     "embed_usages",
     "entry_key",
     "find_marked_usage",
     "find_neighbors",
+    "find_senses",
     "find_substitutes",
     "find_usages",
     "find_wic_files",
+    "measure_change",
+    "name_by_substitutes",
+    "probe_layers",
+    "read_labels",
     "read_pairs",
+    "read_sense_corpus",
     "read_uses",
     "respell",
+    "score_senses",
+    "sharpen_model",
+    "train_senses",
+    "transform_states",
 ]

@@ -1,22 +1,13 @@
-"""A model and a matrix in, the same language model in other coordinates out.
+"""Transform the states of a model so that the angles between vectors separate word senses better.
 
-Nothing but matrices reads the state h of an LSTM layer: those of its own next step, of the layer above and of
-the softmax. So M h can take its place, and M⁻¹ be multiplied into each of them: every probability stays what
-it was, but for rounding and where a state was clipped, and only the angles between vectors are others.
+The state h of an LSTM layer is read only by matrices: those of its next step, of the layer above and of the
+softmax. If M h replaces h and M⁻¹ is multiplied into each of these matrices, every probability stays the
+same, except for rounding and clipped states, but the angles between vectors change. ``sharpen_model`` fits M
+so that similar usages of a word are closer together than others. Two signals show which usages are similar:
 
-Texts in, uses of words out, two and two near each other: most likely of one sense.
-
-Whoever writes a word again a few sentences on means the same by it ("one sense per discourse": Gale, Church
-and Yarowsky 1992), and elsewhere it may mean something else. So plain text says which uses are alike.
-
-A model and running text in, the same language model in coordinates that show senses better out.
-
-What a language model knows of a word's sense need not show in the angles between its vectors: these say above
-all what may come next. So a matrix is sought for the states of its LSTM layers, by which uses of a word that
-are alike come to lie closer together than others; and as ``formats.turned`` shows, a language model in other
-coordinates is the same one. Two teachers say which uses are alike, and neither needs more than plain text:
-the text itself (``lexicon.near_uses``), and the model's softmax: uses of one sense are those in whose place
-it expects the same words (Amrami and Goldberg 2018).
+- Plain text: a word that occurs twice within a few sentences mostly has the same sense ("one sense per
+  discourse", Gale, Church and Yarowsky 1992).
+- The softmax: usages of one sense have the same predicted substitutes (Amrami and Goldberg 2018).
 """
 
 from __future__ import annotations
@@ -42,294 +33,321 @@ from elmo.text.tokenizers import Tokens
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
 
-
-STACKS = ("forward_stack", "backward_stack")
-_ROWS = 1 << 14
-
-
-def turned(model: Pretrained, turn: Tensor) -> Pretrained:
-    """``model`` with M h for the states h of all LSTM layers; ``turn`` is M (width, width).
-
-    Skip connections add the states of two layers and one softmax reads both directions, so all of them are
-    turned by the same matrix. States are no longer clipped: a box that was upright would lie aslant.
-    """
-    lstm = model.config.lstm
-    if not lstm.has_projection:
-        raise ConfigError("this model's states are not projected: what comes out of a cell cannot be turned")
-    if tuple(turn.shape) != (lstm.state_width, lstm.state_width):
-        raise ShapeError(f"expected a matrix of {lstm.state_width} x {lstm.state_width}, found {turn.shape}")
-    forth = turn.double()
-    back = torch.linalg.inv(forth)
-    weights = dict(model.weights)
-    for stack in STACKS:
-        for layer in range(lstm.n_layers):
-            name = f"{stack}.{layer}"
-            readers = [f"{name}.state_weight"] + [f"{name}.input_weight"] * (layer > 0)
-            for reader in readers:  # the first layer reads tokens, which stay as they are
-                weights[reader] = _product(weights[reader], back)
-            projection = weights[f"{name}.projection"]
-            weights[f"{name}.projection"] = (forth @ projection.double()).to(projection.dtype)
-    softmax, warm = model.softmax, model.warm
-    if softmax is not None:
-        softmax = SoftmaxWeights(_product(softmax.weight, back), softmax.bias)
-    if warm is not None:
-        warm = WarmState(_product(warm.hidden, forth.t()), warm.cell)
-    config = replace(model.config, lstm=replace(lstm, state_clip=None))
-    return replace(model, config=config, weights=weights, softmax=softmax, warm=warm)
-
-
-def _product(rows: Tensor, matrix: Tensor) -> Tensor:
-    """In double precision, some rows at a time: a softmax may have a million."""
-    found = torch.empty_like(rows)
-    for part, out in zip(rows.split(_ROWS), found.split(_ROWS), strict=True):
-        out.copy_(part.double() @ matrix)
-    return found
-
-
-PAIRS = 8  # of a word
-N_USES = 2 * PAIRS
-REACH = 400  # tokens from one use of a pair to the other, at most
-APART = 4 * REACH  # of a word's pairs one is taken in so many tokens: the next is of another text
-N_COMMON = 150  # the most frequent words have no senses to tell
-SENTENCE = (6, 40)  # tokens of one that counts
-MOST_TOKENS = 2_000_000  # that are read
-
-
-@dataclass(frozen=True)
-class _Place:
-    token: int  # of the text
-    sentence: Tokens
-    place: int
-
-    @property
-    def usage(self) -> Usage:
-        return Usage(self.sentence, self.place, self.place + 1)
-
-
-def near_uses(
-    texts: Iterable[Iterable[Tokens]], *, key: EntryKey, n_words: int, seed: int = 0
-) -> list[Usage]:
-    """``N_USES`` uses each of at most ``n_words`` words, a word's pairs one after the other.
-
-    A pair is of one text and of two different sentences. Words are what ``key`` makes one word of, none of
-    the most frequent, and none that is written with a capital where it stands: most of these are names
-    (in German nouns, which are passed over as well). A use is never the first or last token of its
-    sentence, so that both directions have read something before it.
-    """
-    counts: Counter[str] = Counter()
-    before: dict[str, _Place] = {}
-    newest: dict[str, int] = {}  # where a word's last pair ends
-    pairs: defaultdict[str, list[tuple[_Place, _Place]]] = defaultdict(list)
-    n_read = 0
-    for sentence in _sentences(texts):
-        if sentence is None:  # the next text
-            before.clear()
-            continue
-        fits = SENTENCE[0] <= len(sentence) <= SENTENCE[1]
-        last = len(sentence.tokens) - 1
-        for place, token in enumerate(sentence.tokens):
-            if not is_word(token) or token != token.lower():
-                continue
-            word = key(token)
-            counts[word] += 1
-            if not fits or place in (0, last):
-                continue
-            here = _Place(n_read + place, sentence, place)
-            earlier = before.get(word)
-            before[word] = here
-            if earlier is None or here.token - earlier.token > REACH:
-                continue
-            if earlier.sentence.tokens == sentence.tokens:  # the same one, or a line that is repeated
-                continue
-            if word not in newest or here.token - newest[word] >= APART:
-                pairs[word].append((earlier, here))
-                newest[word] = here.token
-        n_read += len(sentence)
-        if n_read >= MOST_TOKENS:
-            break
-    common = {word for word, _ in counts.most_common(N_COMMON)}
-    words = [word for word, found in pairs.items() if len(found) >= PAIRS and word not in common]
-    chance = random.Random(seed)
-    chosen = chance.sample(words, min(n_words, len(words)))
-    return [each.usage for word in chosen for pair in chance.sample(pairs[word], PAIRS) for each in pair]
-
-
-def _sentences(texts: Iterable[Iterable[Tokens]]) -> Iterator[Tokens | None]:
-    """All sentences; None where a text ends."""
-    for text in texts:
-        if isinstance(text, str | Tokens):
-            raise DataError("expected texts, each of tokenised sentences, found a sentence: give [text]")
-        for sentence in text:
-            if not isinstance(sentence, Tokens):
-                kind = type(sentence).__name__
-                raise DataError(f"expected sentences as a tokenizer gives them, found a {kind}")
-            yield sentence
-        yield None
-
-
-N_WORDS = 1500  # more no longer help
-FEWEST_WORDS = 50
-_HELD_OUT = 10  # of so many words one is set aside, to tell what was gained
-_TEMPERATURE = 0.07  # of vectors
-_OF_EXPECTED = 0.05  # of what is expected: its vectors lie closer together
-_PENALTY = 0.01  # on leaving the old coordinates: no direction is lost, and numbers keep their digits
-_STEPS, _RATE, _WORDS_AT_ONCE = 250, 0.002, 24
-_SENTENCES_AT_ONCE = 1024
-_LOGITS = 1 << 24  # held at a time
+N_WORDS = 1500  # more words do not improve the result
+MIN_WORDS = 50
+_HELD_OUT = 10  # one word in ten is held out to measure the gain
+_BATCH_SENTENCES = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class Sharpened:
-    """A model, and what was gained, measured on words that were set aside.
+class SharpenedModel:
+    """A transformed model, and its gain on held-out words.
 
-    ``before`` and ``after`` are how often, of three uses of a word, the two near each other in the text have
-    the nearer vectors, with the mean of all layers: one half by chance.
+    Attributes:
+        model: The model.
+        n_words: Words whose usages were used.
+        before: How often two usages that are near each other in the text are more similar than one of them
+            and a usage elsewhere, by the mean of all layers; 0.5 by chance.
+        after: The same for the transformed model.
+        clipped: Share of the state values that the model clipped; the transformed model does not clip them.
     """
 
     model: Pretrained
     n_words: int
     before: float
     after: float
-    clipped: float  # share of the states' numbers that the model clipped, and no longer clips
+    clipped: float
 
 
-def sharpen(
+def sharpen_model(
     elmo: Elmo, texts: Iterable[Iterable[Tokens]], *, seed: int = 0, show_progress: bool = False
-) -> Sharpened:
-    """Turn a model's states so that their angles tell senses apart; the first two million tokens are read.
+) -> SharpenedModel:
+    """Transform the states of a model so that their angles separate word senses better.
 
-    ``texts`` are running text, sentence by sentence in its order, of as many subjects as possible. Every
-    probability that the model gives stays as it was, but for rounding, and where a state was clipped.
+    All probabilities stay the same, except for rounding and clipped states.
+
+    Args:
+        elmo: A model whose LSTMs have projections.
+        texts: Running text on many subjects: texts of tokenized sentences in their original order. At most
+            ``MAX_TOKENS`` tokens are read.
+        seed: Seed for choosing words and usages.
+        show_progress: Show a progress bar.
     """
     if not elmo.config.lstm.has_projection:
-        raise ConfigError("this model's states are not projected: it cannot be sharpened")
-    usages = near_uses(texts, key=entry_key(elmo), n_words=N_WORDS, seed=seed)
-    n_words = len(usages) // N_USES
-    if n_words < FEWEST_WORDS:
+        raise ConfigError("a model whose states are not projected cannot be sharpened")
+    usages = find_usage_pairs(texts, key=entry_key(elmo), n_words=N_WORDS, seed=seed)
+    n_words = len(usages) // N_USAGES
+    if n_words < MIN_WORDS:
         raise DataError(
-            f"expected running text with {FEWEST_WORDS} words or more that are used twice, in sentences near "
-            f"each other, in {N_USES // 2} different places, found {n_words}: sentences of {SENTENCE[0]} to "
-            f"{SENTENCE[1]} tokens count, so split longer lines (--split), or give more text"
+            f"expected running text with at least {MIN_WORDS} words that occur twice in nearby sentences, in "
+            f"{N_PAIRS} different passages, found {n_words}; only sentences of {SENTENCE_LENGTHS[0]} to "
+            f"{SENTENCE_LENGTHS[1]} tokens count: split longer lines (--split), or use more text"
         )
-    layers, around = _read(elmo, usages, show_progress=show_progress)
-    n_held = max(1, n_words // _HELD_OUT) * N_USES
-    expected = _expected(elmo, around[n_held:], show_progress=show_progress)
+    layers, context = _encode(elmo, usages, show_progress=show_progress)
+    n_held_out = max(1, n_words // _HELD_OUT) * N_USAGES
+    substitutes = _predict_substitutes(elmo, context[n_held_out:], show_progress=show_progress)
     width = elmo.config.lstm.state_width
-    turn = _fitted(layers[n_held:], expected, width, seed)
+    matrix = _fit_matrix(layers[n_held_out:], substitutes, width, seed)
     model = elmo.as_pretrained()
     metadata = {**model.metadata, "sharpened": {"words": n_words, "seed": seed}}
-    return Sharpened(
-        turned(replace(model, metadata=metadata), turn),
+    return SharpenedModel(
+        transform_states(replace(model, metadata=metadata), matrix),
         n_words,
-        before=_told(_mean(layers[:n_held], torch.eye(width))),
-        after=_told(_mean(layers[:n_held], turn)),
-        clipped=_clipped(elmo, layers),
+        before=_pair_accuracy(_mean_of_layers(layers[:n_held_out], torch.eye(width))),
+        after=_pair_accuracy(_mean_of_layers(layers[:n_held_out], matrix)),
+        clipped=_clipped_share(elmo, layers),
     )
 
 
-def _read(elmo: Elmo, usages: Sequence[Usage], *, show_progress: bool) -> tuple[Tensor, Tensor]:
-    """Of each use all layers (use, layer, width), and the top states that predict it (use, width)."""
+def _encode(elmo: Elmo, usages: Sequence[Usage], *, show_progress: bool) -> tuple[Tensor, Tensor]:
+    """Return all layers of usages (usage, layer, width), and the states that predict them (usage, width)."""
     rows: dict[Tokens, list[int]] = {}
     for row, usage in enumerate(usages):
         rows.setdefault(usage.sentence, []).append(row)
     sentences = list(rows)
     layers = torch.empty(len(usages), elmo.n_layers, elmo.width)
-    around = torch.empty(len(usages), elmo.width)
+    context = torch.empty(len(usages), elmo.width)
     half = elmo.width // 2
-    starts = range(0, len(sentences), _SENTENCES_AT_ONCE)
-    for start in track_progress(starts, "Reading", is_shown=show_progress):
-        some = sentences[start : start + _SENTENCES_AT_ONCE]
-        for sentence, found in zip(some, elmo.encode(some, layers="all"), strict=True):
-            vectors = torch.from_numpy(np.asarray(found.vectors, dtype=np.float32))  # (layer, time, width)
+    begins = range(0, len(sentences), _BATCH_SENTENCES)
+    for begin in track_progress(begins, "Reading", is_shown=show_progress):
+        batch = sentences[begin : begin + _BATCH_SENTENCES]
+        for sentence, encoding in zip(batch, elmo.encode(batch, layers="all"), strict=True):
+            vectors = torch.from_numpy(np.asarray(encoding.vectors, dtype=np.float32))  # (layer, time, width)
             for row in rows[sentence]:
-                place = usages[row].begin
-                layers[row] = vectors[:, place]
-                around[row, :half] = vectors[-1, place - 1, :half]
-                around[row, half:] = vectors[-1, place + 1, half:]
-    return layers, around
+                time = usages[row].begin
+                layers[row] = vectors[:, time]
+                context[row, :half] = vectors[-1, time - 1, :half]
+                context[row, half:] = vectors[-1, time + 1, half:]
+    return layers, context
 
 
-def _clipped(elmo: Elmo, layers: Tensor) -> float:
-    """The share of the numbers of LSTM states that stand at the clip."""
+def _clipped_share(elmo: Elmo, layers: Tensor) -> float:
+    """Compute the share of LSTM state values that are at the clipping limit."""
     lstm = elmo.config.lstm
     if lstm.state_clip is None:
         return 0.0
-    own = layers[:, 1:].clone()
+    states = layers[:, 1:].clone()
     if lstm.has_skip:
-        own[:, 1:] -= layers[:, 1:-1]  # as they came out, before the skip connection
-    return float((own.abs() >= lstm.state_clip * (1 - 1e-5)).float().mean())
+        states[:, 1:] -= layers[:, 1:-1]  # undo the skip connections
+    return float((states.abs() >= lstm.state_clip * (1 - 1e-5)).float().mean())
 
 
-def _expected(elmo: Elmo, states: Tensor, *, show_progress: bool) -> Tensor | None:
-    """Σ_w P(w) · v_w of each direction (use, width), P(w) ∝ √(P(w | what was read) / P_0(w)).
+# --- Pairs of usages that are near each other in the text -------------------------------------------
 
-    v are the softmax's vectors at length one. Dividing by how frequent a word is keeps those that may stand
-    anywhere from drowning the rest. ``lexicon.embed_substitutes`` joins the directions; here each is a teacher
-    of its own half.
+N_PAIRS = 8  # per word
+N_USAGES = 2 * N_PAIRS
+MAX_DISTANCE = 400  # tokens between the usages of a pair
+MIN_GAP = 4 * MAX_DISTANCE  # tokens between two pairs of a word, so that they come from different passages
+N_COMMON = 150  # most frequent words, which are skipped
+SENTENCE_LENGTHS = (6, 40)  # shortest and longest sentence in tokens
+MAX_TOKENS = 2_000_000
+
+
+@dataclass(frozen=True)
+class _Occurrence:
+    token: int  # position in all texts
+    sentence: Tokens
+    time: int  # position in the sentence
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(self.sentence, self.time, self.time + 1)
+
+
+def find_usage_pairs(
+    texts: Iterable[Iterable[Tokens]], *, key: EntryKey, n_words: int, seed: int = 0
+) -> list[Usage]:
+    """Find ``N_USAGES`` usages for each of at most ``n_words`` words; usages 2k and 2k + 1 are a pair.
+
+    The usages of a pair come from different sentences of one text. The most frequent words are skipped, and
+    so are capitalized tokens, because most of them are names (in German also all nouns). A usage is never the
+    first or last token of its sentence, so that both directions have context. ``key`` maps a token to its
+    word.
+    """
+    counts: Counter[str] = Counter()
+    previous: dict[str, _Occurrence] = {}
+    last_pairs: dict[str, int] = {}  # position of the last pair of each word
+    pairs: defaultdict[str, list[tuple[_Occurrence, _Occurrence]]] = defaultdict(list)
+    n_read = 0
+    for sentence in _read_sentences(texts):
+        if sentence is None:  # the end of a text
+            previous.clear()
+            continue
+        has_length = SENTENCE_LENGTHS[0] <= len(sentence) <= SENTENCE_LENGTHS[1]
+        last = len(sentence.tokens) - 1
+        for time, token in enumerate(sentence.tokens):
+            if not is_word(token) or token != token.lower():
+                continue
+            word = key(token)
+            counts[word] += 1
+            if not has_length or time in (0, last):
+                continue
+            current = _Occurrence(n_read + time, sentence, time)
+            earlier = previous.get(word)
+            previous[word] = current
+            if earlier is None or current.token - earlier.token > MAX_DISTANCE:
+                continue
+            if earlier.sentence.tokens == sentence.tokens:  # the same sentence, or a repeated line
+                continue
+            if word not in last_pairs or current.token - last_pairs[word] >= MIN_GAP:
+                pairs[word].append((earlier, current))
+                last_pairs[word] = current.token
+        n_read += len(sentence)
+        if n_read >= MAX_TOKENS:
+            break
+    common = {word for word, _ in counts.most_common(N_COMMON)}
+    words = [word for word in pairs if len(pairs[word]) >= N_PAIRS and word not in common]
+    generator = random.Random(seed)
+    selected = generator.sample(words, min(n_words, len(words)))
+    return [
+        occurrence.usage
+        for word in selected
+        for pair in generator.sample(pairs[word], N_PAIRS)
+        for occurrence in pair
+    ]
+
+
+def _read_sentences(texts: Iterable[Iterable[Tokens]]) -> Iterator[Tokens | None]:
+    """Yield all sentences, and None at the end of each text."""
+    for text in texts:
+        if isinstance(text, str | Tokens):
+            raise DataError("expected texts of tokenized sentences, found a sentence; pass [text]")
+        for sentence in text:
+            if not isinstance(sentence, Tokens):
+                kind = type(sentence).__name__
+                raise DataError(f"expected sentences as Tokens from a tokenizer, found {kind}")
+            yield sentence
+        yield None
+
+
+# --- The matrix -------------------------------------------------------------------------------------
+
+_TEMPERATURE = 0.07  # of vectors
+_SUBSTITUTE_TEMPERATURE = 0.05  # of substitute vectors, which are more similar to each other
+_PENALTY = 0.01  # on the distance from the identity, to keep all directions and the scale
+_N_STEPS, _LEARNING_RATE, _BATCH_WORDS = 250, 0.002, 24
+_MAX_LOGITS = 1 << 24  # in memory at once
+
+
+def _predict_substitutes(elmo: Elmo, states: Tensor, *, show_progress: bool) -> Tensor | None:
+    """Return Σ_w P(w) · v_w for each direction (usage, width), with P(w) ∝ √(P(w | context) / P_0(w)).
+
+    v are unit vectors of the softmax. Dividing by the prior P_0 prevents words that fit everywhere from
+    dominating. ``embed_substitutes`` combines both directions; here each one is a target for its own half.
+    Returns None if the model has no softmax.
     """
     softmax, vocab = elmo.softmax, elmo.vocab
     if softmax is None or vocab is None:
         return None
     weight, bias = softmax.weight.detach().float().cpu(), softmax.bias.detach().float().cpu()
-    lengths, shares = weight.norm(dim=1).clamp(min=1e-12), torch.from_numpy(compute_log_priors(len(weight)))
+    norms = weight.norm(dim=1).clamp(min=1e-12)
+    log_priors = torch.from_numpy(compute_log_priors(len(weight)))
     special = [vocab.id(word) for word in (vocab.bos, vocab.eos, vocab.unknown) if word in vocab]
-    found = torch.empty_like(states)
-    size = max(1, _LOGITS // len(weight))
-    for start in track_progress(range(0, len(states), size), "Expected words", is_shown=show_progress):
-        rows = slice(start, start + size)
-        for half, out in zip(states[rows].chunk(2, dim=1), found[rows].chunk(2, dim=1), strict=True):
-            scores = (F.linear(half, weight, bias).log_softmax(dim=1) - shares) / 2
+    substitutes = torch.empty_like(states)
+    size = max(1, _MAX_LOGITS // len(weight))
+    for begin in track_progress(range(0, len(states), size), "Substitutes", is_shown=show_progress):
+        rows = slice(begin, begin + size)
+        for half, out in zip(states[rows].chunk(2, dim=1), substitutes[rows].chunk(2, dim=1), strict=True):
+            scores = (F.linear(half, weight, bias).log_softmax(dim=1) - log_priors) / 2
             scores[:, special] = -torch.inf
-            out.copy_((scores.softmax(dim=1) / lengths) @ weight)
-    return found
+            out.copy_((scores.softmax(dim=1) / norms) @ weight)
+    return substitutes
 
 
-def _fitted(layers: Tensor, expected: Tensor | None, width: int, seed: int) -> Tensor:
-    """The matrix (width, width) by which uses choose as their teachers do."""
-    same = torch.eye(width)
-    turn = same.clone().requires_grad_()
-    optimizer = torch.optim.Adam([turn], _RATE)
-    chance = torch.Generator().manual_seed(seed)
-    partner = F.one_hot(torch.arange(N_USES) ^ 1, N_USES).float()  # (use, use)
-    words = torch.arange(len(layers)).view(-1, N_USES)
-    for _ in range(_STEPS):
-        rows = words[torch.randperm(len(words), generator=chance)[:_WORDS_AT_ONCE]].flatten()
-        mean = _mean(layers[rows], turn)
-        loss = _PENALTY * (turn - same).square().sum() + _disagreement(mean, partner)
-        if expected is not None:
-            for mine, theirs in zip(mean.chunk(2, 1), expected[rows].chunk(2, 1), strict=True):
-                loss = loss + _disagreement(mine, _choices(theirs, _OF_EXPECTED).softmax(dim=2)) / 2
+def _fit_matrix(layers: Tensor, substitutes: Tensor | None, width: int, seed: int) -> Tensor:
+    """Fit the matrix (width, width) so that usages are similar to their partners and by their substitutes."""
+    identity = torch.eye(width)
+    matrix = identity.clone().requires_grad_()
+    optimizer = torch.optim.Adam([matrix], _LEARNING_RATE)
+    generator = torch.Generator().manual_seed(seed)
+    partners = F.one_hot(torch.arange(N_USAGES) ^ 1, N_USAGES).float()  # (usage, usage)
+    words = torch.arange(len(layers)).view(-1, N_USAGES)
+    for _ in range(_N_STEPS):
+        rows = words[torch.randperm(len(words), generator=generator)[:_BATCH_WORDS]].flatten()
+        mean = _mean_of_layers(layers[rows], matrix)
+        loss = _PENALTY * (matrix - identity).square().sum() + _contrastive_loss(mean, partners)
+        if substitutes is not None:
+            for half, target in zip(mean.chunk(2, 1), substitutes[rows].chunk(2, 1), strict=True):
+                similar = _similarity_logits(target, _SUBSTITUTE_TEMPERATURE).softmax(dim=2)
+                loss = loss + _contrastive_loss(half, similar) / 2
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return turn.detach()
+    return matrix.detach()
 
 
-def _mean(layers: Tensor, turn: Tensor) -> Tensor:
-    """The mean of all layers (use, width), those above the token layer turned."""
-    above = layers[:, 1:].sum(dim=1)  # (use, width)
-    both = above.unflatten(1, (2, -1)) @ turn.t()  # (use, direction, width)
-    return (layers[:, 0] + both.flatten(1)) / layers.size(1)
+def _mean_of_layers(layers: Tensor, matrix: Tensor) -> Tensor:
+    """Return the mean of all layers (usage, width), with transformed LSTM layers."""
+    lstm = layers[:, 1:].sum(dim=1)  # (usage, width)
+    transformed = lstm.unflatten(1, (2, -1)) @ matrix.t()  # (usage, direction, width)
+    return (layers[:, 0] + transformed.flatten(1)) / layers.size(1)
 
 
-def _choices(vectors: Tensor, temperature: float) -> Tensor:
-    """Logits of the other uses of a word for each of its uses (word, use, use): the nearer, the likelier."""
-    units = F.normalize(vectors, dim=1).unflatten(0, (-1, N_USES))  # (word, use, width)
-    itself = torch.eye(N_USES, dtype=torch.bool)
-    return (units @ units.transpose(1, 2) / temperature).masked_fill(itself, -torch.inf)
+def _similarity_logits(vectors: Tensor, temperature: float) -> Tensor:
+    """Return the scaled cosines of the usages of each word (word, usage, usage); -∞ on the diagonal."""
+    units = F.normalize(vectors, dim=1).unflatten(0, (-1, N_USAGES))  # (word, usage, width)
+    is_same = torch.eye(N_USAGES, dtype=torch.bool)
+    return (units @ units.transpose(1, 2) / temperature).masked_fill(is_same, -torch.inf)
 
 
-def _disagreement(vectors: Tensor, target: Tensor) -> Tensor:
-    """The cross-entropy of what uses choose against what they should, as van den Oord et al. 2018 have it."""
-    chosen = _choices(vectors, _TEMPERATURE).log_softmax(dim=2)
-    return -torch.where(target > 0, target * chosen, 0).sum(dim=2).mean()
+def _contrastive_loss(vectors: Tensor, target: Tensor) -> Tensor:
+    """Compute the cross-entropy of similarities with target probabilities (van den Oord et al. 2018)."""
+    log_p = _similarity_logits(vectors, _TEMPERATURE).log_softmax(dim=2)
+    return -torch.where(target > 0, target * log_p, 0).sum(dim=2).mean()
 
 
-def _told(vectors: Tensor) -> float:
-    """How often a use is nearer to its partner than to a use of another pair of the word."""
-    cosines = _choices(vectors, 1.0)  # (word, use, use)
-    partner = torch.arange(N_USES) ^ 1
-    near = cosines[:, torch.arange(N_USES), partner, None]
-    is_other = torch.ones(N_USES, N_USES, dtype=torch.bool).fill_diagonal_(False)
-    is_other[torch.arange(N_USES), partner] = False
+def _pair_accuracy(vectors: Tensor) -> float:
+    """Compute how often a usage is more similar to its partner than to a usage of another pair."""
+    cosines = _similarity_logits(vectors, 1.0)  # (word, usage, usage)
+    partner = torch.arange(N_USAGES) ^ 1
+    near = cosines[:, torch.arange(N_USAGES), partner, None]
+    is_other = torch.ones(N_USAGES, N_USAGES, dtype=torch.bool).fill_diagonal_(False)
+    is_other[torch.arange(N_USAGES), partner] = False
     return float((near > cosines)[:, is_other].float().mean())
+
+
+# --- The transformed model --------------------------------------------------------------------------
+
+_STACKS = ("forward_stack", "backward_stack")
+_BATCH_ROWS = 1 << 14
+
+
+def transform_states(model: Pretrained, matrix: Tensor) -> Pretrained:
+    """Return the model with states M h in all LSTM layers; ``matrix`` is M (width, width).
+
+    Skip connections add the states of two layers and both directions share one softmax, so all states are
+    transformed by the same matrix. States are no longer clipped, because clipping limits each coordinate.
+    """
+    lstm = model.config.lstm
+    if not lstm.has_projection:
+        raise ConfigError("states that are not projected cannot be transformed")
+    if tuple(matrix.shape) != (lstm.state_width, lstm.state_width):
+        raise ShapeError(
+            f"expected a matrix of {lstm.state_width} x {lstm.state_width}, found {tuple(matrix.shape)}"
+        )
+    forward = matrix.double()
+    inverse = torch.linalg.inv(forward)
+    weights = dict(model.weights)
+    for stack in _STACKS:
+        for layer in range(lstm.n_layers):
+            name = f"{stack}.{layer}"
+            readers = [f"{name}.state_weight"] + [f"{name}.input_weight"] * (layer > 0)
+            for reader in readers:  # the first layer reads the token layer, which stays the same
+                weights[reader] = _multiply(weights[reader], inverse)
+            projection = weights[f"{name}.projection"]
+            weights[f"{name}.projection"] = (forward @ projection.double()).to(projection.dtype)
+    softmax, warm = model.softmax, model.warm
+    if softmax is not None:
+        softmax = SoftmaxWeights(_multiply(softmax.weight, inverse), softmax.bias)
+    if warm is not None:
+        warm = WarmState(_multiply(warm.hidden, forward.t()), warm.cell)
+    config = replace(model.config, lstm=replace(lstm, state_clip=None))
+    return replace(model, config=config, weights=weights, softmax=softmax, warm=warm)
+
+
+def _multiply(rows: Tensor, matrix: Tensor) -> Tensor:
+    """Multiply in double precision, some rows at a time: a softmax may have a million rows."""
+    product = torch.empty_like(rows)
+    for part, out in zip(rows.split(_BATCH_ROWS), product.split(_BATCH_ROWS), strict=True):
+        out.copy_(part.double() @ matrix)
+    return product

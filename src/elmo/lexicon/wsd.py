@@ -130,8 +130,8 @@ class SenseCentroids:
         """Score candidate senses, the most frequent first, for vectors (word, width); return (word, sense).
 
         ``knn``: the nearest usages vote. ``centroid``: cosine with the centroid; NaN for senses that the
-        corpus does not have. ``prior``: the same plus the log frequency. ``first``: 1 / rank in WordNet, scaled
-        to a sum of 1. All methods score like ``first`` if the corpus has none of the candidates.
+        corpus does not have. ``prior``: the same plus the log frequency. ``first``: 1 / rank in WordNet,
+        scaled to a sum of 1. All methods score like ``first`` if the corpus has none of the candidates.
         """
         options = options or WsdOptions()
         by_rank = 1.0 / np.arange(1, len(candidates) + 1)  # (sense,)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.text import Text
 
     from elmo.lexicon.neighbors import Neighbors
-    from elmo.lexicon.probe import Probing
+    from elmo.lexicon.probe import ProbeResults
     from elmo.lexicon.substitutes import Substitutes
     from elmo.lexicon.word_pairs import PairSimilarities
 
@@ -228,13 +228,13 @@ LABEL_WIDTH = 24  # Latin letters
 CELL_WIDTH, CELL_HEIGHT = 0.72, 0.27  # inches
 
 
-def draw_probing(probing: Probing, path: str | Path, *, column: str = "labels") -> None:
+def draw_probing(probing: ProbeResults, path: str | Path, *, column: str = "labels") -> None:
     """Draw a heat map of F1 scores, a row per label and a column per layer."""
     check_picture(Path(path))
     save_figure(_probe_figure(probing, column), Path(path))
 
 
-def _probe_figure(probing: Probing, column: str) -> Figure:
+def _probe_figure(probing: ProbeResults, column: str) -> Figure:
     from matplotlib.figure import Figure
 
     labels = list(probing.labels)[:MAX_LABELS]

@@ -1,7 +1,7 @@
-from .features.cache import FeatureCache as FeatureCache
 from .features.layer import Features as Features
 from .features.static import StaticVectors as StaticVectors
 from .features.static import read_static as read_static
+from .features.store import FeatureCache as FeatureCache
 from .features.store import FeatureStore as FeatureStore
 from .features.transformers import TransformerEncoder as TransformerEncoder
 from .fit import Epoch as Epoch

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from elmo.engine.batches import track_progress
-from elmo.errors import ConfigError, DataError, TrainingError, raise_all
+from elmo.errors import ConfigError, DataError, TrainingError
 from elmo.storage.files import format_path
 from elmo.tasks.data.examples import Example
 from elmo.tasks.features.layer import TaskNetwork
@@ -83,7 +83,8 @@ class FitOptions:
         ):
             if not is_valid:
                 problems.append(f"{name}: expected {expected}, found {getattr(self, name)}")
-        raise_all(problems, subject="training options", kind=ConfigError)
+        if problems:
+            raise ConfigError(f"training options: {'; '.join(problems)}")
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,9 @@ from elmo.storage.atomic import atomic_file, cannot_write
 from elmo.storage.files import format_path, open_regular
 from elmo.tasks.adapt import Adaptation, adapt_bilm, check_adaptable
 from elmo.tasks.data.examples import Document, Example, Words, check_words
-from elmo.tasks.features.cache import FeatureCache, FeatureEncoder
 from elmo.tasks.features.layer import Features, TaskNetwork
 from elmo.tasks.features.static import StaticVectors
-from elmo.tasks.features.store import ElmoEncoder, FeatureStore
+from elmo.tasks.features.store import ElmoEncoder, FeatureCache, FeatureEncoder, FeatureStore
 from elmo.tasks.features.transformers import match_encoders
 from elmo.tasks.fit import Epoch, FitOptions, check_resumable, fit, predict, run_identity
 from elmo.tasks.kinds.registry import KINDS, check_kind

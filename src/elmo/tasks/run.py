@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from elmo.formats import bundled_models
 from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, DataError, raise_all
+from elmo.formats import bundled_models
 from elmo.storage.atomic import check_output_file, hold_lock, make_parents
 from elmo.storage.files import format_path
 from elmo.tasks.data.files import Tokenize, require_examples
-from elmo.tasks.features.cache import FeatureCache
 from elmo.tasks.features.layer import ElmoPosition, Features
 from elmo.tasks.features.static import StaticVectors, read_static
-from elmo.tasks.features.store import FeatureStore
+from elmo.tasks.features.store import FeatureCache, FeatureStore
 from elmo.tasks.features.transformers import TransformerEncoder
 from elmo.tasks.fit import Epoch, FitOptions
 from elmo.tasks.kinds.options import parse_assignments
@@ -458,17 +457,18 @@ def _parse_options(
 ) -> tuple[Any, Features, FitOptions]:
     """Create the options of the head, the features and the training from the parameters of ``train``."""
     tables: dict[str, type[Any]] = {"head": KINDS[kind][1], "fit": FitOptions, "words": Features}
-    assigned, problems = parse_assignments(settings, tables) if settings else ({}, [])
+    assigned: dict[str, dict[str, Any]] = {table: {} for table in tables}
+    if settings:
+        assigned, problems = parse_assignments(settings, tables)
+        for (table, name), parameter in _PARAMETERS.items():
+            default = None if table == "head" or name == "learning_rate" else getattr(tables[table], name)
+            if name in assigned[table] and parameters[parameter] != default:
+                problems.append(f"{table}.{name} and {_flag(parameter)} set the same option; use one of them")
+        raise_all(problems, subject="--set", kind=ConfigError)
     values: dict[str, dict[str, Any]] = {table: {} for table in tables}
     for (table, name), parameter in _PARAMETERS.items():
-        value = parameters[parameter]
-        default = None if table == "head" or name == "learning_rate" else getattr(tables[table], name)
-        if name not in assigned.get(table, {}):
-            if value is not None:
-                values[table][name] = value
-        elif value != default:
-            problems.append(f"{table}.{name} and {_flag(parameter)} set the same option; use one of them")
-    raise_all(problems, subject="--set", kind=ConfigError)
+        if parameters[parameter] is not None and name not in assigned[table]:
+            values[table][name] = parameters[parameter]
     known = {entry.name for entry in fields(tables["head"])}
     for name in values["head"]:
         if name not in known:
@@ -480,7 +480,7 @@ def _parse_options(
             raise ConfigError(
                 f"{kind} has no option {_flag(_PARAMETERS['head', name])}; it has: {', '.join(has)}"
             )
-    values = {table: values[table] | assigned.get(table, {}) for table in tables}
+    values = {table: values[table] | assigned[table] for table in tables}
     return (
         build_options(kind, values["head"]),
         Features(**values["words"]),

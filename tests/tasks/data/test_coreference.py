@@ -4,39 +4,35 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmo.errors import DataError, OutputError
-from elmo.tasks.data.coreference import write_coreference
+from elmo.tasks.data.coreference import read_coreference, write_coreference
 from elmo.tasks.data.examples import Document, Location, Span
-from tests.shared import SHARED
+from tests.tasks.data.corpora import DATA, needs_data, write_file
 
-DATA = SHARED / "data"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"published corpora are not at {DATA}")
+
+def read(*args: Any, **options: Any) -> list[Document]:
+    return list(read_coreference(*args, **options))
 
 
 def conll(*cells: str, name: str = "(d); part 000") -> str:
-    """A document of these marks, a word each; "" ends a sentence."""
+    """Build a document with one word per cell of the last column; "" ends a sentence."""
     rows = [f"d 0 {k} w{k} - - - - - - * {cell}" if cell else "" for k, cell in enumerate(cells)]
     return "\n".join([f"#begin document {name}", *rows, "#end document", ""])
 
 
-def file(folder: Path, text: str) -> Path:
-    path = folder / "a.conll"
-    path.write_text(text, encoding="utf-8", newline="")
-    return path
-
-
 def clusters(folder: Path, *cells: str) -> list[list[tuple[int, int]]]:
-    (document,) = read([file(folder, conll(*cells))])
+    (document,) = read([write_file(folder, conll(*cells))])
     return [[(span.start, span.end) for span in spans] for spans in document.clusters or ()]
 
 
 def test_a_document_has_sentences_and_clusters_counted_from_its_beginning(tmp_path: Path) -> None:
-    path = file(tmp_path, conll("(0", "0)", "-", "", "(1)", "(0)", "_", name="(bc/cctv_1); part 002"))
+    path = write_file(tmp_path, conll("(0", "0)", "-", "", "(1)", "(0)", "_", name="(bc/cctv_1); part 002"))
     assert read([path]) == [
         Document(
             "bc/cctv_1; part 002",
@@ -48,7 +44,7 @@ def test_a_document_has_sentences_and_clusters_counted_from_its_beginning(tmp_pa
     ]
 
 
-def test_marks_nest_and_share_tokens(tmp_path: Path) -> None:
+def test_brackets_nest_and_share_tokens(tmp_path: Path) -> None:
     assert clusters(tmp_path, "(0|(1)", "(2", "2)|0)|(1)") == [[(0, 1), (2, 3)], [(0, 3)], [(1, 3)]]
     assert clusters(tmp_path, "(0|(0", "0)", "0)") == [
         [(0, 2), (0, 3)]
@@ -58,9 +54,9 @@ def test_marks_nest_and_share_tokens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cells", [("-", "(0)|(1)"), ("(0|(1", "0)|1)")])
-def test_a_mention_in_two_clusters_is_refused_with_its_line(tmp_path: Path, cells: tuple[str, str]) -> None:
+def test_a_mention_in_two_clusters_raises_an_error(tmp_path: Path, cells: tuple[str, str]) -> None:
     with pytest.raises(
-        DataError, match=r"a\.conll:3: expected a mention in one cluster, found the same in 0"
+        DataError, match=r"train\.conll:3: expected each mention in one cluster, found the same in 0"
     ):
         clusters(tmp_path, *cells)
     assert clusters(tmp_path, "(0)|(0)", "(0)") == [[(0, 1), (1, 2)]]  # twice in its own does no harm
@@ -68,7 +64,7 @@ def test_a_mention_in_two_clusters_is_refused_with_its_line(tmp_path: Path, cell
 
 def test_an_empty_last_column_and_speakers_are_read(tmp_path: Path) -> None:
     rows = ["d\t0\t0\tHi\t-\t-\t-\t-\t-\tAnn B\t*\t", "d\t0\t1\t#\t-\t-\t-\t-\t-\t-\t*\t(7)"]
-    path = file(tmp_path, "\n".join(["#begin document (d)", *rows, "#end document", ""]) * 2)
+    path = write_file(tmp_path, "\n".join(["#begin document (d)", *rows, "#end document", ""]) * 2)
     first, second = read([path])
     assert first.text == (("Hi", "#"),)
     assert first.speakers == ("Ann B", "-")
@@ -77,7 +73,7 @@ def test_an_empty_last_column_and_speakers_are_read(tmp_path: Path) -> None:
 
 
 def test_without_labels_there_are_no_clusters_and_text_is_a_document(tmp_path: Path) -> None:
-    columns = file(tmp_path, conll("(0", "5)|", name="(d); part 000"))
+    columns = write_file(tmp_path, conll("(0", "5)|", name="(d); part 000"))
     assert [one.clusters for one in read([columns], is_labeled=False)] == [None]
     text = tmp_path / "text.txt"
     text.write_text("She came .\n\nHe left\n", encoding="utf-8")
@@ -89,25 +85,25 @@ def test_without_labels_there_are_no_clusters_and_text_is_a_document(tmp_path: P
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "a.conll: expected examples, found an empty file"),
-        (conll("(0", "1)"), r":3: expected a mention \(1 before 1\), found none open"),
+        ("", "train.conll: expected examples, found an empty file"),
+        (conll("(0", "1)"), r":3: expected \(1 before 1\), found none"),
         (conll("(0", "-"), r":2: expected the mention \(0 to end in its sentence, found no 0\)"),
         (conll("-", "(3", "", "3)"), r":3: expected the mention \(3 to end in its sentence"),
-        (conll("(0||0)"), r":2: expected marks such as .* found '\(0\|\|0\)'"),
-        (conll("0"), r":2: expected marks such as .* found '0'"),
+        (conll("(0||0)"), r":2: expected brackets such as .* found '\(0\|\|0\)'"),
+        (conll("0"), r":2: expected brackets such as .* found '0'"),
         (conll("(0)", name=""), r":1: expected #begin document \(name\); part 000, found"),
         (conll(), r":1: expected sentences in document 'd', found none"),
-        (conll("(0)").replace("#end document", ""), r":1: expected #end document after it, found the end"),
-        (conll("(0)").replace("#end document", "") + conll("-"), r":4: expected #end document of line 1"),
+        (conll("(0)").replace("#end document", ""), r":1: expected #end document later, found the end"),
+        (conll("(0)").replace("#end document", "") + conll("-"), r":4: expected #end document for line 1"),
         ("d 0 0 w - - - - - - * -\n", r":1: expected #begin document \(name\); part 000, found 'd 0"),
-        ("#end document\n", r":1: expected #begin document before its end"),
+        ("#end document\n", r":1: expected #begin document before #end document"),
         (conll("-", "- -"), r":3: expected 12 columns separated by spaces, as in line 2, found 13"),
-        (conll("-").replace(" - - -", ""), r":2: expected 12 columns or more, found "),
+        (conll("-").replace(" - - -", ""), r":2: expected at least 12 columns, found "),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+def test_errors_name_the_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
-        read([file(tmp_path, text)])
+        read([write_file(tmp_path, text)])
     assert "\n" not in str(caught.value)
 
 
@@ -117,7 +113,7 @@ def bare(document: Document) -> Document:
 
 @st.composite
 def documents(draw: st.DrawFn) -> Document:
-    """Any document that marks can say: mentions of one cluster do not cross."""
+    """Draw a document that brackets can express: mentions of one cluster do not cross."""
     lengths = draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
     text = tuple(tuple(draw(st.sampled_from(["a", "#", "b c", "\u4e2d"])) for _ in range(n)) for n in lengths)
     mentions: list[Span] = []
@@ -142,7 +138,7 @@ def documents(draw: st.DrawFn) -> Document:
 
 @settings(deadline=None, max_examples=60)
 @given(written=st.lists(documents(), min_size=1, max_size=2))
-def test_what_is_written_is_read_again(
+def test_documents_survive_a_round_trip(
     written: list[Document], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("round") / "out.conll"
@@ -168,7 +164,7 @@ def test_twelve_columns_are_written(tmp_path: Path) -> None:
     [
         (
             Document("d", (("a", "b"),), ((Span(0, 3),),)),
-            r"d: expected a mention within one sentence in cluster 0",
+            r"d: expected mentions within one sentence in cluster 0",
         ),
         (Document("d", (("a",), ("b",)), ((Span(0, 2),),)), r"within one sentence .* found tokens 0 to 2"),
         (Document("d", (("a",),), ((Span(-1, 1),),)), r"within one sentence"),
@@ -184,14 +180,14 @@ def test_twelve_columns_are_written(tmp_path: Path) -> None:
             Document("d", (("a",) * 6,), ((Span(2, 3), Span(2, 3)),)),
             r"each mention once, found tokens 2 to 3 in cluster 0 and again in cluster 0",
         ),
-        (Document("d", (("a\tb",),), ()), r"without tabs and line ends, found 'a\\tb'"),
+        (Document("d", (("a\tb",),), ()), r"without tabs and line breaks, found 'a\\tb'"),
         (Document("d", (("",),), ()), r"expected words"),
         (Document("d", (("\ud800",),), ()), r"expected words"),
         (Document("d\n", (("a",),), ()), r"expected words"),
     ],
 )
-def test_what_cannot_be_written_leaves_the_old_file(tmp_path: Path, document: Document, message: str) -> None:
-    path = file(tmp_path, "old")
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path, document: Document, message: str) -> None:
+    path = write_file(tmp_path, "old")
     with pytest.raises(OutputError, match=message) as caught:
         write_coreference([Document("good", (("a",),), ()), document], path)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Examples: their places in messages, and what is asked of their words."""
+"""Locations of examples in messages, and checks of their words."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ NUMBERS: Any = ("a", 3)
 TEXT: Any = "ab"
 
 
-def test_a_message_begins_with_the_place_where_there_is_one() -> None:
+def test_messages_start_with_the_location() -> None:
     assert (format_location(LOCATION), format_location(None)) == ("a.conll:7: ", "")
 
 
-def test_words_in_tuples_will_do() -> None:
+def test_tuples_of_words_are_accepted() -> None:
     check([TaggedSentence(("a",), None), TextPair(("a",), ("b", ""), None), Document("d", (("a",),), None)])
     check([])
 
@@ -45,9 +45,9 @@ def test_words_in_tuples_will_do() -> None:
         (Document("d", (("a",), ()), None), "example 2: expected a sentence as a tuple of words"),
         (LabeledText(LIST, "x"), r"example 2: expected a sentence as a tuple of words, found list \['a'\]"),
         (LabeledText(TEXT, "x"), "example 2: expected a sentence as a tuple of words, found str 'ab'"),
-        (LabeledText(NUMBERS, "x"), "example 2: expected words that are str, found int 3"),
+        (LabeledText(NUMBERS, "x"), "example 2: expected words of type str, found int 3"),
     ],
 )
-def test_an_example_without_words_is_refused_with_its_place(example: Example, message: str) -> None:
+def test_an_example_without_words_raises_an_error_with_its_location(example: Example, message: str) -> None:
     with pytest.raises(DataError, match=message):
         check([LabeledText(("a",), "x"), example])

@@ -38,7 +38,7 @@ WRITTEN = {
 
 @st.composite
 def span_lists(draw: st.DrawFn) -> tuple[tuple[Span, ...], int]:
-    """Spans that do not overlap, many of them side by side, and how many tokens there are."""
+    """Draw spans that do not overlap, many of them adjacent, and the number of tokens."""
     spans, here = [], 0
     for gap, length, label in draw(
         st.lists(st.tuples(st.integers(0, 1), st.integers(1, 3), st.sampled_from(["A", "B-A", "中"])))
@@ -59,7 +59,7 @@ def follows(tags: tuple[str, ...], kinds: list[str], allowed: Transitions) -> bo
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_each_scheme_writes_and_reads_spans_its_own_way(scheme: Scheme) -> None:
+def test_each_scheme_encodes_and_decodes_spans(scheme: Scheme) -> None:
     tags = tuple(WRITTEN[scheme].split())
     assert encode_spans(SPANS, 8, scheme) == tags
     assert decode_spans(tags, scheme) == decode_spans(tags, scheme, is_strict=True) == SPANS
@@ -69,7 +69,7 @@ def test_each_scheme_writes_and_reads_spans_its_own_way(scheme: Scheme) -> None:
 @pytest.mark.parametrize("scheme", SCHEMES)
 @settings(max_examples=40)
 @given(found=span_lists())
-def test_spans_survive_being_written_as_tags(scheme: Scheme, found: tuple[tuple[Span, ...], int]) -> None:
+def test_spans_survive_a_round_trip_through_tags(scheme: Scheme, found: tuple[tuple[Span, ...], int]) -> None:
     spans, n = found
     tags = encode_spans(spans[::-1], n, scheme)
     assert len(tags) == n
@@ -100,17 +100,17 @@ def test_bilou_and_bmewo_are_read_as_bioes(tags: str) -> None:
         ("-LRB- O", "plain"),
     ],
 )
-def test_a_scheme_is_told_from_the_tags(tags: str, scheme: Scheme) -> None:
+def test_the_scheme_is_detected_from_tags(tags: str, scheme: Scheme) -> None:
     assert detect_scheme([tags.split()]) == scheme
     assert detect_scheme([["O"], tags.split()]) == scheme
 
 
-def test_a_scheme_is_not_told_from_nothing() -> None:
-    with pytest.raises(DataError, match="expected tags to tell a scheme from, found none"):
+def test_detecting_a_scheme_needs_tags() -> None:
+    with pytest.raises(DataError, match="expected tags to detect a tag scheme from, found none"):
         detect_scheme([[]])
 
 
-def test_a_tag_that_breaks_the_scheme_opens_a_span_unless_reading_is_strict() -> None:
+def test_a_tag_that_breaks_the_scheme_starts_a_span_unless_strict() -> None:
     tags = ["I-A", "I-B", "O", "B-A", "I-B"]
     assert decode_spans(tags, "IOB2") == (Span(0, 1, "A"), Span(1, 2, "B"), Span(3, 4, "A"), Span(4, 5, "B"))
     assert decode_spans(tags, "IOB2", is_strict=True) == (Span(3, 4, "A"),)
@@ -121,7 +121,7 @@ def test_a_tag_that_breaks_the_scheme_opens_a_span_unless_reading_is_strict() ->
     )
 
 
-def test_lenient_reading_agrees_with_seqeval() -> None:
+def test_lenient_decoding_agrees_with_seqeval() -> None:
     get_entities = pytest.importorskip("seqeval.metrics.sequence_labeling").get_entities
     for scheme in ("IOB2", "BIOES"):
         for tags in random_tags(Random(1), LETTERS[scheme], 1000):
@@ -135,7 +135,7 @@ def test_lenient_reading_agrees_with_seqeval() -> None:
     ("scheme", "name", "letters"),
     [("IOB2", "IOB2", "BI"), ("BIOES", "IOBES", "BIES"), ("BIOES", "BILOU", "BILU")],
 )
-def test_strict_reading_agrees_with_seqeval(scheme: Scheme, name: str, letters: str) -> None:
+def test_strict_decoding_agrees_with_seqeval(scheme: Scheme, name: str, letters: str) -> None:
     theirs = pytest.importorskip("seqeval.scheme")
     for tags in random_tags(Random(2), letters, 1000):
         entities = theirs.Tokens(tags, getattr(theirs, name)).entities
@@ -146,7 +146,7 @@ def test_strict_reading_agrees_with_seqeval(scheme: Scheme, name: str, letters: 
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_exactly_the_tags_that_some_spans_are_written_as_are_allowed(scheme: Scheme) -> None:
+def test_transitions_allow_exactly_the_tags_of_spans(scheme: Scheme) -> None:
     kinds = ["O", *(f"{letter}-{label}" for letter in LETTERS[scheme] for label in "AB")]
     allowed = build_transitions(kinds, scheme)
     for n in (1, 2, 3, 4):
@@ -155,7 +155,7 @@ def test_exactly_the_tags_that_some_spans_are_written_as_are_allowed(scheme: Sch
             assert follows(tags, kinds, allowed) == is_written, tags
 
 
-def test_transitions_know_other_letters_and_let_plain_tags_be() -> None:
+def test_transitions_accept_other_letters_and_plain_tags() -> None:
     one = build_transitions(["O", "B-A", "I-A", "E-A", "S-A"], "BIOES")
     other = build_transitions(["O", "B-A", "M-A", "L-A", "U-A"], "BIOES")
     np.testing.assert_array_equal(one.between, other.between)
@@ -177,24 +177,24 @@ def test_transitions_know_other_letters_and_let_plain_tags_be() -> None:
         ([Span(2, 3)], r"span 2-3 '': expected a label"),
     ],
 )
-def test_spans_that_cannot_be_written_are_refused(spans: list[Span], message: str) -> None:
+def test_spans_that_cannot_be_encoded_raise_an_error(spans: list[Span], message: str) -> None:
     with pytest.raises(DataError, match=message):
         encode_spans(spans, 4, "IOB2")
 
 
-def test_tags_of_no_scheme_are_refused() -> None:
+def test_tags_without_a_scheme_raise_an_error() -> None:
     with pytest.raises(
-        DataError, match=r"tag 2: expected O or one of B-, I-, E-, S- and a label, found 'NN'"
+        DataError, match=r"tag 2: expected O, or one of B-, I-, E-, S- and a label, found 'NN'"
     ):
         decode_spans(["O", "NN"], "IOB2")
-    with pytest.raises(DataError, match=r"tag 1: expected O or one of B-, I- and a label, found 'S-A'"):
+    with pytest.raises(DataError, match=r"tag 1: expected O, or one of B-, I- and a label, found 'S-A'"):
         decode_spans(["S-A"], "IOB2", is_strict=True)
     with pytest.raises(DataError, match=r"found 'E-A'"):
         build_transitions(["O", "E-A"], "IOB1")
     with pytest.raises(ConfigError, match="plain tags mark no spans"):
         decode_spans(["NN"], "plain")
     with pytest.raises(
-        ConfigError, match="expected one of IOB1, IOB2, BIOES, plain as a scheme, found 'BIO'"
+        ConfigError, match="tag scheme: expected one of IOB1, IOB2, BIOES, plain, found 'BIO'"
     ):
         encode_spans([], 1, cast("Scheme", "BIO"))
 
@@ -209,7 +209,7 @@ def test_tags_of_no_scheme_are_refused() -> None:
         ("B-X M-X E-X S-X", "BMES"),
     ],
 )
-def test_other_letters_of_bioes_are_told_and_written_again(tags: str, letters: str) -> None:
+def test_other_letters_of_bioes_are_detected_and_restored(tags: str, letters: str) -> None:
     given = tags.split()
     assert detect_letters([given]) == letters
     assert replace_letters(convert_tags(given, "BIOES", "BIOES"), letters) == tuple(given)

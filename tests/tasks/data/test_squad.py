@@ -13,13 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmo.errors import DataError
-from elmo.tasks.data.examples import Location, Span
-from elmo.tasks.data.squad import IMPOSSIBLE, NOT_LOCATED, UNANSWERED, _locate_answer, _Passage
+from elmo.tasks.data.examples import Location, Question, Span
+from elmo.tasks.data.squad import IMPOSSIBLE, NOT_LOCATED, UNANSWERED, _locate_answer, _Passage, read_squad
 from elmo.text.tokenizers import load_tokenizer
-from tests.shared import SHARED
+from tests.tasks.data.corpora import DATA, needs_data
 
-DATA = SHARED / "data"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"published corpora are not at {DATA}")
+
+def read(*args: Any, **options: Any) -> list[Question]:
+    return list(read_squad(*args, **options))
+
+
 CONTEXT = "In 1919, Egypt's non-violence movement began. It ended in 1922."
 
 
@@ -54,7 +57,7 @@ def test_a_question_has_its_passage_and_the_spans_of_its_answers(tmp_path: Path)
     assert question.location == Location(str(path), 1)
 
 
-def test_part_of_a_token_is_covered_by_the_whole(tmp_path: Path) -> None:
+def test_a_part_of_a_token_is_covered_by_the_whole_token(tmp_path: Path) -> None:
     path = file(tmp_path, squad(qa("a", ("violence", CONTEXT.index("violence")), (" 1922. ", 57))))
     (question,) = read([path])
     assert [question.passage[span.start : span.end] for span in question.spans] == [
@@ -63,7 +66,7 @@ def test_part_of_a_token_is_covered_by_the_whole(tmp_path: Path) -> None:
     ]
 
 
-def test_an_answer_is_found_near_its_offset_or_is_scored_only_and_counted(tmp_path: Path) -> None:
+def test_an_answer_is_located_near_its_offset_or_counted(tmp_path: Path) -> None:
     questions = [
         qa("near", ("Egypt", 11), ("1922", 57), ("1922", 0)),
         qa("nowhere", ("1999", 3), ("1919", -99), (" ", 2), ("1922", 10**9)),
@@ -79,7 +82,7 @@ def test_an_answer_is_found_near_its_offset_or_is_scored_only_and_counted(tmp_pa
     assert left_out == {NOT_LOCATED: 5, UNANSWERED: 1}
 
 
-def test_questions_without_an_answer_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_questions_without_an_answer_are_skipped_and_counted(tmp_path: Path) -> None:
     blank = qa("c", (" ", 2))
     value = squad(qa("a", is_impossible=True), qa("b", ("In", 0), is_impossible=False), blank)
     left_out: Counter[str] = Counter()
@@ -97,7 +100,7 @@ def test_without_labels_every_question_is_kept(tmp_path: Path) -> None:
     ]
 
 
-def test_questions_are_placed_by_their_ids(tmp_path: Path) -> None:
+def test_the_location_of_a_question_is_the_line_of_its_id(tmp_path: Path) -> None:
     path = file(tmp_path, squad(qa("a", ("In", 0)), qa("b", ("In", 0))), indent=1)
     lines = path.read_text(encoding="utf-8").split("\n")
     for question in read([path]):
@@ -114,10 +117,10 @@ def broken(**change: Any) -> dict[str, Any]:
     [
         ("", r"a.json:1: expected JSON, found an empty file"),
         ('{"data": [\n}', r"a.json:2: expected JSON, found Expecting value at column 1"),
-        ("[" * 200_000, r"a.json:1: expected SQuAD's JSON, found maximum recursion"),
-        ("9" * 10_000, r"a.json:1: expected SQuAD's JSON, found Exceeds"),
+        ("[" * 200_000, r"a.json:1: expected SQuAD JSON, found maximum recursion"),
+        ("9" * 10_000, r"a.json:1: expected SQuAD JSON, found Exceeds"),
         ([], r"a.json:1 \(the file\): expected a JSON object, found list"),
-        ({}, r":1 \(the file\): expected a list 'data', found nothing; is it a SQuAD file\?"),
+        ({}, r":1 \(the file\): expected a list 'data', found nothing; is this a SQuAD file\?"),
         ({"data": []}, r":1: expected questions, found none"),
         ({"data": [{"paragraphs": 1}]}, r":1 \(data\[0\]\): expected a list 'paragraphs', found int"),
         (squad(context=" "), r"paragraphs\[0\]\): expected words in the context, found none"),
@@ -129,38 +132,38 @@ def broken(**change: Any) -> dict[str, Any]:
         (broken(answers=[{"text": "In"}]), r"expected a number as answer_start, found 'None'"),
         (
             squad(qa("a", ("In", 0)), qa("a", ("In", 0))),
-            r"qas\[1\]\): expected an id of its own, found 'a' again",
+            r"qas\[1\]\): expected a unique id, found 'a' again",
         ),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, value: Any, message: str) -> None:
+def test_errors_name_the_line_and_the_json_path(tmp_path: Path, value: Any, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
         read([file(tmp_path, value)])
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_too_large_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_raises_an_error_before_parsing(tmp_path: Path) -> None:
     path = tmp_path / "a.json.gz"
     path.write_bytes(gzip.compress(b" " * 1_000_000 + json.dumps(squad()).encode()))
     with pytest.raises(DataError, match=r"a.json.gz: expected at most 1,000 bytes of JSON, found more"):
         read([path], max_bytes=1000)
 
 
-def test_bytes_that_are_no_utf8_are_named(tmp_path: Path) -> None:
+def test_bytes_that_are_not_utf8_raise_an_error_with_their_line(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(b'{\n"data": "\xff"}')
     with pytest.raises(DataError, match=r"a.json:2: byte 0xff is not UTF-8"):
         read([path])
 
 
-def test_a_tokeniser_that_changes_characters_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"expected tokens that spell the context, found .IN 1919,"):
+def test_a_tokenizer_that_changes_characters_raises_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"expected tokens that occur in the context, found .IN 1919,"):
         read([file(tmp_path, squad(qa("a", ("In", 0))))], tokenize=lambda text: text.upper().split())
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.text(alphabet="ab ,'\u4e2d", min_size=1, max_size=40), st.data())
-def test_the_span_is_the_smallest_that_covers_an_answer(text: str, data: st.DataObject) -> None:
+def test_the_span_is_the_shortest_that_covers_the_answer(text: str, data: st.DataObject) -> None:
     begin = data.draw(st.integers(0, len(text) - 1))
     end = data.draw(st.integers(begin + 1, len(text)))
     tokens = load_tokenizer("en")(text)
@@ -174,7 +177,7 @@ def test_the_span_is_the_smallest_that_covers_an_answer(text: str, data: st.Data
 
 
 @needs_data
-def test_published_squad_has_the_questions_that_it_should() -> None:
+def test_published_squad_has_the_expected_questions() -> None:
     left_out: Counter[str] = Counter()
     dev = read([DATA / "qa-squad" / "dev.json.xz"], tokenize=load_tokenizer("en"), left_out=left_out)
     assert len(dev) == 1970

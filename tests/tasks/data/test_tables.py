@@ -18,12 +18,12 @@ def cells(
     return [dict(one.cells) for one in read_table(lines, fields, file_format=kind, has_header=has_header)]
 
 
-def test_usual_names_are_found_in_any_case_and_the_first_of_them_counts() -> None:
+def test_default_names_match_in_any_case_in_their_order() -> None:
     assert cells("Sentence\tTEXT\na\tb", "tsv", TEXT) == [{"text": "b"}]
     assert cells('{"Sentence": "a"}', "jsonl", TEXT) == [{"text": "a"}]
 
 
-def test_a_field_that_is_not_needed_may_be_missing() -> None:
+def test_an_optional_field_may_be_missing() -> None:
     assert cells("text\na", "tsv", TEXT, SCORE) == [{"text": "a"}]
     assert cells("text,score\na,1", "csv", TEXT, SCORE) == [{"text": "a", "score": "1"}]
     assert cells('{"text": "a"}\n{"text": "b", "score": 1}', "jsonl", TEXT, SCORE) == [
@@ -38,10 +38,10 @@ def test_rows_without_a_header_may_be_longer_than_needed() -> None:
     assert cells("text\tb\nc\td", "tsv", first, has_header=True) == [{"text": "c"}]
 
 
-def test_a_quoted_cell_may_hold_lines_and_the_next_row_keeps_its_number() -> None:
+def test_a_quoted_cell_may_have_line_breaks() -> None:
     lines = [Line(text, number, "f") for number, text in enumerate(["text", '"a', 'b"', "", "c"], start=1)]
     found = list(read_table(lines, [TEXT], file_format="csv"))
-    assert [(record.get_words("text", WHITESPACE), one.location) for one in found] == [
+    assert [(record.get_words("text", WHITESPACE), record.location) for record in found] == [
         (("a", "b"), Location("f", 2)),
         (("c",), Location("f", 5)),
     ]

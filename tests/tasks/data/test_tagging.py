@@ -5,16 +5,20 @@ from __future__ import annotations
 import gzip
 import lzma
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from elmo.errors import ConfigError, DataError, EncodingError
 from elmo.tasks.data.examples import Location, TaggedSentence
+from elmo.tasks.data.tagging import read_tagged
 from elmo.text.tokenizers import load_tokenizer
-from tests.shared import SHARED
+from tests.tasks.data.corpora import DATA, needs_data, write_file
 
-DATA = SHARED / "data"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"published corpora are not at {DATA}")
+
+def read(*args: Any, **options: Any) -> list[TaggedSentence]:
+    return list(read_tagged(*args, **options))
+
 
 CONLLU = (
     "# sent_id = 1\n# text = del sol\n"
@@ -28,14 +32,8 @@ CONLLU = (
 )
 
 
-def file(folder: Path, text: str, name: str = "train.conll") -> Path:
-    path = folder / name
-    path.write_text(text, encoding="utf-8", newline="")
-    return path
-
-
 def test_the_first_column_has_words_and_the_last_has_tags(tmp_path: Path) -> None:
-    path = file(tmp_path, "EU NNP B-ORG\nrejects VBZ O\n\nPeter NNP B-PER\n")
+    path = write_file(tmp_path, "EU NNP B-ORG\nrejects VBZ O\n\nPeter NNP B-PER\n")
     assert read([path]) == [
         TaggedSentence(("EU", "rejects"), ("B-ORG", "O"), Location(str(path), 1)),
         TaggedSentence(("Peter",), ("B-PER",), Location(str(path), 4)),
@@ -43,13 +41,13 @@ def test_the_first_column_has_words_and_the_last_has_tags(tmp_path: Path) -> Non
     assert read(str(path), words=2, tags=1)[0].tags == ("NNP", "VBZ")
 
 
-def test_a_line_of_white_space_ends_a_sentence_and_docstart_is_no_word(tmp_path: Path) -> None:
-    path = file(tmp_path, "\n-DOCSTART- -X- O\r\n\r\na\tO\r\n\t\r\nb\tO\n \t \nc\tO\n-DOCSTART-\n")
+def test_blank_lines_end_sentences_and_docstart_is_skipped(tmp_path: Path) -> None:
+    path = write_file(tmp_path, "\n-DOCSTART- -X- O\r\n\r\na\tO\r\n\t\r\nb\tO\n \t \nc\tO\n-DOCSTART-\n")
     assert [one.words for one in read([path])] == [("a",), ("b",), ("c",)]
 
 
 def test_a_hash_is_a_word_and_words_keep_their_spaces(tmp_path: Path) -> None:
-    path = file(tmp_path, "#\tO\nNew York\tB-LOC\n\u00a0\tO\n")
+    path = write_file(tmp_path, "#\tO\nNew York\tB-LOC\n\u00a0\tO\n")
     assert read([path])[0].words == ("#", "New York", "\u00a0")
 
 
@@ -73,7 +71,7 @@ def test_files_are_read_in_order_compressed_or_not(tmp_path: Path) -> None:
 )
 def test_conllu_columns_have_names(tmp_path: Path, column: str | None, tags: tuple[str, ...]) -> None:
     for name in ("a.conllu", "b.txt"):
-        path = file(tmp_path, CONLLU, name)
+        path = write_file(tmp_path, CONLLU, name)
         found = read([path], tags=column)
         assert found[0].words == ("de", "el", "sol y mar")
         assert found[0].tags == tags
@@ -82,9 +80,9 @@ def test_conllu_columns_have_names(tmp_path: Path, column: str | None, tags: tup
 
 
 def test_without_labels_columns_and_text_give_words_only(tmp_path: Path) -> None:
-    conllu = file(tmp_path, CONLLU, "a.conllu")
-    tabs = file(tmp_path, "a\tO\nb\tO\n", "b.txt")
-    text = file(tmp_path, "It 's here.\n\n# So?\n", "c.txt")
+    conllu = write_file(tmp_path, CONLLU, "a.conllu")
+    tabs = write_file(tmp_path, "a\tO\nb\tO\n", "b.txt")
+    text = write_file(tmp_path, "It 's here.\n\n# So?\n", "c.txt")
     found = read([conllu, tabs, text], is_labeled=False)
     assert [one.words for one in found][2:] == [("a", "b"), ("It", "'s", "here."), ("#", "So?")]
     assert all(one.tags is None for one in found)
@@ -94,8 +92,8 @@ def test_without_labels_columns_and_text_give_words_only(tmp_path: Path) -> None
     assert read([text], is_labeled=False, tokenize=list)[0].words[:2] == ("I", "t")
 
 
-def test_one_word_a_line_can_be_said_to_be_columns(tmp_path: Path) -> None:
-    path = file(tmp_path, "one\ntwo\n\nthree\n")
+def test_one_word_per_line_can_be_read_as_columns(tmp_path: Path) -> None:
+    path = write_file(tmp_path, "one\ntwo\n\nthree\n")
     for found in (
         read([path], is_labeled=False, separator=" "),
         read([path], is_labeled=False, words=0),
@@ -112,7 +110,7 @@ def test_one_word_a_line_can_be_said_to_be_columns(tmp_path: Path) -> None:
         ("-DOCSTART- O\n", r"expected sentences, found none"),
         (
             "a\tN\tO\n\nb\tO\n",
-            r":3: expected 3 columns separated by tabs, as in .* first row \(line 1\), found 2$",
+            r":3: expected 3 columns separated by tabs, as in the first row of the file \(line 1\), found 2$",
         ),
         ("-DOCSTART-\na O\nb N O\n", r":3: expected 2 columns separated by spaces, .* \(line 2\), found 3$"),
         ("a\tO\n\tO\n", r":2: expected a word in column 1, found nothing"),
@@ -120,8 +118,8 @@ def test_one_word_a_line_can_be_said_to_be_columns(tmp_path: Path) -> None:
         ("a\nb\n", r":1: expected words and tags in two columns .* found both in column 0 of 1"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
-    path = file(tmp_path, text)
+def test_errors_name_the_line(tmp_path: Path, text: str, message: str) -> None:
+    path = write_file(tmp_path, text)
     with pytest.raises(DataError, match=message) as caught:
         read([path])
     assert str(path) in str(caught.value)
@@ -132,35 +130,35 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, message
     ("text", "message"),
     [
         ("1\ta\tb\n", r":1: expected 10 columns separated by tabs, found 3"),
-        (CONLLU.replace("3\tsol", "4\tsol"), r":7: expected word 3, found id '4'"),
+        (CONLLU.replace("3\tsol", "4\tsol"), r":7: expected word 3, found ID '4'"),
         (CONLLU.replace("\tde\tde", "\t\tde"), r":4: expected a word in column 2, found nothing"),
         ("1\ta\ta\t_\t_\t_\t_\t_\t_\t_\n", r"expected tags in column upos, found only _"),
         ("# a\n\n# b\n", r"expected sentences, found none"),
     ],
 )
-def test_broken_conllu_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_broken_conllu_raises_an_error(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        read([file(tmp_path, text, "a.conllu")])
+        read([write_file(tmp_path, text, "a.conllu")])
 
 
-def test_columns_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    path = file(tmp_path, "a\tO\n")
-    with pytest.raises(DataError, match=r":1: expected a column 2, counted from 0, of tags, found 2 columns"):
+def test_missing_columns_raise_an_error(tmp_path: Path) -> None:
+    path = write_file(tmp_path, "a\tO\n")
+    with pytest.raises(DataError, match=r":1: expected tags in column 2 \(from 0\), found 2 columns"):
         read([path], tags=2)
-    with pytest.raises(DataError, match=r"expected CoNLL-U, whose columns have names, for tags in 'upos'"):
+    with pytest.raises(DataError, match=r"expected a column number for tags, found 'upos'"):
         read([path], tags="upos")
-    with pytest.raises(ConfigError, match=r"CoNLL-U has id, form.* not 'pos'"):
-        read([file(tmp_path, CONLLU, "a.conllu")], tags="pos")
+    with pytest.raises(ConfigError, match=r"CoNLL-U has the columns id, form.* found 'pos'"):
+        read([write_file(tmp_path, CONLLU, "a.conllu")], tags="pos")
 
 
-def test_other_mistakes_are_refused(tmp_path: Path) -> None:
-    path = file(tmp_path, "a\tO\n")
+def test_wrong_options_and_files_raise_an_error(tmp_path: Path) -> None:
+    path = write_file(tmp_path, "a\tO\n")
     with pytest.raises(ConfigError, match="text has no tags"):
         read([path], file_format="text")
     with pytest.raises(ConfigError, match="file format: expected one of auto"):
-        read([path], file_format="conll")  # pyright: ignore[reportArgumentType]
+        read([path], file_format="conll")
     with pytest.raises(ConfigError, match="separator"):
-        read([path], separator=",")  # pyright: ignore[reportArgumentType]
+        read([path], separator=",")
     with pytest.raises(ConfigError, match="at least one file"):
         read([])
     with pytest.raises(DataError, match="no such file"):
@@ -171,7 +169,7 @@ def test_other_mistakes_are_refused(tmp_path: Path) -> None:
 
 
 @needs_data
-def test_the_published_corpora_have_the_sentences_that_they_should() -> None:
+def test_published_corpora_have_the_expected_sentences() -> None:
     wnut = [read([DATA / "ner-wnut17" / f"{part}.conll.xz"]) for part in ("train", "dev")]
     assert [len(one) for one in wnut] == [3394, 1009]
     assert sum(len(one.words) for one in wnut[0]) == 62730

@@ -1,30 +1,114 @@
+"""The head for coreference resolution."""
+
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from elmo.errors import ConfigError, DataError, ShapeError
 from elmo.tasks.data.examples import Span
 from elmo.tasks.heads import coreference
-from elmo.tasks.heads.coreference import CoreferenceHead
-from elmo.tasks.heads.layers import SentenceGroups, FeatureVectors, FeatureWidths
+from elmo.tasks.heads.coreference import (
+    CoreferenceHead,
+    Spans,
+    SpanVectors,
+    TokenStates,
+    enumerate_spans,
+    number_clusters,
+    prune_crossing,
+)
+from elmo.tasks.heads.layers import FeatureVectors, FeatureWidths, SentenceGroups
+from tests.tasks.heads.toy_words import random_features
 
 
-def vectors(*lengths: int, seed: int = 0, padding: int = 0) -> FeatureVectors:
-    """Random sentences whose words do not depend on the padding."""
-    mask = torch.arange(max(lengths) + padding) < torch.tensor(lengths)[:, None]
-    generator = torch.Generator().manual_seed(seed)
-    inputs, outputs = torch.zeros(*mask.shape, 6), torch.zeros(*mask.shape, 3)
-    for row, length in enumerate(lengths):
-        inputs[row, :length] = torch.randn(length, 6, generator=generator)
-        outputs[row, :length] = torch.randn(length, 3, generator=generator)
-    return FeatureVectors(inputs, mask, outputs)
+def build_spans(*pairs: tuple[int, int]) -> Spans:
+    starts, ends = zip(*pairs, strict=True)
+    return Spans(torch.tensor(starts), torch.tensor(ends))
 
 
-def a_head(**options: object) -> CoreferenceHead:
+def do_cross(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    (a, b), (c, d) = sorted([one, other])
+    return a < c < b < d
+
+
+def span_vectors() -> tuple[SpanVectors, TokenStates]:
+    torch.manual_seed(0)
+    vectors = SpanVectors(state_width=4, input_width=3, max_span_width=3, feature_width=2).double()
+    tokens = TokenStates(torch.randn(7, 3, dtype=torch.float64), torch.randn(7, 4, dtype=torch.float64))
+    return vectors, tokens
+
+
+def test_spans_do_not_exceed_sentences_or_the_maximum_width() -> None:
+    found = enumerate_spans(torch.tensor([2, 0, 3]), 2)
+    assert found.pairs() == [(0, 1), (0, 2), (1, 2), (2, 3), (2, 4), (3, 4), (3, 5), (4, 5)]
+    assert enumerate_spans(torch.tensor([1]), 10).pairs() == [(0, 1)]
+
+
+def test_a_span_that_crosses_a_better_one_is_skipped() -> None:
+    spans = build_spans((0, 3), (1, 2), (1, 3), (2, 4), (3, 5))
+    scores = torch.tensor([5.0, 1.0, 2.0, 4.0, 3.0])
+    assert prune_crossing(spans, scores, 3).tolist() == [0, 2, 4]  # (2, 4) crosses (0, 3)
+    assert prune_crossing(spans, scores, 99).tolist() == [0, 1, 2, 4]
+    assert prune_crossing(spans, scores, 1).tolist() == [0]
+    assert prune_crossing(Spans(torch.zeros(0).long(), torch.zeros(0).long()), torch.zeros(0), 3).numel() == 0
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=3), st.integers(0, 99), st.integers(1, 12))
+@settings(max_examples=25, deadline=None)
+def test_pruning_is_greedy_over_all_pairs(lengths: list[int], seed: int, n: int) -> None:
+    spans = enumerate_spans(torch.tensor(lengths), 4)
+    scores = torch.rand(len(spans), generator=torch.Generator().manual_seed(seed))
+    pairs = spans.pairs()
+    expected: list[int] = []
+    for index in sorted(range(len(pairs)), key=lambda k: -float(scores[k])):
+        if len(expected) < n and not any(do_cross(pairs[index], pairs[other]) for other in expected):
+            expected.append(index)
+    assert prune_crossing(spans, scores, n).tolist() == sorted(expected)
+
+
+def test_span_vectors_agree_with_a_slow_transcription() -> None:
+    vectors, tokens = span_vectors()
+    spans = enumerate_spans(torch.tensor([4, 3]), 3)
+    found = vectors(tokens, spans).detach().numpy()
+    x, h = tokens.inputs.numpy(), tokens.states.numpy()
+    weight, bias = (one.detach().numpy() for one in vectors.head_score.parameters())
+    for row, (start, end) in enumerate(spans.pairs()):
+        scores = np.exp(h[start:end] @ weight[0] + bias[0])
+        head = (scores / scores.sum()) @ x[start:end]
+        width = vectors.widths.weight.detach().numpy()[end - start - 1]
+        expected = np.concatenate([h[start], h[end - 1], head, width])
+        np.testing.assert_allclose(found[row], expected, rtol=1e-9)
+
+
+def test_a_layer_over_tokens_equals_the_layer_over_spans() -> None:
+    vectors, tokens = span_vectors()
+    spans = enumerate_spans(torch.tensor([4, 3]), 3)
+    layer = nn.Linear(vectors.width, 5).double()
+    weights = torch.randn(len(spans), 5, dtype=torch.float64)
+    parameters = [*layer.parameters(), *vectors.parameters()]
+    slow, fast = layer(vectors(tokens, spans)), vectors.apply_layer(layer, tokens, spans)
+    torch.testing.assert_close(slow, fast)
+    for one, other in zip(
+        torch.autograd.grad((slow * weights).sum(), parameters),
+        torch.autograd.grad((fast * weights).sum(), parameters),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other)
+
+
+def test_clusters_are_numbered_from_one() -> None:
+    spans = build_spans((0, 1), (0, 2), (1, 2), (2, 3))
+    assert number_clusters(spans, [[(0, 1), (2, 3)], [(0, 2), (5, 9)]]).tolist() == [1, 2, 0, 1]
+    assert number_clusters(spans, []).tolist() == [0, 0, 0, 0]
+
+
+def build_head(**options: object) -> CoreferenceHead:
     torch.manual_seed(0)
     given = {"hidden_width": 5, "max_span_width": 3, "feature_width": 2, **options}
     return CoreferenceHead(FeatureWidths(6, 3), **given).eval()  # pyright: ignore
@@ -49,15 +133,15 @@ def slow_link(head: CoreferenceHead, g: Tensor, *, i: int, j: int, relation: int
 @pytest.mark.parametrize("is_coarse", [False, True])
 def test_scores_agree_with_a_slow_transcription(is_coarse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coreference, "MAX_PAIRS", 20)  # several chunks
-    head = a_head(is_coarse=is_coarse, max_antecedents=6, kept_share=0.8)
+    head = build_head(is_coarse=is_coarse, max_antecedents=6, kept_share=0.8)
     if head.coarse is not None:
         torch.nn.init.normal_(head.coarse.weight, std=0.1)
-    document = vectors(5, 4, 6)
+    document = random_features(5, 4, 6)
     speakers = torch.tensor([1] * 5 + [-1] * 4 + [1, 2, 2, 1, 1, 2])
     with torch.no_grad():
         found = head(document, speakers)
         spans = found.spans[found.kept]
-        g = head.vectors(head._tokens(document), spans)
+        g = head.vectors(head._encode(document), spans)
         mentions = head.mention_score(head.mention_layer(g)).squeeze(1)
         torch.testing.assert_close(found.mentions[found.kept], mentions, atol=1e-6, rtol=1e-5)
         assert len(found.kept) == 12
@@ -69,18 +153,18 @@ def test_scores_agree_with_a_slow_transcription(is_coarse: bool, monkeypatch: py
             assert len(real) == min(i, 6)
             assert set(map(int, real)) <= set(before)
             assert found.links[i, 0] == 0
-            for place, j in enumerate(map(int, real)):
+            for index, j in enumerate(map(int, real)):
                 a, b = int(speakers[start]), int(speakers[spans.starts[j]])
                 relation = 0 if min(a, b) < 0 else 1 + (a == b)
                 expected = slow_link(head, g, i=i, j=j, relation=relation) + mentions[i] + mentions[j]
                 if head.coarse is not None:
                     expected = expected + g[i] @ head.coarse.weight.T @ g[j]
-                torch.testing.assert_close(found.links[i, 1 + place], expected, atol=1e-6, rtol=1e-5)
+                torch.testing.assert_close(found.links[i, 1 + index], expected, atol=1e-6, rtol=1e-5)
 
 
-def test_the_loss_is_that_of_all_gold_antecedents_and_of_all_mentions() -> None:
-    head = a_head(has_singletons=True)
-    document = vectors(5, 4)
+def test_the_loss_agrees_with_a_slow_transcription() -> None:
+    head = build_head(has_singletons=True)
+    document = random_features(5, 4)
     found = head(document)
     kept = found.spans[found.kept].pairs()
     assert len(kept) == 3
@@ -96,15 +180,15 @@ def test_the_loss_is_that_of_all_gold_antecedents_and_of_all_mentions() -> None:
 
 
 def test_padding_and_empty_sentences_change_nothing() -> None:
-    head = a_head(has_singletons=True)
-    tight, loose = head(vectors(5, 4)), head(vectors(5, 0, 4, padding=3))
+    head = build_head(has_singletons=True)
+    tight, loose = head(random_features(5, 4)), head(random_features(5, 0, 4, padding=3))
     assert tight.spans.pairs() == loose.spans.pairs()
     torch.testing.assert_close(tight.mentions, loose.mentions, atol=1e-6, rtol=0)
     torch.testing.assert_close(tight.links, loose.links, atol=1e-6, rtol=0)
 
 
 def test_chunks_change_neither_loss_nor_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    head, document, gold = a_head(), vectors(5, 4, 6), [pairs([(0, 1), (5, 6), (9, 11)])]
+    head, document, gold = build_head(), random_features(5, 4, 6), [pairs([(0, 1), (5, 6), (9, 11)])]
     whole = torch.autograd.grad(head.loss(document, gold), list(head.parameters()), allow_unused=True)
     monkeypatch.setattr(coreference, "MAX_PAIRS", 2)
     parts = torch.autograd.grad(head.loss(document, gold), list(head.parameters()), allow_unused=True)
@@ -112,9 +196,9 @@ def test_chunks_change_neither_loss_nor_gradients(monkeypatch: pytest.MonkeyPatc
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
 
 
-def test_gold_that_was_not_kept_or_is_too_long_does_not_break_the_loss() -> None:
-    head = a_head(kept_share=0.01, has_singletons=True)
-    loss = head.loss(vectors(5, 4), [pairs([(0, 5), (5, 9)]), pairs([(1, 2), (6, 7)])])
+def test_gold_mentions_that_are_not_kept_have_a_finite_loss() -> None:
+    head = build_head(kept_share=0.01, has_singletons=True)
+    loss = head.loss(random_features(5, 4), [pairs([(0, 5), (5, 9)]), pairs([(1, 2), (6, 7)])])
     loss.backward()
     assert loss.isfinite()
     assert all(weights.grad is None or weights.grad.isfinite().all() for weights in head.parameters())
@@ -122,18 +206,20 @@ def test_gold_that_was_not_kept_or_is_too_long_does_not_break_the_loss() -> None
 
 @pytest.mark.parametrize("lengths", [(1,), (1, 1), (7,), (0, 1)])
 @pytest.mark.parametrize("is_coarse", [False, True])
-def test_short_documents_without_mentions_are_read(lengths: tuple[int, ...], is_coarse: bool) -> None:
-    head = a_head(has_singletons=True, is_coarse=is_coarse)
-    loss = head.loss(vectors(*lengths), [])
+def test_short_documents_without_mentions_have_a_loss(lengths: tuple[int, ...], is_coarse: bool) -> None:
+    head = build_head(has_singletons=True, is_coarse=is_coarse)
+    loss = head.loss(random_features(*lengths), [])
     loss.backward()
     assert loss.isfinite()
-    assert all(one.span.end <= sum(lengths) for cluster in head.predict(vectors(*lengths)) for one in cluster)
-    assert a_head().loss(vectors(*lengths), []).requires_grad
+    assert all(
+        one.span.end <= sum(lengths) for cluster in head.predict(random_features(*lengths)) for one in cluster
+    )
+    assert build_head().loss(random_features(*lengths), []).requires_grad
 
 
-def test_predicted_spans_lie_within_sentences_once_each_and_are_alike_each_time() -> None:
-    head = a_head(has_singletons=True, kept_share=0.9)
-    document = vectors(5, 1, 6, padding=1)
+def test_predicted_clusters_are_valid_and_deterministic() -> None:
+    head = build_head(has_singletons=True, kept_share=0.9)
+    document = random_features(5, 1, 6, padding=1)
     sentence_ends = [5] * 5 + [6] + [12] * 6  # of each token
     with torch.no_grad():  # about half of the spans become mentions, about half of the links good ones
         found = head(document)
@@ -151,15 +237,15 @@ def test_predicted_spans_lie_within_sentences_once_each_and_are_alike_each_time(
         opener = cluster[0]
         assert opener.antecedent is None
         assert len(cluster) > 1 or opener.score > 0
-        for place, one in enumerate(cluster[1:], start=1):
-            assert one.antecedent in [other.span for other in cluster[:place]]
+        for index, one in enumerate(cluster[1:], start=1):
+            assert one.antecedent in [other.span for other in cluster[:index]]
             assert 0 < one.probability <= 1
     head.has_singletons = False
     assert head.predict(document) == tuple(cluster for cluster in clusters if len(cluster) > 1)
 
 
-def test_a_head_learns_who_is_who_and_who_stands_alone() -> None:
-    """Words 0 and 1 are two people named often, 2 is one named once, the others are nobody."""
+def test_a_head_learns_clusters_and_singletons() -> None:
+    """Words 0 and 1 are mentioned often, word 2 once; the others are not mentions."""
     torch.manual_seed(1)
     words = torch.tensor([[0, 4, 1, 5], [3, 0, 2, 4], [1, 5, 3, 0]])
     document = FeatureVectors(torch.eye(6)[words], torch.ones(3, 4, dtype=torch.bool))
@@ -168,32 +254,32 @@ def test_a_head_learns_who_is_who_and_who_stands_alone() -> None:
         FeatureWidths(6), hidden_width=12, max_span_width=2, feature_width=4, has_singletons=True,
         kept_share=0.6, input_dropout=0.0, dropout=0.0,
     )  # fmt: skip
-    optimiser = torch.optim.Adam(head.parameters(), lr=0.02)
+    optimizer = torch.optim.Adam(head.parameters(), lr=0.02)
     for _ in range(50):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         head.loss(document, gold).backward()
-        optimiser.step()
+        optimizer.step()
     found = [tuple(one.span for one in cluster) for cluster in head.eval().predict(document)]
     assert found == gold
 
 
-def test_what_does_not_fit_is_refused() -> None:
-    head = a_head()
-    with pytest.raises(DataError, match="expected tokens within the document's 9, found 8 to 10"):
-        head.loss(vectors(5, 4), [pairs([(8, 10)])])
+def test_wrong_inputs_raise_an_error() -> None:
+    head = build_head()
+    with pytest.raises(DataError, match="expected a span within the 9 tokens, found 8 to 10"):
+        head.loss(random_features(5, 4), [pairs([(8, 10)])])
     with pytest.raises(ShapeError, match=r"speakers: expected one for each of 9 tokens, found \(8,\)"):
-        head(vectors(5, 4), torch.zeros(8))
-    with pytest.raises(DataError, match="a document: expected words, found none"):
-        head.loss(vectors(0, padding=1), [])
-    assert head.predict(vectors(0, padding=1)) == ()
+        head(random_features(5, 4), torch.zeros(8))
+    with pytest.raises(DataError, match="document: expected words, found none"):
+        head.loss(random_features(0, padding=1), [])
+    assert head.predict(random_features(0, padding=1)) == ()
     with pytest.raises(ConfigError, match=r"found 0, 100 and 0\.4"):
-        a_head(max_span_width=0)
+        build_head(max_span_width=0)
 
 
-def test_sentences_in_groups_have_the_numbers_of_a_padded_batch() -> None:
-    """Groups of sentences 1, 4 | 0, 3 | 2: the document's order is not theirs."""
-    head = a_head(has_singletons=True)
-    whole = vectors(5, 2, 9, 4, 1)
+def test_grouped_sentences_give_the_numbers_of_a_padded_batch() -> None:
+    """The groups are sentences 1, 4 | 0, 3 | 2, which is not document order."""
+    head = build_head(has_singletons=True)
+    whole = random_features(5, 2, 9, 4, 1)
     rows = ([1, 4], [0, 3], [2])
     groups = []
     for some in rows:
@@ -205,7 +291,7 @@ def test_sentences_in_groups_have_the_numbers_of_a_padded_batch() -> None:
             )
         )
     document = SentenceGroups(
-        tuple(groups), torch.tensor([place for some in rows for place in some]).argsort()
+        tuple(groups), torch.tensor([index for some in rows for index in some]).argsort()
     )
     assert document.lengths.tolist() == [5, 2, 9, 4, 1]
     gold = [pairs([(0, 1), (8, 9), (16, 18)]), pairs([(3, 5)])]

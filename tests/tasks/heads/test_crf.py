@@ -1,3 +1,5 @@
+"""The conditional random field."""
+
 from __future__ import annotations
 
 from itertools import pairwise, product
@@ -13,7 +15,7 @@ N_TAGS = 3
 LENGTHS = (4, 1, 3, 2)
 
 
-def a_crf(seed: int, **options: Tensor | bool) -> Crf:
+def build_crf(seed: int, **options: Tensor | bool) -> Crf:
     torch.manual_seed(seed)
     crf = Crf(N_TAGS, **options).double()  # pyright: ignore
     for scores in crf.parameters():
@@ -21,8 +23,8 @@ def a_crf(seed: int, **options: Tensor | bool) -> Crf:
     return crf
 
 
-def a_batch(seed: int, lengths: tuple[int, ...] = LENGTHS) -> tuple[Tensor, Tensor, Tensor]:
-    """Emissions, tags and mask; padding holds noise."""
+def build_batch(seed: int, lengths: tuple[int, ...] = LENGTHS) -> tuple[Tensor, Tensor, Tensor]:
+    """Return random emissions, tags and a mask; padding has random values."""
     torch.manual_seed(1000 + seed)
     emissions = 2 * torch.randn(len(lengths), max(lengths), N_TAGS, dtype=torch.float64)
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
@@ -30,7 +32,7 @@ def a_batch(seed: int, lengths: tuple[int, ...] = LENGTHS) -> tuple[Tensor, Tens
 
 
 def bio() -> dict[str, Tensor]:
-    """O, B, I: I follows B or I only, and does not start; B does not end, to have a rule for that too."""
+    """Rules for O, B, I: I follows only B or I and does not start; B does not end a sentence."""
     return {
         "allowed": torch.tensor([[1, 1, 0], [1, 1, 1], [1, 1, 1]]).bool(),
         "starts": torch.tensor([1, 1, 0]).bool(),
@@ -39,7 +41,7 @@ def bio() -> dict[str, Tensor]:
 
 
 def all_scores(crf: Crf, emissions: Tensor, *, is_constrained: bool) -> dict[tuple[int, ...], Tensor]:
-    """The score of every sequence of one sentence, ``emissions`` (time, tag), one by one."""
+    """Compute the score of every sequence of one sentence, ``emissions`` (time, tag), one by one."""
     found = {}
     for path in product(range(N_TAGS), repeat=len(emissions)):
         steps = list(pairwise(path))
@@ -62,11 +64,9 @@ def log_z(scores: dict[tuple[int, ...], Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("is_constrained", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_sums_best_paths_and_marginals_agree_with_trying_every_sequence(
-    seed: int, is_constrained: bool
-) -> None:
-    crf = a_crf(seed, **(bio() if is_constrained else {}))
-    emissions, _, mask = a_batch(seed)
+def test_sums_best_paths_and_marginals_agree_with_enumeration(seed: int, is_constrained: bool) -> None:
+    crf = build_crf(seed, **(bio() if is_constrained else {}))
+    emissions, _, mask = build_batch(seed)
     sums = crf.chain().log_partition(emissions, mask)
     best = crf.best_paths(emissions, mask)
     decoded = crf.decode(emissions, mask)
@@ -88,69 +88,69 @@ def test_sums_best_paths_and_marginals_agree_with_trying_every_sequence(
 
 
 def test_marginals_are_the_gradient_of_log_z() -> None:
-    crf = a_crf(7, **bio())
-    emissions, _, mask = a_batch(7)
+    crf = build_crf(7, **bio())
+    emissions, _, mask = build_batch(7)
     emissions.requires_grad_()
     (gradient,) = torch.autograd.grad(crf.chain().log_partition(emissions, mask).sum(), emissions)
     torch.testing.assert_close(crf.marginals(emissions, mask), gradient, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("spread", [1.0, 30.0, 300.0, 3000.0])
-def test_sums_of_numbers_agree_with_sums_of_logarithms(
-    spread: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However far scores lie apart: where numbers do not reach, logarithms are taken."""
-    crf = a_crf(12, **bio(), has_constrained_training=True)
-    emissions, tags, mask = a_batch(12, lengths=(9, 1, 5, 7))
+def test_fast_sums_agree_with_sums_of_logarithms(spread: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If scores differ too much for fast sums, logarithms are used."""
+    crf = build_crf(12, **bio(), has_constrained_training=True)
+    emissions, tags, mask = build_batch(12, lengths=(9, 1, 5, 7))
     emissions = (spread * emissions).requires_grad_()
-    wanted = [emissions, *crf.parameters()]
+    parameters = [emissions, *crf.parameters()]
 
     def found() -> list[Tensor]:
         likelihood = crf.log_likelihood(emissions, tags, mask)
-        gradients = torch.autograd.grad(likelihood.sum(), wanted)
+        gradients = torch.autograd.grad(likelihood.sum(), parameters)
         return [likelihood, crf.marginals(emissions, mask), *gradients]
 
     quick = found()
-    monkeypatch.setattr(Chain, "_sums", lambda *_: None)
+    monkeypatch.setattr(Chain, "_compute_sums", lambda *_: None)
     for one, other in zip(quick, found(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
-def test_sums_that_numbers_cannot_hold_are_known() -> None:
-    crf, (emissions, _, mask) = a_crf(13), a_batch(13)
+def test_inexact_fast_sums_are_detected() -> None:
+    crf, (emissions, _, mask) = build_crf(13), build_batch(13)
     parts = {"starts": crf.starts, "steps": crf.steps, "ends": crf.ends}
-    assert ChainSums.of(emissions, mask, **parts).is_exact
-    torn = emissions.clone()
-    torn[0, 1], torn[0, 2] = torch.tensor([0.0, -1e4, -1e4]), torch.tensor([-1e4, 0.0, -1e4])
+    assert ChainSums.compute(emissions, mask, **parts).is_exact
+    extreme = emissions.clone()
+    extreme[0, 1], extreme[0, 2] = torch.tensor([0.0, -1e4, -1e4]), torch.tensor([-1e4, 0.0, -1e4])
     never = crf.steps.detach().clone()
-    never[0, 1] = -1e4  # a step that both words ask for
-    assert not ChainSums.of(torn, mask, **parts | {"steps": never}).is_exact
+    never[0, 1] = -1e4  # the step that both words need
+    assert not ChainSums.compute(extreme, mask, **parts | {"steps": never}).is_exact
 
 
 @pytest.mark.parametrize("starts", [None, torch.tensor([True, False])])
-def test_what_fades_word_by_word_is_not_lost(starts: Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tags without a step between them: what is behind at first may be all that counts in the end."""
+def test_small_sums_that_matter_later_are_not_lost(
+    starts: Tensor | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If tags cannot follow each other, a tag that is unlikely at first may be the only one later."""
     crf = Crf(2, allowed=torch.eye(2).bool(), starts=starts, has_constrained_training=True).double()
     emissions = torch.zeros(1, 60, 2, dtype=torch.float64)
     emissions[0, :20, 0], emissions[0, 20:, 1] = 40.0, 40.0
     emissions.requires_grad_()
     mask = torch.ones(1, 60, dtype=torch.bool)
     tags = torch.zeros(1, 60, dtype=torch.long)
-    wanted = [emissions, crf.steps]
+    parameters = [emissions, crf.steps]
 
     def found() -> list[Tensor]:
         sums = crf.chain().log_partition(emissions, mask)
-        gradients = torch.autograd.grad(crf.log_likelihood(emissions, tags, mask).sum(), wanted)
+        gradients = torch.autograd.grad(crf.log_likelihood(emissions, tags, mask).sum(), parameters)
         return [sums, crf.marginals(emissions, mask), *gradients]
 
     quick = found()
-    monkeypatch.setattr(Chain, "_sums", lambda *_: None)
+    monkeypatch.setattr(Chain, "_compute_sums", lambda *_: None)
     for one, other in zip(quick, found(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("n_words", [30, 500, 2000])
-def test_a_path_of_floats_is_at_most_certain(n_words: int) -> None:
+def test_the_probability_of_a_long_path_is_at_most_one(n_words: int) -> None:
     torch.manual_seed(14)
     crf = Crf(9)
     torch.nn.init.normal_(crf.steps)
@@ -163,11 +163,11 @@ def test_a_path_of_floats_is_at_most_certain(n_words: int) -> None:
     assert (found > 0.99).all()
 
 
-def test_likelihood_and_its_gradients_agree_with_trying_every_sequence() -> None:
-    crf = a_crf(3)
-    emissions, tags, mask = a_batch(3)
+def test_likelihood_and_its_gradients_agree_with_enumeration() -> None:
+    crf = build_crf(3)
+    emissions, tags, mask = build_batch(3)
     emissions.requires_grad_()
-    wanted = [emissions, *crf.parameters()]
+    parameters = [emissions, *crf.parameters()]
     found = crf.log_likelihood(emissions, tags, mask)
     expected = []
     for k, length in enumerate(LENGTHS):
@@ -175,18 +175,18 @@ def test_likelihood_and_its_gradients_agree_with_trying_every_sequence() -> None
         expected.append(scores[tuple(tags[k, :length].tolist())] - log_z(scores))
     torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=1e-9)
     weights = torch.tensor([1.0, 2.0, -3.0, 0.5], dtype=torch.float64)
-    found_gradients = torch.autograd.grad((found * weights).sum(), wanted)
-    right_gradients = torch.autograd.grad((torch.stack(expected) * weights).sum(), wanted)
-    for one, other in zip(found_gradients, right_gradients, strict=True):
+    found_gradients = torch.autograd.grad((found * weights).sum(), parameters)
+    expected_gradients = torch.autograd.grad((torch.stack(expected) * weights).sum(), parameters)
+    for one, other in zip(found_gradients, expected_gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
 
 
 def test_padding_changes_nothing() -> None:
-    crf = a_crf(4, **bio())
-    emissions, tags, mask = a_batch(4)
+    crf = build_crf(4, **bio())
+    emissions, tags, mask = build_batch(4)
     likelihoods, marginals = crf.log_likelihood(emissions, tags, mask), crf.marginals(emissions, mask)
-    tags_of_padding = tags.masked_fill(~mask, -1)
-    assert torch.equal(crf.log_likelihood(emissions, tags_of_padding, mask), likelihoods)
+    padded_tags = tags.masked_fill(~mask, -1)
+    assert torch.equal(crf.log_likelihood(emissions, padded_tags, mask), likelihoods)
     for k, length in enumerate(LENGTHS):
         one = slice(k, k + 1)
         alone = (emissions[one, :length], mask[one, :length])
@@ -198,9 +198,9 @@ def test_padding_changes_nothing() -> None:
         assert crf.decode(*alone) == [crf.decode(emissions, mask)[k]]
 
 
-def test_a_sentence_without_words_has_no_tags_and_loses_nothing() -> None:
-    crf = a_crf(5)
-    emissions, tags, mask = a_batch(5)
+def test_an_empty_sentence_has_no_tags_and_no_loss() -> None:
+    crf = build_crf(5)
+    emissions, tags, mask = build_batch(5)
     mask[1] = False
     assert crf.decode(emissions, mask)[1] == []
     assert float(crf.log_likelihood(emissions, tags, mask)[1].detach()) == 0.0
@@ -208,41 +208,43 @@ def test_a_sentence_without_words_has_no_tags_and_loses_nothing() -> None:
 
 
 def test_tags_that_break_a_rule_have_a_finite_loss_and_gradient() -> None:
-    emissions, tags, mask = a_batch(6)
+    emissions, tags, mask = build_batch(6)
     tags[0] = torch.tensor([2, 0, 2, 1])  # starts with I, I after O, ends with B
     tags[2] = torch.tensor([0, 1, 2, 0])
-    free = a_crf(6, **bio())
-    strict = a_crf(6, **bio(), has_constrained_training=True)
+    free = build_crf(6, **bio())
+    strict = build_crf(6, **bio(), has_constrained_training=True)
     found, strictly = (crf.log_likelihood(emissions, tags, mask) for crf in (free, strict))
-    assert torch.equal(found, a_crf(6).log_likelihood(emissions, tags, mask))  # rules have no part in it
+    assert torch.equal(
+        found, build_crf(6).log_likelihood(emissions, tags, mask)
+    )  # rules are ignored in training
     assert found[0] == strictly[0]
-    assert strictly[2] > found[2]  # fewer sequences share what there is
+    assert strictly[2] > found[2]  # Z sums over fewer sequences
     for likelihood, crf in ((found, free), (strictly, strict)):
         likelihood.sum().backward()
         assert all(torch.isfinite(one.grad).all() for one in crf.parameters() if one.grad is not None)
 
 
-def test_with_rules_in_training_z_sums_what_is_allowed() -> None:
-    crf = a_crf(8, **bio(), has_constrained_training=True)
-    emissions, _, mask = a_batch(8, lengths=(3,))
+def test_constrained_training_sums_over_allowed_sequences() -> None:
+    crf = build_crf(8, **bio(), has_constrained_training=True)
+    emissions, _, mask = build_batch(8, lengths=(3,))
     tags = torch.tensor([[1, 2, 0]])
     scores = all_scores(crf, emissions[0], is_constrained=True)
     expected = scores[1, 2, 0] - log_z(scores)
     torch.testing.assert_close(crf.log_likelihood(emissions, tags, mask)[0], expected, rtol=0, atol=1e-9)
 
 
-def test_an_unknown_tag_stands_for_any() -> None:
-    crf = a_crf(9)
-    emissions, _, mask = a_batch(9, lengths=(3,))
+def test_an_unknown_tag_sums_over_all_tags() -> None:
+    crf = build_crf(9)
+    emissions, _, mask = build_batch(9, lengths=(3,))
     scores = all_scores(crf, emissions[0], is_constrained=False)
     some = {path: score for path, score in scores.items() if path[0] == 1 and path[2] == 0}
     found = crf.log_likelihood(emissions, torch.tensor([[1, -1, 0]]), mask)[0]
     torch.testing.assert_close(found, log_z(some) - log_z(scores), rtol=0, atol=1e-9)
 
 
-def test_without_transitions_it_is_a_softmax() -> None:
+def test_without_transitions_a_crf_is_a_softmax() -> None:
     crf = Crf(N_TAGS, has_transitions=False).double()
-    emissions, tags, mask = a_batch(10)
+    emissions, tags, mask = build_batch(10)
     assert not any(scores.requires_grad for scores in crf.parameters())
     softmax = torch.where(mask[:, :, None], emissions.softmax(dim=2), 0)
     torch.testing.assert_close(crf.marginals(emissions, mask), softmax, rtol=0, atol=1e-12)
@@ -252,21 +254,21 @@ def test_without_transitions_it_is_a_softmax() -> None:
     )
 
 
-def test_rules_are_kept_with_the_scores() -> None:
-    emissions, _, mask = a_batch(11)
-    crf, other = a_crf(11, **bio()), Crf(N_TAGS).double()
+def test_rules_are_saved_with_the_scores() -> None:
+    emissions, _, mask = build_batch(11)
+    crf, other = build_crf(11, **bio()), Crf(N_TAGS).double()
     other.load_state_dict(crf.state_dict())
     assert other.decode(emissions, mask) == crf.decode(emissions, mask)
     assert torch.equal(other.marginals(emissions, mask), crf.marginals(emissions, mask))
 
 
-def test_what_does_not_fit_is_named() -> None:
-    emissions, tags, mask = a_batch(0)
+def test_wrong_shapes_and_options_raise_an_error() -> None:
+    emissions, tags, mask = build_batch(0)
     with pytest.raises(ShapeError, match=r"allowed ends of tags: expected shape \(3,\), found \(2,\)"):
         Crf(3, ends=torch.ones(2))
-    with pytest.raises(ConfigError, match="allowed starts of tags: expected one or more, found none"):
+    with pytest.raises(ConfigError, match="allowed starts of tags: expected at least one, found none"):
         Crf(3, starts=torch.zeros(3))
-    with pytest.raises(ConfigError, match="tags: expected 1 or more, found 0"):
+    with pytest.raises(ConfigError, match="tags: expected at least 1, found 0"):
         Crf(0)
     with pytest.raises(
         ShapeError, match=r"expected emissions \(batch, time, 2\), time >= 1, found \(4, 4, 3\)"

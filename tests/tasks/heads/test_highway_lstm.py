@@ -1,3 +1,5 @@
+"""The highway LSTM."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -8,13 +10,13 @@ from torch import Tensor
 
 from elmo.errors import ConfigError
 from elmo.model.dropout import dropout_mask
-from elmo.tasks.heads.layers import HighwayLstm, HighwayLstmLayer
+from elmo.tasks.heads.highway_lstm import HighwayLstm, HighwayLstmLayer
 
 Array = NDArray[np.float64]
 LENGTHS = (5, 1, 3)
 
 
-def a_stack(*, n_layers: int = 3, dropout: float = 0.0) -> HighwayLstm:
+def build_stack(*, n_layers: int = 3, dropout: float = 0.0) -> HighwayLstm:
     torch.manual_seed(1)
     stack = HighwayLstm(4, 3, n_layers=n_layers, dropout=dropout).double()
     for weights in stack.parameters():
@@ -22,7 +24,7 @@ def a_stack(*, n_layers: int = 3, dropout: float = 0.0) -> HighwayLstm:
     return stack
 
 
-def a_batch() -> tuple[Tensor, Tensor]:
+def build_batch() -> tuple[Tensor, Tensor]:
     torch.manual_seed(2)
     mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
     return torch.randn(len(LENGTHS), max(LENGTHS), 4, dtype=torch.float64), mask
@@ -33,7 +35,7 @@ def sigmoid(x: Array) -> Array:
 
 
 def slow_layer(layer: HighwayLstmLayer, x: Array, *, is_backward: bool, kept: Array | float = 1.0) -> Array:
-    """He et al. 2017, equations 1 to 7, for one sentence (time, width), a gate at a time."""
+    """He et al. 2017, equations 1 to 7, for one sentence (time, width), one gate at a time."""
     w, u = (one.detach().numpy() for one in (layer.input_weight, layer.state_weight))
     w_c, w_i, w_f, w_o, w_r, w_h = np.split(w, 6)
     u_c, u_i, u_f, u_o, u_r = np.split(u, 5)
@@ -54,8 +56,8 @@ def slow_layer(layer: HighwayLstmLayer, x: Array, *, is_backward: bool, kept: Ar
 
 @pytest.mark.parametrize("n_layers", [1, 2, 3])
 def test_a_stack_agrees_with_the_equations(n_layers: int) -> None:
-    stack = a_stack(n_layers=n_layers)
-    x, mask = a_batch()
+    stack = build_stack(n_layers=n_layers)
+    x, mask = build_batch()
     found = stack(x, mask)
     for k, length in enumerate(LENGTHS):
         states = x[k, :length].numpy()
@@ -66,9 +68,9 @@ def test_a_stack_agrees_with_the_equations(n_layers: int) -> None:
         assert not found[k, length:].any()
 
 
-def test_dropout_leaves_out_the_same_units_at_every_word() -> None:
+def test_dropout_drops_the_same_units_at_every_word() -> None:
     layer = HighwayLstmLayer(4, 3, dropout=0.5).double()
-    x, _ = a_batch()
+    x, _ = build_batch()
     torch.manual_seed(11)
     found = layer(x.transpose(0, 1)).detach().numpy()  # (time, batch, width)
     torch.manual_seed(11)
@@ -80,8 +82,8 @@ def test_dropout_leaves_out_the_same_units_at_every_word() -> None:
 
 
 def test_padding_changes_neither_states_nor_gradients() -> None:
-    stack = a_stack()
-    x, mask = a_batch()
+    stack = build_stack()
+    x, mask = build_batch()
     x.requires_grad_()
     found = stack(x, mask)
     together = torch.autograd.grad(found.square().sum(), [x, *stack.parameters()])
@@ -97,13 +99,13 @@ def test_padding_changes_neither_states_nor_gradients() -> None:
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
-def test_gradients_agree_with_differences(dropout: float) -> None:
-    stack = a_stack(n_layers=2, dropout=dropout)
-    x, mask = a_batch()
+def test_gradients_agree_with_finite_differences(dropout: float) -> None:
+    stack = build_stack(n_layers=2, dropout=dropout)
+    x, mask = build_batch()
     names = [name for name, _ in stack.named_parameters()]
 
     def states(x: Tensor, *weights: Tensor) -> Tensor:
-        torch.manual_seed(5)  # the same units are left out each time
+        torch.manual_seed(5)  # drop the same units each time
         return torch.func.functional_call(stack, dict(zip(names, weights, strict=True)), (x, mask))
 
     weights = [one.detach().requires_grad_() for one in stack.parameters()]
@@ -111,16 +113,16 @@ def test_gradients_agree_with_differences(dropout: float) -> None:
 
 
 def test_eval_mode_drops_nothing() -> None:
-    x, mask = a_batch()
-    without = a_stack(dropout=0.0)(x, mask)
-    dropping = a_stack(dropout=0.5)
+    x, mask = build_batch()
+    without = build_stack(dropout=0.0)(x, mask)
+    dropping = build_stack(dropout=0.5)
     assert not torch.allclose(dropping(x, mask), without)
     assert torch.equal(dropping.eval()(x, mask), without)
 
 
-def test_gradients_may_be_taken_twice() -> None:
-    stack = a_stack()
-    x, mask = a_batch()
+def test_gradients_can_be_computed_twice() -> None:
+    stack = build_stack()
+    x, mask = build_batch()
     loss = stack(x, mask).square().sum()
     weights = list(stack.parameters())
     first = torch.autograd.grad(loss, weights, retain_graph=True)
@@ -128,9 +130,9 @@ def test_gradients_may_be_taken_twice() -> None:
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
 
 
-def test_options_out_of_range_are_refused() -> None:
+def test_options_out_of_range_raise_an_error() -> None:
     with pytest.raises(
-        ConfigError, match=r"expected 1 layer or more and dropout in 0\.\.1, found 0 and 0\.1"
+        ConfigError, match=r"expected at least 1 layer and dropout from 0 to below 1, found 0 and 0\.1"
     ):
         HighwayLstm(4, 3, n_layers=0, dropout=0.1)
     with pytest.raises(ConfigError, match=r"found 2 and 1\.0"):

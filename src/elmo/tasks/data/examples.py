@@ -54,32 +54,33 @@ class Example(Protocol):
         ...
 
 
+class _SingleSentence:
+    """Mixin for an example with one sequence of words."""
+
+    words: Words
+
+    @property
+    def sentences(self) -> tuple[Words, ...]:
+        """The words of the example."""
+        return (self.words,)
+
+
 @dataclass(frozen=True)
-class TaggedSentence:
+class TaggedSentence(_SingleSentence):
     """A sentence with a tag for each word."""
 
     words: Words
     tags: Words | None  # None if unknown
     location: Location | None = None
 
-    @property
-    def sentences(self) -> tuple[Words, ...]:
-        """The words of the sentence."""
-        return (self.words,)
-
 
 @dataclass(frozen=True)
-class LabeledText:
+class LabeledText(_SingleSentence):
     """A text with its class."""
 
     words: Words
     label: str | None  # None if unknown
     location: Location | None = None
-
-    @property
-    def sentences(self) -> tuple[Words, ...]:
-        """The words of the text."""
-        return (self.words,)
 
 
 @dataclass(frozen=True)
@@ -118,18 +119,13 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Predicate:
+class Predicate(_SingleSentence):
     """A sentence, one of its predicates, and the arguments of this predicate."""
 
     words: Words
     predicate: int  # index of the token
     roles: tuple[Span, ...] | None  # sorted, not overlapping, without the predicate; None if unknown
     location: Location | None = None
-
-    @property
-    def sentences(self) -> tuple[Words, ...]:
-        """The words of the sentence."""
-        return (self.words,)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from elmo.errors import ConfigError, MissingExtraError
 from elmo.tasks.data.examples import Words
 
 if TYPE_CHECKING:
-    from elmo.tasks.features.cache import FeatureEncoder
+    from elmo.tasks.features.store import FeatureEncoder
 
 _BATCH_SIZE = 32  # windows
 

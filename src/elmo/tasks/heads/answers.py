@@ -228,7 +228,7 @@ class QuestionAttention(nn.Module):
 class SelfAttention(nn.Module):
     """[p_i; c_i; p_i ⊙ c_i], where c_i is what token i attends to among the other tokens of the passage.
 
-    As in the published program, a learned score stands for "no token", so that c_i may be near zero. It is
+    As in the published program, a learned score represents "no token", so that c_i may be near zero. It is
     zero for a passage of one token. A passage of more than ``MAX_FULL_LENGTH`` tokens is read in blocks of
     half this length; tokens attend to their block and to the previous and next one. Memory and time then grow
     linearly with the length.

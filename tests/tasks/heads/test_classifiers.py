@@ -1,4 +1,4 @@
-"""The biattentive classification network."""
+"""Heads for text classification."""
 
 from __future__ import annotations
 
@@ -10,23 +10,70 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import ConfigError, ShapeError
-from elmo.tasks.heads.classifiers import BiattentiveHead, FinalLayers, Maxout
+from elmo.tasks.heads.classifiers import BiattentiveHead, FinalLayers, LinearHead, Maxout
 from elmo.tasks.heads.layers import FeatureVectors, FeatureWidths
-from tests.tasks.heads.test_attention import (
+from tests.tasks.heads.toy_words import (
+    INPUTS,
     N_WORDS,
     OUTPUTS,
     WIDTHS,
     assert_all_learn,
     assert_same_alone,
+    build_features,
     train,
-    vectors_of,
 )
+
+
+def frequent_words(rng: random.Random, n: int) -> tuple[list[list[int]], Tensor]:
+    """Return texts with word 0, 1 or 2 twice among others; the label is this word."""
+    texts, labels = [], [rng.randrange(3) for _ in range(n)]
+    for label in labels:
+        texts.append([label, label, *(rng.randrange(3, N_WORDS) for _ in range(rng.randrange(4)))])
+        rng.shuffle(texts[-1])
+    return texts, torch.tensor(labels)
+
+
+@pytest.mark.parametrize("use_max", [False, True])
+def test_it_learns_which_words_a_text_has(use_max: bool) -> None:
+    torch.manual_seed(0)
+    rng = random.Random(0)
+    head = LinearHead(WIDTHS, n_labels=3, use_max=use_max)
+
+    def loss() -> Tensor:
+        texts, labels = frequent_words(rng, 64)
+        return head.loss(build_features(texts), labels)
+
+    train(head, loss, n_steps=40, rate=0.1)
+    texts, labels = frequent_words(rng, 100)
+    probabilities = head.predict(build_features(texts))
+    torch.testing.assert_close(probabilities.sum(dim=1), torch.ones(100))
+    assert (probabilities.argmax(dim=1) == labels).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("use_max", [False, True])
+def test_a_prediction_of_the_linear_head_does_not_depend_on_the_batch(use_max: bool) -> None:
+    head = LinearHead(WIDTHS, n_labels=3, use_max=use_max).eval()
+    assert_same_alone(head.predict, [[1, 2, 3, 4, 5], [6], [7, 8]])
+
+
+def test_scores_are_a_linear_function_of_the_mean() -> None:
+    head = LinearHead(FeatureWidths(inputs=WIDTHS.inputs), n_labels=3).eval()
+    plain = build_features([[1, 2]])
+    expected = head.linear.weight @ (INPUTS[1] + INPUTS[2]) / 2 + head.linear.bias
+    torch.testing.assert_close(head(FeatureVectors(plain.inputs, plain.mask))[0], expected)
+
+
+def test_gradients_of_the_linear_head_reach_every_parameter() -> None:
+    torch.manual_seed(0)
+    head = LinearHead(WIDTHS, n_labels=3, use_max=True)
+    assert_all_learn(head, head.loss(build_features([[1, 2], [3]]), torch.tensor([0, 2])))
+
 
 BOTH: list[FinalLayers] = ["relu", "maxout"]
 
 
 def ordered_words(rng: random.Random, n: int) -> tuple[list[list[int]], Tensor]:
-    """Texts with the words 0 and 1 among others, and whether 0 comes first."""
+    """Return texts with the words 0 and 1 among others; the label is whether 0 comes first."""
     texts = []
     for _ in range(n):
         text = [0, 1, *(rng.randrange(2, N_WORDS) for _ in range(rng.randrange(4)))]
@@ -43,17 +90,17 @@ def test_it_learns_the_order_of_two_words(final_layers: FinalLayers) -> None:
 
     def loss() -> Tensor:
         texts, labels = ordered_words(rng, 32)
-        return head.loss(vectors_of(texts), labels)
+        return head.loss(build_features(texts), labels)
 
     train(head, loss, n_steps=45, rate=0.02)
     texts, labels = ordered_words(rng, 100)
-    probabilities = head.predict(vectors_of(texts))
+    probabilities = head.predict(build_features(texts))
     torch.testing.assert_close(probabilities.sum(dim=1), torch.ones(100))
     assert (probabilities.argmax(dim=1) == labels).float().mean() > 0.9
 
 
 @pytest.mark.parametrize("final_layers", BOTH)
-def test_a_prediction_depends_neither_on_batch_mates_nor_on_padding(final_layers: FinalLayers) -> None:
+def test_a_prediction_does_not_depend_on_the_batch(final_layers: FinalLayers) -> None:
     torch.manual_seed(0)
     head = BiattentiveHead(WIDTHS, n_labels=3, hidden_width=6, final_layers=final_layers).eval()
     assert_same_alone(head.predict, [[1, 2, 3, 4, 5], [6], [7, 8]])
@@ -63,8 +110,8 @@ def test_a_prediction_depends_neither_on_batch_mates_nor_on_padding(final_layers
 def test_gradients_reach_every_parameter_even_with_one_text_of_one_word(final_layers: FinalLayers) -> None:
     torch.manual_seed(0)
     head = BiattentiveHead(WIDTHS, n_labels=3, hidden_width=16, dropout=0.0, final_layers=final_layers)
-    assert head.loss(vectors_of([[1]]), torch.tensor([2])).isfinite()
-    assert_all_learn(head, head.loss(vectors_of([[1, 2, 3], [3, 4]]), torch.tensor([0, 2])))
+    assert head.loss(build_features([[1]]), torch.tensor([2])).isfinite()
+    assert_all_learn(head, head.loss(build_features([[1, 2, 3], [3, 4]]), torch.tensor([0, 2])))
 
 
 def test_biattention_and_poolings_agree_with_the_papers_equations() -> None:
@@ -80,7 +127,7 @@ def test_biattention_and_poolings_agree_with_the_papers_equations() -> None:
 
     for name in ("encoder", "integrator", "final"):
         keep(name)
-    text = vectors_of([[1, 2, 3, 4]])
+    text = build_features([[1, 2, 3, 4]])
     assert text.outputs is not None
     head.predict(FeatureVectors(text.inputs.double(), text.mask, text.outputs.double()))
 
@@ -99,7 +146,7 @@ def test_biattention_and_poolings_agree_with_the_papers_equations() -> None:
     np.testing.assert_allclose(seen["final in"], np.concatenate(pooled), atol=1e-9)
 
 
-def test_maxout_takes_the_largest_of_its_pieces() -> None:
+def test_maxout_takes_the_maximum_of_its_pieces() -> None:
     layer = Maxout(1, 2, n_pieces=2)
     with torch.no_grad():
         layer.linear.weight.copy_(torch.tensor([[1.0], [-1.0], [2.0], [3.0]]))
@@ -107,14 +154,14 @@ def test_maxout_takes_the_largest_of_its_pieces() -> None:
     assert layer(torch.tensor([[2.0], [-2.0]])).tolist() == [[2.0, 6.0], [2.0, -4.0]]
 
 
-def test_it_works_without_vectors_for_the_output_and_refuses_them_then() -> None:
+def test_output_features_are_optional_but_must_match_the_head() -> None:
     head = BiattentiveHead(FeatureWidths(inputs=WIDTHS.inputs), n_labels=2, hidden_width=4).eval()
-    text = vectors_of([[1, 2]])
+    text = build_features([[1, 2]])
     assert head.predict(FeatureVectors(text.inputs, text.mask)).shape == (1, 2)
     with pytest.raises(ShapeError, match="built for width 0, found 3"):
         head.predict(text)
 
 
-def test_unknown_final_layers_are_refused() -> None:
-    with pytest.raises(ConfigError, match="must be relu or maxout, not 'tanh'"):
+def test_unknown_final_layers_raise_an_error() -> None:
+    with pytest.raises(ConfigError, match="expected relu or maxout, found 'tanh'"):
         BiattentiveHead(WIDTHS, n_labels=2, final_layers="tanh")  # pyright: ignore[reportArgumentType]

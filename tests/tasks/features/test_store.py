@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from elmo import ConfigError
 from elmo.errors import OutputError
-from elmo.tasks.features import cache as layer_cache
-from elmo.tasks.features.cache import FeatureCache, sentence_key
+from elmo.tasks.features import store as layer_cache
+from elmo.tasks.features.store import FeatureCache, sentence_key
 
 Words = tuple[str, ...]
 
