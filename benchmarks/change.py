@@ -62,9 +62,9 @@ def main() -> None:
     elmo = Elmo.from_pretrained(options.model)
     begin = time.perf_counter()
     vectors = {word: read(elmo, periods, strip_part_of_speech(word)) for word, periods in uses.items()}
-    n = sum(len(some) for periods in uses.values() for some in periods.values())
+    n = sum(len(items) for periods in uses.values() for items in periods.values())
     print(f"{len(uses)} words, {n:,} usages, read in {time.perf_counter() - begin:.0f} s\n")
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "model": options.model,
         "change": changes(elmo, uses, vectors, gold, options.glove),
     }
@@ -73,18 +73,18 @@ def main() -> None:
         theirs = {
             word: read_other(other, periods, strip_part_of_speech(word)) for word, periods in uses.items()
         }
-        found[f"change, {other.name}"] = changes(elmo, uses, theirs, gold, None)
+        results[f"change, {other.name}"] = changes(elmo, uses, theirs, gold, None)
     written = {word: read(elmo, periods, None) for word, periods in uses.items()}
-    found["change as written"] = changes(elmo, uses, written, gold, None)
+    results["change as written"] = changes(elmo, uses, written, gold, None)
     if not options.no_senses:
-        found["senses"] = senses(options.folder, uses, vectors)
+        results["senses"] = senses(options.folder, uses, vectors)
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read(elmo: Elmo, periods: Mapping[str, Sequence[Usage]], spelling: str | None) -> dict[str, Vectors]:
     """Return the vectors of all usages of a word by layer (usage, width), the earlier period first."""
-    usages = [usage for some in periods.values() for usage in some]
+    usages = [usage for items in periods.values() for usage in items]
     if spelling is not None:
         usages = [respell(usage, spelling) for usage in usages]
     flat = embed_usages(elmo, usages, layers="concat").vectors
@@ -96,7 +96,7 @@ def read(elmo: Elmo, periods: Mapping[str, Sequence[Usage]], spelling: str | Non
 
 def read_other(system: System, periods: Mapping[str, Sequence[Usage]], spelling: str) -> dict[str, Vectors]:
     """Return the same from the layers of another system."""
-    usages = [respell(usage, spelling) for some in periods.values() for usage in some]
+    usages = [respell(usage, spelling) for items in periods.values() for usage in items]
     sentences = [list(usage.sentence.tokens) for usage in usages]
     return {
         f"{system.name} {layers}": np.stack(
@@ -116,7 +116,7 @@ def changes(
     """Return the Spearman correlation with the gold change and its interval, by measure and layer."""
     scores: dict[str, list[float]] = {}
     for word, layers in vectors.items():
-        sizes = [len(some) for some in uses[word].values()]
+        sizes = [len(items) for items in uses[word].values()]
         later = np.repeat([0.0, 1.0], sizes)[None]
         for layer, rows in layers.items():
             for name in ("apd", "prt", "jsd"):
@@ -130,22 +130,23 @@ def changes(
     if glove is not None:
         scores["glove of contexts"] = glove_changes(uses, Glove(glove))
     judged = np.array([gold[word] for word in uses])
-    found: dict[str, tuple[float, float, float]] = {}
+    results: dict[str, tuple[float, float, float]] = {}
     print(f"{'change':24}{'Spearman':>9}   95% interval")
     for name, values in scores.items():
-        found[name] = with_interval(np.array(values), judged)
+        results[name] = with_interval(np.array(values), judged)
         mark = f"   <- default; goal {GOAL}" if name == ", ".join(DEFAULT) else ""
         print(
-            f"{name:24}{found[name][0]:9.3f}   {found[name][1]:.3f} .. {found[name][2]:.3f}{mark}", flush=True
+            f"{name:24}{results[name][0]:9.3f}   {results[name][1]:.3f} .. {results[name][2]:.3f}{mark}",
+            flush=True,
         )
-    return found
+    return results
 
 
 def with_interval(x: Vectors, y: Vectors, n: int = 2000) -> tuple[float, float, float]:
     """Return the correlation and its bootstrap interval over words."""
-    chance = np.random.default_rng(0)
-    drawn = [rank_correlation(x[k], y[k]) for k in chance.integers(0, len(x), (n, len(x)))]
-    low, high = np.quantile([one for one in drawn if one is not None], (0.025, 0.975))
+    generator = np.random.default_rng(0)
+    resampled = [rank_correlation(x[k], y[k]) for k in generator.integers(0, len(x), (n, len(x)))]
+    low, high = np.quantile([value for value in resampled if value is not None], (0.025, 0.975))
     return rank_correlation(x, y) or 0.0, float(low), float(high)
 
 
@@ -158,26 +159,26 @@ def context(usage: Usage) -> list[str]:
 
 def glove_changes(uses: Mapping[str, Mapping[str, Sequence[Usage]]], glove: Glove) -> list[float]:
     """Compute 1 - cosine of the mean static vectors of the contexts."""
-    found = []
+    results = []
     for periods in uses.values():
         means = [
-            glove([token for usage in some for token in context(usage)]).mean(axis=0)
-            for some in periods.values()
+            glove([token for usage in items for token in context(usage)]).mean(axis=0)
+            for items in periods.values()
         ]
-        found.append(1 - float(similarity(*means)))
-    return found
+        results.append(1 - float(similarity(*means)))
+    return results
 
 
 def ppmi_changes(uses: Mapping[str, Mapping[str, Sequence[Usage]]]) -> list[float]:
     """Compute 1 - cosine of the positive PMI with context words; both periods share a vocabulary."""
     counts = [
-        Counter(token for usage in some for token in context(usage))
+        Counter(token for usage in items for token in context(usage))
         for periods in uses.values()
-        for some in periods.values()
+        for items in periods.values()
     ]
     total = sum(counts, Counter[str]())
     names = [word for word, n in total.items() if n >= 5]
-    table = np.array([[one[name] for name in names] for one in counts], dtype=np.float64)
+    table = np.array([[count[name] for name in names] for count in counts], dtype=np.float64)
     expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / table.sum()
     ppmi = np.maximum(np.log(np.where(table > 0, table, 1e-9) / expected), 0)
     return [1 - float(similarity(a, b)) for a, b in zip(ppmi[::2], ppmi[1::2], strict=True)]
@@ -189,12 +190,12 @@ def senses(
     vectors: Mapping[str, Mapping[str, Vectors]],
 ) -> dict[str, dict[str, float]]:
     """Return the mean agreement over words with the clusters of DWUG."""
-    chance = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
     scores: dict[str, list[tuple[float, ...]]] = {}
     for word, periods in uses.items():
         rows = [line.split("\t") for line in _lines(folder / f"{word}.clusters.csv")[1:]]
         by_name = {row[0]: int(row[1]) for row in rows}
-        usages = [usage for some in periods.values() for usage in some]
+        usages = [usage for items in periods.values() for usage in items]
         names = [usage.place for usage in usages]
         spelling = np.unique([usage.word.lower() for usage in usages], return_inverse=True)[1]
         gold = np.array([by_name.get(name, -1) for name in names])
@@ -205,23 +206,23 @@ def senses(
         guesses |= {"one cluster": np.zeros(len(gold), dtype=int), "spelling": spelling}
         for name, guess in guesses.items():
             scores.setdefault(name, []).append(agreement(gold[kept], guess[kept], spelling[kept]))
-        random = chance.permutation(gold[kept])
+        random = generator.permutation(gold[kept])
         scores.setdefault("random, DWUG's sizes", []).append(agreement(gold[kept], random, spelling[kept]))
     n = len(next(iter(scores.values())))
     print(f"\n{f'senses, {n} words':24}{'ARI':>8}{'V':>8}{'clusters':>10}{'ARI with spelling':>19}")
-    found: dict[str, dict[str, float]] = {}
+    results: dict[str, dict[str, float]] = {}
     for name, rows in scores.items():
         ari, v, size, form = (float(x) for x in np.mean(rows, axis=0))
-        found[name] = {"ari": ari, "v_measure": v, "clusters": size, "ari_spelling": form}
+        results[name] = {"ari": ari, "v_measure": v, "clusters": size, "ari_spelling": form}
         print(f"{name:24}{ari:8.3f}{v:8.3f}{size:10.1f}{form:19.3f}", flush=True)
-    return found
+    return results
 
 
 def agreement(gold: Vectors, guess: Vectors, spelling: Vectors) -> tuple[float, ...]:
     """Return ARI, V-measure, the number of clusters, and the ARI with the spellings."""
     from sklearn.metrics import adjusted_rand_score, v_measure_score
 
-    ari, form = (float(adjusted_rand_score(one, guess)) for one in (gold, spelling))
+    ari, form = (float(adjusted_rand_score(labels, guess)) for labels in (gold, spelling))
     return ari, float(v_measure_score(gold, guess)), len(set(guess.tolist())), form
 
 

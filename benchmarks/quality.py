@@ -76,28 +76,30 @@ def main() -> None:
     if options.untrained:
         systems.append(System.of(untrained(elmo), "untrained"))
     drawn = [unrounded(elmo, seed) for seed in range(1, options.unrounded + 1)]
-    systems += [System.of(one, f"unrounded {number}") for number, one in enumerate(drawn, start=1)]
+    systems += [System.of(model, f"unrounded {number}") for number, model in enumerate(drawn, start=1)]
     ours = list(systems)
     others = [transformer(options.transformer)] if options.transformer else []
     glove = Glove(options.glove) if options.glove else None
     if glove is not None:
         systems.append(System("GloVe", lambda rows, _: [glove(words) for words in rows], ("static",)))
-    found: dict[str, Any] = {"model": str(options.model)}
+    results: dict[str, Any] = {"model": str(options.model)}
     if options.texts:
-        found["perplexity"] = perplexities(elmo, options.texts, is_raw=options.raw)
-        for number, one in enumerate(drawn, start=1):
+        results["perplexity"] = perplexities(elmo, options.texts, is_raw=options.raw)
+        for number, model in enumerate(drawn, start=1):
             print(f"unrounded {number}")
-            found[f"perplexity, unrounded {number}"] = perplexities(one, options.texts, is_raw=options.raw)
+            results[f"perplexity, unrounded {number}"] = perplexities(
+                model, options.texts, is_raw=options.raw
+            )
     if not (options.texts or options.senses or options.tags or options.wic):
         options.senses = [SENSES]
     for path in options.senses:
-        found[f"senses {path.name}"] = senses(path, ours, elmo=elmo, glove=glove, others=others)
+        results[f"senses {path.name}"] = senses(path, ours, elmo=elmo, glove=glove, others=others)
     if options.tags:
-        found["tags"] = tags(*options.tags, systems)
+        results["tags"] = tags(*options.tags, systems)
     if options.wic:
-        found["wic"] = words_in_context(options.wic, [*ours, *others])
+        results["wic"] = words_in_context(options.wic, [*ours, *others])
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class System:
         """Use the layers of a model."""
 
         def embed(rows: Sequence[list[str]], layers: Any) -> list[Vectors]:
-            return [found.vectors for found in elmo.encode(rows, layers=layers)]
+            return [encoding.vectors for encoding in elmo.encode(rows, layers=layers)]
 
         return cls(name, embed, ("average", *range(elmo.n_layers)))
 
@@ -152,14 +154,14 @@ def unrounded(elmo: Elmo, seed: int) -> Elmo:
 
     from elmo.formats.pretrained import SoftmaxWeights
 
-    chance = np.random.default_rng(seed)
+    generator = np.random.default_rng(seed)
 
     def before(weight: torch.Tensor) -> torch.Tensor:
         halves = weight.numpy().astype(np.float16)
         if not np.array_equal(halves.astype(np.float32), weight.numpy()):
             raise SystemExit("--unrounded: expected a model in half precision, found more digits")
         gap = np.abs(np.spacing(halves)).astype(np.float32)  # to the next float16 number
-        drawn = weight.numpy() + gap * chance.uniform(-0.5, 0.5, gap.shape).astype(np.float32)
+        drawn = weight.numpy() + gap * generator.uniform(-0.5, 0.5, gap.shape).astype(np.float32)
         # zeros are padding, and below a power of two the gap is half as wide
         is_same = (drawn.astype(np.float16) == halves) & (halves != 0)
         return torch.from_numpy(np.where(is_same, drawn, weight.numpy()))
@@ -181,7 +183,7 @@ def transformer(folder: Path) -> System:
 
     @torch.inference_mode()
     def embed(rows: Sequence[list[str]], layers: Any) -> list[Vectors]:
-        found: list[Vectors] = []
+        results: list[Vectors] = []
         for words in rows:
             read = tokenize(words, is_split_into_words=True, return_tensors="pt", truncation=True)
             states = network(**read, output_hidden_states=True).hidden_states
@@ -191,8 +193,8 @@ def transformer(folder: Path) -> System:
                 vectors[word_of == k].mean(dim=0) if (word_of == k).any() else vectors[0]
                 for k in range(len(words))
             ]
-            found.append(torch.stack(pooled).numpy())
-        return found
+            results.append(torch.stack(pooled).numpy())
+        return results
 
     return System(folder.name, embed, ("last", "average"))
 
@@ -200,15 +202,15 @@ def transformer(folder: Path) -> System:
 def perplexities(elmo: Elmo, texts: list[Path], *, is_raw: bool) -> dict[str, Any]:
     """Measure the perplexity of each text by start state."""
     print(f"{'perplexity':24}{''.join(f'{start:>9}' for start in STARTS)}{'unknown':>9}")
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for path in texts:
         report = perplexity(elmo, path, input_format="text" if is_raw else "tokens", split=is_raw)
         row: dict[str, float] = {start: report[start].geometric_mean for start in report.by_start}
         row["unknown"] = report.unknown_rate
-        found[path.name] = row
+        results[path.name] = row
         figures = "".join(f"{row[start]:9.1f}" if start in row else f"{'':9}" for start in STARTS)
         print(f"{path.name:24}{figures}{row['unknown']:9.2%}", flush=True)
-    return found
+    return results
 
 
 def senses(
@@ -217,8 +219,8 @@ def senses(
     """Measure how often the sentence with the same sense is closer than one with the other sense."""
     rows = [line.split("\t") for line in _lines(path)[1:]]
     tokens = [elmo.tokenizer(text) for _, _, text in rows]
-    cut = [list(one.tokens) for one in tokens]
-    found: dict[str, float] = {}
+    cut = [list(sentence.tokens) for sentence in tokens]
+    results: dict[str, float] = {}
 
     def show(name: str, vectors: list[Vectors]) -> None:
         right, n = [], 0
@@ -226,7 +228,7 @@ def senses(
             near, far = similarity(vectors[a], vectors[b]), similarity(vectors[a], vectors[c])
             right.append((near > far) + 0.5 * (near == far))  # always equal in the token layer
             n += 1
-        found[name] = float(np.mean(right))
+        results[name] = float(np.mean(right))
         print(f"{name:24}{np.mean(right):9.1%} of {n} triples")
 
     print(f"\nsenses, {path.name}")
@@ -243,27 +245,30 @@ def senses(
     places = [words.index(row[0]) for words, row in zip(cut, rows, strict=True)]
     static = [System("elmo, 0", System.of(elmo).embed, (0,))]  # in any language
     if glove is not None:
-        static.append(System("GloVe", lambda some, _: [glove(words) for words in some], (0,)))
+        static.append(System("GloVe", lambda rows, _: [glove(words) for words in rows], (0,)))
     for system in static:  # context words only: together, and left and right separate, like in a biLM
         of_words = system.embed(cut, 0)
-        contexts = [_sides(one, place) for one, place in zip(of_words, places, strict=True)]
+        contexts = [_sides(vectors, place) for vectors, place in zip(of_words, places, strict=True)]
         show(f"{system.name}, other words", [_mean(np.concatenate(sides)) for sides in contexts])
         show(f"{system.name}, left; right", [np.concatenate([_mean(s) for s in sides]) for sides in contexts])
     for system in others:  # the word in the whole sentence, and in its start and its end separately
         for layers in system.layers:
             whole = system.embed(cut, layers)
-            show(f"{system.name}, {layers}", [one[place] for one, place in zip(whole, places, strict=True)])
+            show(
+                f"{system.name}, {layers}",
+                [vectors[place] for vectors, place in zip(whole, places, strict=True)],
+            )
             to = system.embed([words[: k + 1] for words, k in zip(cut, places, strict=True)], layers)
             on = system.embed([words[k:] for words, k in zip(cut, places, strict=True)], layers)
             apart = [np.concatenate([_unit(a[-1]), _unit(b[0])]) for a, b in zip(to, on, strict=True)]
             show(f"{system.name}, {layers}, apart", apart)
     last = System.of(elmo).embed(cut, elmo.n_layers - 1)  # both directions share a softmax, so a space
-    pairs = [np.split(one[place], 2) for one, place in zip(last, places, strict=True)]
+    pairs = [np.split(vectors[place], 2) for vectors, place in zip(last, places, strict=True)]
     show("elmo, halves added", [ahead + back for ahead, back in pairs])
     if elmo.vocab is not None:
-        usages = [Usage(one, place, place + 1) for one, place in zip(tokens, places, strict=True)]
+        usages = [Usage(sentence, place, place + 1) for sentence, place in zip(tokens, places, strict=True)]
         show("elmo, expected words", list(embed_substitutes(elmo, usages).vectors))
-    return found
+    return results
 
 
 def _sides(vectors: Vectors, place: int) -> tuple[Vectors, Vectors]:
@@ -298,7 +303,7 @@ def tags(train: Path, dev: Path, systems: list[System]) -> dict[str, float]:
     place = {tag: number for number, tag in enumerate(names)}
     numbers = [torch.tensor([place.get(tag, -1) for _, row in part for tag in row]) for part in parts]
     print(f"\ntags, {dev.parent.name}: {len(numbers[0]):,} tokens to train on, {len(numbers[1]):,} to tag")
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     for system in systems:
         for layers in system.layers:
             x, dev_x = (
@@ -306,9 +311,9 @@ def tags(train: Path, dev: Path, systems: list[System]) -> dict[str, float]:
                 for part in parts
             )
             right = accuracy(x, numbers[0], dev_x, numbers[1], seed=0)
-            found[f"{system.name}, {layers}"] = right
+            results[f"{system.name}, {layers}"] = right
             print(f"{system.name + ', ' + str(layers):24}{right:9.2f}%", flush=True)
-    return found
+    return results
 
 
 def words_in_context(folder: Path, systems: list[System]) -> dict[str, float]:
@@ -318,7 +323,7 @@ def words_in_context(folder: Path, systems: list[System]) -> dict[str, float]:
         for part in ("train", "dev")
     ]
     print(f"\nwords in context: {len(parts[0][0]):,} pairs to tune on, {len(parts[1][0])} to test")
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     for system in systems:
         for layers in system.layers:
             cosines, is_same = [], []
@@ -327,17 +332,17 @@ def words_in_context(folder: Path, systems: list[System]) -> dict[str, float]:
                 sentences = [side.split(" ") for pair in pairs for side in pair[3:5]]
                 vectors = system.embed(sentences, layers)
                 places = [int(place) for pair in pairs for place in pair[2].split("-")]
-                chosen = [one[place] for one, place in zip(vectors, places, strict=True)]
+                selected = [rows[place] for rows, place in zip(vectors, places, strict=True)]
                 cosines.append(
-                    np.array([similarity(a, b) for a, b in zip(chosen[::2], chosen[1::2], strict=True)])
+                    np.array([similarity(a, b) for a, b in zip(selected[::2], selected[1::2], strict=True)])
                 )
                 is_same.append(np.array([row == "T" for row in gold]))
             steps = np.unique(cosines[0])
             best = max(steps, key=lambda step: float(((cosines[0] >= step) == is_same[0]).mean()))
             right = float(((cosines[1] >= best) == is_same[1]).mean()) * 100
-            found[f"{system.name}, {layers}"] = right
+            results[f"{system.name}, {layers}"] = right
             print(f"{system.name + ', ' + str(layers):24}{right:9.2f}%   threshold {best:.3f}", flush=True)
-    return found
+    return results
 
 
 def _lines(path: Path) -> list[str]:

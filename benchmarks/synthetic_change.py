@@ -45,21 +45,21 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write all results to this file")
     options = parser.parse_args()
     elmo = Elmo.from_pretrained(options.model)
-    chance = np.random.default_rng(0)
-    words = {name: some for name, some in usages_by_word(options.semcor).items() if is_fit(some)}
-    chosen = sorted(words, key=lambda name: -len(words[name]))[: options.words]
+    generator = np.random.default_rng(0)
+    words = {name: items for name, items in usages_by_word(options.semcor).items() if is_fit(items)}
+    selected = sorted(words, key=lambda name: -len(words[name]))[: options.words]
     values: dict[str, list[list[float]]] = defaultdict(lambda: [[] for _ in range(options.draws)])
     gold: list[list[float]] = [[] for _ in range(options.draws)]
     agreements: dict[str, list[float]] = defaultdict(list)
     begin = time.perf_counter()
-    for name in chosen:
+    for name in selected:
         usages, senses = zip(*words[name][:200], strict=True)
         labels = np.unique(senses, return_inverse=True)[1]
         views = vectors(elmo, usages, name[0])
         for view, table in views.items():
             agreements[view].append(float(adjusted_rand_score(labels, cluster(table).labels)))
         for draw in range(options.draws):
-            rows, later = drawn(labels, chance)
+            rows, later = draw_periods(labels, generator)
             gold[draw].append(divergence(labels[rows][later < 1], labels[rows][later > 0]))
             for view, table in views.items():
                 for measure in ("apd", "prt", "jsd"):
@@ -68,26 +68,26 @@ def main() -> None:
                     own = cluster(table[rows]).labels if measure == "jsd" else None
                     value = build_measure(measure, table[rows], own)(1 - later[None], later[None])[0]
                     values[f"{measure}, {view}"][draw].append(float(value))
-    print(f"{len(chosen)} words, {options.draws} draws, {time.perf_counter() - begin:.0f} s\n")
-    found = {}
+    print(f"{len(selected)} words, {options.draws} draws, {time.perf_counter() - begin:.0f} s\n")
+    results = {}
     for name, by_draw in values.items():
-        each = [
+        correlations = [
             rank_correlation(np.array(x), np.array(y)) or 0.0 for x, y in zip(by_draw, gold, strict=True) if x
         ]
-        found[name] = float(np.mean(each)), float(np.std(each))
-    for name, (mean, spread) in sorted(found.items(), key=lambda item: -item[1][0]):
+        results[name] = float(np.mean(correlations)), float(np.std(correlations))
+    for name, (mean, spread) in sorted(results.items(), key=lambda item: -item[1][0]):
         print(f"{name:28}{mean:7.3f} ± {spread:.3f}")
     print(f"\n{'senses':28}{'ARI':>7}")
-    for view, each in sorted(agreements.items(), key=lambda item: -np.mean(item[1])):
-        found[f"senses, {view}"] = float(np.mean(each)), float(np.std(each) / np.sqrt(len(each)))
-        print(f"{view:28}{np.mean(each):7.3f} ± {found[f'senses, {view}'][1]:.3f} (standard error)")
+    for view, scores in sorted(agreements.items(), key=lambda item: -np.mean(item[1])):
+        results[f"senses, {view}"] = float(np.mean(scores)), float(np.std(scores) / np.sqrt(len(scores)))
+        print(f"{view:28}{np.mean(scores):7.3f} ± {results[f'senses, {view}'][1]:.3f} (standard error)")
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 def usages_by_word(path: Path) -> dict[tuple[str, str], list[tuple[Usage, str]]]:
     """Return usages with their sense, by lemma and part of speech."""
-    found: dict[tuple[str, str], list[tuple[Usage, str]]] = defaultdict(list)
+    results: dict[tuple[str, str], list[tuple[Usage, str]]] = defaultdict(list)
     for sentence in read_sense_corpus(path):
         for usage, instance in zip(sentence.usages(), sentence.instances, strict=True):
             if (
@@ -95,8 +95,8 @@ def usages_by_word(path: Path) -> dict[tuple[str, str], list[tuple[Usage, str]]]
                 and instance.end - instance.begin == 1
                 and instance.pos in ("noun", "verb")
             ):
-                found[instance.lemma, str(instance.pos)].append((usage, instance.keys[0]))
-    return found
+                results[instance.lemma, str(instance.pos)].append((usage, instance.keys[0]))
+    return results
 
 
 def is_fit(usages: list[tuple[Usage, str]]) -> bool:
@@ -108,8 +108,8 @@ def is_fit(usages: list[tuple[Usage, str]]) -> bool:
 def vectors(elmo: Elmo, usages: tuple[Usage, ...], lemma: str) -> dict[str, Vectors]:
     """Return vectors (usage, width) by name."""
     views: dict[str, Vectors] = {}
-    for name, some in (("as written", usages), ("lemma", [respell(usage, lemma) for usage in usages])):
-        flat = embed_usages(elmo, list(some), layers="concat").vectors
+    for name, items in (("as written", usages), ("lemma", [respell(usage, lemma) for usage in usages])):
+        flat = embed_usages(elmo, list(items), layers="concat").vectors
         layers = flat.reshape(len(flat), elmo.n_layers, -1)
         views[f"{name}, average"] = layers.mean(axis=1)
         for k in range(1 if name == "lemma" else 0, elmo.n_layers):
@@ -118,19 +118,19 @@ def vectors(elmo: Elmo, usages: tuple[Usage, ...], lemma: str) -> dict[str, Vect
     return views
 
 
-def drawn(labels: Vectors, chance: np.random.Generator) -> tuple[Vectors, Vectors]:
+def draw_periods(labels: Vectors, generator: np.random.Generator) -> tuple[Vectors, Vectors]:
     """Draw usages of two periods with random shares of the senses; return rows, and 1 for the later."""
     n_senses = int(labels.max()) + 1
     own = np.bincount(labels) / len(labels)
-    amount = chance.random()  # 0: the shares of the corpus in both
-    shares = [(1 - amount) * own + amount * chance.dirichlet(np.full(n_senses, 0.3)) for _ in range(2)]
-    left = chance.permutation(len(labels))
+    amount = generator.random()  # 0: the shares of the corpus in both
+    shares = [(1 - amount) * own + amount * generator.dirichlet(np.full(n_senses, 0.3)) for _ in range(2)]
+    left = generator.permutation(len(labels))
     rows: list[int] = []
     sizes: list[int] = []
     for k, share in enumerate(shares):
         weights = share[labels[left]] / np.maximum(own[labels[left]], 1e-9)
         size = min(N_PERIOD, len(left) // (2 - k), int((weights > 0).sum()))
-        picked = chance.choice(len(left), size=size, replace=False, p=weights / weights.sum())
+        picked = generator.choice(len(left), size=size, replace=False, p=weights / weights.sum())
         rows += left[picked].tolist()
         sizes.append(size)
         left = np.delete(left, picked)
@@ -140,11 +140,9 @@ def drawn(labels: Vectors, chance: np.random.Generator) -> tuple[Vectors, Vector
 def divergence(earlier: Vectors, later: Vectors) -> float:
     """Compute the Jensen-Shannon divergence of two samples of senses, in bits."""
     size = int(max(earlier.max(), later.max())) + 1
-    p, q = (np.bincount(one, minlength=size) / len(one) for one in (earlier, later))
+    p, q = (np.bincount(senses, minlength=size) / len(senses) for senses in (earlier, later))
     m = (p + q) / 2
-    terms = [
-        np.where(one > 0, one * np.log2(np.maximum(one, 1e-12) / np.maximum(m, 1e-12)), 0) for one in (p, q)
-    ]
+    terms = [np.where(x > 0, x * np.log2(np.maximum(x, 1e-12) / np.maximum(m, 1e-12)), 0) for x in (p, q)]
     return float(np.sum(terms) / 2)
 
 

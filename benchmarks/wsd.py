@@ -62,7 +62,7 @@ def main() -> None:
     elmo, wordnet = Elmo.from_pretrained(options.model), WordNet()
     semcor = read_words(elmo, read_all(options.semcor), start=options.start, cache=options.cache)
     # Some keys of SemCor are from an older WordNet, so no method can predict them.
-    known = [any(key in _senses(wordnet, each) for key in each.keys) for each in semcor.instances]
+    known = [any(key in _senses(wordnet, instance) for key in instance.keys) for instance in semcor.instances]
     semcor = semcor.where(lambda k: known[k])
     semeval = read_words(elmo, read_all(options.semeval, options.gold), start=options.start, cache=None)
     is_held_out = [_is_held_out(name) for name in semcor.documents]
@@ -76,27 +76,27 @@ def main() -> None:
     for name, (train, test) in parts.items():
         print(f"{name}: {len(train.instances):,} usages to train on, {len(test.instances):,} to test")
     print(f"\n{'layer':10}{'method':12}" + "".join(f"{name:>16}" for name in parts), flush=True)
-    found: dict[tuple[str, str], dict[str, dict[str, SenseScore]]] = {}
+    results: dict[tuple[str, str], dict[str, dict[str, SenseScore]]] = {}
     rights: dict[tuple[str, str], dict[str, list[bool]]] = {}
     views: dict[str, Any] = {str(k): k for k in range(elmo.n_layers)} | {"average": None, "concat": ...}
     for layer, view in views.items():
         answers: dict[str, dict[str, dict[str, str]]] = {}
         for name, (train, test) in parts.items():
-            keys = [each.keys for each in train.instances]
+            keys = [instance.keys for instance in train.instances]
             senses = SenseCentroids.from_usages(keys, _view(train, view), model="", layers=layer)
             answers[name] = answer(senses, test, _view(test, view), wordnet)
         for method in METHODS if layer == "0" else METHODS[2:]:
             which = ("-" if method in METHODS[:2] else layer, method)
-            found[which] = {
+            results[which] = {
                 name: score_senses(answers[name][method], test.instances) for name, (_, test) in parts.items()
             }
             rights[which] = {
-                name: [answers[name][method].get(each.id) in each.keys for each in test.instances]
+                name: [answers[name][method].get(instance.id) in instance.keys for instance in test.instances]
                 for name, (_, test) in parts.items()
             }
-            figures = "".join(f"{scores['all'].f1:16.2%}" for scores in found[which].values())
+            figures = "".join(f"{scores['all'].f1:16.2%}" for scores in results[which].values())
             print(f"{which[0]:10}{method:12}{figures}", flush=True)
-    report(found, rights)
+    report(results, rights)
     if options.json:
         rows = [
             {
@@ -104,12 +104,12 @@ def main() -> None:
                 "method": method,
                 "part": part,
                 "words": words,
-                "f1": one.f1,
-                "n": one.n_instances,
+                "f1": score.f1,
+                "n": score.n_instances,
             }
-            for (layer, method), by_part in found.items()
+            for (layer, method), by_part in results.items()
             for part, scores in by_part.items()
-            for words, one in scores.items()
+            for words, score in scores.items()
         ]
         options.json.write_text(
             json.dumps({"model": options.model, "start": options.start, "rows": rows}, indent=1)
@@ -117,21 +117,21 @@ def main() -> None:
 
 
 def report(
-    found: dict[tuple[str, str], dict[str, dict[str, SenseScore]]],
+    results: dict[tuple[str, str], dict[str, dict[str, SenseScore]]],
     rights: dict[tuple[str, str], dict[str, list[bool]]],
 ) -> None:
     """Print the layer and method that are best on the tenth of SemCor, and the gain over the first sense."""
     first = ("-", "first")
-    chosen = max(found, key=lambda which: found[which]["SemCor's tenth"]["all"].f1)
-    print(f"\nchosen on SemCor's tenth: layer {chosen[0]}, {chosen[1]}")
-    for part, scores in found[chosen].items():
-        gain = 100 * (scores["all"].f1 - found[first][part]["all"].f1)
-        low, high = _interval(rights[chosen][part], rights[first][part])
+    best = max(results, key=lambda which: results[which]["SemCor's tenth"]["all"].f1)
+    print(f"\nchosen on SemCor's tenth: layer {best[0]}, {best[1]}")
+    for part, scores in results[best].items():
+        gain = 100 * (scores["all"].f1 - results[first][part]["all"].f1)
+        low, high = _interval(rights[best][part], rights[first][part])
         print(f"{part}: {gain:+.2f} F1 over the first sense (95% of resamples: {low:+.2f} to {high:+.2f})")
         print(
             "  "
             + ", ".join(
-                f"{words} {s.f1:.1%} (first {found[first][part][words].f1:.1%})"
+                f"{words} {s.f1:.1%} (first {results[first][part][words].f1:.1%})"
                 for words, s in scores.items()
             )
         )
@@ -144,7 +144,7 @@ def read_all(path: Path, gold: Path | None = None) -> list[SenseSentence]:
 
 def read_words(elmo: Elmo, sentences: Sequence[SenseSentence], *, start: str, cache: Path | None) -> Words:
     """Return all instances of the sentences, with the vectors of all layers in float16."""
-    instances = [each for sentence in sentences for each in sentence.instances]
+    instances = [instance for sentence in sentences for instance in sentence.instances]
     documents = [sentence.document for sentence in sentences for _ in sentence.instances]
     name = f"{fingerprint(elmo.pretrained, with_warm=True)[:16]}-{start}-{len(instances)}.npy"
     if cache is not None and (cache / name).exists():
@@ -167,25 +167,25 @@ def answer(
 ) -> dict[str, dict[str, str]]:
     """Return the sense keys of each method by instance id; all usages of a word are scored at once."""
     groups: defaultdict[tuple[str, Any], list[int]] = defaultdict(list)
-    for k, each in enumerate(test.instances):
-        groups[each.lemma, each.pos].append(k)
-    found: dict[str, dict[str, str]] = {method: {} for method in METHODS}
-    for places in groups.values():
-        keys = _senses(wordnet, test.instances[places[0]])
+    for k, instance in enumerate(test.instances):
+        groups[instance.lemma, instance.pos].append(k)
+    results: dict[str, dict[str, str]] = {method: {} for method in METHODS}
+    for rows in groups.values():
+        keys = _senses(wordnet, test.instances[rows[0]])
         if not keys:
             continue
         for method in METHODS:
             if method == "frequent":
-                best = [int(np.argmax([senses.count(key) for key in keys]))] * len(places)
+                best = [int(np.argmax([senses.count(key) for key in keys]))] * len(rows)
             else:
-                scores: Vectors = senses.scores(vectors[places], keys, method=method)  # pyright: ignore[reportArgumentType]
+                scores: Vectors = senses.scores(vectors[rows], keys, method=method)  # pyright: ignore[reportArgumentType]
                 best = np.nan_to_num(scores, nan=-np.inf).argmax(axis=1).tolist()
-            found[method] |= {test.instances[k].id: keys[b] for k, b in zip(places, best, strict=True)}
-    return found
+            results[method] |= {test.instances[k].id: keys[b] for k, b in zip(rows, best, strict=True)}
+    return results
 
 
-def _senses(wordnet: WordNet, each: Instance) -> list[str]:
-    return [sense.key for sense in wordnet.senses(each.lemma, each.pos)] if each.pos else []
+def _senses(wordnet: WordNet, instance: Instance) -> list[str]:
+    return [sense.key for sense in wordnet.senses(instance.lemma, instance.pos)] if instance.pos else []
 
 
 def _view(words: Words, view: Any) -> Vectors:
@@ -201,8 +201,8 @@ def _is_held_out(document: str) -> bool:
 def _interval(ours: Sequence[bool], theirs: Sequence[bool]) -> tuple[float, float]:
     """Return the 95% bootstrap interval of the difference in accuracy, in points."""
     difference = np.array(ours, dtype=np.float64) - np.array(theirs)
-    chance = np.random.default_rng(0)
-    means = [chance.choice(difference, len(difference)).mean() * 100 for _ in range(2000)]
+    generator = np.random.default_rng(0)
+    means = [generator.choice(difference, len(difference)).mean() * 100 for _ in range(2000)]
     return float(np.percentile(means, 2.5)), float(np.percentile(means, 97.5))
 
 

@@ -33,7 +33,7 @@ def test_table_json_and_file_agree(run: Run, indexed: Path, here: Path) -> None:
     assert [value["word"] for value in values] == ["bank", "river"]
     assert run(*arguments, "--out", "n.tsv").code == 0
     rows = [line.split("\t") for line in (here / "n.tsv").read_text("utf-8").splitlines()[1:]]
-    found = [near for value in values for near in value["neighbours"]]
+    found = [near for value in values for near in value["neighbors"]]
     assert [(row[4], float(row[3])) for row in rows] == [(n["word"], n["similarity"]) for n in found]
     assert run(*arguments, "--out", "n.json").code == 0
     assert json.loads((here / "n.json").read_text("utf-8")) == values

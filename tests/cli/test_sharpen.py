@@ -43,7 +43,7 @@ def test_text_in_random_order_has_no_gain(run: Run, articles: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--out", "model"], "model: already exists; name a new folder"),
+        (["--out", "model"], "model: already exists; choose a new folder"),
         (["--out", "new", "--seed", str(1 << 64)], "--seed"),
         (["--out", "new"], "only sentences of 6 to 40 tokens count: split longer lines (--split)"),
     ],

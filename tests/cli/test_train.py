@@ -33,8 +33,8 @@ def test_a_model_is_trained_and_embeds_at_once(run: Run, here: Path, text: Path)
 
 def test_the_log_is_json_on_request(run: Run, text: Path) -> None:
     lines = run("train", text, "--out", "trained", *QUICK, "--log-format", "json").err.splitlines()
-    told = [json.loads(line) for line in lines]
-    assert any("loss" in line and line["step"] <= line["steps"] for line in told)
+    records = [json.loads(line) for line in lines]
+    assert any("loss" in line and line["step"] <= line["steps"] for line in records)
 
 
 @pytest.mark.parametrize(

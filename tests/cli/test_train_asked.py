@@ -1,4 +1,4 @@
-"""What ``elmo train`` makes of its options: only what was asked for is otherwise than usual."""
+"""Options of ``elmo train``: each changes only itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def trained(run: Run, *arguments: str) -> dict[str, Any]:
     return json.loads(next(Path("m.training").glob("checkpoints/*/progress.json")).read_text())["options"]
 
 
-def test_an_option_beside_from_leaves_the_rest_gentle(run: Run) -> None:
+def test_an_option_with_from_leaves_the_others_gentle(run: Run) -> None:
     options = trained(run, "--from", "model", *QUICK, "--clip", "1", "--word-dropout", "0.2")
     found = options["optimizer"]
     assert (found["name"], found["learning_rate"], found["warmup_steps"]) == ("adamw", 0.001, 100)
@@ -35,7 +35,7 @@ def test_an_option_beside_from_leaves_the_rest_gentle(run: Run) -> None:
     assert (options["dropout"]["words"], options["dropout"]["layers"]) == (0.2, 0.1)
 
 
-def test_an_option_beside_hours_leaves_the_rest_to_the_plan(run: Run) -> None:
+def test_an_option_with_hours_leaves_the_others_to_the_plan(run: Run) -> None:
     options = trained(run, *SMALL, "--hours", "0.0003", "--clip", "1", "--warmup", "3", "--variational")
     found = options["optimizer"]
     assert (found["name"], found["decay"], found["learning_rate"]) == ("adamw", "cosine", 0.004)
@@ -45,7 +45,7 @@ def test_an_option_beside_hours_leaves_the_rest_to_the_plan(run: Run) -> None:
     assert planned["request"]["changes"]["dropout"] == {"is_variational": True}
 
 
-def test_hours_beside_from_keep_the_gentle_rate(run: Run) -> None:
+def test_hours_with_from_keep_the_gentle_rate(run: Run) -> None:
     found = trained(run, "--from", "model", "--hours", "0.0003", "--samples", "0")["optimizer"]
     assert (found["name"], found["decay"], found["learning_rate"]) == ("adamw", "cosine", 0.001)
 
@@ -60,7 +60,7 @@ def test_threads_are_kept_with_the_run(run: Run) -> None:
     assert json.loads(Path("m.training/recipe.json").read_text())["options"]["threads"] == 1
 
 
-def test_resume_names_the_options_that_it_cannot_heed(run: Run, here: Path) -> None:
+def test_resume_names_the_options_that_it_cannot_use(run: Run, here: Path) -> None:
     trained(run, *SMALL, *QUICK)
     options = ["--epochs", "3", "--from", "model", "--threads", "2", "--keep-order"]
     outcome = run("train", "--resume", "--out", "m", *options)
@@ -70,7 +70,7 @@ def test_resume_names_the_options_that_it_cannot_heed(run: Run, here: Path) -> N
     assert outcome.code == 0, outcome.err
 
 
-def test_the_same_command_again_is_content_and_another_is_one_line(run: Run, here: Path) -> None:
+def test_the_same_command_again_succeeds_and_another_is_one_line(run: Run, here: Path) -> None:
     trained(run, *SMALL, *QUICK)
     again = run("train", "text.txt", "--out", "m", *SMALL, *QUICK)
     assert again.code == 0

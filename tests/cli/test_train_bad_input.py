@@ -1,4 +1,4 @@
-"""What ``elmo train`` cannot use: one clear line each, and nothing half-written."""
+"""Bad input of ``elmo train``: one clear line each, and nothing half-written."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(("name", "message"), TEXTS.items())
-def test_what_is_no_text_is_one_line_and_leaves_nothing(
+def test_a_file_without_text_is_one_line_and_leaves_nothing(
     run: Run, folder: Path, name: str, message: str
 ) -> None:
     before = set(folder.rglob("*"))
@@ -101,7 +101,9 @@ PLACES = {
 
 
 @pytest.mark.parametrize(("place", "message"), PLACES.items())
-def test_a_place_that_cannot_be_written_is_one_line(run: Run, folder: Path, place: str, message: str) -> None:
+def test_an_output_that_cannot_be_written_is_one_line(
+    run: Run, folder: Path, place: str, message: str
+) -> None:
     before = set(folder.rglob("*"))
     assert_fails(run("train", "text.txt", "--out", place, "--preset", "tiny"), place, message)
     assert_nothing_is_left(folder, before)
@@ -128,7 +130,7 @@ VOCABULARIES = {
 
 
 @pytest.mark.parametrize(("name", "message"), VOCABULARIES.items())
-def test_what_is_no_vocabulary_is_one_line_and_leaves_nothing(
+def test_a_bad_vocabulary_is_one_line_and_leaves_nothing(
     run: Run, folder: Path, name: str, message: str
 ) -> None:
     before = set(folder.rglob("*"))

@@ -1,4 +1,4 @@
-"""Ctrl-C of ``elmo train``: one line, and the same command goes on as if it had not come."""
+"""Ctrl-C in ``elmo train``: one line, and the same command resumes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPTIONS = shlex.split(
 )
 
 
-def test_ctrl_c_says_in_one_line_how_to_go_on_and_the_same_command_ends_with_the_same_bytes(
+def test_ctrl_c_says_in_one_line_how_to_resume_and_the_same_command_gives_the_same_bytes(
     run: Run, start: Callable[..., subprocess.Popen[str]], here: Path
 ) -> None:
     lines = [f"the {noun} crosses river number {k}" for k in range(60) for noun in ("cat", "dog", "cow")]
@@ -46,7 +46,7 @@ def test_ctrl_c_says_in_one_line_how_to_go_on_and_the_same_command_ends_with_the
     assert ended == expected
 
 
-def test_ctrl_c_before_the_first_checkpoint_says_that_the_training_begins_anew(
+def test_ctrl_c_before_the_first_checkpoint_says_that_the_training_starts_again(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ctrl_c(*_: object, **__: object) -> None:

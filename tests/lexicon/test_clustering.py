@@ -22,7 +22,7 @@ def clouds(*sizes: int, apart: float = 6.0, width: int = 12, seed: int = 0) -> t
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_two_clouds_are_two_clusters_by_every_method(method: Method) -> None:
+def test_every_method_finds_two_clusters(method: Method) -> None:
     rows, truth = clouds(40, 25)
     found = cluster(rows, method=method, max_clusters=4)
     assert adjusted_rand_score(truth, found.labels) > (0.5 if method == "affinity" else 0.95)
@@ -42,7 +42,7 @@ def test_the_number_of_clusters_is_found(method: Method) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_clusters_are_found_just_where_the_silhouette_lies_above_what_is_told_beside_it(seed: int) -> None:
+def test_clusters_are_accepted_if_the_silhouette_is_above_the_null(seed: int) -> None:
     rows = np.random.default_rng(seed).standard_normal((12, 6)) + np.repeat([[0.0], [2.5]], 6, axis=0)
     found = cluster(rows)
     assert found.silhouette is not None
@@ -51,7 +51,7 @@ def test_clusters_are_found_just_where_the_silhouette_lies_above_what_is_told_be
 
 
 @pytest.mark.parametrize("method", ["agglomerative", "kmeans"])
-def test_one_cloud_is_one_cluster_most_of_the_time(method: Method) -> None:
+def test_data_without_clusters_is_mostly_one_cluster(method: Method) -> None:
     numbers = [cluster(clouds(50, seed=k)[0], method=method, max_clusters=4).n_clusters for k in range(5)]
     assert numbers.count(1) >= 3  # each is parted with a chance of 1 in 20
     # and a long one, which k = 2 would part well, is one, too
@@ -60,13 +60,13 @@ def test_one_cloud_is_one_cluster_most_of_the_time(method: Method) -> None:
     assert cluster(long, method=method, max_clusters=4).n_clusters == 1
 
 
-def test_a_given_number_is_obeyed_and_strays_stay_alone_then() -> None:
+def test_a_fixed_number_of_clusters_keeps_outliers_alone() -> None:
     rows, _ = clouds(30, 30)
     for k in (1, 2, 5, 60):
         assert cluster(rows, n_clusters=k).n_clusters == k
 
 
-def test_a_stray_is_no_cluster_of_its_own() -> None:
+def test_an_outlier_is_not_a_cluster() -> None:
     rows, truth = clouds(60, 40)
     stray = -rows[:1]
     found = cluster(np.concatenate([rows, stray]), max_clusters=5)
@@ -75,7 +75,7 @@ def test_a_stray_is_no_cluster_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_same_seed_gives_the_same_and_lengths_do_not_matter(method: Method) -> None:
+def test_the_same_seed_gives_the_same_clusters_and_norms_do_not_matter(method: Method) -> None:
     rows, _ = clouds(30, 20, apart=3.0)
     first = cluster(rows, method=method, max_clusters=4, seed=3).labels
     assert np.array_equal(first, cluster(rows, method=method, max_clusters=4, seed=3).labels)
@@ -85,7 +85,7 @@ def test_the_same_seed_gives_the_same_and_lengths_do_not_matter(method: Method) 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("rows", [np.ones((30, 4)), np.ones((1, 4)), np.zeros((8, 4)), np.eye(3)])
-def test_usages_that_are_equal_or_few_are_one_cluster(method: Method, rows: np.ndarray) -> None:
+def test_equal_or_few_usages_are_one_cluster(method: Method, rows: np.ndarray) -> None:
     found = cluster(rows, method=method)
     assert (found.n_clusters, found.labels.tolist()) == (1, [0] * len(rows))
 
@@ -100,14 +100,14 @@ def test_the_silhouette_is_that_of_scikit_learn() -> None:
     )
 
 
-def test_half_the_squared_distance_of_reduce_dimensions_rows_is_the_cosine_distance() -> None:
+def test_half_the_squared_distance_of_reduced_rows_is_the_cosine_distance() -> None:
     rows = np.random.default_rng(0).normal(size=(15, 6)).astype(np.float32)
     points = reduce_dimensions(rows)
     squares = ((points[:, None] - points) ** 2).sum(axis=2) / 2
     assert np.allclose(squares, 1 - unit_rows(rows) @ unit_rows(rows).T)
 
 
-def test_what_cannot_be_clustered_is_refused() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     rows = np.ones((5, 3))
     with pytest.raises(ConfigError, match="one of agglomerative, kmeans, affinity, hdbscan, not 'ward'"):
         cluster(rows, method="ward")  # pyright: ignore[reportArgumentType]

@@ -47,7 +47,7 @@ def found() -> Senses:
     return find_senses(banks(), max_clusters=4)
 
 
-def test_senses_have_shares_members_and_the_words_around_as_names(found: Senses) -> None:
+def test_senses_have_shares_members_and_names_from_context(found: Senses) -> None:
     assert found.word == "bank"
     assert [sense.number for sense in found.items] == [1, 2]
     assert [sense.share for sense in found.items] == [2 / 3, 1 / 3]
@@ -58,7 +58,7 @@ def test_senses_have_shares_members_and_the_words_around_as_names(found: Senses)
     assert found.labels.tolist() == [1] * 24 + [2] * 12
 
 
-def test_typical_sentences_are_those_nearest_to_the_centre_and_differ(found: Senses) -> None:
+def test_examples_are_distinct_and_nearest_to_the_center(found: Senses) -> None:
     for sense in found.items:
         near = found.similarities[list(sense.members)]
         assert near.tolist() == sorted(near, reverse=True)
@@ -68,7 +68,7 @@ def test_typical_sentences_are_those_nearest_to_the_centre_and_differ(found: Sen
     assert [one.sentence.tokens[0] for one in select_distinct(same, 5)] == ["the", "a"]
 
 
-def test_one_cloud_is_one_sense_without_a_name() -> None:
+def test_data_without_clusters_is_one_sense_without_a_name() -> None:
     given = banks(40, 1)
     one = find_senses(Usages(given.items[:40], given.vectors[:40]))
     assert (len(one), one.items[0].name, one.items[0].share, one.items[0].label) == (1, (), 1.0, "1")
@@ -86,7 +86,7 @@ def test_a_callable_names_senses_by_their_usages() -> None:
     assert [sense.label for sense in named.items] == ["1: of 24", "2: of 12"]
 
 
-def test_names_leave_out_the_word_itself_punctuation_and_what_occurs_once() -> None:
+def test_names_exclude_the_word_itself_punctuation_and_rare_words() -> None:
     groups = [
         [usage("bank , , money bank x"), usage("bank , money y")],
         [usage("bank river"), usage("a river bank")],

@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
     return write_wordnet(tmp_path / "dict")
 
 
-def test_senses_come_by_frequency_and_part_of_speech(folder: Path) -> None:
+def test_senses_are_sorted_by_frequency_for_each_part_of_speech(folder: Path) -> None:
     wordnet = WordNet(folder)
     assert [sense.key for sense in wordnet.senses("bank", "noun")] == ["bank%1:17:01::", "bank%1:14:00::"]
     assert [sense.count for sense in wordnet.senses("Bank", "noun")] == [25, 20]
@@ -96,7 +96,7 @@ def test_base_forms(folder: Path, word: str, pos: str, lemmas: tuple[str, ...]) 
     assert WordNet(folder).base_forms(word, pos) == lemmas  # pyright: ignore[reportArgumentType]
 
 
-def test_an_index_out_of_order_is_read_all_the_same(folder: Path) -> None:
+def test_an_unsorted_index_is_read(folder: Path) -> None:
     path = folder / "index.sense"
     path.write_text("".join(reversed(path.read_text().splitlines(keepends=True))))
     assert WordNet(folder).first_sense("river", "noun") == "river%1:17:00::"
@@ -107,16 +107,16 @@ def test_an_index_out_of_order_is_read_all_the_same(folder: Path) -> None:
     "line",
     ["bank%1:14:00:: 00000042 2", "bank%1:14:00:: x 2 20", "bank 1 2 3", "bank%1:14:00:: 1 2 3 4", ""],
 )
-def test_a_damaged_line_of_the_index_is_named(folder: Path, line: str) -> None:
+def test_an_error_in_the_index_names_its_line(folder: Path, line: str) -> None:
     path = folder / "index.sense"
     lines = path.read_text().splitlines()
     lines[3] = line
     path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(DataError, match=r"index\.sense:4: expected a sense key, an offset"):
+    with pytest.raises(DataError, match=r"index\.sense:4: expected a sense key, offset"):
         WordNet(folder).senses("bank", "noun")
 
 
-def test_a_field_too_few_here_and_one_too_many_there_are_noticed(folder: Path) -> None:
+def test_a_missing_and_an_extra_field_are_detected(folder: Path) -> None:
     path = folder / "index.sense"
     lines = path.read_text().splitlines()
     lines[1], lines[5] = lines[1].rpartition(" ")[0], "25 " + lines[5]
@@ -125,7 +125,7 @@ def test_a_field_too_few_here_and_one_too_many_there_are_noticed(folder: Path) -
         WordNet(folder).first_sense("river", "noun")
 
 
-def test_damaged_exceptions_and_data_are_named(folder: Path) -> None:
+def test_errors_in_exceptions_and_data_are_reported(folder: Path) -> None:
     (folder / "noun.exc").write_text("geese goose\nmice\n")
     with pytest.raises(DataError, match=r"noun\.exc:2: expected a form and its base forms, found 'mice'"):
         WordNet(folder).base_forms("geese", "noun")
@@ -137,7 +137,7 @@ def test_damaged_exceptions_and_data_are_named(folder: Path) -> None:
         WordNet(folder).senses("bank", "noun")
 
 
-def test_it_is_found_by_the_variables_that_wordnet_itself_heeds(
+def test_it_is_found_by_the_environment_variables_of_wordnet(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("WNSEARCHDIR", raising=False)
@@ -148,7 +148,7 @@ def test_it_is_found_by_the_variables_that_wordnet_itself_heeds(
     assert WordNet().first_sense("river", "noun") == "river%1:17:00::"
 
 
-def test_where_it_is_missing_a_line_says_how_to_get_it(
+def test_a_missing_wordnet_is_reported_with_install_instructions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WNSEARCHDIR", str(tmp_path / "nowhere"))
@@ -161,7 +161,7 @@ def test_where_it_is_missing_a_line_says_how_to_get_it(
         WordNet()
 
 
-def test_sense_keys_are_told_from_other_words() -> None:
+def test_sense_keys_are_recognized() -> None:
     assert is_key("'s_gravenhage%1:15:00::")
     assert is_key("past%5:00:00:recent(a):00")
     assert not is_key("bank")
@@ -170,7 +170,7 @@ def test_sense_keys_are_told_from_other_words() -> None:
         key_pos("bank")
 
 
-def test_the_real_database_is_read_whole() -> None:
+def test_the_real_database_is_read() -> None:
     folder = Path("/usr/share/wordnet")
     if not (folder / "index.sense").is_file() or not (folder / "data.noun").is_file():
         pytest.skip("WordNet is not installed")

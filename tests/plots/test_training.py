@@ -115,7 +115,7 @@ def test_hours_are_drawn_where_they_were_measured(tmp_path: Path) -> None:
         assert f">{unit} of training<" in drawn(tmp_path / "x.svg", run, against="hours")
 
 
-def test_an_empty_run_is_left_out_aloud_and_alone_refused(
+def test_an_empty_run_is_left_out_with_a_warning_and_refused_if_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     runs = [write_log(tmp_path / "begun.training", []), write_log(tmp_path / "m.training")]
@@ -216,7 +216,7 @@ def test_a_run_leaves_its_curves_in_its_folder(tmp_path: Path) -> None:
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_run_goes_on_where_its_curves_cannot_be_drawn_with_one_line(
+def test_a_run_continues_with_a_warning_if_its_curves_cannot_be_drawn(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_log(tmp_path / "m.training")
@@ -226,7 +226,7 @@ def test_a_run_goes_on_where_its_curves_cannot_be_drawn_with_one_line(
     assert len(caplog.records) == 1
 
 
-def test_a_missing_library_is_told_with_the_command_that_installs_it(
+def test_a_missing_library_is_reported_with_the_command_that_installs_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)

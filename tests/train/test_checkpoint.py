@@ -61,13 +61,13 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
     assert checkpoints.steps() == [1, 4, 5]
     assert checkpoints.best() == 1
     assert_same(checkpoints.load(1), snapshot(1))
-    assert Checkpoints(tmp_path).best() == 1  # every later one tells of it
+    assert Checkpoints(tmp_path).best() == 1  # every later one records it
     checkpoints.save(snapshot(6), step=6, is_best=True)
     assert checkpoints.steps() == [5, 6]
     assert checkpoints.best() == 6
 
 
-def test_which_one_is_the_best_is_told_by_the_checkpoint_itself(tmp_path: Path) -> None:
+def test_each_checkpoint_records_which_one_is_the_best(tmp_path: Path) -> None:
     """A crash right after the renaming finds the new checkpoint and its rank, or neither."""
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(snapshot(1), step=1, is_best=True)
@@ -77,7 +77,7 @@ def test_which_one_is_the_best_is_told_by_the_checkpoint_itself(tmp_path: Path) 
     assert checkpoints.best() == 1
 
 
-def test_a_run_that_went_back_for_a_damaged_checkpoint_writes_it_anew(tmp_path: Path) -> None:
+def test_a_run_that_resumed_before_a_damaged_checkpoint_replaces_it(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     for step in (1, 2, 3):
         place = checkpoints.save(snapshot(step), step=step, is_best=True)
@@ -179,7 +179,7 @@ def test_killed_at_any_instant_an_old_or_a_new_checkpoint_loads_and_the_best_is_
     subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=300)
 
 
-def test_a_full_disk_is_told_in_the_words_of_every_other_command(
+def test_a_full_disk_has_the_same_message_as_in_other_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:

@@ -454,11 +454,11 @@ def test_a_corpus_does_not_become_its_own_text(
     with pytest.raises(OutputError, match=f"{place}: expected a .* input.*use another") as caught:
         build(inputs, place)
     assert "\n" not in str(caught.value)
-    build("text/a.txt", "text/deep/corpus")  # a single file beside it is no danger
+    build("text/a.txt", "text/deep/corpus")  # a single file next to it is fine
 
 
 @pytest.mark.parametrize("is_stdin", [False, True])
-def test_chinese_is_cut_by_its_own_tokenizer_without_being_told(
+def test_the_chinese_tokenizer_is_chosen_automatically(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_stdin: bool
 ) -> None:
     pytest.importorskip("jieba")
@@ -578,7 +578,7 @@ def test_an_unchanged_text_is_not_read_again(
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "types.txt", "type_ends.u64", "counts.u64", "train.u32"])
-def test_damage_is_refused_and_built_anew(file: Path, tmp_path: Path, name: str) -> None:
+def test_a_damaged_corpus_is_refused_and_built_again(file: Path, tmp_path: Path, name: str) -> None:
     folder = tmp_path / "corpus"
     sound = build_tokens(file, folder).manifest
     data = (folder / name).read_bytes()
@@ -597,7 +597,7 @@ def test_damage_is_refused_and_built_anew(file: Path, tmp_path: Path, name: str)
     assert (folder / name).read_bytes() == data
 
 
-def test_another_folder_is_no_corpus_and_is_left_alone(file: Path, tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_left_alone(file: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="expected a corpus"):
         Corpus.open(tmp_path)
     with pytest.raises(DataError, match="expected a corpus"):
@@ -717,7 +717,7 @@ def test_a_build_killed_between_two_renames_is_finished_by_the_next_one(file: Pa
     assert names(tmp_path) == ["corpus", "text.txt"]
 
 
-def test_what_a_living_build_has_beside_a_corpus_is_left_to_it(file: Path, tmp_path: Path) -> None:
+def test_files_of_a_running_build_are_left_alone(file: Path, tmp_path: Path) -> None:
     folder = tmp_path / "corpus"
     built = build_tokens(file, folder).manifest
     with replace_folder(folder) as temporary:
@@ -728,7 +728,7 @@ def test_what_a_living_build_has_beside_a_corpus_is_left_to_it(file: Path, tmp_p
     assert names(tmp_path) == ["corpus", "text.txt"]
 
 
-def test_stdin_is_read_anew_each_time(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stdin_is_read_again_each_time(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for text in (TEXT, TEXT * 3):
         file.write_text(text)
         with file.open(encoding="utf-8") as stdin:

@@ -115,7 +115,7 @@ def test_every_row_is_read_by_one_process_and_no_process_has_two_more_than_anoth
 def test_fewer_rows_than_processes_are_refused(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path)
     few = replace(OPTIONS, batch_size=3)
-    with pytest.raises(ConfigError, match=r"batch_size 3 is too small for 4 processes and 1 accumulation steps; use a larger batch"):
+    with pytest.raises(ConfigError, match="batch_size 3 is too small for 4 processes and 1 accumulation"):
         Trainer(corpus, CONFIG, few, tmp_path / "run", ranks=Ranks(3, 4))
     assert not (tmp_path / "run").exists()
 
@@ -124,7 +124,7 @@ def test_fewer_rows_than_processes_are_refused(tmp_path: Path) -> None:
 def test_a_process_group_that_was_made_before_is_used_and_left_as_it_is() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        # what the caller made counts, whatever torchrun would have told
+        # the group of the caller counts, not the variables of torchrun
         with join_ranks({"WORLD_SIZE": "4", "RANK": "2"}) as ranks:
             assert ranks == Ranks()
         assert dist.is_initialized()
@@ -161,12 +161,12 @@ def refused(what):
 folder = Path(sys.argv[1])
 dist.init_process_group("gloo")
 with join_ranks() as ranks:  # of the group that is there
-    told = ranks.from_first(f"{ranks.rank} of {ranks.world}")
+    answer = ranks.from_first(f"{ranks.rank} of {ranks.world}")
 dist.barrier()  # it is there still
 dist.destroy_process_group()
 with join_ranks() as ranks:
     said = open(folder / f"said.{ranks.rank}", "w")
-    print(told, file=said)
+    print(answer, file=said)
     sums = [torch.full((2, 2), 1.0 + ranks.rank), torch.tensor(10.0 * ranks.rank)]
     ranks.add_up(sums)
     print(sums[0].tolist(), float(sums[1]), file=said)

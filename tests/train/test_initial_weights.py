@@ -70,10 +70,10 @@ def heldout_sentences(corpus: Corpus) -> list[list[str]]:
 
 @pytest.mark.parametrize("token", ["chars", "words"])
 @pytest.mark.parametrize("form", [native, bilm_hdf5], ids=["native", "hdf5"])
-def test_a_run_that_keeps_the_vocabulary_begins_with_the_models_own_perplexity(
+def test_a_run_that_keeps_the_vocabulary_starts_with_the_perplexity_of_the_model(
     text: Path, tmp_path: Path, form: Any, token: Any
 ) -> None:
-    """Whatever the order of its vocabulary; measured by the other implementation, from the model's files."""
+    """For any order of its vocabulary; measured by ``elmo.predict``."""
     form.write(tiny_model(token, softmax=True, words=WORDS), tmp_path / "model")
     model = load(tmp_path / "model")
     corpus = make_corpus(text, tmp_path, vocabulary=model_vocabulary(model))
@@ -84,7 +84,7 @@ def test_a_run_that_keeps_the_vocabulary_begins_with_the_models_own_perplexity(
     assert corpus.n_given == len(WORDS)
 
 
-def test_a_model_goes_on_exactly_where_its_training_ended(text: Path, tmp_path: Path) -> None:
+def test_a_run_starts_exactly_where_the_training_of_its_model_ended(text: Path, tmp_path: Path) -> None:
     corpus = make_corpus(text, tmp_path)
     config = BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4), (3, 8))), None, LstmConfig(2, 12, 8))
     first = Trainer(corpus, config, OPTIONS, tmp_path / "first")
@@ -174,7 +174,7 @@ def test_where_unknown_words_were_never_met_new_ones_begin_like_those_that_are_a
         torch.testing.assert_close(start.weights["softmax.bias"][place], model.softmax.bias[rows].mean())
 
 
-def test_a_model_without_a_softmax_begins_with_a_random_one_and_says_so(
+def test_a_model_without_a_softmax_starts_with_a_random_one_and_a_warning(
     text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bilm_hdf5.write(tiny_model(), tmp_path / "model")
@@ -192,7 +192,7 @@ def test_a_model_without_a_softmax_begins_with_a_random_one_and_says_so(
         model_vocabulary(model)
 
 
-def test_an_adaptive_softmax_begins_at_random(
+def test_an_adaptive_softmax_starts_at_random(
     text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     corpus = make_corpus(text, tmp_path)
@@ -202,7 +202,7 @@ def test_an_adaptive_softmax_begins_at_random(
     Trainer(corpus, start.config, options, tmp_path / "run", initial=start)
 
 
-def test_a_text_of_which_the_model_knows_no_word_is_told(
+def test_a_text_without_known_words_gives_a_warning(
     text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = tiny_model(softmax=True, words=("<S>", "</S>", "<UNK>", "другое"))
@@ -218,7 +218,7 @@ def test_a_unicode_alphabet_is_refused(text: Path, tmp_path: Path) -> None:
         prepare_weights(model, make_corpus(text, tmp_path))
 
 
-def test_a_direction_of_zeros_begins_at_random_so_that_it_can_learn(
+def test_a_direction_of_zeros_starts_at_random_so_that_it_can_learn(
     text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = tiny_model(softmax=True, words=WORDS)
@@ -271,7 +271,7 @@ def test_entries_that_no_text_can_hold_are_left_out_of_a_vocabulary(
     assert_same_tensor(start.weights["softmax.weight"], model.softmax.weight[rows])
 
 
-def test_a_run_goes_on_with_the_same_bytes_and_only_from_its_own_model(text: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_with_the_same_bytes_and_only_from_its_own_model(text: Path, tmp_path: Path) -> None:
     model, corpus = tiny_model(softmax=True, words=WORDS), make_corpus(text, tmp_path)
     start = prepare_weights(model, corpus)
     options = replace(OPTIONS, n_vocab=start.n_vocab)

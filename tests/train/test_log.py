@@ -89,14 +89,14 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: bytes, part: str) -> None
     assert message.isprintable()
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_other_files_than_a_run_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("empty", "nothing"):
         with pytest.raises(FormatError, match=rf"{name}: expected a training run \(a folder with log.jsonl"):
             read_log(tmp_path / name)
 
 
-def test_times_come_from_beside_the_log(tmp_path: Path) -> None:
+def test_times_are_read_from_the_file_next_to_the_log(tmp_path: Path) -> None:
     write_times(write_log(tmp_path), 0.5)
     assert [entry.seconds for entry in read_log(tmp_path).entries[:2]] == [5.0, 10.0]
     with (tmp_path / "times.jsonl").open("a") as file:
@@ -104,7 +104,7 @@ def test_times_come_from_beside_the_log(tmp_path: Path) -> None:
     assert read_log(tmp_path).entries[-1].seconds == 100.0
 
 
-def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+def test_runs_with_equal_names_get_their_folders_as_prefix(tmp_path: Path) -> None:
     folders = [write_log(tmp_path / name) for name in ("a/m.training", "b/m.training", "b/other.training")]
     assert [run.name for run in read_logs(folders)] == ["a/m", "b/m", "other"]
     deep = [write_log(tmp_path / name) for name in ("x/one/m.training", "y/one/m.training")]
@@ -126,7 +126,7 @@ def test_lines_added_after_a_checkpoint_are_cut_off_and_can_be_added_again(tmp_p
     assert log.path.read_bytes() == whole
 
 
-def test_a_log_that_lost_lines_is_gone_on_with_and_not_filled_with_zeros(
+def test_a_log_that_lost_lines_is_continued_and_not_filled_with_zeros(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = LogFile(tmp_path / "log.jsonl")
@@ -135,7 +135,7 @@ def test_a_log_that_lost_lines_is_gone_on_with_and_not_filled_with_zeros(
     assert "entries at the end are missing" in caplog.text
 
 
-def test_a_full_disk_or_a_place_that_is_no_file_is_one_line(tmp_path: Path) -> None:
+def test_a_full_disk_or_a_folder_as_log_is_one_line(tmp_path: Path) -> None:
     log = LogFile(tmp_path / "log.jsonl")
     log.cut(0)
     with small_files(10), pytest.raises(OutputError, match=r"log\.jsonl: cannot be written: File too large"):
@@ -146,7 +146,7 @@ def test_a_full_disk_or_a_place_that_is_no_file_is_one_line(tmp_path: Path) -> N
         LogFile(tmp_path / "absent").synced_size()
 
 
-def tell(folder: Path, *steps: int) -> dict[int, float]:
+def record(folder: Path, *steps: int) -> dict[int, float]:
     watch = Stopwatch(folder)
     for step in steps:
         watch(LogEntry(step, 640))
@@ -154,17 +154,17 @@ def tell(folder: Path, *steps: int) -> dict[int, float]:
 
 
 def test_every_step_has_one_time_and_they_grow(tmp_path: Path) -> None:
-    times = tell(tmp_path, 10, 20, 20, 30)
+    times = record(tmp_path, 10, 20, 20, 30)
     assert list(times) == [10, 20, 30]
     assert (tmp_path / "times.jsonl").read_text().count("\n") == 3
     assert 0 <= times[10] <= times[20] <= times[30]
 
 
-def test_a_run_that_goes_on_counts_from_its_last_checkpoint(tmp_path: Path) -> None:
+def test_a_resumed_run_counts_from_its_last_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "times.jsonl").write_text(
         '{"step": 10, "seconds": 100.0}\n{"step": 20, "seconds": 1e6}\n{"step": 3'
     )
-    times = tell(tmp_path, 20, 30)
+    times = record(tmp_path, 20, 30)
     assert list(times) == [10, 20, 30]
     assert 100 <= times[20] <= times[30] < 1e6
 
@@ -172,13 +172,13 @@ def test_a_run_that_goes_on_counts_from_its_last_checkpoint(tmp_path: Path) -> N
 def test_times_that_are_damaged_do_not_stop_a_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "times.jsonl").write_text("damaged\n")
     with caplog.at_level(logging.WARNING, logger="elmo"):
-        assert list(tell(tmp_path, 20)) == [20]
+        assert list(record(tmp_path, 20)) == [20]
     assert "times.jsonl, line 1" in caplog.text
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"times\.jsonl: cannot be written"):
-        tell(tmp_path / "nowhere", 10)
+        record(tmp_path / "nowhere", 10)
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -249,7 +249,9 @@ def test_what_was_reported_after_the_last_checkpoint_is_there_once(tmp_path: Pat
     }
 
 
-def test_a_missing_library_is_told_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'pyelmo\[tensorboard\]'"):
         TensorBoard(tmp_path)

@@ -92,7 +92,7 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bytes(corpus: Corp
     assert outcome(resumed) == outcome(whole)
 
 
-def test_a_loss_that_is_no_number_stops_the_run_with_the_last_checkpoint_standing(
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(
     corpus: Corpus, tmp_path: Path
 ) -> None:
     trainer = Trainer(corpus, CONFIG, OPTIONS, tmp_path / "run")
@@ -182,7 +182,7 @@ def test_optimizations_that_make_no_sense_are_refused(changes: dict, message: st
         OptimizerOptions(**changes)
 
 
-def test_the_rate_rises_and_falls_as_asked() -> None:
+def test_the_learning_rate_follows_its_schedule() -> None:
     plan = OptimizerOptions(learning_rate=1.0, warmup_steps=4, decay="linear")
     assert [plan.rate(step, 12) for step in (0, 3, 4, 8, 12)] == [0.25, 1.0, 1.0, 0.5, 0.0]
     assert OptimizerOptions(learning_rate=0.3).rate(1000, 10) == 0.3
@@ -201,7 +201,7 @@ def test_two_runs_in_one_folder_do_not_mix(corpus: Corpus, tmp_path: Path) -> No
     Trainer(corpus, CONFIG, OPTIONS, tmp_path / "run").run(begin_another)
 
 
-def test_a_share_of_the_rows_starts_a_window_from_zero_and_the_rest_goes_on(
+def test_a_share_of_the_rows_starts_a_window_from_zero_and_the_others_keep_their_state(
     corpus: Corpus, tmp_path: Path
 ) -> None:
     trainer = Trainer(corpus, CONFIG, replace(OPTIONS, window_resets=0.5), tmp_path / "run")

@@ -83,7 +83,7 @@ def test_sizes_that_are_far_out_of_reach_are_not_even_measured(large: Corpus) ->
     assert "tokens/s estimated" in found.reasons[-1]
 
 
-def test_a_size_that_was_asked_for_is_kept(large: Corpus) -> None:
+def test_a_size_set_by_the_user_is_kept(large: Corpus) -> None:
     laptop = Laptop()
     sizes = list_sizes(ModelShape("medium"), n_tokens=large.n_tokens, n_vocab=60)
     found = make_plan(large, 2, sizes=sizes, options=OPTIONS, measure=laptop)
@@ -106,7 +106,7 @@ def test_a_small_text_is_not_read_for_ever_and_is_read_with_more_dropout(corpus:
     assert "dropout 0.5: the text is read 40 times" in found.reasons
 
 
-def test_a_budget_that_is_too_short_is_told(large: Corpus, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_budget_that_is_too_short_gives_a_warning(large: Corpus, caplog: pytest.LogCaptureFixture) -> None:
     found = make_plan(
         large, 0.0005, sizes=PRESETS, options=replace(OPTIONS, batch_size=128), measure=Laptop()
     )
@@ -128,7 +128,7 @@ def test_the_schedule_warms_up_and_ends_with_the_budget(large: Corpus) -> None:
     assert rate(n_windows, n_windows) == pytest.approx(0.01 * found.optimizer.learning_rate)
 
 
-def test_what_the_user_gave_is_not_planned(large: Corpus) -> None:
+def test_options_set_by_the_user_are_not_planned(large: Corpus) -> None:
     adagrad = OptimizerOptions()
     options = replace(OPTIONS, optimizer=adagrad, dropout=DropoutOptions(0.3), evaluate_every=7)
     changes = {"optimizer": asdict(adagrad), "dropout": asdict(DropoutOptions(0.3)), "evaluate_every": 7}
@@ -137,7 +137,7 @@ def test_what_the_user_gave_is_not_planned(large: Corpus) -> None:
     assert found.n_steps > 1000
 
 
-def test_what_was_asked_of_a_part_is_changed_and_the_rest_of_it_planned(corpus: Corpus) -> None:
+def test_fields_set_by_the_user_are_kept_and_the_others_planned(corpus: Corpus) -> None:
     base = make_plan(corpus, 5, sizes=PRESETS, options=OPTIONS, measure=Laptop()).options
     changes = {"optimizer": {"clip": 1.0}, "dropout": {"is_variational": True, "words": 0.1}}
     found = make_plan(corpus, 5, sizes=PRESETS, options=OPTIONS, changes=changes, measure=Laptop()).options
@@ -184,7 +184,7 @@ def test_a_plan_is_kept_to_the_bit_and_not_made_again(corpus: Corpus, tmp_path: 
     assert [path.name for path in (tmp_path / "run").iterdir()] == [FILE_NAME]
 
 
-def test_another_plan_is_made_until_the_run_has_begun(corpus: Corpus, tmp_path: Path) -> None:
+def test_another_plan_is_made_until_the_run_has_a_checkpoint(corpus: Corpus, tmp_path: Path) -> None:
     def planned(hours: float, options: TrainOptions = OPTIONS) -> TrainingPlan:
         return load_or_make_plan(tmp_path, corpus, hours, sizes=PRESETS, options=options, measure=Laptop())
 
@@ -211,7 +211,7 @@ def test_hours_that_make_no_sense_are_refused(corpus: Corpus, hours: float) -> N
         make_plan(corpus, 1, sizes=PRESETS, options=OPTIONS, changes={"n_steps": 5}, measure=Laptop())
 
 
-def test_a_planned_run_measures_trains_and_goes_on_with_the_same_options(
+def test_a_planned_run_measures_trains_and_resumes_with_the_same_options(
     corpus: Corpus, tmp_path: Path
 ) -> None:
     """Measured for real, on a budget of a second."""
@@ -247,7 +247,7 @@ def test_the_law_wants_more_tokens_and_more_weights_and_less_of_the_same() -> No
 
 
 def test_arithmetic_counts_the_products_of_a_token() -> None:
-    """A layer of 8 · 12 · 8 and 12 · 8 a direction, 50 words of width 8, half the words read anew."""
+    """A layer of 8 · 12 · 8 and 12 · 8 a direction, 50 words of width 8, half of the words distinct."""
     token = (1 * 4 + 3 * 8) * 3 * 50 + 2 * 12 * 12 + 12 * 8
     by_hand = 2 * (9 * 12 * 8 + 50 * 8) + 2 * 0.5 * token
     assert count_products(TINY, OPTIONS, n_vocab=50, distinct=0.5) == by_hand

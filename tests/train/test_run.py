@@ -48,7 +48,7 @@ def test_raw_text_becomes_a_model_that_loads_and_has_learned(tmp_path: Path) -> 
     assert elmo.pretrained.metadata["training"]["heldout_perplexity"] < 20
 
 
-def test_the_same_call_again_goes_on_and_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_the_same_call_again_resumes_and_gives_the_same_bytes(tmp_path: Path) -> None:
     source = text(tmp_path / "text.txt")
     settings = {"preset": TINY, "epochs": 2, "samples": 12, **FAST}
     train_bilm(source, tmp_path / "whole", **settings)
@@ -187,7 +187,7 @@ def test_options_that_contradict_each_other_are_refused_before_anything_is_writt
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
 
-def test_a_run_goes_on_from_a_model_with_its_words_or_those_of_the_text(tmp_path: Path) -> None:
+def test_a_run_starts_from_a_model_with_its_words_or_those_of_the_text(tmp_path: Path) -> None:
     source = text(tmp_path / "text.txt")
     first = train_bilm(source, tmp_path / "first", preset=TINY, epochs=3, samples=0, **FAST)
     other = tmp_path / "other.txt"
@@ -205,14 +205,14 @@ def test_a_run_goes_on_from_a_model_with_its_words_or_those_of_the_text(tmp_path
     assert "river" not in renewed.vocab.words
 
 
-def test_a_model_whose_words_are_tied_goes_on_with_an_adaptive_softmax(tmp_path: Path) -> None:
+def test_a_run_from_a_tied_model_can_use_an_adaptive_softmax(tmp_path: Path) -> None:
     source = text(tmp_path / "text.txt")
     tied = train_bilm(source, tmp_path / "tied", preset=TINY, reads="words", epochs=1, samples=0, tied=True)
     out = train_bilm(source, tmp_path / "new", init_from=tied, epochs=1, adaptive=(5,))
     assert Elmo.from_pretrained(out).softmax is None
 
 
-def test_going_on_in_one_direction_says_that_the_other_is_lost(
+def test_training_one_direction_of_a_model_warns_that_the_other_is_lost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = text(tmp_path / "text.txt")
@@ -233,7 +233,7 @@ def test_rows_that_follow_from_the_text_are_read_in_any_number_of_turns(
     assert options["accumulation_steps"] == min(accumulate, options["batch_size"])
 
 
-def test_what_is_asked_of_a_part_changes_only_that(tmp_path: Path) -> None:
+def test_an_option_of_the_optimizer_changes_only_itself(tmp_path: Path) -> None:
     source = text(tmp_path / "text.txt")
     first = train_bilm(source, tmp_path / "first", preset=TINY, epochs=0.5, samples=0)
     train_bilm(source, tmp_path / "tuned", init_from=first, epochs=0.5, clip=1.0)

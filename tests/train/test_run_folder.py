@@ -52,14 +52,14 @@ def begin(folder: Path) -> Path:
 
 
 @pytest.fixture
-def begun(tmp_path: Path, text: Path) -> Path:
+def started(tmp_path: Path, text: Path) -> Path:
     return begin(tmp_path)
 
 
 @pytest.fixture(scope="module")
-def begun_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def started_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same for tests after which it must be as it was."""
-    folder = tmp_path_factory.mktemp("begun")
+    folder = tmp_path_factory.mktemp("started")
     write_text(folder)
     return begin(folder)
 
@@ -76,34 +76,34 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("others", "message"), OTHERS)
-def test_a_run_that_has_begun_is_not_changed_by_who_asks_for_another(
-    begun_once: Path, others: dict[str, Any], message: str
+def test_a_started_run_is_not_changed_by_a_call_with_other_options(
+    started_once: Path, others: dict[str, Any], message: str
 ) -> None:
-    before = contents(begun_once.parent)
+    before = contents(started_once.parent)
     with pytest.raises(ConfigError, match=rf"model: a run there was started with {message}"):
-        train_bilm(begun_once.parent / "text.txt", begun_once, **{**SETTINGS, **others})
-    assert contents(begun_once.parent) == before
+        train_bilm(started_once.parent / "text.txt", started_once, **{**SETTINGS, **others})
+    assert contents(started_once.parent) == before
 
 
-def test_a_run_that_has_begun_is_not_changed_by_other_text_and_goes_on_with_its_own(
-    begun: Path, text: Path, tmp_path: Path
+def test_a_started_run_is_not_changed_by_other_text_and_resumes_with_its_own(
+    started: Path, text: Path, tmp_path: Path
 ) -> None:
     train_bilm(text, tmp_path / "whole", **SETTINGS)
     (tmp_path / "other.txt").write_text("Another text.\n" * 90)
     before = contents(tmp_path / "model.training")
     with pytest.raises(ConfigError, match=r"another texts \(….*text\.txt, not ….*other\.txt\)"):
-        train_bilm(tmp_path / "other.txt", begun, **SETTINGS)
+        train_bilm(tmp_path / "other.txt", started, **SETTINGS)
     text.write_text("Another text.\n" * 90)
     with pytest.raises(
         ConfigError, match=r"has changed since its start \(.*text\.txt\); resume it \(--resume\)"
     ):
-        train_bilm(text, begun, **SETTINGS)
+        train_bilm(text, started, **SETTINGS)
     text.unlink()
     with pytest.raises(DataError, match="no such file"):
-        train_bilm(text, begun, **SETTINGS)
+        train_bilm(text, started, **SETTINGS)
     assert contents(tmp_path / "model.training") == before
-    resume_bilm(begun)
-    assert contents(begun) == contents(tmp_path / "whole")
+    resume_bilm(started)
+    assert contents(started) == contents(tmp_path / "whole")
 
 
 def test_files_that_join_a_folder_of_text_are_another_text(tmp_path: Path, text: Path) -> None:
@@ -117,24 +117,24 @@ def test_files_that_join_a_folder_of_text_are_another_text(tmp_path: Path, text:
         train_bilm(folder, tmp_path / "model", **SETTINGS)
 
 
-def test_the_corpus_of_a_run_that_has_begun_is_built_again_when_it_is_damaged(
-    begun: Path, text: Path, tmp_path: Path
+def test_the_damaged_corpus_of_a_started_run_is_built_again(
+    started: Path, text: Path, tmp_path: Path
 ) -> None:
     train_bilm(text, tmp_path / "whole", **SETTINGS)
     damaged = tmp_path / "model.training" / "corpus" / "train.u32"
     damaged.write_bytes(b"\1" + damaged.read_bytes()[1:])
-    train_bilm(text, begun, **SETTINGS)
-    assert contents(begun) == contents(tmp_path / "whole")
+    train_bilm(text, started, **SETTINGS)
+    assert contents(started) == contents(tmp_path / "whole")
 
 
-def test_the_same_call_after_the_model_was_written_is_content_and_draws_the_curves_that_are_missing(
+def test_the_same_call_after_the_model_was_written_succeeds_and_draws_missing_curves(
     text: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib")
     out = train_bilm(text, tmp_path / "model", **SETTINGS)
     before = contents(tmp_path)
     (tmp_path / "model.training" / "curves.png").unlink()
-    (tmp_path / "model.training" / ".run.lock").touch()  # of a killed process
+    (tmp_path / "model.training" / ".run.lock").touch()  # from a killed process
     assert train_bilm(text, out, **SETTINGS) == out
     assert contents(tmp_path).keys() == before.keys()
     assert resume_bilm(out) == out
@@ -144,11 +144,11 @@ def test_the_same_call_after_the_model_was_written_is_content_and_draws_the_curv
 
 @pytest.mark.parametrize("restarts", ["0", "1"])
 def test_a_model_that_this_run_did_not_write_is_never_taken_for_its_own(
-    begun: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: str
+    started: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: str
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
-    native.write(tiny_model(), begun)  # its run is not at its end
-    for call in (lambda: train_bilm(text, begun, **SETTINGS), lambda: resume_bilm(begun)):
+    native.write(tiny_model(), started)  # its run is not at its end
+    for call in (lambda: train_bilm(text, started, **SETTINGS), lambda: resume_bilm(started)):
         with pytest.raises(OutputError, match="model: already exists"):
             call()
     native.write(tiny_model(), tmp_path / "bare")  # it has no run
@@ -192,7 +192,7 @@ def test_a_run_that_was_stopped_while_its_text_was_read_is_resumed(text: Path, t
     assert contents(tmp_path / "model") == contents(tmp_path / "whole")
 
 
-def test_until_a_run_has_begun_another_may_take_its_place_but_what_is_refused_changes_nothing(
+def test_without_a_checkpoint_another_run_may_replace_it_but_a_refused_call_changes_nothing(
     text: Path, tmp_path: Path
 ) -> None:
     def stop_at_once(report: StepReport) -> None:
@@ -215,14 +215,14 @@ def test_until_a_run_has_begun_another_may_take_its_place_but_what_is_refused_ch
     assert "cow" in (out / "vocab.txt").read_text().splitlines()
 
 
-def test_two_processes_do_not_share_a_folder(text: Path, begun: Path) -> None:
-    before = visible(contents(begun.parent))
-    with RunFolder(begun).hold(), pytest.raises(OutputError, match="model: another process is writing"):
-        train_bilm(text, begun, **SETTINGS)
-    assert visible(contents(begun.parent)) == before
+def test_two_processes_do_not_share_a_folder(text: Path, started: Path) -> None:
+    before = visible(contents(started.parent))
+    with RunFolder(started).hold(), pytest.raises(OutputError, match="model: another process is writing"):
+        train_bilm(text, started, **SETTINGS)
+    assert visible(contents(started.parent)) == before
 
 
-def test_what_fails_before_it_begins_leaves_no_folder(text: Path, tmp_path: Path) -> None:
+def test_a_call_that_fails_before_the_start_leaves_no_folder(text: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     before = sorted(tmp_path.rglob("*"))
     for inputs, choices in ((tmp_path / "empty.txt", {}), (text, {"init_from": tmp_path / "absent"})):
@@ -232,7 +232,7 @@ def test_what_fails_before_it_begins_leaves_no_folder(text: Path, tmp_path: Path
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_threads_are_those_that_were_asked_for_when_it_is_resumed_too(text: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_uses_the_same_number_of_threads(text: Path, tmp_path: Path) -> None:
     mine = torch.get_num_threads()
     found: list[int] = []
 

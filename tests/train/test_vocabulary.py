@@ -119,7 +119,7 @@ SPECIAL = b"<S>\n</S>\n<UNK>\n"
         (None, "vocab.txt: expected a vocabulary file with one word per line, found a folder"),
     ],
 )
-def test_what_is_no_vocabulary_is_one_line_and_leaves_nothing(
+def test_a_bad_vocabulary_is_one_line_and_leaves_nothing(
     file: Path, tmp_path: Path, data: bytes | None, message: str
 ) -> None:
     path = tmp_path / "vocab.txt"
@@ -148,7 +148,7 @@ def test_what_is_no_vocabulary_is_one_line_and_leaves_nothing(
         (["a", "a", "", "b", ""], "found no <S>, </S>, <UNK>; the word 'a' occurs twice"),
     ],
 )
-def test_what_holds_no_words_is_one_line(given: Any, message: str) -> None:
+def test_a_vocabulary_without_words_is_one_line(given: Any, message: str) -> None:
     with pytest.raises(DataError, match=re.escape(message)) as caught:
         read_vocabulary(given)
     assert "\n" not in str(caught.value)

@@ -109,7 +109,7 @@ def test_the_directions_agree_and_never_read_their_own_ends(case: Case) -> None:
     assert not (found["backward targets"] == 1).any()
     for row in range(batch_size):
         targets = found["forward targets"][row]
-        whole = int(np.flatnonzero(np.append(1, targets) == 1)[-1])  # the last sentence may go on
+        whole = int(np.flatnonzero(np.append(1, targets) == 1)[-1])  # the last sentence may continue
         if whole:
             expected = both_directions(targets[:whole])
             for name, array in zip(found, expected, strict=True):
@@ -134,7 +134,7 @@ def test_the_global_batch_is_the_same_for_every_world_size(case: Case, world: in
 
 @LAWS
 @given(cases(), st.integers(0, 80))
-def test_a_restored_position_goes_on_as_if_nothing_had_happened(case: Case, at: int) -> None:
+def test_a_restored_position_continues_as_if_nothing_had_happened(case: Case, at: int) -> None:
     stream, batch_size, window_size, seed, block = case
     options = {"batch_size": batch_size, "window": window_size, "seed": seed, "block_tokens": block}
     windows = Windows(stream, **options)
@@ -172,7 +172,7 @@ def test_rows_stay_together_over_many_epochs() -> None:
             assert max(ends) - min(ends) < 100
 
 
-def test_a_seed_shuffles_blocks_and_each_epoch_anew() -> None:
+def test_a_seed_shuffles_blocks_differently_in_each_epoch() -> None:
     stream = stream_of([[k] * 9 for k in range(2, 1002)])
     orders = {}
     for seed in (None, 1, 2):

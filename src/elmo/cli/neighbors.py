@@ -25,7 +25,7 @@ EXAMPLES = examples(
     "elmo neighbors usages 'a [[bank]]' --among others --out n.tsv",
     "elmo neighbors usages 'a [[bank]]' --picture n.png",
 )
-_COLUMNS = ("sentence", "word", "rank", "similarity", "neighbour", "before", "after", "place")
+_COLUMNS = ("sentence", "word", "rank", "similarity", "neighbor", "before", "after", "place")
 
 
 @options_from("elmo.lexicon.neighbors:find_neighbors", flags={"k": "-n"}, minimums={"k": 1})

@@ -170,8 +170,8 @@ def _check(context: typer.Context, *, texts: list[str] | None, **files: Path | N
 
     modes = [f"--{name}" for name in ("train", "evaluate") if files[name]] + (["TEXT"] if texts else [])
     if len(modes) != 1:
-        found = " and ".join(modes) or "none"
-        raise typer.BadParameter(f"expected one of TEXT, --train and --evaluate, found {found}", ctx=context)
+        named = " and ".join(modes) or "none"
+        raise typer.BadParameter(f"expected one of TEXT, --train and --evaluate, found {named}", ctx=context)
     if modes == ["--train"] and not files["out"]:
         raise typer.BadParameter("--train needs --out FILE.safetensors", ctx=context)
     if modes != ["--train"] and not files["senses"]:

@@ -40,7 +40,7 @@ class Neighbors:
         return {
             "word": self.usage.word,
             "sentence": "".join(self.usage.parts()),
-            "neighbours": [
+            "neighbors": [
                 {
                     "similarity": round(neighbor.similarity, 6),
                     "word": neighbor.usage.word,

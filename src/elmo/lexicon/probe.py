@@ -479,9 +479,9 @@ def read_labels(
     )
     labeled = LabeledSentences.collect(sentences, max_tokens=max_tokens)
     if not labeled.n_labels:
-        found = f"{labeled.n_unlabeled:,} words without a label" if labeled.n_unlabeled else "no words"
+        content = f"{labeled.n_unlabeled:,} words without a label" if labeled.n_unlabeled else "no words"
         name = ", ".join(map(format_path, files[:3]))
-        raise DataError(f"{name}: expected labels in column {str(column)[:40]}, found {found}")
+        raise DataError(f"{name}: expected labels in column {str(column)[:40]}, found {content}")
     return labeled
 
 
@@ -622,9 +622,9 @@ def _find_column(name: str, header: Line | None, *, is_tabbed: bool) -> int:
         return int(name) - 1
     names = [name.strip() for name in _split_columns(header.text, is_tabbed=is_tabbed)] if header else []
     if name not in names:
-        found = ", ".join(names[:12])[:120] or "nothing"
+        listed = ", ".join(names[:12])[:120] or "nothing"
         prefix = f"{header.path}:{header.number}: " if header else ""
-        raise DataError(f"{prefix}expected a header with {name[:40]!r}, found {found}; or use a number")
+        raise DataError(f"{prefix}expected a header with {name[:40]!r}, found {listed}; or use a number")
     return names.index(name)
 
 

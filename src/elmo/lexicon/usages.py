@@ -384,7 +384,7 @@ UsesByPeriod = dict[str, dict[str, list[Usage]]]  # lemma -> period -> usages
 def read_uses(folder: str | Path) -> UsesByPeriod:
     """Read all DWUG files below a folder: ``uses.csv`` or ``WORD.uses.csv``, compressed or not.
 
-    The files are separated by tabs, without quoting. Lemmatizer and the periods of each lemma are sorted.
+    The files are separated by tabs, without quoting. Lemmas and the periods of each lemma are sorted.
     """
     root = Path(folder)
     if not root.is_dir():

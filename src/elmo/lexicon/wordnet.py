@@ -116,8 +116,8 @@ class WordNet:
         head, bar, gloss = line.partition(" | ")
         if not bar or not head.startswith(f"{sense.offset:08d} "):
             raise DataError(
-                f"{format_path(path)}: expected the synset of {key} at byte {sense.offset}, found {line[:40]!r}; "
-                "the files may be from different versions"
+                f"{format_path(path)}: expected the synset of {key} at byte {sense.offset}, "
+                f"found {line[:40]!r}; the files may be from different versions"
             )
         return gloss.strip()
 
@@ -126,7 +126,7 @@ class WordNet:
         return self.gloss(key).partition('; "')[0]
 
     def base_forms(self, word: str, pos: Pos) -> tuple[str, ...]:
-        """Return the lemmas that a word can be a form of: itself, an exception, or without an ending (Morphy)."""
+        """Return the lemmas of a word form (Morphy): itself, its exceptions, and the word without endings."""
         form = as_lemma(word)
         lemmas = dict.fromkeys([form, *self._bases(form, pos)])
         if not any(self.senses(lemma, pos) for lemma in lemmas) and "_" in form:
@@ -213,7 +213,7 @@ def _read_index(path: Path) -> _SenseIndex:
             parts = line.split()
             if len(parts) != 4 or not is_key(parts[0]) or not all(map(str.isdecimal, parts[1:])):
                 raise DataError(
-                    f"{format_path(path)}:{number}: expected a sense key, an offset, a sense number and a count, "
+                    f"{format_path(path)}:{number}: expected a sense key, offset, sense number and count, "
                     f"found {line[:80]!r}"
                 )
     if keys != sorted(keys):

@@ -29,7 +29,7 @@ from elmo.train.checkpoint import Checkpoints, Snapshot, optimizer_state, optimi
 
 E = TypeVar("E", bound=Example)
 P = TypeVar("P")
-_NETWORK_VERSION = 3  # version of heads and random numbers: checkpoints of another version are refused
+_NETWORK_VERSION = 4  # version of heads and random numbers: checkpoints of another version are refused
 _LEARNING_RATES = {"tagging": 0.005}  # by kind: a CRF learns too slowly at the default on small data
 _POOL_BATCHES = 50  # examples of this many batches are sorted by size together
 
@@ -253,7 +253,7 @@ class _FitRun:
             return
         tensors = {
             "weights": self._learned_state(),
-            "optimiser": optimizer_tensors(self.optimizer.state_dict()["state"]),
+            "optimizer": optimizer_tensors(self.optimizer.state_dict()["state"]),
             "best": self.best,
         }
         progress = {"identity": self.identity, "epochs": [asdict(epoch) for epoch in self.epochs]}
@@ -267,7 +267,7 @@ class _FitRun:
         check_resumable(self.checkpoints.folder, self.identity)
         snapshot = latest[1]
         self.network.load_state_dict(dict(snapshot.tensors["weights"]), strict=False)
-        state = optimizer_state(snapshot.tensors["optimiser"])
+        state = optimizer_state(snapshot.tensors["optimizer"])
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
         self.best = dict(snapshot.tensors["best"])
         self.epochs = [Epoch(**epoch) for epoch in snapshot.progress["epochs"]]

@@ -178,15 +178,8 @@ def _expected_range(name: str, value: Any) -> str | None:
     return None
 
 
-_OLD_NAMES = {"LabeledText": "LabelledText"}
-
-
 def example_key(example: Any) -> bytes:
-    """Return the content of an example, without its file position, to identify the data of a run.
-
-    It uses the names of the first version, so that checkpoints and results of older runs stay valid.
-    """
+    """Return the content of an example, without its file position, to identify the data of a run."""
     *content, _ = fields(example)  # the position is the last field
     values = ", ".join(f"{entry.name}={getattr(example, entry.name)!r}" for entry in content)
-    name = type(example).__name__
-    return f"{_OLD_NAMES.get(name, name)}({values}, place=None)".encode("utf-8", "surrogatepass")
+    return f"{type(example).__name__}({values})".encode("utf-8", "surrogatepass")
