@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elmo import Elmo, models
+from elmo import Elmo
 from elmo.cli.demo import WORDS
 from elmo.embed.comparison import compare
 from tests.cli.conftest import Run
@@ -34,7 +34,7 @@ def test_each_word_has_its_sentences_and_a_table(run: Run) -> None:
 def test_without_a_bundled_model_the_error_says_what_to_pass(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models, "names", lambda: ())
+    monkeypatch.setattr("elmo.formats.pretrained.bundled_models", lambda: ())
     outcome = run("demo")
     assert (outcome.code, outcome.out) == (1, "")
     assert "no model is bundled with this installation; pass a path or a Hub id" in outcome.err

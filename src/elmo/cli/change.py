@@ -117,10 +117,6 @@ def command(
     from elmo.text.lines import Tally, expand_paths
 
     check_result_file(out)
-    if picture:
-        from elmo.plots.figure import check_picture
-
-        check_picture(picture)
     listed = parse_words(words)
     paths = inputs or []
     _check_inputs(context, paths, uses, has_words=listed is not None)

@@ -48,10 +48,6 @@ def command(
     from elmo.embed.comparison import compare
     from elmo.embed.elmo import Elmo
 
-    if picture:
-        from elmo.plots.figure import check_picture
-
-        check_picture(picture)
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     warn_about_script(elmo.tokenizer, sentences)
     comparison = compare(elmo, word, sentences, layers=parse_layers(layers), start=start)

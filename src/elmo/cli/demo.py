@@ -56,10 +56,6 @@ def command(*, model: Model = None, picture: Picture = None) -> None:
 
     With --model, only the English words; otherwise the words of every bundled model.
     """
-    if picture:
-        from elmo.plots.figure import check_picture
-
-        check_picture(picture)
     results = _compare_words(model)
     tables = [_format_table(word, comparison, 1 + 4 * k) for k, (word, comparison) in enumerate(results)]
     print("\n\n".join("\n".join(lines) for lines in tables))

@@ -49,10 +49,6 @@ def command(
     from elmo.lexicon.neighbors import find_neighbors
 
     check_result_file(out)
-    if picture:
-        from elmo.plots.figure import check_picture
-
-        check_picture(picture)
     opened = Index(index)
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer or opened.tokenizer)
     warn_about_script(elmo.tokenizer, sentences)

@@ -120,9 +120,23 @@ AsWritten = Annotated[
         "--as-written", help="Keep inflected and capitalized forms; do not replace them by the word."
     ),
 ]
+def _check_picture(path: Path | None) -> Path | None:
+    """Check that a picture can be drawn, before the work starts."""
+    if path is not None:
+        from elmo.plots.figure import check_picture
+
+        check_picture(path)
+    return path
+
+
 Picture = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.png", help="Also draw a figure (.png, .pdf or .svg).", show_default=False),
+    typer.Option(
+        metavar="FILE.png",
+        help="Also draw a figure (.png, .pdf or .svg).",
+        show_default=False,
+        callback=_check_picture,
+    ),
 ]
 
 

@@ -78,10 +78,6 @@ def command(
     from elmo.lexicon.probe import MAX_TRAIN_TOKENS, probe_layers, read_labels
 
     check_result_file(out, inputs=[train, dev])
-    if picture is not None:
-        from elmo.plots.figure import check_picture
-
-        check_picture(picture)
     parts = []
     for path in (train, dev):  # reports errors in the files before a large model is loaded
         parts.append(

@@ -85,10 +85,6 @@ def command(
 
     if not inputs and not text:
         raise typer.BadParameter("expected INPUT or --text", ctx=context)
-    if picture:
-        from elmo.plots.figure import check_picture
-
-        check_picture(picture)
     files = expand_paths(inputs or [])  # reports a typo before a large model is loaded
     if out is not None:
         check_score_file(out, inputs=files)

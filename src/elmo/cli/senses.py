@@ -91,10 +91,6 @@ def command(
     from elmo.text.reader import read_sentences, require_words
 
     check_result_file(out)
-    if picture:
-        from elmo.plots.figure import check_picture
-
-        check_picture(picture)
     name_of, hint, tally = None, "", Tally()
     if len(inputs) == 1 and Path(inputs[0], MANIFEST).is_file():
         _warn_about_options(context, inputs[0])

@@ -69,10 +69,6 @@ def command(
     if files.gold is not None and files.tune is None:
         raise typer.BadParameter("GOLD needs a threshold: add --tune DATA GOLD", ctx=context)
     check_result_file(out, inputs=[path for path in (files.data, files.gold, *(files.tune or ())) if path])
-    if picture:
-        from elmo.plots.figure import check_picture
-
-        check_picture(picture)
     data = read_pairs(files.data, files.gold)  # before the model is loaded, to report mistakes early
     tune_pairs = None if files.tune is None else read_pairs(*files.tune)
     elmo = Elmo.from_pretrained(model, device=device)

@@ -70,10 +70,6 @@ def command(
     from elmo.lexicon.substitutes import find_substitutes
 
     check_result_file(out)
-    if picture:
-        from elmo.plots.figure import check_picture
-
-        check_picture(picture)
     words = parse_words(candidates, option="--candidates")
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     warn_about_script(elmo.tokenizer, sentences)

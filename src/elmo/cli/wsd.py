@@ -119,10 +119,6 @@ def command(
     _check(context, texts=texts, senses=senses, train=train, evaluate=evaluate, gold=gold, out=out)
     if picture and not texts:
         raise typer.BadParameter("--picture needs TEXT", ctx=context)
-    if picture:
-        from elmo.plots.figure import check_picture
-
-        check_picture(picture)
     if train is not None and out is not None:
         elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
         n_sentences = sum(1 for _ in read_sense_corpus(train, gold=gold))  # reports errors before the work

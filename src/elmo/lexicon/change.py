@@ -404,7 +404,9 @@ def _embed(
             for usage in items
         ]
         # Usages of the same sentence must be adjacent to be encoded together.
-        order = sorted(range(len(respelled)), key=lambda k: id(respelled[k].sentence))
+        firsts: dict[int, int] = {}
+        ranks = [firsts.setdefault(id(usage.sentence), k) for k, usage in enumerate(respelled)]
+        order = sorted(range(len(ranks)), key=ranks.__getitem__)
 
         def report(n: int, n_before: int = n_before) -> None:
             if on_progress is not None:
