@@ -29,9 +29,7 @@ BATCH_SIZES = (1, 7, 32, 256)
 
 def main() -> None:
     """Print one line per model."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*")
     parser.add_argument("--vectors", help=argparse.SUPPRESS)  # used in the new process
     options = parser.parse_args()
@@ -50,10 +48,7 @@ def random_sentences() -> list[list[str]]:
     generator = random.Random(0)
     letters = "etaoinshrdlucmfwypvbgkjqxzETAOIN0123456789'-.éüß中文字河岸"
     return [
-        [
-            "".join(generator.choices(letters, k=generator.randint(1, 14)))
-            for _ in range(generator.randint(0, 60))
-        ]
+        ["".join(generator.choices(letters, k=generator.randint(1, 14))) for _ in range(generator.randint(0, 60))]
         for _ in range(N_SENTENCES)
     ]
 

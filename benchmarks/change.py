@@ -64,15 +64,10 @@ def main() -> None:
     vectors = {word: read(elmo, periods, strip_part_of_speech(word)) for word, periods in uses.items()}
     n = sum(len(items) for periods in uses.values() for items in periods.values())
     print(f"{len(uses)} words, {n:,} usages, read in {time.perf_counter() - begin:.0f} s\n")
-    results: dict[str, Any] = {
-        "model": options.model,
-        "change": changes(elmo, uses, vectors, gold, options.glove),
-    }
+    results: dict[str, Any] = {"model": options.model, "change": changes(elmo, uses, vectors, gold, options.glove)}
     if options.transformer:
         other = transformer(options.transformer)
-        theirs = {
-            word: read_other(other, periods, strip_part_of_speech(word)) for word, periods in uses.items()
-        }
+        theirs = {word: read_other(other, periods, strip_part_of_speech(word)) for word, periods in uses.items()}
         results[f"change, {other.name}"] = changes(elmo, uses, theirs, gold, None)
     written = {word: read(elmo, periods, None) for word, periods in uses.items()}
     results["change as written"] = changes(elmo, uses, written, gold, None)
@@ -135,10 +130,7 @@ def changes(
     for name, values in scores.items():
         results[name] = with_interval(np.array(values), judged)
         mark = f"   <- default; goal {GOAL}" if name == ", ".join(DEFAULT) else ""
-        print(
-            f"{name:24}{results[name][0]:9.3f}   {results[name][1]:.3f} .. {results[name][2]:.3f}{mark}",
-            flush=True,
-        )
+        print(f"{name:24}{results[name][0]:9.3f}   {results[name][1]:.3f} .. {results[name][2]:.3f}{mark}", flush=True)
     return results
 
 
@@ -162,8 +154,7 @@ def glove_changes(uses: Mapping[str, Mapping[str, Sequence[Usage]]], glove: Glov
     results = []
     for periods in uses.values():
         means = [
-            glove([token for usage in items for token in context(usage)]).mean(axis=0)
-            for items in periods.values()
+            glove([token for usage in items for token in context(usage)]).mean(axis=0) for items in periods.values()
         ]
         results.append(1 - float(similarity(*means)))
     return results
@@ -185,9 +176,7 @@ def ppmi_changes(uses: Mapping[str, Mapping[str, Sequence[Usage]]]) -> list[floa
 
 
 def senses(
-    folder: Path,
-    uses: Mapping[str, Mapping[str, Sequence[Usage]]],
-    vectors: Mapping[str, Mapping[str, Vectors]],
+    folder: Path, uses: Mapping[str, Mapping[str, Sequence[Usage]]], vectors: Mapping[str, Mapping[str, Vectors]]
 ) -> dict[str, dict[str, float]]:
     """Return the mean agreement over words with the clusters of DWUG."""
     generator = np.random.default_rng(0)

@@ -174,13 +174,7 @@ class Arena:
         return folder
 
     def start(
-        self,
-        n_ranks: int,
-        folder: Path,
-        options: dict[str, Any],
-        *,
-        restarts: int = 0,
-        pause_at: int | None = None,
+        self, n_ranks: int, folder: Path, options: dict[str, Any], *, restarts: int = 0, pause_at: int | None = None
     ) -> Run:
         """Start or resume a run."""
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -189,9 +183,7 @@ class Arena:
         command += ["--folder", str(folder)] + (["--pause-at", str(pause_at)] if pause_at is not None else [])
         stderr = folder.with_suffix(".stderr")
         with stderr.open("ab") as file:
-            process = subprocess.Popen(
-                command, stdout=file, stderr=file, env={**os.environ, "OMP_NUM_THREADS": "1"}
-            )
+            process = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, "OMP_NUM_THREADS": "1"})
         return Run(n_ranks, process, stderr)
 
     def finish(self, run: Run, label: str) -> None:
@@ -306,17 +298,12 @@ def kill_ranks(arena: Arena, n_ranks: int, *, n_steps: int, kills: int, rng: ran
         runs += 1
         folder = arena.folder()
         run = arena.start(n_ranks, folder, options, restarts=kills)
-        while struck.done < kills and kill_one(
-            run, folder, struck, rng, seconds=seconds, n_steps=n_steps // 5
-        ):
+        while struck.done < kills and kill_one(run, folder, struck, rng, seconds=seconds, n_steps=n_steps // 5):
             pass
         arena.finish(run, f"{n_ranks} ranks, after {struck.done} kills")
         if arena.problems:
             return
-        equal = {
-            name: is_equal and hash_outcome(folder)[name] == expected[name]
-            for name, is_equal in equal.items()
-        }
+        equal = {name: is_equal and hash_outcome(folder)[name] == expected[name] for name, is_equal in equal.items()}
     arena.problems += [f"{n_ranks} ranks: {name} differs" for name, is_equal in equal.items() if not is_equal]
     ranks = ", ".join(map(str, struck.by_rank))
     same = ", ".join(name for name, is_equal in equal.items() if is_equal)
@@ -326,9 +313,7 @@ def kill_ranks(arena: Arena, n_ranks: int, *, n_steps: int, kills: int, rng: ran
     )
 
 
-def kill_one(
-    run: Run, folder: Path, struck: Kills, rng: random.Random, *, seconds: float, n_steps: int
-) -> bool:
+def kill_one(run: Run, folder: Path, struck: Kills, rng: random.Random, *, seconds: float, n_steps: int) -> bool:
     """Kill a random rank while it starts or trains; return False if the run ended before."""
     before = set(run.ranks)
     if not run.wait_for(lambda: len(run.living_ranks() - before) == run.n_ranks):
@@ -356,16 +341,12 @@ def main() -> int:
     """Print the tables; return 1 if anything differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument(
-        "--ranks", type=int, nargs="+", default=[2, 4], help="numbers of ranks for the loss curves"
-    )
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="numbers of ranks for the loss curves")
     parser.add_argument(
         "--softmax", nargs="+", choices=SAMPLES, default=list(SAMPLES), help="softmax of the loss curves"
     )
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument(
-        "--killed-ranks", type=int, nargs="+", default=[2], help="numbers of ranks for the kills"
-    )
+    parser.add_argument("--killed-ranks", type=int, nargs="+", default=[2], help="numbers of ranks for the kills")
     parser.add_argument("--most", type=float, default=1e-5, help="largest allowed difference")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--place", help="folder for the runs; default: a temporary one")

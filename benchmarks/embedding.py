@@ -52,9 +52,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=["small", "original"])
     parser.add_argument("--settings", nargs="+", default=["float32", "float32+compiled", "bfloat16", "int8"])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--tokens", type=int, nargs="+", default=None, help="number of tokens of TEXT, one per size"
-    )
+    parser.add_argument("--tokens", type=int, nargs="+", default=None, help="number of tokens of TEXT, one per size")
     parser.add_argument("--serve", nargs=2, metavar=("MODEL", "DTYPE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
@@ -152,8 +150,7 @@ def compare(size: str, model: Path, text: Path, options: argparse.Namespace) -> 
         system.megabytes = system.send(op="memory")["megabytes"]
         system.stop()
     print(
-        f"{'':21} {'tokens/s':>9} {'ratio':>18} {'limit':>6} {'ms':>7} {'ratio':>6} {'new':>7} "
-        f"{'MB':>6} {'load s':>7}"
+        f"{'':21} {'tokens/s':>9} {'ratio':>18} {'limit':>6} {'ms':>7} {'ratio':>6} {'new':>7} {'MB':>6} {'load s':>7}"
     )
     for system in [*ours, *peers]:
         print(format_line(system, peers, limits, is_ours=system in ours), flush=True)
@@ -294,9 +291,7 @@ def random_text() -> list[str]:
 
     generator = np.random.default_rng(0)
     letters = np.array(list("etaoinshrdlucmfw"))
-    words = np.array(
-        ["".join(generator.choice(letters, size=1 + generator.poisson(5))) for _ in range(20_000)]
-    )
+    words = np.array(["".join(generator.choice(letters, size=1 + generator.poisson(5))) for _ in range(20_000)])
     odds = 1 / np.arange(1, len(words) + 1)
     lengths = 1 + generator.poisson(19, size=2500)
     return [" ".join(generator.choice(words, size=n, p=odds / odds.sum())) for n in lengths]

@@ -154,12 +154,7 @@ def build_again(text: Path, folder: Path, expected: dict[str, bytes], when: str)
 
 
 def run_build(
-    text: Path,
-    folder: Path,
-    processes: int,
-    *,
-    kill_after: float | None = None,
-    kill_before: int | None = None,
+    text: Path, folder: Path, processes: int, *, kill_after: float | None = None, kill_before: int | None = None
 ) -> float | None:
     """Build in a child process; return the seconds, or None if it was killed."""
     began = time.monotonic()

@@ -37,14 +37,7 @@ from elmo.jobs.run import embed_corpus  # noqa: E402
 from elmo.jobs.writers import SUFFIXES, check_libraries  # noqa: E402
 from elmo.storage.atomic import hold_lock  # noqa: E402
 
-LINES = [
-    "The river bank .",
-    "",
-    "A/b c",
-    "The river bank .",
-    "café 河岸 \x00 x",
-    "one two three four five six",
-]
+LINES = ["The river bank .", "", "A/b c", "The river bank .", "café 河岸 \x00 x", "one two three four five six"]
 
 
 def main() -> int:
@@ -67,15 +60,7 @@ def main() -> int:
         text.write_text("\n".join(LINES * 4) + "\n", encoding="utf-8")
         for suffix in options.suffixes:
             check_libraries(suffix)
-            problems += kill_format(
-                suffix,
-                folder,
-                text,
-                elmo,
-                rng=rng,
-                kills=options.kills,
-                workers=options.workers,
-            )
+            problems += kill_format(suffix, folder, text, elmo, rng=rng, kills=options.kills, workers=options.workers)
     for problem in problems:
         print(problem, file=sys.stderr)
     print("all bytes equal" if not problems else f"{len(problems)} problems")
@@ -83,14 +68,7 @@ def main() -> int:
 
 
 def kill_format(
-    suffix: str,
-    folder: Path,
-    text: Path,
-    elmo: Elmo,
-    *,
-    rng: random.Random,
-    kills: int,
-    workers: int,
+    suffix: str, folder: Path, text: Path, elmo: Elmo, *, rng: random.Random, kills: int, workers: int
 ) -> list[str]:
     """Kill and resume jobs of one format; return the problems."""
     start = time.monotonic()
@@ -105,9 +83,7 @@ def kill_format(
     expected = contents(output)
     tokens = [encoding.tokens for encoding in read_embeddings(output / f"vectors{suffix}")]
     problems = (
-        []
-        if tokens == [tuple(line.split()) for line in LINES * 4]
-        else [f"{suffix}: lines are missing or repeated"]
+        [] if tokens == [tuple(line.split()) for line in LINES * 4] else [f"{suffix}: lines are missing or repeated"]
     )
     if workers > 1:
         shutil.rmtree(output)
@@ -127,9 +103,7 @@ def kill_format(
             n_kills += 1
             now = contents(output) if output.exists() else {}
             n_midway += any("00000" in name for name in now)
-            incomplete = [
-                name for name, data in now.items() if is_final(name) and expected.get(name, data) != data
-            ]
+            incomplete = [name for name, data in now.items() if is_final(name) and expected.get(name, data) != data]
             problems += [f"{suffix}: {name} is incomplete after kill {n_kills}" for name in incomplete]
         if contents(output) != expected:
             problems.append(f"{suffix}: job {n_jobs} ended with different bytes: {sorted(contents(output))}")

@@ -62,9 +62,7 @@ class Tally:
         """Print the new rows."""
         for key in list(self.injected)[self.shown :]:
             kind, part, call = key
-            print(
-                f"{kind:<11}{part:<12}{call:<14}{self.injected[key]:>6}{self.restarts[key]:>10}", flush=True
-            )
+            print(f"{kind:<11}{part:<12}{call:<14}{self.injected[key]:>6}{self.restarts[key]:>10}", flush=True)
         self.shown = len(self.injected)
 
 
@@ -99,8 +97,7 @@ class Trial:
         self.tally.note((kind, call.part, call.name))
         if not outcome.was_injected_at(call):
             self.problem(
-                label,
-                f"the injection did not happen, and the run ended with {outcome.code}: {outcome.stderr}",
+                label, f"the injection did not happen, and the run ended with {outcome.code}: {outcome.stderr}"
             )
         elif kind == "full disk":
             line = r"elmo: .*/run/.*: .*No space left on device.*\n"
@@ -132,9 +129,7 @@ class Trial:
             self.problem(label, f"the run after it ended with {outcome.code}: {outcome.stderr}")
         self.check_no_temporary(label)
         found = visible(contents(self.arena.place))
-        other = [
-            n for n in sorted(self.expected.keys() | found.keys()) if found.get(n) != self.expected.get(n)
-        ]
+        other = [n for n in sorted(self.expected.keys() | found.keys()) if found.get(n) != self.expected.get(n)]
         if other:
             self.problem(label, f"at the end {len(other)} files differ, the first is {other[0]}")
 
@@ -246,9 +241,7 @@ def main() -> int:
     kinds: Counter[str] = Counter()
     for (kind, _, _), injected in tally.injected.items():
         kinds[kind] += injected
-    summary = (
-        f"{kinds['kill']} kills, {kinds['full disk']} full disks, {sum(tally.restarts.values())} restarts"
-    )
+    summary = f"{kinds['kill']} kills, {kinds['full disk']} full disks, {sum(tally.restarts.values())} restarts"
     print(f"{summary}, {time.monotonic() - began:.0f} s")
     print("all bytes equal" if not tally.problems else f"{len(tally.problems)} problems")
     return 1 if tally.problems else 0

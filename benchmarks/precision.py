@@ -86,9 +86,7 @@ def features(model: Elmo, rows: list, tags: list[str], layer: int) -> tuple[torc
     return torch.from_numpy(np.concatenate(vectors)), torch.tensor(targets)
 
 
-def accuracy(
-    x: torch.Tensor, y: torch.Tensor, dev_x: torch.Tensor, dev_y: torch.Tensor, *, seed: int
-) -> float:
+def accuracy(x: torch.Tensor, y: torch.Tensor, dev_x: torch.Tensor, dev_y: torch.Tensor, *, seed: int) -> float:
     """Train a linear classifier for ten epochs with Adam; return its accuracy in percent."""
     mean, deviation = x.mean(dim=0), x.std(dim=0) + 1e-6
     x, dev_x = (x - mean) / deviation, (dev_x - mean) / deviation

@@ -87,9 +87,7 @@ def main() -> None:
         results["perplexity"] = perplexities(elmo, options.texts, is_raw=options.raw)
         for number, model in enumerate(drawn, start=1):
             print(f"unrounded {number}")
-            results[f"perplexity, unrounded {number}"] = perplexities(
-                model, options.texts, is_raw=options.raw
-            )
+            results[f"perplexity, unrounded {number}"] = perplexities(model, options.texts, is_raw=options.raw)
     if not (options.texts or options.senses or options.tags or options.wic):
         options.senses = [SENSES]
     for path in options.senses:
@@ -190,8 +188,7 @@ def transformer(folder: Path) -> System:
             vectors = states[-1][0] if layers == "last" else torch.stack(states).mean(dim=0)[0]
             word_of = torch.tensor([-1 if word is None else word for word in read.word_ids()])
             pooled = [
-                vectors[word_of == k].mean(dim=0) if (word_of == k).any() else vectors[0]
-                for k in range(len(words))
+                vectors[word_of == k].mean(dim=0) if (word_of == k).any() else vectors[0] for k in range(len(words))
             ]
             results.append(torch.stack(pooled).numpy())
         return results
@@ -237,10 +234,7 @@ def senses(
             embedded = system.embed(cut, layers)
             show(
                 f"{system.name}, {layers}",
-                [
-                    vectors[words.index(row[0])]
-                    for vectors, words, row in zip(embedded, cut, rows, strict=True)
-                ],
+                [vectors[words.index(row[0])] for vectors, words, row in zip(embedded, cut, rows, strict=True)],
             )
     places = [words.index(row[0]) for words, row in zip(cut, rows, strict=True)]
     static = [System("elmo, 0", System.of(elmo).embed, (0,))]  # in any language
@@ -254,10 +248,7 @@ def senses(
     for system in others:  # the word in the whole sentence, and in its start and its end separately
         for layers in system.layers:
             whole = system.embed(cut, layers)
-            show(
-                f"{system.name}, {layers}",
-                [vectors[place] for vectors, place in zip(whole, places, strict=True)],
-            )
+            show(f"{system.name}, {layers}", [vectors[place] for vectors, place in zip(whole, places, strict=True)])
             to = system.embed([words[: k + 1] for words, k in zip(cut, places, strict=True)], layers)
             on = system.embed([words[k:] for words, k in zip(cut, places, strict=True)], layers)
             apart = [np.concatenate([_unit(a[-1]), _unit(b[0])]) for a, b in zip(to, on, strict=True)]
@@ -307,8 +298,7 @@ def tags(train: Path, dev: Path, systems: list[System]) -> dict[str, float]:
     for system in systems:
         for layers in system.layers:
             x, dev_x = (
-                torch.from_numpy(np.concatenate(system.embed([words for words, _ in part], layers)))
-                for part in parts
+                torch.from_numpy(np.concatenate(system.embed([words for words, _ in part], layers))) for part in parts
             )
             right = accuracy(x, numbers[0], dev_x, numbers[1], seed=0)
             results[f"{system.name}, {layers}"] = right
@@ -318,10 +308,7 @@ def tags(train: Path, dev: Path, systems: list[System]) -> dict[str, float]:
 
 def words_in_context(folder: Path, systems: list[System]) -> dict[str, float]:
     """Measure the accuracy on dev with the threshold that is best on train."""
-    parts = [
-        (_lines(folder / f"{part}.data.txt"), _lines(folder / f"{part}.gold.txt"))
-        for part in ("train", "dev")
-    ]
+    parts = [(_lines(folder / f"{part}.data.txt"), _lines(folder / f"{part}.gold.txt")) for part in ("train", "dev")]
     print(f"\nwords in context: {len(parts[0][0]):,} pairs to tune on, {len(parts[1][0])} to test")
     results: dict[str, float] = {}
     for system in systems:
@@ -333,9 +320,7 @@ def words_in_context(folder: Path, systems: list[System]) -> dict[str, float]:
                 vectors = system.embed(sentences, layers)
                 places = [int(place) for pair in pairs for place in pair[2].split("-")]
                 selected = [rows[place] for rows, place in zip(vectors, places, strict=True)]
-                cosines.append(
-                    np.array([similarity(a, b) for a, b in zip(selected[::2], selected[1::2], strict=True)])
-                )
+                cosines.append(np.array([similarity(a, b) for a, b in zip(selected[::2], selected[1::2], strict=True)]))
                 is_same.append(np.array([row == "T" for row in gold]))
             steps = np.unique(cosines[0])
             best = max(steps, key=lambda step: float(((cosines[0] >= step) == is_same[0]).mean()))

@@ -30,9 +30,7 @@ def measure(arguments: list[str]) -> float:
 def main() -> int:
     """Print the table; return 1 if a median is over its limit."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument(
-        "runs", type=int, nargs="?", default=10, help="number of measurements of each command"
-    )
+    parser.add_argument("runs", type=int, nargs="?", default=10, help="number of measurements of each command")
     n_runs = parser.parse_args().runs
     is_slow = False
     print(f"{'':20}{'median':>9}{'fastest':>9}{'limit':>9}{'of limit':>10}")

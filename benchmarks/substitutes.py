@@ -161,9 +161,7 @@ def ours(elmo: Elmo, targets: Sequence[Target], **options: Any) -> Answers:
     """Return the answers of one combination."""
     substituter = Substituter(elmo, language="en", **options)
     usages = [target.usage for target in targets]
-    generated = [
-        [item.lemma for item in result.items] for result in substituter.substitutes(usages, n=N_GENERATED)
-    ]
+    generated = [[item.lemma for item in result.items] for result in substituter.substitutes(usages, n=N_GENERATED)]
     ranked = substituter.rank(usages, [list(target.judged) for target in targets])
     return Answers(generated, [[str(item.candidate) for item in result.items] for result in ranked])
 
@@ -198,9 +196,7 @@ def figures(targets: Sequence[Target], answers: Answers, chosen: Sequence[bool])
     return {name: 100 * value for name, value in zip(COLUMNS, values, strict=True)}
 
 
-def f_at_n(
-    targets: Sequence[Target], generated: Sequence[list[str]], least: float, *, is_lenient: bool
-) -> float:
+def f_at_n(targets: Sequence[Target], generated: Sequence[list[str]], least: float, *, is_lenient: bool) -> float:
     """Compute F of the N best; a substitute is correct if the share of yes is at least ``least``."""
     n_correct = n_generated = n_gold = 0
     for target, lemmas in zip(targets, generated, strict=True):

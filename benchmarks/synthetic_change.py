@@ -90,11 +90,7 @@ def usages_by_word(path: Path) -> dict[tuple[str, str], list[tuple[Usage, str]]]
     results: dict[tuple[str, str], list[tuple[Usage, str]]] = defaultdict(list)
     for sentence in read_sense_corpus(path):
         for usage, instance in zip(sentence.usages(), sentence.instances, strict=True):
-            if (
-                len(instance.keys) == 1
-                and instance.end - instance.begin == 1
-                and instance.pos in ("noun", "verb")
-            ):
+            if len(instance.keys) == 1 and instance.end - instance.begin == 1 and instance.pos in ("noun", "verb"):
                 results[instance.lemma, str(instance.pos)].append((usage, instance.keys[0]))
     return results
 

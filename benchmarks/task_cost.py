@@ -108,9 +108,7 @@ def synthetic_plan(folder: Path) -> Path:
     rng = random.Random(0)
     lines: dict[str, list[str]] = {"tags": [], "spans": []}
     for _ in range(200):
-        words = [
-            rng.choice(("the", "a", "red", "car", "house", "sees", "likes", "Ann", "Bob")) for _ in range(12)
-        ]
+        words = [rng.choice(("the", "a", "red", "car", "house", "sees", "likes", "Ann", "Bob")) for _ in range(12)]
         lines["tags"] += [f"{word}\t{'NAME' if word[0].isupper() else 'WORD'}" for word in words] + [""]
         lines["spans"] += [f"{word}\t{'B-PER' if word[0].isupper() else 'O'}" for word in words] + [""]
     plan = []

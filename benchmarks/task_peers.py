@@ -30,16 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from elmo import Elmo
-from elmo.tasks import (
-    FeatureCache,
-    Features,
-    FeatureStore,
-    FitOptions,
-    Tagging,
-    TaskModel,
-    read_examples,
-    read_static,
-)
+from elmo.tasks import FeatureCache, Features, FeatureStore, FitOptions, Tagging, TaskModel, read_examples, read_static
 from elmo.tasks.data.examples import Span, TaggedSentence
 from elmo.tasks.data.schemes import Scheme, decode_spans, detect_scheme, encode_spans
 from elmo.tasks.scores.labels import span_scores
@@ -174,9 +165,7 @@ def _trainers(
 
         return trained
 
-    trainers: dict[str, Callable[[int], list[list[str]]]] = {
-        name: ours(features) for name, features in OURS.items()
-    }
+    trainers: dict[str, Callable[[int], list[list[str]]]] = {name: ours(features) for name, features in OURS.items()}
     trainers["spaCy"] = lambda seed: spacy_trained(seed, train, dev, vectors=vectors, place=place)
     if flair:
         for name, characters in FLAIR.items():
@@ -204,11 +193,7 @@ def spacy_trained(
         blank.to_disk(place / "vectors")
         for name, part in (("train", train), ("dev", dev)):
             docs = [
-                Doc(
-                    blank.vocab,
-                    list(example.words),
-                    **{"ents" if has_spans else "tags": list(example.tags or ())},
-                )
+                Doc(blank.vocab, list(example.words), **{"ents" if has_spans else "tags": list(example.tags or ())})
                 for example in part
             ]
             DocBin(docs=docs).to_disk(place / f"{name}.spacy")
@@ -217,21 +202,13 @@ def spacy_trained(
     spacy_train(
         place / "config.cfg",
         place / f"model-{seed}",
-        overrides={
-            **paths,
-            "paths.vectors": str(place / "vectors"),
-            "training.seed": seed,
-            "system.seed": seed,
-        },
+        overrides={**paths, "paths.vectors": str(place / "vectors"), "training.seed": seed, "system.seed": seed},
     )
     best = spacy.load(place / f"model-{seed}" / "model-best")
     tagged = best.pipe(Doc(best.vocab, list(example.words)) for example in dev)
     if not has_spans:
         return [[token.tag_ for token in doc] for doc in tagged]
-    return [
-        [token.ent_iob_ + (f"-{token.ent_type_}" if token.ent_type_ else "") for token in doc]
-        for doc in tagged
-    ]
+    return [[token.ent_iob_ + (f"-{token.ent_type_}" if token.ent_type_ else "") for token in doc] for doc in tagged]
 
 
 def flair_trained(

@@ -35,11 +35,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 PEER = (ROOT / ".venvs/peers/tensorflow/bin/python", ROOT / "tests/conformance/peers/train.py")
-SETTINGS = {
-    "fp32": {},
-    "fp32, 2048 samples": {"n_samples": 2048},
-    "bf16": {"precision": "bfloat16"},
-}
+SETTINGS = {"fp32": {}, "fp32, 2048 samples": {"n_samples": 2048}, "bf16": {"precision": "bfloat16"}}
 
 
 def main() -> None:
@@ -105,15 +101,10 @@ def compare(size: str, folder: Path, options: argparse.Namespace) -> None:
             ratios = [result["rate"] / peer for result, peer in zip(rounds, peers, strict=True)]
             ratio = f", {statistics.median(ratios):.2f} x ({min(ratios):.2f}–{max(ratios):.2f})"
         share = f"{rate / limit:.0%} of the limit {limit:,.0f}"
-        print(
-            f"{size:6} {setting:20} {rate:8,.0f} tokens/s{ratio}, {share}, overhead {overhead:.1%}",
-            flush=True,
-        )
+        print(f"{size:6} {setting:20} {rate:8,.0f} tokens/s{ratio}, {share}, overhead {overhead:.1%}", flush=True)
 
 
-def measure_in_process(
-    folder: Path, size: str, setting: str, options: argparse.Namespace
-) -> dict[str, float]:
+def measure_in_process(folder: Path, size: str, setting: str, options: argparse.Namespace) -> dict[str, float]:
     """Run ``measure`` in its own process."""
     command = [sys.executable, __file__, "--measure", str(folder), size, setting]
     command += ["--steps", str(options.steps), "--threads", str(options.threads)]
@@ -136,11 +127,7 @@ def measure(folder: Path, size: str, setting: str, n_steps: int, n_threads: int)
     # A long run writes a checkpoint every 1,000 steps. In these few steps, one would count too much: it is
     # timed separately, and a thousandth is added.
     train = TrainOptions(
-        n_steps=warm + n_steps,
-        log_every=1,
-        evaluate_every=10**8,
-        checkpoint_every=10**8,
-        **SETTINGS[setting],
+        n_steps=warm + n_steps, log_every=1, evaluate_every=10**8, checkpoint_every=10**8, **SETTINGS[setting]
     )
     with tempfile.TemporaryDirectory(prefix="elmo-") as place:
         trainer = Trainer(Corpus.open(folder), PRESETS[size], train, Path(place))

@@ -67,12 +67,7 @@ def compare(part: str, variants: dict[str, Callable[[], None]], rounds: int) -> 
 def random_lstm(cell: int) -> ProjectedLstm:
     """Build one layer with the published options."""
     return ProjectedLstm(
-        input_width=STATE,
-        state_width=STATE,
-        cell_width=cell,
-        cell_clip=3.0,
-        state_clip=3.0,
-        forget_bias=1.0,
+        input_width=STATE, state_width=STATE, cell_width=cell, cell_clip=3.0, state_clip=3.0, forget_bias=1.0
     )
 
 
@@ -89,9 +84,9 @@ def lstm_variants(cell: int) -> dict[str, Callable[[], None]]:
     return {
         "ProjectedLstm": lambda: lstm(inputs, mask, state)[0].backward(gradient),
         "run_lstm_window": lambda: run_lstm_window(lstm, inputs, state)[0].backward(gradient),
-        "run_lstm_window, bfloat16": lambda: run_lstm_window(lstm, inputs, state, has_bf16_products=True)[
-            0
-        ].backward(gradient),
+        "run_lstm_window, bfloat16": lambda: run_lstm_window(lstm, inputs, state, has_bf16_products=True)[0].backward(
+            gradient
+        ),
     }
 
 

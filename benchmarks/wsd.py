@@ -67,10 +67,7 @@ def main() -> None:
     semeval = read_words(elmo, read_all(options.semeval, options.gold), start=options.start, cache=None)
     is_held_out = [_is_held_out(name) for name in semcor.documents]
     parts = {
-        "SemCor's tenth": (
-            semcor.where(lambda k: not is_held_out[k]),
-            semcor.where(lambda k: is_held_out[k]),
-        ),
+        "SemCor's tenth": (semcor.where(lambda k: not is_held_out[k]), semcor.where(lambda k: is_held_out[k])),
         "SemEval-2007": (semcor, semeval),
     }
     for name, (train, test) in parts.items():
@@ -99,21 +96,12 @@ def main() -> None:
     report(results, rights)
     if options.json:
         rows = [
-            {
-                "layer": layer,
-                "method": method,
-                "part": part,
-                "words": words,
-                "f1": score.f1,
-                "n": score.n_instances,
-            }
+            {"layer": layer, "method": method, "part": part, "words": words, "f1": score.f1, "n": score.n_instances}
             for (layer, method), by_part in results.items()
             for part, scores in by_part.items()
             for words, score in scores.items()
         ]
-        options.json.write_text(
-            json.dumps({"model": options.model, "start": options.start, "rows": rows}, indent=1)
-        )
+        options.json.write_text(json.dumps({"model": options.model, "start": options.start, "rows": rows}, indent=1))
 
 
 def report(
@@ -131,8 +119,7 @@ def report(
         print(
             "  "
             + ", ".join(
-                f"{words} {s.f1:.1%} (first {results[first][part][words].f1:.1%})"
-                for words, s in scores.items()
+                f"{words} {s.f1:.1%} (first {results[first][part][words].f1:.1%})" for words, s in scores.items()
             )
         )
 
@@ -162,9 +149,7 @@ def read_words(elmo: Elmo, sentences: Sequence[SenseSentence], *, start: str, ca
     return Words(instances, documents, vectors)
 
 
-def answer(
-    senses: SenseCentroids, test: Words, vectors: Vectors, wordnet: WordNet
-) -> dict[str, dict[str, str]]:
+def answer(senses: SenseCentroids, test: Words, vectors: Vectors, wordnet: WordNet) -> dict[str, dict[str, str]]:
     """Return the sense keys of each method by instance id; all usages of a word are scored at once."""
     groups: defaultdict[tuple[str, Any], list[int]] = defaultdict(list)
     for k, instance in enumerate(test.instances):

@@ -53,9 +53,7 @@ def token_vector(
     return x
 
 
-def lstm_step(
-    config: BiLmConfig, w: Mapping[str, Array], at: str, x: Array, h: Array, c: Array
-) -> tuple[Array, Array]:
+def lstm_step(config: BiLmConfig, w: Mapping[str, Array], at: str, x: Array, h: Array, c: Array) -> tuple[Array, Array]:
     """Read one token with one layer; the gates are i, f, j, o."""
     i, f, j, o = np.split(w[at + "input_weight"] @ x + w[at + "state_weight"] @ h + w[at + "bias"], 4)
     lstm = config.lstm
@@ -85,9 +83,7 @@ def layers(
         for layer in range(config.lstm.n_layers):
             states = []
             for x in inputs:
-                h, c = lstm_step(
-                    config, w, f"{stack}.{layer}.", x, hidden[direction, layer], cell[direction, layer]
-                )
+                h, c = lstm_step(config, w, f"{stack}.{layer}.", x, hidden[direction, layer], cell[direction, layer])
                 hidden[direction, layer], cell[direction, layer] = h, c
                 states.append(h + x if config.lstm.has_skip and layer > 0 else h)
             outputs.append(states if direction == 0 else states[::-1])
@@ -108,9 +104,7 @@ def mix(states: Array, w: Array, gamma: float, *, layer_norm: bool) -> Array:
     return gamma * sum(share * state for share, state in zip(shares, states, strict=True))
 
 
-def softmax_loss(
-    states: Array, weight: Array, bias: Array, targets: list[int]
-) -> tuple[float, dict[str, Array]]:
+def softmax_loss(states: Array, weight: Array, bias: Array, targets: list[int]) -> tuple[float, dict[str, Array]]:
     """Compute the mean of −log p(target) and its gradient: dL/dlogit_k = p_k − [k is the target]."""
     gradient = {"states": np.zeros_like(states), "weight": np.zeros_like(weight), "bias": np.zeros_like(bias)}
     loss = 0.0

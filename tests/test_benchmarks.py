@@ -218,7 +218,5 @@ def test_flair_is_given_and_gives_back_spans_and_plain_tags(
     vectors = tmp_path / "vectors.txt"
     vectors.write_text("the 9 9\nann 0.5 1\n00 2 3\n")  # Flair looks 42 up as 00
     data = [TaggedSentence(("Ann", "42", "."), tags)]
-    found = benchmark("task_peers").flair_trained(
-        1, data, data, vectors=vectors, place=tmp_path, python=str(python)
-    )
+    found = benchmark("task_peers").flair_trained(1, data, data, vectors=vectors, place=tmp_path, python=str(python))
     assert found == [list(tags)]

@@ -59,11 +59,7 @@ def test_no_network_is_asked(elmo: Elmo, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_it_predicts_words(elmo: Elmo) -> None:
     assert elmo.vocab is not None
     assert len(elmo.vocab) >= 40_000
-    text = (
-        "The king of France died in Paris ."
-        if elmo.tokenizer.name == "en"
-        else "他出生于北京，毕业于清华大学。"
-    )
+    text = "The king of France died in Paris ." if elmo.tokenizer.name == "en" else "他出生于北京，毕业于清华大学。"
     assert perplexity(elmo, [text])["zero"].geometric_mean < 1000
 
 

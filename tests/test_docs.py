@@ -39,9 +39,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-@pytest.mark.filterwarnings(
-    "ignore:unclosed file:ResourceWarning"
-)  # examples read like a person's, open() and all
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # examples read like a person's, open() and all
 def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, workplace: Path) -> None:
     code = blocks(page, "python")
     if "jieba" in page.read_text(encoding="utf-8") and page.name == "README.zh.md":
@@ -54,17 +52,13 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, workplace: Pat
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_elmo_commands_of_a_page_run(page: Path, workplace: Path) -> None:
     commands = [
-        line.split("     #")[0]
-        for block in blocks(page, "console")
-        for line in block.replace("\\\n", " ").splitlines()
+        line.split("     #")[0] for block in blocks(page, "console") for line in block.replace("\\\n", " ").splitlines()
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8"}
     elmo = f"{shlex.quote(sys.executable)} -m elmo"
     for command in commands:
         if not re.match(r"(?:\S+ .*\| )?elmo ", command):
-            assert re.match(r"pip install |make |python benchmarks/|\(cd mine ", command), (
-                f"untested: {command}"
-            )
+            assert re.match(r"pip install |make |python benchmarks/|\(cd mine ", command), f"untested: {command}"
             continue
         real = re.sub(r"(^|\| )elmo ", rf"\1{elmo} ", command)
         done = subprocess.run(

@@ -66,7 +66,5 @@ def test_only_the_command_line_prints_or_exits() -> None:
 
 
 def test_imports_point_down() -> None:
-    done = subprocess.run(
-        [Path(sys.executable).parent / "lint-imports"], cwd=ROOT, capture_output=True, check=False
-    )
+    done = subprocess.run([Path(sys.executable).parent / "lint-imports"], cwd=ROOT, capture_output=True, check=False)
     assert done.returncode == 0, done.stdout.decode()

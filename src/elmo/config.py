@@ -35,15 +35,7 @@ class CharCnnConfig:
 
     n_characters: int = 261
     char_width: int = 16
-    filters: tuple[tuple[int, int], ...] = (
-        (1, 32),
-        (2, 32),
-        (3, 64),
-        (4, 128),
-        (5, 256),
-        (6, 512),
-        (7, 1024),
-    )
+    filters: tuple[tuple[int, int], ...] = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
     n_highway: int = 1
     activation: Literal["relu", "tanh"] = "relu"
     max_characters: int = 50
@@ -84,10 +76,7 @@ class WordConfig:
 
     def problems(self) -> list[str]:
         """List the values that are out of range."""
-        return [
-            *_outside("n_words", self.n_words, 1, MAX_ROWS),
-            *_outside("word_width", self.word_width, 1, MAX_WIDTH),
-        ]
+        return [*_outside("n_words", self.n_words, 1, MAX_ROWS), *_outside("word_width", self.word_width, 1, MAX_WIDTH)]
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,10 @@ from pathlib import Path
 from tests.cli.conftest import Outcome, Run
 
 TAGS = {"The": "O", "river": "O", "lends": "O", "Bank": "B-ORG", "London": "B-LOC", ".": "O"}
-SENTENCES = (
-    "The Bank lends .",
-    "London lends The river .",
-    "The river London .",
-    "Bank .",
-    "The London Bank",
-)
+SENTENCES = ("The Bank lends .", "London lends The river .", "The river London .", "Bank .", "The London Bank")
 TEXTS = ("good\tthe river is fine", "bad\tthe bank is broke", "good\ta fine river", "bad\ta broke bank")
 # word, tag, lemma, roleset, brackets for each predicate
-ROLES = (
-    "They\tP\tthey\t-\t(ARG0*)\nlent\tV\tlend\tlend.01\t(V*)\nmoney\tN\tmoney\t-\t(ARG1*)\n.\t.\t.\t-\t*\n\n"
-)
+ROLES = "They\tP\tthey\t-\t(ARG0*)\nlent\tV\tlend\tlend.01\t(V*)\nmoney\tN\tmoney\t-\t(ARG1*)\n.\t.\t.\t-\t*\n\n"
 MORE_ROLES = "Banks\tN\tb\t-\t(ARG0*)\nlend\tV\tlend\tlend.01\t(V*)\ncash\tN\tcash\t-\t(ARG1*)\n\n"
 FAST = ("--no-cache", "--epochs", "2", "--hidden", "4", "--batch-size", "4", "--learning-rate", "0.02")
 

@@ -25,17 +25,10 @@ def test_a_table_for_each_layer_and_the_average(run: Run) -> None:
         "S3  by the bank at the [bank]",
     ]
     tables = [table.splitlines() for table in outcome.out.split("\n\n")[1:]]
-    assert [table[0].split("  ")[0].strip() for table in tables] == [
-        "layer 0",
-        "layer 1",
-        "layer 2",
-        "average",
-    ]
+    assert [table[0].split("  ")[0].strip() for table in tables] == ["layer 0", "layer 1", "layer 2", "average"]
     for table, matrix in zip(tables, result.matrices.values(), strict=True):
         assert table[0].split()[-3:] == ["S1", "S2", "S3"]
-        assert [line.split()[1:] for line in table[1:]] == [
-            [f"{value:.3f}" for value in row] for row in matrix
-        ]
+        assert [line.split()[1:] for line in table[1:]] == [[f"{value:.3f}" for value in row] for row in matrix]
 
 
 def test_json_equals_the_result_of_the_library(run: Run) -> None:
@@ -50,9 +43,7 @@ def test_one_layer_can_be_selected(run: Run) -> None:
 
 def test_chinese_is_split_into_words(run: Run) -> None:
     pytest.importorskip("jieba")
-    outcome = run(
-        "compare", "苹果", "我喜欢吃苹果。", "她买了一斤苹果", *MODEL, "--tokenizer", "zh", "--json"
-    )
+    outcome = run("compare", "苹果", "我喜欢吃苹果。", "她买了一斤苹果", *MODEL, "--tokenizer", "zh", "--json")
     assert [use["tokens"] for use in json.loads(outcome.out)["uses"]] == [["苹果"], ["苹果"]]
 
 

@@ -24,11 +24,7 @@ def test_progress_of_usages_is_logged_unless_quiet(
 
 @pytest.mark.parametrize(
     ("tokenizer", "sentence", "is_warned"),
-    [
-        ("en", "他每天吃一个苹果。", True),
-        ("zh", "他每天吃一个苹果。", False),
-        ("en", "an apple (苹果)", False),
-    ],
+    [("en", "他每天吃一个苹果。", True), ("zh", "他每天吃一个苹果。", False), ("en", "an apple (苹果)", False)],
 )
 def test_chinese_text_with_english_rules_gives_a_warning(
     run: Run, here: Path, tokenizer: str, sentence: str, is_warned: bool

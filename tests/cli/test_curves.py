@@ -53,9 +53,7 @@ def test_json_has_every_figure(run: Run, here: Path) -> None:
         (["good", "--against", "hours"], ["the log has no times"]),
     ],
 )
-def test_what_cannot_be_drawn_is_one_line(
-    run: Run, here: Path, arguments: list[str], parts: list[str]
-) -> None:
+def test_what_cannot_be_drawn_is_one_line(run: Run, here: Path, arguments: list[str], parts: list[str]) -> None:
     write_log(here / "begun.training", [])
     write_log(here / "damaged.training", lines(1), tail=b"\x1b[31m\n")
     write_log(here / "good.training")

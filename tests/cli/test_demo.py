@@ -31,9 +31,7 @@ def test_each_word_has_its_sentences_and_a_table(run: Run) -> None:
     assert "苹果" not in outcome.out
 
 
-def test_without_a_bundled_model_the_error_says_what_to_pass(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_bundled_model_the_error_says_what_to_pass(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elmo.formats.pretrained.bundled_models", lambda: ())
     outcome = run("demo")
     assert (outcome.code, outcome.out) == (1, "")

@@ -32,9 +32,7 @@ def test_json_lines_hold_the_vectors_of_every_line(run: Run) -> None:
     expected = Elmo.from_pretrained("model").encode(TEXT.splitlines())
     assert [one["tokens"] for one in result] == [list(one.tokens) for one in expected]
     for one, encoding in zip(result, expected, strict=True):
-        np.testing.assert_allclose(
-            np.reshape(one["vectors"], encoding.vectors.shape), encoding.vectors, rtol=1e-6
-        )
+        np.testing.assert_allclose(np.reshape(one["vectors"], encoding.vectors.shape), encoding.vectors, rtol=1e-6)
 
 
 def test_stdin_globs_and_compressed_files_are_read(run: Run, here: Path) -> None:
@@ -71,9 +69,7 @@ def test_a_complete_file_is_not_written_again(run: Run, here: Path) -> None:
     again = run("embed", "corpus.txt", *MODEL, "--out", "v.npz")
     assert again.err == "elmo: v.npz: already complete: 4 sentences, 23 tokens\n"
     assert run("embed", "corpus.txt", *MODEL, "--out", "v.npz", "-q").err == ""
-    assert_fails(
-        run("embed", "corpus.txt", *MODEL, "--out", "v.npz", "--layers", "top"), "layers", "--restart"
-    )
+    assert_fails(run("embed", "corpus.txt", *MODEL, "--out", "v.npz", "--layers", "top"), "layers", "--restart")
     assert (here / "v.npz").read_bytes() == raw
     assert run("embed", "corpus.txt", *MODEL, "--out", "v.npz", "--layers", "top", "--restart").code == 0
     assert (here / "v.npz").read_bytes() != raw
@@ -90,9 +86,7 @@ def test_a_dry_run_counts_and_writes_nothing(run: Run, here: Path) -> None:
     assert sorted(here.rglob("*")) == before
     assert run("embed", "corpus.txt", *MODEL, "--out", "v.npz", "--shard-tokens", "10").code == 0
     assert {"v-00000.npz", "v.npz.manifest.json"} <= {path.name for path in here.glob("v*")}
-    assert {Path(line).name for row in named for line in row.split()[-1:]} == {
-        path.name for path in here.glob("v*")
-    }
+    assert {Path(line).name for row in named for line in row.split()[-1:]} == {path.name for path in here.glob("v*")}
 
 
 def test_lines_that_are_not_utf8_are_reported(run: Run, here: Path) -> None:
@@ -113,24 +107,10 @@ def test_progress_without_a_terminal_is_logged(run: Run, monkeypatch: pytest.Mon
     assert lines[0].startswith("elmo: embedding: 2 of 4 sentences, 9 tokens, ")
     assert lines[0].endswith(" tokens/s")
     again = run(
-        "embed",
-        "corpus.txt",
-        *MODEL,
-        "--restart",
-        "--out",
-        "v.npz",
-        "--batch-size",
-        "2",
-        "--log-format",
-        "json",
+        "embed", "corpus.txt", *MODEL, "--restart", "--out", "v.npz", "--batch-size", "2", "--log-format", "json"
     )
     first = json.loads(again.err.splitlines()[0])
-    assert (first["stage"], first["sentences"], first["tokens"], first["all_sentences"]) == (
-        "embedding",
-        2,
-        9,
-        4,
-    )
+    assert (first["stage"], first["sentences"], first["tokens"], first["all_sentences"]) == ("embedding", 2, 9, 4)
     assert run("embed", "corpus.txt", *MODEL, "--restart", "--out", "v.npz", "--quiet").err == ""
 
 

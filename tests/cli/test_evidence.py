@@ -25,12 +25,8 @@ def test_the_command_prints_tables_and_repeats_no_run(run: Run, here: Path) -> N
     assert "1 of 2: ner, baseline, seed 1, 24 examples: f1 " in first.err
     assert " left\n" in first.err
     assert first.out == (here / "found" / "evidence.txt").read_text(encoding="utf-8")
-    second = run(
-        "evidence", "plan.toml", "--out", "found", "--tables", "1", "--seeds", "1", "--tasks", "ner", "--json"
-    )
-    assert json.loads(second.out) == json.loads(
-        (here / "found" / "evidence.json").read_text(encoding="utf-8")
-    )
+    second = run("evidence", "plan.toml", "--out", "found", "--tables", "1", "--seeds", "1", "--tasks", "ner", "--json")
+    assert json.loads(second.out) == json.loads((here / "found" / "evidence.json").read_text(encoding="utf-8"))
     assert "of 2:" not in second.err
 
 
@@ -45,28 +41,19 @@ def test_the_command_line_overrides_the_plan(run: Run, here: Path, monkeypatch: 
     assert found.code == 0, found.err
 
 
-def test_without_matplotlib_everything_else_is_written(
-    run: Run, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_matplotlib_everything_else_is_written(run: Run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     write_plan(here)
     found = run("evidence", "plan.toml", "--out", "found", "--tables", "1", "--seeds", "1", "--tasks", "mood")
     assert found.code == 0, found.err
     assert (here / "found" / "evidence.json").is_file()
-    assert (
-        "warning: not drawn: gains.png, mixes.png; install matplotlib: pip install 'pyelmo[plots]'"
-        in found.err
-    )
+    assert "warning: not drawn: gains.png, mixes.png; install matplotlib: pip install 'pyelmo[plots]'" in found.err
 
 
 def test_errors_are_one_line(run: Run, here: Path) -> None:
     write_plan(here)
-    assert_fails(
-        run("evidence", "plan.toml", "--out", "x", "--tables", "4"), "table numbers such as 1,2,3", code=2
-    )
-    assert_fails(
-        run("evidence", "plan.toml", "--out", "x", "--tables", ""), "at least one table or the curve"
-    )
+    assert_fails(run("evidence", "plan.toml", "--out", "x", "--tables", "4"), "table numbers such as 1,2,3", code=2)
+    assert_fails(run("evidence", "plan.toml", "--out", "x", "--tables", ""), "at least one table or the curve")
     assert_fails(run("evidence", "plan.toml", "--out", "x", "--tasks", "pos"), "no task 'pos'", "ner, mood")
     assert_fails(run("evidence", "nothing.toml", "--out", "x"), "nothing.toml")
     (here / "plan.toml").write_text("[ner]\nkind = 'tagging'\ntrain = 'a'\n")

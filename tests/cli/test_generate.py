@@ -97,9 +97,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "library.py").write_text(LIBRARY)
     (root / "sizes.py").write_text('from typing import Literal\nSize = Literal["tiny", "small"]\n')
     (root / "door" / "__init__.py").write_text('"""A package."""\n')
-    (root / "door" / "__init__.pyi").write_text(
-        "from ..library import OptimizerOptions as OptimizerOptions\n"
-    )
+    (root / "door" / "__init__.pyi").write_text("from ..library import OptimizerOptions as OptimizerOptions\n")
     monkeypatch.setattr(generate, "_PACKAGE", root)
     generate._parse.cache_clear()
 
@@ -167,9 +165,7 @@ def test_a_command_gets_the_defaults_of_the_library() -> None:
 def test_a_command_gets_the_values_of_the_command_line() -> None:
     received: dict[str, Any] = {}
     command = train_command(received, flags={"init_from": "--from", "n_samples": ("--samples", "-s")})
-    line = (
-        "a.txt --out m --decay linear --size tiny --from x -s 5 --tied --no-shuffle --heldout p --heldout q"
-    )
+    line = "a.txt --out m --decay linear --size tiny --from x -s 5 --tied --no-shuffle --heldout p --heldout q"
     outcome = invoke(command, *line.split())
     assert outcome.exit_code == 0, outcome.output
     assert received["decay"] == "linear"
@@ -180,9 +176,7 @@ def test_a_command_gets_the_values_of_the_command_line() -> None:
 
 def test_help_shows_metavars_defaults_and_order_of_panels() -> None:
     command = train_command(
-        {},
-        panels={"Learning": ("learning_rate", "decay"), "Text": ("heldout",)},
-        metavars={"learning_rate": "X"},
+        {}, panels={"Learning": ("learning_rate", "decay"), "Text": ("heldout",)}, metavars={"learning_rate": "X"}
     )
     shown = invoke(command, "--help").output
     assert "--learning-rate X" in shown
@@ -254,9 +248,7 @@ def test_a_parameter_of_the_command_replaces_that_of_the_library() -> None:
 
 
 def test_descriptions_end_with_their_section() -> None:
-    text = (
-        "T.\n\nAttributes:\n    a: One\n        and two.\n    b (int): Three: four.\n\nExample:\n    c: no\n"
-    )
+    text = "T.\n\nAttributes:\n    a: One\n        and two.\n    b (int): Three: four.\n\nExample:\n    c: no\n"
     assert read_descriptions(text) == {"a": "One and two.", "b": "Three: four."}
     assert read_descriptions("Title.") == {}
 

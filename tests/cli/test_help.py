@@ -14,17 +14,7 @@ from tests.cli.example_files import prepare
 PANELS = {
     "Embed:": ("embed", "compare", "demo", "info", "convert", "warm", "sharpen"),
     "Train:": ("train", "perplexity", "curves"),
-    "Words:": (
-        "index",
-        "neighbors",
-        "substitutes",
-        "senses",
-        "change",
-        "wsd",
-        "probe",
-        "similarity",
-        "score",
-    ),
+    "Words:": ("index", "neighbors", "substitutes", "senses", "change", "wsd", "probe", "similarity", "score"),
     "Tasks:": ("evidence", "task"),
 }
 COMMANDS = tuple(command for commands in PANELS.values() for command in commands)
@@ -37,9 +27,7 @@ def examples(help_text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
-def test_every_example_runs(
-    run: Run, here: Path, command: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_example_runs(run: Run, here: Path, command: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     shown = run(*([command] if command else []), "--help")
     assert (shown.code, shown.err) == (0, "")

@@ -90,7 +90,6 @@ def test_errors_are_one_line(run: Run, indexed: Path, here: Path) -> None:
     assert_fails(run("index", "corpus.txt", *model, "--words", ",", "--out", "x"), "found none")
     assert_fails(run("index", "corpus.txt", *model, "--out", "corpus.txt"), "expected a folder")
     assert_fails(
-        run("index", "corpus.txt", *model, "--out", "usages", "--limit", "2"),
-        "was started with other options",
+        run("index", "corpus.txt", *model, "--out", "usages", "--limit", "2"), "was started with other options"
     )
     assert not (here / "x").exists()

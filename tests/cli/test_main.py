@@ -112,10 +112,7 @@ def test_a_wrong_value_gives_a_plain_message(run: Run, arguments: str, message: 
         (["compare", "bank", "a bank", "a river", "--model", "model"], "sentence 2"),
         (["compare", "bank", "a bank", "a bank", "--model", "model", "--layers", "9"], "9"),
         (["compare", "bank", "a bank", "a bank", "--model", "model", "--picture", "x.bmp"], "x.bmp"),
-        (
-            ["compare", "bank", "a bank", "a bank", "--model", "model", "--picture", "corpus.txt/x.png"],
-            "is a file",
-        ),
+        (["compare", "bank", "a bank", "a bank", "--model", "model", "--picture", "corpus.txt/x.png"], "is a file"),
     ],
 )
 def test_an_error_gives_one_line_and_code_1(run: Run, here: Path, arguments: list[str], part: str) -> None:
@@ -126,9 +123,7 @@ def test_an_error_gives_one_line_and_code_1(run: Run, here: Path, arguments: lis
     assert sorted(here.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    "name", ["new\nline", "\x1b[31mred", "bad\udcff", "tab\t", "\u2028", "-", "'quoted'", "[[x]]"]
-)
+@pytest.mark.parametrize("name", ["new\nline", "\x1b[31mred", "bad\udcff", "tab\t", "\u2028", "-", "'quoted'", "[[x]]"])
 def test_hostile_names_stay_on_one_line(run: Run, here: Path, name: str) -> None:
     assert_fails(run("info", "--", name))
     path = here / f"{name}.txt"
@@ -163,11 +158,7 @@ def test_an_unreadable_folder_gives_one_line(run: Run, here: Path) -> None:
         (MemoryError(), 1, "out of memory"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory:\nyou tried"), 1, "out of memory"),
         (KeyboardInterrupt(), 130, "interrupted"),
-        (
-            ZeroDivisionError("two\nlines"),
-            70,
-            "unexpected ZeroDivisionError: two\\nlines; run again with --verbose",
-        ),
+        (ZeroDivisionError("two\nlines"), 70, "unexpected ZeroDivisionError: two\\nlines; run again with --verbose"),
     ],
 )
 def test_every_other_error_has_its_code_and_message(
@@ -180,9 +171,7 @@ def test_every_other_error_has_its_code_and_message(
     assert_fails(run("info", "model"), part, code=code)
 
 
-def test_verbose_shows_only_the_traceback_of_unexpected_errors(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verbose_shows_only_the_traceback_of_unexpected_errors(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_fails(run("--verbose", "info", "nowhere"))
     monkeypatch.setattr("elmo.formats.describe", lambda _: 1 // 0)
     outcome = run("info", "model", "--verbose")
@@ -287,11 +276,7 @@ def test_the_start_imports_no_heavy_library() -> None:
     ):
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         done = subprocess.run(
-            [sys.executable, "-c", f"{statement}; {look}"],
-            capture_output=True,
-            text=True,
-            check=True,
-            env=environment,
+            [sys.executable, "-c", f"{statement}; {look}"], capture_output=True, text=True, check=True, env=environment
         )
         assert done.stdout.splitlines()[-1] == "[]"
 

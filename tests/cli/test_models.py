@@ -66,9 +66,7 @@ def test_int8_is_used_or_gives_one_line(run: Run, monkeypatch: pytest.MonkeyPatc
     assert_fails(run(*arguments), "no int8 instructions", "use float32")
 
 
-def test_info_reads_the_environment_and_archives(
-    run: Run, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_info_reads_the_environment_and_archives(run: Run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(here / "model.zip", "w") as archive:
         for file in (here / "model").iterdir():
             archive.write(file, file.name)
@@ -118,9 +116,7 @@ def test_warm_adds_a_state_that_embed_starts_from(run: Run, here: Path) -> None:
     assert warm.out != run("embed", "corpus.txt", "--model", "model").out
     elmo = Elmo.from_pretrained(here / "model")
     lines = [
-        line
-        for path in ("corpus.txt", "more/a.txt", "more/b.txt")
-        for line in Path(path).read_text().splitlines()
+        line for path in ("corpus.txt", "more/a.txt", "more/b.txt") for line in Path(path).read_text().splitlines()
     ]
     stored = elmo.pretrained.warm
     assert stored

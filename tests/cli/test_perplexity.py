@@ -31,10 +31,7 @@ def test_the_table_has_every_start_with_and_without_unknown_words(run: Run) -> N
     assert table[0] == ["start", "unknown", *names]
     shown = iter(table[1:])
     for start, both in result.by_start.items():
-        for title, means in (
-            ([start, "as", "<UNK>"], both.with_unknown),
-            (["left", "out"], both.without_unknown),
-        ):
+        for title, means in (([start, "as", "<UNK>"], both.with_unknown), (["left", "out"], both.without_unknown)):
             row = next(shown)
             perplexities = (means.forward, means.backward, means.arithmetic_mean, means.geometric_mean)
             assert row == [

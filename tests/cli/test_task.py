@@ -47,14 +47,10 @@ def test_a_tagger_is_trained_evaluated_and_used(run: Run, data: Path) -> None:
     assert lines[-1] == "elmo: ner.safetensors: written"
     assert "best epoch" in outcome.out
     for place in ("input", "output"):
-        assert re.search(
-            rf"layer weights at the {place}: 0: 0.3\d, 1: 0.3\d, 2: 0.3\d; gamma \d", outcome.out
-        )
+        assert re.search(rf"layer weights at the {place}: 0: 0.3\d, 1: 0.3\d, 2: 0.3\d; gamma \d", outcome.out)
     assert sorted(path.name for path in data.glob("*ner*")) == ["ner.safetensors"]  # no checkpoints any more
 
-    measured = run(
-        "task", "evaluate", "ner.safetensors", "dev.conll", "--no-cache", "--json", "--out", "p.jsonl"
-    )
+    measured = run("task", "evaluate", "ner.safetensors", "dev.conll", "--no-cache", "--json", "--out", "p.jsonl")
     assert measured.code == 0, measured.err
     values = json.loads(measured.out)
     assert (values["examples"], values["tokens"], values["kind"]) == (5, 18, "tagging")
@@ -98,18 +94,13 @@ def test_roles_are_trained_evaluated_and_used(run: Run, data: Path) -> None:
     assert outcome.code == 0, outcome.err
     measured = run("task", "evaluate", "r.safetensors", "roles.tsv", "--no-cache", "--out", "p.conll")
     assert "precision" in measured.out
-    assert [(one.words[0], one.predicate) for one in read_roles(data / "p.conll")] == [
-        ("They", 1),
-        ("Banks", 1),
-    ]
+    assert [(one.words[0], one.predicate) for one in read_roles(data / "p.conll")] == [("They", 1), ("Banks", 1)]
     shown = run("task", "predict", "r.safetensors", "--text", "Banks [[lend]] money .")
     assert "[[lend]]" in shown.out, shown
     (data / "asked.tsv").write_text("Banks\tN\tbank\t-\nlend\tV\tlend\tlend.01\n")
     assert "[[lend]]" in run("task", "predict", "r.safetensors", "asked.tsv").out
     for given in (("corpus.txt",), ("--text", "Banks lend money .")):
-        assert_fails(
-            run("task", "predict", "r.safetensors", *given), "mark it, --text 'They [[lent]] money .'"
-        )
+        assert_fails(run("task", "predict", "r.safetensors", *given), "mark it, --text 'They [[lent]] money .'")
 
 
 @contextmanager
@@ -173,8 +164,7 @@ def test_without_dev_a_tenth_is_held_out_and_sentences_stay_together(run: Run, d
     outcome = train(run, "tagging", "train.conll", "--json")
     assert outcome.code == 0, outcome.err
     assert (
-        "elmo: holding out 1 of 5 examples to select the best epoch (use --dev to give other examples)"
-        in outcome.err
+        "elmo: holding out 1 of 5 examples to select the best epoch (use --dev to give other examples)" in outcome.err
     )
     values = json.loads(outcome.out)
     assert (values["train"], values["dev"], len(values["epochs"])) == (4, 1, 2)
@@ -220,10 +210,7 @@ def test_an_existing_model_is_kept_without_overwrite(run: Run, ner: Path) -> Non
         ("tagging train.conll --out v/x.safetensors", "v is a file"),
         ("tagging train.conll --picture x.doc", "x.doc: expected a name that ends in"),
         ("tagging train.conll --tokenizer x", "tokenizer: expected one of en"),
-        (
-            "tagging one.conll",
-            "expected at least two different examples to hold one out, found one; use --dev",
-        ),
+        ("tagging one.conll", "expected at least two different examples to hold one out, found one; use --dev"),
     ],
 )
 def test_training_errors_are_one_line(run: Run, data: Path, arguments: str, message: str) -> None:
@@ -248,21 +235,15 @@ def test_evaluation_and_prediction_errors_are_one_line(run: Run, ner: Path) -> N
     assert_fails(run(*evaluate, "some.bin", "dev.conll"), "some.bin: not a task model, or damaged")
     assert_fails(run(*evaluate, ner, "nothing.conll"), "nothing.conll")
     assert_fails(run(*evaluate, ner, "empty.conll", "--no-cache"), "found an empty file")
-    assert_fails(
-        run(*evaluate, ner, "other.conll", "--no-cache"), "unknown label 'PER'; this model knows: LOC, O"
-    )
-    assert_fails(
-        run(*evaluate, ner, "dev.conll", "--out", "x.json"), "ends in .jsonl, .conll, .tsv for tagging"
-    )
+    assert_fails(run(*evaluate, ner, "other.conll", "--no-cache"), "unknown label 'PER'; this model knows: LOC, O")
+    assert_fails(run(*evaluate, ner, "dev.conll", "--out", "x.json"), "ends in .jsonl, .conll, .tsv for tagging")
     assert_fails(run(*evaluate, ner, "dev.conll", "--out", "new/x.json"), "new/x.json: expected a name")
     assert_fails(run(*evaluate, ner, "dev.conll", "--out", "some.bin/x.tsv"), "some.bin is a file")
     assert not (here / "new").exists()
     assert_fails(run(*evaluate, ner, "dev.conll", "--out", "dev.conll"), "dev.conll: is one of the inputs")
     assert_fails(run(*predict, ner, "empty.conll"), "found an empty file")
     assert_fails(run(*predict, ner, "--text", " "), "--text:1: expected words in the text")
-    assert_fails(
-        run(*predict, ner, "--question", "who", "--passage", "I"), "a model of tagging needs --text or FILE"
-    )
+    assert_fails(run(*predict, ner, "--question", "who", "--passage", "I"), "a model of tagging needs --text or FILE")
     assert_fails(run(*predict, ner), "expected one of FILE, --text", code=2)
     assert_fails(run(*predict, ner, "corpus.txt", "--text", "x"), "found FILE, --text", code=2)
     (here / "mixed.conll").write_text("Ann B-PER\nLondon B-LOC\n\n")
@@ -291,9 +272,7 @@ def test_a_missing_bilm_is_reported_for_any_name(run: Run, data: Path) -> None:
     assert "--model" not in damaged.err
 
 
-def test_layers_are_cached_in_the_chosen_folder(
-    run: Run, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layers_are_cached_in_the_chosen_folder(run: Run, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = ("task", "train", "tagging", "train.conll", "-m", "model", "--epochs", "1", "--hidden", "4")
     assert run(*command, "--out", "a.safetensors", "--cache", "here").code == 0
     assert list(data.glob("here/elmo-*/*.block"))
@@ -383,13 +362,7 @@ COREFERENCE = "#begin document (d); part 000\n" + "".join(DOCUMENT) + "\n#end do
 @pytest.mark.parametrize(
     ("kind", "score", "written", "asked", "said"),
     [
-        (
-            "entailment",
-            "accuracy",
-            "p.tsv",
-            ("--text", "a", "--text", "b c"),
-            r"(yes|no) +[\d.]+%  a \| b c\n",
-        ),
+        ("entailment", "accuracy", "p.tsv", ("--text", "a", "--text", "b c"), r"(yes|no) +[\d.]+%  a \| b c\n"),
         ("similarity", "pearson", "p.tsv", ("--text", "a", "--text", "b c"), r"[1-5]\.\d\d  a \| b c\n"),
         (
             "answers",
@@ -398,13 +371,7 @@ COREFERENCE = "#begin document (d); part 000\n" + "".join(DOCUMENT) + "\n#end do
             ("--question", "Who?", "--passage", PASSAGE),
             r"Who \?\n(  +[\d.]+%  .+\n)+",
         ),
-        (
-            "coreference",
-            "conll",
-            "p.conll",
-            ("--text", "Ann lends. She is kind."),
-            r"text 1: \d+ clusters\n(?s:.*)",
-        ),
+        ("coreference", "conll", "p.conll", ("--text", "Ann lends. She is kind."), r"text 1: \d+ clusters\n(?s:.*)"),
     ],
 )
 def test_every_other_kind_is_trained_evaluated_and_used(
@@ -432,13 +399,7 @@ def test_every_other_kind_is_trained_evaluated_and_used(
 
 def test_settings_reach_the_head_the_features_and_the_training(run: Run, data: Path) -> None:
     command = ("task", "train", "classification", "texts.tsv", "--out", "m.safetensors", "--model", "model")
-    more = (
-        "head.network=linear",
-        "head.use_max=true",
-        "words.elmo=output",
-        "words.characters=3",
-        "fit.epochs=1",
-    )
+    more = ("head.network=linear", "head.use_max=true", "words.elmo=output", "words.characters=3", "fit.epochs=1")
     found = run(*command, "--no-cache", *(part for one in more for part in ("--set", one)))
     assert found.code == 0, found.err
     model = TaskModel.load(data / "m.safetensors")
@@ -450,10 +411,7 @@ def test_settings_reach_the_head_the_features_and_the_training(run: Run, data: P
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            "--set head.width=3",
-            "--set: [head] has no option 'width'; it has: hidden_width, n_layers, dropout, has_crf",
-        ),
+        ("--set head.width=3", "--set: [head] has no option 'width'; it has: hidden_width, n_layers, dropout, has_crf"),
         ("--set head.n_layers=0", "option n_layers: expected an integer from 1 to 64, found 0"),
         ("--set fit.decay=2", "decay: expected a number above 0, up to 1, found 2"),
         ("--set words.dropout=x", "--set: [words] dropout: expected a number, found 'x'"),
@@ -517,9 +475,7 @@ def test_adaptation_errors_are_one_line(run: Run, data: Path) -> None:
 
     native.write(tiny_model(), data / "bare")
     command = ("task", "train", "tagging", "train.conll", "--dev", "dev.conll", "--out", "x.safetensors")
-    assert_fails(
-        run(*command, "-m", "bare", "--adapt", "1"), "no softmax and no vocabulary", "elmo train TEXT --from"
-    )
+    assert_fails(run(*command, "-m", "bare", "--adapt", "1"), "no softmax and no vocabulary", "elmo train TEXT --from")
     assert_fails(run(*command, "-m", "model", "--adapt", "-1"), "expected a number above 0, found -1")
     assert not list(data.glob("x.safetensors*"))
 
@@ -571,6 +527,4 @@ def test_another_encoder_is_loaded_by_name_and_checked(run: Run, data: Path) -> 
     twice = run(*ask, "--also", "moved", "--also", "moved")
     assert_last_line(twice, r"elmo: ner\.safetensors: trained with 1 other encoders .*, found 2")
     make_bert(data / "bert", seed=2)
-    assert_last_line(
-        run(*ask), r"elmo: ner\.safetensors: trained with the encoder .* different or has changed.*"
-    )
+    assert_last_line(run(*ask), r"elmo: ner\.safetensors: trained with the encoder .* different or has changed.*")

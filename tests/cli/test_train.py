@@ -50,9 +50,7 @@ def test_the_log_is_json_on_request(run: Run, text: Path) -> None:
         (["text.txt", "--out", "m", "--tokenizer", "klingon"], "klingon"),
     ],
 )
-def test_what_cannot_be_trained_is_one_line(
-    run: Run, here: Path, text: Path, arguments: list[str], part: str
-) -> None:
+def test_what_cannot_be_trained_is_one_line(run: Run, here: Path, text: Path, arguments: list[str], part: str) -> None:
     (here / "empty.txt").write_text("")
     assert_fails(run("train", *arguments, "--preset", "tiny"), part)
     assert not (here / "m").exists()

@@ -65,18 +65,14 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(("name", "message"), TEXTS.items())
-def test_a_file_without_text_is_one_line_and_leaves_nothing(
-    run: Run, folder: Path, name: str, message: str
-) -> None:
+def test_a_file_without_text_is_one_line_and_leaves_nothing(run: Run, folder: Path, name: str, message: str) -> None:
     before = set(folder.rglob("*"))
     assert_fails(run("train", name, "--out", "m", "--preset", "tiny"), message)
     assert_nothing_is_left(folder, before)
 
 
 @pytest.mark.parametrize("policy", ["replace", "skip", "surrogateescape"])
-def test_a_policy_for_single_bytes_makes_no_text_of_a_binary_file(
-    run: Run, folder: Path, policy: str
-) -> None:
+def test_a_policy_for_single_bytes_makes_no_text_of_a_binary_file(run: Run, folder: Path, policy: str) -> None:
     before = set(folder.rglob("*"))
     outcome = run("train", "random.bin", "--errors", policy, "--out", "m", "--preset", "tiny")
     assert_fails(outcome, "random.bin: expected text")
@@ -101,9 +97,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize(("place", "message"), PLACES.items())
-def test_an_output_that_cannot_be_written_is_one_line(
-    run: Run, folder: Path, place: str, message: str
-) -> None:
+def test_an_output_that_cannot_be_written_is_one_line(run: Run, folder: Path, place: str, message: str) -> None:
     before = set(folder.rglob("*"))
     assert_fails(run("train", "text.txt", "--out", place, "--preset", "tiny"), place, message)
     assert_nothing_is_left(folder, before)
@@ -130,9 +124,7 @@ VOCABULARIES = {
 
 
 @pytest.mark.parametrize(("name", "message"), VOCABULARIES.items())
-def test_a_bad_vocabulary_is_one_line_and_leaves_nothing(
-    run: Run, folder: Path, name: str, message: str
-) -> None:
+def test_a_bad_vocabulary_is_one_line_and_leaves_nothing(run: Run, folder: Path, name: str, message: str) -> None:
     before = set(folder.rglob("*"))
     outcome = run("train", "text.txt", "--out", "m", "--preset", "tiny", "--vocabulary", name)
     assert_fails(outcome, message)

@@ -92,16 +92,12 @@ def test_senses_agree_in_lines_json_and_file(run: Run, periods: Path) -> None:
     lines = run(*asked).out.splitlines()
     assert lines[0] == "bank: 2 senses in 12 usages (agglomerative)"
     shown = [line for line in lines if "%" in line]
-    assert shown == [
-        f"{one['share']:5.0%}  {one['sense']}: {', '.join(one['name'])}" for one in values["senses"]
-    ]
+    assert shown == [f"{one['share']:5.0%}  {one['sense']}: {', '.join(one['name'])}" for one in values["senses"]]
     assert sum("[bank]" in line for line in lines) == 2
     assert run(*asked, "--out", "b.tsv").code == 0
     rows = table(periods / "b.tsv")
     assert [row["place"] for row in rows] == [f"old.txt:{n}" for n in range(1, 13)]
-    assert [sum(row["sense"] == n for row in rows) for n in "12"] == [
-        one["usages"] for one in values["senses"]
-    ]
+    assert [sum(row["sense"] == n for row in rows) for n in "12"] == [one["usages"] for one in values["senses"]]
     assert {row["before"] + row["word"] + row["after"] for row in rows} == set(
         (periods / "old.txt").read_text().splitlines()
     )
@@ -125,10 +121,7 @@ def test_a_word_that_the_tokenizer_splits_is_reported(run: Run, periods: Path) -
     assert_fails(refused, "'河岸' does not occur in the text; " + hint)
     outcome = run("change", "old.zh.txt", "new.zh.txt", "--words", "河岸", *MODEL)
     assert outcome.code == 1
-    assert (
-        f"河岸: left out: expected 10 usages or more in each period, found 0 in old, 0 in new; {hint}"
-        in outcome.err
-    )
+    assert f"河岸: left out: expected 10 usages or more in each period, found 0 in old, 0 in new; {hint}" in outcome.err
 
 
 def test_options_without_effect_on_an_index_are_reported(run: Run, periods: Path) -> None:
@@ -145,8 +138,7 @@ def test_the_largest_number_of_senses_is_reported(run: Run, here: Path) -> None:
     lines = [f"{a} {a} {a} bank {a}" for a in "abcdefghijklmn" for _ in range(4)]
     (here / "many.txt").write_text("\n".join(lines) + "\n")
     found, asked = (
-        run("senses", "bank", "many.txt", "--layers", "top", *MODEL, *more)
-        for more in ((), ("--clusters", "12"))
+        run("senses", "bank", "many.txt", "--layers", "top", *MODEL, *more) for more in ((), ("--clusters", "12"))
     )
     assert found.out.startswith("bank: 10 senses in 56 usages")
     assert "10 is the largest number that is tried; set a larger one with --clusters" in found.out
@@ -172,9 +164,7 @@ def test_change_agrees_in_table_json_and_file(run: Run, periods: Path) -> None:
     assert [row["rank"] for row in rows] == ["1", "2"]
     lines = run("-q", *asked, "--min-count", "4", "--examples", "0").out.splitlines()
     assert lines[0] == "old → new"
-    assert [line.split()[:2] for line in lines[2:4]] == [
-        [row["word"], f"{float(row['change']):.4f}"] for row in rows
-    ]
+    assert [line.split()[:2] for line in lines[2:4]] == [[row["word"], f"{float(row['change']):.4f}"] for row in rows]
     assert all(float(row["low"]) <= float(row["change"]) <= float(row["high"]) for row in rows)
 
 
@@ -236,9 +226,7 @@ def test_similarity_agrees_in_lines_json_and_file(run: Run, here: Path) -> None:
         (("similarity", "old.txt"), ("old.txt:1: expected 5 columns",)),
     ],
 )
-def test_errors_are_one_line(
-    run: Run, periods: Path, arguments: tuple[str, ...], parts: tuple[str, ...]
-) -> None:
+def test_errors_are_one_line(run: Run, periods: Path, arguments: tuple[str, ...], parts: tuple[str, ...]) -> None:
     before = sorted(periods.rglob("*"))
     outcome = run("-q", *arguments, *MODEL)
     assert_fails(outcome, *parts)

@@ -18,6 +18,4 @@ def peer_python(name: str) -> Path:
 def needs_peer(*names: str) -> pytest.MarkDecorator:
     """Skip a test unless ``setup.sh`` has completed these peers."""
     missing = [name for name in names if not (PEERS / name / "ready").exists()]
-    return pytest.mark.skipif(
-        bool(missing), reason=f"{PEERS} has no {', '.join(missing)}; run make conformance"
-    )
+    return pytest.mark.skipif(bool(missing), reason=f"{PEERS} has no {', '.join(missing)}; run make conformance")

@@ -32,21 +32,7 @@ CHARACTERS = [
     "岸",
     "\u3000",
 ]
-WORDS = [
-    "<oov>",
-    "<bos>",
-    "<eos>",
-    "<pad>",
-    "the",
-    "bank",
-    "of",
-    "river",
-    ".",
-    "河岸",
-    "\u3000",
-    LONG[:48],
-    "café",
-]
+WORDS = ["<oov>", "<bos>", "<eos>", "<pad>", "the", "bank", "of", "river", ".", "河岸", "\u3000", LONG[:48], "café"]
 SENTENCES = [
     ["the", "bank", "of", "the", "river", "."],
     ["河岸", "\u3000", "河", "口"],

@@ -49,9 +49,7 @@ def assert_bit_equal(found: np.ndarray, expected: np.ndarray) -> None:
         ("merged", 2, 0, set()),
     ],
 )
-def test_every_tensor_is_bit_equal(
-    written: Path, case: str, n_shards: int, n_sliced: int, unread: set[str]
-) -> None:
+def test_every_tensor_is_bit_equal(written: Path, case: str, n_shards: int, n_sliced: int, unread: set[str]) -> None:
     bundle = read_index(written / "bundle" / case, "model.ckpt")
     expected = np.load(written / "bundle" / case / "expected.npz")
     assert bundle.n_shards == n_shards
@@ -83,9 +81,7 @@ def test_the_checkpoint_and_simple_elmos_own_dump_of_it_give_one_model(written: 
     folder = written / "bilm" / case
     ours = bilm_checkpoint.read(folder)
     dumped = bilm_hdf5.read_files(
-        folder / "options.json",
-        folder.with_suffix(".hdf5"),
-        vocab=folder / "vocab.txt" if case == "words" else None,
+        folder / "options.json", folder.with_suffix(".hdf5"), vocab=folder / "vocab.txt" if case == "words" else None
     )
     assert ours.config == dumped.config
     for name, weight in dumped.weights.items():
@@ -124,9 +120,7 @@ def test_tensorflow_reads_what_the_tests_write(tmp_path: Path, snappy: bool) -> 
         "short": np.array([1.0, -2.5], dtype=np.float32),
     }
     slices = {"sliced": [[(0, 60), (0, None)], [(60, 40), (0, 65)], [(60, 40), (65, 5)]]}
-    write_bundle(
-        tmp_path, "made", tensors, slices=slices, n_shards=2, bfloat16=["short"], per_block=3, snappy=snappy
-    )
+    write_bundle(tmp_path, "made", tensors, slices=slices, n_shards=2, bfloat16=["short"], per_block=3, snappy=snappy)
     run("read", tmp_path / "made", tmp_path / "read.npz")
     read = np.load(tmp_path / "read.npz")
     assert set(read.files) == set(tensors)

@@ -34,20 +34,13 @@ def sentences(rows: Sequence[Sequence[str]], *, with_offsets: bool = False) -> l
     for line, row in enumerate(rows, start=1):
         ends = np.cumsum([len(token) + 1 for token in row]).tolist()
         offsets = tuple((end - 1 - len(token), end - 1) for token, end in zip(row, ends, strict=True))
-        tokens = Tokens(
-            " ".join(row) if with_offsets else None, tuple(row), offsets if with_offsets else None
-        )
+        tokens = Tokens(" ".join(row) if with_offsets else None, tuple(row), offsets if with_offsets else None)
         result.append(Sentence(tokens, "rows.txt", line))
     return result
 
 
 def shard(
-    items: Sequence[Sentence],
-    *,
-    n_layers: int | None = None,
-    width: int = 4,
-    dtype: str = "float32",
-    first: int = 0,
+    items: Sequence[Sentence], *, n_layers: int | None = None, width: int = 4, dtype: str = "float32", first: int = 0
 ) -> Shard:
     """Return a shard of the sentences with random vectors."""
     vectors = Layout(n_layers, width, dtype).empty(sum(len(one.tokens) for one in items))
@@ -55,9 +48,7 @@ def shard(
     return Shard.of(items, vectors, first=first)
 
 
-def assert_same(
-    result: Sequence[Encoding], expected: Sequence[Encoding], *, dtype: str | None = None
-) -> None:
+def assert_same(result: Sequence[Encoding], expected: Sequence[Encoding], *, dtype: str | None = None) -> None:
     """Check that tokens, offsets, shapes, dtypes and bits are equal."""
     assert [one.tokens for one in result] == [one.tokens for one in expected]
     assert [one.offsets for one in result] == [one.offsets for one in expected]

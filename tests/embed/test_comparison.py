@@ -130,9 +130,7 @@ def test_chinese_words_are_found_and_a_part_of_a_token_is_a_warning(
         ("b\nank", ["x\ny " * 50, ""], "sentence 1 does not"),
     ],
 )
-def test_invalid_comparisons_are_one_line_errors(
-    elmo: Elmo, word: str, sentences: list[str], reason: str
-) -> None:
+def test_invalid_comparisons_are_one_line_errors(elmo: Elmo, word: str, sentences: list[str], reason: str) -> None:
     with pytest.raises(DataError, match=reason) as caught:
         compare(elmo, word, sentences)
     assert "\n" not in str(caught.value)

@@ -71,12 +71,7 @@ def test_a_missing_device_is_a_config_error(elmo: Elmo) -> None:
 
 @pytest.mark.parametrize(
     ("sentences", "message"),
-    [
-        (7, "found int"),
-        ([["a", 3]], "sentence 0"),
-        ([b"bytes"], "found bytes"),
-        ([None], "found NoneType"),
-    ],
+    [(7, "found int"), ([["a", 3]], "sentence 0"), ([b"bytes"], "found bytes"), ([None], "found NoneType")],
 )
 def test_input_other_than_text_is_an_error(elmo: Elmo, sentences, message: str) -> None:
     with pytest.raises(DataError, match=message):
@@ -98,9 +93,7 @@ def test_a_saved_model_keeps_the_name_of_its_tokenizer(tmp_path) -> None:
     assert again.encode("don't").tokens == ("don't",)
     Elmo.from_pretrained(tmp_path / "named", tokenizer="en").save_pretrained(tmp_path / "english")
     assert Elmo.from_pretrained(tmp_path / "english").encode("don't").tokens == ("do", "n't")
-    Elmo(tiny_model(), tokenizer=again.tokenizer).save_pretrained(
-        tmp_path / "own"
-    )  # an object has no name to save
+    Elmo(tiny_model(), tokenizer=again.tokenizer).save_pretrained(tmp_path / "own")  # an object has no name to save
     assert Elmo.from_pretrained(tmp_path / "own").tokenizer.name == "en"
 
 

@@ -60,9 +60,7 @@ def test_spans_phrases_and_sentences_pool_their_tokens(elmo: Elmo) -> None:
     np.testing.assert_array_equal(encoding.phrase("New York"), expected.mean(axis=0))
     begin = text.index("New York")
     np.testing.assert_array_equal(encoding.characters(begin, begin + 8), expected.mean(axis=0))
-    np.testing.assert_array_equal(
-        encoding.characters(begin + 1, begin + 5), expected.mean(axis=0)
-    )  # cuts both tokens
+    np.testing.assert_array_equal(encoding.characters(begin + 1, begin + 5), expected.mean(axis=0))  # cuts both tokens
     np.testing.assert_array_equal(encoding.span(at, at + 2, pooling="max"), expected.max(axis=0))
     np.testing.assert_array_equal(encoding.span(at, at + 2, pooling="ends"), expected.reshape(-1))
     np.testing.assert_array_equal(

@@ -58,9 +58,7 @@ def test_a_carry_passes_the_state_on_by_batch_row(elmo: Elmo) -> None:
     np.testing.assert_array_equal(one_call_carry.state.cell, carry.state.cell)
 
 
-def test_a_smaller_batch_keeps_the_other_carried_rows_and_a_larger_one_adds_rows_from_zero(
-    elmo: Elmo,
-) -> None:
+def test_a_smaller_batch_keeps_the_other_carried_rows_and_a_larger_one_adds_rows_from_zero(elmo: Elmo) -> None:
     carry = Carry()
     elmo.encode([["a"], ["b"]], start=carry)
     kept = carry.state.cell[:, :, 1].clone()

@@ -45,10 +45,7 @@ few_words = st.lists(st.text("abé中", min_size=1, max_size=9), max_size=30)
 
 @settings(deadline=None, max_examples=40)
 @given(
-    st.lists(few_words, min_size=1, max_size=12),
-    st.integers(1, 12),
-    st.booleans(),
-    st.randoms(use_true_random=False),
+    st.lists(few_words, min_size=1, max_size=12), st.integers(1, 12), st.booleans(), st.randoms(use_true_random=False)
 )
 def test_other_sentences_order_batch_size_and_cache_do_not_change_a_bit(
     sentences, batch_size, is_fresh, generator
@@ -115,8 +112,7 @@ def assign_state_dict(elmo: Elmo) -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [change_by_optimizer, change_in_place, change_behind_torch, change_state_dict, assign_state_dict],
+    "change", [change_by_optimizer, change_in_place, change_behind_torch, change_state_dict, assign_state_dict]
 )
 def test_changed_weights_are_detected(change) -> None:
     elmo = Elmo(tiny_model())
@@ -233,13 +229,9 @@ def test_max_tokens_limits_the_size_of_a_batch(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_sentence_over_the_limit_is_refused_and_the_message_has_the_limit() -> None:
     elmo = Elmo(tiny_model())
-    with pytest.raises(
-        SentenceTooLongError, match=r"sentence 1 has 11 tokens, but the limit is 10; split it"
-    ):
+    with pytest.raises(SentenceTooLongError, match=r"sentence 1 has 11 tokens, but the limit is 10; split it"):
         elmo.encode([["a"], ["a"] * 11], max_tokens=10)
-    with pytest.raises(
-        SentenceTooLongError, match="sentence 5 has"
-    ):  # counted over the call, not within a batch
+    with pytest.raises(SentenceTooLongError, match="sentence 5 has"):  # counted over the call, not within a batch
         elmo.encode([["a"]] * 5 + [["a"] * 11], max_tokens=10, batch_size=2)
     assert len(elmo.encode([["a"] * 10], max_tokens=10)[0].tokens) == 10
 
@@ -261,9 +253,7 @@ hostile = st.text(st.characters(categories=("L", "M", "N", "P", "S", "Z", "C", "
 def test_any_tokens_give_one_vector_each(sentences: list[list[str]]) -> None:
     encodings = ELMO.encode(sentences)
     assert [list(encoding.tokens) for encoding in encodings] == sentences
-    assert [encoding.vectors.shape for encoding in encodings] == [
-        (len(sentence), 8) for sentence in sentences
-    ]
+    assert [encoding.vectors.shape for encoding in encodings] == [(len(sentence), 8) for sentence in sentences]
 
 
 @settings(deadline=None, max_examples=60)

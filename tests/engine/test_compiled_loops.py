@@ -18,9 +18,7 @@ from elmo.model.lstm import LstmState, ProjectedLstm
 from tests.formats.tiny import tiny_model
 
 KERNELS = choose_kernels(torch.ones(1))
-SENTENCES = [
-    [random.Random(k).choice(["the", "river", "bank", "café"]) for _ in range(k % 9)] for k in range(24)
-]
+SENTENCES = [[random.Random(k).choice(["the", "river", "bank", "café"]) for _ in range(k % 9)] for k in range(24)]
 # width of inputs and states, number of cells, clips, and whether inputs and states share one product
 LAYERS: dict[str, tuple[int, int, float | None, bool]] = {
     "as published, joined": (32, 160, 3.0, True),
@@ -56,20 +54,13 @@ def build_lstm(name: str, monkeypatch: pytest.MonkeyPatch) -> ProjectedLstm:
     monkeypatch.setattr(engine_lstm, "JOINED_BYTES", 1 << 30 if is_joined else 0)
     torch.manual_seed(0)
     lstm = ProjectedLstm(
-        input_width=width,
-        state_width=width,
-        cell_width=n_cells,
-        cell_clip=clip,
-        state_clip=clip,
-        forget_bias=1.0,
+        input_width=width, state_width=width, cell_width=n_cells, cell_clip=clip, state_clip=clip, forget_bias=1.0
     )
     torch.nn.init.normal_(lstm.bias, std=0.5)
     return lstm
 
 
-def run(
-    frozen: FrozenLstm, sentences: list[torch.Tensor], start: LstmState
-) -> tuple[list[torch.Tensor], LstmState]:
+def run(frozen: FrozenLstm, sentences: list[torch.Tensor], start: LstmState) -> tuple[list[torch.Tensor], LstmState]:
     schedule = BatchSchedule.build(
         [len(sentence) for sentence in sentences], max_slots=KERNELS.max_rows, device=torch.device("cpu")
     )
@@ -102,16 +93,12 @@ def test_a_single_sentence_has_the_bits_it_has_in_a_batch_and_agrees_with_the_re
     frozen = FrozenLstm(lstm, KERNELS)
     together, last = run(frozen, sentences, start)
     for k in (0, 1, 2, 3, 4, 5, 0):  # the first few use packed products
-        alone, alone_last = run(
-            frozen, [sentences[k]], LstmState(start.hidden[k : k + 1], start.cell[k : k + 1])
-        )
+        alone, alone_last = run(frozen, [sentences[k]], LstmState(start.hidden[k : k + 1], start.cell[k : k + 1]))
         assert torch.equal(alone[0], together[k])
         assert torch.equal(alone_last.hidden[0], last.hidden[k])
         assert torch.equal(alone_last.cell[0], last.cell[k])
         mask = torch.ones(1, len(sentences[k]), dtype=torch.bool)
-        expected, _ = lstm(
-            sentences[k][None], mask, LstmState(start.hidden[k : k + 1], start.cell[k : k + 1])
-        )
+        expected, _ = lstm(sentences[k][None], mask, LstmState(start.hidden[k : k + 1], start.cell[k : k + 1]))
         torch.testing.assert_close(alone[0], expected[0], rtol=0, atol=2e-6)
     if name != "wider than a chain":
         assert (frozen.no_single_sentences, frozen._single is not None) == (None, True)
@@ -173,9 +160,7 @@ def test_a_cell_has_the_same_bits_at_every_position_of_a_vector_loop() -> None:
 
 
 @needs_numba
-def test_weights_are_copied_only_after_a_few_single_sentences(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_weights_are_copied_only_after_a_few_single_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     lstm = build_lstm("as published, joined", monkeypatch)
     frozen, start = FrozenLstm(lstm, KERNELS), random_state(lstm, 1)
     sentence = torch.randn(4, 32)
@@ -221,10 +206,7 @@ def test_without_numba_torch_computes_everything(monkeypatch: pytest.MonkeyPatch
     reason = "numba is not installed; to install it: pip install 'pyelmo[fast]'"
     assert gate_problems(elmo) == {reason}
     assert engine_lstm.check_compiled_support(KERNELS) == reason
-    alone = [
-        elmo.encode([SENTENCES[8]], layers="all")[0].vectors
-        for _ in range(engine_lstm.MIN_SINGLE_SENTENCES + 2)
-    ]
+    alone = [elmo.encode([SENTENCES[8]], layers="all")[0].vectors for _ in range(engine_lstm.MIN_SINGLE_SENTENCES + 2)]
     among = elmo.encode(SENTENCES, layers="all")[8].vectors
     assert all((vectors == among).all() for vectors in alone)
 
@@ -246,10 +228,7 @@ def test_other_products_and_many_threads_use_torch(monkeypatch: pytest.MonkeyPat
     assert engine_lstm.check_compiled_support(half) == "bfloat16 products include tanh"
     if KERNELS.is_packed:
         monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
-        assert (
-            engine_lstm.check_compiled_support(KERNELS)
-            == "compiled loops use one thread, but torch may use 64"
-        )
+        assert engine_lstm.check_compiled_support(KERNELS) == "compiled loops use one thread, but torch may use 64"
 
 
 @needs_numba

@@ -96,9 +96,7 @@ def test_some_values_are_clipped_and_some_are_not() -> None:
 
 def test_a_window_is_close_to_the_reference_in_float32() -> None:
     torch.manual_seed(0)
-    lstm = ProjectedLstm(
-        input_width=32, state_width=32, cell_width=128, cell_clip=3.0, state_clip=3.0, forget_bias=1.0
-    )
+    lstm = ProjectedLstm(input_width=32, state_width=32, cell_width=128, cell_clip=3.0, state_clip=3.0, forget_bias=1.0)
     expected = values_and_gradients(reference, lstm, batch=16, time=20)
     result = values_and_gradients(run_lstm_window, lstm, batch=16, time=20)
     for name, x in expected.items():
@@ -154,9 +152,7 @@ def test_a_value_exactly_at_the_clip_passes_its_gradient_as_in_clamp(clipped: st
 
 def test_bfloat16_products_are_close_and_gradients_are_float32() -> None:
     torch.manual_seed(0)
-    lstm = ProjectedLstm(
-        input_width=32, state_width=32, cell_width=128, cell_clip=3.0, state_clip=3.0, forget_bias=1.0
-    )
+    lstm = ProjectedLstm(input_width=32, state_width=32, cell_width=128, cell_clip=3.0, state_clip=3.0, forget_bias=1.0)
 
     def read(*args) -> tuple[Tensor, LstmState]:
         return run_lstm_window(*args, has_bf16_products=True)
@@ -206,9 +202,7 @@ def test_wrong_shapes_are_reported() -> None:
     inputs, state = random_window(lstm)
     with pytest.raises(ShapeError, match=r"shape \(batch, time, 5\) .* found \(3, 6, 4\)"):
         run_lstm_window(lstm, inputs[:, :, :4], state)
-    with pytest.raises(
-        ShapeError, match=r"a state of \(\(2, 4\), \(2, 7\)\), found .*\(\(3, 4\), \(3, 7\)\)"
-    ):
+    with pytest.raises(ShapeError, match=r"a state of \(\(2, 4\), \(2, 7\)\), found .*\(\(3, 4\), \(3, 7\)\)"):
         run_lstm_window(lstm, inputs[:2], state)
     with pytest.raises(ShapeError, match=r"found \(3, 0, 5\)"):
         run_lstm_window(lstm, inputs[:, :0], state)

@@ -13,12 +13,8 @@ HAS_INT8 = matmul.check_packed_support() is None and matmul.check_int8_support()
 ALL_KERNELS = [plain_kernels(WEIGHT, "for a test"), choose_kernels(WEIGHT)]
 if HAS_INT8:
     ALL_KERNELS.append(choose_kernels(WEIGHT, is_int8=True))
-all_kernels = pytest.mark.parametrize(
-    "kernels", ALL_KERNELS, ids=lambda kernels: f"{kernels.name} {kernels.precision}"
-)
-needs_packed = pytest.mark.skipif(
-    matmul.check_packed_support() is not None, reason="no packed weights on this machine"
-)
+all_kernels = pytest.mark.parametrize("kernels", ALL_KERNELS, ids=lambda kernels: f"{kernels.name} {kernels.precision}")
+needs_packed = pytest.mark.skipif(matmul.check_packed_support() is not None, reason="no packed weights on this machine")
 needs_int8 = pytest.mark.skipif(not HAS_INT8, reason="no int8 products on this machine")
 
 
@@ -76,10 +72,7 @@ def test_padded_rows_are_enough_and_never_one(kernels: Kernels) -> None:
 def test_a_split_product_is_more_accurate_for_long_sums() -> None:
     weight, x = rows(64, 2048), rows(32, 2048)
     truth = F.linear(x.double(), weight.double())
-    whole, parts = (
-        choose_kernels(weight).product(weight)(x),
-        choose_kernels(weight).accurate_product(weight)(x),
-    )
+    whole, parts = (choose_kernels(weight).product(weight)(x), choose_kernels(weight).accurate_product(weight)(x))
     errors = [float((result - truth).square().mean().sqrt()) for result in (whole, parts)]
     assert errors[1] < 0.8 * errors[0]
 
@@ -131,9 +124,7 @@ def test_rows_that_depend_on_each_other_are_detected(monkeypatch: pytest.MonkeyP
 def test_saturated_int8_sums_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = matmul.Int8Product._multiply
     monkeypatch.setattr(matmul, "_is_exact", {})
-    monkeypatch.setattr(
-        matmul.Int8Product, "_multiply", lambda self, x, scale: whole(self, x, scale).clamp(max=32767)
-    )
+    monkeypatch.setattr(matmul.Int8Product, "_multiply", lambda self, x, scale: whole(self, x, scale).clamp(max=32767))
     with pytest.raises(InexactError, match=r"int8 products of shape \(40, 2400\) are wrong"):
         int8_product(rows(40, 2400))
 

@@ -39,10 +39,7 @@ def test_a_slot_reads_its_sentences_in_turn_without_a_gap(sizes: list[int], max_
                 current[slot] = started
         for slot in range(batch_size):
             sentence = current[slot]
-            assert (
-                schedule.offsets[step] + slot
-                == schedule.token_rows(is_reversed=False)[sentence][read[sentence]]
-            )
+            assert schedule.offsets[step] + slot == schedule.token_rows(is_reversed=False)[sentence][read[sentence]]
             read[sentence] += 1
     assert read == dict(enumerate(sizes))
     assert schedule.last_sentences.tolist() == [current[slot] for slot in range(schedule.batch_sizes[0])]

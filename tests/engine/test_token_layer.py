@@ -11,13 +11,7 @@ from torch import Tensor
 from elmo.embed.elmo import Elmo
 from elmo.engine.buffers import BufferPool
 from elmo.engine.matmul import choose_kernels
-from elmo.engine.token_layer import (
-    CACHE_ROWS,
-    FrozenTokenLayer,
-    TokenVectorCache,
-    run_char_cnn,
-    run_highway,
-)
+from elmo.engine.token_layer import CACHE_ROWS, FrozenTokenLayer, TokenVectorCache, run_char_cnn, run_highway
 from elmo.model.token_layer import CharCnn, Highway
 from tests.formats.tiny import tiny_model
 
@@ -26,9 +20,7 @@ N_CHARS, PADDING = 12, 20
 
 def random_cnn(activation="relu", filters=((1, 3), (2, 4), (4, 5)), n_highway: int = 1) -> CharCnn:
     torch.manual_seed(0)
-    cnn = CharCnn(
-        n_characters=PADDING, char_width=3, filters=filters, n_highway=n_highway, activation=activation
-    )
+    cnn = CharCnn(n_characters=PADDING, char_width=3, filters=filters, n_highway=n_highway, activation=activation)
     for weight in cnn.parameters():
         torch.nn.init.normal_(weight)
     with torch.no_grad():
@@ -55,13 +47,9 @@ def values_and_gradients(run, cnn: CharCnn, char_ids: Tensor) -> dict[str, Tenso
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-@pytest.mark.parametrize(
-    "filters", [((1, 3), (2, 4), (4, 5)), ((3, 4),), ((12, 2), (1, 2)), ((5, 2), (2, 6))]
-)
+@pytest.mark.parametrize("filters", [((1, 3), (2, 4), (4, 5)), ((3, 4),), ((12, 2), (1, 2)), ((5, 2), (2, 6))])
 @pytest.mark.parametrize("n_highway", [0, 2])
-def test_the_char_cnn_has_the_values_and_gradients_of_the_reference(
-    activation: str, filters, n_highway: int
-) -> None:
+def test_the_char_cnn_has_the_values_and_gradients_of_the_reference(activation: str, filters, n_highway: int) -> None:
     cnn = random_cnn(activation, filters, n_highway)
     char_ids = words_of([3, 12, 1, 5, 11, 3, 8, 10, 9, 0, 4, 4, 7] + [3] * 150)
     expected = values_and_gradients(cnn, cnn, char_ids)
@@ -182,9 +170,7 @@ def cache(layer: CountingTokenLayer) -> TokenVectorCache:
     return cache
 
 
-def test_a_word_is_computed_once_and_keeps_its_bits(
-    cache: TokenVectorCache, layer: CountingTokenLayer
-) -> None:
+def test_a_word_is_computed_once_and_keeps_its_bits(cache: TokenVectorCache, layer: CountingTokenLayer) -> None:
     first = cache(["river", "bank"], in_turn)
     again = cache(["bank", "the", "river"], in_turn)
     assert layer.n_words == 3

@@ -222,9 +222,7 @@ def test_frozen_lstm_agrees_with_projected_lstm(config: BiLmConfig, dtype: torch
 
 @pytest.mark.parametrize("has_samples", [False, True], ids=["full", "sampled"])
 @pytest.mark.parametrize("has_sparse_gradient", [False, True])
-def test_compute_loss_agrees_with_softmax_and_its_gradients(
-    has_samples: bool, has_sparse_gradient: bool
-) -> None:
+def test_compute_loss_agrees_with_softmax_and_its_gradients(has_samples: bool, has_sparse_gradient: bool) -> None:
     softmax, (states, targets) = random_softmax(), random_tokens(300)
     samples = LogUniformSampler(N_WORDS, 7).draw(torch.Generator().manual_seed(0)) if has_samples else None
     expected = softmax(states, targets) if samples is None else softmax.sampled_loss(states, targets, samples)

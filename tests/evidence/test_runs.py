@@ -33,22 +33,17 @@ def test_conditions_differ_only_in_elmo() -> None:
     words = {"dropout": 0.25, "characters": 7}
     assert condition_features("baseline", words).elmo == "none"
     assert condition_features("top_only", words).top_only
-    assert (
-        condition_features("lambda_1", words).mix_penalty,
-        condition_features("input", words).mix_penalty,
-    ) == (1.0, 0.001)
+    assert (condition_features("lambda_1", words).mix_penalty, condition_features("input", words).mix_penalty) == (
+        1.0,
+        0.001,
+    )
     for name in ("baseline", "input", "top_only", "lambda_1", "output", "both"):
-        assert (condition_features(name, words).dropout, condition_features(name, words).characters) == (
-            0.25,
-            7,
-        )
+        assert (condition_features(name, words).dropout, condition_features(name, words).characters) == (0.25, 7)
 
 
 def test_fewer_examples_have_more_epochs_up_to_a_bound() -> None:
     fit = FitOptions(epochs=10, patience=3)
-    assert run_options(EvidenceRun("ner", "input", 5, 100, 100), fit) == FitOptions(
-        epochs=10, patience=3, seed=5
-    )
+    assert run_options(EvidenceRun("ner", "input", 5, 100, 100), fit) == FitOptions(epochs=10, patience=3, seed=5)
     quarter = run_options(EvidenceRun("ner", "input", 1, 25, 100), fit)
     assert (quarter.epochs, quarter.patience, quarter.decay_patience) == (20, 6, 4)
     assert run_options(EvidenceRun("ner", "input", 1, 1, 100), fit).epochs == 40

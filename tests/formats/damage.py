@@ -35,9 +35,7 @@ class Outcome:
     violations: tuple[str, ...] = ()
 
 
-def flips_and_cuts(
-    model: Path, *, n: int, seed: int, into: Path, names: Sequence[str] | None = None
-) -> list[Path]:
+def flips_and_cuts(model: Path, *, n: int, seed: int, into: Path, names: Sequence[str] | None = None) -> list[Path]:
     """Write ``n`` copies of a model (a folder or one file), each with one truncated or changed file.
 
     Most damage is in small files and in the first and last kilobyte of large ones, where the headers are.
@@ -172,15 +170,7 @@ def keep_failures(outcomes: Sequence[Outcome], folder: Path) -> None:
 
 # --- the watched process ---------------------------------------------------------------------------
 
-_CODE_EVENTS = (
-    "os.system",
-    "os.exec",
-    "os.posix_spawn",
-    "os.fork",
-    "subprocess.Popen",
-    "pty.spawn",
-    "socket.connect",
-)
+_CODE_EVENTS = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "pty.spawn", "socket.connect")
 
 
 def _watch_and_load() -> None:

@@ -14,18 +14,12 @@ MARK_OF_A_RUN = "touched-by-a-pickle"  # created by a payload if it ever runs
 
 def stream(values: bytes, *, keys: list[str] | None = None, storages: bytes = b"") -> bytes:
     """Return a file in the format of torch before 1.6 around any pickle."""
-    machine = {
-        "protocol_version": 1001,
-        "little_endian": True,
-        "type_sizes": {"short": 2, "int": 4, "long": 4},
-    }
+    machine = {"protocol_version": 1001, "little_endian": True, "type_sizes": {"short": 2, "int": 4, "long": 4}}
     head = b"".join(pickle.dumps(value, 2) for value in (MAGIC, 1001, machine))
     return head + values + pickle.dumps(keys or [], 2) + storages
 
 
-def zipped(
-    values: bytes, *, entries: dict[str, bytes] | None = None, compression: int = zipfile.ZIP_STORED
-) -> bytes:
+def zipped(values: bytes, *, entries: dict[str, bytes] | None = None, compression: int = zipfile.ZIP_STORED) -> bytes:
     """Return a file in the format of torch since 1.6 around any pickle."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", compression) as archive:
@@ -54,11 +48,7 @@ def reference(*, kind: str = "FloatStorage", key: str = "0", length: int = 4, mo
 
 
 def tensor(
-    *,
-    storage: bytes | None = None,
-    offset: int = 0,
-    shape: tuple[int, ...] = (4,),
-    stride: tuple[int, ...] = (1,),
+    *, storage: bytes | None = None, offset: int = 0, shape: tuple[int, ...] = (4,), stride: tuple[int, ...] = (1,)
 ) -> bytes:
     """Return the opcodes that push a tensor."""
     sizes, strides = (b"(" + b"".join(whole(n) for n in numbers) + b"t" for numbers in (shape, stride))
@@ -91,21 +81,13 @@ def payloads(touch: Path) -> dict[str, bytes]:
         "a dotted name": b"\x80\x02ctorch\nserialization.os.system\n" + command + b"\x85R.",
         "torch.load": b"\x80\x02ctorch\nload\n" + command + b"\x85R.",
         "a stack global": b"\x80\x04" + text("os") + text("system") + b"\x93" + command + b"\x85R.",
-        "a stack global under protocol 2": b"\x80\x02"
-        + text("os")
-        + text("system")
-        + b"\x93"
-        + command
-        + b"\x85R.",
+        "a stack global under protocol 2": b"\x80\x02" + text("os") + text("system") + b"\x93" + command + b"\x85R.",
         "an instance": b"(" + command + b"ios\nsystem\n.",
         "an old object": b"\x80\x02(cos\nsystem\n" + command + b"o.",
         "a new object": b"\x80\x02cos\nsystem\n" + command + b"\x85\x81.",
         "a new object with names": b"\x80\x04cos\nsystem\n" + command + b"\x85}\x92.",
         "an extension": b"\x80\x02\x82\x01.",
-        "build on a function": b"\x80\x02ccollections\nOrderedDict\n}"
-        + text("__setstate__")
-        + builtin
-        + b"sb.",
+        "build on a function": b"\x80\x02ccollections\nOrderedDict\n}" + text("__setstate__") + builtin + b"sb.",
         "build on a tensor": state_dict(a=tensor() + b"}" + text("__setstate__") + builtin + b"sb"),
         "eval as a value": state_dict(a=builtin + code + b"\x85R"),
         "a call of a text": b"\x80\x02" + text("os.system") + command + b"\x85R.",
@@ -147,9 +129,7 @@ def places() -> dict[str, bytes]:
         "a storage of another kind": tensor(storage=reference(kind="ByteStorage")),
         "a storage that is not there": tensor(storage=reference(key="7")),
         "a storage on another path": tensor(storage=reference(key="../../../etc/passwd")),
-        "a view of another storage": tensor(
-            storage=reference(more=b"(" + text("1") + whole(0) + whole(4) + b"t")
-        ),
+        "a view of another storage": tensor(storage=reference(more=b"(" + text("1") + whole(0) + whole(4) + b"t")),
         "no storage": b"ctorch._utils\n_rebuild_tensor_v2\n)R",
         "a number": whole(7),
         "a dict": b"}",

@@ -18,14 +18,7 @@ Weights = dict[str, dict[str, Tensor]]
 
 
 def architecture(
-    *,
-    word: int = 5,
-    char: int = 4,
-    state: int = 6,
-    cell: int = 8,
-    n_layers: int = 2,
-    n_highway: int = 2,
-    **other: Any,
+    *, word: int = 5, char: int = 4, state: int = 6, cell: int = 8, n_layers: int = 2, n_highway: int = 2, **other: Any
 ) -> dict[str, Any]:
     """Return the content of EFML's architecture file; ``other`` overrides values by name."""
     encoder = {
@@ -38,12 +31,7 @@ def architecture(
     }  # fmt: skip
     for part in (encoder, tokens):
         part.update({name: value for name, value in other.items() if name in part})
-    return {
-        "encoder": encoder,
-        "token_embedder": tokens,
-        "classifier": {"name": "sampled_softmax"},
-        "dropout": 0.1,
-    }
+    return {"encoder": encoder, "token_embedder": tokens, "classifier": {"name": "sampled_softmax"}, "dropout": 0.1}
 
 
 def random_weights(

@@ -76,9 +76,7 @@ WRITERS = {
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar.gz"])
 @pytest.mark.parametrize("name", list(WRITERS))
-def test_every_published_format_loads_from_an_archive_and_converts(
-    tmp_path: Path, name: str, suffix: str
-) -> None:
+def test_every_published_format_loads_from_an_archive_and_converts(tmp_path: Path, name: str, suffix: str) -> None:
     folder, path = tmp_path / "model", tmp_path / f"x{suffix}"
     folder.mkdir()
     WRITERS[name](folder)
@@ -119,14 +117,7 @@ def test_an_archive_is_known_by_its_bytes_too(model, folder: Path, tmp_path: Pat
 def test_only_model_files_are_unpacked(folder: Path, tmp_path: Path) -> None:
     path = zipped(tmp_path / "x.zip", folder, below="m/")
     with zipfile.ZipFile(path, "a") as out:
-        for name in (
-            "m/setup.py",
-            "m/x.so",
-            "m/corpus.txt.gz",
-            "inner.zip",
-            "__MACOSX/m/._config.json",
-            "m/._a.json",
-        ):
+        for name in ("m/setup.py", "m/x.so", "m/corpus.txt.gz", "inner.zip", "__MACOSX/m/._config.json", "m/._a.json"):
             out.writestr(name, "x")
     with archive.unpacked(path) as root:
         found = {file.relative_to(root).as_posix() for file in root.rglob("*") if file.is_file()}
@@ -143,9 +134,7 @@ def test_the_folder_is_removed_when_the_caller_fails(folder: Path, tmp_path: Pat
         fail_inside()
 
 
-def test_errors_name_the_archive_and_not_the_temporary_folder(
-    folder: Path, tmp_path: Path, scratch: Path
-) -> None:
+def test_errors_name_the_archive_and_not_the_temporary_folder(folder: Path, tmp_path: Path, scratch: Path) -> None:
     copy = tmp_path / "copy"
     copy.mkdir()
     for path in folder.iterdir():
@@ -170,9 +159,7 @@ def test_an_archive_without_a_model_lists_its_content(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as out:
         out.writestr("readme.md", "")
         out.writestr("data/a.json", "{}")
-    with pytest.raises(
-        FormatError, match=r"expected config\.json with .* in the archive; found data/a\.json"
-    ):
+    with pytest.raises(FormatError, match=r"expected config\.json with .* in the archive; found data/a\.json"):
         load(tmp_path / "x.zip")
     zipfile.ZipFile(tmp_path / "empty.zip", "w").close()
     with pytest.raises(FormatError, match="in the archive; found no model file"):
@@ -180,12 +167,7 @@ def test_an_archive_without_a_model_lists_its_content(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_only_named_like_an_archive_is_refused(tmp_path: Path) -> None:
-    for name, content in (
-        ("a.zip", b""),
-        ("b.tar", b"hello"),
-        ("c.tgz", b"\0" * 2048),
-        ("d.zip", b"x" * 9999),
-    ):
+    for name, content in (("a.zip", b""), ("b.tar", b"hello"), ("c.tgz", b"\0" * 2048), ("d.zip", b"x" * 9999)):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(FormatError, match="expected a zip or tar archive, found neither"):
             load(tmp_path / name)
@@ -229,9 +211,7 @@ def test_weights_of_a_large_member_load_and_zeros_are_taken_for_a_bomb(tmp_path:
             with archive.unpacked(tmp_path / f"{name}.zip") as root:
                 assert (root / "model.hdf5").read_bytes() == content
         else:
-            with pytest.raises(
-                FormatError, match=r"'model\.hdf5': expected at most 20 times its \d+ packed bytes"
-            ):
+            with pytest.raises(FormatError, match=r"'model\.hdf5': expected at most 20 times its \d+ packed bytes"):
                 load(tmp_path / f"{name}.zip")
 
 

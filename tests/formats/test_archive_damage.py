@@ -38,13 +38,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def outcomes(sound: Path, scratch: Path) -> dict[str, list[Outcome]]:
     """Load every copy of every kind in one process, because starting one is slow."""
     damaged, hostile = [], []
-    kinds = [
-        ("native", ".zip"),
-        ("hdf5", ".zip"),
-        ("hdf5", ".stored.zip"),
-        ("hdf5", ".tgz"),
-        ("native", ".tar"),
-    ]
+    kinds = [("native", ".zip"), ("hdf5", ".zip"), ("hdf5", ".stored.zip"), ("hdf5", ".tgz"), ("native", ".tar")]
     for i, (kind, suffix) in enumerate(kinds):
         path = sound / f"model{suffix}"
         path.write_bytes(packed(sound / kind, suffix))
@@ -97,9 +91,7 @@ Members = dict[str, bytes]
 # --- zip -----------------------------------------------------------------------------------------
 
 
-def zipped(
-    members: Members, *extra: tuple[str | zipfile.ZipInfo, bytes], kind: int = zipfile.ZIP_DEFLATED
-) -> bytes:
+def zipped(members: Members, *extra: tuple[str | zipfile.ZipInfo, bytes], kind: int = zipfile.ZIP_DEFLATED) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", kind) as archive:
         for name, content in (*members.items(), *extra):
@@ -223,10 +215,7 @@ def raw_zip(entries: list[tuple[bytes, bytes, int, int]], n_copies: int = 1) -> 
             copied = f"{copy}.json".encode() if n_copies > 1 else name
             fields = struct.pack("<5H3I2H", 20, 0, 8, 0, 0, crc, len(data), size, len(copied), 0)
             directory += (
-                struct.pack("<4sH", b"PK\1\2", 20)
-                + fields
-                + struct.pack("<3H2I", 0, 0, 0, 0, len(body))
-                + copied
+                struct.pack("<4sH", b"PK\1\2", 20) + fields + struct.pack("<3H2I", 0, 0, 0, 0, len(body)) + copied
             )
         body += b"PK\3\4" + common + name + data
     n = len(entries) * n_copies

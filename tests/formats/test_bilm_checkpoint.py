@@ -138,9 +138,7 @@ def test_the_latest_checkpoint_is_read(tmp_path: Path, note: str | None, expecte
     assert bilm_checkpoint.read(tmp_path).metadata["global_step"] == expected
 
 
-@pytest.mark.parametrize(
-    "note", ['model_checkpoint_path: "model.ckpt-11"', 'model_checkpoint_path: ".."', "", "\xff"]
-)
+@pytest.mark.parametrize("note", ['model_checkpoint_path: "model.ckpt-11"', 'model_checkpoint_path: ".."', "", "\xff"])
 def test_a_note_that_names_no_checkpoint_here_is_refused(tmp_path: Path, note: str) -> None:
     two_checkpoints(tmp_path)
     (tmp_path / "checkpoint").write_text(note, encoding="latin-1")
@@ -187,8 +185,7 @@ def test_variables_of_no_known_role_or_of_one_role_twice_are_refused(tmp_path: P
     }
     write_training_folder(tmp_path, tiny_model(), more=more)
     with pytest.raises(
-        FormatError,
-        match=r"both match RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0.*unexpected variable 'lm/attention",
+        FormatError, match=r"both match RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0.*unexpected variable 'lm/attention"
     ):
         bilm_checkpoint.read(tmp_path)
 
@@ -215,9 +212,7 @@ def test_several_vocabularies_are_ambiguous(tmp_path: Path) -> None:
     write_training_folder(tmp_path, tiny_model(softmax=True))
     (tmp_path / "vocab.txt").rename(tmp_path / "vocab_a.txt")
     (tmp_path / "vocab_b.txt").write_text("")
-    with pytest.raises(
-        FormatError, match=r"expected one file vocab.txt, found \['vocab_a.txt', 'vocab_b.txt'\]"
-    ):
+    with pytest.raises(FormatError, match=r"expected one file vocab.txt, found \['vocab_a.txt', 'vocab_b.txt'\]"):
         bilm_checkpoint.read(tmp_path)
 
 

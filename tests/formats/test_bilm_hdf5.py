@@ -70,10 +70,7 @@ def test_every_combination_of_options_comes_back_bit_by_bit(tmp_path: Path, valu
 def test_the_published_fixtures_come_back_bit_by_bit(tmp_path: Path, name: str) -> None:
     model = bilm_hdf5.read(FIXTURES / name)
     bilm_hdf5.write(model, tmp_path / "copy")
-    assert (
-        stored(tmp_path / "copy" / "weights.hdf5").keys()
-        == stored(FIXTURES / name / "lm_weights.hdf5").keys()
-    )
+    assert stored(tmp_path / "copy" / "weights.hdf5").keys() == stored(FIXTURES / name / "lm_weights.hdf5").keys()
     assert_stored_again(FIXTURES / name / "lm_weights.hdf5", tmp_path / "copy" / "weights.hdf5")
     before, after = FIXTURES / name / "vocab_test.txt", tmp_path / "copy" / "vocab.txt"
     assert after.read_bytes().rstrip(b"\n") == before.read_bytes().rstrip(b"\n")
@@ -107,9 +104,7 @@ def test_gates_and_matrices_are_where_the_network_expects_them(tmp_path: Path) -
     assert np.array_equal(weights["backward_stack.1.projection"].numpy(), datasets[f"{CELL}/W_P_0"].T)
     cnn = "token_layer.cnn"
     assert np.array_equal(weights[f"{cnn}.highways.0.gate.weight"].numpy(), datasets["CNN_high_0/W_carry"].T)
-    assert np.array_equal(
-        weights[f"{cnn}.highways.0.transform.bias"].numpy(), datasets["CNN_high_0/b_transform"]
-    )
+    assert np.array_equal(weights[f"{cnn}.highways.0.transform.bias"].numpy(), datasets["CNN_high_0/b_transform"])
     assert np.array_equal(weights["token_layer.projection.weight"].numpy(), datasets["CNN_proj/W_proj"].T)
     convolution = weights[f"{cnn}.convolutions.1.weight"].numpy()  # (count, char width, width)
     assert convolution[2, 1, 0] == datasets["CNN/W_cnn_1"][0, 0, 1, 2]
@@ -173,8 +168,7 @@ def test_notes_of_the_publisher_and_of_training_are_kept(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "prefix"),
-    [("x_softmax_weights.hdf5", "softmax/"), ("softmax.h5", ""), ("weights.hdf5", "softmax/")],
+    ("name", "prefix"), [("x_softmax_weights.hdf5", "softmax/"), ("softmax.h5", ""), ("weights.hdf5", "softmax/")]
 )
 def test_a_softmax_is_found_in_every_layout(tmp_path: Path, name: str, prefix: str) -> None:
     publish(tmp_path, words=WORDS)
@@ -270,32 +264,24 @@ def test_layers_missing_from_the_options_are_not_silently_dropped(tmp_path: Path
 def test_weights_that_are_not_finite_are_refused(tmp_path: Path, bad: float) -> None:
     datasets = arrays(options())
     datasets[f"{CELL}/W_0"][1, 2] = bad
-    with pytest.raises(
-        FormatError, match=r"backward_stack\.1\.\w+_weight: contains values that are not finite"
-    ):
+    with pytest.raises(FormatError, match=r"backward_stack\.1\.\w+_weight: contains values that are not finite"):
         bilm_hdf5.read(publish(tmp_path, datasets=datasets))
 
 
 def test_ambiguous_folders_are_refused_with_the_candidates(tmp_path: Path) -> None:
     publish(tmp_path)
     publish(tmp_path, weights="second.hdf5")
-    with pytest.raises(
-        FormatError, match=r"expected one HDF5 file with RNN_0, found second\.hdf5, weights\.hdf5"
-    ):
+    with pytest.raises(FormatError, match=r"expected one HDF5 file with RNN_0, found second\.hdf5, weights\.hdf5"):
         bilm_hdf5.read(tmp_path)
     bilm_hdf5.read_files(tmp_path / "options.json", tmp_path / "second.hdf5")
     publish(tmp_path, options_name="b_options.json")
-    with pytest.raises(
-        FormatError, match=r"expected one \*options\.json, found b_options\.json, options\.json"
-    ):
+    with pytest.raises(FormatError, match=r"expected one \*options\.json, found b_options\.json, options\.json"):
         bilm_hdf5.read(tmp_path)
 
 
 def test_a_table_of_words_needs_its_vocabulary(tmp_path: Path) -> None:
     publish(tmp_path, options(chars=False))
-    with pytest.raises(
-        FormatError, match="a table of 9 words needs a vocabulary of the same size, found none"
-    ):
+    with pytest.raises(FormatError, match="a table of 9 words needs a vocabulary of the same size, found none"):
         bilm_hdf5.read(tmp_path)
 
 
@@ -323,9 +309,7 @@ def test_a_folder_of_another_kind_is_not_matched(tmp_path: Path) -> None:
         (tiny_model(vocab=True, words=("!!!MAXTERMID",)), "cannot be a line of vocab.txt"),
     ],
 )
-def test_a_model_that_the_format_cannot_represent_is_refused(
-    tmp_path: Path, model: Any, message: str
-) -> None:
+def test_a_model_that_the_format_cannot_represent_is_refused(tmp_path: Path, model: Any, message: str) -> None:
     with pytest.raises(OutputError, match=message) as caught:
         bilm_hdf5.write(model, tmp_path / "m")
     assert "\n" not in str(caught.value)
@@ -375,7 +359,5 @@ def test_writing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
 def test_a_wider_projection_than_cells_is_refused(tmp_path: Path) -> None:
     publish(tmp_path, options(dim=4, projection_dim=4, filters=((1, 4),)))
     (tmp_path / "options.json").write_text(json.dumps(options(dim=2, projection_dim=4)))
-    with pytest.raises(
-        (FormatError, ConfigError), match=r"lstm\.projection_dim 4 must not exceed lstm\.dim 2"
-    ):
+    with pytest.raises((FormatError, ConfigError), match=r"lstm\.projection_dim 4 must not exceed lstm\.dim 2"):
         bilm_hdf5.read(tmp_path)

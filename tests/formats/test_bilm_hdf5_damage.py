@@ -45,15 +45,8 @@ def test_hundreds_of_damaged_headers_raise_only_our_errors(tmp_path: Path, stora
     is_header = np.ones(len(data), bool)
     for start, size in raw:
         is_header[start : start + size] = False
-    headers = np.flatnonzero(
-        is_header & (np.frombuffer(data, np.uint8) != 0)
-    ).tolist()  # zeros are mostly unused space
-    words = [
-        b"\xff" * 8,
-        b"\0" * 8,
-        b"\xff" * 7 + b"\x7f",
-        *(struct.pack("<Q", n) for n in (1, 96, len(data) - 8)),
-    ]
+    headers = np.flatnonzero(is_header & (np.frombuffer(data, np.uint8) != 0)).tolist()  # zeros are mostly unused space
+    words = [b"\xff" * 8, b"\0" * 8, b"\xff" * 7 + b"\x7f", *(struct.pack("<Q", n) for n in (1, 96, len(data) - 8))]
     messages = []
     for _ in range(400):
         changed = bytearray(data)
@@ -272,9 +265,7 @@ def many_header_messages_under_every_name(folder: Path) -> None:
     (size,) = struct.unpack_from("<I", data, at + 8)
     block = bytes(data[at + 16 : at + 16 + size]) + bytes(8 * 30_000)  # empty messages of type 0
     struct.pack_into("<HxxxxI", data, at + 2, 32_000, 24)
-    data[at + 16 : at + 40] = struct.pack(
-        "<HHB3xQQ", 16, 16, 0, len(data), len(block)
-    )  # continues at the end
+    data[at + 16 : at + 40] = struct.pack("<HHB3xQQ", 16, 16, 0, len(data), len(block))  # continues at the end
     path.write_bytes(data + block)
 
 

@@ -76,24 +76,15 @@ def test_both_counts_of_characters_mean_the_same_table(n_characters: int) -> Non
         ("char_cnn", "n_characters", "n_characters", 261),
     ],
 )
-def test_a_missing_option_takes_the_default_of_bilm_tf(
-    part: str, key: str, attribute: str, expected: object
-) -> None:
+def test_a_missing_option_takes_the_default_of_bilm_tf(part: str, key: str, attribute: str, expected: object) -> None:
     for values in (without(part, key), changed(part, key, None)):
         found = read(values)
         assert getattr(found.lstm if part == "lstm" else found.chars, attribute) == expected
 
 
 def test_unknown_and_training_keys_are_kept() -> None:
-    found = read(
-        {**SMALL, "reverse": True, "n_train_tokens": 768648884, "dropout": 0.1, "bidirectional": True}
-    )
-    assert found.training == {
-        "reverse": True,
-        "n_train_tokens": 768648884,
-        "dropout": 0.1,
-        "bidirectional": True,
-    }
+    found = read({**SMALL, "reverse": True, "n_train_tokens": 768648884, "dropout": 0.1, "bidirectional": True})
+    assert found.training == {"reverse": True, "n_train_tokens": 768648884, "dropout": 0.1, "bidirectional": True}
     assert format_options(found)["n_train_tokens"] == 768648884
 
 
@@ -124,16 +115,10 @@ def test_without_a_character_network_the_model_reads_words() -> None:
         (changed("lstm", "n_layers", "2"), "lstm.n_layers: .* found '2'"),
         (changed("lstm", "cell_clip", 0), "lstm.cell_clip: expected a positive number or null, found 0"),
         (changed("lstm", "cell_clip", 10**400), "lstm.cell_clip: expected a positive number"),
-        (
-            changed("lstm", "proj_clip", False),
-            "lstm.proj_clip: expected a positive number or null, found False",
-        ),
+        (changed("lstm", "proj_clip", False), "lstm.proj_clip: expected a positive number or null, found False"),
         (changed("lstm", "use_skip_connections", "yes"), "use_skip_connections: expected true or false"),
         (changed("char_cnn", "n_characters", 260), "char_cnn.n_characters: .* in 261..262, found 260"),
-        (
-            changed("char_cnn", "activation", "gelu"),
-            "char_cnn.activation: expected 'relu' or 'tanh', found 'gelu'",
-        ),
+        (changed("char_cnn", "activation", "gelu"), "char_cnn.activation: expected 'relu' or 'tanh', found 'gelu'"),
         (without("char_cnn", "activation"), "char_cnn.activation: .* found None"),
         (changed("char_cnn", "embedding", 16), "char_cnn.embedding: expected an object, found 16"),
         (changed("char_cnn", "filters", []), "char_cnn.filters: expected"),
@@ -141,10 +126,7 @@ def test_without_a_character_network_the_model_reads_words() -> None:
         (changed("char_cnn", "filters", [[51, 2]]), "char_cnn.filters: expected"),
         (changed("char_cnn", "filters", [[1, 65536], [1, 1]]), "char_cnn.filters: expected"),
         (changed("char_cnn", "filters", {"1": 2}), "char_cnn.filters: expected"),
-        (
-            changed("char_cnn", "max_characters_per_token", 2),
-            "max_characters_per_token: .* in 3..1024, found 2",
-        ),
+        (changed("char_cnn", "max_characters_per_token", 2), "max_characters_per_token: .* in 3..1024, found 2"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_was_found(values: Any, message: str) -> None:
@@ -156,13 +138,7 @@ def test_a_wrong_option_is_named_with_what_was_found(values: Any, message: str) 
 def test_every_wrong_option_is_named_in_one_error() -> None:
     with pytest.raises(FormatError) as caught:
         read({"lstm": {"dim": -1, "cell_clip": "x"}, "char_cnn": {"n_characters": 5, "embedding": None}})
-    for name in (
-        "lstm.dim",
-        "lstm.projection_dim",
-        "lstm.cell_clip",
-        "char_cnn.n_characters",
-        "char_cnn.filters",
-    ):
+    for name in ("lstm.dim", "lstm.projection_dim", "lstm.cell_clip", "char_cnn.n_characters", "char_cnn.filters"):
         assert name in str(caught.value)
 
 

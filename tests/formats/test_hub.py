@@ -110,9 +110,7 @@ def test_a_model_of_another_kind_is_refused_before_its_weights_are_downloaded(
 
 def test_the_folder_in_the_cache_loads_as_a_path_too(answers: dict[str, str]) -> None:
     folder = Path(answers["folder"])
-    assert (
-        folder / "config.json"
-    ).is_symlink()  # the layout of the cache, which must not be refused as an escape
+    assert (folder / "config.json").is_symlink()  # the layout of the cache, which must not be refused as an escape
     assert_same_model(load(folder), tiny_model(softmax=True, vocab=True))
 
 
@@ -137,9 +135,7 @@ def test_a_model_in_the_cache_loads_offline_and_others_say_why_not(
     assert len(hub.requests) == n_requests
 
 
-def test_without_a_network_the_cache_serves_and_others_say_why_not(
-    answers: dict[str, str], home: Path
-) -> None:
+def test_without_a_network_the_cache_serves_and_others_say_why_not(answers: dict[str, str], home: Path) -> None:
     found = ask(home, "http://127.0.0.1:9", ("load", "me/tiny"), ("load", "me/other"))
     assert found[0] == answers["me/tiny"]
     assert "me/other: no such folder or archive" in found[1]
@@ -153,14 +149,8 @@ def test_without_a_network_the_cache_serves_and_others_say_why_not(
         ("org/name", ("org/name", None)),
         ("org/name@v1.0", ("org/name", "v1.0")),
         ("org/name@refs/pr/1", ("org/name", "refs/pr/1")),
-        *(
-            (path, None)
-            for path in ("a/b/c", "name", "./name", "../name", "/org/name", "org/", "C:\\models/x", "")
-        ),
-        *(
-            (odd, None)
-            for odd in ("org/na me", "org/name@", "org/name\n", "órg/name", "org/name@a@b", "o" * 97 + "/n")
-        ),
+        *((path, None) for path in ("a/b/c", "name", "./name", "../name", "/org/name", "org/", "C:\\models/x", "")),
+        *((odd, None) for odd in ("org/na me", "org/name@", "org/name\n", "órg/name", "org/name@a@b", "o" * 97 + "/n")),
     ],
 )
 def test_a_hub_id_is_distinguished_from_a_path(source: str, expected: tuple[str, str | None] | None) -> None:

@@ -12,14 +12,7 @@ from elmo.embed.elmo import Elmo
 from elmo.errors import FormatError
 from elmo.formats import many_langs
 from elmo.formats.pretrained import SoftmaxWeights, load
-from tests.formats.many_langs_folder import (
-    CHARACTERS,
-    WORDS,
-    architecture,
-    random_weights,
-    slow_vectors,
-    write_folder,
-)
+from tests.formats.many_langs_folder import CHARACTERS, WORDS, architecture, random_weights, slow_vectors, write_folder
 
 SENTENCES = [
     ["bank", "de", "河", "口", "é", "nacre"],
@@ -57,14 +50,7 @@ def test_vectors_are_those_of_its_equations(shape: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "shape",
-    [
-        "as published",
-        "one layer",
-        "three layers",
-        "characters only",
-        "words only",
-        "cells as wide as the states",
-    ],
+    ["as published", "one layer", "three layers", "characters only", "words only", "cells as wide as the states"],
 )
 def test_without_an_architecture_the_shapes_of_the_weights_decide(shape: str, tmp_path: Path) -> None:
     values = architecture(**SHAPES[shape])
@@ -156,11 +142,7 @@ class TestDictionaries:
     @pytest.mark.parametrize(
         ("old", "new", "message"),
         [
-            (
-                "bank\t4",
-                "bank\t10",
-                r"line \d+: expected a token, a tab and an id below 10, found 'bank\\t10'",
-            ),
+            ("bank\t4", "bank\t10", r"line \d+: expected a token, a tab and an id below 10, found 'bank\\t10'"),
             ("bank\t4", "bank\t-4", "found 'bank\\\\t-4'"),
             ("bank\t4", "bank\t٤", "id below 10"),
             ("bank\t4", "bank", "id below 10, found 'bank'"),
@@ -168,18 +150,12 @@ class TestDictionaries:
             ("bank\t4\n", "\n", "found ''"),
             ("bank\t4", "de\t4", "'de' occurs twice"),
             ("bank\t4\n", "", "expected 10 tokens, one per row of the table, found 9"),
-            (
-                "bank\t4\n",
-                "bank\t4\nbanks\t4\n",
-                "expected 10 tokens, one per row of the table, found 11",
-            ),
+            ("bank\t4\n", "bank\t4\nbanks\t4\n", "expected 10 tokens, one per row of the table, found 11"),
             ("bank\t4\n", "bank\t4\nx\t1\ny\t1\nz\t1\n", "expected at most 11 lines, found 13"),
             ("<oov>\t0", "oov\t0", "expected <oov>, found none"),
         ],
     )
-    def test_what_does_not_fit_its_table_is_refused(
-        self, old: str, new: str, message: str, tmp_path: Path
-    ) -> None:
+    def test_what_does_not_fit_its_table_is_refused(self, old: str, new: str, message: str, tmp_path: Path) -> None:
         folder = write_folder(tmp_path / "m")
         text = (folder / "word.dic").read_text()
         assert old in text
@@ -223,9 +199,7 @@ class TestArchitecture:
         assert found.config.chars is not None
         assert found.config.chars.activation == "tanh"
 
-    @pytest.mark.parametrize(
-        "config_path", [None, 5, "", "..", ".", "/", "config.json", "a\0b", "x" * 5000, "\ud800"]
-    )
+    @pytest.mark.parametrize("config_path", [None, 5, "", "..", ".", "/", "config.json", "a\0b", "x" * 5000, "\ud800"])
     def test_without_a_valid_path_the_shapes_decide(self, config_path: Any, tmp_path: Path) -> None:
         folder = write_folder(tmp_path / "m", is_architecture_there=False)
         (folder / "config.json").write_text(json.dumps({"config_path": config_path}))
@@ -255,12 +229,8 @@ class TestArchitecture:
         with pytest.raises(FormatError, match=f"only the 'cnn' token embedder .* found '{name}'"):
             load(write_folder(tmp_path / "m", values))
 
-    @pytest.mark.parametrize(
-        ("file", "name"), [("token_embedder.pkl", "char_lstm"), ("encoder.pkl", "encoder")]
-    )
-    def test_the_weights_of_another_kind_of_network_are_refused(
-        self, file: str, name: str, tmp_path: Path
-    ) -> None:
+    @pytest.mark.parametrize(("file", "name"), [("token_embedder.pkl", "char_lstm"), ("encoder.pkl", "encoder")])
+    def test_the_weights_of_another_kind_of_network_are_refused(self, file: str, name: str, tmp_path: Path) -> None:
         weights = random_weights(architecture())
         weights[file][f"{name}.weight_ih_l0"] = torch.zeros(4, 4)
         with pytest.raises(FormatError, match="found an LSTM"):
@@ -299,9 +269,7 @@ class TestArchitecture:
             load(write_folder(tmp_path / "m", architecture(cell=9, n_highway=1), weights=weights))
         message = str(caught.value)
         assert "token_embedder.pkl: unexpected 'highways._layers.1.weight'" in message
-        assert (
-            "encoder.pkl: forward_layer_0.input_linearity.weight: expected (36, 6), found (32, 6)" in message
-        )
+        assert "encoder.pkl: forward_layer_0.input_linearity.weight: expected (36, 6), found (32, 6)" in message
         assert "backward_layer_1.state_projection.weight" in message
         assert "\n" not in message
 
@@ -329,9 +297,7 @@ def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64, torch.bfloat16])
 def test_other_floats_become_float32(dtype: torch.dtype, tmp_path: Path) -> None:
     weights = random_weights(architecture())
-    stored = {
-        file: {name: weight.to(dtype) for name, weight in part.items()} for file, part in weights.items()
-    }
+    stored = {file: {name: weight.to(dtype) for name, weight in part.items()} for file, part in weights.items()}
     found = load(write_folder(tmp_path / "m", weights=stored)).weights["token_layer.projection.bias"]
     assert found.dtype == torch.float32
     assert torch.equal(found, weights["token_embedder.pkl"]["projection.bias"].to(dtype).float())
@@ -348,9 +314,7 @@ class TestSoftmax:
     """``classifier.pkl``."""
 
     @staticmethod
-    def softmax_of(
-        folder: Path, classifier: dict[str, torch.Tensor], **options: Any
-    ) -> SoftmaxWeights | None:
+    def softmax_of(folder: Path, classifier: dict[str, torch.Tensor], **options: Any) -> SoftmaxWeights | None:
         values = architecture(**options)
         write_folder(folder, values, weights={**random_weights(values), "classifier.pkl": classifier})
         return load(folder).softmax
@@ -359,11 +323,7 @@ class TestSoftmax:
     def test_a_full_and_a_sampled_softmax_are_kept(self, word: int, tmp_path: Path) -> None:
         weight, bias = torch.randn(len(WORDS), 6), torch.randn(len(WORDS))
         full = {"hidden2tag.weight": weight, "hidden2tag.bias": bias}
-        sampled = {
-            "column_emb.weight": weight,
-            "column_bias.weight": bias[:, None],
-            "oov_column": torch.zeros(6, 1),
-        }
+        sampled = {"column_emb.weight": weight, "column_bias.weight": bias[:, None], "oov_column": torch.zeros(6, 1)}
         for i, classifier in enumerate((full, sampled)):
             found = self.softmax_of(tmp_path / str(i), classifier, word=word)
             assert found is not None
@@ -375,11 +335,7 @@ class TestSoftmax:
         assert self.softmax_of(tmp_path / "three layers", full, n_layers=3) is None
         fewer = {"hidden2tag.weight": torch.zeros(4, 6), "hidden2tag.bias": torch.zeros(4)}
         assert self.softmax_of(tmp_path / "fewer words", fewer) is None
-        cnn = {
-            "M": torch.zeros(6, 2),
-            "corr.weight": torch.zeros(len(WORDS), 2),
-            "oov_column": torch.zeros(6, 1),
-        }
+        cnn = {"M": torch.zeros(6, 2), "corr.weight": torch.zeros(len(WORDS), 2), "oov_column": torch.zeros(6, 1)}
         assert self.softmax_of(tmp_path / "another kind", cnn) is None
 
     def test_characters_alone_need_no_vocabulary(self, tmp_path: Path) -> None:

@@ -151,10 +151,7 @@ def test_no_hostile_folder_does_harm(tmp_path: Path) -> None:
     files |= {"zip slip": _zip_slip(), "zip of many entries": _zip_of_many_entries()}
     changes = {**REFUSED, **{name: _bytes("token_embedder.pkl", data) for name, data in files.items()}}
     refused, read = (
-        [
-            _changed(sound, change, tmp_path / group / str(i))
-            for i, change in enumerate(group_changes.values())
-        ]
+        [_changed(sound, change, tmp_path / group / str(i)) for i, change in enumerate(group_changes.values())]
         for group, group_changes in (("refused", changes), ("read", SOUND))
     )
     assert len(refused) >= 100

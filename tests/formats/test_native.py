@@ -119,9 +119,7 @@ def test_files_can_be_read_by_others(tmp_path: Path) -> None:
 # --- vocabulary ----------------------------------------------------------------------------------
 
 
-def test_more_words_than_a_reader_takes_are_not_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_words_than_a_reader_takes_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "MAX_LINES", 3)
     with pytest.raises(OutputError, match=r"vocab\.txt: expected at most 3 words, found \d+"):
         native.write(tiny_model(softmax=True), tmp_path / "model")
@@ -138,9 +136,7 @@ def test_a_backslash_alone_needs_no_escapes(tmp_path: Path) -> None:
     assert (tmp_path / "model" / "vocab.txt").read_text() == "\\n\na\\\n\\ud800\n"
 
 
-WORD = st.text(
-    st.one_of(st.characters(exclude_categories=[]), st.sampled_from("\\nru\n\r\ud800\udfff\u2028\x85"))
-)
+WORD = st.text(st.one_of(st.characters(exclude_categories=[]), st.sampled_from("\\nru\n\r\ud800\udfff\u2028\x85")))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -168,9 +164,7 @@ def test_a_changed_file_is_named_with_its_sums(tmp_path: Path) -> None:
     native.write(tiny_model(vocab=True), tmp_path / "model")
     path = tmp_path / "model" / "vocab.txt"
     path.write_text(path.read_text().replace("river", "rivet"), encoding="utf-8")
-    with pytest.raises(
-        ChecksumError, match=r"vocab\.txt: expected SHA-256 [0-9a-f]{16}…, found [0-9a-f]{16}…"
-    ):
+    with pytest.raises(ChecksumError, match=r"vocab\.txt: expected SHA-256 [0-9a-f]{16}…, found [0-9a-f]{16}…"):
         native.read(tmp_path / "model")
     found = native.read(tmp_path / "model", verify=False).vocab
     assert found is not None
@@ -249,9 +243,7 @@ def test_a_warm_state_of_another_model_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_warm", [True, False])
-def test_a_crash_at_any_step_of_storing_a_warm_state_leaves_a_model_that_loads(
-    tmp_path: Path, has_warm: bool
-) -> None:
+def test_a_crash_at_any_step_of_storing_a_warm_state_leaves_a_model_that_loads(tmp_path: Path, has_warm: bool) -> None:
     """A child process stores a warm state and dies before its n-th write, rename or sync."""
     states = []
     for n_steps in range(30):
@@ -402,11 +394,7 @@ def test_the_card_has_front_matter_for_the_hub(tmp_path: Path) -> None:
 
 
 def test_hostile_metadata_cannot_break_the_card(tmp_path: Path) -> None:
-    metadata = {
-        "language": "en\n---\nevil: true",
-        "license": ['"', {"a": 1}],
-        "converted_from": "a|b\n\ud800",
-    }
+    metadata = {"language": "en\n---\nevil: true", "license": ['"', {"a": 1}], "converted_from": "a|b\n\ud800"}
     native.write(tiny_model(metadata=metadata), tmp_path / "model")
     card = (tmp_path / "model" / "README.md").read_text()
     assert "evil" not in card

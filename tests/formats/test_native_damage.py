@@ -26,9 +26,7 @@ ALL = ("config.json", "model.safetensors", "vocab.txt", "characters.json", "soft
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("native") / "sound"
-    model = tiny_model(
-        "both", alphabet="unicode", softmax=True, warm=True, mix=True, metadata={"language": "en"}
-    )
+    model = tiny_model("both", alphabet="unicode", softmax=True, warm=True, mix=True, metadata={"language": "en"})
     native.write(model, folder)
     return folder
 
@@ -92,9 +90,7 @@ def config(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
     return spoil
 
 
-def header(
-    change: Callable[[dict[str, Any]], Any], name: str = "model.safetensors"
-) -> Callable[[Path], None]:
+def header(change: Callable[[dict[str, Any]], Any], name: str = "model.safetensors") -> Callable[[Path], None]:
     def spoil(folder: Path) -> None:
         raw = (folder / name).read_bytes()
         length = struct.unpack("<Q", raw[:8])[0]

@@ -55,17 +55,13 @@ def test_with_several_formats_in_one_folder_our_own_is_read(folder: Path, tmp_pa
 def test_no_source_is_the_bundled_english_model_and_an_empty_one_is_refused() -> None:
     assert_same_model(load(None), load(formats.bundled_folder("en")))
     assert describe(None).source == "en"
-    with pytest.raises(
-        ConfigError, match="expected the name, path or Hub id of a model, found an empty string"
-    ):
+    with pytest.raises(ConfigError, match="expected the name, path or Hub id of a model, found an empty string"):
         load("")
 
 
 def test_a_folder_without_a_known_format_is_refused_with_its_content(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("hello")
-    with pytest.raises(
-        FormatError, match=r"expected config\.json with model\.safetensors, .*; found notes\.md"
-    ):
+    with pytest.raises(FormatError, match=r"expected config\.json with model\.safetensors, .*; found notes\.md"):
         load(tmp_path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(FormatError, match="found nothing"):
@@ -74,15 +70,11 @@ def test_a_folder_without_a_known_format_is_refused_with_its_content(tmp_path: P
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("hello")
-    with pytest.raises(
-        FormatError, match=r"notes\.md: expected the folder or archive of a model, found another file"
-    ):
+    with pytest.raises(FormatError, match=r"notes\.md: expected the folder or archive of a model, found another file"):
         load(tmp_path / "notes.md")
 
 
-@pytest.mark.parametrize(
-    "source", ["/no/such/folder", "no\0such", "x" * 5000, "a/b/c", "..", "\ud800", "-/-", "a b/c"]
-)
+@pytest.mark.parametrize("source", ["/no/such/folder", "no\0such", "x" * 5000, "a/b/c", "..", "\ud800", "-/-", "a b/c"])
 def test_a_missing_source_gives_one_line(source: str, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")

@@ -20,15 +20,11 @@ SLICES = [[(0, 100), (0, None)], [(100, 161), (0, None)]]
 
 
 def training_folder(folder: Path) -> None:
-    write_training_folder(
-        folder, tiny_model(softmax=True), slices={"lm/char_embed": SLICES}, n_shards=2, per_block=30
-    )
+    write_training_folder(folder, tiny_model(softmax=True), slices={"lm/char_embed": SLICES}, n_shards=2, per_block=30)
 
 
 def hub_folder(folder: Path) -> None:
-    write_hub_folder(
-        folder, tiny_model(mix=True), slices={"bilm/char_embed": SLICES}, n_shards=2, per_block=30
-    )
+    write_hub_folder(folder, tiny_model(mix=True), slices={"bilm/char_embed": SLICES}, n_shards=2, per_block=30)
 
 
 @pytest.mark.parametrize("write", [training_folder, hub_folder])
@@ -128,10 +124,7 @@ def sparse(pattern: str, size: int) -> Write:
 def with_bomb_of_slices(folder: Path) -> None:
     """Let a thousand slices of one huge variable share one kilobyte."""
     boxes = [[(i, 1), (0, None)] for i in range(1000)]
-    pairs = {
-        made.slice_key("lm/softmax/W", box): made.entry("float32", (1, 1 << 20), size=4 << 20)
-        for box in boxes
-    }
+    pairs = {made.slice_key("lm/softmax/W", box): made.entry("float32", (1, 1 << 20), size=4 << 20) for box in boxes}
     pairs[b"lm/softmax/W"] = made.entry("float32", (1000, 1 << 20), slices=boxes)
     pairs[b""] = made.header(1)
     index(folder).write_bytes(made.table(sorted(pairs.items())))
@@ -180,18 +173,12 @@ def hostile(kind: str) -> list[Write]:
         with_index(made.footer(b"\xff" * 40)),  # endless numbers
         with_index(made.footer(made.varint(HUGE) * 4)),
         with_index(bytes(1 << 19) + made.footer(made.varint(0) + made.varint(1 << 19) * 3)),
-        with_block(
-            b"\0\1\0k" + b"".join(made.varint(i) + b"\1\0k" for i in range(1, 9000)) + bytes(4)
-        ),  # keys grow
+        with_block(b"\0\1\0k" + b"".join(made.varint(i) + b"\1\0k" for i in range(1, 9000)) + bytes(4)),  # keys grow
         with_block(made.block([(b"k" * 900 + i.to_bytes(2, "big"), b"") for i in range(1000)])),
-        with_block(
-            b"".join(b"\0\2\0" + i.to_bytes(2, "big") for i in range(60_000)) + bytes(4)
-        ),  # too many keys
+        with_block(b"".join(b"\0\2\0" + i.to_bytes(2, "big") for i in range(60_000)) + bytes(4)),  # too many keys
         with_block(b"\xff" * 200),
         with_snappy(made.varint(1 << 62) + b"\0a"),
-        with_snappy(
-            made.varint(1 << 20) + b"\0a" + bytes([63 << 2 | 2, 1, 0]) * (1 << 14)
-        ),  # one letter, 1 MB
+        with_snappy(made.varint(1 << 20) + b"\0a" + bytes([63 << 2 | 2, 1, 0]) * (1 << 14)),  # one letter, 1 MB
         with_many_slices,
         with_bomb_of_slices,
         with_folder_as_data,

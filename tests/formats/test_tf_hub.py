@@ -17,9 +17,7 @@ def with_mix(**how: object) -> Pretrained:
 
 
 @pytest.mark.parametrize(
-    "how",
-    [{}, {"n_highway": 2}, {"n_layers": 1}, {"cell_width": 4}, {"filters": ((1, 2), (2, 2))}],
-    ids=str,
+    "how", [{}, {"n_highway": 2}, {"n_layers": 1}, {"cell_width": 4}, {"filters": ((1, 2), (2, 2))}], ids=str
 )
 @pytest.mark.parametrize("graph", ["saved_model.pb", "tfhub_module.pb"])
 def test_a_module_comes_back_bit_by_bit_with_its_mix(tmp_path: Path, how: dict[str, int], graph: str) -> None:
@@ -70,9 +68,7 @@ def test_the_scope_is_found_in_any_module(tmp_path: Path) -> None:
 
 def test_partitioned_variables_are_joined(tmp_path: Path) -> None:
     model = with_mix()
-    write_hub_folder(
-        tmp_path, model, slices={"bilm/char_embed": [[(0, 100), (0, None)], [(100, 161), (0, None)]]}
-    )
+    write_hub_folder(tmp_path, model, slices={"bilm/char_embed": [[(0, 100), (0, None)], [(100, 161), (0, None)]]})
     assert_same_model(tf_hub.read(tmp_path), model)
 
 
@@ -86,11 +82,7 @@ def test_a_module_without_a_mix_has_none(tmp_path: Path) -> None:
     [
         ({"bilm/forward/backward/cell_0/kernel": (2, 2)}, (), "expected one direction and one layer"),
         ({"bilm/RNN_0/cell_0/cell_1/kernel": (2, 2)}, (), "expected one direction and one layer"),
-        (
-            {"bilm/forward/cell_0/kernel": (8, 24)},
-            (),
-            "both match RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0",
-        ),
+        ({"bilm/forward/cell_0/kernel": (8, 24)}, (), "both match RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0"),
         ({"bilm/gate/kernel": (8, 24)}, (), "unexpected variable 'bilm/gate/kernel'"),
         ({"other/char_embed": (261, 3)}, (), "expected one variable char_embed, found"),
         ({"bilm/char_embed": (262, 3)}, (), "expected 261 rows, found 262"),
@@ -107,11 +99,7 @@ def test_a_module_without_a_mix_has_none(tmp_path: Path) -> None:
             ("bilm/" + hub_cell(0, 0, "kernel"),),
             "expected a variable for RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0",
         ),
-        (
-            {},
-            ("bilm/" + hub_cell(1, 1, "kernel"),),
-            r"missing RNN_1/RNN/MultiRNNCell/Cell1/LSTMCell/W_0 \(8, 24\)",
-        ),
+        ({}, ("bilm/" + hub_cell(1, 1, "kernel"),), r"missing RNN_1/RNN/MultiRNNCell/Cell1/LSTMCell/W_0 \(8, 24\)"),
         (
             {},
             ("bilm/" + hub_cell(1, 0, "projection"),),

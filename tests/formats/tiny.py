@@ -11,9 +11,7 @@ from elmo.formats.pretrained import MixWeights, Pretrained, SoftmaxWeights, Warm
 from elmo.text.ids import Vocabulary
 
 WORDS = ("<S>", "</S>", "<UNK>", "the", "river", "bank", "café", "河岸", "\N{GRINNING FACE}")
-CHARACTERS = {
-    name: i for i, name in enumerate(("<oov>", "<bos>", "<eos>", "<bow>", "<eow>", "<pad>", "a", "é", "河"))
-}
+CHARACTERS = {name: i for i, name in enumerate(("<oov>", "<bos>", "<eos>", "<bow>", "<eow>", "<pad>", "a", "é", "河"))}
 
 
 def tiny_config(
@@ -23,10 +21,7 @@ def tiny_config(
     n_layers: int = 2,
     cell_width: int = 6,
     state_width: int = 4,  # the same as cell_width: no projection
-    filters: tuple[tuple[int, int], ...] = (
-        (1, 2),
-        (2, 3),
-    ),  # counts adding up to state_width: no token projection
+    filters: tuple[tuple[int, int], ...] = ((1, 2), (2, 3)),  # counts adding up to state_width: no token projection
     n_highway: int = 1,
     activation: Literal["relu", "tanh"] = "relu",
     has_skip: bool = True,
@@ -67,10 +62,7 @@ def tiny_config(
 def tiny_weights(config: BiLmConfig, *, seed: int = 0) -> dict[str, torch.Tensor]:
     """Return random weights for every parameter; padding rows are zero, as in every reader."""
     generator = torch.Generator().manual_seed(seed)
-    weights = {
-        name: torch.randn(shape, generator=generator) * 0.3
-        for name, shape in parameter_shapes(config).items()
-    }
+    weights = {name: torch.randn(shape, generator=generator) * 0.3 for name, shape in parameter_shapes(config).items()}
     for name in ("token_layer.word_embed.weight", "token_layer.cnn.char_embed.weight"):
         if name in weights:
             weights[name][0] = 0

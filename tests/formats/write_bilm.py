@@ -48,9 +48,7 @@ def variables(model: Pretrained, *, scope: str, cell_name: CellName) -> dict[str
             found["CNN_proj/b_proj"] = ours["token_layer.projection.bias"]
     for direction, stack in enumerate(("forward_stack", "backward_stack")):
         for i in range(model.config.lstm.n_layers):
-            both = np.concatenate(
-                [ours[f"{stack}.{i}.input_weight"], ours[f"{stack}.{i}.state_weight"]], axis=1
-            )
+            both = np.concatenate([ours[f"{stack}.{i}.input_weight"], ours[f"{stack}.{i}.state_weight"]], axis=1)
             in_i, in_f, in_j, in_o = np.split(both, 4)
             found[cell_name(direction, i, "kernel")] = np.concatenate([in_i, in_j, in_f, in_o]).T
             b_i, b_f, b_j, b_o = np.split(ours[f"{stack}.{i}.bias"], 4)
@@ -112,9 +110,7 @@ def write_training_folder(
     (folder / "options.json").write_text(json.dumps(options(model)))
     (folder / "checkpoint").write_text(f'model_checkpoint_path: "/home/author/run/model.ckpt-{step}"\n')
     if model.vocab:
-        (folder / "vocab.txt").write_text(
-            "".join(f"{word}\n" for word in model.vocab.words), encoding="utf-8"
-        )
+        (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in model.vocab.words), encoding="utf-8")
 
 
 def write_hub_folder(

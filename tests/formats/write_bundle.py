@@ -77,9 +77,7 @@ def entry(
     for box in slices:
         extents = b""
         for start, length in box:
-            extents += message(
-                1, number(1, start) + (b"" if length is None else varint(2 << 3) + varint(length))
-            )
+            extents += message(1, number(1, start) + (b"" if length is None else varint(2 << 3) + varint(length)))
         out += message(7, extents)
     return out
 
@@ -153,9 +151,7 @@ def packed(content: bytes) -> bytes:
         made = b""
         for start in range(0, len(piece), 70):
             part = piece[start : start + 70]
-            made += (
-                bytes([(len(part) - 1) << 2]) if len(part) <= 60 else bytes([60 << 2, len(part) - 1])
-            ) + part
+            made += (bytes([(len(part) - 1) << 2]) if len(part) <= 60 else bytes([60 << 2, len(part) - 1])) + part
         return made
 
     while at < len(content):
@@ -207,9 +203,7 @@ def write_bundle(
         if boxes is None:
             store(name.encode(), array, is_bfloat16=is_bfloat16)
             continue
-        pairs.append(
-            (name.encode(), entry("bfloat16" if is_bfloat16 else str(array.dtype), array.shape, slices=boxes))
-        )
+        pairs.append((name.encode(), entry("bfloat16" if is_bfloat16 else str(array.dtype), array.shape, slices=boxes)))
         for box in boxes:
             part = array[tuple(slice(start, None if n is None else start + n) for start, n in box)]
             store(slice_key(name, box), np.ascontiguousarray(part), is_bfloat16=is_bfloat16)

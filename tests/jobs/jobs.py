@@ -11,15 +11,7 @@ from elmo.embed.elmo import Elmo
 from elmo.jobs.plan import EmbedJob, Progress
 from elmo.jobs.run import embed_corpus
 
-LINES = [
-    "The river bank .",
-    "",
-    "A/b c",
-    "The river bank .",
-    "café 河岸 \x00 x",
-    "one two three four five six",
-    "",
-]
+LINES = ["The river bank .", "", "A/b c", "The river bank .", "café 河岸 \x00 x", "one two three four five six", ""]
 SUFFIXES = [".hdf5", ".jsonl", ".npz", ".parquet", ".safetensors"]
 
 

@@ -201,9 +201,7 @@ def test_an_encoding_error_is_raised_after_the_shards_before_it_are_written(
     assert embed_corpus(job, elmo).kept == 8
 
 
-def test_ctrl_c_keeps_the_current_shard_and_leaves_no_temporary_file(
-    job: EmbedJob, out: Path, elmo: Elmo
-) -> None:
+def test_ctrl_c_keeps_the_current_shard_and_leaves_no_temporary_file(job: EmbedJob, out: Path, elmo: Elmo) -> None:
     begin(job, elmo, reports=2)  # at the report after the vectors of the first shard
     assert sorted(contents(out.parent)) == ["v-00000.npz", "v.npz.manifest.json"]
     assert embed_corpus(job, elmo).kept == 3
@@ -211,9 +209,7 @@ def test_ctrl_c_keeps_the_current_shard_and_leaves_no_temporary_file(
 
 def test_without_a_batch_size_batches_are_limited_by_tokens(job: EmbedJob, elmo: Elmo, out: Path) -> None:
     rows = [("a",) * 1000] * 40 + [("a",) * 20_000, ("b",)] + [()] * 9000
-    result = [
-        sum(len(one.tokens) for one in piece) for piece in split_batches(sentences(rows), batch_size=None)
-    ]
+    result = [sum(len(one.tokens) for one in piece) for piece in split_batches(sentences(rows), batch_size=None)]
     assert result == [16_000, 16_000, 8_000, 20_000, 1, 0]
     assert max(result) >= BATCH_TOKENS
     assert [len(piece) for piece in split_batches(sentences(rows[:5]), batch_size=2)] == [2, 2, 1]
@@ -225,9 +221,7 @@ def test_without_a_batch_size_batches_are_limited_by_tokens(job: EmbedJob, elmo:
 
 def test_a_plan_counts_the_groups_in_memory(job: EmbedJob, text: Path, elmo: Elmo) -> None:
     text.write_text("one two three\n" * 1000)
-    small, large = (
-        plan_corpus(replace(job, shard_tokens=n, batch_size=1), elmo).memory_bytes for n in (3, 3000)
-    )
+    small, large = (plan_corpus(replace(job, shard_tokens=n, batch_size=1), elmo).memory_bytes for n in (3, 3000))
     per_token = 3 * elmo.width * 4 + 3 * 200  # three groups' vectors and text
     assert large - small == 2997 * per_token
     shared = plan_corpus(replace(job, workers=4), elmo).memory_bytes

@@ -98,9 +98,7 @@ def test_a_manifest_cannot_name_files_outside_its_folder(tmp_path: Path, elmo: E
             list(read_embeddings(path))
 
 
-@pytest.mark.parametrize(
-    "text_of_manifest", ["", "[]", "{}", '{"version": 1}', '{"version": 2}', "\xff", "[" * 9999]
-)
+@pytest.mark.parametrize("text_of_manifest", ["", "[]", "{}", '{"version": 1}', '{"version": 2}', "\xff", "[" * 9999])
 def test_a_damaged_manifest_is_a_one_line_error(tmp_path: Path, text_of_manifest: str) -> None:
     path = tmp_path / "v.manifest.json"
     path.write_text(text_of_manifest, encoding="latin-1")

@@ -16,9 +16,7 @@ from tests.jobs.jobs import LINES, SUFFIXES, begin, contents
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_an_interrupted_job_resumes_to_the_same_bytes(
-    job: EmbedJob, out: Path, elmo: Elmo, suffix: str
-) -> None:
+def test_an_interrupted_job_resumes_to_the_same_bytes(job: EmbedJob, out: Path, elmo: Elmo, suffix: str) -> None:
     job = replace(job, out=out.with_suffix(suffix))
     embed_corpus(job, elmo)
     expected = contents(out.parent)
@@ -115,9 +113,7 @@ def test_another_model_is_an_error(job: EmbedJob, elmo: Elmo) -> None:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("damage", ["flip", "cut", "missing"])
-def test_a_damaged_shard_is_made_again(
-    job: EmbedJob, out: Path, elmo: Elmo, suffix: str, damage: str
-) -> None:
+def test_a_damaged_shard_is_made_again(job: EmbedJob, out: Path, elmo: Elmo, suffix: str, damage: str) -> None:
     job = replace(job, out=out.with_suffix(suffix))
     summary = embed_corpus(job, elmo)
     expected = contents(out.parent)
@@ -162,9 +158,7 @@ def test_files_of_others_are_not_replaced_without_restart(job: EmbedJob, out: Pa
     assert embed_corpus(replace(job, restart=True), elmo).sentences == 7
 
 
-def test_outputs_that_differ_only_in_their_suffix_do_not_interfere(
-    job: EmbedJob, out: Path, elmo: Elmo
-) -> None:
+def test_outputs_that_differ_only_in_their_suffix_do_not_interfere(job: EmbedJob, out: Path, elmo: Elmo) -> None:
     embed_corpus(job, elmo)
     expected = contents(out.parent)
     for suffix in (".parquet", ".hdf5", ".safetensors", ".h5"):
@@ -172,9 +166,7 @@ def test_outputs_that_differ_only_in_their_suffix_do_not_interfere(
     assert contents(out.parent).items() >= expected.items()
 
 
-def test_an_output_with_the_name_of_a_shard_of_another_job_is_kept(
-    job: EmbedJob, out: Path, elmo: Elmo
-) -> None:
+def test_an_output_with_the_name_of_a_shard_of_another_job_is_kept(job: EmbedJob, out: Path, elmo: Elmo) -> None:
     whole = replace(job, shard_tokens=None)
     embed_corpus(replace(whole, out=out.with_name("v-00000.npz")), elmo)
     expected = contents(out.parent)
@@ -189,8 +181,7 @@ def test_a_manifest_of_another_output_is_never_replaced(job: EmbedJob, out: Path
     expected = contents(out.parent)
     for restart in (False, True):
         with pytest.raises(
-            OutputError,
-            match=r"w\.npz\.manifest\.json: belongs to v\.npz; choose another name for this output",
+            OutputError, match=r"w\.npz\.manifest\.json: belongs to v\.npz; choose another name for this output"
         ):
             embed_corpus(replace(job, out=out.with_name("w.npz"), restart=restart), elmo)
     assert contents(out.parent) == expected

@@ -49,9 +49,7 @@ def test_shards_are_cut_between_sentences(job: EmbedJob, out: Path, elmo: Elmo) 
 
 @pytest.mark.parametrize("layers", ["average", "top", "all", "concat", 1])
 @pytest.mark.parametrize("start", ["zero", "warm"])
-def test_vectors_equal_those_of_encode(
-    job: EmbedJob, out: Path, elmo: Elmo, layers: str | int, start: str
-) -> None:
+def test_vectors_equal_those_of_encode(job: EmbedJob, out: Path, elmo: Elmo, layers: str | int, start: str) -> None:
     embed_corpus(replace(job, layers=layers, start=start, shard_tokens=None), elmo)  # type: ignore[arg-type]
     assert_same(list(read_embeddings(out)), elmo.encode(LINES, layers=layers, start=start))  # type: ignore[arg-type]
 
@@ -121,9 +119,7 @@ print(summary.is_cut_short, file=sys.stderr)
 def test_a_closed_pipe_ends_the_job_quietly(text: Path) -> None:
     text.write_text("some words\n" * 1000)
     code = PIPE.format(root=str(ROOT), src=str(ROOT / "src"), text=str(text))
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.readline()
@@ -171,10 +167,7 @@ def test_a_full_disk_is_a_one_line_error_and_keeps_complete_shards(
     text.write_text("ten words " * 3 + "\n" + "ten words " * 500 + "\n")
     job = replace(job, out=out.with_suffix(suffix))
     name = "part-00001.safetensors" if suffix == ".hdf5" else f"v-00001{suffix}"
-    with (
-        small_files(10_000),
-        pytest.raises(OutputError, match=rf"{name}: cannot be written: File too large$"),
-    ):
+    with small_files(10_000), pytest.raises(OutputError, match=rf"{name}: cannot be written: File too large$"):
         embed_corpus(job, elmo)
     assert not [left for left in contents(out.parent) if left.endswith((".part", ".lock"))]
     summary = embed_corpus(job, elmo)
@@ -259,9 +252,7 @@ def test_a_value_too_large_for_float16_is_an_error(job: EmbedJob) -> None:
         embed_corpus(replace(job, dtype="float16", layers=0), elmo)
 
 
-def test_the_error_has_the_place_of_a_sentence_that_is_too_long(
-    job: EmbedJob, text: Path, elmo: Elmo
-) -> None:
+def test_the_error_has_the_place_of_a_sentence_that_is_too_long(job: EmbedJob, text: Path, elmo: Elmo) -> None:
     text.write_text("a b\n" + "x " * 100_001)
     for out in (job.out, None):
         with pytest.raises(SentenceTooLongError, match=r"text\.txt:2: this sentence has 100001 tokens"):
@@ -273,9 +264,7 @@ def test_the_error_has_the_place_of_a_sentence_that_is_too_long(
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("shard_tokens", [6, None])
-def test_a_plan_matches_the_run(
-    job: EmbedJob, out: Path, elmo: Elmo, suffix: str, shard_tokens: int | None
-) -> None:
+def test_a_plan_matches_the_run(job: EmbedJob, out: Path, elmo: Elmo, suffix: str, shard_tokens: int | None) -> None:
     job = replace(job, out=out.with_suffix(suffix), shard_tokens=shard_tokens)
     planned = plan_corpus(job, elmo)
     assert not out.parent.exists()

@@ -51,9 +51,7 @@ def test_two_workers_write_the_same_bytes_as_one_process(long_job: EmbedJob, out
     assert embed_corpus(job, elmo).was_complete
 
 
-def test_a_job_can_be_resumed_with_another_number_of_workers(
-    long_job: EmbedJob, out: Path, elmo: Elmo
-) -> None:
+def test_a_job_can_be_resumed_with_another_number_of_workers(long_job: EmbedJob, out: Path, elmo: Elmo) -> None:
     embed_corpus(replace(long_job, workers=1), elmo)
     expected = contents(out.parent)
     for first, then in ((1, 2), (2, 1)):

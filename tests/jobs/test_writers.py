@@ -34,9 +34,7 @@ def written(one, path: Path) -> Path:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize(
-    ("n_layers", "dtype", "with_offsets"), [(None, "float32", True), (3, "float16", False)]
-)
+@pytest.mark.parametrize(("n_layers", "dtype", "with_offsets"), [(None, "float32", True), (3, "float16", False)])
 def test_reading_returns_what_was_written(
     tmp_path: Path, suffix: str, n_layers: int | None, dtype: str, with_offsets: bool
 ) -> None:
@@ -49,9 +47,7 @@ def test_reading_returns_what_was_written(
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("rows", [[], [()], [(), ()]])
-def test_a_shard_without_tokens_keeps_its_sentences(
-    tmp_path: Path, suffix: str, rows: list[tuple[str, ...]]
-) -> None:
+def test_a_shard_without_tokens_keeps_its_sentences(tmp_path: Path, suffix: str, rows: list[tuple[str, ...]]) -> None:
     one = shard(sentences(rows, with_offsets=True), n_layers=2)
     result = list(read_embeddings(written(one, tmp_path / f"v{suffix}")))
     assert [encoding.vectors.shape for encoding in result] == [(2, 0, 4)] * len(rows)
@@ -64,9 +60,7 @@ TOKENS = st.lists(st.lists(st.text(st.characters(exclude_categories=["Cs"]) | st
 @pytest.mark.parametrize("suffix", [*WRITERS])
 @settings(max_examples=40, deadline=None)
 @given(rows=TOKENS, first=st.integers(0, 10**12))
-def test_any_tokens_can_be_written_and_read(
-    tmp_path_factory, suffix: str, rows: list[list[str]], first: int
-) -> None:
+def test_any_tokens_can_be_written_and_read(tmp_path_factory, suffix: str, rows: list[list[str]], first: int) -> None:
     one = shard(sentences(rows), first=first)
     path = written(one, tmp_path_factory.getbasetemp() / f"any{suffix}")
     assert_same(list(read_embeddings(path)), list(one.encodings()))
@@ -147,13 +141,7 @@ def test_hdf5_files_have_the_layout_that_allennlp_documents(tmp_path: Path) -> N
 
 def test_json_lines_are_plain_ascii_with_the_documented_keys() -> None:
     first, second = list(shard(sentences(HOSTILE[:2], with_offsets=True)).encodings())
-    assert json.loads(json_line(3, first)) == {
-        "index": 3,
-        "tokens": [],
-        "offsets": [],
-        "vectors": [],
-        "shape": [0, 4],
-    }
+    assert json.loads(json_line(3, first)) == {"index": 3, "tokens": [], "offsets": [], "vectors": [], "shape": [0, 4]}
     line = json_line(4, second)
     assert line.isascii()
     assert list(json.loads(line)) == ["index", "tokens", "offsets", "vectors"]

@@ -40,9 +40,7 @@ from elmo.formats import native
 from tests.formats.tiny import tiny_model
 
 
-def usages(
-    n: int, *, text: str = "a {} here", moved: float = 0.0, n_moved: int | None = None, seed: int = 0
-) -> Usages:
+def usages(n: int, *, text: str = "a {} here", moved: float = 0.0, n_moved: int | None = None, seed: int = 0) -> Usages:
     """Return usages around one point, the last ``n_moved`` of them around another."""
     rows = 5 + np.random.default_rng(seed).normal(size=(n, 8))
     if n_moved != 0:
@@ -63,9 +61,7 @@ def words() -> list[tuple[str, dict[str, Usages]]]:
 @pytest.fixture(scope="module")
 def found() -> Changes:
     frequencies = {word: {"old": 10.0, "new": 12.0 + k} for k, word in enumerate(("still", "moved", "rare"))}
-    return measure_change(
-        words(), ["old", "new"], per_million=frequencies, options=ChangeOptions(permutations=200)
-    )
+    return measure_change(words(), ["old", "new"], per_million=frequencies, options=ChangeOptions(permutations=200))
 
 
 def test_words_are_ranked_by_change_with_p_values_and_rare_words_are_skipped(found: Changes) -> None:
@@ -137,8 +133,7 @@ def test_default_words_are_frequent_in_each_corpus_and_no_function_words() -> No
 
 def text(*lines: str) -> Callable[[], Iterable[Sentence]]:
     return lambda: (
-        Sentence(Tokens(None, tuple(line.split()), None), "t", number)
-        for number, line in enumerate(lines, start=1)
+        Sentence(Tokens(None, tuple(line.split()), None), "t", number) for number, line in enumerate(lines, start=1)
     )
 
 
@@ -213,9 +208,7 @@ def test_without_words_the_words_of_the_corpora_are_measured(elmo: Elmo) -> None
         elmo, {"old": OLD, "new": NEW}, skip=1, options=ChangeOptions(min_count=2, permutations=5)
     )
     assert [word.word for word in found.words] == ["bank"]  # the is the most frequent
-    with pytest.raises(
-        DataError, match="not among the 150 most frequent, found none; use --words, or a smaller"
-    ):
+    with pytest.raises(DataError, match="not among the 150 most frequent, found none; use --words, or a smaller"):
         change_in_corpora(elmo, {"old": OLD, "new": NEW})
 
 
@@ -229,17 +222,11 @@ def test_an_empty_corpus_and_a_small_limit_are_rejected(elmo: Elmo) -> None:
 
 def test_uses_are_compared_and_unknown_words_are_skipped(elmo: Elmo) -> None:
     uses = {
-        word: {
-            period: [Usage(Tokens.from_words(["a", word, str(k)]), 1, 2) for k in range(n)] for period in "12"
-        }
+        word: {period: [Usage(Tokens.from_words(["a", word, str(k)]), 1, 2) for k in range(n)] for period in "12"}
         for word, n in {"bank": 5, "tree": 1}.items()
     }
     found = change_in_uses(
-        elmo,
-        uses,
-        ["1", "2"],
-        words=["bank", "tree", "house"],
-        options=ChangeOptions(min_count=3, permutations=9),
+        elmo, uses, ["1", "2"], words=["bank", "tree", "house"], options=ChangeOptions(min_count=3, permutations=9)
     )
     assert [word.word for word in found.words] == ["bank"]
     assert found.words[0].overall.p == 1.0  # the same sentences
@@ -262,13 +249,7 @@ def test_figures_show_words_and_periods(tmp_path: Path, n_periods: int) -> None:
 
     periods = ["1850s", "1900s", "1950s"][:n_periods]
     by_word = [
-        (
-            word,
-            {
-                period: usages(12, text="the {} $x$", moved=moved * k, seed=k)
-                for k, period in enumerate(periods)
-            },
-        )
+        (word, {period: usages(12, text="the {} $x$", moved=moved * k, seed=k) for k, period in enumerate(periods)})
         for word, moved in (("银行", 4.0), ("$money", 0.0))
     ]
     ranked = measure_change(by_word, periods, options=ChangeOptions(permutations=50))
@@ -328,9 +309,7 @@ def test_change_is_distinguished_from_chance(name: str) -> None:
     p_values = []
     for seed in range(25):
         rows, is_later, labels = periods(20, seed=seed + 100)
-        p_values.append(
-            estimate_change(build_measure(name, rows, labels), is_later, permutations=99, seed=seed).p
-        )
+        p_values.append(estimate_change(build_measure(name, rows, labels), is_later, permutations=99, seed=seed).p)
     assert 0.2 < np.mean(p_values) < 0.8  # p-values are uniform without a change
     assert np.mean(np.array(p_values) <= 0.05) <= 0.2
 
@@ -338,14 +317,10 @@ def test_change_is_distinguished_from_chance(name: str) -> None:
 def test_the_p_value_is_the_share_of_permutations_that_change_as_much() -> None:
     # 2 of 6 assignments separate the usages like the observed one
     rows = np.array([[1.0, 0], [1, 0], [0, 1], [0, 1]])
-    found = estimate_change(
-        build_measure("apd", rows), np.array([False, False, True, True]), permutations=3000
-    )
+    found = estimate_change(build_measure("apd", rows), np.array([False, False, True, True]), permutations=3000)
     assert found.value == 1.0
     assert found.p == pytest.approx(1 / 3, abs=0.03)
-    same = estimate_change(
-        build_measure("apd", rows * 0 + 1), np.array([False, False, True, True]), permutations=10
-    )
+    same = estimate_change(build_measure("apd", rows * 0 + 1), np.array([False, False, True, True]), permutations=10)
     assert (same.value, same.p) == (pytest.approx(0.0), 1.0)
 
 
@@ -427,10 +402,7 @@ def test_the_command_prints_warns_and_writes(app: typer.Typer, caplog: pytest.Lo
     assert out.startswith("1850s → 1950s\nword")
     assert re.search(r"rank correlation of change with frequency: [+-][01]\.\d\d \(2 words\)", out)
     assert "bank: usages most typical of 1950s\n  + The [Bank] lent" in out
-    assert (
-        "tree: left out: expected 5 usages or more in each period, found 0 in 1850s, 1 in 1950s"
-        in caplog.text
-    )
+    assert "tree: left out: expected 5 usages or more in each period, found 0 in 1850s, 1 in 1950s" in caplog.text
     assert len(Path("c.tsv").read_text(encoding="utf-8").splitlines()) == 3
     code, out, _ = run(app, *arguments, "--json", "--by", "substitutes")
     assert json.loads(out)["periods"] == ["1850s", "1950s"]

@@ -95,9 +95,7 @@ def test_the_silhouette_is_that_of_scikit_learn() -> None:
     rows = chance.normal(size=(40, 5))
     distances = np.linalg.norm(rows[:, None] - rows, axis=2)
     labels = np.append(chance.integers(0, 4, 39), 4)  # the last is alone
-    assert silhouette(distances, labels) == pytest.approx(
-        silhouette_score(distances, labels, metric="precomputed")
-    )
+    assert silhouette(distances, labels) == pytest.approx(silhouette_score(distances, labels, metric="precomputed"))
 
 
 def test_half_the_squared_distance_of_reduced_rows_is_the_cosine_distance() -> None:

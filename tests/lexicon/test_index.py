@@ -35,9 +35,7 @@ def test_the_nearest_usages_have_the_highest_cosines(index: Index) -> None:
     vectors = index.vectors(range(len(index)))
     cosines = np.asarray(similarity(vectors, vectors))
     for number, found in enumerate(index.nearest(vectors, k=4)):
-        assert [round(one.similarity, 6) for one in found] == np.round(
-            np.sort(cosines[number])[::-1][:4], 6
-        ).tolist()
+        assert [round(one.similarity, 6) for one in found] == np.round(np.sort(cosines[number])[::-1][:4], 6).tolist()
     assert index.nearest(vectors[:1], k=1)[0][0].number == 0
 
 

@@ -59,9 +59,7 @@ def test_a_limit_samples_usages_and_keeps_the_counts(job: IndexJob, elmo: Elmo) 
     assert index.words["rose"] == (1, 1)
     assert len(index.usages("bank")) == 2
     other = build_index(replace(job, limit=2, words=("bank",), out=job.out.with_name("other")), elmo)
-    assert [one.place for one in other.usages("bank").items] == [
-        one.place for one in index.usages("bank").items
-    ]
+    assert [one.place for one in other.usages("bank").items] == [one.place for one in index.usages("bank").items]
 
 
 @pytest.mark.parametrize("reports", [1, 2, 3])
@@ -313,9 +311,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
     def start_it(*arguments: str, until: Callable[[], bool]) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", SCRIPT, *arguments]
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-        )
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         started.append(process)
         assert process.stdin
         process.stdin.write("".join(BANK_LINES[:30]))

@@ -61,9 +61,7 @@ def test_several_sentences_give_the_same_as_one_by_one(index: Index, elmo: Elmo)
         assert alone.to_json() == found.to_json()
 
 
-def test_an_approximate_index_finds_nearly_all_with_exact_cosines(
-    tmp_path: Path, job: IndexJob, elmo: Elmo
-) -> None:
+def test_an_approximate_index_finds_nearly_all_with_exact_cosines(tmp_path: Path, job: IndexJob, elmo: Elmo) -> None:
     pytest.importorskip("usearch")
     random = np.random.default_rng(0)
     words = ["w" + "".join(random.choice(list("abcdef"), 3)) for _ in range(40)]

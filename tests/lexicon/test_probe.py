@@ -23,14 +23,7 @@ from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, DataError, ElmoError, EncodingError, OutputError
 from elmo.formats import native
 from elmo.lexicon import probe as probes
-from elmo.lexicon.probe import (
-    LabeledSentence,
-    LabeledSentences,
-    MeanScore,
-    ProbeResults,
-    probe_layers,
-    read_labels,
-)
+from elmo.lexicon.probe import LabeledSentence, LabeledSentences, MeanScore, ProbeResults, probe_layers, read_labels
 from tests.formats.tiny import tiny_model
 
 WORDS = ("the", "river", "bank", "café", "河岸", "xyz", "aa", "b")
@@ -247,13 +240,7 @@ def pairs(text: LabeledSentences) -> list[tuple[str, str]]:
 
 def test_a_conllu_column_has_a_name_or_number_and_only_words_are_read(conllu: Path) -> None:
     found = read_labels(conllu, "upos")
-    assert pairs(found) == [
-        ("He", "PRON"),
-        ("does", "AUX"),
-        ("n't", "PART"),
-        (".", "PUNCT"),
-        ("河岸", "NOUN"),
-    ]
+    assert pairs(found) == [("He", "PRON"), ("does", "AUX"), ("n't", "PART"), (".", "PUNCT"), ("河岸", "NOUN")]
     assert [sentence.place for sentence in found.sentences] == [f"{conllu}:2", f"{conllu}:9"]
     assert read_labels(conllu, 4) == found == read_labels(conllu, "UPOS")
     assert read_labels(conllu, "deprel").labels[0] == "nsubj"
@@ -299,10 +286,7 @@ def test_the_number_of_columns_may_differ_only_between_sentences(tmp_path: Path)
 def test_a_header_names_the_columns(tmp_path: Path) -> None:
     path = columns(tmp_path, "id\tword\ttag\n1\tthe\tDET\n2\tbank\tNOUN\n")
     assert pairs(read_labels(path, "tag", tokens_column="word")) == [("the", "DET"), ("bank", "NOUN")]
-    assert pairs(read_labels(path, 3, tokens_column=2, has_header=True)) == [
-        ("the", "DET"),
-        ("bank", "NOUN"),
-    ]
+    assert pairs(read_labels(path, 3, tokens_column=2, has_header=True)) == [("the", "DET"), ("bank", "NOUN")]
     with pytest.raises(DataError, match=r"a\.tsv:1: expected a header with 'pos', found id, word, tag"):
         read_labels(path, "pos")
 
@@ -355,9 +339,7 @@ def test_files_without_labels_are_rejected_with_their_place(
         ("11", ConfigError, r"1\.\.10"),
     ],
 )
-def test_unknown_conllu_columns_are_rejected(
-    conllu: Path, column: str, error: type[Exception], message: str
-) -> None:
+def test_unknown_conllu_columns_are_rejected(conllu: Path, column: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         read_labels(conllu, column)
 
@@ -398,9 +380,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     native.write(tiny_model(), tmp_path / "model")
     for name, seed in (("train", 1), ("dev", 2)):
         text = by_word(12, seed=seed)
-        rows = [
-            "".join(f"{w}\t{x}\n" for w, x in zip(s.tokens, s.labels, strict=True)) for s in text.sentences
-        ]
+        rows = ["".join(f"{w}\t{x}\n" for w, x in zip(s.tokens, s.labels, strict=True)) for s in text.sentences]
         (tmp_path / f"{name}.tsv").write_text("\n".join(rows), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -420,16 +400,12 @@ def run(*arguments: str) -> str:
 def test_the_command_prints_tables_and_writes_scores(here: Path, caplog: pytest.LogCaptureFixture) -> None:
     (here / "dev.tsv").write_text("the\tNEW\naa\t短\n", encoding="utf-8")
     with caplog.at_level(logging.INFO, logger="elmo.cli"):
-        lines = run(
-            "train.tsv", "dev.tsv", "--column", "2", "--max-tokens", "30", "--out", "x.tsv"
-        ).splitlines()
+        lines = run("train.tsv", "dev.tsv", "--column", "2", "--max-tokens", "30", "--out", "x.tsv").splitlines()
     assert lines[0] == "train     30 words"
     assert [line.split()[0] for line in lines[4:10]] == ["majority", "per", "0", "1", "2", "mix"]
     assert "weights of the mix: 0: " in lines[10]
     assert lines[-1].split()[:2] in (["短", "1"], ["NEW", "1"])
-    assert (
-        "train.tsv: using only the first 30 labeled words; increase --max-tokens to use more" in caplog.text
-    )
+    assert "train.tsv: using only the first 30 labeled words; increase --max-tokens to use more" in caplog.text
     assert "count as errors: NEW 1" in caplog.text
     assert "mix: accuracy " in caplog.text
     rows = [line.split("\t") for line in (here / "x.tsv").read_text(encoding="utf-8").splitlines()]

@@ -61,9 +61,7 @@ def test_joined_words_are_separate_tokens_and_names_have_no_sense(tmp_path: Path
 
 def test_instances_have_unique_ids(tmp_path: Path) -> None:
     bank = {"toks": [{"w": "bank", "lemma": "bank", "sk": ["bank%1:17:01::"]}]}
-    found = [
-        sentence.instances[0].id for sentence in read_sense_corpus(jsonl(tmp_path / "a.jsonl", bank, bank))
-    ]
+    found = [sentence.instances[0].id for sentence in read_sense_corpus(jsonl(tmp_path / "a.jsonl", bank, bank))]
     assert len(set(found)) == 2
     with pytest.raises(DataError, match=r"a\.jsonl:2: duplicate instance 'd\.s1\.t0'"):
         list(read_sense_corpus(jsonl(tmp_path / "a.jsonl", *[bank | {"doc": "d", "s": "1"}] * 2)))
@@ -85,10 +83,7 @@ def test_a_compressed_corpus_is_read(tmp_path: Path) -> None:
         ({"toks": ["a"]}, "token 0: expected an object with a word 'w'"),
         ({"toks": [{"w": " "}]}, "token 0: expected an object with a word 'w'"),
         ({"toks": [{"w": "a", "sk": ["a"], "lemma": "a"}]}, "token 0: expected sense keys 'sk', found"),
-        (
-            {"toks": [{"w": "a", "sk": "a%1:01:01::", "lemma": "a"}]},
-            "token 0: expected sense keys 'sk', found",
-        ),
+        ({"toks": [{"w": "a", "sk": "a%1:01:01::", "lemma": "a"}]}, "token 0: expected sense keys 'sk', found"),
         ({"toks": [{"w": "a", "sk": ["a%1:01:01::"]}]}, "token 0: expected a 'lemma' next to 'sk'"),
     ],
 )
@@ -178,9 +173,7 @@ def test_marked_words_are_instances_with_an_unknown_lemma() -> None:
     found = SenseSentence.from_usages(usages, pos="noun")
     assert found.tokens.text == "By New York's banks."
     assert [found.usage(instance).word for instance in found.instances] == ["New York", "banks"]
-    assert [(instance.lemma, instance.pos, instance.keys) for instance in found.instances] == [
-        ("", "noun", ())
-    ] * 2
+    assert [(instance.lemma, instance.pos, instance.keys) for instance in found.instances] == [("", "noun", ())] * 2
     assert found.usages() == usages
 
 

@@ -87,19 +87,14 @@ def test_a_callable_names_senses_by_their_usages() -> None:
 
 
 def test_names_exclude_the_word_itself_punctuation_and_rare_words() -> None:
-    groups = [
-        [usage("bank , , money bank x"), usage("bank , money y")],
-        [usage("bank river"), usage("a river bank")],
-    ]
+    groups = [[usage("bank , , money bank x"), usage("bank , money y")], [usage("bank river"), usage("a river bank")]]
     assert context_names(groups) == [("money",), ("river",)]
     assert context_names(groups[:1]) == [()]
     assert context_names([[usage("bank")], [usage("bank")]]) == [(), ()]
 
 
 def test_contexts_of_a_single_word_give_no_names() -> None:
-    items = [
-        Usage(Tokens.from_words(words), k, k + 1) for k, words in ((1, ["the", "bank"]), (0, ["bank", "the"]))
-    ]
+    items = [Usage(Tokens.from_words(words), k, k + 1) for k, words in ((1, ["the", "bank"]), (0, ["bank", "the"]))]
     assert context_names([items[:1] * 5, items[1:] * 5]) == [(), ()]
 
 
@@ -152,9 +147,7 @@ def test_a_map_of_many_usages_is_reproducible_and_that_of_one_is_a_point() -> No
 
 
 @pytest.mark.parametrize("n_senses", [1, 2, 8])
-def test_the_figure_labels_the_usages_whose_sentences_it_shows(
-    monkeypatch: pytest.MonkeyPatch, n_senses: int
-) -> None:
+def test_the_figure_labels_the_usages_whose_sentences_it_shows(monkeypatch: pytest.MonkeyPatch, n_senses: int) -> None:
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
     from matplotlib.text import Annotation

@@ -32,9 +32,7 @@ from elmo.lexicon.sharpen import (
 from elmo.text.tokenizers import Tokens
 from tests.formats.tiny import tiny_model
 
-COMMON = [
-    f"{a}{b}" for a in "abcdefghijklmnop" for b in "klmnopqrst"
-]  # more words than are skipped as frequent
+COMMON = [f"{a}{b}" for a in "abcdefghijklmnop" for b in "klmnopqrst"]  # more words than are skipped as frequent
 RARE = [f"sense{a}{b}" for a in "abcdefgh" for b in "abcdefghij"]
 NAMES = ["Anna", "Berlin", "1848", "%"]
 KINDS = ["money", "river", "church", "war", "music", "law", "sea", "game"]
@@ -60,9 +58,7 @@ def text(n_texts: int = 40, seed: int = 1) -> list[Tokens]:
 
 
 def model(**options: Any) -> Elmo:
-    made = tiny_model(
-        words=WORDS, filters=((1, 4), (2, 16)), cell_width=48, state_width=24, char_width=4, **options
-    )
+    made = tiny_model(words=WORDS, filters=((1, 4), (2, 16)), cell_width=48, state_width=24, char_width=4, **options)
     return Elmo(made)
 
 
@@ -146,10 +142,7 @@ def replace_clip(model: Pretrained) -> Pretrained:
 
 
 def test_too_little_text_is_rejected(long_text: list[Tokens]) -> None:
-    with pytest.raises(
-        DataError,
-        match=r"at least 50 words .* found 0; .*split longer lines .*use more text",
-    ):
+    with pytest.raises(DataError, match=r"at least 50 words .* found 0; .*split longer lines .*use more text"):
         sharpen_model(model(), [long_text[:200]])
 
 
@@ -252,11 +245,7 @@ def test_texts_must_have_tokenized_sentences(texts: Any, message: str) -> None:
 
 # --- The transformed model --------------------------------------------------------------------------
 
-BANK_SENTENCES = [
-    ["the", "river", "bank"],
-    ["the", "bank"],
-    ["café", "the", "the", "river", "of", "the", "bank"],
-]
+BANK_SENTENCES = [["the", "river", "bank"], ["the", "bank"], ["café", "the", "the", "river", "of", "the", "bank"]]
 OPTIONS = [
     {},
     {"has_skip": False, "state_clip": None},
@@ -323,6 +312,4 @@ def test_a_mix_and_tied_embeddings_stay_the_same() -> None:
     model = tiny_model("words", softmax=True, mix=True)
     after = transform_states(model, build_matrix())
     assert after.mix == model.mix
-    assert torch.equal(
-        after.weights["token_layer.word_embed.weight"], model.weights["token_layer.word_embed.weight"]
-    )
+    assert torch.equal(after.weights["token_layer.word_embed.weight"], model.weights["token_layer.word_embed.weight"])

@@ -110,9 +110,7 @@ def expected_probabilities(elmo: Elmo, combine: str, *, beta: float, temperature
             "mean": (f + b) / 2,
             "product": f * b,
             "bcomb": f * b / prior**beta,
-            "inject": math.sqrt(f * b)
-            / prior**beta
-            * math.exp(float(vector(word) @ vector("bank")) / temperature),
+            "inject": math.sqrt(f * b) / prior**beta * math.exp(float(vector(word) @ vector("bank")) / temperature),
         }[combine]
         odds[lemmas(word)] = odds.get(lemmas(word), 0.0) + score
     return {lemma: each / sum(odds.values()) for lemma, each in odds.items()}
@@ -318,8 +316,7 @@ def test_chinese_words_are_unchanged_without_a_warning(caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize(
-    ("language", "message"),
-    [("qq", "does not support the language 'qq'"), (None, "the tokenizer has no language")],
+    ("language", "message"), [("qq", "does not support the language 'qq'"), (None, "the tokenizer has no language")]
 )
 def test_an_unsupported_language_is_reported_once(
     caplog: pytest.LogCaptureFixture, language: str | None, message: str
@@ -381,9 +378,7 @@ def test_a_substitute_vector_is_the_mean_of_the_predicted_words(plain_elmo: Elmo
 
 
 def test_a_substitute_vector_does_not_depend_on_the_word(plain_elmo: Elmo) -> None:
-    a, b = embed_substitutes(
-        plain_elmo, [usage_of("the", "bank", "river"), usage_of("the", "Café", "river")]
-    ).vectors
+    a, b = embed_substitutes(plain_elmo, [usage_of("the", "bank", "river"), usage_of("the", "Café", "river")]).vectors
     assert np.array_equal(a, b)
 
 

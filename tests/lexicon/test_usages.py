@@ -89,11 +89,7 @@ def test_vectors_equal_encode_and_a_phrase_has_the_mean(elmo: Elmo) -> None:
 def test_a_usage_can_be_respelled() -> None:
     usage = Usage(WhitespaceTokenizer()("The Banks failed ."), 1, 2, "here")
     found = respell(usage, "bank")
-    assert (found.sentence.tokens, found.word, found.place) == (
-        ("The", "bank", "failed", "."),
-        "bank",
-        "here",
-    )
+    assert (found.sentence.tokens, found.word, found.place) == (("The", "bank", "failed", "."), "bank", "here")
     longer = respell(usage, "New York")
     assert (longer.word, longer.parts()[2]) == ("New York", " failed .")
     assert respell(usage, "Banks") is usage
@@ -137,10 +133,7 @@ def test_the_usage_is_the_mark_or_the_first_occurrence(
 
 @pytest.mark.parametrize(
     ("sentence", "word", "warning"),
-    [
-        ("the [[bank]]er", None, "'bank' is part of a token; using the whole token 'banker'"),
-        ("a bank", "bank", ""),
-    ],
+    [("the [[bank]]er", None, "'bank' is part of a token; using the whole token 'banker'"), ("a bank", "bank", "")],
 )
 def test_a_mark_inside_a_token_selects_the_token_with_a_warning(
     sentence: str, word: str | None, warning: str, caplog: pytest.LogCaptureFixture
@@ -246,10 +239,7 @@ def test_lemmas_periods_sentences_and_spans_are_read(tmp_path: Path) -> None:
         ("", r"x\.uses\.csv:1: expected columns lemma, .*; missing lemma, grouping"),
         (HEAD.replace("grouping", "period"), r":1: expected columns .*; missing grouping$"),
         (HEAD + "bank\tnn\n", r":2: expected 7 columns, found 2"),
-        (
-            HEAD + row("bank", "1", "a bank") + row("bank", "1", "a bank", "2"),
-            r":3: .* within 2 tokens, found '2'",
-        ),
+        (HEAD + row("bank", "1", "a bank") + row("bank", "1", "a bank", "2"), r":3: .* within 2 tokens, found '2'"),
         (HEAD + row("bank", "1", "a bank", "x"), r":2: expected a token index such as 3 or 3:5, found 'x'"),
         (HEAD + row("bank", "1", "a bank", "1:1"), r":2: expected an index within 2 tokens, found '1:1'"),
         (HEAD + row("", "1", "a bank"), r":2: expected a lemma and a grouping, found '' and '1'"),

@@ -32,9 +32,7 @@ from elmo.lexicon.word_pairs import (
 from tests.formats.tiny import tiny_model
 
 DATA = (
-    "bank\tN\t1-3\tthe bank lent\tI sat by bank\n"
-    "river\tN\t0-0\triver\triver\n"
-    "河岸\tN\t1-2\t坐在 河岸 上\t那 条 河岸\n"
+    "bank\tN\t1-3\tthe bank lent\tI sat by bank\nriver\tN\t0-0\triver\triver\n河岸\tN\t1-2\t坐在 河岸 上\t那 条 河岸\n"
 )
 GOLD = "F\nT\nT\n"
 
@@ -59,11 +57,7 @@ def wic(tmp_path: Path) -> Path:
 
 def test_each_pair_has_the_cosine_of_its_two_words(elmo: Elmo, wic: Path) -> None:
     pairs = read_pairs(wic / "train.data.txt")
-    assert [(pair.word, pair.first.word, pair.second.word) for pair in pairs.pairs][2] == (
-        "河岸",
-        "河岸",
-        "河岸",
-    )
+    assert [(pair.word, pair.first.word, pair.second.word) for pair in pairs.pairs][2] == ("河岸", "河岸", "河岸")
     found = compare_pairs(elmo, pairs, layers="all")
     assert list(found.cosines) == ["0", "1", "2", "average"]
     for layer, cosines in found.cosines.items():
@@ -86,9 +80,7 @@ def test_progress_counts_pairs(elmo: Elmo, wic: Path) -> None:
     assert len(found.cosines["average"]) == 300
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from([-0.5, 0.0, 0.25, 0.5, 0.9]), st.booleans()), min_size=1, max_size=30)
-)
+@given(st.lists(st.tuples(st.sampled_from([-0.5, 0.0, 0.25, 0.5, 0.9]), st.booleans()), min_size=1, max_size=30))
 def test_the_threshold_is_the_lowest_with_the_best_accuracy(rows: list[tuple[float, bool]]) -> None:
     cosines, is_same = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
     steps = [*np.unique(cosines), np.nextafter(cosines.max(), np.inf)]  # the last: all differ
@@ -143,14 +135,8 @@ def test_a_folder_has_pairs_to_tune_on_and_to_judge(wic: Path, tmp_path: Path) -
     ("line", "message"),
     [
         ("bank\tN\t1-1\tthe bank", "x.txt:1: expected 5 columns .* found 4"),
-        (
-            "bank\tN\t1,1\tthe bank\tthe bank",
-            "x.txt:1: expected indexes such as 2-5 .* found '1,1'",
-        ),
-        (
-            "bank\tN\t1-2\tthe bank\tthe bank",
-            "x.txt:1: expected an index below 2.* in sentence 2, found 2",
-        ),
+        ("bank\tN\t1,1\tthe bank\tthe bank", "x.txt:1: expected indexes such as 2-5 .* found '1,1'"),
+        ("bank\tN\t1-2\tthe bank\tthe bank", "x.txt:1: expected an index below 2.* in sentence 2, found 2"),
         ("", "x.txt: expected pairs of sentences, found none"),
     ],
 )

@@ -23,12 +23,7 @@ SENSES = (
     ("take_place%2:30:00::", 1, 5, "come to pass"),
     ("well%4:02:00::", 1, 8, "in a good manner"),
 )
-EXCEPTIONS = {
-    "noun": "geese goose\n",
-    "verb": "lent lend\ntook take\n",
-    "adj": "better good\n",
-    "adv": "better well\n",
-}
+EXCEPTIONS = {"noun": "geese goose\n", "verb": "lent lend\ntook take\n", "adj": "better good\n", "adv": "better well\n"}
 
 
 def write_wordnet(folder: Path) -> Path:
@@ -104,8 +99,7 @@ def test_an_unsorted_index_is_read(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["bank%1:14:00:: 00000042 2", "bank%1:14:00:: x 2 20", "bank 1 2 3", "bank%1:14:00:: 1 2 3 4", ""],
+    "line", ["bank%1:14:00:: 00000042 2", "bank%1:14:00:: x 2 20", "bank 1 2 3", "bank%1:14:00:: 1 2 3 4", ""]
 )
 def test_an_error_in_the_index_names_its_line(folder: Path, line: str) -> None:
     path = folder / "index.sense"

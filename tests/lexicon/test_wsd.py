@@ -18,14 +18,7 @@ from elmo.errors import ConfigError, DataError, FormatError, OutputError
 from elmo.formats import native
 from elmo.lexicon.sense_corpora import SenseSentence, read_sense_corpus
 from elmo.lexicon.wordnet import WordNet
-from elmo.lexicon.wsd import (
-    SenseCentroids,
-    WsdOptions,
-    disambiguate,
-    disambiguate_text,
-    rank_senses,
-    train_senses,
-)
+from elmo.lexicon.wsd import SenseCentroids, WsdOptions, disambiguate, disambiguate_text, rank_senses, train_senses
 from tests.embed.sentences import tiny_elmo
 from tests.formats.tiny import tiny_model
 from tests.lexicon.test_wordnet import write_wordnet
@@ -54,14 +47,8 @@ def write_corpus(path: Path) -> Path:
 
 def write_evaluation(folder: Path) -> None:
     """Write ``dev.xml`` and ``dev.txt``: a trained word, an untrained one, and one that WordNet lacks."""
-    instances = (
-        ("bank", "NOUN", RIVER),
-        ("river", "NOUN", "river%1:17:00::"),
-        ("elf", "NOUN", "elf%1:18:00::"),
-    )
-    words = [
-        f'<instance id="t{k}" lemma="{w}" pos="{p}">{w}</instance>' for k, (w, p, _) in enumerate(instances)
-    ]
+    instances = (("bank", "NOUN", RIVER), ("river", "NOUN", "river%1:17:00::"), ("elf", "NOUN", "elf%1:18:00::"))
+    words = [f'<instance id="t{k}" lemma="{w}" pos="{p}">{w}</instance>' for k, (w, p, _) in enumerate(instances)]
     text = "\n".join(["<corpus><text><sentence>", *words, "</sentence></text></corpus>"])
     (folder / "dev.xml").write_text(text)
     (folder / "dev.txt").write_text("".join(f"t{k} {key}\n" for k, (_, _, key) in enumerate(instances)))
@@ -138,9 +125,7 @@ def test_only_the_nearest_usages_vote() -> None:
     np.testing.assert_allclose(ranked, [[2 / 4, 2 / 4]])  # 2 votes for the first, 1 + 1 for the second
 
 
-def test_a_word_without_usages_gets_the_first_sense(
-    elmo: Elmo, wordnet: WordNet, senses: SenseCentroids
-) -> None:
+def test_a_word_without_usages_gets_the_first_sense(elmo: Elmo, wordnet: WordNet, senses: SenseCentroids) -> None:
     write_evaluation(wordnet.folder)
     data = read_sense_corpus(wordnet.folder / "dev.xml", gold=wordnet.folder / "dev.txt")
     bank, river, elf = disambiguate(elmo, data, senses, wordnet=wordnet)
@@ -229,9 +214,7 @@ def test_another_model_is_rejected(wordnet: WordNet, senses: SenseCentroids) -> 
         disambiguate_text(other, "a [[bank]]", senses, wordnet=wordnet)
 
 
-def test_another_warm_state_is_rejected_only_if_it_is_used(
-    elmo: Elmo, sentences: list[SenseSentence]
-) -> None:
+def test_another_warm_state_is_rejected_only_if_it_is_used(elmo: Elmo, sentences: list[SenseSentence]) -> None:
     cold, warm = train_senses(elmo, sentences), train_senses(elmo, sentences, start="warm", layers=1)
     assert not np.allclose(cold.centroids, warm.centroids)
     without = tiny_elmo()
@@ -315,7 +298,5 @@ def test_conflicting_options_are_rejected(here: Path, arguments: tuple[str, ...]
 def test_missing_files_are_reported_before_a_model_is_loaded(here: Path) -> None:
     with pytest.raises(DataError, match=r"semcor\.json: no such file"):
         run("--train", "semcor.json", "--model", "no model", "--out", "s.safetensors")
-    with pytest.raises(
-        OutputError, match=r"semcor\.jsonl/s: expected a folder, but .*semcor\.jsonl is a file"
-    ):
+    with pytest.raises(OutputError, match=r"semcor\.jsonl/s: expected a folder, but .*semcor\.jsonl is a file"):
         run("--train", "semcor.jsonl", "--model", "no model", "--out", "semcor.jsonl/s")

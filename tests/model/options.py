@@ -28,9 +28,7 @@ CONFIGS: dict[str, BiLmConfig] = {
         words=None,
         lstm=_lstm(n_layers=n_layers, has_skip=has_skip),
     )
-    for n_layers, has_skip, activation, n_highway in product(
-        (1, 2, 3), (True, False), ("relu", "tanh"), (0, 1, 2)
-    )
+    for n_layers, has_skip, activation, n_highway in product((1, 2, 3), (True, False), ("relu", "tanh"), (0, 1, 2))
 }
 CONFIGS |= {
     "no projection of the states": BiLmConfig(_chars(), None, _lstm(cell_width=4)),
@@ -42,10 +40,7 @@ CONFIGS |= {
     "no forget bias": BiLmConfig(_chars(), None, _lstm(forget_bias=0.0)),
     "words": BiLmConfig(None, WordConfig(n_words=9, word_width=4), _lstm(), alphabet=None),
     "words and characters": BiLmConfig(
-        _chars(n_characters=30),
-        WordConfig(n_words=9, word_width=2),
-        _lstm(forget_bias=0.0),
-        alphabet="unicode",
+        _chars(n_characters=30), WordConfig(n_words=9, word_width=2), _lstm(forget_bias=0.0), alphabet="unicode"
     ),
 }
 
@@ -73,9 +68,7 @@ def random_ids(
     char_ids = word_ids = None
     if config.chars:
         size = (*shape, config.chars.max_characters)
-        char_ids = (
-            torch.randint(1, config.chars.n_characters + 1, size, generator=generator) * mask[:, :, None]
-        )
+        char_ids = torch.randint(1, config.chars.n_characters + 1, size, generator=generator) * mask[:, :, None]
     if config.words:
         word_ids = torch.randint(1, config.words.n_words + 1, shape, generator=generator) * mask
     return char_ids, word_ids

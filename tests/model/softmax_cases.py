@@ -51,9 +51,7 @@ def check_against_oracle(
     if samples is None:
         value, gradient = oracle.softmax_loss(*arrays, targets.tolist())
     else:
-        value, gradient = oracle.sampled_softmax_loss(
-            *arrays, targets.tolist(), samples.ids.tolist(), samples.n_tries
-        )
+        value, gradient = oracle.sampled_softmax_loss(*arrays, targets.tolist(), samples.ids.tolist(), samples.n_tries)
     assert loss.item() == pytest.approx(value, rel=0, abs=1e-10)
     (3 * loss).backward()  # a loss is rarely the end of a graph
     for name, x in (("states", states), ("weight", softmax.weight), ("bias", softmax.bias)):

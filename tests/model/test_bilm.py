@@ -20,9 +20,7 @@ def arrays(bilm: BiLm) -> dict[str, np.ndarray]:
     return {name: weight.detach().numpy() for name, weight in bilm.state_dict().items()}
 
 
-def oracle_tokens(
-    config: BiLmConfig, w: dict[str, np.ndarray], ids: tuple, row: int, length: int
-) -> list[np.ndarray]:
+def oracle_tokens(config: BiLmConfig, w: dict[str, np.ndarray], ids: tuple, row: int, length: int) -> list[np.ndarray]:
     char_ids, word_ids = ids
     return [
         oracle.token_vector(
@@ -38,9 +36,7 @@ def oracle_tokens(
 def random_state(bilm: BiLm, batch: int) -> BiLmState:
     zero = bilm.zero_state(batch)
     generator = torch.Generator().manual_seed(3)
-    hidden, cell = (
-        torch.rand(x.shape, generator=generator, dtype=x.dtype) - 0.5 for x in (zero.hidden, zero.cell)
-    )
+    hidden, cell = (torch.rand(x.shape, generator=generator, dtype=x.dtype) - 0.5 for x in (zero.hidden, zero.cell))
     return BiLmState(hidden, cell)
 
 
@@ -108,9 +104,7 @@ def test_gradients_agree_with_the_slope_of_the_oracle(config: BiLmConfig) -> Non
     generator = torch.Generator().manual_seed(7)
     direction = torch.randn(out.shape, generator=generator, dtype=torch.float64)
     (out * direction).sum().backward()
-    step = {
-        n: torch.randn(p.shape, generator=generator, dtype=torch.float64) for n, p in bilm.named_parameters()
-    }
+    step = {n: torch.randn(p.shape, generator=generator, dtype=torch.float64) for n, p in bilm.named_parameters()}
     for name, change in step.items():
         if name.endswith("embed.weight"):
             change[0] = 0
@@ -133,9 +127,7 @@ def test_gradients_agree_with_the_slope_of_the_oracle(config: BiLmConfig) -> Non
 
 
 @settings(deadline=None, max_examples=25)
-@given(
-    st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 5), st.randoms(use_true_random=False)
-)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 5), st.randoms(use_true_random=False))
 def test_padding_and_order_change_nothing(lengths: list[int], padding: int, generator) -> None:
     config = CONFIGS["2 layers, skip, relu, 1 highways"]
     bilm = random_bilm(config)

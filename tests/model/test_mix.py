@@ -36,9 +36,7 @@ def test_the_mix_is_equation_1(layer_norm: bool, keep_boundaries: bool) -> None:
 
 def test_every_layer_starts_with_an_equal_share() -> None:
     layers = sentences()
-    torch.testing.assert_close(
-        LayerMix(3)(layers), layers.without_boundaries().states.mean(dim=1).to(torch.float64)
-    )
+    torch.testing.assert_close(LayerMix(3)(layers), layers.without_boundaries().states.mean(dim=1).to(torch.float64))
 
 
 def test_gradients_of_the_mix_agree_with_finite_differences() -> None:
@@ -46,9 +44,7 @@ def test_gradients_of_the_mix_agree_with_finite_differences() -> None:
     for layer_norm in (False, True):
         mix = LayerMix(3, weights=[0.1, 0.2, -0.3], gamma=0.5, layer_norm=layer_norm).double()
 
-        def mixed(
-            w: torch.Tensor, gamma: torch.Tensor, states: torch.Tensor, mix: LayerMix = mix
-        ) -> torch.Tensor:
+        def mixed(w: torch.Tensor, gamma: torch.Tensor, states: torch.Tensor, mix: LayerMix = mix) -> torch.Tensor:
             changed = Layers(states, layers.mask)
             return torch.func.functional_call(mix, {"w": w, "gamma": gamma}, (changed,))
 
@@ -81,9 +77,7 @@ def test_dropout_acts_in_training_only() -> None:
 
 def test_several_mixes_have_separate_weights() -> None:
     layers = sentences()
-    mixes = LayerMixes(
-        [LayerMix(3, weights=[9.0, -9.0, -9.0]), LayerMix(3, top_only=True, keep_boundaries=True)]
-    )
+    mixes = LayerMixes([LayerMix(3, weights=[9.0, -9.0, -9.0]), LayerMix(3, top_only=True, keep_boundaries=True)])
     first, second = mixes(layers)
     torch.testing.assert_close(first, layers.without_boundaries().states[:, 0], rtol=0, atol=1e-4)
     torch.testing.assert_close(second, layers.states[:, -1])

@@ -30,9 +30,7 @@ def test_the_full_loss_and_its_gradients_agree_with_the_oracle(n: int) -> None:
 
 @pytest.mark.parametrize("n", [1, 7, 300])
 @all_samples
-def test_the_sampled_loss_and_its_gradients_agree_with_the_oracle(
-    n: int, ids: list[int], n_tries: int
-) -> None:
+def test_the_sampled_loss_and_its_gradients_agree_with_the_oracle(n: int, ids: list[int], n_tries: int) -> None:
     softmax, (states, targets) = random_softmax(), random_tokens(n)
     samples = Samples(torch.tensor(ids), n_tries, N_WORDS)
     loss = softmax.sampled_loss(states, targets, samples)
@@ -73,9 +71,7 @@ def test_tied_weights_belong_to_the_table_and_are_saved_once() -> None:
 
 def test_wrong_shapes_are_reported() -> None:
     softmax, (states, targets) = random_softmax(), random_tokens(3)
-    with pytest.raises(
-        ShapeError, match=r"expected states of shape \(token, 5\) .* found \(3, 4\) and \(3,\)"
-    ):
+    with pytest.raises(ShapeError, match=r"expected states of shape \(token, 5\) .* found \(3, 4\) and \(3,\)"):
         softmax(states[:, :4], targets)
     with pytest.raises(ShapeError, match=r"found \(3, 5\) and \(2,\)"):
         softmax.token_losses(states, targets[:2])
@@ -85,9 +81,7 @@ def test_wrong_shapes_are_reported() -> None:
 
 @settings(deadline=None, max_examples=20)
 @given(st.sets(st.integers(1, 39), min_size=1, max_size=3), st.sampled_from([1.0, 2.0, 4.0]))
-def test_the_adaptive_softmax_is_a_distribution_and_agrees_with_its_losses(
-    cutoffs: set[int], narrowing: float
-) -> None:
+def test_the_adaptive_softmax_is_a_distribution_and_agrees_with_its_losses(cutoffs: set[int], narrowing: float) -> None:
     torch.manual_seed(0)
     softmax = AdaptiveSoftmax(n_words=40, width=64, cutoffs=sorted(cutoffs), narrowing=narrowing).double()
     states, targets = random_tokens(50, n_words=40, width=64)

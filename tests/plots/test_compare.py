@@ -103,10 +103,7 @@ def test_without_installed_fonts_the_bundled_one_has_common_characters(
     from matplotlib import font_manager
 
     monkeypatch.setattr("elmo.plots.figure.CJK_FONTS", ())
-    simplified, traditional = (
-        "我们每天在学校里学习汉语，读书看报。",
-        "我們每天在學校裡學習漢語，讀書看報。「臺灣」",
-    )
+    simplified, traditional = ("我们每天在学校里学习汉语，读书看报。", "我們每天在學校裡學習漢語，讀書看報。「臺灣」")
     assert find_fonts(simplified + traditional) == (["DejaVu Sans", BUNDLED_FONT], "")
     assert Path(font_manager.findfont(BUNDLED_FONT, fallback_to_default=False)).name == "cjk.ttf"
     with caplog.at_level(logging.WARNING):
@@ -139,9 +136,7 @@ def test_several_words_share_one_picture_and_one_scale(tmp_path: Path) -> None:
     assert ">6<" not in text  # sentences are numbered across words
 
 
-def test_a_word_without_a_font_is_shown_by_numbers_only(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_word_without_a_font_is_shown_by_numbers_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     from matplotlib import rc_context
 
     cuneiform = comparison("a \U00012000", "the \U00012000", word="\U00012000", layers=0)

@@ -69,9 +69,7 @@ def test_missing_evidence_is_not_drawn(tmp_path: Path) -> None:
     assert draw_pictures(replace(evidence(), curves=(), mixes=()), tmp_path) == ([GAINS], [])
 
 
-def test_without_matplotlib_pictures_are_skipped_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_matplotlib_pictures_are_skipped_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     drawn, left_out = draw_pictures(evidence(), tmp_path)
     assert (drawn, sorted(left_out)) == ([], sorted([CURVES, GAINS, MIXES]))

@@ -11,15 +11,7 @@ import numpy as np
 import pytest
 
 from elmo import ConfigError, DataError, MissingExtraError, OutputError, draw_curves
-from elmo.plots.training import (
-    _extract,
-    _outline,
-    format_short,
-    moving_average,
-    spread,
-    summarize,
-    write_curves,
-)
+from elmo.plots.training import _extract, _outline, format_short, moving_average, spread, summarize, write_curves
 from elmo.train.log import read_log
 from tests.train.logs import lines, write_log, write_times
 
@@ -79,9 +71,7 @@ def test_a_run_without_heldout_text_or_of_one_direction_is_drawn(tmp_path: Path)
     one = drawn(tmp_path / "y.svg", write_log(tmp_path / "m", lines(directions=("backward",))))
     assert ">backward  " in one
     assert ">forward  " not in one
-    both = drawn(
-        tmp_path / "z.svg", tmp_path / "m", write_log(tmp_path / "n", lines(directions=("backward",)))
-    )
+    both = drawn(tmp_path / "z.svg", tmp_path / "m", write_log(tmp_path / "n", lines(directions=("backward",))))
     assert ">backward, log scale<" in both
 
 
@@ -121,9 +111,7 @@ def test_an_empty_run_is_left_out_with_a_warning_and_refused_if_alone(
     runs = [write_log(tmp_path / "begun.training", []), write_log(tmp_path / "m.training")]
     with caplog.at_level(logging.WARNING, logger="elmo"):
         assert "begun" not in drawn(tmp_path / "x.svg", *runs)
-    assert [record.getMessage().split(": ")[1] for record in caplog.records] == [
-        "no log entries yet; left out"
-    ]
+    assert [record.getMessage().split(": ")[1] for record in caplog.records] == ["no log entries yet; left out"]
     with pytest.raises(DataError, match=r"begun\.training/log\.jsonl: no log entries yet"):
         draw_curves(runs[0], tmp_path / "y.svg")
     with pytest.raises(DataError, match="at least one run"):
@@ -168,9 +156,7 @@ def test_a_smoothed_line_keeps_straight_lines_and_takes_noise_away() -> None:
     values = np.linspace(9.0, 4.0, 101)
     for n in (1, 2, 5, 1000):
         assert moving_average(values, n)[0] == values[0]
-        assert np.abs(moving_average(values, n) - values)[: 101 - n // 2 if n < 100 else 51] == pytest.approx(
-            0
-        )
+        assert np.abs(moving_average(values, n) - values)[: 101 - n // 2 if n < 100 else 51] == pytest.approx(0)
     noise = np.random.default_rng(0).normal(size=1000)
     assert np.std(moving_average(noise, 50)[25:]) < 0.3
     assert moving_average(noise, 1) == pytest.approx(noise)
@@ -236,6 +222,4 @@ def test_a_missing_library_is_reported_with_the_command_that_installs_it(
     with caplog.at_level(logging.WARNING, logger="elmo"):
         assert write_curves(folder) is None
     (record,) = caplog.records
-    assert record.getMessage() == (
-        "cannot draw the curves: a picture needs an extra: pip install 'pyelmo[plots]'"
-    )
+    assert record.getMessage() == ("cannot draw the curves: a picture needs an extra: pip install 'pyelmo[plots]'")

@@ -58,9 +58,7 @@ def test_unknown_words_are_listed_by_frequency(model: Pretrained) -> None:
     assert perplexity(model, [["dog"]], start="zero", n_unknown_words=0).unknown_words == ()
 
 
-def test_unknown_words_are_counted_in_bounded_memory(
-    model: Pretrained, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_words_are_counted_in_bounded_memory(model: Pretrained, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elmo.predict.evaluate._MAX_COUNTED_WORDS", 8)
     text = [["frequent", f"rare{k}"] for k in range(50)]
     result = perplexity(model, text, start="zero")
@@ -129,9 +127,7 @@ def test_published_formats_predict_the_same(model: Pretrained, tmp_path: Path) -
 @pytest.mark.parametrize(
     "config",
     [
-        BiLmConfig(
-            CharCnnConfig(char_width=3, filters=((1, 4), (3, 5))), None, LstmConfig(2, 6, 4, 0.9, 0.5)
-        ),
+        BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4), (3, 5))), None, LstmConfig(2, 6, 4, 0.9, 0.5)),
         BiLmConfig(None, WordConfig(9, 4), LstmConfig(1, 6, 4), alphabet=None),
     ],
     ids=["characters", "words"],
@@ -147,12 +143,8 @@ def test_training_computes_the_same_perplexity(config: BiLmConfig, batch_size: i
     options = CorpusOptions(input_format="tokens", heldout_file=tmp_path / "heldout.txt")
     corpus = build_corpus(tmp_path / "train.txt", tmp_path / "corpus", options)
     n_vocab = 9
-    objective = BiLmObjective(
-        BiLm.from_config(config), Softmax(n_words=n_vocab, width=config.lstm.state_width)
-    )
-    expected = evaluate(
-        objective, TypeIds(corpus, config, n_vocab), corpus.heldout, batch_size=batch_size, window=7
-    )
+    objective = BiLmObjective(BiLm.from_config(config), Softmax(n_words=n_vocab, width=config.lstm.state_width))
+    expected = evaluate(objective, TypeIds(corpus, config, n_vocab), corpus.heldout, batch_size=batch_size, window=7)
     softmax = objective.softmax
     trained = Pretrained(
         config,
@@ -161,9 +153,9 @@ def test_training_computes_the_same_perplexity(config: BiLmConfig, batch_size: i
         vocab=corpus.vocab(n_vocab),
         softmax=SoftmaxWeights(softmax.word_weights.detach(), softmax.bias.detach()),
     )
-    result = perplexity(
-        trained, tmp_path / "heldout.txt", start="carry", batch_size=batch_size, input_format="tokens"
-    )["carry"]
+    result = perplexity(trained, tmp_path / "heldout.txt", start="carry", batch_size=batch_size, input_format="tokens")[
+        "carry"
+    ]
     assert result.n_predictions == expected.n_predictions
     assert result.forward == pytest.approx(expected.forward, rel=1e-5)
     assert result.backward == pytest.approx(expected.backward, rel=1e-5)

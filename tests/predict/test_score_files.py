@@ -66,9 +66,7 @@ def test_by_token_a_tsv_file_has_one_line_per_token(
 ) -> None:
     write(model, tmp_path / "scores.tsv", start="carry", by="token")
     result = rows(tmp_path / "scores.tsv")
-    assert [row["token"] for row in result] == [
-        token for tokens in ESCAPED for token in ("<S>", *tokens, "</S>")
-    ]
+    assert [row["token"] for row in result] == [token for tokens in ESCAPED for token in ("<S>", *tokens, "</S>")]
     ahead = np.array([row["forward"] for row in result if row["forward"]], dtype=np.float32)
     behind = np.array([row["backward"] for row in result if row["backward"]], dtype=np.float32)
     np.testing.assert_array_equal(ahead, np.concatenate([scored.forward for scored in known]))  # pyright: ignore
@@ -79,9 +77,7 @@ def test_by_token_a_tsv_file_has_one_line_per_token(
         assert is_last == (row["token"] == "</S>" and row["unknown"] == "0")
 
 
-def test_by_token_a_json_line_has_lists(
-    model: Pretrained, known: list[SentenceScores], tmp_path: Path
-) -> None:
+def test_by_token_a_json_line_has_lists(model: Pretrained, known: list[SentenceScores], tmp_path: Path) -> None:
     write(model, tmp_path / "scores.jsonl", start="carry", by="token", directions="forward")
     lines = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
     assert [line["tokens"] for line in lines] == TEXT

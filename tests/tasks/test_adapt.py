@@ -140,9 +140,7 @@ def test_a_run_does_not_resume_with_other_options(tmp_path: Path) -> None:
         (lm(), float("nan"), "expected a number above 0, found nan"),
     ],
 )
-def test_a_model_that_is_not_a_language_model_is_refused_in_one_line(
-    elmo: Elmo, epochs: float, message: str
-) -> None:
+def test_a_model_that_is_not_a_language_model_is_refused_in_one_line(elmo: Elmo, epochs: float, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         learned(elmo, adapt=epochs)
     assert "\n" not in str(caught.value)

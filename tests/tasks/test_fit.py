@@ -123,9 +123,7 @@ def test_training_stops_when_the_score_no_longer_rises(store: FeatureStore) -> N
 class Scripted(Tagging):
     """Tagging with predefined held-out scores."""
 
-    def score(
-        self, examples: Sequence[TaggedSentence], predictions: Sequence[PredictedTags]
-    ) -> dict[str, float]:
+    def score(self, examples: Sequence[TaggedSentence], predictions: Sequence[PredictedTags]) -> dict[str, float]:
         return {"accuracy": SCRIPT.pop(0)}
 
 

@@ -84,10 +84,7 @@ def test_a_description_is_checked_against_the_weights(folder: Path, tmp_path: Pa
         ({"epochs": 3}, "cannot read this task model"),
         ({"epochs": [{"x": 1}]}, "cannot read this task model"),
         ({"reading": [1]}, "cannot read this task model"),
-        (
-            {"task": task},
-            r"head\.lstm\.layers\.0\.ahead\.weight_ih_l0: expected shape \(40000000, \d+\), found \(32",
-        ),
+        ({"task": task}, r"head\.lstm\.layers\.0\.ahead\.weight_ih_l0: expected shape \(40000000, \d+\), found \(32"),
         ({"task": deep}, "option n_layers: expected an integer from 1 to 64"),
         ({"kind": "parsing"}, "kind of task: expected one of"),
     ):
@@ -98,9 +95,7 @@ def test_a_description_is_checked_against_the_weights(folder: Path, tmp_path: Pa
 
 def test_vectors_beyond_half_precision_are_saved_exactly(folder: Path, tmp_path: Path) -> None:
     large = StaticVectors(("a", "Q"), np.array([[1e5, 1.0], [-1e5, 0.25]], np.float32))
-    model = trained(
-        FeatureStore(Features(), Elmo.from_pretrained(folder), large), options=SHORT, elmo_name=str(folder)
-    )
+    model = trained(FeatureStore(Features(), Elmo.from_pretrained(folder), large), options=SHORT, elmo_name=str(folder))
     model.save(tmp_path / "tagger.safetensors")
     again = TaskModel.load(tmp_path / "tagger.safetensors")
     assert again.store.static is not None
@@ -151,8 +146,7 @@ def test_files_that_are_not_task_models_are_refused(folder: Path, tmp_path: Path
     about |= TaskModel.load(path)._description()
     save_file(tensors, path, metadata={"elmo": json.dumps(about)})
     with pytest.raises(
-        FormatError,
-        match=r"tagger\.safetensors: head\.scores\.linear\.weight: expected shape .*, found \(1,\)",
+        FormatError, match=r"tagger\.safetensors: head\.scores\.linear\.weight: expected shape .*, found \(1,\)"
     ):
         TaskModel.load(path)
 
@@ -221,8 +215,7 @@ def test_files_of_another_version_are_refused_in_one_line(tmp_path: Path) -> Non
     saved(path, Elmo(tiny_model()))
     save_file(load_file(path), path, metadata={"elmo": json.dumps(about(path) | {"version": 1})})
     with pytest.raises(
-        FormatError,
-        match=r"tagger\.safetensors: .*another version of elmo \(expected .* 3, found \d\); train it",
+        FormatError, match=r"tagger\.safetensors: .*another version of elmo \(expected .* 3, found \d\); train it"
     ):
         TaskModel.load(path)
 
@@ -232,10 +225,7 @@ def test_an_incomplete_bilm_is_refused(tmp_path: Path) -> None:
     saved(path, Elmo(tiny_model()))
     description, tensors = about(path), load_file(path)
     bilm = json.loads(tensors["bilm.description"].numpy().tobytes())
-    large = {
-        **bilm,
-        "config": {**bilm["config"], "lstm": {**bilm["config"]["lstm"], "cell_width": 7}},
-    }
+    large = {**bilm, "config": {**bilm["config"], "lstm": {**bilm["config"]["lstm"], "cell_width": 7}}}
     for text, message in (
         (json.dumps(large), r"tagger\.safetensors: cannot read the biLM of this task model: .*expected"),
         (json.dumps({**bilm, "config": {}}), "cannot read the biLM of this task model"),
@@ -249,10 +239,7 @@ def test_an_incomplete_bilm_is_refused(tmp_path: Path) -> None:
             TaskModel.load(path)
         assert "\n" not in str(caught.value)
     save_file(tensors, path, metadata={"elmo": json.dumps(description | {"version": VERSION + 1})})
-    with pytest.raises(
-        FormatError,
-        match=r"another version of elmo \(expected format version 3, found \d\); train it",
-    ):
+    with pytest.raises(FormatError, match=r"another version of elmo \(expected format version 3, found \d\); train it"):
         TaskModel.load(path)
 
 

@@ -35,19 +35,10 @@ TEXT = "The Bank lends."
 ASKED: dict[str, tuple[list[Any], list[Any]]] = {
     "tagging": (
         [TaggedSentence(WORDS, None), TaggedSentence(("Bank",), ("B-ORG",))],
-        [
-            PredictedTags(("O", "O", "B-LOC", "O", "O", "O"), (0.5,) * 6),
-            PredictedTags(("B-ORG",), (0.987654,)),
-        ],
+        [PredictedTags(("O", "O", "B-LOC", "O", "O", "O"), (0.5,) * 6), PredictedTags(("B-ORG",), (0.987654,))],
     ),
-    "classification": (
-        [LabeledText(WORDS, "good")],
-        [PredictedLabel("bad", {"bad": 0.75, "good": 0.25})],
-    ),
-    "entailment": (
-        [TextPair(WORDS, ("a", "b"), "yes", 4.0)],
-        [PredictedLabel("no", {"no": 0.75, "yes": 0.25})],
-    ),
+    "classification": ([LabeledText(WORDS, "good")], [PredictedLabel("bad", {"bad": 0.75, "good": 0.25})]),
+    "entailment": ([TextPair(WORDS, ("a", "b"), "yes", 4.0)], [PredictedLabel("no", {"no": 0.75, "yes": 0.25})]),
     "similarity": ([TextPair(WORDS, ("a", "b"), "yes", 4.0)], [PredictedScore(3.14159)]),
     "answers": (
         [Question("q1", ("Who", "?"), ("The", "Bank"), TEXT, ((0, 3), (4, 8)), ("The Bank",), (Span(0, 2),))],
@@ -55,17 +46,10 @@ ASKED: dict[str, tuple[list[Any], list[Any]]] = {
     ),
     "roles": (
         [Predicate(WORDS, 5, None, HERE), Predicate(WORDS, 1, (Span(0, 1, "A0"),), HERE)],
-        [
-            PredictedRoles((Span(0, 1, "A0"),), (0.9,)),
-            PredictedRoles((Span(0, 1, "A0"), Span(2, 4, "A1")), (0.8, 0.7)),
-        ],
+        [PredictedRoles((Span(0, 1, "A0"),), (0.9,)), PredictedRoles((Span(0, 1, "A0"), Span(2, 4, "A1")), (0.8, 0.7))],
     ),
     "coreference": (
-        [
-            Document(
-                "d; part 002", (("Ann", "lends", "her", "cash"), ("She",)), None, ("A", "A", "A", "A", "B")
-            )
-        ],
+        [Document("d; part 002", (("Ann", "lends", "her", "cash"), ("She",)), None, ("A", "A", "A", "A", "B"))],
         [PredictedClusters(((Span(0, 1), Span(2, 3), Span(4, 5)),), ((0.9, 0.8, 0.7),))],
     ),
 }
@@ -151,9 +135,7 @@ def test_words_that_columns_cannot_represent_are_refused_or_escaped(tmp_path: Pa
     message = [PredictedTags(("O", "O"), (1.0, 1.0))]
     path = tmp_path / "p.conll"
     path.write_text("before")
-    with pytest.raises(
-        OutputError, match=r"without tabs and line breaks in columns, found 'a\\tb'; use .jsonl"
-    ):
+    with pytest.raises(OutputError, match=r"without tabs and line breaks in columns, found 'a\\tb'; use .jsonl"):
         write_predictions(path, "tagging", zip(odd, message, strict=True))
     assert [one.name for one in tmp_path.iterdir()] == ["p.conll"]
     assert path.read_text() == "before"

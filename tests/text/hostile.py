@@ -19,9 +19,7 @@ PIECES = [
 
 texts = st.one_of(
     st.text(st.characters(), max_size=60),  # includes surrogates
-    st.lists(st.one_of(st.sampled_from(PIECES), st.text(st.characters(), max_size=2)), max_size=30).map(
-        "".join
-    ),
+    st.lists(st.one_of(st.sampled_from(PIECES), st.text(st.characters(), max_size=2)), max_size=30).map("".join),
 )
 
 

@@ -24,10 +24,7 @@ needs_jieba = pytest.mark.skipif(not HAS_JIEBA, reason="jieba is not installed")
 
 EXAMPLES = [
     ("我爱北京天安门。", "我|爱|北京|天安门|。"),
-    (
-        "小明硕士毕业于中国科学院计算所，后在日本深造",
-        "小明|硕士|毕业|于|中国科学院|计算所|，|后|在|日本|深造",
-    ),
+    ("小明硕士毕业于中国科学院计算所，后在日本深造", "小明|硕士|毕业|于|中国科学院|计算所|，|后|在|日本|深造"),
     ("他說：「清華大學在北京。」", "他|說|：|「|清華大學|在|北京|。|」"),
     ("价格是3.5万元（约50%）……", "价格|是|3.5|万元|（|约|50|%|）|……"),
     ("2011年10月4日——发布", "2011|年|10|月|4|日|——|发布"),
@@ -79,9 +76,7 @@ def test_the_tokenizer_can_be_pickled() -> None:
 def test_no_cache_is_read_or_written_and_nothing_is_printed(tmp_path: Path) -> None:
     planted = tmp_path / "jieba.cache"
     planted.write_bytes(b"planted")
-    code = (
-        "from elmo.text.tokenizers import load_tokenizer; assert len(load_tokenizer('zh')('北京大学')) == 1"
-    )
+    code = "from elmo.text.tokenizers import load_tokenizer; assert len(load_tokenizer('zh')('北京大学')) == 1"
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         env={"TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2] / "src")},

@@ -42,9 +42,7 @@ def test_a_row_has_the_bytes_of_bilm_tf_for_any_token(token: str, size: int) -> 
 @pytest.mark.parametrize("unit", ["a", "中", "\ud800", "\x00", "\U0010ffff"])
 def test_a_token_of_megabytes_is_cut(unit: str) -> None:
     row = ByteAlphabet().ids(unit * 2_000_000)
-    assert row[1:-1] == (
-        [byte + 1 for byte in (unit * 50).encode("utf-8", "ignore")[:48]] or [260, *[PAD] * 47]
-    )
+    assert row[1:-1] == ([byte + 1 for byte in (unit * 50).encode("utf-8", "ignore")[:48]] or [260, *[PAD] * 47])
 
 
 def test_surrogates_do_not_count() -> None:
@@ -54,15 +52,7 @@ def test_surrogates_do_not_count() -> None:
 def test_a_unicode_word_starts_with_eow_and_ends_with_bow_as_in_training() -> None:
     special = {name: DICTIONARY[name] + 1 for name in UnicodeAlphabet.SPECIAL}
     row = UnicodeAlphabet(DICTIONARY, 7).ids("a中?")
-    assert row == [
-        special["<eow>"],
-        7,
-        9,
-        special["<oov>"],
-        special["<bow>"],
-        special["<pad>"],
-        special["<pad>"],
-    ]
+    assert row == [special["<eow>"], 7, 9, special["<oov>"], special["<bow>"], special["<pad>"], special["<pad>"]]
 
 
 @given(tokens, st.integers(3, 60))
@@ -164,9 +154,7 @@ def test_empty_batches_and_sentences_have_the_right_shapes() -> None:
 
 
 @pytest.mark.parametrize(("alphabet", "vocab"), [(ALPHABET, None), (None, WORDS_VOCAB)])
-def test_ids_that_a_model_does_not_read_are_none(
-    alphabet: ByteAlphabet | None, vocab: Vocabulary | None
-) -> None:
+def test_ids_that_a_model_does_not_read_are_none(alphabet: ByteAlphabet | None, vocab: Vocabulary | None) -> None:
     batch = TokenIndexer(alphabet, vocab).batch([["a"]])
     assert (batch.char_ids is None) == (alphabet is None)
     assert (batch.word_ids is None) == (vocab is None)

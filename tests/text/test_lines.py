@@ -50,9 +50,7 @@ def file(tmp_path: Path) -> Path:
         (b"\xef\xbb\xbf", [""]),
     ],
 )
-def test_only_a_line_feed_ends_a_line_and_no_line_is_dropped(
-    file: Path, data: bytes, lines: list[str]
-) -> None:
+def test_only_a_line_feed_ends_a_line_and_no_line_is_dropped(file: Path, data: bytes, lines: list[str]) -> None:
     file.write_bytes(data)
     assert lines_of(file) == lines
     assert [line.number for line in read_lines(file)] == list(range(1, len(lines) + 1))
@@ -66,16 +64,12 @@ def test_written_lines_are_read_back(tmp_path_factory: pytest.TempPathFactory, l
     assert lines_of(file) == lines
 
 
-BAD = (
-    b"fine\nbad \xff\xfe here\n\xed\xa0\x80\nend\n"  # the third line is a lone surrogate, which UTF-8 forbids
-)
+BAD = b"fine\nbad \xff\xfe here\n\xed\xa0\x80\nend\n"  # the third line is a lone surrogate, which UTF-8 forbids
 
 
 def test_an_encoding_error_has_line_and_byte(file: Path) -> None:
     file.write_bytes(BAD)
-    with pytest.raises(
-        EncodingError, match=r"text\.txt:2: byte 5 of the line \(0xff\) is not UTF-8; use --errors"
-    ):
+    with pytest.raises(EncodingError, match=r"text\.txt:2: byte 5 of the line \(0xff\) is not UTF-8; use --errors"):
         lines_of(file, errors="strict")
 
 
@@ -114,9 +108,7 @@ def test_a_skipped_line_does_not_change_other_line_numbers(file: Path) -> None:
 
 
 def test_an_unknown_policy_is_an_error_before_reading(file: Path) -> None:
-    with pytest.raises(
-        ConfigError, match="expected one of strict, replace, skip, surrogateescape, found 'ignore'"
-    ):
+    with pytest.raises(ConfigError, match="expected one of strict, replace, skip, surrogateescape, found 'ignore'"):
         read_lines(file, errors="ignore")  # type: ignore[arg-type]
 
 
@@ -134,9 +126,7 @@ def test_compression_is_detected_from_the_content(tmp_path: Path, suffix: str, n
     file = tmp_path / f"text{suffix if named else '.txt'}"
     text = "".join(f"line {k} 中文\n" for k in range(5000)).encode()
     half = text.index(b"line 2500")
-    file.write_bytes(
-        COMPRESS[suffix](text[:half]) + COMPRESS[suffix](text[half:])
-    )  # two members, as after `cat`
+    file.write_bytes(COMPRESS[suffix](text[:half]) + COMPRESS[suffix](text[half:]))  # two members, as after `cat`
     assert lines_of(file) == text.decode().split("\n")[:-1]
 
 
@@ -299,9 +289,7 @@ def test_an_empty_folder_is_an_error(tree: Path) -> None:
 def test_utf_16_without_a_mark_is_detected_but_text_with_a_nul_is_read(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "text.txt"
     path.write_bytes("Hello world\nSecond line\n".encode(encoding))
-    with pytest.raises(
-        EncodingError, match=f"seems to be UTF-16.*iconv -f {encoding.upper().replace('-16-', '-16')}"
-    ):
+    with pytest.raises(EncodingError, match=f"seems to be UTF-16.*iconv -f {encoding.upper().replace('-16-', '-16')}"):
         list(read_lines(path))
     path.write_bytes(b"a NUL \0 is a character\n")
     assert [line.text for line in read_lines(path)] == ["a NUL \0 is a character"]
@@ -311,9 +299,7 @@ def test_utf_16_without_a_mark_is_detected_but_text_with_a_nul_is_read(tmp_path:
     ("start", "message"),
     [(b"PK\x03\x04", "Office document"), (b"%PDF-1.7", "a PDF"), (b"\x89PNG\r\n\x1a\n", "a picture")],
 )
-def test_the_error_for_a_file_that_is_not_text_names_its_type(
-    tmp_path: Path, start: bytes, message: str
-) -> None:
+def test_the_error_for_a_file_that_is_not_text_names_its_type(tmp_path: Path, start: bytes, message: str) -> None:
     path = tmp_path / "file.txt"
     path.write_bytes(start + bytes(range(256)))
     with pytest.raises(DataError, match=message):

@@ -53,23 +53,15 @@ def test_token_files_are_split_only_at_spaces(tmp_path: Path) -> None:
 
 def test_conllu_files_give_their_words(tmp_path: Path) -> None:
     file = tmp_path / "a.conllu"
-    file.write_text(
-        "# text = ab\n" + "".join(f"{k}\t{form}" + "\t_" * 8 + "\n" for k, form in ((1, "a"), (2, "b")))
-    )
+    file.write_text("# text = ab\n" + "".join(f"{k}\t{form}" + "\t_" * 8 + "\n" for k, form in ((1, "a"), (2, "b"))))
     (sentence,) = read_sentences([file], tokenizer=EN, input_format="conllu")
-    assert (sentence.tokens.tokens, sentence.tokens.offsets, sentence.line) == (
-        ("a", "b"),
-        ((0, 1), (1, 2)),
-        2,
-    )
+    assert (sentence.tokens.tokens, sentence.tokens.offsets, sentence.line) == (("a", "b"), ((0, 1), (1, 2)), 2)
 
 
 def test_files_are_read_in_order(tmp_path: Path) -> None:
     for name in ("b.txt", "a.txt"):
         (tmp_path / name).write_text(name)
-    found = [
-        sentence.tokens.text for sentence in read_sentences([tmp_path / "b.txt", tmp_path], tokenizer=EN)
-    ]
+    found = [sentence.tokens.text for sentence in read_sentences([tmp_path / "b.txt", tmp_path], tokenizer=EN)]
     assert found == ["b.txt", "a.txt", "b.txt"]
 
 
@@ -144,16 +136,7 @@ def test_blank_lines_separate_sentences_and_the_last_needs_none() -> None:
 
 def test_words_that_do_not_spell_the_text_have_no_offsets() -> None:
     (sentence,) = read(
-        "\n".join(
-            [
-                "# text = Voy al cine",
-                row(1, "Voy"),
-                row("2-3", "al"),
-                row(2, "a"),
-                row(3, "el"),
-                row(4, "cine"),
-            ]
-        )
+        "\n".join(["# text = Voy al cine", row(1, "Voy"), row("2-3", "al"), row(2, "a"), row(3, "el"), row(4, "cine")])
     )
     assert sentence.tokens == Tokens("Voy al cine", ("Voy", "a", "el", "cine"), None)
 

@@ -50,9 +50,7 @@ CHINESE = [
 
 @pytest.mark.parametrize("language", ["en", "zh", "spacy:zh", "whitespace"])
 @pytest.mark.parametrize("sentences", CHINESE)
-def test_chinese_sentences_are_split_without_spaces_in_any_language(
-    sentences: list[str], language: str
-) -> None:
+def test_chinese_sentences_are_split_without_spaces_in_any_language(sentences: list[str], language: str) -> None:
     text = "".join(sentences)
     found = [text[start:end] for start, end in split_sentences(text, language)]
     assert found == [sentence.strip() for sentence in sentences]

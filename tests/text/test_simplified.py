@@ -24,10 +24,7 @@ pytest.importorskip("opencc", reason="opencc is not installed")
 pytest.importorskip("jieba", reason="jieba is not installed")
 
 TINY = BiLmConfig(CharCnnConfig(char_width=4, filters=((1, 8), (2, 16))), None, LstmConfig(2, 32, 16))
-PAIRS = [
-    ("蘋果發布了新款手機。", "苹果发布了新款手机。"),
-    ("乾隆皇帝的頭髮很乾燥。", "乾隆皇帝的头发很干燥。"),
-]
+PAIRS = [("蘋果發布了新款手機。", "苹果发布了新款手机。"), ("乾隆皇帝的頭髮很乾燥。", "乾隆皇帝的头发很干燥。")]
 
 
 @pytest.mark.parametrize(("traditional", "expected"), PAIRS)
@@ -42,9 +39,7 @@ def test_any_text_keeps_its_length_and_its_surrogates(text: str) -> None:
     found = simplify(text)
     assert len(found) == len(text)
     assert all(
-        new == old
-        for old, new in zip(text, found, strict=True)
-        if old < "\u2e80" or "\ud800" <= old <= "\udfff"
+        new == old for old, new in zip(text, found, strict=True) if old < "\u2e80" or "\ud800" <= old <= "\udfff"
     )
 
 
@@ -123,9 +118,7 @@ def test_training_from_a_simplified_model_stays_simplified(model: Path, tmp_path
 def test_training_from_another_model_cannot_become_simplified(tmp_path: Path) -> None:
     native.write(tiny_model(), tmp_path / "bytes")
     with pytest.raises(ConfigError, match="was not trained on simplified"):
-        train_bilm(
-            "a.txt", tmp_path / "m", init_from=tmp_path / "bytes", simplified=True
-        )  # before the text is read
+        train_bilm("a.txt", tmp_path / "m", init_from=tmp_path / "bytes", simplified=True)  # before the text is read
 
 
 def test_a_simplified_config_simplifies_the_corpus(tmp_path: Path) -> None:
@@ -161,9 +154,7 @@ def test_a_word_model_cannot_be_simplified(tmp_path: Path) -> None:
         train_bilm("a.txt", tmp_path / "m", reads="words", simplified=True)
 
 
-def test_a_format_without_tokenizers_gives_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_format_without_tokenizers_gives_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING"):
         bilm_hdf5.write(replace(tiny_model(), metadata={"tokenizer": "zh"}), tmp_path / "zh")
         bilm_hdf5.write(tiny_model(), tmp_path / "en")

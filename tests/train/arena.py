@@ -33,17 +33,7 @@ from elmo.errors import ElmoError
 from elmo.train.checkpoint import Checkpoints
 
 _SET_PTRACER = 0x59616D61  # for prctl; systems without Yama do not need it
-TAKE_SPACE = (
-    "mkdir",
-    "mkdirat",
-    "openat",
-    "write",
-    "pwrite64",
-    "writev",
-    "pwritev",
-    "ftruncate",
-    "fallocate",
-)
+TAKE_SPACE = ("mkdir", "mkdirat", "openat", "write", "pwrite64", "writev", "pwritev", "ftruncate", "fallocate")
 TAKE_SPACE += ("fsync", "fdatasync", "link", "linkat", "rename", "renameat", "renameat2")
 CHANGES = (*TAKE_SPACE, "unlink", "unlinkat", "rmdir", "truncate", "chmod", "copy_file_range", "sendfile")
 
@@ -82,9 +72,7 @@ class Outcome:
     def was_injected_at(self, call: Call) -> bool:
         """Whether strace injected at this call."""
         expected = (call.name, call.number, call.step)
-        return any(
-            (found.name, found.number, found.step) == expected for found in self.calls if found.is_injected
-        )
+        return any((found.name, found.number, found.step) == expected for found in self.calls if found.is_injected)
 
 
 def prepare() -> None:
@@ -107,9 +95,7 @@ class Arena:
     """A folder in which ``elmo train TEXT --out run/model`` runs again and again."""
 
     def __init__(self, folder: Path, text: str, options: Sequence[str]) -> None:
-        self.place, self._trace, self._stderr = (
-            folder / name for name in ("run", "strace.log", "stderr.txt")
-        )
+        self.place, self._trace, self._stderr = (folder / name for name in ("run", "strace.log", "stderr.txt"))
         self.out = self.place / "model"
         self.checkpoints = Checkpoints(self.place / "model.training" / "checkpoints")
         (folder / "text.txt").write_text(text, encoding="utf-8")
@@ -123,9 +109,7 @@ class Arena:
         else:
             shutil.copytree(template, self.place)
 
-    def run(
-        self, *, kill_after: float | None = None, inject: str | None = None, is_traced: bool = False
-    ) -> Outcome:
+    def run(self, *, kill_after: float | None = None, inject: str | None = None, is_traced: bool = False) -> Outcome:
         """Run the command until it ends or is killed. ``inject`` is the option of strace."""
         go, gone = os.pipe()
         child = os.fork()
@@ -225,12 +209,7 @@ class Arena:
 
 
 def _part(arguments: str) -> str:
-    names = {
-        "corpus": "corpus",
-        "/checkpoints": "checkpoint",
-        "log.jsonl": "log",
-        "/model.training/": "other",
-    }
+    names = {"corpus": "corpus", "/checkpoints": "checkpoint", "log.jsonl": "log", "/model.training/": "other"}
     return next((part for name, part in names.items() if name in arguments), "model")
 
 
@@ -251,9 +230,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def visible(files: dict[str, bytes]) -> dict[str, bytes]:
     """Return the files that must be equal: not the times, and not the lock of a killed run."""
     files = {name: data for name, data in files.items() if Path(name).name != "times.jsonl"}
-    return {
-        name: data for name, data in files.items() if not any(p.startswith(".") for p in Path(name).parts)
-    }
+    return {name: data for name, data in files.items() if not any(p.startswith(".") for p in Path(name).parts)}
 
 
 def is_temporary(name: str) -> bool:

@@ -179,9 +179,7 @@ def test_killed_at_any_instant_an_old_or_a_new_checkpoint_loads_and_the_best_is_
     subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=300)
 
 
-def test_a_full_disk_has_the_same_message_as_in_other_commands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_has_the_same_message_as_in_other_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 

@@ -85,9 +85,7 @@ def test_words_spelled_like_a_boundary_are_kept_and_count_as_unknown(
     file: Path, tmp_path: Path, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read_text, "BLOCK_BYTES", 20)
-    monkeypatch.setattr(
-        read_text, "WordNumbering", lambda where: word_types.WordNumbering(where, max_in_memory=limit)
-    )
+    monkeypatch.setattr(read_text, "WordNumbering", lambda where: word_types.WordNumbering(where, max_in_memory=limit))
     file.write_text("<S> a <unk> </S> <S>\n<UNK> <s> </s>\n<S> <S>\n")
     corpus = build_tokens(file, tmp_path / "corpus")
     assert words_of(corpus) == [["<S>", "a", "<unk>", "</S>", "<S>"], ["<UNK>", "<s>", "</s>"], ["<S>"] * 2]
@@ -129,9 +127,7 @@ def test_the_fast_path_reads_what_the_text_room_reads(
 
 @settings(deadline=None, max_examples=100)
 @given(st.text(alphabet="ab \r\né\ufeff", max_size=40), st.integers(1, 8))
-def test_blocks_hold_the_lines_of_a_file(
-    tmp_path_factory: pytest.TempPathFactory, text: str, n_bytes: int
-) -> None:
+def test_blocks_hold_the_lines_of_a_file(tmp_path_factory: pytest.TempPathFactory, text: str, n_bytes: int) -> None:
     path = tmp_path_factory.mktemp("blocks") / "text.txt"
     path.write_bytes(text.encode())
     data = b""
@@ -149,9 +145,7 @@ def test_policies_for_other_bytes_are_those_of_the_text_room(file: Path, tmp_pat
     corpus = build_tokens(file, tmp_path / "corpus", errors=errors)
     expected = [
         list(sentence.tokens.tokens)
-        for sentence in read_sentences(
-            [file], tokenizer=load_tokenizer("en"), input_format="tokens", errors=errors
-        )
+        for sentence in read_sentences([file], tokenizer=load_tokenizer("en"), input_format="tokens", errors=errors)
     ]
     assert words_of(corpus) == expected
     sizes = corpus.manifest.sizes
@@ -187,12 +181,8 @@ def test_raw_text_is_split_and_tokenized(file: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("split", [False, True])
 def test_a_line_that_comes_in_pieces_stays_one_line(split: bool) -> None:
     options: Any = {"tokenize": load_tokenizer("en"), "split": split}
-    pieces = tokenize_block(b"a b\nc d ", is_open=True, **options) + tokenize_block(
-        b"\n", is_open=False, **options
-    )
-    pieces += tokenize_block(b"e ", is_open=True, **options) + tokenize_block(
-        b"f\n\n", is_open=False, **options
-    )
+    pieces = tokenize_block(b"a b\nc d ", is_open=True, **options) + tokenize_block(b"\n", is_open=False, **options)
+    pieces += tokenize_block(b"e ", is_open=True, **options) + tokenize_block(b"f\n\n", is_open=False, **options)
     assert pieces.split(b"\t") == b"a b \n c d \n e f \n \n ".split(b" ")
 
 
@@ -219,9 +209,7 @@ def test_a_tokenizer_of_the_callers_own_may_be_used(file: Path, tmp_path: Path) 
         name = "halves"
 
         def __call__(self, text: str) -> Tokens:
-            return Tokens.from_words(
-                [text[: len(text) // 2].strip() or "-", text[len(text) // 2 :].strip() or "-"]
-            )
+            return Tokens.from_words([text[: len(text) // 2].strip() or "-", text[len(text) // 2 :].strip() or "-"])
 
     corpus = build(file, tmp_path / "corpus", tokenizer=Halves(), split=False, heldout=0)
     assert words_of(corpus)[0] == ["the c", "at sat"]
@@ -252,12 +240,8 @@ def test_types_that_do_not_fit_in_memory_give_the_same_corpus(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(read_text, "BLOCK_BYTES", 40)
         patch.setattr(corpus_builder, "_CHUNK", 16)
-        patch.setattr(
-            read_text, "WordNumbering", lambda where: word_types.WordNumbering(where, max_in_memory=limit)
-        )
-        pieces = build_tokens(
-            path, folder / "pieces", heldout=3, deduplicate=whole.manifest.options["deduplicate"]
-        )
+        patch.setattr(read_text, "WordNumbering", lambda where: word_types.WordNumbering(where, max_in_memory=limit))
+        pieces = build_tokens(path, folder / "pieces", heldout=3, deduplicate=whole.manifest.options["deduplicate"])
     assert pieces.manifest.files == whole.manifest.files
     sentences = words_of(whole)
     types, counts = expected_types(sentences)
@@ -295,8 +279,7 @@ def test_another_seed_holds_out_others_and_order_is_kept_in_runs(file: Path, tmp
         (seed, keep): [
             int(words[2])
             for words in words_of(
-                build_tokens(file, tmp_path / f"{seed}{keep}", heldout=128, seed=seed, keep_order=keep),
-                "heldout",
+                build_tokens(file, tmp_path / f"{seed}{keep}", heldout=128, seed=seed, keep_order=keep), "heldout"
             )
         ]
         for seed in (0, 1)
@@ -308,9 +291,7 @@ def test_another_seed_holds_out_others_and_order_is_kept_in_runs(file: Path, tmp
         assert n_runs <= 3 if keep else n_runs > 100
 
 
-def test_what_is_held_out_by_default_stays_small(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_held_out_by_default_stays_small(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_builder, "_DEFAULT_TOKENS", 2000)
     file.write_text(("word " * 90 + "\n") * 4000)
     corpus = build_tokens(file, tmp_path / "corpus", heldout=None)
@@ -421,9 +402,7 @@ def test_compressed_text_gives_the_same_corpus_from_a_file_and_from_stdin(
     assert corpus.tokenizer == "en"
 
 
-def test_files_globs_and_folders_are_read_in_their_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_globs_and_folders_are_read_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lines = RAW_TEXT.splitlines(keepends=True)
     for k, name in enumerate(["b/2.txt", "b/1.txt", "b/c/3.txt", "a.txt", "b/.hidden", "z.log"]):
@@ -478,9 +457,7 @@ def test_the_chinese_tokenizer_is_chosen_automatically(
     assert named.manifest.files == corpus.manifest.files
 
 
-def test_a_choice_by_the_text_is_made_once_and_reused(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_choice_by_the_text_is_made_once_and_reused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="elmo")
     path = tmp_path / "text.txt"
     path.write_text(RAW_TEXT)
@@ -490,9 +467,7 @@ def test_a_choice_by_the_text_is_made_once_and_reused(
     assert build(path, tmp_path / "corpus", tokenizer="whitespace").tokenizer == "whitespace"
 
 
-def test_letters_are_looked_for_beyond_the_first_block(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_letters_are_looked_for_beyond_the_first_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jieba")
     monkeypatch.setattr(read_text, "_TEXT_BLOCK", 64)
     (tmp_path / "1.txt").write_text("1 2 3 !\n" * 40)
@@ -559,9 +534,7 @@ def test_a_number_from_a_command_line_may_be_a_float(tmp_path: Path, given: Any,
     assert corpus.manifest.sizes.heldout_sentences == n_heldout
 
 
-def test_an_unchanged_text_is_not_read_again(
-    file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unchanged_text_is_not_read_again(file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="elmo")
     folder = tmp_path / "corpus"
     first = build_tokens(file, folder)
@@ -602,9 +575,7 @@ def test_a_folder_with_other_files_is_left_alone(file: Path, tmp_path: Path) -> 
         Corpus.open(tmp_path)
     with pytest.raises(DataError, match="expected a corpus"):
         Corpus.open(tmp_path / "absent")
-    with pytest.raises(
-        OutputError, match=r"expected a corpus or a new folder, found the input file text\.txt"
-    ):
+    with pytest.raises(OutputError, match=r"expected a corpus or a new folder, found the input file text\.txt"):
         build_tokens(file, tmp_path)
     (tmp_path / "manifest.json").write_text(json.dumps({"kind": "other"}))
     with pytest.raises(DataError, match="expected the manifest of a corpus"):
@@ -669,9 +640,7 @@ def test_a_place_that_cannot_be_written_is_refused_in_one_line(file: Path, tmp_p
         build_tokens(file, Path("/proc/corpus"))
 
 
-def test_a_full_disk_leaves_the_old_corpus(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_the_old_corpus(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "corpus"
     old = build_tokens(file, folder).manifest
 

@@ -66,22 +66,10 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="pr
 
 
 def torchrun(*arguments: object, n_ranks: int = 2) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        str(n_ranks),
-    ]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n_ranks)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [*command, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env=environment,
-        check=False,
+        [*command, *map(str, arguments)], capture_output=True, text=True, timeout=600, env=environment, check=False
     )
 
 
@@ -104,9 +92,7 @@ def test_one_process_has_nothing_to_agree_on() -> None:
 
 @pytest.mark.parametrize("batch_size", [1, 4, 10, 128])
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
-def test_every_row_is_read_by_one_process_and_no_process_has_two_more_than_another(
-    batch_size: int, world: int
-) -> None:
+def test_every_row_is_read_by_one_process_and_no_process_has_two_more_than_another(batch_size: int, world: int) -> None:
     parts = [range(batch_size)[Ranks(rank, world).rows(batch_size)] for rank in range(world)]
     assert [row for part in parts for row in part] == list(range(batch_size))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1

@@ -40,14 +40,10 @@ def make(config: BiLmConfig, softmax: str, directions: Directions, dropout: Drop
         ).double()
     table = bilm.token_layer.word_embed if softmax.startswith("tied") else None
     made = Softmax(n_words=N_VOCAB, width=4, tied_to=table)
-    return BiLmObjective(
-        bilm, made, dropout=dropout, directions=directions, has_sparse_gradients=True
-    ).double()
+    return BiLmObjective(bilm, made, dropout=dropout, directions=directions, has_sparse_gradients=True).double()
 
 
-def reading(
-    corpus: Corpus, model: BiLmObjective, softmax: str
-) -> tuple[Window, BiLmState, tuple[Samples, ...] | None]:
+def reading(corpus: Corpus, model: BiLmObjective, softmax: str) -> tuple[Window, BiLmState, tuple[Samples, ...] | None]:
     window = Windows(corpus.train, batch_size=N_ROWS, window=N_STEPS, seed=1).at(Position(0, 2))
     zero = model.bilm.zero_state(N_ROWS)
     chance = torch.Generator().manual_seed(5)
@@ -73,8 +69,7 @@ def test_pieces_side_by_side_give_the_gradients_of_the_whole(
     losses = model(window, ids, state, samples=samples)
     (7 * losses.mean).backward()
     expected = {
-        name: weight.grad.to_dense() if weight.grad is not None else None
-        for name, weight in model.named_parameters()
+        name: weight.grad.to_dense() if weight.grad is not None else None for name, weight in model.named_parameters()
     }
 
     other = make(config, softmax, directions, NOTHING)
@@ -85,9 +80,7 @@ def test_pieces_side_by_side_give_the_gradients_of_the_whole(
     gradients.close()
     torch.testing.assert_close(found.mean, losses.mean, rtol=0, atol=1e-12)
     for name in ("hidden", "cell"):
-        torch.testing.assert_close(
-            getattr(found.state, name), getattr(losses.state, name), rtol=0, atol=1e-12
-        )
+        torch.testing.assert_close(getattr(found.state, name), getattr(losses.state, name), rtol=0, atol=1e-12)
     for name, weight in other.named_parameters():
         if expected[name] is None:
             assert weight.grad is None, name  # the direction that is not trained
@@ -194,11 +187,7 @@ def test_products_in_bfloat16_give_nearly_the_same_gradients(corpus: Corpus, sof
         torch.manual_seed(0)
         made = Softmax(n_words=N_VOCAB, width=4)
         model = BiLmObjective(
-            BiLm.from_config(CHARS),
-            made,
-            dropout=NOTHING,
-            has_bf16_products=is_bf16,
-            has_sparse_gradients=True,
+            BiLm.from_config(CHARS), made, dropout=NOTHING, has_bf16_products=is_bf16, has_sparse_gradients=True
         )
         window, state, samples = reading(corpus, model, softmax)
         gradients = Gradients(model, n_threads=2)

@@ -52,9 +52,7 @@ def make_corpus(text: Path, folder: Path, **options: Any) -> Corpus:
     return build(text, folder / "corpus", input_format="tokens", heldout=12, **options)
 
 
-def at_step_0(
-    model: Pretrained, corpus: Corpus, folder: Path, **changes: Any
-) -> tuple[Trainer, HeldoutPerplexity]:
+def at_step_0(model: Pretrained, corpus: Corpus, folder: Path, **changes: Any) -> tuple[Trainer, HeldoutPerplexity]:
     """A run that starts from the model, and how well it predicts the held-out text before it trains."""
     start = prepare_weights(model, corpus)
     options = replace(OPTIONS, n_vocab=start.n_vocab, **changes)
@@ -138,9 +136,7 @@ def test_new_words_share_the_probability_of_the_unknown_word_and_take_none_from_
     start = prepare_weights(model, corpus)
     states = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
     before = torch.log_softmax(states @ model.softmax.weight.T + model.softmax.bias, dim=1)
-    after = torch.log_softmax(
-        states @ start.weights["softmax.weight"].T + start.weights["softmax.bias"], dim=1
-    )
+    after = torch.log_softmax(states @ start.weights["softmax.weight"].T + start.weights["softmax.bias"], dim=1)
     types = list(corpus.types)
     new = [i for i, word in enumerate(types) if word not in WORDS]
     # the model's one word that is not in the text is gone, and what it had is everybody's
@@ -155,9 +151,7 @@ def test_new_words_share_the_probability_of_the_unknown_word_and_take_none_from_
     assert float((after[0, first] - after[0, second]).exp()) == pytest.approx(ratio, rel=1e-4)
 
 
-def test_where_unknown_words_were_never_met_new_ones_begin_like_those_that_are_as_frequent(
-    tmp_path: Path,
-) -> None:
+def test_where_unknown_words_were_never_met_new_ones_begin_like_those_that_are_as_frequent(tmp_path: Path) -> None:
     frequent, rare = ([f"{kind}{i}" for i in range(10)] for kind in "fr")
     text = tmp_path / "text.txt"
     lines = [*(" ".join([*frequent, "often"]) for _ in range(40)), " ".join([*rare, "once"]), "f1 f2"]
@@ -184,17 +178,13 @@ def test_a_model_without_a_softmax_starts_with_a_random_one_and_a_warning(
     fresh = Trainer(corpus, trainer.config, trainer.options, tmp_path / "other")
     for name, weight in trainer.objective.state_dict().items():
         is_fresh = name.startswith("softmax.")
-        expected = (
-            fresh.objective.state_dict()[name] if is_fresh else model.weights[name.removeprefix("bilm.")]
-        )
+        expected = fresh.objective.state_dict()[name] if is_fresh else model.weights[name.removeprefix("bilm.")]
         assert_same_tensor(weight, expected)
     with pytest.raises(ConfigError, match="has no vocabulary; use new_vocabulary"):
         model_vocabulary(model)
 
 
-def test_an_adaptive_softmax_starts_at_random(
-    text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_adaptive_softmax_starts_at_random(text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     corpus = make_corpus(text, tmp_path)
     start = prepare_weights(tiny_model(softmax=True, words=WORDS), corpus, is_adaptive=True)
     assert "an adaptive softmax has other weights" in caplog.text
@@ -212,9 +202,7 @@ def test_a_text_without_known_words_gives_a_warning(
 
 def test_a_unicode_alphabet_is_refused(text: Path, tmp_path: Path) -> None:
     model = tiny_model(alphabet="unicode", name="ELMoForManyLangs")
-    with pytest.raises(
-        ConfigError, match="this ELMoForManyLangs model reads characters with its own dictionary"
-    ):
+    with pytest.raises(ConfigError, match="this ELMoForManyLangs model reads characters with its own dictionary"):
         prepare_weights(model, make_corpus(text, tmp_path))
 
 
@@ -241,9 +229,7 @@ def test_tied_words_stay_tied(text: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be tied"):
         prepare_weights(model, corpus, is_tied=True)
     assert model.softmax is not None
-    tied = replace(
-        model, softmax=replace(model.softmax, weight=model.weights["token_layer.word_embed.weight"][1:])
-    )
+    tied = replace(model, softmax=replace(model.softmax, weight=model.weights["token_layer.word_embed.weight"][1:]))
     assert has_tied_softmax(tied)
     start = prepare_weights(tied, corpus, is_tied=True)
     options = replace(OPTIONS, n_vocab=start.n_vocab, is_tied=True)
@@ -283,9 +269,7 @@ def test_a_run_resumes_with_the_same_bytes_and_only_from_its_own_model(text: Pat
         if report.step >= 8:
             raise StoppedError
 
-    runs = [
-        Trainer(corpus, start.config, options, tmp_path / name, initial=start) for name in ("whole", "cut")
-    ]
+    runs = [Trainer(corpus, start.config, options, tmp_path / name, initial=start) for name in ("whole", "cut")]
     runs[0].run()
     with pytest.raises(StoppedError):
         runs[1].run(stop)

@@ -16,9 +16,7 @@ from tests.jobs.test_run import small_files
 from tests.train.logs import lines, write_log, write_times
 
 
-def test_a_run_is_found_by_its_folder_its_model_and_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_found_by_its_folder_its_model_and_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_log(tmp_path / "model.training")
     runs = [read_log(folder), read_log(folder / "log.jsonl"), read_log(tmp_path / "model")]
     (tmp_path / "model").mkdir()
@@ -161,9 +159,7 @@ def test_every_step_has_one_time_and_they_grow(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_counts_from_its_last_checkpoint(tmp_path: Path) -> None:
-    (tmp_path / "times.jsonl").write_text(
-        '{"step": 10, "seconds": 100.0}\n{"step": 20, "seconds": 1e6}\n{"step": 3'
-    )
+    (tmp_path / "times.jsonl").write_text('{"step": 10, "seconds": 100.0}\n{"step": 20, "seconds": 1e6}\n{"step": 3')
     times = record(tmp_path, 20, 30)
     assert list(times) == [10, 20, 30]
     assert 100 <= times[20] <= times[30] < 1e6
@@ -188,8 +184,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     found = EventAccumulator(str(folder))
     found.Reload()
     return {
-        tag: [(event.step, round(event.value, 4)) for event in found.Scalars(tag)]
-        for tag in found.Tags()["scalars"]
+        tag: [(event.step, round(event.value, 4)) for event in found.Scalars(tag)] for tag in found.Tags()["scalars"]
     }
 
 
@@ -249,9 +244,7 @@ def test_what_was_reported_after_the_last_checkpoint_is_there_once(tmp_path: Pat
     }
 
 
-def test_a_missing_library_is_reported_before_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_library_is_reported_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'pyelmo\[tensorboard\]'"):
         TensorBoard(tmp_path)

@@ -62,9 +62,7 @@ def test_a_run_learns_logs_and_keeps_its_best(corpus: Corpus, tmp_path: Path) ->
     logged = [json.loads(line) for line in trainer.log.path.read_text().splitlines()]
     assert [line["step"] for line in logged] == [report.step for report in reports]
     heldout = [
-        math.sqrt(line["heldout_forward"] * line["heldout_backward"])
-        for line in logged
-        if "heldout_forward" in line
+        math.sqrt(line["heldout_forward"] * line["heldout_backward"]) for line in logged if "heldout_forward" in line
     ]
     assert trainer.best == pytest.approx(min(heldout), rel=1e-12)
     assert trainer.checkpoints.best() == 40 * (1 + heldout.index(min(heldout)))
@@ -92,9 +90,7 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bytes(corpus: Corp
     assert outcome(resumed) == outcome(whole)
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(corpus: Corpus, tmp_path: Path) -> None:
     trainer = Trainer(corpus, CONFIG, OPTIONS, tmp_path / "run")
 
     def spoil(report: StepReport) -> None:

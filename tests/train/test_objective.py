@@ -75,9 +75,7 @@ def test_losses_are_those_of_the_reference_network(corpus: Corpus, config: BiLmC
         logits = inputs @ model.get_parameter("softmax.weight").T + model.softmax.bias
         targets = ids.targets(direction.targets)
         assert losses is not None
-        expected = torch.nn.functional.cross_entropy(
-            logits.flatten(0, 1), targets.flatten(), reduction="none"
-        )
+        expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
         torch.testing.assert_close(losses.flatten(), expected, rtol=0, atol=1e-10)
         torch.testing.assert_close(loss, expected.mean(), rtol=0, atol=1e-10)
 

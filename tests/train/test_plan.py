@@ -60,9 +60,7 @@ class Laptop:
         return Speed(self.speeds[name], 10 * self.speeds[name], 5.0)
 
 
-@pytest.mark.parametrize(
-    ("hours", "preset"), [(0.1, "tiny"), (2, "mini"), (24, "small"), (24 * 30, "medium")]
-)
+@pytest.mark.parametrize(("hours", "preset"), [(0.1, "tiny"), (2, "mini"), (24, "small"), (24 * 30, "medium")])
 def test_more_hours_buy_a_larger_model(large: Corpus, hours: float, preset: str) -> None:
     options = replace(OPTIONS, batch_size=128, window=20)
     found = make_plan(large, hours, sizes=PRESETS, options=options, measure=Laptop())
@@ -107,9 +105,7 @@ def test_a_small_text_is_not_read_for_ever_and_is_read_with_more_dropout(corpus:
 
 
 def test_a_budget_that_is_too_short_gives_a_warning(large: Corpus, caplog: pytest.LogCaptureFixture) -> None:
-    found = make_plan(
-        large, 0.0005, sizes=PRESETS, options=replace(OPTIONS, batch_size=128), measure=Laptop()
-    )
+    found = make_plan(large, 0.0005, sizes=PRESETS, options=replace(OPTIONS, batch_size=128), measure=Laptop())
     n_steps = found.options.n_steps
     assert f"{n_steps} steps are too few to learn much: use more hours" in caplog.text
 
@@ -161,9 +157,7 @@ def test_evaluation_takes_its_share_of_the_time_and_no_more(large: Corpus) -> No
             return replace(super().__call__(config, options), evaluate=5.0)
 
     for hours in (0.02, 1, 50):
-        found = make_plan(
-            large, hours, sizes={"mini": PRESETS["mini"]}, options=OPTIONS, measure=Slow()
-        ).options
+        found = make_plan(large, hours, sizes={"mini": PRESETS["mini"]}, options=OPTIONS, measure=Slow()).options
         n_evaluations = math.ceil(found.n_steps / found.evaluate_every)
         n_tokens = min(len(large.heldout), found.evaluate_tokens or len(large.heldout))
         assert 5 <= n_evaluations <= 26
@@ -211,9 +205,7 @@ def test_hours_that_make_no_sense_are_refused(corpus: Corpus, hours: float) -> N
         make_plan(corpus, 1, sizes=PRESETS, options=OPTIONS, changes={"n_steps": 5}, measure=Laptop())
 
 
-def test_a_planned_run_measures_trains_and_resumes_with_the_same_options(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+def test_a_planned_run_measures_trains_and_resumes_with_the_same_options(corpus: Corpus, tmp_path: Path) -> None:
     """Measured for real, on a budget of a second."""
 
     def planned() -> TrainingPlan:

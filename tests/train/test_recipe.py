@@ -12,14 +12,7 @@ from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
 from elmo.errors import FormatError
 from elmo.train import recipe as recipes
 from elmo.train import train_bilm
-from elmo.train.options import (
-    GENTLE,
-    CorpusOptions,
-    DropoutOptions,
-    ModelShape,
-    OptimizerOptions,
-    TrainOptions,
-)
+from elmo.train.options import GENTLE, CorpusOptions, DropoutOptions, ModelShape, OptimizerOptions, TrainOptions
 from elmo.train.recipe import FILE_NAME, OPTIONS, Recipe
 
 CONFIG = BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4),)), None, LstmConfig(1, 12, 8))
@@ -96,18 +89,9 @@ def test_each_difference_is_named_with_both_values() -> None:
     [
         ({}, OptimizerOptions()),
         ({"init_from": "org/model"}, GENTLE),
-        (
-            {"init_from": "org/model", "optimizer": "adagrad", "learning_rate": 0.2, "warmup": 0},
-            OptimizerOptions(),
-        ),
-        (
-            {"init_from": "org/model", "clip": 1.0},
-            OptimizerOptions("adamw", 0.001, warmup_steps=100, clip=1.0),
-        ),
-        (
-            {"init_from": "org/model", "optimizer": "adagrad"},
-            OptimizerOptions("adagrad", 0.2, warmup_steps=100),
-        ),
+        ({"init_from": "org/model", "optimizer": "adagrad", "learning_rate": 0.2, "warmup": 0}, OptimizerOptions()),
+        ({"init_from": "org/model", "clip": 1.0}, OptimizerOptions("adamw", 0.001, warmup_steps=100, clip=1.0)),
+        ({"init_from": "org/model", "optimizer": "adagrad"}, OptimizerOptions("adagrad", 0.2, warmup_steps=100)),
         ({"hours": 1, "weight_decay": 0.1}, None),
         ({"optimizer": "sgd"}, OptimizerOptions("sgd", 1.0)),
         ({"optimizer": "sgd", "learning_rate": 3.0}, OptimizerOptions("sgd", 3.0)),
@@ -118,9 +102,7 @@ def test_an_option_changes_only_itself(options: dict[str, Any], expected: Optimi
     assert expected is None or optimizer == expected
 
 
-def test_a_local_model_is_stored_with_its_absolute_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_local_model_is_stored_with_its_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
     assert create("a.txt", init_from="model").init_from == str(tmp_path / "model")
@@ -136,9 +118,7 @@ def test_a_local_model_is_stored_with_its_absolute_path(
         ('{"inputs": ["a.txt"]}', r"another version of elmo wrote this recipe \(version 1, expected 2\)"),
     ],
 )
-def test_a_damaged_recipe_and_one_of_another_version_are_refused(
-    tmp_path: Path, text: str, message: str
-) -> None:
+def test_a_damaged_recipe_and_one_of_another_version_are_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / FILE_NAME).write_text(text)
     with pytest.raises(FormatError, match=message):
         Recipe.read(tmp_path)

@@ -21,10 +21,7 @@ FAST = {"optimizer": "adamw", "learning_rate": 0.01}
 def text(path: Path) -> Path:
     chance = random.Random(0)
     subjects, verbs = ["The cat", "A dog", "The bank", "Our river"], ["sees", "likes", "crosses"]
-    lines = [
-        f"{chance.choice(subjects)} {chance.choice(verbs)} {chance.choice(subjects).lower()}."
-        for _ in range(300)
-    ]
+    lines = [f"{chance.choice(subjects)} {chance.choice(verbs)} {chance.choice(subjects).lower()}." for _ in range(300)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
@@ -223,9 +220,7 @@ def test_training_one_direction_of_a_model_warns_that_the_other_is_lost(
 
 
 @pytest.mark.parametrize("accumulate", [3, 100])
-def test_rows_that_follow_from_the_text_are_read_in_any_number_of_turns(
-    tmp_path: Path, accumulate: int
-) -> None:
+def test_rows_that_follow_from_the_text_are_read_in_any_number_of_turns(tmp_path: Path, accumulate: int) -> None:
     source = text(tmp_path / "text.txt")
     train_bilm(source, tmp_path / "model", preset=TINY, epochs=0.5, samples=0, accumulate=accumulate)
     (progress, *_) = (tmp_path / "model.training").glob("checkpoints/*/progress.json")

@@ -94,9 +94,7 @@ def test_a_started_run_is_not_changed_by_other_text_and_resumes_with_its_own(
     with pytest.raises(ConfigError, match=r"another texts \(….*text\.txt, not ….*other\.txt\)"):
         train_bilm(tmp_path / "other.txt", started, **SETTINGS)
     text.write_text("Another text.\n" * 90)
-    with pytest.raises(
-        ConfigError, match=r"has changed since its start \(.*text\.txt\); resume it \(--resume\)"
-    ):
+    with pytest.raises(ConfigError, match=r"has changed since its start \(.*text\.txt\); resume it \(--resume\)"):
         train_bilm(text, started, **SETTINGS)
     text.unlink()
     with pytest.raises(DataError, match="no such file"):
@@ -117,9 +115,7 @@ def test_files_that_join_a_folder_of_text_are_another_text(tmp_path: Path, text:
         train_bilm(folder, tmp_path / "model", **SETTINGS)
 
 
-def test_the_damaged_corpus_of_a_started_run_is_built_again(
-    started: Path, text: Path, tmp_path: Path
-) -> None:
+def test_the_damaged_corpus_of_a_started_run_is_built_again(started: Path, text: Path, tmp_path: Path) -> None:
     train_bilm(text, tmp_path / "whole", **SETTINGS)
     damaged = tmp_path / "model.training" / "corpus" / "train.u32"
     damaged.write_bytes(b"\1" + damaged.read_bytes()[1:])

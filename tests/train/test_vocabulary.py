@@ -37,9 +37,7 @@ def words_of(corpus: Corpus) -> str:
     return " ".join(corpus.types.spellings(corpus.train)).replace(" </S>", "\n").replace("\n ", "\n")
 
 
-def test_given_words_come_first_in_their_order_and_others_by_falling_count(
-    file: Path, tmp_path: Path
-) -> None:
+def test_given_words_come_first_in_their_order_and_others_by_falling_count(file: Path, tmp_path: Path) -> None:
     corpus = corpus_of(file, tmp_path / "corpus", vocabulary=WORDS)
     assert corpus.types[:] == [*WORDS, "cat", "sat", "a", "down", "and", "end"]
     assert corpus.counts.tolist() == [4, 4, 0, 0, 2, 3, 0, 2, 2, 2, 1, 1, 1]
@@ -73,9 +71,7 @@ def test_types_that_do_not_fit_in_memory_change_nothing(
     whole = corpus_of(file, tmp_path / "whole", vocabulary=words, heldout=20)
     monkeypatch.setattr(read_text, "BLOCK_BYTES", 40)
     monkeypatch.setattr(corpus_builder, "_CHUNK", 16)
-    monkeypatch.setattr(
-        read_text, "WordNumbering", lambda where: word_types.WordNumbering(where, max_in_memory=12)
-    )
+    monkeypatch.setattr(read_text, "WordNumbering", lambda where: word_types.WordNumbering(where, max_in_memory=12))
     pieces = corpus_of(file, tmp_path / "pieces", vocabulary=words, heldout=20)
     assert pieces.manifest.files == whole.manifest.files
     assert whole.vocab().words == tuple(words)
@@ -89,9 +85,7 @@ def test_another_vocabulary_builds_the_corpus_again(
     path, folder = tmp_path / "vocab.txt", tmp_path / "corpus"
     path.write_text("\n".join(WORDS), encoding="utf-8")
     first = corpus_of(file, folder, vocabulary=path)
-    assert (
-        corpus_of(file, folder, vocabulary=WORDS).manifest == first.manifest
-    )  # the words count, not the file
+    assert corpus_of(file, folder, vocabulary=WORDS).manifest == first.manifest  # the words count, not the file
     assert "reusing the corpus" in caplog.text
     path.write_text("\n".join([*WORDS, "end"]), encoding="utf-8")
     assert corpus_of(file, folder, vocabulary=path).n_given == 8
@@ -141,10 +135,7 @@ def test_a_bad_vocabulary_is_one_line_and_leaves_nothing(
         ([*WORDS, 7], "expected a file or a list of strings, found other values in the list"),
         ([*WORDS, "a\nb"], "expected a word, found a line break in word 8"),
         ([*WORDS, "\udcff"], r"expected Unicode text, found the lone surrogate '\udcff'"),
-        (
-            Vocabulary(("B", "E", "U", "<S>"), bos="B", eos="E", unknown="U"),
-            "found the special word <S> in word 4",
-        ),
+        (Vocabulary(("B", "E", "U", "<S>"), bos="B", eos="E", unknown="U"), "found the special word <S> in word 4"),
         (["a", "a", "", "b", ""], "found no <S>, </S>, <UNK>; the word 'a' occurs twice"),
     ],
 )

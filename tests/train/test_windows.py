@@ -211,9 +211,7 @@ def test_evaluation_reads_the_whole_stream_once_in_order(
 
 def test_too_few_sentences_and_bad_sizes_are_refused() -> None:
     stream = stream_of([[5], [6, 7]])
-    with pytest.raises(
-        DataError, match=r"a batch of 3 rows needs at least 3 sentences, found 2; use a smaller batch"
-    ):
+    with pytest.raises(DataError, match=r"a batch of 3 rows needs at least 3 sentences, found 2; use a smaller batch"):
         Windows(stream, batch_size=3, window=4, seed=None)
     with pytest.raises(DataError, match="expected sentences that end in </S>"):
         Windows(stream[:-1], batch_size=1, window=4, seed=None)

@@ -91,8 +91,7 @@ def build_app(argv: Sequence[str]) -> typer.Typer:
         cls=_PanelGroup,
         callback=set_global_options,
         epilog=examples(
-            "elmo embed corpus.txt --out vectors.h5",
-            "elmo compare bank 'the bank of the river' 'the bank has money'",
+            "elmo embed corpus.txt --out vectors.h5", "elmo compare bank 'the bank of the river' 'the bank has money'"
         ),
         rich_markup_mode=None,
         add_completion=False,
@@ -138,19 +137,12 @@ def set_global_options(
     log_format: Annotated[
         Literal["text", "json"],
         # the callback runs at once, so that errors in later arguments are already printed as JSON
-        typer.Option(
-            help="Format of errors, log and progress on stderr.",
-            callback=_set_log_format,
-            is_eager=True,
-        ),
+        typer.Option(help="Format of errors, log and progress on stderr.", callback=_set_log_format, is_eager=True),
     ] = "text",
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show all log records and tracebacks.")
-    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show all log records and tracebacks.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show errors only; no progress.")] = False,
     version: Annotated[
-        bool,
-        typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True),
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """ELMo: word vectors that depend on the whole sentence.

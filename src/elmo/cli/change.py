@@ -72,9 +72,7 @@ def command(
     uses: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER",
-            help="Read usages from DWUG files in this folder instead of texts.",
-            show_default=False,
+            metavar="FOLDER", help="Read usages from DWUG files in this folder instead of texts.", show_default=False
         ),
     ] = None,
     model: Model = None,
@@ -82,10 +80,7 @@ def command(
     limit: Annotated[
         int,
         typer.Option(
-            min=1,
-            max=1000,
-            metavar="N",
-            help="Usages of a word per period; a word with more usages is sampled.",
+            min=1, max=1000, metavar="N", help="Usages of a word per period; a word with more usages is sampled."
         ),
     ] = 200,
     n_examples: Annotated[
@@ -163,8 +158,7 @@ def _check_inputs(context: typer.Context, paths: list[str], uses: Path | None, *
         raise typer.BadParameter("expected texts or --uses FOLDER, found both", ctx=context)
     if uses is None and len(paths) < 2:
         raise typer.BadParameter(
-            f"expected one text for each of two or more periods, or --uses FOLDER; found {len(paths)}",
-            ctx=context,
+            f"expected one text for each of two or more periods, or --uses FOLDER; found {len(paths)}", ctx=context
         )
     if "-" in paths and not has_words:
         raise typer.BadParameter(

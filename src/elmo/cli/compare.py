@@ -24,8 +24,7 @@ EXAMPLES = examples(
 
 def command(
     word: Annotated[
-        str,
-        typer.Argument(metavar="WORD", help="A word, or a phrase such as 'New York'.", show_default=False),
+        str, typer.Argument(metavar="WORD", help="A word, or a phrase such as 'New York'.", show_default=False)
     ],
     sentences: Annotated[
         list[str],

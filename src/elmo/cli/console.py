@@ -156,9 +156,7 @@ class ShowProgress(Protocol):
 
 
 @contextmanager
-def show_progress(
-    console: Console, *, n_sentences: int | None, is_stdout_free: bool
-) -> Iterator[ShowProgress | None]:
+def show_progress(console: Console, *, n_sentences: int | None, is_stdout_free: bool) -> Iterator[ShowProgress | None]:
     """Show progress as a bar on a terminal, else as log lines; yield None for a quiet command.
 
     ``is_stdout_free`` means that no results are printed to stdout.

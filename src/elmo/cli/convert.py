@@ -7,14 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from elmo.cli.console import logger
 from elmo.cli.generate import options_from
 from elmo.cli.options import ModelArgument, examples
-from elmo.cli.console import logger
 
-EXAMPLES = examples(
-    "elmo convert en half --dtype float16",
-    "elmo convert path/to/model for-allennlp --to hdf5",
-)
+EXAMPLES = examples("elmo convert en half --dtype float16", "elmo convert path/to/model for-allennlp --to hdf5")
 
 
 @options_from("elmo.formats.pretrained:convert")

@@ -29,9 +29,7 @@ def command(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN",
-            help="Folders MODEL.training, models next to them, or log.jsonl files.",
-            show_default=False,
+            metavar="RUN", help="Folders MODEL.training, models next to them, or log.jsonl files.", show_default=False
         ),
     ],
     *,

@@ -67,10 +67,10 @@ def command(*, model: Model = None, picture: Picture = None) -> None:
 
 
 def _compare_words(model: str | None) -> list[tuple[DemoWord, Comparison]]:
-    from elmo.formats import bundled_folder, bundled_models
     from elmo.embed.comparison import compare
     from elmo.embed.elmo import Elmo
     from elmo.errors import MissingExtraError
+    from elmo.formats import bundled_folder, bundled_models
 
     if model is None:
         bundled_folder()  # raises if no model is bundled

@@ -56,8 +56,7 @@ def command(
     precision: Precision = "float32",
     start: Start = "zero",
     device: Annotated[
-        str,
-        typer.Option(metavar="cpu|cuda|mps", help="Where to compute; with --workers also cuda:0,cuda:1,…"),
+        str, typer.Option(metavar="cpu|cuda|mps", help="Where to compute; with --workers also cuda:0,cuda:1,…")
     ] = "cpu",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print an estimate of the job, and write nothing.")

@@ -38,9 +38,7 @@ def _check_tables(value: str) -> str:
 
 def command(
     context: typer.Context,
-    plan: Annotated[
-        Path, typer.Argument(metavar="PLAN.toml", help="The plan with its tasks.", show_default=False)
-    ],
+    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan with its tasks.", show_default=False)],
     *,
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Folder for runs, tables and figures.", show_default=False)
@@ -48,12 +46,7 @@ def command(
     model: Annotated[
         str | None,
         typer.Option(
-            "--model",
-            "-m",
-            envvar="ELMO_MODEL",
-            metavar="MODEL",
-            help=MODEL_HELP,
-            show_default="that of the plan",
+            "--model", "-m", envvar="ELMO_MODEL", metavar="MODEL", help=MODEL_HELP, show_default="that of the plan"
         ),
     ] = None,
     vectors: Annotated[
@@ -66,24 +59,18 @@ def command(
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(
-            min=1, metavar="N", help="Number of runs per condition.", show_default="that of the plan, else 3"
-        ),
+        typer.Option(min=1, metavar="N", help="Number of runs per condition.", show_default="that of the plan, else 3"),
     ] = None,
     tables: Annotated[
-        str,
-        typer.Option(metavar="1,2,3", callback=_check_tables, help="Which tables to repeat; '' for none."),
+        str, typer.Option(metavar="1,2,3", callback=_check_tables, help="Which tables to repeat; '' for none.")
     ] = "1,2,3",
     curve: Annotated[bool, typer.Option("--curve", help="Also train on fewer examples.")] = False,
     tasks: Annotated[
-        str | None,
-        typer.Option(metavar="a,b,c", help="Run only these tasks of the plan.", show_default="all"),
+        str | None, typer.Option(metavar="a,b,c", help="Run only these tasks of the plan.", show_default="all")
     ] = None,
     cache: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Folder that keeps computed layers.", show_default="layers in --out"
-        ),
+        typer.Option(metavar="FOLDER", help="Folder that keeps computed layers.", show_default="layers in --out"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

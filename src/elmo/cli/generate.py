@@ -111,9 +111,7 @@ class _GeneratedCommand:
         into: str | None,
         read_parameters: Callable[[Callable[..., Any]], _Parameters],
     ) -> None:
-        update_wrapper(
-            self, command, assigned=("__module__", "__name__", "__qualname__", "__doc__"), updated=()
-        )
+        update_wrapper(self, command, assigned=("__module__", "__name__", "__qualname__", "__doc__"), updated=())
         self._command, self._into, self._read_parameters = command, into, read_parameters
 
     @cached_property

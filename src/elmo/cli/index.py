@@ -10,17 +10,7 @@ import typer
 
 from elmo.cli.console import UsageProgress, logger
 from elmo.cli.generate import options_from
-from elmo.cli.options import (
-    Device,
-    Inputs,
-    Model,
-    OneVector,
-    Tokenizer,
-    Words,
-    examples,
-    parse_layers,
-    parse_words,
-)
+from elmo.cli.options import Device, Inputs, Model, OneVector, Tokenizer, Words, examples, parse_layers, parse_words
 
 EXAMPLES = examples(
     "elmo index corpus.txt --out usages",
@@ -58,9 +48,7 @@ def command(
     from elmo.lexicon.indexing import IndexJob, build_index, is_complete
     from elmo.text.lines import expand_paths
 
-    job = IndexJob(
-        inputs=tuple(inputs), out=out, words=parse_words(words), layers=parse_layers(layers), **options
-    )
+    job = IndexJob(inputs=tuple(inputs), out=out, words=parse_words(words), layers=parse_layers(layers), **options)
     expand_paths(job.inputs)  # reports a typo before a large model is loaded
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     context.obj.after_interrupt = partial(describe_resume, out / SHARDS, restart=job.restart)

@@ -30,9 +30,7 @@ _COLUMNS = ("sentence", "word", "rank", "similarity", "neighbor", "before", "aft
 
 @options_from("elmo.lexicon.neighbors:find_neighbors", flags={"k": "-n"}, minimums={"k": 1})
 def command(
-    index: Annotated[
-        Path, typer.Argument(metavar="INDEX", help="A folder written by elmo index.", show_default=False)
-    ],
+    index: Annotated[Path, typer.Argument(metavar="INDEX", help="A folder written by elmo index.", show_default=False)],
     sentences: MarkedSentences,
     *,
     model: Model = None,

@@ -39,25 +39,18 @@ def parse_layers(value: str) -> LayerChoice | int:
 Inputs = Annotated[
     list[str],
     typer.Argument(
-        metavar="INPUT",
-        help="Files, globs or folders, plain or compressed; - is stdin.",
-        show_default=False,
+        metavar="INPUT", help="Files, globs or folders, plain or compressed; - is stdin.", show_default=False
     ),
 ]
 Model = Annotated[
-    str | None,
-    typer.Option("--model", "-m", envvar="ELMO_MODEL", metavar="MODEL", help=MODEL_HELP, show_default=False),
+    str | None, typer.Option("--model", "-m", envvar="ELMO_MODEL", metavar="MODEL", help=MODEL_HELP, show_default=False)
 ]
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
 Layers = Annotated[
-    str,
-    typer.Option(metavar="average|top|all|concat|0..", callback=_check_layers, help="Layers to use."),
+    str, typer.Option(metavar="average|top|all|concat|0..", callback=_check_layers, help="Layers to use.")
 ]
 OneVector = Annotated[
-    str,
-    typer.Option(
-        "--layers", metavar="average|top|concat|0..", callback=_check_one_vector, help="Layers to use."
-    ),
+    str, typer.Option("--layers", metavar="average|top|concat|0..", callback=_check_one_vector, help="Layers to use.")
 ]
 InputFormat = Annotated[
     Literal["text", "tokens", "conllu"],
@@ -67,9 +60,7 @@ Split = Annotated[bool, typer.Option("--split", help="Split lines of text into s
 Tokenizer = Annotated[
     str | None,
     typer.Option(
-        metavar="en|zh|whitespace|spacy:xx",
-        help="Tokenizer for text.",
-        show_default="that of the model, or en",
+        metavar="en|zh|whitespace|spacy:xx", help="Tokenizer for text.", show_default="that of the model, or en"
     ),
 ]
 Start = Annotated[
@@ -87,27 +78,19 @@ Errors = Annotated[
 ]
 Words = Annotated[
     str | None,
-    typer.Option(
-        metavar="FILE|a,b,c", help="Words: a file with one word per line, or a list.", show_default=False
-    ),
+    typer.Option(metavar="FILE|a,b,c", help="Words: a file with one word per line, or a list.", show_default=False),
 ]
 MarkedSentences = Annotated[
     list[str],
-    typer.Argument(
-        metavar="SENTENCE", help="Sentences with the word marked like [[this]].", show_default=False
-    ),
+    typer.Argument(metavar="SENTENCE", help="Sentences with the word marked like [[this]].", show_default=False),
 ]
 MarkedWord = Annotated[
-    str | None,
-    typer.Option("--word", help="The word, for sentences without a marked word.", show_default=False),
+    str | None, typer.Option("--word", help="The word, for sentences without a marked word.", show_default=False)
 ]
 ResultFile = Annotated[
     Path | None,
     typer.Option(
-        "--out",
-        metavar="FILE.tsv",
-        help="Also write the results to a .tsv or .json file.",
-        show_default=False,
+        "--out", metavar="FILE.tsv", help="Also write the results to a .tsv or .json file.", show_default=False
     ),
 ]
 By = Annotated[
@@ -115,11 +98,10 @@ By = Annotated[
     typer.Option(help="Compare the vectors of the word, or its predicted substitutes."),
 ]
 AsWritten = Annotated[
-    bool,
-    typer.Option(
-        "--as-written", help="Keep inflected and capitalized forms; do not replace them by the word."
-    ),
+    bool, typer.Option("--as-written", help="Keep inflected and capitalized forms; do not replace them by the word.")
 ]
+
+
 def _check_picture(path: Path | None) -> Path | None:
     """Check that a picture can be drawn, before the work starts."""
     if path is not None:
@@ -132,10 +114,7 @@ def _check_picture(path: Path | None) -> Path | None:
 Picture = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE.png",
-        help="Also draw a figure (.png, .pdf or .svg).",
-        show_default=False,
-        callback=_check_picture,
+        metavar="FILE.png", help="Also draw a figure (.png, .pdf or .svg).", show_default=False, callback=_check_picture
     ),
 ]
 

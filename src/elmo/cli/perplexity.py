@@ -40,9 +40,7 @@ def command(
     text: Annotated[
         list[str],
         typer.Argument(
-            metavar="TEXT",
-            help="Files, globs or folders, plain or compressed; - is stdin.",
-            show_default=False,
+            metavar="TEXT", help="Files, globs or folders, plain or compressed; - is stdin.", show_default=False
         ),
     ],
     *,
@@ -54,8 +52,7 @@ def command(
         ),
     ] = "all",
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write scores: .tsv or .jsonl.", show_default=False),
+        Path | None, typer.Option(metavar="FILE", help="Write scores: .tsv or .jsonl.", show_default=False)
     ] = None,
     by: Annotated[
         Literal["sentence", "token"] | None,
@@ -97,9 +94,7 @@ def command(
             if show is not None:
                 show(Progress("predicting", sentences=n_sentences, tokens=n_tokens, shards=0, kept=0))
 
-        result = perplexity(
-            elmo, sentences, start=start, out=out, by=by or "sentence", on_progress=report, **options
-        )
+        result = perplexity(elmo, sentences, start=start, out=out, by=by or "sentence", on_progress=report, **options)
     warn_about_bytes(tally)
     if as_json:
         print(json.dumps({"model": model, **result.to_json()}))

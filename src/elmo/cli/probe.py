@@ -28,9 +28,7 @@ _FILE = "CoNLL-U, or one word with its labels per line; plain or compressed."
 
 def command(
     train: Annotated[str, typer.Argument(metavar="TRAIN", help=_FILE, show_default=False)],
-    dev: Annotated[
-        str, typer.Argument(metavar="DEV", help="Text to score, in the same format.", show_default=False)
-    ],
+    dev: Annotated[str, typer.Argument(metavar="DEV", help="Text to score, in the same format.", show_default=False)],
     *,
     column: Annotated[
         str,
@@ -44,8 +42,7 @@ def command(
     ],
     model: Model = None,
     tokens_column: Annotated[
-        str | None,
-        typer.Option(metavar="NAME|N", help="Column of the words.", show_default="form, or 1"),
+        str | None, typer.Option(metavar="NAME|N", help="Column of the words.", show_default="form, or 1")
     ] = None,
     file_format: Annotated[
         Literal["auto", "conllu", "columns"],
@@ -58,9 +55,7 @@ def command(
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="First seed.")] = 0,
     max_tokens: Annotated[
         int | None,
-        typer.Option(
-            min=1, metavar="N", help="Maximum number of labeled words per file.", show_default="300,000"
-        ),
+        typer.Option(min=1, metavar="N", help="Maximum number of labeled words per file.", show_default="300,000"),
     ] = None,
     as_json: AsJson = False,
     out: ResultFile = None,
@@ -115,9 +110,7 @@ def command(
 def _report_labels(path: str, part: LabeledSentences) -> None:
     if part.is_truncated:
         logger.warning(
-            "%s: using only the first %s labeled words; increase --max-tokens to use more",
-            path,
-            f"{part.n_labels:,}",
+            "%s: using only the first %s labeled words; increase --max-tokens to use more", path, f"{part.n_labels:,}"
         )
     if part.n_unlabeled:
         logger.info("%s: ignoring %s words without a label", path, f"{part.n_unlabeled:,}")

@@ -36,24 +36,19 @@ def command(
     inputs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="INPUT",
-            help="Files, globs or folders, plain or compressed; - is stdin.",
-            show_default=False,
+            metavar="INPUT", help="Files, globs or folders, plain or compressed; - is stdin.", show_default=False
         ),
     ] = None,
     *,
     model: Model = None,
     text: Annotated[
         list[str] | None,
-        typer.Option(
-            "--text", "-t", metavar="SENTENCE", help="Score this sentence; repeatable.", show_default=False
-        ),
+        typer.Option("--text", "-t", metavar="SENTENCE", help="Score this sentence; repeatable.", show_default=False),
     ] = None,
     by_token: Annotated[bool, typer.Option("--tokens", help="Score each word, not sentences.")] = False,
     as_json: AsJson = False,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write scores to a .tsv or .jsonl file.", show_default=False),
+        Path | None, typer.Option(metavar="FILE", help="Write scores to a .tsv or .jsonl file.", show_default=False)
     ] = None,
     picture: Picture = None,
     start: Annotated[

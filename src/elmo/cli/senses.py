@@ -45,19 +45,16 @@ EXAMPLES = examples(
 def command(
     context: typer.Context,
     word: Annotated[
-        str,
-        typer.Argument(metavar="WORD", help="A word, or a phrase such as 'New York'.", show_default=False),
+        str, typer.Argument(metavar="WORD", help="A word, or a phrase such as 'New York'.", show_default=False)
     ],
     inputs: Inputs,
     *,
     model: Model = None,
     method: Annotated[
-        Literal["agglomerative", "kmeans", "affinity", "hdbscan"],
-        typer.Option(help="Clustering method."),
+        Literal["agglomerative", "kmeans", "affinity", "hdbscan"], typer.Option(help="Clustering method.")
     ] = "agglomerative",
     clusters: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="K", help="Number of senses.", show_default="chosen from the data"),
+        int | None, typer.Option(min=1, metavar="K", help="Number of senses.", show_default="chosen from the data")
     ] = None,
     limit: Annotated[
         int, typer.Option(min=1, max=5000, metavar="N", help="Number of usages; more usages are sampled.")
@@ -141,9 +138,7 @@ def _warn_about_options(context: typer.Context, folder: str) -> None:
     names = ("by", "layers", "as_written", "start", "model", "tokenizer", "input_format", "split", "errors")
     flags = {option.name: option.opts[0] for option in context.command.params}
     unused = [
-        flags[name]
-        for name in names
-        if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE"
+        flags[name] for name in names if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE"
     ]
     if unused:
         logger.warning(
@@ -170,9 +165,7 @@ def _lines(senses: Senses) -> list[str]:
     if senses.silhouette is not None and senses.null is not None:
         lines.append(f"silhouette {senses.silhouette:.3f}; data without clusters reach {senses.null:.3f}")
     elif n < MIN_USAGES:
-        lines.append(
-            f"too few usages to find senses ({MIN_USAGES} are needed); set the number with --clusters"
-        )
+        lines.append(f"too few usages to find senses ({MIN_USAGES} are needed); set the number with --clusters")
     if senses.silhouette is not None and len(senses) == MAX_CLUSTERS:
         lines.append(f"{MAX_CLUSTERS} is the largest number that is tried; set a larger one with --clusters")
     for sense in senses.items:

@@ -55,9 +55,7 @@ def command(
 
     check_output_folder(out)
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
-    sentences = read_sentences(
-        text, tokenizer=elmo.tokenizer, input_format=input_format, split=split, errors=errors
-    )
+    sentences = read_sentences(text, tokenizer=elmo.tokenizer, input_format=input_format, split=split, errors=errors)
     by_file = groupby(require_words(sentences, inputs=text), key=lambda sentence: sentence.path)
     texts = ((sentence.tokens for sentence in file) for _, file in by_file)
     result = sharpen_model(elmo, texts, seed=seed, show_progress=sys.stderr.isatty())

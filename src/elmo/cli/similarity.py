@@ -41,9 +41,7 @@ def command(
     layers: Layers = "average",
     tune: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(
-            metavar="DATA GOLD", help="Pairs to tune the threshold on.", show_default="train of the folder"
-        ),
+        typer.Option(metavar="DATA GOLD", help="Pairs to tune the threshold on.", show_default="train of the folder"),
     ] = None,
     out: ResultFile = None,
     picture: Picture = None,
@@ -59,9 +57,7 @@ def command(
     from elmo.lexicon.word_pairs import WicFiles, compare_pairs, find_wic_files, read_pairs
 
     if len(inputs) > 2:
-        raise typer.BadParameter(
-            f"expected a folder, or DATA and GOLD, found {len(inputs)} names", ctx=context
-        )
+        raise typer.BadParameter(f"expected a folder, or DATA and GOLD, found {len(inputs)} names", ctx=context)
     if len(inputs) == 1 and inputs[0].is_dir():
         files = find_wic_files(inputs[0], tune=tune)
     else:

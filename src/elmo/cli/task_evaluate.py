@@ -32,8 +32,7 @@ def command(
     context: typer.Context,
     task_model: TaskFile,
     files: Annotated[
-        list[str],
-        typer.Argument(metavar="FILE", help="Labeled files, compressed or not.", show_default=False),
+        list[str], typer.Argument(metavar="FILE", help="Labeled files, compressed or not.", show_default=False)
     ],
     *,
     model: Bilm = None,
@@ -46,12 +45,7 @@ def command(
 
     with context.obj.show_log("elmo.tasks.features.store"):
         result = evaluate(
-            task_model,
-            files,
-            model=model,
-            cache=cache,
-            show_progress=is_bar_shown(context.obj),
-            **options,
+            task_model, files, model=model, cache=cache, show_progress=is_bar_shown(context.obj), **options
         )
     if as_json:
         values = {

@@ -13,32 +13,16 @@ if TYPE_CHECKING:
     from elmo.cli.console import Console
 
 KINDS = "tagging, classification, entailment, similarity, answers, roles or coreference"
-FLAGS = {
-    "column": ("--column", "-c"),
-    "file_format": "--format",
-    "header": "--header/--no-header",
-}
-METAVARS = {
-    "also": "MODEL",
-    "column": "NAME|N",
-    "text_column": "NAME|N",
-    "file_format": "FORMAT",
-    "tokenizer": "NAME",
-}
+FLAGS = {"column": ("--column", "-c"), "file_format": "--format", "header": "--header/--no-header"}
+METAVARS = {"also": "MODEL", "column": "NAME|N", "text_column": "NAME|N", "file_format": "FORMAT", "tokenizer": "NAME"}
 DATA = ("column", "text_column", "file_format", "header", "separator", "tokenizer")
 
-TaskFile = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="A model file of elmo task train.", show_default=False)
-]
+TaskFile = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file of elmo task train.", show_default=False)]
 # no environment variable ELMO_MODEL here: a task model refers to its own biLM
 Bilm = Annotated[
     str | None,
     typer.Option(
-        "--model",
-        "-m",
-        metavar="MODEL",
-        help="The biLM, if it is not where the model file says.",
-        show_default=False,
+        "--model", "-m", metavar="MODEL", help="The biLM, if it is not where the model file says.", show_default=False
     ),
 ]
 Cache = Annotated[

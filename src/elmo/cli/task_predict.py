@@ -24,18 +24,11 @@ EXAMPLES = examples(
 _LINE = 60  # maximum width of a text in a line, in Latin letters
 
 
-@options_from(
-    "elmo.tasks.run:predict",
-    skip=("model",),
-    panels={"Data": DATA},
-    flags=FLAGS,
-    metavars=METAVARS,
-)
+@options_from("elmo.tasks.run:predict", skip=("model",), panels={"Data": DATA}, flags=FLAGS, metavars=METAVARS)
 def command(
     task_model: TaskFile,
     files: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FILE", help="Text or examples, compressed or not; - is stdin."),
+        list[str] | None, typer.Argument(metavar="FILE", help="Text or examples, compressed or not; - is stdin.")
     ] = None,
     *,
     out: Annotated[
@@ -92,9 +85,7 @@ class _ProgressLog:
         self._n_examples += 1
         if time.monotonic() - self._last >= LOG_SECONDS:
             self._last = time.monotonic()
-            logger.info(
-                "predicting: %s examples", f"{self._n_examples:,}", extra={"examples": self._n_examples}
-            )
+            logger.info("predicting: %s examples", f"{self._n_examples:,}", extra={"examples": self._n_examples})
 
 
 def _print(kind: str, example: Any, prediction: Any, *, as_json: bool) -> None:

@@ -58,22 +58,16 @@ def command(
     context: typer.Context,
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"{KINDS}.", show_default=False)],
     train: Annotated[
-        list[str],
-        typer.Argument(metavar="TRAIN", help="Training files, compressed or not.", show_default=False),
+        list[str], typer.Argument(metavar="TRAIN", help="Training files, compressed or not.", show_default=False)
     ],
     *,
-    out: Annotated[
-        Path,
-        typer.Option(metavar="FILE.safetensors", help="The model file to write.", show_default=False),
-    ],
+    out: Annotated[Path, typer.Option(metavar="FILE.safetensors", help="The model file to write.", show_default=False)],
     model: Model = None,
     cache: Cache = None,
     picture: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.png",
-            help="Draw the learned layer weights (.png, .pdf or .svg).",
-            show_default=False,
+            metavar="FILE.png", help="Draw the learned layer weights (.png, .pdf or .svg).", show_default=False
         ),
     ] = None,
     as_json: AsJson = False,
@@ -92,9 +86,7 @@ def command(
         from elmo.plots.figure import check_picture
 
         check_picture(picture)
-    context.obj.after_interrupt = partial(
-        _resume_hint, training_folder(out), is_adapted=bool(options["adapt"])
-    )
+    context.obj.after_interrupt = partial(_resume_hint, training_folder(out), is_adapted=bool(options["adapt"]))
     with (
         context.obj.show_log("elmo.tasks.run"),
         context.obj.show_log("elmo.tasks.features.store"),
@@ -128,9 +120,7 @@ def _resume_hint(folder: Path, *, is_adapted: bool) -> str:
 
 
 def _log_epoch(epoch: Epoch) -> None:
-    scores = ", ".join(
-        f"{name.replace('_', ' ')} {format_score(name, value)}" for name, value in epoch.scores.items()
-    )
+    scores = ", ".join(f"{name.replace('_', ' ')} {format_score(name, value)}" for name, value in epoch.scores.items())
     best = ", best so far" if epoch.is_best else ""
     logger.info(f"epoch {epoch.epoch}: loss {epoch.loss:.4f}, {scores}{best}", extra=asdict(epoch))
 

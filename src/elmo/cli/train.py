@@ -82,8 +82,7 @@ def command(
     *,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="New folder for the model.")],
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Resume the run that writes --out, with the options of its start."),
+        bool, typer.Option("--resume", help="Resume the run that writes --out, with the options of its start.")
     ] = False,
     vocabulary: Annotated[
         str | None,

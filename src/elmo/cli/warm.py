@@ -19,17 +19,13 @@ EXAMPLES = examples(
 
 
 @options_from(
-    "elmo.embed.warm:add_warm_state",
-    skip=("tokenizer", "device", "show_progress"),
-    metavars={"out": "FOLDER"},
+    "elmo.embed.warm:add_warm_state", skip=("tokenizer", "device", "show_progress"), metavars={"out": "FOLDER"}
 )
 def command(
     model: ModelArgument,
     text: Annotated[
         list[str],
-        typer.Argument(
-            metavar="TEXT", help="Running text: files, globs or folders; - is stdin.", show_default=False
-        ),
+        typer.Argument(metavar="TEXT", help="Running text: files, globs or folders; - is stdin.", show_default=False),
     ],
     *,
     tokenizer: Tokenizer = None,

@@ -11,17 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from elmo.cli.console import logger
-from elmo.cli.options import (
-    AsJson,
-    Device,
-    Model,
-    OneVector,
-    Picture,
-    Start,
-    Tokenizer,
-    examples,
-    parse_layers,
-)
+from elmo.cli.options import AsJson, Device, Model, OneVector, Picture, Start, Tokenizer, examples, parse_layers
 from elmo.text.display import one_line
 
 if TYPE_CHECKING:
@@ -47,8 +37,7 @@ def command(
     ] = None,
     *,
     senses: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Senses written by --train.", show_default=False),
+        Path | None, typer.Option(metavar="FILE", help="Senses written by --train.", show_default=False)
     ] = None,
     train: Annotated[
         Path | None,
@@ -67,8 +56,7 @@ def command(
         ),
     ] = None,
     gold: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Gold keys of an XML corpus.", show_default=False),
+        Path | None, typer.Option(metavar="FILE", help="Gold keys of an XML corpus.", show_default=False)
     ] = None,
     out: Annotated[
         Path | None,
@@ -81,9 +69,7 @@ def command(
     model: Model = None,
     method: Annotated[
         Literal["knn", "prior", "centroid", "first"],
-        typer.Option(
-            help="Votes of the nearest usages; nearest centroid with or without frequency; first sense."
-        ),
+        typer.Option(help="Votes of the nearest usages; nearest centroid with or without frequency; first sense."),
     ] = "knn",
     pos: Annotated[
         Literal["noun", "verb", "adj", "adv"] | None,
@@ -96,9 +82,7 @@ def command(
     wordnet: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER",
-            help="Folder of WordNet 3.0.",
-            show_default="$WNSEARCHDIR, $WNHOME/dict or the system's",
+            metavar="FOLDER", help="Folder of WordNet 3.0.", show_default="$WNSEARCHDIR, $WNHOME/dict or the system's"
         ),
     ] = None,
     as_json: AsJson = False,
@@ -144,9 +128,7 @@ def command(
         return
     panels: list[Panel] = []
     for number, text in enumerate(texts or (), start=1):
-        predictions = disambiguate_text(
-            elmo, text, trained, wordnet=net, pos=pos, method=method, number=number
-        )
+        predictions = disambiguate_text(elmo, text, trained, wordnet=net, pos=pos, method=method, number=number)
         panels += [_panel(prediction, net) for prediction in predictions]
         if as_json:
             print(json.dumps([prediction.to_json(net) for prediction in predictions]))

@@ -7,14 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast, overload
 
-from elmo.embed.encoding import (
-    DTYPES,
-    Encoding,
-    LayerChoice,
-    Vectors,
-    layer_selector,
-    vector_converter,
-)
+from elmo.embed.encoding import DTYPES, Encoding, LayerChoice, Vectors, layer_selector, vector_converter
 from elmo.embed.start import Carry, Start, compute_warm_state, warm_start
 from elmo.engine.batches import BATCH_TOKENS, MAX_TOKENS, split_batches, track_progress
 from elmo.errors import ConfigError, DataError, SentenceTooLongError, StateError
@@ -84,9 +77,7 @@ class Elmo:
 
         _check_precision(dtype)
         if not isinstance(model, Pretrained):
-            raise ConfigError(
-                f"expected a loaded model, found {type(model).__name__}; use Elmo.from_pretrained"
-            )
+            raise ConfigError(f"expected a loaded model, found {type(model).__name__}; use Elmo.from_pretrained")
         self.pretrained = model
         self.config = model.config
         self.n_layers, self.width = model.config.n_layers, model.config.width
@@ -94,9 +85,7 @@ class Elmo:
         self.softmax = model.softmax
         tokenizer = tokenizer or str(model.metadata.get("tokenizer", "en"))
         self._tokenizer_name = tokenizer if isinstance(tokenizer, str) else None  # saved with the model
-        self.tokenizer = cast(
-            "Tokenizer", load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
-        )
+        self.tokenizer = cast("Tokenizer", load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer)
         with torch.device("meta"):
             self.bilm = BiLm.from_config(model.config)
         self.bilm.load_state_dict(dict(model.weights), strict=True, assign=True)
@@ -286,9 +275,7 @@ class Elmo:
             except DataError as error:
                 raise DataError(f"sentence {index}: {error}") from error
         else:
-            raise DataError(
-                f"sentence {index}: expected text or a list of tokens, found {type(sentence).__name__}"
-            )
+            raise DataError(f"sentence {index}: expected text or a list of tokens, found {type(sentence).__name__}")
         if max_tokens is not None and len(tokens) > max_tokens:
             raise SentenceTooLongError(
                 f"sentence {index} has {len(tokens)} tokens, but the limit is {max_tokens}; "
@@ -312,9 +299,7 @@ class Elmo:
         state = None if isinstance(start, Carry) else self._fixed_start(start)
         if batch_size is None and carry is not None:
             batch_size = CARRY_BATCH_SIZE
-        batches = list(
-            split_batches(tokenized, batch_size=batch_size, max_tokens=min(max_tokens, BATCH_TOKENS))
-        )
+        batches = list(split_batches(tokenized, batch_size=batch_size, max_tokens=min(max_tokens, BATCH_TOKENS)))
         for batch in track_progress(batches, "Embedding", is_shown=show_progress):
             if carry is not None:
                 state = carry.rows(len(batch), self.bilm.zero_state(1))
@@ -380,9 +365,7 @@ class Elmo:
             show_progress: Show a progress bar on stderr.
         """
         items = [text] if isinstance(text, str) else text
-        sentences = (
-            self._tokenize(item, index, max_tokens=MAX_TOKENS).tokens for index, item in enumerate(items)
-        )
+        sentences = (self._tokenize(item, index, max_tokens=MAX_TOKENS).tokens for index, item in enumerate(items))
         warm = compute_warm_state(self._engine, sentences, show_progress=show_progress)
         self.pretrained = replace(self.pretrained, warm=warm)
         return warm

@@ -95,9 +95,7 @@ class Encoding:
         words = tuple(part for part in phrase.split(" ") if part)
         size = len(words)
         spans = [
-            (i, i + size)
-            for i in range(len(self.tokens) - size + 1)
-            if size and self.tokens[i : i + size] == words
+            (i, i + size) for i in range(len(self.tokens) - size + 1) if size and self.tokens[i : i + size] == words
         ]
         return self.span(*self._pick(spans, phrase, occurrence), pooling=pooling)
 
@@ -107,9 +105,7 @@ class Encoding:
             raise DataError("this sentence was given as tokens and has no character offsets; use span()")
         inside = [i for i, (first, last) in enumerate(self.offsets) if first < end and last > begin]
         if not inside:
-            raise DataError(
-                f"no token overlaps characters {begin}..{end} of a text of {len(self.text or '')}"
-            )
+            raise DataError(f"no token overlaps characters {begin}..{end} of a text of {len(self.text or '')}")
         return self.span(inside[0], inside[-1] + 1, pooling=pooling)
 
     def span(self, begin: int, end: int, *, pooling: Pooling = "mean") -> Vectors | Tensor:
@@ -214,9 +210,7 @@ def layer_selector(layers: LayerChoice | int | LayerMix, n_layers: int) -> Calla
     }
     if not isinstance(layers, str) or layers not in selectors:
         value = repr(layers) if isinstance(layers, str | bool) else type(layers).__name__
-        raise ConfigError(
-            f"layers must be {', '.join(selectors)}, 0..{n_layers - 1} or a LayerMix, not {value[:40]}"
-        )
+        raise ConfigError(f"layers must be {', '.join(selectors)}, 0..{n_layers - 1} or a LayerMix, not {value[:40]}")
     return selectors[layers]
 
 

@@ -76,8 +76,7 @@ def parse_marks(sentence: str, number: int) -> tuple[str, tuple[Span, ...]]:
     for match in _MARK.finditer(sentence):
         if not match[1].strip():
             raise DataError(
-                f"sentence {number}: expected one word marked by [[ ]], found an empty mark: "
-                f"{excerpt(sentence)!r}"
+                f"sentence {number}: expected one word marked by [[ ]], found an empty mark: {excerpt(sentence)!r}"
             )
         plain += sentence[position : match.start()]
         spans.append((len(plain), len(plain) + len(match[1])))

@@ -38,9 +38,7 @@ class Carry:
 
         if self.state is None:
             self.state = BiLmState(zero.hidden[:, :, :0], zero.cell[:, :, :0])
-        own, other = (
-            tuple(x.shape[i] for x in (s.hidden, s.cell) for i in (1, 3)) for s in (self.state, zero)
-        )
+        own, other = (tuple(x.shape[i] for x in (s.hidden, s.cell) for i in (1, 3)) for s in (self.state, zero))
         if own != other:
             raise ShapeError("this Carry belongs to a model of another shape; create a new Carry()")
         missing = max(0, n - self.state.hidden.size(2))
@@ -81,9 +79,7 @@ def warm_start(warm: WarmState | None, zero: BiLmState) -> BiLmState:
     return BiLmState(warm.hidden[:, :, None].to(zero.hidden), warm.cell[:, :, None].to(zero.cell))
 
 
-def compute_warm_state(
-    engine: Engine, sentences: Iterable[Sequence[str]], *, show_progress: bool = False
-) -> WarmState:
+def compute_warm_state(engine: Engine, sentences: Iterable[Sequence[str]], *, show_progress: bool = False) -> WarmState:
     """Compute the mean state at the end of a sentence in running text, with the state carried on.
 
     Only the first ``WARM_SENTENCES`` are read, as ``STREAMS`` parallel streams. The first sentences of each

@@ -137,8 +137,7 @@ class Engine:
         index: dict[str, int] = {}
         # Boundaries have separate rows: a word spelled "<S>" is looked up as a word.
         rows = [
-            np.array([0, *(index.setdefault(token, len(index)) + 2 for token in sentence), 1])
-            for sentence in sentences
+            np.array([0, *(index.setdefault(token, len(index)) + 2 for token in sentence), 1]) for sentence in sentences
         ]
         return torch.cat([prepared.tokens.boundaries, prepared.tokens(list(index), prepared.run_tasks)]), rows
 
@@ -179,9 +178,7 @@ class Engine:
                 raise ConfigError(f"{error}; use float32") from error
             kernels = plain_kernels(like, str(error))
             tokens, stacks = pack()
-        return _PreparedWeights(
-            kernels, tokens, stacks, self.bilm.has_skip, pool, version, _ThreadContext.current()
-        )
+        return _PreparedWeights(kernels, tokens, stacks, self.bilm.has_skip, pool, version, _ThreadContext.current())
 
 
 @dataclass(frozen=True)

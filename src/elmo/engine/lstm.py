@@ -135,14 +135,10 @@ class FrozenLstm:
         hidden, cell = start.hidden[0].clone(), start.cell[0].clone()
         for steps, n_rows in schedule.blocks(self._kernels):
             first = steps.start
-            single.run(
-                inputs[first : first + n_rows], hidden=hidden, cell=cell, outputs=outputs[first : steps.stop]
-            )
+            single.run(inputs[first : first + n_rows], hidden=hidden, cell=cell, outputs=outputs[first : steps.stop])
         return LstmState(hidden[None], cell[None])
 
-    def _run_schedule(
-        self, inputs: Tensor, schedule: BatchSchedule, start: LstmState, *, outputs: Tensor
-    ) -> LstmState:
+    def _run_schedule(self, inputs: Tensor, schedule: BatchSchedule, start: LstmState, *, outputs: Tensor) -> LstmState:
         kernels, n_in = self._kernels, inputs.size(1)
         n_slots = kernels.padded_rows(schedule.batch_sizes[0])
         joined = inputs.new_zeros(n_slots, n_in + start.hidden.size(1))  # [input; hidden] of each slot
@@ -357,13 +353,7 @@ class _PanelWeight:
 
     @classmethod
     def match(
-        cls,
-        expected: Tensor,
-        weight: Tensor,
-        x: Tensor,
-        *,
-        start: Tensor | None = None,
-        added: Tensor | None = None,
+        cls, expected: Tensor, weight: Tensor, x: Tensor, *, start: Tensor | None = None, added: Tensor | None = None
     ) -> _PanelWeight:
         """Find the chain length with which start + weight · x + added has the bits of ``expected``."""
         panels = _split_panels(weight)
@@ -542,9 +532,7 @@ class _LstmWindow(torch.autograd.Function):
         recurrent = options.factor(state_weight).t().contiguous()
         by_cell, take = (time, batch, n_cells), options.buffers.take
         gates = take((time, batch, 4 * n_cells), inputs)
-        write_matmul(
-            gates.view(-1, 4 * n_cells), _flatten(options.factor(inputs)), options.factor(input_weight).t()
-        )
+        write_matmul(gates.view(-1, 4 * n_cells), _flatten(options.factor(inputs)), options.factor(input_weight).t())
         full_bias = bias.clone()
         full_bias[n_cells : 2 * n_cells] += options.forget_bias
         tanh_cells = take(by_cell, inputs)

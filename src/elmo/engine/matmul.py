@@ -191,9 +191,7 @@ class PlainProduct:
 _ALIGNMENT = 8
 
 
-def aligned_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None
-) -> Tensor:
+def aligned_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
     """Compute ``F.linear`` so that the bits of a row do not depend on its position.
 
     On CPUs without AVX-512, MKL adds some rows of a product in a different order if their width is not a
@@ -215,9 +213,7 @@ _TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 3e-2}  # relative to torch's 
 class PackedProduct:
     """oneDNN's product in float32 or bfloat16, with packed weights."""
 
-    def __init__(
-        self, weight: Tensor, bias: Tensor | None, *, with_tanh: bool, is_tested: bool = True
-    ) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, with_tanh: bool, is_tested: bool = True) -> None:
         """Pack ``weight``; with ``is_tested``, raise ``InexactError`` if its shape fails the test."""
         operations = torch.ops.mkldnn
         self._weight = operations._reorder_linear_weight(weight.contiguous(), PACKED_ROWS)
@@ -346,8 +342,7 @@ class Int8Product:
         expected = ((x.double() - _UINT8_ZERO) @ rounded.double().t()).float()
         ones = torch.ones_like(self._scale)
         return all(
-            torch.equal(self._multiply(x[rows], ones), expected[rows])
-            for rows in (slice(5), slice(1), slice(1, 3))
+            torch.equal(self._multiply(x[rows], ones), expected[rows]) for rows in (slice(5), slice(1), slice(1, 3))
         )
 
 

@@ -62,12 +62,7 @@ def compute_loss(
     bias = softmax.bias[ids] - samples.log_expected(ids).to(states)
     true = (states * rows[n:]).sum(dim=1) + bias[n:]  # (token,)
     total = _sum_log_sum_exp(
-        states,
-        rows[:n],
-        bias[:n],
-        extra=true,
-        excluded=samples.find_hits(targets),
-        is_bf16=has_bf16_products,
+        states, rows[:n], bias[:n], extra=true, excluded=samples.find_hits(targets), is_bf16=has_bf16_products
     )
     return (total - true.sum()) / len(targets)
 

@@ -214,9 +214,7 @@ def _max_backward_(distances: Tensor, gradient: Tensor) -> None:
     smallest = torch.finfo(gradient.dtype).smallest_normal
     for of_start in distances:
         # The gradient of hardtanh is the fastest way to select the elements whose distance is zero.
-        torch.ops.aten.hardtanh_backward.grad_input(
-            gradient, of_start, -smallest, smallest, grad_input=of_start
-        )
+        torch.ops.aten.hardtanh_backward.grad_input(gradient, of_start, -smallest, smallest, grad_input=of_start)
         gradient -= of_start
 
 
@@ -492,9 +490,7 @@ class TokenVectorCache:
         size = min(self._kernels.max_rows, max(MIN_TASK_WORDS, -(-n // 2)))  # work for two threads
 
         def compute_rows(rows: Tensor) -> Tensor:
-            return self._layer(
-                *(None if a is None else torch.from_numpy(a)[rows].to(self._device) for a in arrays)
-            )
+            return self._layer(*(None if a is None else torch.from_numpy(a)[rows].to(self._device) for a in arrays))
 
         vectors = torch.cat(run_tasks([lambda rows=rows: compute_rows(rows) for rows in order.split(size)]))
         return torch.empty_like(vectors).index_copy_(0, order.to(self._device), vectors)
@@ -505,9 +501,7 @@ class TokenVectorCache:
 
     def _store(self, words: Sequence[str], vectors: Tensor) -> None:
         """Cache the last ``n_cached`` words in place of the least recently used ones."""
-        rows = [
-            k for k, word in enumerate(words) if len(word) <= MAX_CACHED_LENGTH and word not in self._slots
-        ]
+        rows = [k for k, word in enumerate(words) if len(word) <= MAX_CACHED_LENGTH and word not in self._slots]
         rows = rows[max(0, len(rows) - self._n_cached) :]
         slots: list[int] = []
         for k in rows:

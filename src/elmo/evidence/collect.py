@@ -15,14 +15,7 @@ from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, raise_all
 from elmo.evidence.plan import EvidencePlan, TaskData, read_plan, read_tasks
 from elmo.evidence.runs import EvidenceRun, EvidenceSources, RunResult, RunStore, list_runs
-from elmo.evidence.tables import (
-    Evidence,
-    TaskSummary,
-    build_curves,
-    build_mixes,
-    build_tables,
-    format_evidence,
-)
+from elmo.evidence.tables import Evidence, TaskSummary, build_curves, build_mixes, build_tables, format_evidence
 from elmo.storage import files
 from elmo.storage.atomic import atomic_file, cannot_write, hold_lock
 from elmo.tasks.features.store import ElmoEncoder, FeatureCache
@@ -93,18 +86,14 @@ def collect_evidence(
         data = read_tasks(plan)
         elmo = model if isinstance(model, Elmo) else Elmo.from_pretrained(model or plan.model)
         layers = FeatureCache(cache or out / "layers")
-        store = RunStore(
-            out / "runs", data, EvidenceSources(elmo, ElmoEncoder(elmo).key, vectors, digest, layers)
-        )
+        store = RunStore(out / "runs", data, EvidenceSources(elmo, ElmoEncoder(elmo).key, vectors, digest, layers))
         sizes = {name: len(task.train) for name, task in data.items()}
         runs = list_runs(sizes, tables=tables, has_curve=curve, n_seeds=n_seeds)
         earlier = {run: result for run in runs if (result := store.load(run)) is not None}
         results: dict[EvidenceRun, RunResult] = {}
         for run in runs:
             kept = store.load(run)  # load again: two tasks may differ only in their names
-            results[run] = kept or store.train(
-                run, on_epoch=partial(on_epoch, run), show_progress=show_progress
-            )
+            results[run] = kept or store.train(run, on_epoch=partial(on_epoch, run), show_progress=show_progress)
             seconds_left = _estimate_seconds(runs[len(results) :], earlier, results)
             score = data[run.task].task.main_score
             on_run(RunReport(run, results[run], score, kept is None, len(results), len(runs), seconds_left))
@@ -133,9 +122,7 @@ def _check_baselines(plan: EvidencePlan, vectors: Path | None) -> None:
 
 
 def _estimate_seconds(
-    left: Sequence[EvidenceRun],
-    earlier: Mapping[EvidenceRun, RunResult],
-    results: Mapping[EvidenceRun, RunResult],
+    left: Sequence[EvidenceRun], earlier: Mapping[EvidenceRun, RunResult], results: Mapping[EvidenceRun, RunResult]
 ) -> float:
     """Estimate by the mean over runs of the same task and size, else of the same task, else over all runs."""
     known = {**earlier, **results}

@@ -191,9 +191,7 @@ class _PlanReader:
             head=head,
             fit=fit,
             words={
-                entry.name: getattr(words, entry.name)
-                for entry in fields(Features)
-                if entry.name not in _NOT_WORDS
+                entry.name: getattr(words, entry.name) for entry in fields(Features) if entry.name not in _NOT_WORDS
             },
             max_train=table.get("max_train"),
             max_dev=table.get("max_dev"),
@@ -205,13 +203,7 @@ class _PlanReader:
             self.problems.append(f"[{table}] {name}: expected an integer from 1, found {value!r:.40}")
 
     def _read_options(
-        self,
-        values: Mapping[str, Any],
-        part: str,
-        options: type[Any],
-        *,
-        name: str,
-        without: Collection[str] = (),
+        self, values: Mapping[str, Any], part: str, options: type[Any], *, name: str, without: Collection[str] = ()
     ) -> Any:
         """Create a dataclass of options from a table of the task and the same table of the defaults."""
         table = f"{name}.{part}"
@@ -273,9 +265,7 @@ class _PlanReader:
             return None
         names = (name for match in _VARIABLE.findall(value) for name in match if name)
         if unset := [name for name in names if name not in os.environ]:
-            self.problems.append(
-                f"{where}: {value[:80]!r} uses the environment variable ${unset[0]}, which is not set"
-            )
+            self.problems.append(f"{where}: {value[:80]!r} uses the environment variable ${unset[0]}, which is not set")
             return None
         path = Path(_VARIABLE.sub(lambda match: os.environ[match[1] or match[2]], value)).expanduser()
         return str(self.folder / path)
@@ -338,9 +328,7 @@ def read_task(plan: TaskPlan) -> TaskData:
         task.build_head(FeatureWidths(4, 4))
     except (ValueError, RuntimeError, ZeroDivisionError) as error:
         problem = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError(
-            f"[{plan.name}.head]: cannot build a network with these options: {problem}"
-        ) from error
+        raise ConfigError(f"[{plan.name}.head]: cannot build a network with these options: {problem}") from error
     digest = _digest(parts)
     train, dev, test = (
         [replace(example, location=None) for example in parts[name]] for name in ("train", "dev", "test")

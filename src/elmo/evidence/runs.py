@@ -86,9 +86,7 @@ def list_runs(
 ) -> list[EvidenceRun]:
     """List the runs that the tables and the curve need, each once, task by task."""
     if unknown := sorted(set(tables) - set(TABLES)):
-        raise ConfigError(
-            f"tables: expected numbers out of {', '.join(map(str, TABLES))}, found {unknown[0]}"
-        )
+        raise ConfigError(f"tables: expected numbers out of {', '.join(map(str, TABLES))}, found {unknown[0]}")
     if not tables and not has_curve:
         raise ConfigError("expected at least one table or the curve, found none")
     runs: dict[EvidenceRun, None] = {}
@@ -202,11 +200,7 @@ class RunStore:
         return result
 
     def train(
-        self,
-        run: EvidenceRun,
-        *,
-        on_epoch: Callable[[Epoch], None] = lambda epoch: None,
-        show_progress: bool = False,
+        self, run: EvidenceRun, *, on_epoch: Callable[[Epoch], None] = lambda epoch: None, show_progress: bool = False
     ) -> RunResult:
         """Train a run, from its last checkpoint if there is one, and keep the result."""
         begin = time.monotonic()

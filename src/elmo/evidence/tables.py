@@ -170,8 +170,7 @@ Results = Mapping[EvidenceRun, RunResult]
 def build_tables(results: Results, tasks: Sequence[str], numbers: Sequence[int]) -> tuple[ScoreTable, ...]:
     """Build the tables with these numbers."""
     return tuple(
-        ScoreTable(number, tuple(_row(results, task, number) for task in tasks))
-        for number in sorted(set(numbers))
+        ScoreTable(number, tuple(_row(results, task, number) for task in tasks)) for number in sorted(set(numbers))
     )
 
 
@@ -215,9 +214,7 @@ def build_mixes(results: Results) -> tuple[MixSummary, ...]:
         shares = np.array([mix["shares"] for mix in mixes])  # (seed, layer)
         spreads = tuple(np.std(shares, axis=0, ddof=1).tolist()) if len(mixes) > 1 else None
         gamma = float(np.mean([mix["gamma"] for mix in mixes]))
-        summaries.append(
-            MixSummary(*group, shares=tuple(shares.mean(axis=0).tolist()), spreads=spreads, gamma=gamma)
-        )
+        summaries.append(MixSummary(*group, shares=tuple(shares.mean(axis=0).tolist()), spreads=spreads, gamma=gamma))
     return tuple(summaries)
 
 
@@ -301,9 +298,7 @@ def _notes(evidence: Evidence) -> list[str]:
         notes.append("In brackets: 95 % confidence interval of the difference (Welch's t over seeds).")
     notes.append("Error reduction: the difference divided by the distance to 100 %.")
     if any(task.scored_on == "dev" for task in evidence.tasks):
-        notes.append(
-            "Scored on dev, which also selects the best epoch; a test set in the plan is scored instead."
-        )
+        notes.append("Scored on dev, which also selects the best epoch; a test set in the plan is scored instead.")
     if evidence.curves:
         limit = f"at most {MAX_FACTOR:.0f} times"
         notes.append(f"With a fraction s of the examples, runs have 1/√s times the epochs, {limit}.")
@@ -316,9 +311,7 @@ def _align(rows: Sequence[Sequence[str]]) -> list[str]:
     lines = []
     for row in rows:
         first = row[0] + " " * (widths[0] - text_width(row[0]))
-        rest = [
-            " " * (wide - text_width(cell)) + cell for cell, wide in zip(row[1:], widths[1:], strict=True)
-        ]
+        rest = [" " * (wide - text_width(cell)) + cell for cell, wide in zip(row[1:], widths[1:], strict=True)]
         lines.append("  ".join(["", first, *rest]).rstrip())
     return lines
 

@@ -90,9 +90,7 @@ def unpacked(path: Path) -> Iterator[Path]:
     try:
         temporary = tempfile.TemporaryDirectory(prefix="elmo-", ignore_cleanup_errors=True)
     except OSError as error:
-        raise OutputError(
-            f"{format_path(path)}: cannot create a folder to unpack it: {error.strerror}"
-        ) from error
+        raise OutputError(f"{format_path(path)}: cannot create a folder to unpack it: {error.strerror}") from error
     with temporary as folder:
         _unpack(path, Path(folder))
         yield Path(folder)
@@ -112,12 +110,8 @@ def _unpack(path: Path, folder: Path) -> None:
             raise type(error)(f"{format_path(path)}: {error}") from error
         except _DAMAGE_ERRORS as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise OutputError(
-                    f"{format_path(path)}: no space left in {folder.parent} to unpack it"
-                ) from error
-            raise FormatError(
-                f"{format_path(path)}: the archive is damaged: {format_error(error)}"
-            ) from error
+                raise OutputError(f"{format_path(path)}: no space left in {folder.parent} to unpack it") from error
+            raise FormatError(f"{format_path(path)}: the archive is damaged: {format_error(error)}") from error
 
 
 def _member_reader(file: BinaryIO) -> Callable[[BinaryIO, int], Iterator[ArchiveMember]] | None:
@@ -293,9 +287,7 @@ def _tar_members(stream: _BoundedStream) -> Iterator[ArchiveMember]:
         kind, size = block[156:157], _tar_number(block[124:136])
         if kind in (b"x", b"g", b"L"):
             if size > _MAX_ATTRIBUTES:
-                raise FormatError(
-                    f"expected at most {_MAX_ATTRIBUTES} bytes of attributes, found {size} declared"
-                )
+                raise FormatError(f"expected at most {_MAX_ATTRIBUTES} bytes of attributes, found {size} declared")
             attributes = stream.read_exactly(size)
             stream.skip_to(_next_block(stream.position))
             if kind == b"L":
@@ -418,9 +410,7 @@ class _BoundedReads:
 
     def read(self, n_bytes: int = -1) -> bytes:
         if n_bytes > _MAX_DIRECTORY:
-            raise FormatError(
-                f"expected a zip directory of at most {_MAX_DIRECTORY} bytes, found {n_bytes} declared"
-            )
+            raise FormatError(f"expected a zip directory of at most {_MAX_DIRECTORY} bytes, found {n_bytes} declared")
         return self._file.read(n_bytes if n_bytes >= 0 else _MAX_DIRECTORY)
 
 

@@ -79,9 +79,7 @@ def find_latest(folder: Path) -> str:
     prefixes = _prefixes(folder)
     if _STATE not in list_names(folder):
         if not prefixes:
-            raise FormatError(
-                f"{format_path(folder)}: expected a TensorFlow checkpoint (.index and .data), found none"
-            )
+            raise FormatError(f"{format_path(folder)}: expected a TensorFlow checkpoint (.index and .data), found none")
         steps = sorted((_step(prefix), prefix) for prefix in prefixes)
         if len(steps) > 1 and steps[-1][0] == steps[-2][0]:
             raise FormatError(
@@ -105,9 +103,7 @@ def _prefixes(folder: Path) -> list[str]:
     """List the checkpoints that have an index and a data file."""
     names = list_names(folder)
     prefixes = [name.removesuffix(".index") for name in names if name.endswith(".index")]
-    return [
-        prefix for prefix in prefixes if prefix and any(name.startswith(f"{prefix}.data-") for name in names)
-    ]
+    return [prefix for prefix in prefixes if prefix and any(name.startswith(f"{prefix}.data-") for name in names)]
 
 
 def _step(prefix: str) -> int:
@@ -160,8 +156,7 @@ def _read_progress(bundle: Bundle) -> dict[str, Any]:
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
 _SOFTMAX = ("softmax/W", "softmax/b")
 _TOKEN_LAYER = re.compile(
-    r"char_embed|embedding|CNN/[Wb]_cnn_\d{1,4}|CNN_high_\d{1,4}/[Wb]_(carry|transform)|CNN_proj/[Wb]_proj",
-    re.ASCII,
+    r"char_embed|embedding|CNN/[Wb]_cnn_\d{1,4}|CNN_high_\d{1,4}/[Wb]_(carry|transform)|CNN_proj/[Wb]_proj", re.ASCII
 )
 _DIRECTION = re.compile(
     r"(?:(?<=/)|^)RNN_([01])(?=/)|(?:(?<=/)|(?<=_)|^)(?:(forward|fw)|(backward|bw))(?=[/_])", re.IGNORECASE
@@ -208,9 +203,7 @@ def _role(name: str) -> str | None:
     if part is None or not directions:
         return None
     if len(directions) > 1 or len(layers) > 1:
-        raise FormatError(
-            f"variable {name!r:.100}: expected one direction and one layer in its name, found several"
-        )
+        raise FormatError(f"variable {name!r:.100}: expected one direction and one layer in its name, found several")
     # a single layer has no MultiRNNCell and no number
     return f"{cell_group(directions.pop(), layers.pop() if layers else 0)}/{part.lastgroup}"
 

@@ -226,9 +226,7 @@ def _n_words(file: Hdf5File, options: BilmOptions) -> int:
     dataset = file.dataset("embedding")
     width = options.lstm.state_width
     if dataset is None:
-        file.refuse(
-            "expected a dataset 'embedding', or char_cnn in the options and 'char_embed', found neither"
-        )
+        file.refuse("expected a dataset 'embedding', or char_cnn in the options and 'char_embed', found neither")
     if len(dataset.shape) != 2 or dataset.shape[1] != width:
         file.refuse(f"dataset embedding: expected (words, {width}), found {dataset.shape}")
     return dataset.shape[0]
@@ -240,14 +238,10 @@ def _read_softmax(file: Hdf5File, options: BilmOptions) -> SoftmaxWeights:
     prefix = "softmax/" if file.children("softmax") else ""
     weight, bias = file.dataset(f"{prefix}W"), file.dataset(f"{prefix}b")
     if weight is None or bias is None:
-        file.refuse(
-            f"expected datasets softmax/W and softmax/b, or W and b, found {file.children(prefix)[:8]}"
-        )
+        file.refuse(f"expected datasets softmax/W and softmax/b, or W and b, found {file.children(prefix)[:8]}")
     width = options.lstm.state_width
     if len(weight.shape) != 2 or weight.shape[1] != width or bias.shape != weight.shape[:1]:
-        file.refuse(
-            f"softmax: expected W (words, {width}) and b (words,), found {weight.shape} and {bias.shape}"
-        )
+        file.refuse(f"softmax: expected W (words, {width}) and b (words,), found {weight.shape} and {bias.shape}")
     file.check_together([weight, bias])
     softmax = SoftmaxWeights(*(torch.from_numpy(file.read(dataset)) for dataset in (weight, bias)))
     if not (softmax.weight.isfinite().all() and softmax.bias.isfinite().all()):
@@ -317,9 +311,7 @@ def write(model: Pretrained, folder: Path) -> None:
         logger.warning("%s: the hdf5 format cannot store the model's %s", folder, parts)
     parameters = _with_standard_forget_bias(model)
     training = model.metadata.get("training")
-    options = BilmOptions(
-        model.config.chars, model.config.lstm, training if isinstance(training, Mapping) else {}
-    )
+    options = BilmOptions(model.config.chars, model.config.lstm, training if isinstance(training, Mapping) else {})
     with atomic_folder(folder) as temporary:
         _write_json(temporary / "options.json", format_options(options))
         with create_hdf5(temporary / "weights.hdf5") as (file, _):

@@ -35,9 +35,7 @@ def download(repo_id: str, revision: str | None = None) -> Path:
     name = repo_id if revision is None else f"{repo_id}@{revision}"
 
     def fetch(patterns: Sequence[str]) -> Path:
-        folder = snapshot_download(
-            repo_id, revision=revision, allow_patterns=list(patterns), library_name="pyelmo"
-        )
+        folder = snapshot_download(repo_id, revision=revision, allow_patterns=list(patterns), library_name="pyelmo")
         return Path(folder)
 
     try:
@@ -45,33 +43,26 @@ def download(repo_id: str, revision: str | None = None) -> Path:
         _refuse_transformers(fetch([_CONFIG]), name)
         return fetch(PATTERNS)
     except HFValidationError as error:
-        raise FormatError(
-            f"{format_path(name)}: expected a Hub id such as org/name: {format_error(error)}"
-        ) from error
+        raise FormatError(f"{format_path(name)}: expected a Hub id such as org/name: {format_error(error)}") from error
     except GatedRepoError as error:
         raise FormatError(
             f"{name}: access to this model is restricted; request it on the Hub, then run `hf auth login`"
         ) from error
     except RepositoryNotFoundError as error:
         raise FormatError(
-            f"{name}: no such folder or archive, and the Hub has no such model, or it is private "
-            "(`hf auth login`)"
+            f"{name}: no such folder or archive, and the Hub has no such model, or it is private (`hf auth login`)"
         ) from error
     except RevisionNotFoundError as error:
         raise FormatError(f"{name}: the Hub has this model, but no revision {revision!r}") from error
     except LocalEntryNotFoundError as error:
-        cause = (
-            "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else format_error(error.__cause__ or error)
-        )
+        cause = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else format_error(error.__cause__ or error)
         raise FormatError(
             f"{name}: no such folder or archive, the Hub's cache does not contain it, and it could not be "
             f"downloaded: {cause}; check the network, HF_HUB_OFFLINE and HF_ENDPOINT"
         ) from error
     # the libraries below raise all of these when a server disconnects or sends nonsense
     except (HTTPError, OSError, ValueError, RuntimeError, KeyError, AssertionError) as error:
-        raise FormatError(
-            f"{name}: the download from the Hub failed: {format_error(error)}; try again"
-        ) from error
+        raise FormatError(f"{name}: the download from the Hub failed: {format_error(error)}; try again") from error
 
 
 def _refuse_transformers(folder: Path, name: str) -> None:
@@ -79,6 +70,4 @@ def _refuse_transformers(folder: Path, name: str) -> None:
         values = read_json(find_member(folder, _CONFIG))
         kind = values.get("model_type") if isinstance(values, dict) else None
         if isinstance(kind, str):
-            raise FormatError(
-                f"{name}: expected an ELMo model, found a transformers model of type {kind!r:.40}"
-            )
+            raise FormatError(f"{name}: expected an ELMo model, found a transformers model of type {kind!r:.40}")

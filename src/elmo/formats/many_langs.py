@@ -18,15 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elmo.config import (
-    MAX_FILTERS,
-    MAX_LAYERS,
-    BiLmConfig,
-    CharCnnConfig,
-    LstmConfig,
-    WordConfig,
-    filters_from_json,
-)
+from elmo.config import MAX_FILTERS, MAX_LAYERS, BiLmConfig, CharCnnConfig, LstmConfig, WordConfig, filters_from_json
 from elmo.errors import ConfigError, FormatError, raise_all
 from elmo.formats.containers.state_dict import StateDict, open_state_dict
 from elmo.formats.pretrained import Pretrained, SoftmaxWeights
@@ -68,16 +60,11 @@ def read(folder: Path) -> Pretrained:
         config = _to_config(arch, n_words=n_words or 1, n_characters=n_characters or 1)
     except ConfigError as error:
         raise FormatError(f"{format_path(folder)}: {error}") from error
-    raise_all(
-        _find_mismatches(arch, tokens, encoder),
-        subject=f"{format_path(folder)} ({format_path(origin)})",
-    )
+    raise_all(_find_mismatches(arch, tokens, encoder), subject=f"{format_path(folder)} ({format_path(origin)})")
 
     characters = {name: i for i, name in enumerate(UnicodeAlphabet.SPECIAL)}
     if arch.char_width:
-        characters = _read_dictionary(
-            folder, "char.dic", n_rows=n_characters, special=UnicodeAlphabet.SPECIAL
-        )
+        characters = _read_dictionary(folder, "char.dic", n_rows=n_characters, special=UnicodeAlphabet.SPECIAL)
     classifier = None
     if _CLASSIFIER in list_names(folder):
         classifier = open_state_dict(find_member(folder, _CLASSIFIER))
@@ -95,14 +82,10 @@ def read(folder: Path) -> Pretrained:
         softmax = SoftmaxWeights(classifier.read(weight), classifier.read(bias).flatten())
     return Pretrained(
         config=config,
-        weights=_read_weights(
-            arch, tokens, encoder, config=config, word_rows=rows if arch.word_width else None
-        ),
+        weights=_read_weights(arch, tokens, encoder, config=config, word_rows=rows if arch.word_width else None),
         format=NAME,
         vocab=(
-            Vocabulary(tuple(words), bos="<bos>", eos="<eos>", unknown="<oov>")
-            if arch.word_width or softmax
-            else None
+            Vocabulary(tuple(words), bos="<bos>", eos="<eos>", unknown="<oov>") if arch.word_width or softmax else None
         ),
         characters=characters,
         softmax=softmax,
@@ -205,9 +188,7 @@ def _read_dictionary(folder: Path, name: str, *, n_rows: int, special: tuple[str
         token = token or "\u3000"
         row = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else -1
         if not 0 <= row < n_rows:
-            problems.append(
-                f"line {number}: expected a token, a tab and an id below {n_rows}, found {line!r:.60}"
-            )
+            problems.append(f"line {number}: expected a token, a tab and an id below {n_rows}, found {line!r:.60}")
         elif token in ids:
             problems.append(f"line {number}: {token!r:.40} occurs twice")
         ids[token] = row
@@ -234,10 +215,7 @@ def _softmax_names(classifier: StateDict | None, arch: EfmlArchitecture) -> tupl
     The sampled softmax's ``oov_column`` is not used, because unknown words have their own row.
     """
     shapes = classifier.shapes if classifier is not None and arch.n_layers == 2 else {}
-    for weight, bias in (
-        ("hidden2tag.weight", "hidden2tag.bias"),
-        ("column_emb.weight", "column_bias.weight"),
-    ):
+    for weight, bias in (("hidden2tag.weight", "hidden2tag.bias"), ("column_emb.weight", "column_bias.weight")):
         match shapes.get(weight):
             case (n_rows, arch.state_width) if shapes.get(bias) in ((n_rows,), (n_rows, 1)):
                 return weight, bias
@@ -318,9 +296,7 @@ def _find_mismatches(arch: EfmlArchitecture, tokens: StateDict, encoder: StateDi
     problems = []
     for file, expected in ((tokens, _token_shapes(arch, tokens.shapes)), (encoder, _encoder_shapes(arch))):
         name = file.path.name
-        problems += [
-            f"{name}: missing {key} {shape}" for key, shape in expected.items() if key not in file.tensors
-        ]
+        problems += [f"{name}: missing {key} {shape}" for key, shape in expected.items() if key not in file.tensors]
         problems += [f"{name}: unexpected {key!r:.80}" for key in file.tensors if key not in expected]
         for key, tensor in file.tensors.items():
             if key in expected and tensor.shape != expected[key]:
@@ -348,9 +324,7 @@ def _read_weights(
     weights |= _read_cnn(arch, tokens, config=config)
     for stack in _STACKS:
         for layer in range(arch.n_layers):
-            cell = _read_cell(
-                encoder, f"{stack}_layer_{layer}", n_dead=config.lstm.cell_width - arch.cell_width
-            )
+            cell = _read_cell(encoder, f"{stack}_layer_{layer}", n_dead=config.lstm.cell_width - arch.cell_width)
             weights |= {f"{stack}_stack.{layer}.{name}": weight for name, weight in cell.items()}
     return weights
 
@@ -413,13 +387,8 @@ def _read_cnn(arch: EfmlArchitecture, tokens: StateDict, *, config: BiLmConfig) 
                 weights[f"{cnn}.convolutions.{i}.{part}"] = tokens.read(f"convolutions.{i}.{part}")
         for i in range(arch.n_highway):
             weight, bias = (tokens.read(f"highways._layers.{i}.{part}") for part in ("weight", "bias"))
-            for part, sign, rows in (
-                ("transform", 1, slice(n_filters)),
-                ("gate", -1, slice(n_filters, None)),
-            ):
-                weights[f"{cnn}.highways.{i}.{part}.weight"] = sign * pad(
-                    weight[rows], (0, n_dead, 0, n_dead)
-                )
+            for part, sign, rows in (("transform", 1, slice(n_filters)), ("gate", -1, slice(n_filters, None))):
+                weights[f"{cnn}.highways.{i}.{part}.weight"] = sign * pad(weight[rows], (0, n_dead, 0, n_dead))
                 weights[f"{cnn}.highways.{i}.{part}.bias"] = sign * pad(bias[rows], (0, n_dead))
     else:
         weights[f"{cnn}.char_embed.weight"] = torch.zeros(chars.n_characters + 1, chars.char_width)

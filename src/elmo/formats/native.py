@@ -90,9 +90,7 @@ class _VerifiedFolder:
         if files.CHECKSUMS_NAME in files.list_names(folder):
             self.sums = files.read_checksums(folder, ORDER)
         else:
-            logger.warning(
-                "%s: has no %s, cannot check for damage", files.format_path(folder), files.CHECKSUMS_NAME
-            )
+            logger.warning("%s: has no %s, cannot check for damage", files.format_path(folder), files.CHECKSUMS_NAME)
         self._verify = verify
 
     def has(self, name: str) -> bool:
@@ -176,8 +174,7 @@ def _parse_config(values: Any, subject: str) -> NativeConfig:
         raise FormatError(f"{subject}: expected an object with format {NAME!r}, found {actual!r:.40}")
     if values.get("format_version") != VERSION:
         raise FormatError(
-            f"{subject}: expected format_version {VERSION}, found {values.get('format_version')!r:.40}; "
-            "update pyelmo"
+            f"{subject}: expected format_version {VERSION}, found {values.get('format_version')!r:.40}; update pyelmo"
         )
     problems = []
     for key, checks in _CHECKS.items():
@@ -238,10 +235,7 @@ _CHECKS: dict[str, dict[str, Callable[[Any], bool]]] = {
         "unknown": _is_text,
     },
     "softmax": {"n_words": _is_count},
-    "mix": {
-        "weights": lambda value: isinstance(value, list) and all(map(_is_number, value)),
-        "gamma": _is_number,
-    },
+    "mix": {"weights": lambda value: isinstance(value, list) and all(map(_is_number, value)), "gamma": _is_number},
 }
 
 
@@ -296,9 +290,7 @@ def write(model: Pretrained, folder: Path, *, dtype: tensors.Dtype = "float32") 
     if model.vocab is not None:
         if len(model.vocab) > files.MAX_LINES:  # the limit of the reader, and so are those below
             raise OutputError(f"{VOCAB}: expected at most {files.MAX_LINES} words, found {len(model.vocab)}")
-        words = (
-            [_ESCAPED.sub(_escape, word) for word in model.vocab.words] if is_escaped else model.vocab.words
-        )
+        words = [_ESCAPED.sub(_escape, word) for word in model.vocab.words] if is_escaped else model.vocab.words
         texts[VOCAB] = "".join(f"{word}\n" for word in words)
     if model.characters is not None:
         texts[CHARACTERS] = json.dumps(dict(model.characters), indent=0) + "\n"
@@ -317,9 +309,7 @@ def write(model: Pretrained, folder: Path, *, dtype: tensors.Dtype = "float32") 
         if model.warm:
             (new / WARM).write_bytes(_warm_bytes(model.warm, model.config))
         sums = {name: files.compute_sha256(new / name) for name in ORDER if (new / name).exists()}
-        (new / files.CHECKSUMS_NAME).write_text(
-            files.format_checksums(sums, ORDER), encoding="ascii", newline="\n"
-        )
+        (new / files.CHECKSUMS_NAME).write_text(files.format_checksums(sums, ORDER), encoding="ascii", newline="\n")
         (new / "README.md").write_text(_model_card(model, dtype=dtype), encoding="utf-8", newline="\n")
 
 
@@ -371,9 +361,7 @@ def _escape(match: re.Match[str]) -> str:
 
 def _unescape(match: re.Match[str]) -> str:
     if not match[1]:
-        raise ValueError(
-            f"expected an escape \\\\, \\n, \\r or \\udXXX, found another in {match.string[:40]!r}"
-        )
+        raise ValueError(f"expected an escape \\\\, \\n, \\r or \\udXXX, found another in {match.string[:40]!r}")
     return _CHARACTERS_BY_LETTER.get(match[1]) or chr(int(match[1][1:], 16))
 
 

@@ -272,11 +272,7 @@ def describe(source: str | Path | None = None) -> ModelInfo:
 
 
 def convert(
-    source: str | Path | None,
-    out: str | Path,
-    *,
-    to: Literal["native", "hdf5"] = "native",
-    dtype: Dtype = "float32",
+    source: str | Path | None, out: str | Path, *, to: Literal["native", "hdf5"] = "native", dtype: Dtype = "float32"
 ) -> None:
     """Load a model of any published format and write it to a new folder.
 
@@ -392,9 +388,7 @@ def _model_folder(source: str | Path | None) -> Iterator[tuple[Path, bool]]:
             except FormatError as error:  # show the archive's path, not that of the temporary folder
                 raise type(error)(str(error).replace(str(root), format_path(path))) from error
     elif is_file:
-        raise FormatError(
-            f"{format_path(path)}: expected the folder or archive of a model, found another file"
-        )
+        raise FormatError(f"{format_path(path)}: expected the folder or archive of a model, found another file")
     elif isinstance(source, str) and (repo := hub.split_id(source)) and not _looks_like_path(path):
         yield hub.download(*repo), False
     else:
@@ -419,9 +413,7 @@ def _find_model(root: Path, source: Path) -> Path:
             return matches[0]
         if matches:
             listed = ", ".join(format_path(folder.relative_to(root)) for folder in matches[:8])
-            raise FormatError(
-                f"{format_path(source)}: expected one model, found {listed}; unpack it and load one"
-            )
+            raise FormatError(f"{format_path(source)}: expected one model, found {listed}; unpack it and load one")
         level = [path for folder in level for path in sorted(folder.iterdir()) if path.is_dir()]
     files = ", ".join(format_path(name) for name, _ in _file_sizes(root)[:8])
     raise FormatError(

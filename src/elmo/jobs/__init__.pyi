@@ -6,12 +6,4 @@ from .plan import plan_corpus as plan_corpus
 from .reader import read_embeddings as read_embeddings
 from .run import embed_corpus as embed_corpus
 
-__all__ = [
-    "EmbedJob",
-    "JobPlan",
-    "JobSummary",
-    "Progress",
-    "embed_corpus",
-    "plan_corpus",
-    "read_embeddings",
-]
+__all__ = ["EmbedJob", "JobPlan", "JobSummary", "Progress", "embed_corpus", "plan_corpus", "read_embeddings"]

@@ -36,8 +36,7 @@ class OutputFiles:
         self.suffix = out.suffix.lower()
         if self.suffix not in SUFFIXES:
             raise OutputError(
-                f"{format_path(out)}: expected a name that ends in {', '.join(SUFFIXES)}, "
-                f"found {out.suffix!r}"
+                f"{format_path(out)}: expected a name that ends in {', '.join(SUFFIXES)}, found {out.suffix!r}"
             )
         self.is_assembled = self.suffix in HDF5_SUFFIXES
         self.folder = out.parent
@@ -170,37 +169,23 @@ def read_manifest(path: Path) -> Manifest:
         raise DataError(str(error)) from error
     if not isinstance(values, dict) or values.pop("version", None) != VERSION:
         raise DataError(
-            f"{format_path(path)}: expected the manifest of an embedding job, version {VERSION}, "
-            "found another file"
+            f"{format_path(path)}: expected the manifest of an embedding job, version {VERSION}, found another file"
         )
-    types = {
-        "out": str,
-        "model": str,
-        "options": dict,
-        "shards": list,
-        "is_complete": bool,
-        "sha256": str | None,
-    }
+    types = {"out": str, "model": str, "options": dict, "shards": list, "is_complete": bool, "sha256": str | None}
     if values.keys() != types.keys() or not all(isinstance(values[name], types[name]) for name in types):
-        raise DataError(
-            f"{format_path(path)}: expected the keys {', '.join(types)}, found others or wrong types"
-        )
+        raise DataError(f"{format_path(path)}: expected the keys {', '.join(types)}, found others or wrong types")
     values["shards"] = tuple(
-        _read_record(shard, subject=f"{format_path(path)}: shard {i}")
-        for i, shard in enumerate(values["shards"])
+        _read_record(shard, subject=f"{format_path(path)}: shard {i}") for i, shard in enumerate(values["shards"])
     )
     checksums = [shard.sha256 for shard in values["shards"]] + [values["sha256"] or "0" * 64]
     file_names = [shard.file for shard in values["shards"]] + [values["out"]]
     if not all(_SHA256.fullmatch(value) for value in checksums) or not all(map(_is_plain_name, file_names)):
-        raise DataError(
-            f"{format_path(path)}: expected plain file names with SHA-256 checksums, found others"
-        )
+        raise DataError(f"{format_path(path)}: expected plain file names with SHA-256 checksums, found others")
     n_sentences = 0
     for shard in values["shards"]:
         if shard.first != n_sentences or shard.sentences < 0 or shard.tokens < 0:
             raise DataError(
-                f"{format_path(path)}: expected a shard that starts at sentence {n_sentences}, "
-                f"found {shard.first}"
+                f"{format_path(path)}: expected a shard that starts at sentence {n_sentences}, found {shard.first}"
             )
         n_sentences += shard.sentences
     return Manifest(**values)

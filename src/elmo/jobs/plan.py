@@ -74,13 +74,10 @@ class EmbedJob:
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, found {value}")
         if self.workers > 1 and self.out is None:
-            raise ConfigError(
-                f"{self.workers} workers need an output file; set out (--out), or use one worker"
-            )
+            raise ConfigError(f"{self.workers} workers need an output file; set out (--out), or use one worker")
         if len(self.devices) > self.workers:
             raise ConfigError(
-                f"{len(self.devices)} devices need at least as many workers, found {self.workers}; "
-                "set --workers"
+                f"{len(self.devices)} devices need at least as many workers, found {self.workers}; set --workers"
             )
         if len({name.partition(":")[0] for name in self.devices}) > 1:
             raise ConfigError(f"devices must be of one kind, found {', '.join(self.devices)[:80]}")
@@ -255,7 +252,5 @@ def encode_sentences(sentences: Sequence[Sentence], job: EmbedJob, elmo: Elmo) -
     )
     for sentence, encoding in zip(sentences, encodings, strict=True):
         if not np.isfinite(np.asarray(encoding.vectors)).all():
-            raise OutputError(
-                f"{sentence.place}: a value of its vectors does not fit {job.dtype}; use float32"
-            )
+            raise OutputError(f"{sentence.place}: a value of its vectors does not fit {job.dtype}; use float32")
     return encodings

@@ -46,9 +46,7 @@ def read_embeddings(path: str | Path, *, verify: bool = True) -> Iterator[Encodi
     if path.name.endswith(".manifest.json"):
         return _read_job(path, verify=verify)
     if path.suffix.lower() not in SUFFIXES:
-        raise DataError(
-            f"{format_path(path)}: expected a name that ends in {', '.join(SUFFIXES)} or .manifest.json"
-        )
+        raise DataError(f"{format_path(path)}: expected a name that ends in {', '.join(SUFFIXES)} or .manifest.json")
     manifest = OutputFiles(path).manifest
     if not path.exists() and manifest.exists():
         return _read_job(manifest, verify=verify)

@@ -50,9 +50,7 @@ class Layout:
             "concat": cls(None, config.n_layers * config.width, dtype),
         }
         if layers not in layouts:
-            raise ConfigError(
-                f"layers must be {', '.join(layouts)} or 0..{config.n_layers - 1}, not {layers!r:.40}"
-            )
+            raise ConfigError(f"layers must be {', '.join(layouts)} or 0..{config.n_layers - 1}, not {layers!r:.40}")
         return layouts[layers]
 
     @property
@@ -97,20 +95,14 @@ class Shard:
     @classmethod
     def of(cls, sentences: Sequence[Sentence], vectors: Vectors, *, first: int) -> Shard:
         """Build a shard from sentences and the vectors of all their tokens."""
-        tokens = [
-            token.encode("utf-8", "surrogatepass")
-            for sentence in sentences
-            for token in sentence.tokens.tokens
-        ]
+        tokens = [token.encode("utf-8", "surrogatepass") for sentence in sentences for token in sentence.tokens.tokens]
         files = tuple(dict.fromkeys(sentence.path for sentence in sentences))
         index = {name: i for i, name in enumerate(files)}
         offsets = [
             pair
             for sentence in sentences
             for pair in (
-                [(-1, -1)] * len(sentence.tokens)
-                if sentence.tokens.offsets is None
-                else sentence.tokens.offsets
+                [(-1, -1)] * len(sentence.tokens) if sentence.tokens.offsets is None else sentence.tokens.offsets
             )
         ]
         places = [(index[sentence.path], sentence.line, sentence.start) for sentence in sentences]
@@ -135,9 +127,7 @@ class Shard:
             raise DataError(f"{subject}: expected an embedding file of version {VERSION}, found another file")
         first, files = description.get("first"), description.get("files")
         if type(first) is not int or not isinstance(files, list):
-            raise DataError(
-                f"{subject}: expected a description with first and files, found {description!s:.80}"
-            )
+            raise DataError(f"{subject}: expected a description with first and files, found {description!s:.80}")
         shard = cls(
             first=first,
             files=tuple(str(name) for name in files),
@@ -208,9 +198,7 @@ class Shard:
         ):
             array: NDArray[Any] = getattr(self, name)
             if array.ndim != ndim or array.dtype.kind not in kinds:
-                problems.append(
-                    f"{name}: expected {ndim} axes of integers, found {array.shape} of {array.dtype}"
-                )
+                problems.append(f"{name}: expected {ndim} axes of integers, found {array.shape} of {array.dtype}")
         if self.vectors.ndim not in (2, 3) or str(self.vectors.dtype) not in DTYPES:
             problems.append(
                 f"vectors: expected 2 or 3 axes of floats, found {self.vectors.shape} of {self.vectors.dtype}"
@@ -229,7 +217,5 @@ class Shard:
         if n and (ends[0] < 0 or (ends[1:] < ends[:-1]).any()):
             problems.append("token_ends: expected increasing positions, found others")
         if (int(ends[-1]) if n else 0) != len(self.token_bytes):
-            problems.append(
-                f"token_bytes: expected the end of the last token, found {len(self.token_bytes)} bytes"
-            )
+            problems.append(f"token_bytes: expected the end of the last token, found {len(self.token_bytes)} bytes")
         return problems

@@ -138,8 +138,7 @@ class ShardedRun:
             raise OutputError(f"{error}; use --restart to start over") from error
         if earlier.out != self.manifest.out:
             raise OutputError(
-                f"{format_path(path)}: belongs to {format_path(earlier.out)}; choose another name for this "
-                "output"
+                f"{format_path(path)}: belongs to {format_path(earlier.out)}; choose another name for this output"
             )
         differences = earlier.differences(self.manifest)
         if differences and not earlier.shards and not earlier.is_complete:
@@ -159,10 +158,7 @@ class ShardedRun:
             return earlier if is_sound else replace(earlier, shards=(), is_complete=False, sha256=None)
         for index, record in enumerate(earlier.shards):
             path = files.shard_folder / record.file
-            is_ours = path in (
-                files.shard(index, is_only=False),
-                files.shard(index, is_only=len(earlier.shards) == 1),
-            )
+            is_ours = path in (files.shard(index, is_only=False), files.shard(index, is_only=len(earlier.shards) == 1))
             if not (is_ours and path.is_file() and compute_sha256(path) == record.sha256):
                 return replace(earlier, shards=earlier.shards[:index], is_complete=False)
         return earlier
@@ -245,9 +241,7 @@ class ShardedRun:
                     raise
         except BaseException:
             with suppress(OutputError):
-                self.files.remove_strays(
-                    self.files.shard_folder / record.file for record in self.manifest.shards
-                )
+                self.files.remove_strays(self.files.shard_folder / record.file for record in self.manifest.shards)
             raise
 
     def _record_first(self, pending: deque[_PendingShard]) -> None:
@@ -260,9 +254,7 @@ class ShardedRun:
     def _record(self, record: ShardRecord, *, is_last: bool) -> None:
         """Add a complete shard to the manifest, after all shards before it."""
         is_complete = is_last and not self.files.is_assembled
-        self.manifest = replace(
-            self.manifest, shards=(*self.manifest.shards, record), is_complete=is_complete
-        )
+        self.manifest = replace(self.manifest, shards=(*self.manifest.shards, record), is_complete=is_complete)
         self.manifest.write(self.files.manifest)
 
     def _finish(self) -> None:
@@ -297,9 +289,7 @@ class ShardedRun:
         self.n_sentences += n_sentences
         self.n_tokens += n_tokens
 
-    def _report(
-        self, stage: Literal["embedding", "assembling"], n_sentences: int = 0, n_tokens: int = 0
-    ) -> None:
+    def _report(self, stage: Literal["embedding", "assembling"], n_sentences: int = 0, n_tokens: int = 0) -> None:
         """Report progress; ``n_sentences`` and ``n_tokens`` of the current group come on top."""
         self.report(
             Progress(

@@ -140,9 +140,7 @@ class Changes:
             for step in word.steps:
                 periods = (step.earlier, step.later)
                 numbers = (step.value, step.low, step.high, step.p, step.q)
-                per_million = [
-                    f"{word.per_million[name]:.3f}" if word.per_million else "" for name in periods
-                ]
+                per_million = [f"{word.per_million[name]:.3f}" if word.per_million else "" for name in periods]
                 yield (
                     str(rank), word.word, *periods, *(f"{x:.6g}" for x in numbers),
                     *(str(word.n_usages[name]) for name in periods), *per_million,
@@ -230,13 +228,11 @@ def change_in_corpora(
     words = list(dict.fromkeys(words))
     texts = {period: WordCounter(read(), WordFilter(words, key=key)) for period, read in corpora.items()}
     by_period = {
-        period: find_usages(text, words, key=key, limit=limit, seed=options.seed)
-        for period, text in texts.items()
+        period: find_usages(text, words, key=key, limit=limit, seed=options.seed) for period, text in texts.items()
     }
     _check_not_empty(texts)
     per_million = {
-        word: {period: text.per_million(to_entry(word, key)) for period, text in texts.items()}
-        for word in words
+        word: {period: text.per_million(to_entry(word, key)) for period, text in texts.items()} for word in words
     }
     return _measure_usages(
         elmo, {word: {period: by_period[period][word] for period in corpora} for word in words},
@@ -327,9 +323,7 @@ def _check_not_empty(texts: Mapping[str, WordCounter]) -> None:
             raise DataError(f"{period[:80]}: expected text of this period, found no words")
 
 
-def frequent_words(
-    counts: Sequence[Mapping[str, int]], *, min_count: int, max_words: int, skip: int
-) -> list[str]:
+def frequent_words(counts: Sequence[Mapping[str, int]], *, min_count: int, max_words: int, skip: int) -> list[str]:
     """Select words that occur in every period, the most frequent first.
 
     Leaves out the ``skip`` most frequent words, which are mostly function words, tokens that are not spelled
@@ -356,14 +350,10 @@ def _measure_usages(
 ) -> Changes:
     """Embed the usages of all words that have enough of them, and measure their change."""
     reasons = {word: _find_missing(by_period, periods, options) for word, by_period in usages.items()}
-    kept = {
-        word: {period: usages[word][period] for period in periods} for word in usages if not reasons[word]
-    }
+    kept = {word: {period: usages[word][period] for period in periods} for word in usages if not reasons[word]}
     if options.permutations is None:  # the q of a single changed word among all of them can reach 0.05
         options = replace(options, permutations=max(1000, 20 * len(kept)))
-    embedded = _embed(
-        elmo, kept, spellings=spellings, by=by, layers=layers, start=start, on_progress=on_progress
-    )
+    embedded = _embed(elmo, kept, spellings=spellings, by=by, layers=layers, start=start, on_progress=on_progress)
     changes = measure_change(embedded, periods, per_million=per_million, options=options)
     skipped = tuple(SkippedWord(word, reason) for word, reason in reasons.items() if reason)
     return replace(changes, skipped=skipped)
@@ -465,9 +455,7 @@ def measure_change(
     return _rank(Changes(options.measure, tuple(periods), tuple(changed), tuple(skipped)))
 
 
-def _compare_periods(
-    usages: Mapping[str, Usages], labels: Labels, options: ChangeOptions
-) -> Iterator[PeriodChange]:
+def _compare_periods(usages: Mapping[str, Usages], labels: Labels, options: ChangeOptions) -> Iterator[PeriodChange]:
     periods = list(usages)
     ends = np.cumsum([len(usages[period]) for period in periods])
     senses = dict(zip(periods, np.split(labels, ends[:-1]), strict=True))
@@ -555,9 +543,7 @@ class ChangeMeasure:
         return 1 / np.maximum(cosines, 1e-6)  # a cosine of zero or less has no useful inverse
 
 
-def build_measure(
-    name: str, vectors: NDArray[np.floating[Any]], labels: Labels | None = None
-) -> ChangeMeasure:
+def build_measure(name: str, vectors: NDArray[np.floating[Any]], labels: Labels | None = None) -> ChangeMeasure:
     """Return a measure of change for usages with ``vectors`` (usage, width) and senses ``labels`` (usage,).
 
     ``apd`` is the average cosine distance of all pairs across the periods; ``prt`` is 1 - cosine of the mean
@@ -604,18 +590,13 @@ def estimate_change(
     n_usages = len(measure.features)
     if len(is_later) != n_usages or is_later.all() or not is_later.any():
         raise DataError(
-            f"expected {n_usages} usages of two periods, found {int(is_later.sum())} later ones of "
-            f"{len(is_later)}"
+            f"expected {n_usages} usages of two periods, found {int(is_later.sum())} later ones of {len(is_later)}"
         )
     random = np.random.default_rng(seed)
     observed = is_later[None].astype(np.float64)
     value = float(measure(1 - observed, observed)[0])
-    permuted = np.concatenate(
-        [measure(1 - weights, weights) for weights in _permute(is_later, permutations, random)]
-    )
-    resampled = np.concatenate(
-        [measure(*weights) for weights in _resample(is_later, max(permutations, 1000), random)]
-    )
+    permuted = np.concatenate([measure(1 - weights, weights) for weights in _permute(is_later, permutations, random)])
+    resampled = np.concatenate([measure(*weights) for weights in _resample(is_later, max(permutations, 1000), random)])
     low, high = np.quantile(resampled, (0.025, 0.975)) - resampled.mean() + value
     n_larger = int((permuted >= value - 1e-12).sum())  # sums in another order differ in the last bits
     smallest = 1.0 if measure.name == "prt-inverted" else 0.0
@@ -630,9 +611,7 @@ def _permute(is_later: NDArray[np.bool_], n: int, random: np.random.Generator) -
         yield random.permuted(np.tile(is_later.astype(np.float64), (size, 1)), axis=1)
 
 
-def _resample(
-    is_later: NDArray[np.bool_], n: int, random: np.random.Generator
-) -> Iterator[tuple[Floats, Floats]]:
+def _resample(is_later: NDArray[np.bool_], n: int, random: np.random.Generator) -> Iterator[tuple[Floats, Floats]]:
     """Yield ``n`` bootstrap samples of each period, as counts (case, usage) in matrices of limited size."""
     for size in _batch_sizes(n, len(is_later)):
         both = []

@@ -89,9 +89,7 @@ class Index:
         self.n_sentences: int = values["sentences"]
         self.n_tokens: int = values["tokens"]
         self.n_words: int = values["words"]
-        self.key: EntryKey = spelling_key(
-            is_simplified=values["is_simplified"], keep_case=values["keep_case"]
-        )
+        self.key: EntryKey = spelling_key(is_simplified=values["is_simplified"], keep_case=values["keep_case"])
         records = read_manifest(OutputFiles(self.folder / SHARDS).manifest).shards
         self._sizes: list[int] = values["shards"]
         self._files = [self.folder / record.file for record in records]
@@ -144,8 +142,7 @@ class Index:
         name = bundled_name(self.model, with_warm=self.start == "warm")
         model = "; use that model" if name is None else f", the bundled {name}: use --model {name}"
         raise ConfigError(
-            f"{format_path(self.folder)}: this index was built with another model{model}, "
-            "or build an index with yours"
+            f"{format_path(self.folder)}: this index was built with another model{model}, or build an index with yours"
         )
 
     def usage(self, number: int) -> Usage:
@@ -154,9 +151,7 @@ class Index:
         try:
             return shard.usage(row)
         except UnicodeDecodeError as error:
-            raise DataError(
-                f"{format_path(self.folder)}: the text is damaged; build the index again"
-            ) from error
+            raise DataError(f"{format_path(self.folder)}: the text is damaged; build the index again") from error
 
     def vectors(self, numbers: Sequence[int] | Ints) -> Vectors:
         """Return the vectors (usage, width) of usages, in float32."""
@@ -242,12 +237,8 @@ def _read_description(folder: Path) -> dict[str, Any]:
         raise DataError(f"{format_path(folder)}: no such folder; build an index with elmo index")
     if not path.exists():
         if OutputFiles(folder / SHARDS).manifest.exists():
-            raise DataError(
-                f"{format_path(folder)}: this index is not complete; run the same elmo index command again"
-            )
-        raise DataError(
-            f"{format_path(folder)}: expected an index with a file {MANIFEST}; build one with elmo index"
-        )
+            raise DataError(f"{format_path(folder)}: this index is not complete; run the same elmo index command again")
+        raise DataError(f"{format_path(folder)}: expected an index with a file {MANIFEST}; build one with elmo index")
     try:
         values = read_json(path, _MAX_MANIFEST_BYTES)
     except ElmoError as error:

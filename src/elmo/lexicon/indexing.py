@@ -84,9 +84,7 @@ class IndexJob:
 
     def __post_init__(self) -> None:
         if self.layers == "all":
-            raise ConfigError(
-                "layers='all' gives several vectors per usage; use average, top, concat or a number"
-            )
+            raise ConfigError("layers='all' gives several vectors per usage; use average, top, concat or a number")
         if self.limit is not None and self.limit < 1:
             raise ConfigError(f"limit must be at least 1, found {self.limit}")
         if self.limit is not None and "-" in self.inputs:
@@ -181,9 +179,7 @@ def _make_folder(folder: Path) -> None:
         if folder.exists() and not folder.is_dir():
             raise OutputError(f"{format_path(folder)}: expected a folder, found a file")
         if folder.is_dir() and any(folder.iterdir()) and not OutputFiles(folder / SHARDS).is_known():
-            raise OutputError(
-                f"{format_path(folder)}: this folder has other files; use an empty or new folder"
-            )
+            raise OutputError(f"{format_path(folder)}: this folder has other files; use an empty or new folder")
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         raise cannot_write(folder, error) from error
@@ -265,10 +261,7 @@ def _write_description(job: IndexJob, elmo: Elmo, reader: _UsageReader, files: O
         counts.update(dict(shard.entries()))
         sizes.append(len(shard))
         width = shard.vectors.shape[1]
-    with (
-        atomic_file(job.out / WORDS) as temporary,
-        temporary.open("x", encoding="utf-8", newline="\n") as file,
-    ):
+    with atomic_file(job.out / WORDS) as temporary, temporary.open("x", encoding="utf-8", newline="\n") as file:
         file.write("word\tusages\toccurrences\n")
         for entry, n in sorted(counts.items()):
             n_occurrences = n if reader.counts is None else reader.counts[entry]
@@ -295,9 +288,7 @@ def _rebuild(job: IndexJob) -> Iterator[IndexJob]:
     """Yield a job that builds the new index in its own folder; on success it replaces the old index."""
     folder = job.out
     if any(path != "-" and folder.resolve() in path.resolve().parents for path in expand_paths(job.inputs)):
-        raise OutputError(
-            f"{format_path(folder)}: contains input files, which would change; use another folder"
-        )
+        raise OutputError(f"{format_path(folder)}: contains input files, which would change; use another folder")
     new = folder / REBUILD
     with hold_lock(OutputFiles(folder / SHARDS).lock, subject=folder):
         _finish_rebuild(folder)

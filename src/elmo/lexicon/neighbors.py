@@ -139,9 +139,7 @@ class ApproximateIndex:
         graph.expansion_search = _EXPANSION
 
     @classmethod
-    def build(
-        cls, index: Index, *, on_progress: Callable[[int, int], None] | None = None
-    ) -> ApproximateIndex:
+    def build(cls, index: Index, *, on_progress: Callable[[int, int], None] | None = None) -> ApproximateIndex:
         """Build the graph and save it in the folder of the index.
 
         ``on_progress`` is called with the number of usages in the graph and the number of all usages.
@@ -173,8 +171,7 @@ class ApproximateIndex:
         path, description = index.folder / GRAPH, index.folder / GRAPH_DESCRIPTION
         if not path.is_file() or not description.is_file():
             raise DataError(
-                f"{format_path(index.folder)}: no approximate index; "
-                "build one with: elmo index … --approximate"
+                f"{format_path(index.folder)}: no approximate index; build one with: elmo index … --approximate"
             )
         if read_json(description, _MAX_DESCRIPTION_BYTES) != {"index": index.digest}:
             raise DataError(
@@ -183,13 +180,10 @@ class ApproximateIndex:
         try:
             graph = library.Index.restore(str(path), view=True)
         except (RuntimeError, ValueError, OSError, KeyError) as error:
-            raise DataError(
-                f"{format_path(path)}: cannot be read: {' '.join(str(error).split())[:200]}"
-            ) from error
+            raise DataError(f"{format_path(path)}: cannot be read: {' '.join(str(error).split())[:200]}") from error
         if graph is None or graph.ndim != index.width or len(graph) != len(index):
             raise DataError(
-                f"{format_path(path)}: belongs to another index; "
-                "build it again with: elmo index … --approximate"
+                f"{format_path(path)}: belongs to another index; build it again with: elmo index … --approximate"
             )
         return cls(index, graph)
 
@@ -197,10 +191,7 @@ class ApproximateIndex:
         """Find the usages nearest to each query (query, width), like ``Index.nearest``."""
         size = min(k, len(self._index))
         keys = [np.asarray(self._graph.search(query.astype(np.float32), size).keys) for query in queries]
-        return [
-            self._index.rank(query, numbers.astype(np.int64))
-            for query, numbers in zip(queries, keys, strict=True)
-        ]
+        return [self._index.rank(query, numbers.astype(np.int64)) for query, numbers in zip(queries, keys, strict=True)]
 
 
 def _import_usearch() -> Any:

@@ -154,9 +154,7 @@ def probe_layers(
         labels=dict(task.dev_counts.most_common()),
         majority=task.baseline([task.majority] * dev.n_labels),
         per_word=task.baseline(task.predict_by_word()),
-        unknown_labels={
-            label: n for label, n in task.dev_counts.most_common() if label not in task.id_of_label
-        },
+        unknown_labels={label: n for label, n in task.dev_counts.most_common() if label not in task.id_of_label},
         n_train=train.n_labels,
         n_dev=dev.n_labels,
         n_unseen=int(task.is_unseen.sum()),
@@ -175,8 +173,7 @@ class _ProbeTask:
         counts = Counter(labels)
         if not 2 <= len(counts) <= MAX_LABELS:
             raise DataError(
-                f"train: expected 2 to {MAX_LABELS:,} different labels, found {len(counts):,}; "
-                "check the column"
+                f"train: expected 2 to {MAX_LABELS:,} different labels, found {len(counts):,}; check the column"
             )
         self.names = sorted(counts)
         self.id_of_label = {label: k for k, label in enumerate(self.names)}
@@ -223,9 +220,7 @@ class _ProbeTask:
         return scores
 
 
-def _embed(
-    elmo: Elmo, text: LabeledSentences, start: Start, *, scale: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def _embed(elmo: Elmo, text: LabeledSentences, start: Start, *, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the scaled vectors of labeled words (layer, token, width) in float16, and their scale."""
     import torch
 
@@ -234,9 +229,7 @@ def _embed(
         tokens = [sentence.tokens for sentence in batch]
         encodings = elmo.encode(tokens, layers="all", start=start, as_tensor=True, dtype="float32")
         rows = [
-            torch.as_tensor(encoding.vectors).cpu()[
-                :, torch.tensor([label is not None for label in sentence.labels])
-            ]
+            torch.as_tensor(encoding.vectors).cpu()[:, torch.tensor([label is not None for label in sentence.labels])]
             for encoding, sentence in zip(encodings, batch, strict=True)
         ]
         vectors = torch.cat(rows, dim=1)
@@ -319,14 +312,10 @@ class _SoftmaxRegressions:
         import torch
 
         with torch.inference_mode():
-            return torch.cat(
-                [self.logits(part).argmax(dim=2) for part in x.split(8192, dim=1)], dim=1
-            ).numpy()
+            return torch.cat([self.logits(part).argmax(dim=2) for part in x.split(8192, dim=1)], dim=1).numpy()
 
 
-def _fit(
-    x: Tensor, y: Integers, *, n_labels: int, penalties: Sequence[float], seed: int
-) -> _SoftmaxRegressions:
+def _fit(x: Tensor, y: Integers, *, n_labels: int, penalties: Sequence[float], seed: int) -> _SoftmaxRegressions:
     """Fit softmax regressions of labels ``y`` (head, token) on ``x`` (layer, token, width) together."""
     import torch
     import torch.nn.functional as F
@@ -405,9 +394,7 @@ class LabeledSentences:
     is_truncated: bool  # the text has more labels than were read
 
     @classmethod
-    def collect(
-        cls, sentences: Iterable[LabeledSentence], *, max_tokens: int | None = None
-    ) -> LabeledSentences:
+    def collect(cls, sentences: Iterable[LabeledSentence], *, max_tokens: int | None = None) -> LabeledSentences:
         """Collect whole sentences, at least one, until they have more than ``max_tokens`` labels."""
         kept: list[LabeledSentence] = []
         n_labels = n_unlabeled = 0
@@ -565,9 +552,7 @@ def _conllu_parser(column: str, tokens_column: str) -> ParseLine:
     def parse(text: str, place: str) -> WordAndLabel:
         columns = text.split("\t")
         if len(columns) != len(CONLLU):
-            raise DataError(
-                f"{place}: expected {len(CONLLU)} columns separated by tabs, found {len(columns)}"
-            )
+            raise DataError(f"{place}: expected {len(CONLLU)} columns separated by tabs, found {len(columns)}")
         word, label = columns[word_column], columns[label_column].strip()
         if not word:
             raise DataError(f"{place}: expected a word in column {CONLLU[word_column]}, found nothing")
@@ -590,9 +575,7 @@ def _conllu_column(name: str) -> int:
 
 
 def _column_parser(column: str, tokens_column: str, *, header: Line | None, is_tabbed: bool) -> ParseLine:
-    label_column, word_column = (
-        _find_column(name, header, is_tabbed=is_tabbed) for name in (column, tokens_column)
-    )
+    label_column, word_column = (_find_column(name, header, is_tabbed=is_tabbed) for name in (column, tokens_column))
     if label_column == word_column:
         raise ConfigError(f"column {column[:40]!r} has the words; choose another column for labels or words")
     n_names = len(_split_columns(header.text, is_tabbed=is_tabbed)) if header else 0
@@ -602,9 +585,7 @@ def _column_parser(column: str, tokens_column: str, *, header: Line | None, is_t
         n_needed = max(label_column, word_column) + 1
         if len(columns) < n_needed or (n_names and len(columns) != n_names):
             expected = f"{n_names} columns, as in the header," if n_names else f"{n_needed} columns or more"
-            raise DataError(
-                f"{place}: expected {expected} separated by {_separator(is_tabbed)}, found {len(columns)}"
-            )
+            raise DataError(f"{place}: expected {expected} separated by {_separator(is_tabbed)}, found {len(columns)}")
         word, label = columns[word_column], columns[label_column].strip()
         if not word:
             raise DataError(f"{place}: expected a word in column {word_column + 1}, found nothing")

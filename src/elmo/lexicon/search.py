@@ -61,8 +61,7 @@ def find_nearest(queries: Vectors, blocks: Iterable[VectorBlock], k: int) -> Nea
             for best in parts:
                 best.add(rows, block.first + begin)
     return NearestRows(
-        torch.cat([best.numbers for best in parts]).numpy(),
-        torch.cat([best.cosines for best in parts]).numpy(),
+        torch.cat([best.numbers for best in parts]).numpy(), torch.cat([best.cosines for best in parts]).numpy()
     )
 
 

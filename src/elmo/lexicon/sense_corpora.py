@@ -73,9 +73,7 @@ def read_sense_corpus(path: str | Path, *, gold: str | Path | None = None) -> It
             yield from _read_xml(chain([line], lines), {} if gold is None else read_gold(gold), gold)
             return
         if gold is not None:
-            raise DataError(
-                f"{line.path}: expected XML, because gold keys are given, found {line.text[:40]!r}"
-            )
+            raise DataError(f"{line.path}: expected XML, because gold keys are given, found {line.text[:40]!r}")
         yield from _read_jsonl(chain([line], lines))
         return
     raise DataError(f"{format_source(Path(path))}: expected sentences in JSON lines or XML, found none")
@@ -133,9 +131,7 @@ class SenseScore:
         return {**asdict(self), "precision": self.precision, "recall": self.recall, "f1": self.f1}
 
 
-def score_senses(
-    predictions: Mapping[str, str | None], instances: Iterable[Instance]
-) -> dict[str, SenseScore]:
+def score_senses(predictions: Mapping[str, str | None], instances: Iterable[Instance]) -> dict[str, SenseScore]:
     """Score predicted sense keys, for all instances and by part of speech, like the scorer of the framework.
 
     ``predictions`` maps the ids of instances to sense keys; None, or a missing id, means no prediction. Any
@@ -193,9 +189,7 @@ def _read_jsonl(lines: Iterator[Line]) -> Iterator[SenseSentence]:
         sentence = _parse_json(values, place, line.number)
         for instance in sentence.instances:
             if instance.id in seen:
-                raise DataError(
-                    f"{place}: duplicate instance {instance.id[:40]!r}; number the sentences with 's'"
-                )
+                raise DataError(f"{place}: duplicate instance {instance.id[:40]!r}; number the sentences with 's'")
             seen.add(instance.id)
         yield sentence
 
@@ -208,19 +202,13 @@ def _parse_json(values: Any, place: str, line: int) -> SenseSentence:
     builder = _SentenceBuilder(document, place)
     for k, word in enumerate(words):
         if not isinstance(word, dict) or not isinstance(word.get("w"), str) or not word["w"].strip():
-            raise DataError(
-                f"{place}: token {k}: expected an object with a word 'w', found {str(word)[:80]!r}"
-            )
+            raise DataError(f"{place}: token {k}: expected an object with a word 'w', found {str(word)[:80]!r}")
         begin, end = builder.add(word["w"])
         # Names are tagged with their class (group, person), which is not a sense of the words.
         if "sk" not in word or "pn" in word:
             continue
         keys, lemma = word["sk"], word.get("lemma")
-        if (
-            not isinstance(keys, list)
-            or not keys
-            or not all(isinstance(key, str) and is_key(key) for key in keys)
-        ):
+        if not isinstance(keys, list) or not keys or not all(isinstance(key, str) and is_key(key) for key in keys):
             raise DataError(f"{place}: token {k}: expected sense keys 'sk', found {str(keys)[:80]!r}")
         if not isinstance(lemma, str) or not lemma:
             raise DataError(f"{place}: token {k}: expected a 'lemma' next to 'sk', found {str(lemma)[:80]!r}")
@@ -275,9 +263,7 @@ class _XmlReader:
         self._builder: _SentenceBuilder | None = None
         self._attributes: dict[str, str] = {}
         self._text: list[str] = []
-        self.parser = expat.ParserCreate(
-            "utf-8"
-        )  # the encoding of the lines, even if the XML declares another
+        self.parser = expat.ParserCreate("utf-8")  # the encoding of the lines, even if the XML declares another
         self.parser.StartDoctypeDeclHandler = self._reject_doctype
         self.parser.EntityDeclHandler = self._reject_doctype
         self.parser.StartElementHandler = self._start_element
@@ -344,7 +330,6 @@ class _XmlReader:
         keys = self._gold.get(name, ())
         if self._gold_path is not None and not keys:
             raise DataError(
-                f"{format_source(Path(self._gold_path))}: has no key for the instance {name[:80]!r} "
-                f"({self._place})"
+                f"{format_source(Path(self._gold_path))}: has no key for the instance {name[:80]!r} ({self._place})"
             )
         builder.instances.append(Instance(name, begin, end, lemma.lower(), _POS[pos], keys))

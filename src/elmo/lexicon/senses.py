@@ -117,9 +117,7 @@ def find_senses(
         raise DataError(f"{word or 'word'!r:.40}: no usages to cluster")
     if n_examples < 0:
         raise ConfigError(f"n_examples must be at least 0, found {n_examples}")
-    clustering = cluster(
-        usages.vectors, method=method, n_clusters=n_clusters, max_clusters=max_clusters, seed=seed
-    )
+    clustering = cluster(usages.vectors, method=method, n_clusters=n_clusters, max_clusters=max_clusters, seed=seed)
     similarities = _similarities_to_center(usages, clustering.labels)
     groups = [np.flatnonzero(clustering.labels == k) for k in range(clustering.n_clusters)]
     # The most typical first; ties keep the order of the text.

@@ -154,9 +154,7 @@ class _Occurrence:
         return Usage(self.sentence, self.time, self.time + 1)
 
 
-def find_usage_pairs(
-    texts: Iterable[Iterable[Tokens]], *, key: EntryKey, n_words: int, seed: int = 0
-) -> list[Usage]:
+def find_usage_pairs(texts: Iterable[Iterable[Tokens]], *, key: EntryKey, n_words: int, seed: int = 0) -> list[Usage]:
     """Find ``N_USAGES`` usages for each of at most ``n_words`` words; usages 2k and 2k + 1 are a pair.
 
     The usages of a pair come from different sentences of one text. The most frequent words are skipped, and
@@ -200,10 +198,7 @@ def find_usage_pairs(
     generator = random.Random(seed)
     selected = generator.sample(words, min(n_words, len(words)))
     return [
-        occurrence.usage
-        for word in selected
-        for pair in generator.sample(pairs[word], N_PAIRS)
-        for occurrence in pair
+        occurrence.usage for word in selected for pair in generator.sample(pairs[word], N_PAIRS) for occurrence in pair
     ]
 
 
@@ -322,9 +317,7 @@ def transform_states(model: Pretrained, matrix: Tensor) -> Pretrained:
     if not lstm.has_projection:
         raise ConfigError("states that are not projected cannot be transformed")
     if tuple(matrix.shape) != (lstm.state_width, lstm.state_width):
-        raise ShapeError(
-            f"expected a matrix of {lstm.state_width} x {lstm.state_width}, found {tuple(matrix.shape)}"
-        )
+        raise ShapeError(f"expected a matrix of {lstm.state_width} x {lstm.state_width}, found {tuple(matrix.shape)}")
     forward = matrix.double()
     inverse = torch.linalg.inv(forward)
     weights = dict(model.weights)

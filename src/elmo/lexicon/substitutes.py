@@ -119,9 +119,7 @@ def find_substitutes(
         find_marked_usage(elmo.tokenizer, sentence, word, number=number)
         for number, sentence in enumerate(sentences, start=1)
     ]
-    substituter = Substituter(
-        elmo, combine=combine, beta=beta, temperature=temperature, language=language, start=start
-    )
+    substituter = Substituter(elmo, combine=combine, beta=beta, temperature=temperature, language=language, start=start)
     if candidates is None:
         return list(substituter.substitutes(usages, n=n))
     return substituter.rank(usages, [candidates] * len(usages))
@@ -152,14 +150,10 @@ class Substituter:
         if combine not in get_args(Combine):
             raise ConfigError(f"combine must be one of {', '.join(get_args(Combine))}, not {combine!r:.40}")
         if not (np.isfinite(beta) and beta >= 0 and np.isfinite(temperature) and temperature > 0):
-            raise ConfigError(
-                f"expected beta of 0 or more and a temperature above 0, found {beta} and {temperature}"
-            )
+            raise ConfigError(f"expected beta of 0 or more and a temperature above 0, found {beta} and {temperature}")
         self._predictor = ContextPredictor(elmo, start=start)
         if combine in ("forward", "backward") and self._predictor.directions not in (combine, "both"):
-            raise ConfigError(
-                f"combine={combine!r}: this model only has the {self._predictor.directions} direction"
-            )
+            raise ConfigError(f"combine={combine!r}: this model only has the {self._predictor.directions} direction")
         self.combine, self.beta, self.temperature = combine, beta, temperature
         self._warned_words: set[str] = set()  # not in the vocabulary
         self._warned_candidates: set[str] = set()
@@ -230,9 +224,7 @@ class Substituter:
         injected = 0.0 if similarity is None else similarity / self.temperature
         return np.mean(both, axis=0) - self.beta * self.table.log_prior + injected
 
-    def _substitute(
-        self, context: _ScoredContext, lemma: int, scores: Floats, probability: float
-    ) -> Substitute:
+    def _substitute(self, context: _ScoredContext, lemma: int, scores: Floats, probability: float) -> Substitute:
         rows = self.table.forms(lemma)
         row = int(rows[np.argmax(scores[rows])])
         forward, backward = (
@@ -240,9 +232,7 @@ class Substituter:
             for x in (context.prediction.forward, context.prediction.backward)
         )
         similarity = None if context.similarity is None else float(context.similarity[row])
-        return Substitute(
-            self.table.words[row], self.table.lemmas[lemma], probability, forward, backward, similarity
-        )
+        return Substitute(self.table.words[row], self.table.lemmas[lemma], probability, forward, backward, similarity)
 
     def _rank(self, context: _ScoredContext, candidates: Sequence[str]) -> Substitutes:
         by_lemma = self.table.sum_forms(context.scores)
@@ -267,9 +257,7 @@ class Substituter:
                 items.append(replace(item, candidate=candidate))
             else:
                 name = " ".join(map(self.table.lemmatize, candidate.split()))
-                items.append(
-                    Substitute(candidate, name, share, None, None, None, candidate, bool(is_known[k]))
-                )
+                items.append(Substitute(candidate, name, share, None, None, None, candidate, bool(is_known[k])))
         return Substitutes(context.prediction.usage, tuple(items))
 
     def _find_parts(self, phrase: str) -> list[int]:
@@ -330,9 +318,7 @@ class ContextPredictor:
         self.vocab, self.softmax = self._predictor.vocab, self._predictor.softmax
         self.directions = trained_directions(elmo)
         if self.directions != "both":
-            logger.warning(
-                "this model only has the %s direction; using one side of the context", self.directions
-            )
+            logger.warning("this model only has the %s direction; using one side of the context", self.directions)
         self._start = elmo.bilm.zero_state(1)
         if start == "warm":
             self._start = warm_start(elmo.pretrained.warm, self._start)
@@ -386,9 +372,7 @@ class LemmaTable:
         self.lemmatize: Callable[[str], str] = lambda word: lemmatizer(key(word))
         self._normalize: Callable[[str], str] = alphabet.lookup_form if alphabet else str
         names: dict[str, int] = {}
-        self._lemma_of_row = np.array(
-            [names.setdefault(self.lemmatize(word), len(names)) for word in self.words]
-        )
+        self._lemma_of_row = np.array([names.setdefault(self.lemmatize(word), len(names)) for word in self.words])
         self.lemmas = tuple(names)
         self._row_of_word = {word: row for row, word in enumerate(self.words)}
         self._order = np.argsort(self._lemma_of_row, kind="stable")
@@ -554,11 +538,7 @@ _BATCH_USAGES = 64
 
 
 def embed_substitutes(
-    elmo: Elmo,
-    usages: Sequence[Usage],
-    *,
-    start: Start = "zero",
-    on_progress: Callable[[int], None] | None = None,
+    elmo: Elmo, usages: Sequence[Usage], *, start: Start = "zero", on_progress: Callable[[int], None] | None = None
 ) -> Usages:
     """Represent each usage by the mean vector of the words that fit in its position.
 

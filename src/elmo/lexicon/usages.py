@@ -81,9 +81,7 @@ class Usages:
 
     def __post_init__(self) -> None:
         if self.vectors.ndim != 2 or len(self.vectors) != len(self.items):
-            raise ShapeError(
-                f"expected vectors (usage, width) of {len(self.items)} usages, found {self.vectors.shape}"
-            )
+            raise ShapeError(f"expected vectors (usage, width) of {len(self.items)} usages, found {self.vectors.shape}")
 
     def __len__(self) -> int:
         return len(self.items)
@@ -160,9 +158,7 @@ class WordFilter:
         keys = [self._key(token) for token in tokens]
         if self._phrases is None:
             return [
-                ((k, k + 1), entry)
-                for k, entry in enumerate(keys)
-                if entry.isalnum() or any(map(str.isalnum, entry))
+                ((k, k + 1), entry) for k, entry in enumerate(keys) if entry.isalnum() or any(map(str.isalnum, entry))
             ]
         matches: list[tuple[Span, str]] = []
         for begin, first in enumerate(keys):
@@ -205,12 +201,7 @@ class Reservoir(Generic[T]):
 
 
 def find_usages(
-    sentences: Iterable[Sentence],
-    words: Sequence[str],
-    *,
-    key: EntryKey,
-    limit: int | None = None,
-    seed: int = 0,
+    sentences: Iterable[Sentence], words: Sequence[str], *, key: EntryKey, limit: int | None = None, seed: int = 0
 ) -> dict[str, list[Usage]]:
     """Find the usages of words in a corpus.
 
@@ -225,9 +216,7 @@ def find_usages(
         The usages of each word, in corpus order.
     """
     entries = {word: to_entry(word, key) for word in words}
-    reservoirs = {
-        entry: Reservoir[Usage](limit, seed=seed, entry=entry) for entry in dict.fromkeys(entries.values())
-    }
+    reservoirs = {entry: Reservoir[Usage](limit, seed=seed, entry=entry) for entry in dict.fromkeys(entries.values())}
     word_filter = WordFilter(words, key=key)
     for sentence in sentences:
         for (begin, end), entry in word_filter.find(sentence.tokens.tokens):
@@ -256,14 +245,12 @@ def find_marked_usage(
     if span is None:
         if not word or not word.strip():
             raise DataError(
-                f"sentence {number}: no word is marked; mark it like [[this]] or name it with --word: "
-                f"{excerpt(text)!r}"
+                f"sentence {number}: no word is marked; mark it like [[this]] or name it with --word: {excerpt(text)!r}"
             )
         span = find_word(word, text, offsets)
     if span is None:
         raise DataError(
-            f"sentence {number}: {(word or '')[:40]!r} does not occur in {excerpt(text)!r}; "
-            "mark the word like [[this]]"
+            f"sentence {number}: {(word or '')[:40]!r} does not occur in {excerpt(text)!r}; mark the word like [[this]]"
         )
     return _usage_at(tokens, offsets, span, number)
 
@@ -272,9 +259,7 @@ def find_marked_usages(tokenizer: Tokenizer, sentence: str, *, number: int = 1) 
     """Find all words of a sentence that are marked like ``[[this]]``; there must be at least one."""
     text, spans = parse_marks(sentence, number)
     if not spans:
-        raise DataError(
-            f"sentence {number}: expected a word marked like [[this]], found none: {excerpt(text)!r}"
-        )
+        raise DataError(f"sentence {number}: expected a word marked like [[this]], found none: {excerpt(text)!r}")
     tokens = tokenizer(text)
     offsets = tokens.offsets or joined_offsets(tokens.tokens)
     return [_usage_at(tokens, offsets, span, number) for span in spans]
@@ -321,9 +306,7 @@ def embed_usages(
         on_progress: Called with the number of usages that are done.
     """
     if layers == "all":
-        raise ConfigError(
-            "layers='all' gives several vectors per usage; use average, top, concat or a number"
-        )
+        raise ConfigError("layers='all' gives several vectors per usage; use average, top, concat or a number")
     rows: list[Vectors] = []
     for groups in _group_by_sentence(usages):
         encodings = elmo.encode([group[0].sentence for group in groups], layers=layers, start=start)
@@ -389,18 +372,14 @@ def read_uses(folder: str | Path) -> UsesByPeriod:
     root = Path(folder)
     if not root.is_dir():
         raise DataError(f"{format_path(root)}: expected a folder with uses.csv files, found no such folder")
-    files = sorted(
-        path for path in root.rglob("*uses.*") if _FILE_NAME.fullmatch(path.name) and path.is_file()
-    )
+    files = sorted(path for path in root.rglob("*uses.*") if _FILE_NAME.fullmatch(path.name) and path.is_file())
     if not files:
         raise DataError(f"{format_path(root)}: expected files uses.csv or WORD.uses.csv, found none")
     uses: UsesByPeriod = {}
     for path in files:
         for lemma, period, usage in _read_uses_file(path):
             uses.setdefault(lemma, {}).setdefault(period, []).append(usage)
-    return {
-        lemma: {period: uses[lemma][period] for period in sort_periods(uses[lemma])} for lemma in sorted(uses)
-    }
+    return {lemma: {period: uses[lemma][period] for period in sort_periods(uses[lemma])} for lemma in sorted(uses)}
 
 
 def _read_uses_file(path: Path) -> Iterator[tuple[str, str, Usage]]:
@@ -410,9 +389,7 @@ def _read_uses_file(path: Path) -> Iterator[tuple[str, str, Usage]]:
     names = [] if header is None else header.text.removeprefix("\ufeff").split("\t")
     missing = [name for name in COLUMNS if name not in names]
     if missing:
-        raise DataError(
-            f"{format_path(path)}:1: expected columns {', '.join(COLUMNS)}; missing {', '.join(missing)}"
-        )
+        raise DataError(f"{format_path(path)}:1: expected columns {', '.join(COLUMNS)}; missing {', '.join(missing)}")
     columns = [names.index(name) for name in COLUMNS]
     for line in lines:
         if not line.text:
@@ -422,9 +399,7 @@ def _read_uses_file(path: Path) -> Iterator[tuple[str, str, Usage]]:
             raise DataError(f"{_location(line)}: expected {len(names)} columns, found {len(fields)}")
         lemma, period, text, index, identifier = (fields[column] for column in columns)
         if not lemma or not period:
-            raise DataError(
-                f"{_location(line)}: expected a lemma and a grouping, found {lemma!r} and {period!r}"
-            )
+            raise DataError(f"{_location(line)}: expected a lemma and a grouping, found {lemma!r} and {period!r}")
         yield lemma, period, _parse_use(line, text, index, identifier)
 
 
@@ -436,9 +411,7 @@ def _parse_use(line: Line, text: str, index: str, identifier: str) -> Usage:
     begin = int(match[1])
     end = begin + 1 if match[2] is None else int(match[2])
     if not begin < end <= len(tokens):
-        raise DataError(
-            f"{_location(line)}: expected an index within {len(tokens)} tokens, found {index!r:.40}"
-        )
+        raise DataError(f"{_location(line)}: expected an index within {len(tokens)} tokens, found {index!r:.40}")
     return Usage(Tokens.from_words(tokens), begin, end, identifier or _location(line))
 
 

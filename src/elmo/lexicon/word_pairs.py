@@ -170,9 +170,7 @@ def _compute_cosines(
     return {layer: np.array(cosines) for layer, cosines in values.items()}
 
 
-def _split_layers(
-    first: Vectors, second: Vectors, layers: LayerChoice | int
-) -> Iterator[tuple[str, Vectors, Vectors]]:
+def _split_layers(first: Vectors, second: Vectors, layers: LayerChoice | int) -> Iterator[tuple[str, Vectors, Vectors]]:
     if layers != "all":
         yield str(layers), first, second
         return
@@ -184,9 +182,7 @@ def _split_layers(
 def best_threshold(cosines: Cosines, is_same: PairLabels) -> float:
     """Return the lowest threshold with the best accuracy: pairs with at least this cosine are the same."""
     if not len(cosines) or len(cosines) != len(is_same):
-        raise DataError(
-            f"expected as many labels as pairs, and at least one, found {len(is_same)} and {len(cosines)}"
-        )
+        raise DataError(f"expected as many labels as pairs, and at least one, found {len(is_same)} and {len(cosines)}")
     order = np.argsort(cosines, kind="stable")
     steps, first = np.unique(cosines[order], return_index=True)
     n_same_below = np.concatenate([[0], np.cumsum(is_same[order])])[first]  # wrong at each step
@@ -227,9 +223,7 @@ def find_wic_files(folder: str | Path, *, tune: tuple[Path, Path] | None = None)
              for name in ("dev", "test", "train")}  # fmt: skip
     name, data, gold = next(((name, *files) for name, files in parts.items() if files[0]), ("", None, None))
     if data is None:
-        raise DataError(
-            f"{format_path(root)}: expected dev.data.txt, test.data.txt or train.data.txt, found none"
-        )
+        raise DataError(f"{format_path(root)}: expected dev.data.txt, test.data.txt or train.data.txt, found none")
     train_data, train_gold = parts["train"]
     if tune is None and name != "train" and train_data and train_gold:
         tune = train_data, train_gold
@@ -254,9 +248,7 @@ def read_pairs(data: str | Path, gold: str | Path | None = None) -> LabeledPairs
             raise DataError(f"{line.path}:{line.number}: expected T or F, found {line.text[:40]!r}")
         labels.append(line.text.strip() == "T")
     if len(labels) != len(pairs):
-        raise DataError(
-            f"{format_path(str(gold))}: expected {len(pairs):,} lines, one per pair, found {len(labels):,}"
-        )
+        raise DataError(f"{format_path(str(gold))}: expected {len(pairs):,} lines, one per pair, found {len(labels):,}")
     return LabeledPairs(pairs, np.array(labels))
 
 
@@ -270,8 +262,7 @@ def _parse_pair(line: Line) -> WordPair:
     columns = line.text.split("\t")
     if len(columns) != 5:
         raise DataError(
-            f"{location}: expected 5 columns (word, part of speech, indexes, two sentences), "
-            f"found {len(columns)}"
+            f"{location}: expected 5 columns (word, part of speech, indexes, two sentences), found {len(columns)}"
         )
     word, pos, indexes, *sentences = columns
     match = _INDEXES.fullmatch(indexes.strip())

@@ -21,11 +21,7 @@ HOW_TO_INSTALL = (
     "or unpack it from wordnet.princeton.edu and set WNHOME to its folder"
 )
 
-_SYSTEM_FOLDERS = (
-    Path("/usr/share/wordnet"),
-    Path("/usr/local/WordNet-3.0/dict"),
-    Path("/usr/local/share/wordnet"),
-)
+_SYSTEM_FOLDERS = (Path("/usr/share/wordnet"), Path("/usr/local/WordNet-3.0/dict"), Path("/usr/local/share/wordnet"))
 _INDEX = "index.sense"
 _MAX_BYTES = 1 << 27  # of a file that is read at once; the index has 7 million
 _MAX_LINE_BYTES = 1 << 20  # of a synset; the longest has 13,000
@@ -228,9 +224,7 @@ def _read_exceptions(path: Path) -> dict[str, tuple[str, ...]]:
     for number, line in enumerate(_read_text(path).splitlines(), 1):
         form, *bases = line.split() or [""]
         if not bases:
-            raise DataError(
-                f"{format_path(path)}:{number}: expected a form and its base forms, found {line[:80]!r}"
-            )
+            raise DataError(f"{format_path(path)}:{number}: expected a form and its base forms, found {line[:80]!r}")
         exceptions[form] = (*exceptions.get(form, ()), *bases)
     return exceptions
 

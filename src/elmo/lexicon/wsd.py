@@ -120,12 +120,7 @@ class SenseCentroids:
             )
 
     def scores(
-        self,
-        vectors: Rows,
-        candidates: Sequence[str],
-        *,
-        method: Method = "knn",
-        options: WsdOptions | None = None,
+        self, vectors: Rows, candidates: Sequence[str], *, method: Method = "knn", options: WsdOptions | None = None
     ) -> NDArray[np.float64]:
         """Score candidate senses, the most frequent first, for vectors (word, width); return (word, sense).
 
@@ -157,9 +152,7 @@ class SenseCentroids:
     def _votes(self, units: Rows, candidates: Sequence[str], options: WsdOptions) -> NDArray[np.float64]:
         """Let the nearest usages vote for their senses (word, sense); the nearest of all has one vote."""
         if self.uses is None:
-            raise ConfigError(
-                "these senses are compact: they have no vectors of usages, which knn needs; use prior"
-            )
+            raise ConfigError("these senses are compact: they have no vectors of usages, which knn needs; use prior")
         rows = [self._row_of_key.get(key) for key in candidates]
         spans = [(0, 0) if k is None else (self._ends[k] - self.counts[k], self._ends[k]) for k in rows]
         uses = np.concatenate([self.uses[begin:end] for begin, end in spans])
@@ -213,13 +206,9 @@ class SenseCentroids:
                 names = set(file.keys()) & set(_DTYPES)
                 tensors = {name: cast("NDArray[Any]", file.get_tensor(name)) for name in names}
         except (SafetensorError, OSError, ValueError, TypeError) as error:
-            raise FormatError(
-                f"{format_path(path)}: expected a file of senses, found {format_error(error)}"
-            ) from error
+            raise FormatError(f"{format_path(path)}: expected a file of senses, found {format_error(error)}") from error
         if (metadata.get("format"), metadata.get("version")) != (_FORMAT, _VERSION):
-            raise FormatError(
-                f"{format_path(path)}: expected senses from elmo wsd --train, found {str(metadata)[:80]}"
-            )
+            raise FormatError(f"{format_path(path)}: expected senses from elmo wsd --train, found {str(metadata)[:80]}")
         keys = _check_tensors(tensors, path)
         return cls(
             keys,
@@ -419,8 +408,7 @@ def disambiguate_text(
     for prediction in predictions:
         if not prediction.senses:
             raise DataError(
-                f"sentence {number}: WordNet has no {pos or 'word'} {prediction.usage.word[:40]!r}; "
-                "mark another word"
+                f"sentence {number}: WordNet has no {pos or 'word'} {prediction.usage.word[:40]!r}; mark another word"
             )
     return predictions
 
@@ -453,9 +441,7 @@ def rank_senses(
     scores = senses.scores(vector[None], candidates, method=method, options=options)[0]
     order = np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable")  # ties keep WordNet's order
     ranked = [(candidates[int(k)], float(scores[k])) for k in order]
-    return tuple(
-        RankedSense(key, None if np.isnan(score) else score, senses.count(key)) for key, score in ranked
-    )
+    return tuple(RankedSense(key, None if np.isnan(score) else score, senses.count(key)) for key, score in ranked)
 
 
 def write_predictions(path: str | Path, predictions: Iterable[SensePrediction]) -> int:

@@ -83,12 +83,7 @@ class BiLm(nn.Module):
     """
 
     def __init__(
-        self,
-        *,
-        token_layer: TokenLayer,
-        forward_stack: nn.ModuleList,
-        backward_stack: nn.ModuleList,
-        has_skip: bool,
+        self, *, token_layer: TokenLayer, forward_stack: nn.ModuleList, backward_stack: nn.ModuleList, has_skip: bool
     ) -> None:
         super().__init__()
         self.token_layer = token_layer

@@ -60,8 +60,7 @@ class ProjectedLstm(nn.Module):
             is_token = mask[:, t, None]  # (batch, 1)
             outputs.append(torch.where(is_token, new.hidden, 0))
             state = LstmState(
-                torch.where(is_token, new.hidden, state.hidden),
-                torch.where(is_token, new.cell, state.cell),
+                torch.where(is_token, new.hidden, state.hidden), torch.where(is_token, new.cell, state.cell)
             )
         return torch.stack(outputs, dim=1), state
 

@@ -107,9 +107,7 @@ class AdaptiveSoftmax(nn.Module):
             )
         self.width = width
         self.tied_table = None
-        self.parts = nn.AdaptiveLogSoftmaxWithLoss(
-            width, n_words, list(cutoffs), div_value=narrowing, head_bias=True
-        )
+        self.parts = nn.AdaptiveLogSoftmaxWithLoss(width, n_words, list(cutoffs), div_value=narrowing, head_bias=True)
 
     def forward(self, states: Tensor, targets: Tensor) -> Tensor:
         """Compute the mean cross-entropy over all words."""

@@ -18,9 +18,7 @@ from elmo.errors import ShapeError
 class TokenLayer(nn.Module):
     """[word vector; character features] → projection. Each of the three parts is optional."""
 
-    def __init__(
-        self, *, cnn: CharCnn | None, word_embed: nn.Embedding | None, projection: nn.Linear | None
-    ) -> None:
+    def __init__(self, *, cnn: CharCnn | None, word_embed: nn.Embedding | None, projection: nn.Linear | None) -> None:
         super().__init__()
         self.cnn = cnn
         self.word_embed = word_embed

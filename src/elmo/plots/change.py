@@ -115,9 +115,7 @@ def _add_frequencies(axes: Axes, words: Sequence[WordChange], periods: Sequence[
     heading = "per million, first → last" if has_frequencies else "usages, first → last"
     settings: dict[str, Any] = {"va": "center", "fontsize": 9, "color": "#333333"}
     # an offset in points does not depend on the height of a row
-    axes.annotate(
-        heading, (1.03, 1), xycoords="axes fraction", xytext=(0, 8), textcoords="offset points", **settings
-    )
+    axes.annotate(heading, (1.03, 1), xycoords="axes fraction", xytext=(0, 8), textcoords="offset points", **settings)
     for k, word in enumerate(words):
         counts = word.per_million or word.n_usages
         text = f"{_format_number(counts[first])} → {_format_number(counts[last])}"
@@ -136,19 +134,13 @@ def _draw_steps(
     """Draw one line per word: its change between consecutive periods, with intervals."""
     for k, word in enumerate(words):
         steps = word.steps[:-1]
-        x = (
-            np.arange(len(steps)) + (k - (len(words) - 1) / 2) * 0.05
-        )  # side by side, because intervals overlap
+        x = np.arange(len(steps)) + (k - (len(words) - 1) / 2) * 0.05  # side by side, because intervals overlap
         values = np.array([step.value for step in steps])
         errors = np.array([(step.value - step.low, step.high - step.value) for step in steps]).T
         color, marker = COLORS[k % len(COLORS)], MARKERS[k % len(MARKERS)]
-        axes.errorbar(
-            x, values, yerr=np.maximum(errors, 0), color=color, linewidth=1.4, elinewidth=0.9, zorder=2
-        )
+        axes.errorbar(x, values, yerr=np.maximum(errors, 0), color=color, linewidth=1.4, elinewidth=0.9, zorder=2)
         faces = [color if step.q < MAX_Q else "white" for step in steps]
-        axes.scatter(
-            x, values, s=36, marker=marker, facecolor=faces, edgecolor=color, linewidths=1.4, zorder=3
-        )
+        axes.scatter(x, values, s=36, marker=marker, facecolor=faces, edgecolor=color, linewidths=1.4, zorder=3)
         # an extra line for the legend, which would show the face of the first step otherwise
         axes.plot([], [], color=color, marker=marker, markersize=6, label=shorten(names[k], 14))
     labels = [f"{a}\n→ {b}" for a, b in pairwise(periods)]
@@ -206,12 +198,9 @@ def _draw_map(changes: Changes, word: WordChange, *, seed: int) -> Figure:
             axes.scatter(*own.T, s=26, marker=marker, c=COLORS[k % len(COLORS)], alpha=0.7, linewidths=0)
     label_points(axes, points, _find_labels(word))
     handles = [
-        Line2D([], [], linestyle="", marker="o", color=COLORS[k % len(COLORS)], label=key)
-        for k, key in enumerate(keys)
+        Line2D([], [], linestyle="", marker="o", color=COLORS[k % len(COLORS)], label=key) for k, key in enumerate(keys)
     ] + [
-        Line2D(
-            [], [], linestyle="", marker=MARKERS[k % len(MARKERS)], color="#666666", label=f"sense {k + 1}"
-        )
+        Line2D([], [], linestyle="", marker=MARKERS[k % len(MARKERS)], color="#666666", label=f"sense {k + 1}")
         for k in range(n_senses if n_senses > 1 else 0)
     ]
     legend = axes.legend(

@@ -74,9 +74,7 @@ def _layers_figure(comparison: Comparison) -> Figure:
         },
     )  # fmt: skip
     images = [
-        _draw_heat_map(
-            axes, matrix, f"layer {name}" if name.isdigit() else name, labels, low=low, panel=panel
-        )
+        _draw_heat_map(axes, matrix, f"layer {name}" if name.isdigit() else name, labels, low=low, panel=panel)
         for axes, (name, matrix) in zip(grid.flat, comparison.matrices.items(), strict=False)
     ]
     for axes in grid.flat[n_panels:]:
@@ -92,9 +90,7 @@ def _words_figure(comparisons: Sequence[Comparison]) -> Figure:
     for comparison in comparisons:
         first = sum(map(len, labels)) + 1
         labels.append([str(first + k) for k in range(len(comparison.uses))])
-        lines += [
-            f"{label:>2}  {_format_use(use)}" for label, use in zip(labels[-1], comparison.uses, strict=True)
-        ]
+        lines += [f"{label:>2}  {_format_use(use)}" for label, use in zip(labels[-1], comparison.uses, strict=True)]
     titles = [f"“{shorten(to_plain_text(comparison.word), 20)}”" for comparison in comparisons]
     fonts, missing = find_fonts("".join([*lines, *titles]))
     if missing:
@@ -178,9 +174,7 @@ def _write_lines(figure: Figure, lines: Sequence[str], fonts: list[str], *, bott
 
 
 def _warn_about_fonts(missing: str) -> None:
-    logger.warning(
-        "no font can draw %s: the sentences are shown as numbers only; %s", missing[:20], INSTALL_FONTS
-    )
+    logger.warning("no font can draw %s: the sentences are shown as numbers only; %s", missing[:20], INSTALL_FONTS)
 
 
 def _format_use(use: Use) -> str:

@@ -82,9 +82,7 @@ def _draw(axes: Axes, curve: Curve) -> None:
     for name, summaries in lines.items():
         color, marker, dash = _STYLES[name]
         means = [100 * summary.mean for summary in summaries]
-        axes.plot(
-            sizes, means, dash, color=color, marker=marker, markersize=4, linewidth=1.6, label=name, zorder=3
-        )
+        axes.plot(sizes, means, dash, color=color, marker=marker, markersize=4, linewidth=1.6, label=name, zorder=3)
         reach = [100 * (summary.spread or 0.0) for summary in summaries]
         low, high = ([m + sign * r for m, r in zip(means, reach, strict=True)] for sign in (-1, 1))
         axes.fill_between(sizes, low, high, color=color, alpha=0.18, linewidth=0)
@@ -194,8 +192,6 @@ def _select_mixes(evidence: Evidence) -> list[MixSummary]:
     selected = []
     for task in evidence.tasks:
         for position, conditions in _POSITIONS:
-            mixes = {
-                mix.condition: mix for mix in evidence.mixes if (mix.task, mix.place) == (task.task, position)
-            }
+            mixes = {mix.condition: mix for mix in evidence.mixes if (mix.task, mix.place) == (task.task, position)}
             selected += [mixes[name] for name in conditions if name in mixes][:1]
     return selected

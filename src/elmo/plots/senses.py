@@ -105,9 +105,7 @@ def write_lines(figure: Figure, lines: Sequence[str], fonts: list[str], *, top: 
     width, height = figure.get_size_inches()
     for k, line in enumerate(lines):
         y = 1 - (top + LINE_HEIGHT * k) / height
-        figure.text(
-            left / width, y, line, va="center", family=fonts, fontsize=9, color="#333333", parse_math=False
-        )
+        figure.text(left / width, y, line, va="center", family=fonts, fontsize=9, color="#333333", parse_math=False)
 
 
 def _build_figure(senses: Senses, *, seed: int) -> Figure:
@@ -125,18 +123,14 @@ def _build_figure(senses: Senses, *, seed: int) -> Figure:
         {f"{sense.number}{letter}": usage for letter, usage in zip(letters, sense.examples, strict=False)}
         for sense in senses.items
     ]
-    texts = [
-        f"{name}  {sentence_line(usage, LINE_WIDTH - 5)}" for own in examples for name, usage in own.items()
-    ]
+    texts = [f"{name}  {sentence_line(usage, LINE_WIDTH - 5)}" for own in examples for name, usage in own.items()]
     fonts, lines = prepare_lines([title, *names, *texts])
     title, names, texts = lines[0], lines[1 : len(senses) + 1], lines[len(senses) + 1 :]
 
     width, top, panel, gap = 7.8, 0.6, 4.6, 0.3 + CAPTION_HEIGHT  # inches
     height = top + panel + gap + LINE_HEIGHT * (len(names) + len(texts)) + 0.15
     figure = Figure(figsize=(width, height), facecolor="white")
-    figure.text(
-        0.3 / width, 1 - 0.3 / height, title, va="center", family=fonts, fontsize=12, parse_math=False
-    )
+    figure.text(0.3 / width, 1 - 0.3 / height, title, va="center", family=fonts, fontsize=12, parse_math=False)
     box = (0.3 / width, 1 - (top + panel) / height, 1 - 0.6 / width, panel / height)
     axes = figure.add_axes(box)
     points, caption = project(senses.usages.vectors, seed=seed)
@@ -146,9 +140,7 @@ def _build_figure(senses: Senses, *, seed: int) -> Figure:
         style: dict[str, Any] = {"marker": MARKERS[k % len(MARKERS)], "c": COLORS[k % len(COLORS)]}
         own = points[senses.labels == sense.number]
         axes.scatter(own[:, 0], own[:, 1], s=26, alpha=0.75, linewidths=0, **style)
-        key = figure.add_axes(
-            (0.3 / width, 1 - (y_line + 0.1) / height, 0.2 / width, 0.2 / height), frameon=False
-        )
+        key = figure.add_axes((0.3 / width, 1 - (y_line + 0.1) / height, 0.2 / width, 0.2 / height), frameon=False)
         key.set(xticks=[], yticks=[], xlim=(-1, 1), ylim=(-1, 1))
         key.scatter([0], [0], s=40, linewidths=0, **style)
         y = 1 - y_line / height

@@ -77,9 +77,7 @@ def write_curves(folder: Path) -> Path | None:
     return None
 
 
-def read_nonempty(
-    runs: str | Path | TrainingLog | Sequence[str | Path | TrainingLog],
-) -> list[TrainingLog]:
+def read_nonempty(runs: str | Path | TrainingLog | Sequence[str | Path | TrainingLog]) -> list[TrainingLog]:
     """Read runs that are given by path. Runs without log entries are left out with a warning."""
     sources = [runs] if isinstance(runs, str | Path | TrainingLog) else list(runs)
     read = iter(read_logs([run for run in sources if not isinstance(run, TrainingLog)]))
@@ -173,17 +171,13 @@ def _build_figure(runs: list[TrainingLog], against: Against, smooth: int | None)
 
     names, fonts = _display_names(runs)
     unit, scale = _unit(runs, against)
-    entries = [
-        curve for k, run in enumerate(runs) if len((curve := _extract(run, k, "loss", against, scale)).x)
-    ]
+    entries = [curve for k, run in enumerate(runs) if len((curve := _extract(run, k, "loss", against, scale)).x)]
     losses = [_smooth_curve(curve, smooth) for curve in entries]
     heldout = _heldout_curves(runs, against, scale)
     panels = [panel for panel in (losses, heldout) if panel]
     if not panels:
         raise DataError(f"{format_path(runs[0].path)}: expected a loss or a perplexity to draw, found none")
-    labels = [
-        _heldout_labels(panel, names) if panel is heldout else _loss_labels(panel, names) for panel in panels
-    ]
+    labels = [_heldout_labels(panel, names) if panel is heldout else _loss_labels(panel, names) for panel in panels]
 
     # in inches: panels of equal size, tall enough for their labels, with space for the longest label
     left, gap, top, bottom = 0.8, 0.8, 0.5, 0.62
@@ -430,11 +424,7 @@ def _heldout_labels(panel: list[LogCurve], names: list[str]) -> list[EndLabel]:
     """Return one label per run; for a single run, one per direction."""
     if len(names) == 1:
         return [
-            EndLabel(
-                f"{'backward' if c.is_dashed else 'forward'}  {format_perplexity(c.y[-1])}",
-                float(c.y[-1]),
-                c.run,
-            )
+            EndLabel(f"{'backward' if c.is_dashed else 'forward'}  {format_perplexity(c.y[-1])}", float(c.y[-1]), c.run)
             for c in panel
         ]
     labels = []

@@ -288,6 +288,4 @@ def _write_values(axes: Axes, values: np.ndarray, fonts: list[str]) -> None:
     for row, column in np.ndindex(values.shape):
         value = float(values[row, column])
         color = "black" if value > 0.6 else "white"
-        axes.text(
-            column, row, f"{value:.2f}", ha="center", va="center", fontsize=8.5, color=color, family=fonts
-        )
+        axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8.5, color=color, family=fonts)

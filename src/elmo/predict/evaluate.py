@@ -157,18 +157,14 @@ def _list_starts(elmo: Elmo, start: Start | Literal["all"] | Sequence[Start]) ->
     return starts
 
 
-def _write_scores(
-    results: Iterable[tuple[SentenceScores, ...]], write: Write
-) -> Iterator[tuple[SentenceScores, ...]]:
+def _write_scores(results: Iterable[tuple[SentenceScores, ...]], write: Write) -> Iterator[tuple[SentenceScores, ...]]:
     for number, by_start in enumerate(results, start=1):
         for scores in by_start:
             write(number, scores)
         yield by_start
 
 
-def _sum_scores(
-    results: Iterable[tuple[SentenceScores, ...]], scorer: Scorer, n_unknown_words: int
-) -> Perplexity:
+def _sum_scores(results: Iterable[tuple[SentenceScores, ...]], scorer: Scorer, n_unknown_words: int) -> Perplexity:
     nats = np.zeros((len(scorer.starts), 2, 2))  # (start, direction, with and without unknown words)
     n_sentences = n_tokens = n_characters = n_unknown_characters = 0
     unknown = _UnknownWords()
@@ -191,10 +187,7 @@ def _sum_scores(
     if not n_sentences:
         raise DataError("perplexity: expected text, found no sentence with a word")
     n_predictions = n_tokens + n_sentences
-    totals = [
-        (n_predictions, n_characters),
-        (n_predictions - unknown.total, n_characters - n_unknown_characters),
-    ]
+    totals = [(n_predictions, n_characters), (n_predictions - unknown.total, n_characters - n_unknown_characters)]
     results_by_start: dict[Start, StartPerplexity] = {
         start: StartPerplexity(
             *(

@@ -130,9 +130,7 @@ class Predictor:
         windows = self._windows(words, [row.inputs for row in rows], hidden, cell, direction)
         for held in _collect(windows, HELD_TOKENS):
             owners = [k for window in held for k in window.rows]
-            targets = [
-                rows[k].targets[window.begin : window.begin + WINDOW] for window in held for k in window.rows
-            ]
+            targets = [rows[k].targets[window.begin : window.begin + WINDOW] for window in held for k in window.rows]
             tops = torch.cat([window.tops for window in held])
             ids = words.targets[torch.from_numpy(np.concatenate(targets))]
             log_p = self._output_layer.target_log_probabilities(tops, ids).cpu().numpy()
@@ -144,9 +142,7 @@ class Predictor:
         return [np.concatenate(row) for row in parts], LstmState(hidden, cell)
 
     @torch.inference_mode()
-    def next_words(
-        self, words: WordTable, inputs: Sequence[Numbers], start: BiLmState, *, direction: int
-    ) -> Tensor:
+    def next_words(self, words: WordTable, inputs: Sequence[Numbers], start: BiLmState, *, direction: int) -> Tensor:
         """Compute log p of every word of the vocabulary as the next word of each row: (row, vocabulary).
 
         ``inputs`` are numbers of ``words``, at least one per row; ``start`` is as in ``read``.
@@ -169,9 +165,7 @@ class Predictor:
             for begin in range(0, len(inputs[tile[0]]), WINDOW):
                 alive = [k for k in tile if len(inputs[k]) > begin]  # rows that end first come last
                 window = [inputs[k][begin : begin + WINDOW] for k in alive]
-                tops, after = self._run_window(
-                    words, window, LstmState(hidden[:, alive], cell[:, alive]), direction
-                )
+                tops, after = self._run_window(words, window, LstmState(hidden[:, alive], cell[:, alive]), direction)
                 hidden[:, alive], cell[:, alive] = after.hidden, after.cell
                 yield _RowWindow(alive, begin, tops, np.cumsum([len(part) for part in window]))
 

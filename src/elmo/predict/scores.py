@@ -158,8 +158,7 @@ class SentenceScores:
     def sums(self) -> tuple[float | None, float | None]:
         """The log-probability of the sentence in each direction, including the boundary."""
         forward, backward = (
-            None if log_p is None else float(log_p.sum(dtype="float64"))
-            for log_p in (self.forward, self.backward)
+            None if log_p is None else float(log_p.sum(dtype="float64")) for log_p in (self.forward, self.backward)
         )
         return forward, backward
 
@@ -259,11 +258,7 @@ class Scorer:
         self._warm = warm_start(elmo.pretrained.warm, self._zero) if "warm" in starts else None
 
     def score(
-        self,
-        sentences: Iterable[Sentence],
-        *,
-        blank_lines: bool = False,
-        on_progress: OnProgress | None = None,
+        self, sentences: Iterable[Sentence], *, blank_lines: bool = False, on_progress: OnProgress | None = None
     ) -> Iterator[tuple[SentenceScores, ...]]:
         """Yield the scores of each sentence, one per start state."""
         carry = Carry()
@@ -285,12 +280,7 @@ class Scorer:
             del block, words, reporter, by_start  # free the memory before the next block is read
 
     def _score_block(
-        self,
-        block: _TextBlock,
-        words: WordTable,
-        start: Start,
-        carry: Carry,
-        on_read: Callable[[int], None] | None,
+        self, block: _TextBlock, words: WordTable, start: Start, carry: Carry, on_read: Callable[[int], None] | None
     ) -> list[list[LogProbabilities] | list[None]]:
         """Compute log p of each sentence, forward and backward, in the order of the text."""
         if start == "carry":
@@ -347,9 +337,7 @@ def _read_blocks(sentences: Iterable[Sentence], *, blank_lines: bool) -> Iterato
         if not tokens and not blank_lines:
             continue
         held.append(sentence)
-        numbers.append(
-            np.array([index.setdefault(token, len(index)) for token in tokens], dtype=np.int64) + FIRST_WORD
-        )
+        numbers.append(np.array([index.setdefault(token, len(index)) for token in tokens], dtype=np.int64) + FIRST_WORD)
         n_tokens += len(tokens)
         n_characters += sum(map(len, tokens))
         is_long = n_tokens + len(held) >= BLOCK_TOKENS or n_characters >= BLOCK_CHARACTERS

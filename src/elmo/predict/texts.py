@@ -38,9 +38,7 @@ def read_text(
         errors: What to do with bytes of files that are not UTF-8, as in ``EmbedJob``.
     """
     if input_format not in INPUT_FORMATS:
-        raise ConfigError(
-            f"input format: expected one of {', '.join(INPUT_FORMATS)}, found {str(input_format)[:40]!r}"
-        )
+        raise ConfigError(f"input format: expected one of {', '.join(INPUT_FORMATS)}, found {str(input_format)[:40]!r}")
     if isinstance(tokenizer, str):
         tokenizer = load_tokenizer(tokenizer)
     if isinstance(text, str | Path | Tokens):
@@ -48,21 +46,14 @@ def read_text(
     elif isinstance(text, Iterable) and not isinstance(text, bytes | bytearray):
         items = text
     else:
-        raise DataError(
-            f"text: expected a string, a Path or an iterable of sentences, found {type(text).__name__}"
-        )
+        raise DataError(f"text: expected a string, a Path or an iterable of sentences, found {type(text).__name__}")
     return _read_items(
         items, tokenizer=cast("Tokenizer", tokenizer), input_format=input_format, split=split, errors=errors
     )
 
 
 def _read_items(
-    items: Iterable[Any],
-    *,
-    tokenizer: Tokenizer,
-    input_format: InputFormat,
-    split: bool,
-    errors: ErrorPolicy,
+    items: Iterable[Any], *, tokenizer: Tokenizer, input_format: InputFormat, split: bool, errors: ErrorPolicy
 ) -> Iterator[Sentence]:
     for number, item in enumerate(items, start=1):
         if isinstance(item, Sentence):
@@ -92,9 +83,7 @@ def _read_tokens(item: Any, number: int) -> Tokens:
     if isinstance(item, Tokens):
         return item
     if not isinstance(item, Sequence) or isinstance(item, bytes | bytearray):
-        raise DataError(
-            f"sentence {number}: expected text, a list of tokens or a Path, found {type(item).__name__}"
-        )
+        raise DataError(f"sentence {number}: expected text, a list of tokens or a Path, found {type(item).__name__}")
     try:
         return Tokens.from_words(cast("Sequence[str]", item))
     except DataError as error:

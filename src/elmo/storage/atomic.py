@@ -19,11 +19,7 @@ from elmo.storage.files import RUST_ERROR, format_error, format_path, list_names
 
 
 def check_output_file(
-    path: Path,
-    *,
-    suffixes: Collection[str] = (),
-    inputs: Iterable[str | Path] = (),
-    overwrite: bool = True,
+    path: Path, *, suffixes: Collection[str] = (), inputs: Iterable[str | Path] = (), overwrite: bool = True
 ) -> None:
     """Check that a file can be written; call this before the work starts.
 
@@ -102,9 +98,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         temporary = folder.parent / f"{prefix}{secrets.token_hex(4)}.part"
         temporary.mkdir()
     except (OSError, ValueError) as error:
-        raise OutputError(
-            f"{format_path(folder)}: cannot create this folder: {format_error(error)}"
-        ) from error
+        raise OutputError(f"{format_path(folder)}: cannot create this folder: {format_error(error)}") from error
     lock = _lock_folder(temporary)
     try:
         yield temporary

@@ -61,25 +61,19 @@ def find_member(folder: Path, name: str) -> Path:
     """
     parts = PurePosixPath(name)
     if not name or "\0" in name or "\\" in name or parts.is_absolute() or ".." in parts.parts:
-        raise FormatError(
-            f"{format_path(folder)}: expected the name of a file in this folder, found {name!r:.80}"
-        )
+        raise FormatError(f"{format_path(folder)}: expected the name of a file in this folder, found {name!r:.80}")
     path = folder / parts
     try:
         real, root = path.resolve(strict=True), folder.resolve(strict=True)
         is_regular = stat.S_ISREG(real.stat().st_mode)
     except FileNotFoundError as error:
-        raise FormatError(
-            f"{format_path(folder)}: expected a file {format_path(name)}, found none"
-        ) from error
+        raise FormatError(f"{format_path(folder)}: expected a file {format_path(name)}, found none") from error
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a loop of links before Python 3.13
         raise FormatError(f"{format_path(path)}: cannot be opened: {format_error(error)}") from error
     if not is_regular:
         raise FormatError(f"{format_path(path)}: expected a regular file, found a folder, pipe or device")
     if not any(real.is_relative_to(allowed) for allowed in (root, *_hub_blobs(root))):
-        raise FormatError(
-            f"{format_path(path)}: links to a file outside its folder; copy the file into the folder"
-        )
+        raise FormatError(f"{format_path(path)}: links to a file outside its folder; copy the file into the folder")
     return path
 
 
@@ -111,8 +105,7 @@ def open_regular(path: Path, limit: int | None = None) -> io.BufferedReader:
             raise FormatError(f"{format_path(path)}: expected at most {limit} bytes, found {status.st_size}")
         if status.st_size > _MIN_SPARSE_SIZE and _is_sparse(descriptor, status.st_size):
             raise FormatError(
-                f"{format_path(path)}: has {status.st_size} bytes, but most were never written; "
-                "download it again"
+                f"{format_path(path)}: has {status.st_size} bytes, but most were never written; download it again"
             )
         return os.fdopen(descriptor, "rb")
     except BaseException:
@@ -157,21 +150,14 @@ def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
     text = _decode(read_bytes(path, limit).removeprefix(b"\xef\xbb\xbf"), path)
     try:
         value = json.loads(
-            text,
-            object_pairs_hook=_reject_duplicate_keys,
-            parse_constant=_reject_constant,
-            parse_float=_parse_finite,
+            text, object_pairs_hook=_reject_duplicate_keys, parse_constant=_reject_constant, parse_float=_parse_finite
         )
     except RecursionError as error:
         raise FormatError(f"{format_path(path)}: expected JSON, found too many nested brackets") from error
     except ValueError as error:
-        raise FormatError(
-            f"{format_path(path)}: expected JSON, found an error: {format_error(error)}"
-        ) from error
+        raise FormatError(f"{format_path(path)}: expected JSON, found an error: {format_error(error)}") from error
     if _is_deeper(value, MAX_DEPTH):
-        raise FormatError(
-            f"{format_path(path)}: expected JSON, found more than {MAX_DEPTH} levels of brackets"
-        )
+        raise FormatError(f"{format_path(path)}: expected JSON, found more than {MAX_DEPTH} levels of brackets")
     return value
 
 
@@ -198,11 +184,7 @@ def _parse_finite(digits: str) -> float:
 def _is_deeper(value: Any, limit: int) -> bool:
     level = [value]
     for _ in range(limit + 1):
-        below = (
-            item.values() if isinstance(item, dict) else item
-            for item in level
-            if isinstance(item, dict | list)
-        )
+        below = (item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list))
         level = [inner for items in below for inner in items]
     return bool(level)
 

@@ -72,9 +72,7 @@ def _convert(tensors: Mapping[str, Tensor], dtype: Dtype) -> dict[str, Tensor]:
             copy = copy.clone()
         storages.add(copy.untyped_storage().data_ptr())
         converted[name] = copy
-    problems = [
-        f"{name} has values out of range" for name, copy in converted.items() if not copy.isfinite().all()
-    ]
+    problems = [f"{name} has values out of range" for name, copy in converted.items() if not copy.isfinite().all()]
     raise_all(problems, subject=f"weights as {dtype}", kind=OutputError)
     return converted
 
@@ -112,9 +110,7 @@ def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _find_problems(
-    header: dict[str, Any], shapes: Mapping[str, tuple[int, ...]], *, n_bytes: int
-) -> list[str]:
+def _find_problems(header: dict[str, Any], shapes: Mapping[str, tuple[int, ...]], *, n_bytes: int) -> list[str]:
     metadata = header.pop("__metadata__", {})
     problems = []
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):

@@ -148,10 +148,7 @@ def _train(
     for name in (_BEFORE, f"{_AFTER}.training"):
         shutil.rmtree(folder / name, ignore_errors=True)
     # keep the tokenizer of the model: the text of the task was already tokenized
-    return replace(
-        model,
-        metadata={**model.metadata, "tokenizer": elmo.pretrained.metadata.get("tokenizer", "en")},
-    )
+    return replace(model, metadata={**model.metadata, "tokenizer": elmo.pretrained.metadata.get("tokenizer", "en")})
 
 
 def _replace_spaces(word: str) -> str:

@@ -70,9 +70,7 @@ class FitOptions:
     def __post_init__(self) -> None:
         counts = ("epochs", "patience", "batch_size", "max_tokens", "decay_patience")
         problems = [
-            f"{name}: expected at least 1, found {getattr(self, name)}"
-            for name in counts
-            if getattr(self, name) < 1
+            f"{name}: expected at least 1, found {getattr(self, name)}" for name in counts if getattr(self, name) < 1
         ]
         for name, is_valid, expected in (
             ("learning_rate", 0 < self.learning_rate < math.inf, "a number above 0"),
@@ -119,9 +117,7 @@ def fit(
     for name, examples in (("training", train), ("held-out", dev)):
         if not examples:
             raise DataError(f"expected {name} examples, found none")
-    run = _FitRun(
-        task, network, lookup, options=options, folder=folder, identity=run_identity(options, identity)
-    )
+    run = _FitRun(task, network, lookup, options=options, folder=folder, identity=run_identity(options, identity))
     with torch.random.fork_rng(devices=[]):
         run.restore()
         while not run.is_finished:
@@ -233,9 +229,7 @@ class _FitRun:
         )
         loss = task_loss + self.network.words.penalty()
         if not torch.isfinite(loss):
-            raise TrainingError(
-                f"the loss is not finite in epoch {len(self.epochs) + 1}; try a smaller learning rate"
-            )
+            raise TrainingError(f"the loss is not finite in epoch {len(self.epochs) + 1}; try a smaller learning rate")
         if loss.requires_grad:  # false for a document without mentions
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.options.clip)
@@ -290,17 +284,13 @@ def predict(
     predictions: list[P] = []
     with torch.inference_mode():
         for batch in track_progress(batches, "Predicting", is_shown=show_progress):
-            predictions += task.predict(
-                network.head, lambda sentences: network.embed(lookup, sentences), batch
-            )
+            predictions += task.predict(network.head, lambda sentences: network.embed(lookup, sentences), batch)
     network.train(was_training)
     by_index = dict(zip(order, predictions, strict=True))
     return [by_index[k] for k in range(len(examples))]
 
 
-def shuffled_batches(
-    examples: Sequence[E], options: FitOptions, random: np.random.Generator
-) -> Iterator[list[E]]:
+def shuffled_batches(examples: Sequence[E], options: FitOptions, random: np.random.Generator) -> Iterator[list[E]]:
     """Yield batches of examples of similar size in random order; each example occurs once."""
     order = random.permutation(len(examples))
     batches: list[list[E]] = []

@@ -109,15 +109,7 @@ class TaskModel:
         check_words([*train, *dev])
         task.check(dev)
         network = _build_network(task, store, seed=options.seed)
-        model = cls(
-            task,
-            network,
-            store,
-            elmo_name=elmo_name,
-            adapted_epochs=adapt,
-            n_train=len(train),
-            n_dev=len(dev),
-        )
+        model = cls(task, network, store, elmo_name=elmo_name, adapted_epochs=adapt, n_train=len(train), n_dev=len(dev))
         elmo = store.used_elmo
         if adapt is not None:
             check_adaptable(elmo, adapt)
@@ -128,9 +120,7 @@ class TaskModel:
             model.first_fingerprint = identity["elmo"]["fingerprint"]
         if elmo is not None and adapt is not None:
             adaptation = Adaptation(adapt, options.seed, store.start)
-            adapted = adapt_bilm(
-                elmo, _sentences(train), options=adaptation, folder=folder, on_report=on_adapt
-            )
+            adapted = adapt_bilm(elmo, _sentences(train), options=adaptation, folder=folder, on_report=on_adapt)
             model.store = store = replace(store, elmo=adapted)
             model.network = network = _build_network(task, store, seed=options.seed)
         model.epochs = fit(
@@ -220,18 +210,14 @@ class TaskModel:
             names = about.get("other_names") or [None] * len(about["others"])
             expected = list(zip(about["others"], names, strict=True))
             encoders = match_encoders(expected, others, subject=format_path(path))
-            store = FeatureStore(
-                features, elmo, static, encoders, cache or FeatureCache(None), about["start"]
-            )
+            store = FeatureStore(features, elmo, static, encoders, cache or FeatureCache(None), about["start"])
             network = _restore_network(task, store, tensors, path=path)
         except ElmoError:
             raise
         except (LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             problem = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise FormatError(f"{format_path(path)}: cannot read this task model: {problem}") from error
-        return cls(
-            task, network, store, epochs, bilm.get("name"), reading, about.get("adapted"), first_fingerprint
-        )
+        return cls(task, network, store, epochs, bilm.get("name"), reading, about.get("adapted"), first_fingerprint)
 
     def _description(self) -> dict[str, Any]:
         store = self.store
@@ -250,9 +236,7 @@ class TaskModel:
             about["adapted"] = self.adapted_epochs
         if store.used_elmo is not None:
             # a tuned biLM is identified by what it was before
-            fingerprint = (
-                self.first_fingerprint or ElmoEncoder(store.used_elmo, start=store.start).fingerprint
-            )
+            fingerprint = self.first_fingerprint or ElmoEncoder(store.used_elmo, start=store.start).fingerprint
             about["elmo"] = {"name": self.elmo_name, "fingerprint": fingerprint}
         return about
 
@@ -298,9 +282,7 @@ def _build_network(task: Any, store: FeatureStore, *, seed: int) -> TaskNetwork:
         return TaskNetwork(layer, task.build_head(layer.widths))
 
 
-def _restore_network(
-    task: Any, store: FeatureStore, tensors: Mapping[str, Tensor], *, path: Path
-) -> TaskNetwork:
+def _restore_network(task: Any, store: FeatureStore, tensors: Mapping[str, Tensor], *, path: Path) -> TaskNetwork:
     """Build the network of a description and load its weights.
 
     It is built on the meta device, so that no memory is allocated before the sizes of the description are
@@ -461,9 +443,7 @@ def _named_bilm(about: Mapping[str, Any], elmo: Elmo | None, *, start: Start, pa
     try:
         elmo = elmo or Elmo.from_pretrained(about["name"])
     except (ConfigError, FormatError) as error:
-        raise ConfigError(
-            f"{error}; use --model to give the biLM that {format_path(path)} was trained with"
-        ) from error
+        raise ConfigError(f"{error}; use --model to give the biLM that {format_path(path)} was trained with") from error
     fingerprint = ElmoEncoder(elmo, start=start).fingerprint
     if fingerprint != about["fingerprint"]:
         raise ConfigError(

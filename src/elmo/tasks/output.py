@@ -18,15 +18,7 @@ from elmo.errors import OutputError
 from elmo.storage.atomic import atomic_file, check_output_file, make_parents
 from elmo.storage.files import format_path
 from elmo.tasks.data.coreference import write_coreference
-from elmo.tasks.data.examples import (
-    Document,
-    LabeledText,
-    Predicate,
-    Question,
-    Span,
-    TaggedSentence,
-    TextPair,
-)
+from elmo.tasks.data.examples import Document, LabeledText, Predicate, Question, Span, TaggedSentence, TextPair
 from elmo.tasks.data.roles import VERB
 from elmo.text.lines import escape_field
 
@@ -87,10 +79,7 @@ def to_record(example: Any, prediction: Any) -> dict[str, Any]:
         case LabeledText(words, label):
             inputs, gold = {"words": words}, label
         case TextPair(first, second, label, score):
-            inputs, gold = (
-                {"first": first, "second": second},
-                score if hasattr(prediction, "score") else label,
-            )
+            inputs, gold = ({"first": first, "second": second}, score if hasattr(prediction, "score") else label)
         case Question(id_, question, answers=answers):
             inputs, gold = {"id": id_, "question": question}, answers or None
         case Predicate(words, predicate, roles):

@@ -234,11 +234,7 @@ def training_folder(out: Path) -> Path:
 
 
 def load(
-    path: str | Path,
-    *,
-    model: str | Path | None = None,
-    also: Sequence[str] = (),
-    cache: FeatureCache | None = None,
+    path: str | Path, *, model: str | Path | None = None, also: Sequence[str] = (), cache: FeatureCache | None = None
 ) -> TaskModel:
     """Load a task model.
 
@@ -355,10 +351,7 @@ class Predictions:
         return self._pairs
 
     def write(
-        self,
-        path: str | Path,
-        *,
-        on_prediction: Callable[[Any, Any], None] = lambda example, prediction: None,
+        self, path: str | Path, *, on_prediction: Callable[[Any, Any], None] = lambda example, prediction: None
     ) -> None:
         """Write all predictions: .jsonl for every kind; .conll, .tsv or .json for some kinds.
 
@@ -472,14 +465,8 @@ def _parse_options(
     known = {entry.name for entry in fields(tables["head"])}
     for name in values["head"]:
         if name not in known:
-            has = [
-                _flag(flag)
-                for (table, other), flag in _PARAMETERS.items()
-                if table == "head" and other in known
-            ]
-            raise ConfigError(
-                f"{kind} has no option {_flag(_PARAMETERS['head', name])}; it has: {', '.join(has)}"
-            )
+            has = [_flag(flag) for (table, other), flag in _PARAMETERS.items() if table == "head" and other in known]
+            raise ConfigError(f"{kind} has no option {_flag(_PARAMETERS['head', name])}; it has: {', '.join(has)}")
     values = {table: values[table] | assigned[table] for table in tables}
     return (
         build_options(kind, values["head"]),
@@ -522,9 +509,7 @@ def reader_options(
         if kind not in _LABEL_COLUMNS:
             raise ConfigError(f"files of {kind} have fixed columns; remove --column")
         if kind == "roles" and not isinstance(_parse_column(column), int):
-            raise ConfigError(
-                f"--column: files of roles have no header, expected a number, found {column[:40]!r}"
-            )
+            raise ConfigError(f"--column: files of roles have no header, expected a number, found {column[:40]!r}")
         options[_LABEL_COLUMNS[kind]] = _parse_column(column)
     if text_column:
         names = _TEXT_COLUMNS.get(kind, ())
@@ -565,10 +550,7 @@ def _tokenize_with(get_tokenizer: Callable[[], Tokenizer]) -> Tokenize:
 
 
 def _read(
-    kind: str,
-    files: Sequence[str | Path],
-    get_tokenizer: Callable[[], Tokenizer],
-    options: Mapping[str, Any],
+    kind: str, files: Sequence[str | Path], get_tokenizer: Callable[[], Tokenizer], options: Mapping[str, Any]
 ) -> ExampleSet:
     """Read at least one labeled example; warn about skipped ones."""
     labeled = read_examples(kind, files, tokenize=_tokenize_with(get_tokenizer), options=options)
@@ -581,10 +563,7 @@ def _read(
 
 
 def _iter_files(
-    kind: str,
-    files: Sequence[str | Path],
-    get_tokenizer: Callable[[], Tokenizer],
-    options: Mapping[str, Any],
+    kind: str, files: Sequence[str | Path], get_tokenizer: Callable[[], Tokenizer], options: Mapping[str, Any]
 ) -> Iterator[Any]:
     """Yield at least one example; for roles, explain how predicates are marked."""
     examples = iter_examples(kind, files, tokenize=_tokenize_with(get_tokenizer), options=options)

@@ -61,9 +61,7 @@ def guess_tokenizer(text: str) -> TokenizerGuess | None:
     if han + kana > words + unspaced:
         if kana < _MIN_KANA * (han + kana):
             return TokenizerGuess("zh", "the text is mostly Chinese")
-        return TokenizerGuess(
-            "en", "the text is Japanese; each Han character becomes a token", is_fallback=True
-        )
+        return TokenizerGuess("en", "the text is Japanese; each Han character becomes a token", is_fallback=True)
     if unspaced / 4 > words:  # a word has about four characters
         return TokenizerGuess("en", "the text has no spaces; clauses become tokens", is_fallback=True)
     return TokenizerGuess("en", "the text has words with spaces")

@@ -28,9 +28,7 @@ def shorten(text: str, width: int) -> str:
 
 def one_line(text: str) -> str:
     """Escape line breaks, control characters and everything else that a terminal cannot show."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
-    )
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def to_plain_text(text: str) -> str:

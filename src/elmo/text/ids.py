@@ -107,9 +107,7 @@ class UnicodeAlphabet:
             raise FormatError(f"character dictionary: expected entries {', '.join(missing)}, found none")
         self.characters = dict(ids)
         self.max_characters = max_characters
-        self._bos, self._eos, self._bow, self._eow, self._pad, self._oov = (
-            ids[name] + 1 for name in self.SPECIAL
-        )
+        self._bos, self._eos, self._bow, self._eow, self._pad, self._oov = (ids[name] + 1 for name in self.SPECIAL)
 
     def ids(self, token: str) -> list[int]:
         """Return the row of a word, cut to ``max_characters - 2`` characters."""
@@ -172,9 +170,7 @@ class Vocabulary:
         if word_id is None:
             word_id = self._ids.get(self.unknown)
         if word_id is None:
-            raise DataError(
-                f"word {word[:40]!r} is not in the vocabulary, and the vocabulary has no {self.unknown}"
-            )
+            raise DataError(f"word {word[:40]!r} is not in the vocabulary, and the vocabulary has no {self.unknown}")
         return word_id
 
     def ids(self, words: Sequence[str]) -> list[int]:
@@ -193,9 +189,7 @@ class Vocabulary:
 
     def _special(self, name: str) -> int:
         if name not in self._ids:
-            raise FormatError(
-                f"vocabulary: expected the word {name}, but its {len(self.words)} words lack it"
-            )
+            raise FormatError(f"vocabulary: expected the word {name}, but its {len(self.words)} words lack it")
         return self._ids[name]
 
 
@@ -240,9 +234,7 @@ class TokenIndexer:
         """Return two rows: the token that starts a sentence, and the one that ends it."""
         return TokenIds(
             None if self.alphabet is None else self._rows([self.alphabet.begin(), self.alphabet.end()]),
-            None
-            if self.vocab is None
-            else np.array([self.vocab.bos_id + 1, self.vocab.eos_id + 1], dtype=np.int64),
+            None if self.vocab is None else np.array([self.vocab.bos_id + 1, self.vocab.eos_id + 1], dtype=np.int64),
         )
 
     def batch(self, sentences: Sequence[Sequence[str]]) -> IdBatch:

@@ -37,9 +37,7 @@ MAX_LINE_BYTES = 1 << 30  # a longer line is not a sentence and would fill the m
 _MAGIC = {  # no UTF-8 text can start like these, except for bzip2, which is therefore checked in full
     ".gz": (b"\x1f\x8b",),
     ".xz": (b"\xfd7zXZ\x00",),
-    ".bz2": tuple(
-        b"BZh%d" % k + block for k in range(1, 10) for block in (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
-    ),
+    ".bz2": tuple(b"BZh%d" % k + block for k in range(1, 10) for block in (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")),
     ".zst": (b"\x28\xb5\x2f\xfd",),
 }
 _OTHER_ENCODINGS = {  # longest first: the mark of UTF-32 starts with that of UTF-16
@@ -110,9 +108,7 @@ def expand_paths(paths: Sequence[str]) -> list[Source]:
             if not matches:
                 raise DataError(f"{format_source(path)}: no file matches this pattern")
             # `**` matches a folder and its files; each file is read once
-            sources += dict.fromkeys(
-                file for match in matches for file in _list_files(Path(match), may_be_empty=True)
-            )
+            sources += dict.fromkeys(file for match in matches for file in _list_files(Path(match), may_be_empty=True))
         else:
             raise DataError(f"{format_source(path)}: no such file or folder")
     return sources
@@ -146,11 +142,7 @@ def _list_files(path: Path, *, may_be_empty: bool = False) -> list[Path]:
 
 
 def read_lines(
-    path: Source,
-    *,
-    errors: ErrorPolicy | None = None,
-    max_line_bytes: int = MAX_LINE_BYTES,
-    tally: Tally | None = None,
+    path: Source, *, errors: ErrorPolicy | None = None, max_line_bytes: int = MAX_LINE_BYTES, tally: Tally | None = None
 ) -> Iterator[Line]:
     r"""Read the lines of a file one at a time; only ``\n`` ends a line, and empty lines count.
 
@@ -203,9 +195,7 @@ def open_text(path: Source) -> Iterator[tuple[io.BufferedReader, io.BufferedIOBa
         raise DataError(f"{name}: cannot be read: {format_error(error)}") from error
 
 
-def decode_line(
-    line: bytes, *, before: int = 0, errors: ErrorPolicy | None, place: str, tally: Tally
-) -> str | None:
+def decode_line(line: bytes, *, before: int = 0, errors: ErrorPolicy | None, place: str, tally: Tally) -> str | None:
     """Decode a line; None when the policy skips it. ``before`` is the number of earlier bytes of the line."""
     body = line.removesuffix(b"\n").removesuffix(b"\r")
     try:
@@ -253,17 +243,13 @@ def _decompress(raw: io.BufferedReader, path: Source) -> Iterator[io.BufferedIOB
     kind = next((suffix for suffix, magics in _MAGIC.items() if start.startswith(magics)), None)
     suffix = "" if path == "-" else path.suffix.lower()
     if kind is None and suffix in _MAGIC:
-        raise DataError(
-            f"{name}: expected {suffix} data because of its name, found {start[:4].hex(' ') or 'nothing'}"
-        )
+        raise DataError(f"{name}: expected {suffix} data because of its name, found {start[:4].hex(' ') or 'nothing'}")
     for magic, description in _NOT_TEXT.items():
         if start.startswith(magic):
             raise DataError(f"{name}: this is {description}")
     for mark, encoding in _OTHER_ENCODINGS.items():
         if start.startswith(mark):
-            raise EncodingError(
-                f"{name}: this file is {encoding}; convert it first: iconv -f {encoding} -t UTF-8"
-            )
+            raise EncodingError(f"{name}: this file is {encoding}; convert it first: iconv -f {encoding} -t UTF-8")
     if kind is None:
         _check_not_utf16(raw.peek(_SAMPLE_BYTES)[:_SAMPLE_BYTES], name)
         yield raw
@@ -421,9 +407,7 @@ def _build_block(
     return Block(data, path, line, is_open, position)
 
 
-def _decode_lines(
-    data: bytes, *, line: int, before: int, errors: ErrorPolicy, tally: Tally, path: str
-) -> bytes:
+def _decode_lines(data: bytes, *, line: int, before: int, errors: ErrorPolicy, tally: Tally, path: str) -> bytes:
     """Apply the error policy to each line of a block."""
     bodies = data.split(b"\n")
     texts = []

@@ -68,9 +68,7 @@ def read_sentences(
         tally: Counts the lines that were repaired or skipped.
     """
     if input_format not in INPUT_FORMATS:
-        raise ConfigError(
-            f"input format: expected one of {', '.join(INPUT_FORMATS)}, found {str(input_format)[:40]!r}"
-        )
+        raise ConfigError(f"input format: expected one of {', '.join(INPUT_FORMATS)}, found {str(input_format)[:40]!r}")
     if split and input_format != "text":
         raise ConfigError(f"split needs input format text, found {input_format}")
     files = expand_paths([str(path) for path in paths])
@@ -80,11 +78,7 @@ def read_sentences(
 
 
 def _parse_files(
-    lines_per_file: Iterable[Iterator[Line]],
-    *,
-    tokenizer: Tokenizer,
-    input_format: InputFormat,
-    split: bool,
+    lines_per_file: Iterable[Iterator[Line]], *, tokenizer: Tokenizer, input_format: InputFormat, split: bool
 ) -> Iterator[Sentence]:
     tokenize = WhitespaceTokenizer() if input_format == "tokens" else tokenizer
     for lines in lines_per_file:

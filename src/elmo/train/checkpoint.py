@@ -104,9 +104,7 @@ class Checkpoints:
         for name, expected in sums.items():
             files.verify_checksum(files.find_member(path, name), expected)
         try:
-            tensors = {
-                name.removesuffix(_SUFFIX): load_file(path / name) for name in sums if name.endswith(_SUFFIX)
-            }
+            tensors = {name.removesuffix(_SUFFIX): load_file(path / name) for name in sums if name.endswith(_SUFFIX)}
         except SafetensorError as error:
             raise FormatError(f"{files.format_path(path)}: {error}") from error
         return Snapshot(tensors, files.read_json(path / _PROGRESS))
@@ -172,9 +170,7 @@ def _read_sums(path: Path) -> dict[str, str]:
     sums = files.read_checksums(path, names)
     missing = [name for name in (_PROGRESS, *names) if name not in sums]
     if missing:
-        raise FormatError(
-            f"{files.format_path(path)}: expected {missing[0]} in {files.CHECKSUMS_NAME}, found none"
-        )
+        raise FormatError(f"{files.format_path(path)}: expected {missing[0]} in {files.CHECKSUMS_NAME}, found none")
     return sums
 
 
@@ -183,9 +179,7 @@ def optimizer_tensors(state: Mapping[int, Mapping[str, Any]]) -> dict[str, Tenso
     import torch
 
     return {
-        f"{index}.{name}": torch.as_tensor(value)
-        for index, values in state.items()
-        for name, value in values.items()
+        f"{index}.{name}": torch.as_tensor(value) for index, values in state.items() for name, value in values.items()
     }
 
 

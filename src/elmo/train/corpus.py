@@ -165,9 +165,7 @@ class Types(Sequence[str]):
         except UnicodeDecodeError as error:
             raise DataError(f"{TYPES}: expected UTF-8 words, found damage; build the corpus again") from error
 
-    def padded_bytes(
-        self, ids: NDArray[np.integer], width: int
-    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    def padded_bytes(self, ids: NDArray[np.integer], width: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """Return the first ``width`` UTF-8 bytes of each word, (n, width) padded with zeros, and lengths."""
         starts, lengths = self._locate(ids)
         lengths = np.minimum(lengths, width)
@@ -181,9 +179,7 @@ class Types(Sequence[str]):
         return starts, self._ends[ids] - 1 - starts
 
 
-def gather_slices(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
-) -> NDArray[np.uint8]:
+def gather_slices(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.uint8]:
     """Concatenate slices of ``data``, given by their starts and lengths."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
@@ -263,9 +259,7 @@ class Corpus:
                 problems.append(str(error))
         subject = f"{format_path(folder)}: this corpus is damaged; build it again"
         raise_all(problems, subject=subject, kind=DataError)
-        types = Types(
-            map_array(folder / TYPES, "u1"), map_array(folder / TYPE_ENDS, "<i8"), manifest.sizes.types
-        )
+        types = Types(map_array(folder / TYPES, "u1"), map_array(folder / TYPE_ENDS, "<i8"), manifest.sizes.types)
         train, heldout = (map_array(folder / name, "<u4") for name in (TRAIN, HELDOUT))
         return cls(folder, manifest, types, map_array(folder / COUNTS, "<i8"), train, heldout)
 
@@ -276,9 +270,7 @@ class Corpus:
         """
         n_vocab = self.n_given if n_vocab is None else n_vocab
         if n_vocab is not None and n_vocab <= FIRST_WORD:
-            raise ConfigError(
-                f"vocabulary: expected a size above {FIRST_WORD} (the special words), found {n_vocab}"
-            )
+            raise ConfigError(f"vocabulary: expected a size above {FIRST_WORD} (the special words), found {n_vocab}")
         return Vocabulary(tuple(self.types[:n_vocab]))
 
 
@@ -298,9 +290,7 @@ def whole_sentences(stream: NDArray[np.uint32], n_tokens: int) -> NDArray[np.uin
 class TypeIds:
     """Converts type ids of one corpus to the input ids and targets of one model."""
 
-    def __init__(
-        self, corpus: Corpus, config: BiLmConfig, n_vocab: int, *, device: str | torch.device = "cpu"
-    ) -> None:
+    def __init__(self, corpus: Corpus, config: BiLmConfig, n_vocab: int, *, device: str | torch.device = "cpu") -> None:
         if config.alphabet == "unicode":
             raise ConfigError("a model with a Unicode alphabet cannot be trained: use the alphabet bytes")
         self._types = corpus.types

@@ -51,13 +51,7 @@ from elmo.train.corpus import (
     read_manifest,
 )
 from elmo.train.options import CorpusOptions
-from elmo.train.read_text import (
-    TEMPORARY,
-    BuildProgress,
-    NumberedText,
-    OnProgress,
-    read_text,
-)
+from elmo.train.read_text import TEMPORARY, BuildProgress, NumberedText, OnProgress, read_text
 from elmo.train.vocabulary import hash_words, read_vocabulary
 
 _MIN_SENTENCES = 2
@@ -95,8 +89,7 @@ def build_corpus(
             _check_simplified(vocabulary, options.vocabulary)
     source = _CorpusSource(
         _manifest_options(options, tokenize, vocabulary),
-        [_stat_file(file, "train") for file in files]
-        + [_stat_file(file, "heldout") for file in heldout_files],
+        [_stat_file(file, "train") for file in files] + [_stat_file(file, "heldout") for file in heldout_files],
     )
     remove_leftovers(folder)
     if (corpus := source.find(folder)) is not None:
@@ -209,9 +202,7 @@ class _CorpusSource:
             if (manifest.options, manifest.inputs) != (self.options, self.inputs):
                 if is_logged:
                     what = "the text" if manifest.options == self.options else "an option"
-                    _log.info(
-                        "%s: %s has changed since it was built; building it again", format_path(folder), what
-                    )
+                    _log.info("%s: %s has changed since it was built; building it again", format_path(folder), what)
                 return None
             if any(file["path"] == "-" for file in self.inputs):
                 return None  # stdin may have other text now
@@ -406,9 +397,7 @@ def _type_order(text: NumberedText, counts: NDArray[np.int64]) -> NDArray[np.int
     return np.concatenate([np.arange(FIRST_WORD), FIRST_WORD + np.lexsort((ages, ranks))])
 
 
-def _write_types(
-    text: NumberedText, order: NDArray[np.int64], types: _HashedFile, type_ends: _HashedFile
-) -> None:
+def _write_types(text: NumberedText, order: NDArray[np.int64], types: _HashedFile, type_ends: _HashedFile) -> None:
     spellings, ends = map_array(text.types.spellings, "u1"), text.types.ends
     written = 0
     for first in range(0, len(order), _CHUNK // 8):
@@ -420,9 +409,7 @@ def _write_types(
         written += int(lengths.sum())
 
 
-def _chunks(
-    text: NumberedText, parts: NDArray[np.uint8]
-) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.uint8]]]:
+def _chunks(text: NumberedText, parts: NDArray[np.uint8]) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.uint8]]]:
     """Yield the types of a chunk of tokens, and the part of each token."""
     for first, last in _sentence_ranges(text, len(text.ends)):
         start, lengths = _lengths(text, first, last)

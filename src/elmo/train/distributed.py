@@ -191,8 +191,7 @@ def join_ranks(environment: Mapping[str, str] = os.environ, *, device: str = "cp
         waiting = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=LONG_TIMEOUT))
     except (RuntimeError, ValueError, TimeoutError) as error:
         raise TrainingError(
-            f"process {rank} of {world} cannot reach the others ({_first_sentence(error)}); start it "
-            "with torchrun"
+            f"process {rank} of {world} cannot reach the others ({_first_sentence(error)}); start it with torchrun"
         ) from error
     try:
         yield Ranks(rank, world, local_rank, waiting)

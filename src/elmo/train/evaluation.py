@@ -81,9 +81,7 @@ def evaluate(
             if rows.start == rows.stop:  # more processes than rows
                 break
             mine = batch.select_rows(rows)
-            losses = objective.token_losses(
-                mine, ids, state or objective.bilm.zero_state(rows.stop - rows.start)
-            )
+            losses = objective.token_losses(mine, ids, state or objective.bilm.zero_state(rows.stop - rows.start))
             state = losses.state
             mask = torch.from_numpy(mine.mask)
             for number, loss in enumerate((losses.forward, losses.backward)):
@@ -97,8 +95,7 @@ def evaluate(
         objective.train(was_training)
     sums, n_predictions = totals[:2].tolist(), int(totals[2])
     forward, backward = (
-        _exp(total / n_predictions) if number in objective.directions else None
-        for number, total in enumerate(sums)
+        _exp(total / n_predictions) if number in objective.directions else None for number, total in enumerate(sums)
     )
     return HeldoutPerplexity(forward, backward, n_predictions)
 

@@ -145,9 +145,7 @@ class Gradients:
         for number, group in zip(directions, by_direction, strict=True):
             weighted = [r.loss * ((s.stop - s.start) / n_rows) for s, r in zip(parts, group, strict=True)]
             losses[number] = torch.stack(weighted).sum()
-            hidden, cell = (
-                torch.cat([getattr(r.state, name) for r in group], dim=1) for name in ("hidden", "cell")
-            )
+            hidden, cell = (torch.cat([getattr(r.state, name) for r in group], dim=1) for name in ("hidden", "cell"))
             states[number] = BiLmState(hidden, cell)
         return Losses.combine(losses, states, state)
 

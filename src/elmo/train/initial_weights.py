@@ -64,19 +64,13 @@ class InitialWeights:
             )
         if unknown := [name for name in self.weights if name not in objective.state_dict()]:
             raise ConfigError(
-                f"init_from: the run has no weight {unknown[0]}: its softmax is tied or adaptive, the "
-                "model's is not"
+                f"init_from: the run has no weight {unknown[0]}: its softmax is tied or adaptive, the model's is not"
             )
         objective.load_state_dict(dict(self.weights), strict=False)
 
 
 def prepare_weights(
-    model: Pretrained,
-    corpus: Corpus,
-    *,
-    n_vocab: int | None = None,
-    is_tied: bool = False,
-    is_adaptive: bool = False,
+    model: Pretrained, corpus: Corpus, *, n_vocab: int | None = None, is_tied: bool = False, is_adaptive: bool = False
 ) -> InitialWeights:
     """Prepare the weights of ``model`` for training on ``corpus``.
 

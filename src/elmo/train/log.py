@@ -59,9 +59,7 @@ class LogFile:
             with self.path.open("ab") as file:
                 size = file.seek(0, os.SEEK_END)
                 if size < n_bytes:  # truncate() would fill it with zeros
-                    _log.warning(
-                        "%s: entries at the end are missing; continuing without them", format_path(self.path)
-                    )
+                    _log.warning("%s: entries at the end are missing; continuing without them", format_path(self.path))
                 file.truncate(min(size, n_bytes))
         except OSError as error:
             raise cannot_write(self.path, error) from error
@@ -98,9 +96,7 @@ class Stopwatch:
             _log.warning("%s; counting the time from zero", error)
             times = {}
         kept = {earlier: seconds for earlier, seconds in times.items() if earlier < step}
-        lines = [
-            json.dumps({"step": earlier, "seconds": seconds}) + "\n" for earlier, seconds in kept.items()
-        ]
+        lines = [json.dumps({"step": earlier, "seconds": seconds}) + "\n" for earlier, seconds in kept.items()]
         with atomic_file(self._path) as temporary:
             temporary.write_text("".join(lines), encoding="ascii")
         return max(kept.values(), default=0.0)
@@ -245,8 +241,7 @@ def read_log(source: str | Path) -> TrainingLog:
         entry = _parse_entry(values, where)
         if entries and entry.step < entries[-1].step:
             raise FormatError(
-                f"{where}: expected a step after {entries[-1].step}, found {entry.step}: the file may "
-                "contain two runs"
+                f"{where}: expected a step after {entries[-1].step}, found {entry.step}: the file may contain two runs"
             )
         if entry.seconds is None and entry.step in seconds:
             entry = replace(entry, seconds=seconds[entry.step])
@@ -301,9 +296,7 @@ def _read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 return
             values = None
         if not isinstance(values, dict):
-            raise FormatError(
-                f"{format_path(path)}, line {number}: expected a JSON object, found {line[:40]!r}"
-            )
+            raise FormatError(f"{format_path(path)}, line {number}: expected a JSON object, found {line[:40]!r}")
         yield number, values
 
 

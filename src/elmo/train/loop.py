@@ -147,9 +147,7 @@ class Trainer:
                 try:
                     self.folder.mkdir(parents=True, exist_ok=True)
                 except OSError as error:
-                    raise OutputError(
-                        f"{self.folder}: cannot create this folder: {error.strerror}"
-                    ) from error
+                    raise OutputError(f"{self.folder}: cannot create this folder: {error.strerror}") from error
                 # two runs would mix their checkpoints
                 stack.enter_context(hold_lock(self.folder / ".lock", subject=self.folder))
             self._resume()
@@ -239,8 +237,7 @@ class Trainer:
             return None
         device = self.state.hidden.device
         return tuple(
-            self.sampler.draw(random.generator("samples", number)).to(device)
-            for number in self.objective.directions
+            self.sampler.draw(random.generator("samples", number)).to(device) for number in self.objective.directions
         )
 
     def _check_finite(self, name: str, value: float) -> None:
@@ -347,9 +344,7 @@ class Trainer:
         check_version(progress, self.folder)
         for name, value in self._identity().items():
             if progress.get(name) != value:
-                raise ConfigError(
-                    f"{self.folder}: this run was started with another {name}; use another folder"
-                )
+                raise ConfigError(f"{self.folder}: this run was started with another {name}; use another folder")
         self.objective.load_state_dict(dict(snapshot.tensors["weights"]))
         state = optimizer_state(snapshot.tensors["optimizer"])
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})

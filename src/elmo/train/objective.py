@@ -33,13 +33,7 @@ from elmo.train.windows import Window
 
 _NUMBERS: dict[Directions, tuple[int, ...]] = {"both": (0, 1), "forward": (0,), "backward": (1,)}
 Purpose = Literal["samples", "words", "masks", "window_resets", "sentence_resets"]
-_PURPOSES: dict[Purpose, int] = {
-    "samples": 0,
-    "words": 1,
-    "masks": 2,
-    "window_resets": 3,
-    "sentence_resets": 4,
-}
+_PURPOSES: dict[Purpose, int] = {"samples": 0, "words": 1, "masks": 2, "window_resets": 3, "sentence_resets": 4}
 
 
 @dataclass(frozen=True)
@@ -201,9 +195,7 @@ class BiLmObjective(nn.Module):
         if not (self.training and self.dropout.words):
             return table
         random = _require(random)
-        return _drop(
-            table, self.dropout.words, random.generator("words", random.first_row), like=table[:, :1]
-        )
+        return _drop(table, self.dropout.words, random.generator("words", random.first_row), like=table[:, :1])
 
     def direction_loss(
         self,

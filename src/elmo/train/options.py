@@ -85,9 +85,7 @@ class CorpusOptions:
             raise ConfigError(f"split: only raw text is split into sentences, not {self.input_format}")
         is_share = isinstance(heldout, float) and 0 < heldout < 1
         if heldout is not None and not is_share and (not isinstance(heldout, int) or heldout < 0):
-            raise ConfigError(
-                f"heldout: expected a share between 0 and 1, or a number of sentences, found {heldout}"
-            )
+            raise ConfigError(f"heldout: expected a share between 0 and 1, or a number of sentences, found {heldout}")
         for name in ("max_sentence", "processes"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ConfigError(f"{name}: expected at least 1, found {value}")
@@ -349,9 +347,7 @@ def _device_problems(name: str) -> list[str]:
 _FILTERS = CharCnnConfig.filters
 PRESETS: dict[str, BiLmConfig] = {
     "tiny": BiLmConfig(CharCnnConfig(filters=_FILTERS[:3]), None, LstmConfig(cell_width=256, state_width=64)),
-    "mini": BiLmConfig(
-        CharCnnConfig(filters=_FILTERS[:5]), None, LstmConfig(cell_width=512, state_width=128)
-    ),
+    "mini": BiLmConfig(CharCnnConfig(filters=_FILTERS[:5]), None, LstmConfig(cell_width=512, state_width=128)),
     "small": BiLmConfig(CharCnnConfig(), None, LstmConfig(cell_width=1024, state_width=128)),
     "medium": BiLmConfig(CharCnnConfig(), None, LstmConfig(cell_width=2048, state_width=256)),
     "original": BiLmConfig(CharCnnConfig(n_highway=2), None, LstmConfig(cell_width=4096, state_width=512)),
@@ -381,9 +377,7 @@ class ModelShape:
     def __post_init__(self) -> None:
         problems = []
         if isinstance(self.preset, str) and self.preset not in PRESETS:
-            problems.append(
-                f"preset must be one of {', '.join(PRESETS)} or a BiLmConfig, not {self.preset!r:.40}"
-            )
+            problems.append(f"preset must be one of {', '.join(PRESETS)} or a BiLmConfig, not {self.preset!r:.40}")
         if self.reads is not None and self.reads not in get_args(ReadsWhat):
             problems.append(f"reads must be one of {', '.join(get_args(ReadsWhat))}, not {self.reads!r:.40}")
         raise_all(problems, subject="model", kind=ConfigError)

@@ -157,14 +157,7 @@ def load_or_make_plan(
     if plan is not None:
         return plan
     plan = make_plan(
-        corpus,
-        hours,
-        sizes=sizes,
-        options=options,
-        changes=changes,
-        max_rate=max_rate,
-        ranks=ranks,
-        measure=measure,
+        corpus, hours, sizes=sizes, options=options, changes=changes, max_rate=max_rate, ranks=ranks, measure=measure
     )
     if ranks.is_first:
         folder.mkdir(parents=True, exist_ok=True)
@@ -231,11 +224,7 @@ def make_plan(
     if "n_steps" in changes:
         raise ConfigError("hours and n_steps both set how long to train: use one of them")
     choice = SizeChoice(
-        corpus,
-        3600 * hours,
-        sizes=sizes,
-        options=options,
-        measure=measure or build_measure(corpus, ranks or Ranks()),
+        corpus, 3600 * hours, sizes=sizes, options=options, measure=measure or build_measure(corpus, ranks or Ranks())
     )
     name = choice.find_best()
     config, speed = sizes[name], choice.measured[name]
@@ -322,8 +311,7 @@ class SizeChoice:
         n_vocab = min(options.n_vocab, len(corpus.types))
         distinct = _distinct_share(corpus, options)
         self.work = {
-            name: count_products(config, options, n_vocab=n_vocab, distinct=distinct)
-            for name, config in sizes.items()
+            name: count_products(config, options, n_vocab=n_vocab, distinct=distinct) for name, config in sizes.items()
         }
 
     def find_best(self) -> str:
@@ -333,9 +321,7 @@ class SizeChoice:
         while True:
             feasible = [name for name in by_work if self._is_feasible(name)]
             lowest = min(map(self.expected_loss, feasible))
-            best = next(
-                k for k, name in enumerate(feasible) if self.expected_loss(name) < lowest + _EQUAL_LOSS
-            )
+            best = next(k for k, name in enumerate(feasible) if self.expected_loss(name) < lowest + _EQUAL_LOSS)
             # Estimated speeds are rough: large matrix products are more efficient than small ones.
             rivals = [
                 name
@@ -383,9 +369,7 @@ class SizeChoice:
 
     def _is_feasible(self, name: str) -> bool:
         """Whether a size can be measured, in at least three steps, in a small part of the time."""
-        return (
-            name in self.measured or 3 * self.step_tokens / self.speed(name) < _MEASURE_SHARE * self.seconds
-        )
+        return name in self.measured or 3 * self.step_tokens / self.speed(name) < _MEASURE_SHARE * self.seconds
 
 
 def expected_loss(*, n_weights: float, n_tokens: float, n_unique: float) -> float:

@@ -225,11 +225,7 @@ class SentenceWriter:
 
 
 def _read_words(
-    files: list[Source],
-    options: CorpusOptions,
-    tokenize: Tokenizer | None,
-    processes: int,
-    tally: Tally,
+    files: list[Source], options: CorpusOptions, tokenize: Tokenizer | None, processes: int, tally: Tally
 ) -> tuple[str, WordPieces]:
     """Return the name of the tokenizer, and the words of all files, piece by piece."""
     if options.input_format == "conllu":
@@ -306,9 +302,7 @@ def _read_conllu(files: list[Source], errors: ErrorPolicy, tally: Tally) -> Word
     for k, file in enumerate(files):
         words = []
         for sentence in read_conllu(read_lines(file, errors=errors, tally=tally)):
-            words += [
-                word.encode("utf-8", "surrogatepass") for word in (*sentence.tokens.tokens, SENTENCE_END)
-            ]
+            words += [word.encode("utf-8", "surrogatepass") for word in (*sentence.tokens.tokens, SENTENCE_END)]
             if len(words) > _CONLLU_WORDS:
                 yield k, 0, words  # the position in the file is unknown
                 words = []
@@ -430,8 +424,7 @@ def _receive(child: subprocess.Popen[bytes]) -> bytes:
 
 def _child_error(child: subprocess.Popen[bytes]) -> DataError:
     return DataError(
-        f"a tokenizer process ended with code {child.wait()}, perhaps because memory is short; use one "
-        "process"
+        f"a tokenizer process ended with code {child.wait()}, perhaps because memory is short; use one process"
     )
 
 

@@ -18,14 +18,7 @@ from elmo.errors import ConfigError, FormatError
 from elmo.formats import bundled_models
 from elmo.storage.atomic import atomic_file
 from elmo.storage.files import format_path, read_json
-from elmo.train.options import (
-    GENTLE,
-    CorpusOptions,
-    DropoutOptions,
-    ModelShape,
-    OptimizerOptions,
-    TrainOptions,
-)
+from elmo.train.options import GENTLE, CorpusOptions, DropoutOptions, ModelShape, OptimizerOptions, TrainOptions
 
 FILE_NAME = "recipe.json"
 VERSION = 2
@@ -114,8 +107,7 @@ class Recipe:
                 json.dumps(value, allow_nan=False)
             except (TypeError, ValueError) as error:
                 raise ConfigError(
-                    f"{name}: expected a value that can be stored as JSON, to resume the run, found "
-                    f"{value!r:.40}"
+                    f"{name}: expected a value that can be stored as JSON, to resume the run, found {value!r:.40}"
                 ) from error
 
     def _check_length(self) -> None:
@@ -231,8 +223,7 @@ class Recipe:
 
     def _to_json(self) -> dict[str, Any]:
         options = {
-            name: value.to_json() if isinstance(value, BiLmConfig) else value
-            for name, value in self.options.items()
+            name: value.to_json() if isinstance(value, BiLmConfig) else value for name, value in self.options.items()
         }
         return {"kind": "elmo recipe", "version": VERSION, "texts": self.texts, "options": options}
 

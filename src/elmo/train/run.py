@@ -191,13 +191,9 @@ def train_bilm(
         on_progress: Called with the ``BuildProgress`` of the corpus.
     """
     values = dict(locals())  # first statement: exactly the parameters
-    defaults = {
-        name: parameter.default for name, parameter in inspect.signature(train_bilm).parameters.items()
-    }
+    defaults = {name: parameter.default for name, parameter in inspect.signature(train_bilm).parameters.items()}
     runtime = ("texts", "out", "tensorboard", "on_report", "on_progress")
-    options = {
-        name: value for name, value in values.items() if name not in runtime and value != defaults[name]
-    }
+    options = {name: value for name, value in values.items() if name not in runtime and value != defaults[name]}
     return _run(
         Recipe.create(texts, options),
         Path(out),
@@ -226,16 +222,9 @@ def resume_bilm(
     folder = RunFolder(out)
     recipe = folder.read_recipe()
     if recipe is None:
-        raise DataError(
-            f"{format_path(out)}: no run to resume: expected {format_path(folder.path / FILE_NAME)}"
-        )
+        raise DataError(f"{format_path(out)}: no run to resume: expected {format_path(folder.path / FILE_NAME)}")
     return _run(
-        recipe,
-        Path(out),
-        is_resumed=True,
-        tensorboard=tensorboard,
-        on_report=on_report,
-        on_progress=on_progress,
+        recipe, Path(out), is_resumed=True, tensorboard=tensorboard, on_report=on_report, on_progress=on_progress
     )
 
 
@@ -253,11 +242,7 @@ def _run(
     reporters += [on_report] if on_report is not None else []
     folder.check_output()
     device = str(recipe.options.get("device", "cpu"))
-    with (
-        _use_threads(recipe.options.get("threads")),
-        join_ranks(device=device) as ranks,
-        ExitStack() as stack,
-    ):
+    with _use_threads(recipe.options.get("threads")), join_ranks(device=device) as ranks, ExitStack() as stack:
         if _is_finished(recipe, folder, ranks, stack, is_resumed=is_resumed):
             return out
         model = _load_model(recipe)
@@ -308,9 +293,7 @@ def _call_all(reporters: Sequence[Callable[[StepReport], None]]) -> OnReport:
     return report_to_all
 
 
-def _is_finished(
-    recipe: Recipe, folder: RunFolder, ranks: Ranks, stack: ExitStack, *, is_resumed: bool
-) -> bool:
+def _is_finished(recipe: Recipe, folder: RunFolder, ranks: Ranks, stack: ExitStack, *, is_resumed: bool) -> bool:
     """Whether nothing is left to do. The first process locks the folder; its errors are raised by all."""
     result: bool | ElmoError = False
     if ranks.is_first:
@@ -392,11 +375,7 @@ def _fit_to_corpus(recipe: Recipe, corpus: Corpus) -> TrainOptions:
         epochs = recipe.options.get("epochs", EPOCHS)
         n_steps = max(1, math.ceil(epochs * (len(corpus.train) / (batch_size * options.window))))
     every = max(1, min(1000, n_steps // 10))
-    fitted: dict[str, int] = {
-        "evaluate_every": every,
-        "checkpoint_every": every,
-        "log_every": max(1, min(50, every)),
-    }
+    fitted: dict[str, int] = {"evaluate_every": every, "checkpoint_every": every, "log_every": max(1, min(50, every))}
     if "heldout_file" not in recipe.options:
         fitted["evaluate_tokens"] = EVALUATE_TOKENS
     return replace(
@@ -409,13 +388,7 @@ def _fit_to_corpus(recipe: Recipe, corpus: Corpus) -> TrainOptions:
 
 
 def _plan_run(
-    recipe: Recipe,
-    corpus: Corpus,
-    options: TrainOptions,
-    initial: InitialWeights | None,
-    *,
-    folder: Path,
-    ranks: Ranks,
+    recipe: Recipe, corpus: Corpus, options: TrainOptions, initial: InitialWeights | None, *, folder: Path, ranks: Ranks
 ) -> tuple[BiLmConfig, TrainOptions]:
     """Return the configuration of the model and the final options; with ``hours``, by a plan."""
     n_vocab, shape = min(options.n_vocab, len(corpus.types)), recipe.shape()

@@ -114,8 +114,7 @@ class RunFolder:
             )
         if (changed := self._changed_text(recipe)) is not None:
             raise ConfigError(
-                f"{format_path(self.out)}: the text of the run there has changed since its start ({changed})"
-                f"; {_NEXT}"
+                f"{format_path(self.out)}: the text of the run there has changed since its start ({changed}); {_NEXT}"
             )
 
     @contextmanager
@@ -224,11 +223,7 @@ def has_written(model: Pretrained, checkpoints: Checkpoints) -> bool:
 
 def _bilm_weights(weights: Mapping[str, Tensor], directions: str) -> dict[str, Tensor]:
     """Return the weights below the softmax, by their names in a model."""
-    bilm = {
-        name.removeprefix("bilm."): value.float()
-        for name, value in weights.items()
-        if name.startswith("bilm.")
-    }
+    bilm = {name.removeprefix("bilm."): value.float() for name, value in weights.items() if name.startswith("bilm.")}
     untrained = {"forward": "backward_stack.", "backward": "forward_stack."}.get(directions)
     if untrained:
         bilm |= {name: torch.zeros_like(value) for name, value in bilm.items() if name.startswith(untrained)}

@@ -193,9 +193,7 @@ class WordNumbering:
 
 def _read_share(segment: Segment, share: int) -> tuple[list[bytes], NDArray[np.uint32]]:
     """Read the words of one share of a segment, and their numbers in the segment."""
-    first_byte, first_word = (
-        int(ends[share - 1]) if share else 0 for ends in (segment.byte_ends, segment.word_ends)
-    )
+    first_byte, first_word = (int(ends[share - 1]) if share else 0 for ends in (segment.byte_ends, segment.word_ends))
     n_words = int(segment.word_ends[share]) - first_word
     with segment.words.open("rb") as file:
         file.seek(first_byte)
@@ -216,9 +214,7 @@ def read_vocabulary(vocabulary: VocabularySource) -> list[bytes]:
         return _check_words(_read_file(Path(vocabulary)), subject=format_path(vocabulary), unit="line")
     if not isinstance(vocabulary, Vocabulary):
         if not all(isinstance(word, str) for word in vocabulary):
-            raise DataError(
-                "vocabulary: expected a file or a list of strings, found other values in the list"
-            )
+            raise DataError("vocabulary: expected a file or a list of strings, found other values in the list")
         vocabulary = Vocabulary(tuple(vocabulary))
     return _check_words(vocabulary, subject="vocabulary", unit="word")
 
@@ -230,9 +226,7 @@ def hash_words(words: Sequence[bytes]) -> str:
 
 def _read_file(path: Path) -> Vocabulary:
     if path.is_dir():
-        raise DataError(
-            f"{format_path(path)}: expected a vocabulary file with one word per line, found a folder"
-        )
+        raise DataError(f"{format_path(path)}: expected a vocabulary file with one word per line, found a folder")
     lines: list[str] = []
     for line in read_lines(path):
         if "\0" in line.text or "\t" in line.text:
@@ -253,9 +247,7 @@ def _check_words(vocabulary: Vocabulary, *, subject: str, unit: str) -> list[byt
     first: dict[str, int] = {}
     for number, word in enumerate(vocabulary.words, start=1):
         if not word or "\n" in word:
-            problems.append(
-                f"expected a word, found {'a line break in' if word else 'an empty'} {unit} {number}"
-            )
+            problems.append(f"expected a word, found {'a line break in' if word else 'an empty'} {unit} {number}")
         elif word in first:
             problems.append(f"the word {word[:40]!r} occurs twice, in {unit} {first[word]} and {number}")
         elif word in SPECIAL and word not in specials:  # a corpus would treat it as special

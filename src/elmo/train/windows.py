@@ -128,9 +128,7 @@ class Windows:
         self.row_plan = RowPlan(stream, n_rows=batch_size, seed=seed, block_tokens=block_tokens)
         self.rows = range(batch_size)[rows or slice(None)]
         if not self.rows:
-            raise ConfigError(
-                f"rows: expected some of the {batch_size} rows of the batch, found none in {rows}"
-            )
+            raise ConfigError(f"rows: expected some of the {batch_size} rows of the batch, found none in {rows}")
         self._total = len(stream)
         self._chunk_windows = max(1, min(_CHUNK_TOKENS, len(stream) // batch_size) // window)
         self._chunk = -1
@@ -154,9 +152,7 @@ class Windows:
         forward_in, forward_out, backward_in, backward_out = (
             array[:, start : start + self.window].copy() for array in self._arrays
         )
-        return Window(
-            Direction(forward_in, forward_out), Direction(backward_in, backward_out), self._position(number)
-        )
+        return Window(Direction(forward_in, forward_out), Direction(backward_in, backward_out), self._position(number))
 
     def read(self, start: tuple[int, int] = (0, 0)) -> Iterator[Window]:
         """Yield the windows from a position on, without end."""
@@ -381,9 +377,7 @@ class RowPlan:
         rows = np.arange(1, self.n_rows + 1)
         # ideal cuts: what each row should have read by the end of this epoch, minus what it has read
         ideal = np.cumsum(
-            ((epoch + 1) * total * rows) // self.n_rows
-            - ((epoch + 1) * total * (rows - 1)) // self.n_rows
-            - read
+            ((epoch + 1) * total * rows) // self.n_rows - ((epoch + 1) * total * (rows - 1)) // self.n_rows - read
         )
         latest = self._latest_cuts(starts, ends, before)
         cuts = [0]
@@ -412,9 +406,7 @@ class RowPlan:
         position = int(starts[block]) + least - 1 - int(before[block])
         return int(before[block]) + self.sentence_end(position) - int(starts[block])
 
-    def _latest_cuts(
-        self, starts: NDArray[np.int64], ends: NDArray[np.int64], before: NDArray[np.int64]
-    ) -> list[int]:
+    def _latest_cuts(self, starts: NDArray[np.int64], ends: NDArray[np.int64], before: NDArray[np.int64]) -> list[int]:
         """Return for each row the latest cut after it that leaves a sentence for each later row."""
         cuts: list[int] = []
         block = len(starts)

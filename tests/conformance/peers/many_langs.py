@@ -35,9 +35,7 @@ def write_model(folder: Path, request: dict) -> None:
         ids = list(range(len(request[name])))
         shuffler.shuffle(ids)
         lexicons[name] = dict(zip(request[name], ids, strict=True))
-        lexicons[name + "_layer"] = (
-            EmbeddingLayer(width, lexicons[name], fix_emb=False) if width > 0 else None
-        )
+        lexicons[name + "_layer"] = EmbeddingLayer(width, lexicons[name], fix_emb=False) if width > 0 else None
     torch.nn.init.orthogonal_ = lambda tensor, gain: tensor  # slow, and overwritten below
     model = Model(architecture, lexicons["words_layer"], lexicons["characters_layer"], len(request["words"]))
     for parameter in model.parameters():

@@ -63,9 +63,7 @@ def save_tensors(session: v1.Session, path: Path) -> None:
     for variable in v1.global_variables():
         info = variable._save_slice_info
         name = info.full_name if info else variable.op.name
-        value = session.run(
-            tf.cast(variable, tf.float32) if variable.dtype.base_dtype == tf.bfloat16 else variable
-        )
+        value = session.run(tf.cast(variable, tf.float32) if variable.dtype.base_dtype == tf.bfloat16 else variable)
         if info:
             whole = tensors.setdefault(name, np.full(info.full_shape, np.nan, dtype=value.dtype))
             extents = zip(info.var_offset, info.var_shape, strict=True)
@@ -105,10 +103,7 @@ def write_many(folder: Path) -> None:
     with tf.Graph().as_default(), v1.Session() as session:
         tensors = tf.unstack(tf.constant(values))
         save = tf.raw_ops.SaveV2(
-            prefix=str(folder / "model.ckpt"),
-            tensor_names=names,
-            shape_and_slices=[""] * len(names),
-            tensors=tensors,
+            prefix=str(folder / "model.ckpt"), tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors
         )
         session.run(save)
     np.savez(folder / "expected.npz", **dict(zip(names, values, strict=True)))
@@ -150,26 +145,19 @@ def write_merged(folder: Path) -> None:
     """Merge two checkpoints into one with two data files, with the op that a sharded Saver uses."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(2)
-    tensors = [
-        {f"part_{k}/{i}": rng.normal(size=(k + 1, i)).astype(np.float32) for i in range(5)} for k in range(2)
-    ]
+    tensors = [{f"part_{k}/{i}": rng.normal(size=(k + 1, i)).astype(np.float32) for i in range(5)} for k in range(2)]
     with tf.Graph().as_default(), v1.Session() as session:
         prefixes = [str(folder / f"part{k}") for k in range(2)]
         for prefix, part in zip(prefixes, tensors, strict=True):
             names = list(part)
             session.run(
                 tf.raw_ops.SaveV2(
-                    prefix=prefix,
-                    tensor_names=names,
-                    shape_and_slices=[""] * len(names),
-                    tensors=list(part.values()),
+                    prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=list(part.values())
                 )
             )
         session.run(
             tf.raw_ops.MergeV2Checkpoints(
-                checkpoint_prefixes=prefixes,
-                destination_prefix=str(folder / "model.ckpt"),
-                delete_old_dirs=False,
+                checkpoint_prefixes=prefixes, destination_prefix=str(folder / "model.ckpt"), delete_old_dirs=False
             )
         )
     np.savez(folder / "expected.npz", **tensors[0], **tensors[1])
@@ -199,9 +187,7 @@ def write_bilm(folder: Path, values: dict, *, partitioned: bool = False) -> None
             for tensor in operation.outputs
         }
         session.run(train, feed_dict=zeros)
-        v1.train.Saver(v1.global_variables(), max_to_keep=2).save(
-            session, str(folder / "model.ckpt"), global_step=step
-        )
+        v1.train.Saver(v1.global_variables(), max_to_keep=2).save(session, str(folder / "model.ckpt"), global_step=step)
         save_tensors(session, folder.with_suffix(".npz"))
     if values["lstm"]["n_layers"] > 1:  # simple_elmo's dump supports only models with several layers
         with tf.Graph().as_default(), redirect_stdout(io.StringIO()):

@@ -113,13 +113,9 @@ def load_simple_elmo(peers: Path, model: Path) -> tuple[Embed, float]:
     elmo = ElmoModel()
     elmo.logger.setLevel(logging.ERROR)
     elmo.load(str(model), max_batch_size=128)
-    config = tf.compat.v1.ConfigProto(
-        intra_op_parallelism_threads=THREADS, inter_op_parallelism_threads=THREADS
-    )
+    config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=THREADS, inter_op_parallelism_threads=THREADS)
     session = tf.compat.v1.Session(config=config)  # by default it creates a session for each call
-    elmo.elmo_sentence_input = elmo_helpers.weight_layers(
-        "input", elmo.sentence_embeddings_op, use_layers="all"
-    )
+    elmo.elmo_sentence_input = elmo_helpers.weight_layers("input", elmo.sentence_embeddings_op, use_layers="all")
     session.run(tf.compat.v1.global_variables_initializer())
 
     def embed(sentences: Sequence[Sequence[str]], batch: int) -> list[np.ndarray]:

@@ -187,10 +187,7 @@ def bfloat(file: h5py.File) -> None:
         (lambda f: f.create_dataset("a", shape=(5, 3), dtype="f4"), "expected 60 bytes for .* found 0"),
         (lambda f: f.create_dataset("a", data=np.zeros(8, "f4"), compression="lzf"), r"found ids \[32000\]"),
         (lambda f: f.create_dataset("a", data=np.zeros(8, "f4"), scaleoffset=2), r"found ids \[6\]"),
-        (
-            lambda f: f.create_dataset("a", shape=(1 << 20, 1 << 20), dtype="f4", chunks=(64, 64)),
-            "32768 chunks",
-        ),
+        (lambda f: f.create_dataset("a", shape=(1 << 20, 1 << 20), dtype="f4", chunks=(64, 64)), "32768 chunks"),
         (lambda f: f.create_dataset("a", shape=(100, 100), dtype="f4", chunks=(64, 64)), "a B-tree node"),
     ],
 )
@@ -223,9 +220,7 @@ def test_a_truncated_file_is_refused_at_its_first_bytes(tmp_path: Path) -> None:
         file["a"] = np.zeros(1000, "f4")
     data = (tmp_path / "f").read_bytes()
     (tmp_path / "f").write_bytes(data[:-1])
-    with pytest.raises(
-        FormatError, match=f"expected {len(data)} bytes, found {len(data) - 1}: download it again"
-    ):
+    with pytest.raises(FormatError, match=f"expected {len(data)} bytes, found {len(data) - 1}: download it again"):
         Hdf5File(tmp_path / "f")
 
 
@@ -234,9 +229,7 @@ def test_a_file_that_is_mostly_a_hole_is_refused(tmp_path: Path) -> None:
         properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
         properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-        h5py.h5d.create(
-            file.id, b"a", h5py.h5t.IEEE_F32LE, h5py.h5s.create_simple((1 << 28,)), dcpl=properties
-        )
+        h5py.h5d.create(file.id, b"a", h5py.h5t.IEEE_F32LE, h5py.h5s.create_simple((1 << 28,)), dcpl=properties)
     if (tmp_path / "f").stat().st_blocks * 512 > 1 << 24:
         pytest.skip("this file system has no holes")
     with pytest.raises(FormatError, match="most were never written"):
@@ -277,9 +270,7 @@ def test_a_chunk_without_filters_has_the_size_of_its_numbers(tmp_path: Path) -> 
 
 def test_absurd_compression_is_refused_before_decompressing(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f", "w") as file:
-        file.create_dataset(
-            "a", data=np.zeros((1 << 12, 1 << 13), "f4"), chunks=(1 << 8, 1 << 13), compression="gzip"
-        )
+        file.create_dataset("a", data=np.zeros((1 << 12, 1 << 13), "f4"), chunks=(1 << 8, 1 << 13), compression="gzip")
     with Hdf5File(tmp_path / "f") as file:
         dataset = file.dataset("a")
         assert dataset is not None

@@ -110,9 +110,7 @@ class TestRefusing:
     """Damaged and hostile files."""
 
     @pytest.mark.parametrize("name", payloads(Path("x")))
-    def test_a_pickle_that_does_more_than_a_state_dict_needs(
-        self, name: str, is_zipped: bool, tmp_path: Path
-    ) -> None:
+    def test_a_pickle_that_does_more_than_a_state_dict_needs(self, name: str, is_zipped: bool, tmp_path: Path) -> None:
         touched = tmp_path / MARK_OF_A_RUN
         pickled = payloads(touched)[name]
         path = tmp_path / "weights.pkl"
@@ -128,9 +126,7 @@ class TestRefusing:
         assert not touched.exists()
 
     @pytest.mark.parametrize("name", places())
-    def test_a_tensor_that_is_not_where_its_numbers_are(
-        self, name: str, is_zipped: bool, tmp_path: Path
-    ) -> None:
+    def test_a_tensor_that_is_not_where_its_numbers_are(self, name: str, is_zipped: bool, tmp_path: Path) -> None:
         path = tmp_path / "weights.pkl"
         pickled = places()[name]
         path.write_bytes(
@@ -155,14 +151,11 @@ class TestRefusing:
             open_state_dict(path)
 
     @pytest.mark.parametrize(
-        "values",
-        [torch.zeros(3), [torch.zeros(3)], {"a": 1}, {"a": {"b": torch.zeros(3)}}, {1: torch.zeros(3)}],
+        "values", [torch.zeros(3), [torch.zeros(3)], {"a": 1}, {"a": {"b": torch.zeros(3)}}, {1: torch.zeros(3)}]
     )
     def test_values_other_than_a_dict_of_tensors(self, values: Any, is_zipped: bool, tmp_path: Path) -> None:
         path = save(values, tmp_path / "weights.pkl", is_zipped=is_zipped)
-        with pytest.raises(
-            FormatError, match=r"expected a state dict|expected a tensor|a key that is not a string"
-        ):
+        with pytest.raises(FormatError, match=r"expected a state dict|expected a tensor|a key that is not a string"):
             open_state_dict(path)
 
     def test_a_whole_module(self, is_zipped: bool, tmp_path: Path) -> None:
@@ -170,8 +163,7 @@ class TestRefusing:
             warnings.simplefilter("ignore")
             path = save(torch.nn.Linear(2, 2), tmp_path / "weights.pkl", is_zipped=is_zipped)
         with pytest.raises(
-            FormatError,
-            match=r"the name 'torch\.nn\.modules\.linear\.Linear', which is not allowed in a state dict",
+            FormatError, match=r"the name 'torch\.nn\.modules\.linear\.Linear', which is not allowed in a state dict"
         ):
             open_state_dict(path)
 
@@ -182,9 +174,7 @@ class TestRefusing:
         ):
             open_state_dict(tmp_path / "weights.pkl")
 
-    @pytest.mark.parametrize(
-        "data", [b"", b"PK", b"\x80\x02}.", pickle.dumps(OrderedDict(a=1)), b"\x89HDF\r\n\x1a\n"]
-    )
+    @pytest.mark.parametrize("data", [b"", b"PK", b"\x80\x02}.", pickle.dumps(OrderedDict(a=1)), b"\x89HDF\r\n\x1a\n"])
     def test_a_file_of_another_kind(self, data: bytes, tmp_path: Path) -> None:
         (tmp_path / "weights.pkl").write_bytes(data)
         with pytest.raises(FormatError, match=r"expected a file written by torch\.save, found"):
@@ -203,12 +193,8 @@ class TestRefusing:
 
     @pytest.mark.parametrize("keys", [["0", "0"], ["1"], ["0", "1"], [0]])
     def test_a_stream_of_other_storages(self, keys: list[Any], tmp_path: Path) -> None:
-        (tmp_path / "weights.pkl").write_bytes(
-            stream(state_dict(a=tensor()), keys=keys, storages=storage() * 2)
-        )
-        with pytest.raises(
-            FormatError, match=r"expected the keys of its 1 storages|expected unique storage keys"
-        ):
+        (tmp_path / "weights.pkl").write_bytes(stream(state_dict(a=tensor()), keys=keys, storages=storage() * 2))
+        with pytest.raises(FormatError, match=r"expected the keys of its 1 storages|expected unique storage keys"):
             open_state_dict(tmp_path / "weights.pkl")
 
 

@@ -113,9 +113,7 @@ def test_every_mismatch_is_reported_at_once(tmp_path: Path) -> None:
     write_bundle(tmp_path, PREFIX, arrays())
     path = tmp_path / f"{PREFIX}.data-00000-of-00001"
     path.write_bytes(path.read_bytes()[:10])
-    with pytest.raises(
-        FormatError, match=r"'lm/a': expected bytes .*'wide': expected bytes .* found a file of 10"
-    ):
+    with pytest.raises(FormatError, match=r"'lm/a': expected bytes .*'wide': expected bytes .* found a file of 10"):
         read_index(tmp_path, PREFIX)
 
 
@@ -147,12 +145,8 @@ WRONG_ENTRIES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("entry", "reason"), [case[1:] for case in WRONG_ENTRIES], ids=[c[0] for c in WRONG_ENTRIES]
-)
-def test_an_entry_that_lies_is_refused_before_memory_is_taken(
-    tmp_path: Path, entry: bytes, reason: str
-) -> None:
+@pytest.mark.parametrize(("entry", "reason"), [case[1:] for case in WRONG_ENTRIES], ids=[c[0] for c in WRONG_ENTRIES])
+def test_an_entry_that_lies_is_refused_before_memory_is_taken(tmp_path: Path, entry: bytes, reason: str) -> None:
     write_bundle(tmp_path, PREFIX, {"w": np.ones(4, dtype=np.float32)}, extra=[(b"wrong", entry)])
     with pytest.raises(FormatError, match=reason):
         read_index(tmp_path, PREFIX)
@@ -166,9 +160,7 @@ def test_an_entry_that_lies_is_refused_before_memory_is_taken(
         ([[(0, 1)], [(1, 2)]], "expected slices of 2 axes, found 1"),
     ],
 )
-def test_slices_must_fill_their_tensor_without_overlap(
-    tmp_path: Path, boxes: list[writer.Box], reason: str
-) -> None:
+def test_slices_must_fill_their_tensor_without_overlap(tmp_path: Path, boxes: list[writer.Box], reason: str) -> None:
     write_bundle(tmp_path, PREFIX, {"w": np.zeros((3, 5), dtype=np.float32)}, slices={"w": boxes})
     with pytest.raises(FormatError, match=reason):
         read_index(tmp_path, PREFIX)
@@ -188,13 +180,9 @@ def test_slices_must_lie_within_their_tensor(tmp_path: Path) -> None:
 def test_a_slice_of_another_shape_or_type_is_refused(tmp_path: Path) -> None:
     whole = writer.entry("float32", (2, 2), slices=[[(0, None), (0, None)]])
     part = writer.entry("float64", (2, 2), size=32)
-    write_bundle(
-        tmp_path, PREFIX, {}, extra=[(b"w", whole), (writer.slice_key("w", [(0, None), (0, None)]), part)]
-    )
+    write_bundle(tmp_path, PREFIX, {}, extra=[(b"w", whole), (writer.slice_key("w", [(0, None), (0, None)]), part)])
     (tmp_path / f"{PREFIX}.data-00000-of-00001").write_bytes(bytes(32))
-    with pytest.raises(
-        FormatError, match=r"expected a slice float32 \(2, 2\) at \(0, 0\), found float64 \(2, 2\)"
-    ):
+    with pytest.raises(FormatError, match=r"expected a slice float32 \(2, 2\) at \(0, 0\), found float64 \(2, 2\)"):
         read_index(tmp_path, PREFIX)
 
 
@@ -202,9 +190,7 @@ def test_slices_that_share_their_bytes_are_refused(tmp_path: Path) -> None:
     """A small file could otherwise cause an array of gigabytes."""
     boxes = [[(i, 1), (0, None)] for i in range(60)]
     pairs = [(writer.slice_key("w", box), writer.entry("float32", (1, 1000), size=4000)) for box in boxes]
-    write_bundle(
-        tmp_path, PREFIX, {}, extra=[(b"w", writer.entry("float32", (60, 1000), slices=boxes)), *pairs]
-    )
+    write_bundle(tmp_path, PREFIX, {}, extra=[(b"w", writer.entry("float32", (60, 1000), slices=boxes)), *pairs])
     (tmp_path / f"{PREFIX}.data-00000-of-00001").write_bytes(bytes(4000))
     with pytest.raises(FormatError, match="overlap"):
         read_index(tmp_path, PREFIX)
@@ -317,10 +303,7 @@ def test_an_unknown_compression_is_named() -> None:
     [
         (b"", "restart points"),
         (b"\xff\xff\xff\x7f", "restart points"),
-        (
-            writer.varint(1) + writer.varint(0) + writer.varint(0) + bytes(4),
-            "within the block",
-        ),  # shares with no key
+        (writer.varint(1) + writer.varint(0) + writer.varint(0) + bytes(4), "within the block"),  # shares with no key
         (writer.varint(0) + writer.varint(9) + writer.varint(0) + b"a" + bytes(4), "within the block"),
         (writer.varint(0) + writer.varint(0) + writer.varint(1 << 63) + bytes(4), "within the block"),
         (b"\xff" * 20 + bytes(4), "found a longer one"),
@@ -384,9 +367,7 @@ def test_a_snappy_block_may_not_outgrow_the_table(monkeypatch: pytest.MonkeyPatc
 
 
 def test_protobuf_fields_are_read_and_unknown_ones_skipped() -> None:
-    data = (
-        writer.number(1, 300) + writer.message(9, b"unknown") + writer.number(1, -1) + writer.message(2, b"x")
-    )
+    data = writer.number(1, 300) + writer.message(9, b"unknown") + writer.number(1, -1) + writer.message(2, b"x")
     assert tf_checkpoint.read_message(data, {1: tf_checkpoint.VARINT, 2: tf_checkpoint.BYTES}) == {
         1: [300, (1 << 64) - 1],
         2: [b"x"],

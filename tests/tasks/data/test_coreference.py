@@ -46,18 +46,14 @@ def test_a_document_has_sentences_and_clusters_counted_from_its_beginning(tmp_pa
 
 def test_brackets_nest_and_share_tokens(tmp_path: Path) -> None:
     assert clusters(tmp_path, "(0|(1)", "(2", "2)|0)|(1)") == [[(0, 1), (2, 3)], [(0, 3)], [(1, 3)]]
-    assert clusters(tmp_path, "(0|(0", "0)", "0)") == [
-        [(0, 2), (0, 3)]
-    ]  # the last to open is the first to end
+    assert clusters(tmp_path, "(0|(0", "0)", "0)") == [[(0, 2), (0, 3)]]  # the last to open is the first to end
     assert clusters(tmp_path, "(0", "0)|(0", "0)") == [[(0, 2), (1, 3)]]
     assert clusters(tmp_path, "-", "*") == []
 
 
 @pytest.mark.parametrize("cells", [("-", "(0)|(1)"), ("(0|(1", "0)|1)")])
 def test_a_mention_in_two_clusters_raises_an_error(tmp_path: Path, cells: tuple[str, str]) -> None:
-    with pytest.raises(
-        DataError, match=r"train\.conll:3: expected each mention in one cluster, found the same in 0"
-    ):
+    with pytest.raises(DataError, match=r"train\.conll:3: expected each mention in one cluster, found the same in 0"):
         clusters(tmp_path, *cells)
     assert clusters(tmp_path, "(0)|(0)", "(0)") == [[(0, 1), (1, 2)]]  # twice in its own does no harm
 
@@ -121,15 +117,11 @@ def documents(draw: st.DrawFn) -> Document:
     for n in lengths:
         mentions += (Span(at + i, at + j) for i in range(n) for j in range(i + 1, n + 1))
         at += n
-    chosen = draw(
-        st.lists(st.tuples(st.sampled_from(mentions), st.integers(0, 3)), unique_by=lambda one: one[0])
-    )
+    chosen = draw(st.lists(st.tuples(st.sampled_from(mentions), st.integers(0, 3)), unique_by=lambda one: one[0]))
     found: dict[int, list[Span]] = {}
     for span, id_ in chosen:
         others = found.setdefault(id_, [])
-        if not any(
-            a.start < b.start < a.end - 1 < b.end - 1 for o in others for a, b in ((o, span), (span, o))
-        ):
+        if not any(a.start < b.start < a.end - 1 < b.end - 1 for o in others for a, b in ((o, span), (span, o))):
             others.append(span)
     name = draw(st.sampled_from(["x", "a/b; part 003", "a (b)"]))
     speakers = draw(st.sampled_from([None, tuple(f"s {k % 2}" for k in range(sum(lengths)))]))
@@ -138,9 +130,7 @@ def documents(draw: st.DrawFn) -> Document:
 
 @settings(deadline=None, max_examples=60)
 @given(written=st.lists(documents(), min_size=1, max_size=2))
-def test_documents_survive_a_round_trip(
-    written: list[Document], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_documents_survive_a_round_trip(written: list[Document], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("round") / "out.conll"
     write_coreference(written, path)
     assert [bare(one) for one in read([path])] == written
@@ -162,16 +152,10 @@ def test_twelve_columns_are_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        (
-            Document("d", (("a", "b"),), ((Span(0, 3),),)),
-            r"d: expected mentions within one sentence in cluster 0",
-        ),
+        (Document("d", (("a", "b"),), ((Span(0, 3),),)), r"d: expected mentions within one sentence in cluster 0"),
         (Document("d", (("a",), ("b",)), ((Span(0, 2),),)), r"within one sentence .* found tokens 0 to 2"),
         (Document("d", (("a",),), ((Span(-1, 1),),)), r"within one sentence"),
-        (
-            Document("d", (("a",) * 6,), ((Span(0, 3), Span(1, 5)),)),
-            r"mentions that do not cross in cluster 0",
-        ),
+        (Document("d", (("a",) * 6,), ((Span(0, 3), Span(1, 5)),)), r"mentions that do not cross in cluster 0"),
         (
             Document("d", (("a",) * 6,), ((Span(0, 3), Span(4, 5)), (Span(0, 3),))),
             r"d: expected each mention once, found tokens 0 to 3 in cluster 0 and again in cluster 1",

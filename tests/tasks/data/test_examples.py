@@ -7,15 +7,7 @@ from typing import Any
 import pytest
 
 from elmo.errors import DataError
-from elmo.tasks.data.examples import (
-    Document,
-    Example,
-    LabeledText,
-    Location,
-    TaggedSentence,
-    TextPair,
-    format_location,
-)
+from elmo.tasks.data.examples import Document, Example, LabeledText, Location, TaggedSentence, TextPair, format_location
 from elmo.tasks.data.examples import check_words as check
 
 LOCATION = Location("a.conll", 7)
@@ -36,10 +28,7 @@ def test_tuples_of_words_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("example", "message"),
     [
-        (
-            TaggedSentence((), (), LOCATION),
-            "a.conll:7: expected a sentence as a tuple of words, found an empty",
-        ),
+        (TaggedSentence((), (), LOCATION), "a.conll:7: expected a sentence as a tuple of words, found an empty"),
         (TextPair(("a",), (), "yes"), "example 2: expected a sentence as a tuple of words, found an empty"),
         (Document("d", (), None, None, LOCATION), "a.conll:7: expected a tuple of sentences, found an empty"),
         (Document("d", (("a",), ()), None), "example 2: expected a sentence as a tuple of words"),

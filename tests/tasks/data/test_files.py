@@ -89,16 +89,12 @@ def test_a_row_with_another_number_of_columns_raises_an_error() -> None:
     message = r"^f:3: expected 2 columns separated by tabs, as in line 2, found 1$"
     with pytest.raises(DataError, match=message):
         list(read_rows(lines("#", "a\tb", "c"), separator="\t", is_comment=lambda text: text == "#"))
-    with pytest.raises(
-        DataError, match=r"^f:1: expected 3 columns separated by spaces, says the header, found 1$"
-    ):
+    with pytest.raises(DataError, match=r"^f:1: expected 3 columns separated by spaces, says the header, found 1$"):
         list(read_rows(lines("a"), separator=" ", n_columns=3, reason=", says the header"))
 
 
 def test_a_sentence_that_is_too_long_raises_an_error() -> None:
-    with pytest.raises(
-        DataError, match=r"^f:1: expected a sentence of at most 100,000 words, found more; separate"
-    ):
+    with pytest.raises(DataError, match=r"^f:1: expected a sentence of at most 100,000 words, found more; separate"):
         list(read_rows(lines(*["a"] * (MAX_TOKENS + 1)), separator=" "))
 
 

@@ -73,19 +73,13 @@ def test_propbank_columns_give_one_example_per_predicate(tmp_path: Path) -> None
 
 def test_the_target_column_of_conll2005_is_detected(tmp_path: Path) -> None:
     found = read([write_file(tmp_path, CONLL2005)])
-    assert [(one.predicate, one.roles) for one in found] == [
-        (2, (Span(0, 2, "A0"), Span(4, 5, "A1"))),
-        (4, ()),
-    ]
+    assert [(one.predicate, one.roles) for one in found] == [(2, (Span(0, 2, "A0"), Span(4, 5, "A1"))), (4, ())]
     bare = "She - (A0*)\nran run (V*)\n"  # words, targets and roles only
     assert [one.predicate for one in read([write_file(tmp_path, bare)])] == [1]
 
 
 def test_roles_of_conll2012_come_before_the_last_column(tmp_path: Path) -> None:
-    for text in (
-        CONLL2012,
-        CONLL2012.replace(" ", "\t").replace("n\tdoc", "n doc").replace("d\tdoc", "d doc"),
-    ):
+    for text in (CONLL2012, CONLL2012.replace(" ", "\t").replace("n\tdoc", "n doc").replace("d\tdoc", "d doc")):
         found = read([write_file(tmp_path, text)])
         assert [(one.words, one.predicate, one.roles) for one in found] == [
             (("We", "did", "the", "run"), 1, (Span(0, 1, "ARG0"), Span(2, 4, "ARG1"))),
@@ -96,8 +90,7 @@ def test_roles_of_conll2012_come_before_the_last_column(tmp_path: Path) -> None:
 
 def test_the_predicate_of_conll2012_without_a_frameset_is_the_first_token_of_v(tmp_path: Path) -> None:
     (found,) = read(
-        [write_file(tmp_path, "d 0 0 Go V * - - - - * (V* -\nd 0 1 on V * - - - - * *) -\n")],
-        file_format="conll2012",
+        [write_file(tmp_path, "d 0 0 Go V * - - - - * (V* -\nd 0 1 on V * - - - - * *) -\n")], file_format="conll2012"
     )
     assert (found.predicate, found.roles) == (0, ())
 
@@ -129,17 +122,13 @@ def test_without_labels_predicates_are_the_targets(tmp_path: Path, text: str, pr
 
 def test_the_target_column_can_be_chosen(tmp_path: Path) -> None:
     path = write_file(tmp_path, "Go\tgo\tV\t(V*)\tx\n")
-    with pytest.raises(
-        DataError, match=r":1: expected \*, \(ROLE\*, \*\) or \(ROLE\*\) in column 5, found other text"
-    ):
+    with pytest.raises(DataError, match=r":1: expected \*, \(ROLE\*, \*\) or \(ROLE\*\) in column 5, found other text"):
         read([path])
     path = write_file(tmp_path, "Go\tgo\t(V*)\n")
     assert [one.predicate for one in read([path], target=1)] == [0]
     with pytest.raises(DataError, match=r":1: expected at least 4 columns, found 3"):
         read([path])
-    with pytest.raises(
-        ConfigError, match="target: expected a column after that of the words, at least 1, found 0"
-    ):
+    with pytest.raises(ConfigError, match="target: expected a column after that of the words, at least 1, found 0"):
         read([path], target=0)
 
 
@@ -161,16 +150,10 @@ def rows(*cells: str) -> str:
         (rows("(A0(A1*", "*))"), r":1: expected .* in column 5, found nested spans: '\(A0\(A1\*'"),
         (rows("*", "*)"), r":2: expected an open span before '\)' in column 5, found none"),
         (rows("(A0*)", "A0"), r":2: expected \*, .* in column 5, found other text: 'A0'"),
-        (
-            rows("*").replace("(V*)", "(A0*"),
-            r":2: expected A0 to end in its sentence in column 5, found no closing",
-        ),
+        (rows("*").replace("(V*)", "(A0*"), r":2: expected A0 to end in its sentence in column 5, found no closing"),
         (rows("*").replace("(V*)", "*"), r":1: expected a span \(V\*\) in column 5, found none"),
         (rows("(V*)").replace("\t(V*)\n", "\t*\n", 2), r":1: expected a span \(V\*\)"),
-        (
-            rows("(V*)", "*").replace("go.01\t(V*)", "go.01\t*"),
-            r":1: expected V of column 5 .* line 3, found it here",
-        ),
+        (rows("(V*)", "*").replace("go.01\t(V*)", "go.01\t*"), r":1: expected V of column 5 .* line 3, found it here"),
         (
             rows("*").replace("go\tgo.01", "-\t-"),
             r":1: expected one column of roles for each of the 0 predicates .* found 1",

@@ -115,10 +115,7 @@ def test_a_tag_that_breaks_the_scheme_starts_a_span_unless_strict() -> None:
     assert decode_spans(tags, "IOB2") == (Span(0, 1, "A"), Span(1, 2, "B"), Span(3, 4, "A"), Span(4, 5, "B"))
     assert decode_spans(tags, "IOB2", is_strict=True) == (Span(3, 4, "A"),)
     assert decode_spans(["B-A", "O", "B-A", "E-A"], "BIOES", is_strict=True) == (Span(2, 4, "A"),)
-    assert decode_spans(["B-A", "I-A", "O", "I-A", "B-A"], "IOB1", is_strict=True) == (
-        Span(3, 4, "A"),
-        Span(4, 5, "A"),
-    )
+    assert decode_spans(["B-A", "I-A", "O", "I-A", "B-A"], "IOB1", is_strict=True) == (Span(3, 4, "A"), Span(4, 5, "A"))
 
 
 def test_lenient_decoding_agrees_with_seqeval() -> None:
@@ -126,23 +123,18 @@ def test_lenient_decoding_agrees_with_seqeval() -> None:
     for scheme in ("IOB2", "BIOES"):
         for tags in random_tags(Random(1), LETTERS[scheme], 1000):
             theirs = [(start, end + 1, label) for label, start, end in get_entities(tags)]
-            assert [
-                (s.start, s.end, s.label) for s in decode_spans(tags, cast("Scheme", scheme))
-            ] == theirs, tags
+            assert [(s.start, s.end, s.label) for s in decode_spans(tags, cast("Scheme", scheme))] == theirs, tags
 
 
 @pytest.mark.parametrize(
-    ("scheme", "name", "letters"),
-    [("IOB2", "IOB2", "BI"), ("BIOES", "IOBES", "BIES"), ("BIOES", "BILOU", "BILU")],
+    ("scheme", "name", "letters"), [("IOB2", "IOB2", "BI"), ("BIOES", "IOBES", "BIES"), ("BIOES", "BILOU", "BILU")]
 )
 def test_strict_decoding_agrees_with_seqeval(scheme: Scheme, name: str, letters: str) -> None:
     theirs = pytest.importorskip("seqeval.scheme")
     for tags in random_tags(Random(2), letters, 1000):
         entities = theirs.Tokens(tags, getattr(theirs, name)).entities
         expected = [(one.start, one.end, one.tag) for one in entities]
-        assert [(s.start, s.end, s.label) for s in decode_spans(tags, scheme, is_strict=True)] == expected, (
-            tags
-        )
+        assert [(s.start, s.end, s.label) for s in decode_spans(tags, scheme, is_strict=True)] == expected, tags
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -183,9 +175,7 @@ def test_spans_that_cannot_be_encoded_raise_an_error(spans: list[Span], message:
 
 
 def test_tags_without_a_scheme_raise_an_error() -> None:
-    with pytest.raises(
-        DataError, match=r"tag 2: expected O, or one of B-, I-, E-, S- and a label, found 'NN'"
-    ):
+    with pytest.raises(DataError, match=r"tag 2: expected O, or one of B-, I-, E-, S- and a label, found 'NN'"):
         decode_spans(["O", "NN"], "IOB2")
     with pytest.raises(DataError, match=r"tag 1: expected O, or one of B-, I- and a label, found 'S-A'"):
         decode_spans(["S-A"], "IOB2", is_strict=True)
@@ -193,9 +183,7 @@ def test_tags_without_a_scheme_raise_an_error() -> None:
         build_transitions(["O", "E-A"], "IOB1")
     with pytest.raises(ConfigError, match="plain tags mark no spans"):
         decode_spans(["NN"], "plain")
-    with pytest.raises(
-        ConfigError, match="tag scheme: expected one of IOB1, IOB2, BIOES, plain, found 'BIO'"
-    ):
+    with pytest.raises(ConfigError, match="tag scheme: expected one of IOB1, IOB2, BIOES, plain, found 'BIO'"):
         encode_spans([], 1, cast("Scheme", "BIO"))
 
 

@@ -32,10 +32,7 @@ def qa(id_: str, *answers: tuple[str, int], **more: Any) -> dict[str, Any]:
 
 
 def squad(*questions: dict[str, Any], context: str = CONTEXT) -> dict[str, Any]:
-    return {
-        "version": "1.1",
-        "data": [{"title": "T", "paragraphs": [{"context": context, "qas": [*questions]}]}],
-    }
+    return {"version": "1.1", "data": [{"title": "T", "paragraphs": [{"context": context, "qas": [*questions]}]}]}
 
 
 def file(folder: Path, value: Any, *, indent: int | None = None) -> Path:
@@ -60,10 +57,7 @@ def test_a_question_has_its_passage_and_the_spans_of_its_answers(tmp_path: Path)
 def test_a_part_of_a_token_is_covered_by_the_whole_token(tmp_path: Path) -> None:
     path = file(tmp_path, squad(qa("a", ("violence", CONTEXT.index("violence")), (" 1922. ", 57))))
     (question,) = read([path])
-    assert [question.passage[span.start : span.end] for span in question.spans] == [
-        ("non-violence",),
-        ("1922.",),
-    ]
+    assert [question.passage[span.start : span.end] for span in question.spans] == [("non-violence",), ("1922.",)]
 
 
 def test_an_answer_is_located_near_its_offset_or_counted(tmp_path: Path) -> None:
@@ -93,11 +87,7 @@ def test_questions_without_an_answer_are_skipped_and_counted(tmp_path: Path) -> 
 def test_without_labels_every_question_is_kept(tmp_path: Path) -> None:
     value = squad(qa("a", is_impossible=True), {"id": "b", "question": "Why?"}, qa("c", ("1999", 0)))
     found = read([file(tmp_path, value)], is_labeled=False)
-    assert [(one.id, one.answers, one.spans) for one in found] == [
-        ("a", (), ()),
-        ("b", (), ()),
-        ("c", (), ()),
-    ]
+    assert [(one.id, one.answers, one.spans) for one in found] == [("a", (), ()), ("b", (), ()), ("c", (), ())]
 
 
 def test_the_location_of_a_question_is_the_line_of_its_id(tmp_path: Path) -> None:
@@ -130,10 +120,7 @@ def broken(**change: Any) -> dict[str, Any]:
         (broken(answers=None), r"expected a list 'answers', found nothing"),
         (broken(answers=["x"]), r"expected a JSON object, found str"),
         (broken(answers=[{"text": "In"}]), r"expected a number as answer_start, found 'None'"),
-        (
-            squad(qa("a", ("In", 0)), qa("a", ("In", 0))),
-            r"qas\[1\]\): expected a unique id, found 'a' again",
-        ),
+        (squad(qa("a", ("In", 0)), qa("a", ("In", 0))), r"qas\[1\]\): expected a unique id, found 'a' again"),
     ],
 )
 def test_errors_name_the_line_and_the_json_path(tmp_path: Path, value: Any, message: str) -> None:

@@ -11,9 +11,7 @@ TEXT = Field("text", None, ("text", "sentence"))
 SCORE = Field("score", None, ("score",), is_required=False)
 
 
-def cells(
-    text: str, kind: TableFormat, *fields: Field, has_header: bool | None = None
-) -> list[dict[str, object]]:
+def cells(text: str, kind: TableFormat, *fields: Field, has_header: bool | None = None) -> list[dict[str, object]]:
     lines = [Line(one, number, "f") for number, one in enumerate(text.split("\n"), start=1)]
     return [dict(one.cells) for one in read_table(lines, fields, file_format=kind, has_header=has_header)]
 
@@ -26,10 +24,7 @@ def test_default_names_match_in_any_case_in_their_order() -> None:
 def test_an_optional_field_may_be_missing() -> None:
     assert cells("text\na", "tsv", TEXT, SCORE) == [{"text": "a"}]
     assert cells("text,score\na,1", "csv", TEXT, SCORE) == [{"text": "a", "score": "1"}]
-    assert cells('{"text": "a"}\n{"text": "b", "score": 1}', "jsonl", TEXT, SCORE) == [
-        {"text": "a"},
-        {"text": "b"},
-    ]
+    assert cells('{"text": "a"}\n{"text": "b", "score": 1}', "jsonl", TEXT, SCORE) == [{"text": "a"}, {"text": "b"}]
 
 
 def test_rows_without_a_header_may_be_longer_than_needed() -> None:

@@ -138,16 +138,8 @@ def test_semeval_files_are_detected_from_the_first_line(tmp_path: Path) -> None:
         ("a.csv", 'text,label\n"a"b,1\n', r":2: expected a row of CSV"),
         ("a.csv", "text,label\n" + 200_000 * "a" + ",1\n", r":2: .* field larger than field limit"),
         ("a.jsonl", '{"text": "a", "label": "b"}\n{"text": "a"}\n', r":2: expected 'label', found 'text'"),
-        (
-            "a.jsonl",
-            '{"txt": "a", "label": 1}\n',
-            r":1: expected 'text' or 'sentence' as text, found 'txt', ",
-        ),
-        (
-            "a.jsonl",
-            '{"text": 1, "label": 1}\n',
-            r":1: expected a text or a list of words as text, found int",
-        ),
+        ("a.jsonl", '{"txt": "a", "label": 1}\n', r":1: expected 'text' or 'sentence' as text, found 'txt', "),
+        ("a.jsonl", '{"text": 1, "label": 1}\n', r":1: expected a text or a list of words as text, found int"),
         ("a.jsonl", '{"text": [], "label": 1}\n', r":1: .* found nothing"),
         ("a.jsonl", '{"text": "a", "label": null}\n', r":1: expected a label, found nothing"),
         ("a.jsonl", '{"text": "a"\n', r":1: expected a JSON object, found invalid JSON"),
@@ -157,11 +149,7 @@ def test_semeval_files_are_detected_from_the_first_line(tmp_path: Path) -> None:
         ("a.txt", '1\t"<e1>a</e1> <e2>b</e2>"\n', r":1: expected a relation in the next line"),
         ("a.txt", '1\t"<e1>a</e1> <e2>b</e2>"\n\n2\t"c"\nOther\n', r":1: expected a relation"),
         ("a.txt", '1\t"<e1>a</e1> <e2>b"\nOther\n', r":1: expected <e1>, .* found <e1> </e1> <e2>$"),
-        (
-            "a.txt",
-            SEMEVAL + "Other\n",
-            r":9: expected a number, a tab and a sentence in quotes, found 'Other'",
-        ),
+        ("a.txt", SEMEVAL + "Other\n", r":9: expected a number, a tab and a sentence in quotes, found 'Other'"),
     ],
 )
 def test_errors_name_the_line(tmp_path: Path, name: str, text: str, message: str) -> None:
@@ -224,9 +212,7 @@ def test_no_marker_and_no_character_is_lost(pieces: list[str]) -> None:
     for name in ("whitespace", "en"):
         words = keep_markers(load_tokenizer(name))(text)
         assert "".join(words) == "".join(text.split())
-        assert [word for word in words if MARKER.fullmatch(word)][
-            : len(MARKER.findall(text))
-        ] == MARKER.findall(text)
+        assert [word for word in words if MARKER.fullmatch(word)][: len(MARKER.findall(text))] == MARKER.findall(text)
 
 
 SNLI = (
@@ -262,9 +248,7 @@ def test_other_tables_are_read_by_name_or_number(tmp_path: Path) -> None:
     assert [(one.first, one.label, one.score) for one in pairs([csv])] == [(("a,", "b"), None, 2.5)]
     bare = write_file(tmp_path, "x\ta b\tc\tyes\n", "bare.tsv")
     found = pairs([bare], first=1, second=2, label=-1)
-    assert [(one.first, one.second, one.label, one.score) for one in found] == [
-        (("a", "b"), ("c",), "yes", None)
-    ]
+    assert [(one.first, one.second, one.label, one.score) for one in found] == [(("a", "b"), ("c",), "yes", None)]
     named = write_file(tmp_path, '{"p": "a", "h": ["b c"], "gold": 2}', "x.txt")
     assert pairs([named], first="p", second="h", label="gold")[0].second == ("b c",)
 
@@ -291,11 +275,7 @@ def test_without_labels_every_pair_is_kept(tmp_path: Path) -> None:
         ("a.jsonl", SNLI.replace("sentence2", "s"), r":1: expected 'sentence2' or .* as second text, found"),
         ("a.jsonl", SNLI.replace('"neutral",', "null,"), r":1: expected a label, found nothing"),
         ("a.jsonl", SNLI.replace("gold_label", "score"), r":1: expected a number as score, found 'neutral'"),
-        (
-            "a.jsonl",
-            '{"sentence1": "a", "sentence2": "b", "score": %s}' % ("9" * 400),
-            r":1: expected a number",
-        ),
+        ("a.jsonl", '{"sentence1": "a", "sentence2": "b", "score": %s}' % ("9" * 400), r":1: expected a number"),
     ],
 )
 def test_errors_in_pairs_name_the_line(tmp_path: Path, name: str, text: str, message: str) -> None:

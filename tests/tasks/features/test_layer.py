@@ -76,9 +76,7 @@ def test_only_what_a_task_learns_has_gradients(elmo: Elmo) -> None:
         assert {name for name, one in network.named_parameters() if one.requires_grad} == learned
     network, found = vectors(elmo, is_bilm_tuned=True, training=True, dropout=0.0)
     found.inputs.square().sum().backward()
-    changed = {
-        name for name, one in network.bilm.named_parameters() if one.grad is not None and one.grad.any()
-    }
+    changed = {name for name, one in network.bilm.named_parameters() if one.grad is not None and one.grad.any()}
     assert any("char" in name for name in changed)
     assert all(one.grad is None for one in elmo.bilm.parameters())  # the user's own model is left alone
 
@@ -154,10 +152,7 @@ def test_characters_are_read_in_any_script_and_padding_changes_nothing() -> None
 
 
 CHOICE = Features(elmo="none", is_static_tuned=True)
-TRAIN = [
-    TaggedSentence(("the", "bank", "!"), ("D", "N", "P")),
-    TaggedSentence(("bank", "the"), ("N", "D")),
-]
+TRAIN = [TaggedSentence(("the", "bank", "!"), ("D", "N", "P")), TaggedSentence(("bank", "the"), ("N", "D"))]
 
 
 @pytest.fixture

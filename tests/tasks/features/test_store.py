@@ -119,9 +119,7 @@ def test_the_folder_never_grows_beyond_its_limit(
         assert max(sizes[1:], default=0) <= limit
         assert sizes[-1] >= limit - whole // 4 or share == 0.0
         (record,) = caplog.records
-        assert re.search(
-            r"is limited to 0 MB \(--cache-limit\): \d+ of 50 sentences are computed", record.message
-        )
+        assert re.search(r"is limited to 0 MB \(--cache-limit\): \d+ of 50 sentences are computed", record.message)
         for states, words in zip(found(wanted), wanted, strict=True):
             np.testing.assert_allclose(states, encoder.of(words), rtol=1e-3)
 

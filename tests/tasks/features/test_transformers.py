@@ -146,16 +146,11 @@ def test_encoders_are_loaded_by_name_and_checked_by_key(bert: Path, tmp_path: Pa
     other = TransformerEncoder(str(make_bert(tmp_path / "other", seed=5)))
     for given, message in (
         ([other], r"x: trained with the encoder .*bert \([0-9a-f]{12}…\), found .*other \([0-9a-f]{12}…\)"),
-        (
-            [one, other],
-            r"x: trained with 1 other encoders \(.*bert\); expected the same encoders, found 2",
-        ),
+        ([one, other], r"x: trained with 1 other encoders \(.*bert\); expected the same encoders, found 2"),
     ):
         with pytest.raises(ConfigError, match=message):
             match_encoders(wanted, given, subject="x")
-    with pytest.raises(
-        ConfigError, match=r"x: cannot load the encoder .*; use --also to give its location: "
-    ):
+    with pytest.raises(ConfigError, match=r"x: cannot load the encoder .*; use --also to give its location: "):
         match_encoders([(one.key, str(tmp_path / "gone"))], (), subject="x")
     with pytest.raises(ConfigError, match="trained with 1 other encoders; expected the same encoders, "):
         match_encoders([(one.key, None)], (), subject="x")  # as earlier versions wrote it

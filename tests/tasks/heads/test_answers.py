@@ -82,9 +82,7 @@ def test_the_loss_sums_the_probabilities_of_all_true_tokens() -> None:
 @pytest.mark.parametrize("max_length", [1, 3, 99])
 def test_the_best_spans_agree_with_a_search_over_all(max_length: int) -> None:
     torch.manual_seed(4)
-    scores = torch.randn(2, 2, 6).masked_fill(
-        torch.tensor([[[0] * 6, [0, 0, 0, 0, 1, 1]]]).bool(), -torch.inf
-    )
+    scores = torch.randn(2, 2, 6).masked_fill(torch.tensor([[[0] * 6, [0, 0, 0, 0, 1, 1]]]).bool(), -torch.inf)
     bounds = AnswerBounds(scores[0].log_softmax(1), scores[1].log_softmax(1))
     found = find_best_answers(bounds, max_length=max_length, n_best=50)
     for row, n in enumerate((6, 4)):
@@ -229,9 +227,7 @@ def test_question_attention_in_chunks_gives_the_same_numbers(monkeypatch: pytest
     torch.testing.assert_close(found(passage, question, **masks), whole)
 
 
-def test_tokens_of_a_long_passage_attend_to_neighboring_blocks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_tokens_of_a_long_passage_attend_to_neighboring_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(2)
     found = SelfAttention(WIDTH).double()
     passage, mask = sequences(11, 4)
@@ -243,9 +239,7 @@ def test_tokens_of_a_long_passage_attend_to_neighboring_blocks(
         seen = [j for j in range(11) if j != i and abs(j // 2 - i // 2) <= 1]
         scores = [trilinear(found.similarity, p[i], p[j]) for j in seen]
         c = softmax(np.array([*scores, found.none.item()]))[:-1] @ p[seen]
-        np.testing.assert_allclose(
-            read[0, i].detach().numpy(), np.concatenate([p[i], c, p[i] * c]), rtol=1e-9
-        )
+        np.testing.assert_allclose(read[0, i].detach().numpy(), np.concatenate([p[i], c, p[i] * c]), rtol=1e-9)
     torch.testing.assert_close(read[1:, :4], short)  # a short passage has full attention in any batch
 
 

@@ -135,9 +135,7 @@ def test_biattention_and_poolings_agree_with_the_papers_equations() -> None:
     a = x @ x.T  # A = X Yᵀ, where Y is X
     a_y = np.exp(a.T) / np.exp(a.T).sum(axis=0)  # columns add up to 1
     c_y = a_y.T @ x
-    np.testing.assert_allclose(
-        seen["integrator in"], np.concatenate([x, x - c_y, x * c_y], axis=1), atol=1e-9
-    )
+    np.testing.assert_allclose(seen["integrator in"], np.concatenate([x, x - c_y, x * c_y], axis=1), atol=1e-9)
 
     integrated = seen["integrator"]
     v = head.self_attentive.score.weight.detach().numpy()[0]

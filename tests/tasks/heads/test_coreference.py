@@ -147,9 +147,7 @@ def test_scores_agree_with_a_slow_transcription(is_coarse: bool, monkeypatch: py
         assert len(found.kept) == 12
         for i, (start, _) in enumerate(spans.pairs()):
             before = range(i) if is_coarse else range(max(0, i - 6), i)
-            real = [
-                j for j, link in zip(found.antecedents[i], found.links[i, 1:], strict=True) if link.isfinite()
-            ]
+            real = [j for j, link in zip(found.antecedents[i], found.links[i, 1:], strict=True) if link.isfinite()]
             assert len(real) == min(i, 6)
             assert set(map(int, real)) <= set(before)
             assert found.links[i, 0] == 0
@@ -211,9 +209,7 @@ def test_short_documents_without_mentions_have_a_loss(lengths: tuple[int, ...], 
     loss = head.loss(random_features(*lengths), [])
     loss.backward()
     assert loss.isfinite()
-    assert all(
-        one.span.end <= sum(lengths) for cluster in head.predict(random_features(*lengths)) for one in cluster
-    )
+    assert all(one.span.end <= sum(lengths) for cluster in head.predict(random_features(*lengths)) for one in cluster)
     assert build_head().loss(random_features(*lengths), []).requires_grad
 
 
@@ -286,13 +282,9 @@ def test_grouped_sentences_give_the_numbers_of_a_padded_batch() -> None:
         longest = int(whole.lengths[some].max())
         assert whole.outputs is not None
         groups.append(
-            FeatureVectors(
-                whole.inputs[some, :longest], whole.mask[some, :longest], whole.outputs[some, :longest]
-            )
+            FeatureVectors(whole.inputs[some, :longest], whole.mask[some, :longest], whole.outputs[some, :longest])
         )
-    document = SentenceGroups(
-        tuple(groups), torch.tensor([index for some in rows for index in some]).argsort()
-    )
+    document = SentenceGroups(tuple(groups), torch.tensor([index for some in rows for index in some]).argsort())
     assert document.lengths.tolist() == [5, 2, 9, 4, 1]
     gold = [pairs([(0, 1), (8, 9), (16, 18)]), pairs([(3, 5)])]
     found, expected = head(document), head(whole)

@@ -126,9 +126,7 @@ def test_inexact_fast_sums_are_detected() -> None:
 
 
 @pytest.mark.parametrize("starts", [None, torch.tensor([True, False])])
-def test_small_sums_that_matter_later_are_not_lost(
-    starts: Tensor | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_sums_that_matter_later_are_not_lost(starts: Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """If tags cannot follow each other, a tag that is unlikely at first may be the only one later."""
     crf = Crf(2, allowed=torch.eye(2).bool(), starts=starts, has_constrained_training=True).double()
     emissions = torch.zeros(1, 60, 2, dtype=torch.float64)
@@ -214,9 +212,7 @@ def test_tags_that_break_a_rule_have_a_finite_loss_and_gradient() -> None:
     free = build_crf(6, **bio())
     strict = build_crf(6, **bio(), has_constrained_training=True)
     found, strictly = (crf.log_likelihood(emissions, tags, mask) for crf in (free, strict))
-    assert torch.equal(
-        found, build_crf(6).log_likelihood(emissions, tags, mask)
-    )  # rules are ignored in training
+    assert torch.equal(found, build_crf(6).log_likelihood(emissions, tags, mask))  # rules are ignored in training
     assert found[0] == strictly[0]
     assert strictly[2] > found[2]  # Z sums over fewer sequences
     for likelihood, crf in ((found, free), (strictly, strict)):
@@ -270,9 +266,7 @@ def test_wrong_shapes_and_options_raise_an_error() -> None:
         Crf(3, starts=torch.zeros(3))
     with pytest.raises(ConfigError, match="tags: expected at least 1, found 0"):
         Crf(0)
-    with pytest.raises(
-        ShapeError, match=r"expected emissions \(batch, time, 2\), time >= 1, found \(4, 4, 3\)"
-    ):
+    with pytest.raises(ShapeError, match=r"expected emissions \(batch, time, 2\), time >= 1, found \(4, 4, 3\)"):
         Crf(2).decode(emissions, mask)
     with pytest.raises(ShapeError, match=r"and tags \(4, 3\)"):
         Crf(3).log_likelihood(emissions, tags[:, :3], mask)

@@ -88,9 +88,7 @@ def test_alignment_and_pooling_agree_with_the_papers_equations() -> None:
     a, b = (np.concatenate(both, axis=1) for both in zip(seen["encoder"], outputs, strict=True))
     e = np.array([[a_i @ b_j for b_j in b] for a_i in a])  # e_ij
     a_tilde = np.array([sum(np.exp(e[i, j]) * b[j] for j in range(3)) / np.exp(e[i]).sum() for i in range(4)])
-    b_tilde = np.array(
-        [sum(np.exp(e[i, j]) * a[i] for i in range(4)) / np.exp(e[:, j]).sum() for j in range(3)]
-    )
+    b_tilde = np.array([sum(np.exp(e[i, j]) * a[i] for i in range(4)) / np.exp(e[:, j]).sum() for j in range(3)])
     m_a = np.concatenate([a, a_tilde, a - a_tilde, a * a_tilde], axis=1)
     m_b = np.concatenate([b, b_tilde, b - b_tilde, b * b_tilde], axis=1)
     for found, expected in zip(seen["projection"], (m_a, m_b), strict=True):
@@ -148,9 +146,7 @@ def test_it_learns_how_many_words_two_sentences_share(encoder: SentenceEncoder) 
 
 
 @pytest.mark.parametrize("encoder", BOTH)
-def test_a_score_does_not_depend_on_the_batch_or_the_order(
-    encoder: SentenceEncoder,
-) -> None:
+def test_a_score_does_not_depend_on_the_batch_or_the_order(encoder: SentenceEncoder) -> None:
     torch.manual_seed(0)
     head = SimilarityHead(WIDTHS, low=0, high=1, encoder=encoder, hidden_width=6).eval()
     first, second = [[1, 2, 3, 4, 5], [6], [7, 8]], [[1], [2, 3], [4, 5, 6, 7]]

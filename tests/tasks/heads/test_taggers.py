@@ -195,9 +195,7 @@ def test_predicted_roles_do_not_depend_on_batch_mates_or_padding() -> None:
     vectors, (rows, predicates) = role_features(4), all_predicates()
     together = head.predict(vectors, predicates, rows=rows)
     assert together == head.predict(vectors, predicates, rows=rows)  # deterministic
-    noisy = head.predict(
-        replace(vectors, inputs=vectors.inputs + 7 * ~vectors.mask[:, :, None]), predicates, rows=rows
-    )
+    noisy = head.predict(replace(vectors, inputs=vectors.inputs + 7 * ~vectors.mask[:, :, None]), predicates, rows=rows)
     assert vectors.outputs is not None
     for k, (row, position) in enumerate(zip(rows.tolist(), predicates.tolist(), strict=True)):
         cut = (slice(row, row + 1), slice(LENGTHS[row]))
@@ -223,9 +221,7 @@ def test_gradients_of_all_predicates_reach_the_vectors_of_their_sentence() -> No
     predicates, tags = torch.tensor([0, 3]), torch.zeros(2, 6).long()
 
     def gradient(rows: list[int], which: list[int]) -> Tensor:
-        loss = head.loss(
-            replace(vectors, inputs=inputs), predicates[which], tags=tags[which], rows=torch.tensor(rows)
-        )
+        loss = head.loss(replace(vectors, inputs=inputs), predicates[which], tags=tags[which], rows=torch.tensor(rows))
         return torch.autograd.grad(loss, inputs)[0]
 
     both = gradient([0, 0], [0, 1])
@@ -257,9 +253,7 @@ def test_unknown_tags_of_roles_are_ignored() -> None:
 
 def test_a_predicate_outside_its_sentence_raises_an_error() -> None:
     head, vectors = build_roles_head(), role_features(9)
-    with pytest.raises(
-        DataError, match="predicate 1: expected a position in its sentence of 4 words, found 4"
-    ):
+    with pytest.raises(DataError, match="predicate 1: expected a position in its sentence of 4 words, found 4"):
         head.predict(vectors, torch.tensor([0, 4]), rows=torch.tensor([1, 2]))
     with pytest.raises(ShapeError, match=r"predicates: expected shape \(8,\), one per row, found \(2,\)"):
         head.predict(vectors, torch.tensor([0, 0]))

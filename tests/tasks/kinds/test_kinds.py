@@ -129,17 +129,13 @@ def test_every_kind_is_tested() -> None:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_every_kind_learns_saves_and_predicts_the_same_in_any_batch(
-    kind: str, folder: Path, tmp_path: Path
-) -> None:
+def test_every_kind_learns_saves_and_predicts_the_same_in_any_batch(kind: str, folder: Path, tmp_path: Path) -> None:
     _, head, wanted = MAKERS[kind]
     n = {"coreference": 40, "entailment": 200}.get(kind, 120)
     train, dev = made(kind, n, 1), made(kind, 12, 2)
     task = build_task(kind, train, build_options(kind, head))
     options = FitOptions(
-        epochs=14 if kind == "coreference" else 8,
-        batch_size=8,
-        learning_rate=0.005 if kind == "entailment" else 0.01,
+        epochs=14 if kind == "coreference" else 8, batch_size=8, learning_rate=0.005 if kind == "entailment" else 0.01
     )
     sources = FeatureStore(CHOICE, Elmo.from_pretrained(folder))
     model = TaskModel.train(task, train, dev, store=sources, options=options, elmo_name=str(folder))
@@ -175,14 +171,10 @@ def test_unknown_kinds_and_options_are_named() -> None:
 
 
 def tags(*rows: Sequence[str]) -> list[TaggedSentence]:
-    return [
-        TaggedSentence(("w",) * len(row), tuple(row), Location("x.conll", k)) for k, row in enumerate(rows)
-    ]
+    return [TaggedSentence(("w",) * len(row), tuple(row), Location("x.conll", k)) for k, row in enumerate(rows)]
 
 
-def test_unseen_labels_are_reported_and_a_completely_unknown_set_is_refused(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_unseen_labels_are_reported_and_a_completely_unknown_set_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     task = Tagging.from_examples(tags(["B-X", "I-X", "O"], ["O", "B-Y", "O"]))
     task.check(tags(["S-X", "O"]))  # another scheme of the same labels will do
     with caplog.at_level(logging.WARNING):
@@ -295,8 +287,7 @@ def test_an_unknown_label_is_refused_with_the_known_ones(what: str) -> None:
         (["Z", "Z"], "2 labels were not seen in training (all 'Z'); they are never predicted"),
         (
             ["Z", "Y", "Z"],
-            "3 labels were not seen in training (2 different ones, for example 'Z'); "
-            "they are never predicted",
+            "3 labels were not seen in training (2 different ones, for example 'Z'); they are never predicted",
         ),
     ],
 )
@@ -340,9 +331,7 @@ def test_mentions_that_are_too_wide_are_reported(caplog: pytest.LogCaptureFixtur
 def test_a_mention_in_two_clusters_is_refused_before_training() -> None:
     twice = document_with([Span(0, 1), Span(2, 3)], [Span(2, 3)])
     for refused in (Coreference.from_examples, Coreference(has_singletons=True).check):
-        with pytest.raises(
-            DataError, match=r"x\.conll:1: 'd': expected each mention once, found tokens 2 to 3"
-        ):
+        with pytest.raises(DataError, match=r"x\.conll:1: 'd': expected each mention once, found tokens 2 to 3"):
             refused([twice])
 
 
@@ -399,9 +388,7 @@ class Vectors:
 def test_a_document_with_one_long_sentence_is_not_padded_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     text = (*(("ab", "c", "def", "g", "he")[: 1 + k % 5] for k in range(60)), ("x", "yz") * 50)
     document = Document("d", text, ((Span(0, 1), Span(3, 5)), (Span(10, 11),)))
-    task = Coreference.from_examples(
-        [document], build_options("coreference", {"hidden_width": 4, "dropout": 0})
-    )
+    task = Coreference.from_examples([document], build_options("coreference", {"hidden_width": 4, "dropout": 0}))
     torch.manual_seed(0)
     head = task.build_head(FeatureWidths(3)).eval()
     padded, grouped = Vectors(), Vectors()

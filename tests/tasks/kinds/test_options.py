@@ -83,15 +83,12 @@ def test_later_options_are_saved_only_if_they_differ_from_the_default(kind: str)
     assert task.from_json(new.to_json()) == new
     widths = FeatureWidths(4, 2)
     assert (
-        dict(new.build_head(widths).named_parameters()).keys()
-        != dict(old.build_head(widths).named_parameters()).keys()
+        dict(new.build_head(widths).named_parameters()).keys() != dict(old.build_head(widths).named_parameters()).keys()
     )
 
 
 def test_an_option_of_the_other_network_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match="option use_max needs the linear network, found network biattentive"
-    ):
+    with pytest.raises(ConfigError, match="option use_max needs the linear network, found network biattentive"):
         build_options("classification", {"use_max": True})
     with pytest.raises(ConfigError, match="final_layers needs the biattentive network, found network linear"):
         build_options("classification", {"network": "linear", "final_layers": "maxout"})
@@ -102,13 +99,7 @@ TABLES: dict[str, type[Any]] = {"head": KINDS["coreference"][1], "fit": FitOptio
 
 
 def test_values_are_typed_as_in_a_plan() -> None:
-    given = [
-        "head.max_span_width=12",
-        "head.is_coarse = true",
-        "fit.decay=.5",
-        "fit.clip=1",
-        "head.dropout=1e-1",
-    ]
+    given = ["head.max_span_width=12", "head.is_coarse = true", "fit.decay=.5", "fit.clip=1", "head.dropout=1e-1"]
     found, problems = parse_assignments(given, TABLES)
     assert not problems
     assert found == {

@@ -70,9 +70,7 @@ def _predicates(*words: str) -> str:
         ("coreference", "a.conll", 3 * FILES["coreference"][1] + "#begin document (e)\n"),
     ],
 )
-def test_a_file_is_read_no_further_than_its_examples_are_taken(
-    tmp_path: Path, kind: str, name: str, text: str
-) -> None:
+def test_a_file_is_read_no_further_than_its_examples_are_taken(tmp_path: Path, kind: str, name: str, text: str) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")
     found = iter_examples(kind, [tmp_path / name])
     assert len(list(islice(found, 2))) == 2

@@ -19,22 +19,7 @@ from elmo.tasks.scores.answers import (
 )
 
 PIECES = [
-    *(
-        "the",
-        "The",
-        "a",
-        "an",
-        "AN",
-        "theory",
-        "bath",
-        "cat",
-        "cat",
-        "dog",
-        "dog's",
-        "a-b",
-        "U.S.",
-        "the-cat",
-    ),
+    *("the", "The", "a", "an", "AN", "theory", "bath", "cat", "cat", "dog", "dog's", "a-b", "U.S.", "the-cat"),
     *("(the)", "1,000", "“cat”", "中文", "é", "_a_", "\t", "\u00a0", "--", ""),
 ]
 MARKS = set("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
@@ -69,9 +54,7 @@ def test_scores_agree_with_the_rules_of_squad() -> None:
     random = Random(6)
     gold, said, expected = [], [], []
     for _ in range(1500):
-        answers = [
-            " ".join(random.choices(PIECES, k=random.randint(0, 4))) for _ in range(random.randint(1, 3))
-        ]
+        answers = [" ".join(random.choices(PIECES, k=random.randint(0, 4))) for _ in range(random.randint(1, 3))]
         answer = random.choice([*answers, " ".join(random.choices(PIECES, k=random.randint(0, 4)))])
         answer = random.choice([answer, answer.upper(), f"the {answer}!", f"{answer} dog"])
         exact, f1 = squad(answer, answers)
@@ -139,9 +122,7 @@ def test_scores_agree_with_the_rules_of_cmrc() -> None:
     random = Random(7)
     pieces = ["中", "国", "国", "人", "，", "。", "《", "》", "-", " ", "ab", "1999", "年"]
     for _ in range(1500):
-        answers = [
-            "".join(random.choices(pieces, k=random.randint(0, 8))) for _ in range(random.randint(1, 3))
-        ]
+        answers = ["".join(random.choices(pieces, k=random.randint(0, 8))) for _ in range(random.randint(1, 3))]
         answer = random.choice([*answers, "".join(random.choices(pieces, k=random.randint(0, 8)))])
         f1 = answer_f1(answer, answers, by_character=True)
         assert f1 == pytest.approx(cmrc_f1(answer, answers), abs=1e-12), (answer, answers)

@@ -114,10 +114,7 @@ def test_lea_counts_a_mention_alone_as_linked_to_itself() -> None:
     assert values(scores_of([{0}, {1, 2}], [{0}, {1}, {2}]).lea)[:2] == pytest.approx((1 / 3, 1 / 3))
     for gold, said in random_pairs(10, 300):
         found = scores_of(gold, said).lea
-        for value, (top, base) in (
-            (found.recall, slow_lea(gold, said)),
-            (found.precision, slow_lea(said, gold)),
-        ):
+        for value, (top, base) in ((found.recall, slow_lea(gold, said)), (found.precision, slow_lea(said, gold))):
             assert value == pytest.approx(top / base if base else 0.0, abs=1e-9)
 
 
@@ -125,25 +122,18 @@ def test_documents_add_up_as_if_they_were_one() -> None:
     pairs = random_pairs(11, 60)
     apart = coreference_scores([clusters(gold) for gold, _ in pairs], [clusters(said) for _, said in pairs])
     joined = coreference_scores(
-        *(
-            [[one for k, pair in enumerate(pairs) for one in clusters(pair[side], offset=100 * k)]]
-            for side in (0, 1)
-        )
+        *([[one for k, pair in enumerate(pairs) for one in clusters(pair[side], offset=100 * k)]] for side in (0, 1))
     )
     for name in ("mentions", "muc", "b_cubed", "ceaf_m", "ceaf_e", "lea"):
         assert values(getattr(apart, name)) == pytest.approx(values(getattr(joined, name)), abs=1e-9)
 
 
 def test_the_right_clusters_score_one_and_swapped_sides_swap_precision_and_recall() -> None:
-    for score in (
-        getattr(scores_of(GOLD, GOLD), name) for name in ("muc", "b_cubed", "ceaf_m", "lea", "blanc")
-    ):
+    for score in (getattr(scores_of(GOLD, GOLD), name) for name in ("muc", "b_cubed", "ceaf_m", "lea", "blanc")):
         assert values(score) == pytest.approx((1.0, 1.0, 1.0))
     one, other = scores_of(GOLD, SAID), scores_of(SAID, GOLD)
     for name in ("muc", "b_cubed", "ceaf_m", "ceaf_e", "lea"):
-        assert values(getattr(one, name)) == pytest.approx(
-            [values(getattr(other, name))[k] for k in (1, 0, 2)]
-        )
+        assert values(getattr(one, name)) == pytest.approx([values(getattr(other, name))[k] for k in (1, 0, 2)])
 
 
 def test_sides_without_clusters_score_nought_and_leave_other_documents_alone() -> None:
@@ -161,9 +151,7 @@ def test_singletons_are_left_out_on_request() -> None:
 
 def test_a_mention_in_two_clusters_is_refused() -> None:
     twice = [[Span(0, 1)], [Span(3, 5), Span(0, 1, "label")]]
-    with pytest.raises(
-        DataError, match=r"document 2, predicted clusters: mention 0-1 occurs more than once"
-    ):
+    with pytest.raises(DataError, match=r"document 2, predicted clusters: mention 0-1 occurs more than once"):
         coreference_scores([[], []], [[], twice])
     with pytest.raises(DataError, match="expected predicted clusters for 1 documents, found them for 2"):
         coreference_scores([[]], [[], []])

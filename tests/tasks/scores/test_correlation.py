@@ -46,9 +46,7 @@ def test_scores_agree_with_scipy() -> None:
     random = np.random.default_rng(5)
     for k in range(300):
         n, scale = int(random.integers(3, 50)), 10.0 ** random.integers(-200, 149)
-        x = (
-            random.integers(0, 5, n) * scale if k % 2 else random.normal(size=n) * scale
-        )  # with ties and without
+        x = random.integers(0, 5, n) * scale if k % 2 else random.normal(size=n) * scale  # with ties and without
         y = np.round(x / scale + random.normal(size=n), 1)
         x[0], x[1], y[0], y[1] = 0.0, scale, 0.0, 1.0  # none is constant
         scores = correlation_scores(x, y)
@@ -70,9 +68,7 @@ def test_scores_agree_with_scipy() -> None:
         ([math.inf, 2.0], [1.0, 2.0], "true number 1: expected a finite number below 1e.150, found inf"),
     ],
 )
-def test_numbers_that_cannot_be_compared_are_refused(
-    gold: list[float], said: list[float], message: str
-) -> None:
+def test_numbers_that_cannot_be_compared_are_refused(gold: list[float], said: list[float], message: str) -> None:
     for score in (pearson, spearman, mean_squared_error, correlation_scores):
         with pytest.raises(DataError, match=message):
             score(gold, said)

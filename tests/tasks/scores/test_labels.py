@@ -38,9 +38,7 @@ def test_scores_agree_with_scikit_learn() -> None:
         scores = label_scores(gold, said)
         names = list(scores.by_label)
         assert scores.accuracy == pytest.approx(metrics.accuracy_score(gold, said))
-        assert scores.macro.f1 == pytest.approx(
-            metrics.f1_score(gold, said, average="macro", zero_division=0)
-        )
+        assert scores.macro.f1 == pytest.approx(metrics.f1_score(gold, said, average="macro", zero_division=0))
         theirs = metrics.precision_recall_fscore_support(gold, said, labels=names, zero_division=0)
         for name, values in zip(("precision", "recall", "f1", "support"), theirs, strict=True):
             each = [getattr(one, name) for one in scores.by_label.values()]
@@ -48,6 +46,4 @@ def test_scores_agree_with_scikit_learn() -> None:
         if len(names) == 1:
             continue  # scikit-learn warns of a matrix of one number
         matrix = metrics.confusion_matrix(gold, said, labels=names)
-        assert [
-            [scores.confusion.get((one, other), 0) for other in names] for one in names
-        ] == matrix.tolist()
+        assert [[scores.confusion.get((one, other), 0) for other in names] for one in names] == matrix.tolist()

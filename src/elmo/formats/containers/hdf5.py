@@ -155,9 +155,7 @@ class Hdf5File:
                 self.refuse(f"datasets {first} and {second} share bytes of the file")
         expanded = sum(dataset.n_bytes for dataset in datasets)
         if expanded > max(_FREE_EXPANSION, _MAX_EXPANSION * self.size):
-            self.refuse(
-                f"expected at most {_MAX_EXPANSION}-fold compression, found {expanded} from {self.size} bytes"
-            )
+            self.refuse(f"expected at most {_MAX_EXPANSION}-fold compression, found {expanded} from {self.size} bytes")
 
     def read(self, dataset: Dataset) -> NDArray[np.float32]:
         """Read the numbers of a dataset as float32."""
@@ -170,9 +168,7 @@ class Hdf5File:
         else:
             for chunk in dataset.chunks:
                 block = self._read_chunk(dataset, chunk)
-                slices = tuple(
-                    slice(start, start + n) for start, n in zip(chunk.offset, block.shape, strict=True)
-                )
+                slices = tuple(slice(start, start + n) for start, n in zip(chunk.offset, block.shape, strict=True))
                 part = stored[slices]  # smaller than the block at the edges
                 part[...] = block[tuple(slice(n) for n in part.shape)]
         with np.errstate(over="ignore", invalid="ignore"):  # a double beyond float32 becomes infinite
@@ -346,9 +342,7 @@ class Hdf5File:
         version, rank, _, kind = self._unpack("<4B", body[:4], what)
         start = {1: 8, 2: 4}.get(version)
         if start is None or not 0 < rank <= 8 or (version == 2 and kind != 1):
-            self.refuse(
-                f"{what}: expected an array of 1 to 8 axes, found {rank} (dataspace {version}.{kind})"
-            )
+            self.refuse(f"{what}: expected an array of 1 to 8 axes, found {rank} (dataspace {version}.{kind})")
         return self._unpack(f"<{rank}Q", body[start : start + 8 * rank], what)
 
     def _parse_float_type(self, body: bytes, what: str) -> np.dtype[Any]:
@@ -374,9 +368,7 @@ class Hdf5File:
             filters.append(filter_id)
             at += 8 + name_length + 4 * (n_values + n_values % 2)
         if not set(filters) <= {_GZIP, _SHUFFLE, _FLETCHER32} or len(set(filters)) < len(filters):
-            self.refuse(
-                f"{what}: expected filters gzip, shuffle, fletcher32, found ids {filters[:8]}: {_REPACK}"
-            )
+            self.refuse(f"{what}: expected filters gzip, shuffle, fletcher32, found ids {filters[:8]}: {_REPACK}")
         return tuple(filters)
 
     # --- chunks
@@ -444,9 +436,7 @@ def _fletcher32(data: bytes) -> tuple[int, int]:
 
 
 @contextmanager
-def create_hdf5(
-    path: Path, *, libver: str | tuple[str, str] = "earliest"
-) -> Iterator[tuple[h5py.File, FailSafeFile]]:
+def create_hdf5(path: Path, *, libver: str | tuple[str, str] = "earliest") -> Iterator[tuple[h5py.File, FailSafeFile]]:
     """Create an HDF5 file; yield it and the file object below it. A full disk raises an ``OSError``.
 
     The default is the oldest layout, which every HDF5 library since 2008 reads, and ``Hdf5File`` too.

@@ -82,9 +82,7 @@ class StateDict:
             file.seek(tensor.bytes.position)
             n_read = file.readinto(data.numpy()) if tensor.bytes.size else 0  # type: ignore[attr-defined]
         if n_read != tensor.bytes.size:
-            raise FormatError(
-                f"{format_path(self.path)}: {name}: expected {tensor.bytes.size} bytes, found {n_read}"
-            )
+            raise FormatError(f"{format_path(self.path)}: {name}: expected {tensor.bytes.size} bytes, found {n_read}")
         stored = data.view(getattr(torch, tensor.dtype)).reshape([tensor.shape[axis] for axis in tensor.axes])
         inverse = sorted(range(len(tensor.axes)), key=lambda k: tensor.axes[k])
         return stored.permute(inverse).to(torch.float32).contiguous()
@@ -125,9 +123,7 @@ def _read_zip(file: BinaryIO, size: int, subject: str) -> tuple[dict[str, CallRe
     pickled = entries[f"{roots[0]}/data.pkl"]
     order = entries.get(f"{roots[0]}/byteorder", ByteRange(0, 0))
     if pickled.size > MAX_BYTES:
-        raise FormatError(
-            f"{subject}: expected a data.pkl of at most {MAX_BYTES} bytes, found {pickled.size}"
-        )
+        raise FormatError(f"{subject}: expected a data.pkl of at most {MAX_BYTES} bytes, found {pickled.size}")
     file.seek(order.position)
     if order.size and file.read(min(order.size, 16)) != b"little":
         raise FormatError(f"{subject}: expected little-endian numbers, found another byte order")
@@ -149,9 +145,7 @@ def _read_stream(
     _, position = read_pickle(head, 0, subject=subject)
     version, position = read_pickle(head, position, subject=subject)
     if version != _STREAM_VERSION:
-        raise FormatError(
-            f"{subject}: expected version {_STREAM_VERSION} of torch's old layout, found another"
-        )
+        raise FormatError(f"{subject}: expected version {_STREAM_VERSION} of torch's old layout, found another")
     _, position = read_pickle(head, position, subject=subject)
     values, position = read_pickle(head, position, subject=subject)
     calls = _calls(values, subject)
@@ -181,11 +175,7 @@ def _calls(values: Any, subject: str) -> dict[str, CallRecord]:
     calls: dict[str, CallRecord] = {}
     for name, value in values.items():
         call = value
-        if (
-            isinstance(call, CallRecord)
-            and call.function == "torch._utils._rebuild_parameter"
-            and call.arguments
-        ):
+        if isinstance(call, CallRecord) and call.function == "torch._utils._rebuild_parameter" and call.arguments:
             call = call.arguments[0]
         if not isinstance(call, CallRecord) or not call.function.startswith("torch._utils._rebuild_tensor"):
             raise FormatError(f"{subject}: {name!r:.80}: expected a tensor, found another value")
@@ -198,9 +188,7 @@ def _number_sizes(calls: Mapping[str, CallRecord]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for call in calls.values():
         match call.arguments:
-            case (PersistentId(target=("storage", GlobalName(name=name), str(key), *_)), *_) if (
-                name in _DTYPES
-            ):
+            case (PersistentId(target=("storage", GlobalName(name=name), str(key), *_)), *_) if name in _DTYPES:
                 sizes[key] = _DTYPES[name][1]
     return sizes
 
@@ -251,15 +239,11 @@ def _axes(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
 def _refuse_overlaps(tensors: Mapping[str, StoredTensor], subject: str) -> None:
     """Refuse tensors that share numbers: they would take more memory than the file has bytes."""
     ranges = sorted(
-        (tensor.bytes.position, tensor.bytes.size, name)
-        for name, tensor in tensors.items()
-        if tensor.bytes.size
+        (tensor.bytes.position, tensor.bytes.size, name) for name, tensor in tensors.items() if tensor.bytes.size
     )
     for (start, size, name), (next_start, _, other) in pairwise(ranges):
         if start + size > next_start:
-            raise FormatError(
-                f"{subject}: {name!r:.80} and {other!r:.80} share memory; clone them before torch.save"
-            )
+            raise FormatError(f"{subject}: {name!r:.80} and {other!r:.80} share memory; clone them before torch.save")
 
 
 # --- zip directory -------------------------------------------------------------------------------
@@ -309,9 +293,7 @@ def _directory(file: BinaryIO, file_size: int) -> tuple[int, int, int]:
     """Return position, size and number of entries of the central directory."""
     if file_size < _END.size:
         raise ValueError("a truncated zip file")
-    magic, _, _, _, count, size, start, comment = _END.unpack(
-        _read_exactly(file, file_size - _END.size, _END.size)
-    )
+    magic, _, _, _, count, size, start, comment = _END.unpack(_read_exactly(file, file_size - _END.size, _END.size))
     if magic != b"PK\5\6" or comment:
         raise ValueError("a zip file that is truncated or has trailing data")
     if count != 0xFFFF and _FULL32 not in (size, start):

@@ -83,9 +83,7 @@ class Bundle:
         """Read one tensor and join its slices; bfloat16 becomes float32, because NumPy does not have it."""
         entry = self.entries.get(name)
         if entry is None:
-            raise FormatError(
-                f"{self._subject}: expected tensor {name!r}, found none among {len(self.entries)}"
-            )
+            raise FormatError(f"{self._subject}: expected tensor {name!r}, found none among {len(self.entries)}")
         if entry.dtype == "other":
             raise FormatError(f"{self._subject}: expected {name!r} to contain numbers, found another type")
         parts = self.parts.get(name)
@@ -94,9 +92,7 @@ class Bundle:
         else:
             array = np.empty(entry.shape, dtype=_STORED[entry.dtype])
             for box, part in parts:
-                array[tuple(slice(start, start + length) for start, length in box)] = self._read_entry(
-                    name, part
-                )
+                array[tuple(slice(start, start + length) for start, length in box)] = self._read_entry(name, part)
         if entry.dtype == "bfloat16":
             return (array.astype(np.uint32) << 16).view(np.float32)
         return array
@@ -164,9 +160,7 @@ def read_index(folder: Path, prefix: str) -> Bundle:
                 problems.append(str(error))
     stored = [(name, entry) for name, entry in named.items() if not entry.slices]
     stored += [(f"a slice of {name}", part) for name, joined in parts.items() for _, part in joined]
-    problems += _placement_problems(
-        folder, prefix, n_shards, [(name, e) for name, e in stored if e.dtype != "other"]
-    )
+    problems += _placement_problems(folder, prefix, n_shards, [(name, e) for name, e in stored if e.dtype != "other"])
     raise_all(problems, subject=format_path(path))
     return Bundle(folder, prefix, n_shards, named, parts)
 
@@ -208,9 +202,7 @@ def _read_header(data: bytes) -> int:
     if not 1 <= n_shards <= 99_999:
         raise FormatError(f"header: expected 1..99999 data files, found {n_shards}")
     if endianness != 0:
-        raise FormatError(
-            "header: big-endian checkpoints are not supported; save it on a little-endian system"
-        )
+        raise FormatError("header: big-endian checkpoints are not supported; save it on a little-endian system")
     if (needed := version.get(2, [0])[-1]) > _VERSION:
         raise FormatError(f"header: expected version {_VERSION}, found one that needs version {needed}")
     return n_shards
@@ -246,9 +238,7 @@ def _read_shape(data: bytes) -> tuple[int, ...]:
     fields = read_message(data, {2: BYTES, 3: VARINT})
     axes = fields.get(2, [])
     if any(fields.get(3, [])) or len(axes) > MAX_AXES:
-        raise FormatError(
-            f"expected a shape of at most {MAX_AXES} axes, found {len(axes) or 'an unknown number'}"
-        )
+        raise FormatError(f"expected a shape of at most {MAX_AXES} axes, found {len(axes) or 'an unknown number'}")
     shape = [as_signed(read_message(axis, {1: VARINT}).get(1, [0])[-1]) for axis in axes]
     if not all(0 <= length < MAX_LENGTH for length in shape):
         raise FormatError(f"expected a shape of sizes in 0..{MAX_LENGTH}, found {shape}")
@@ -280,9 +270,7 @@ def _join_slices(
         if part is None:
             raise FormatError(f"{format_path(name)}: expected a slice at {_starts(extents)}, found none")
         if len(extents) != len(whole.shape):
-            raise FormatError(
-                f"{format_path(name)}: expected slices of {len(whole.shape)} axes, found {len(extents)}"
-            )
+            raise FormatError(f"{format_path(name)}: expected slices of {len(whole.shape)} axes, found {len(extents)}")
         box = tuple(
             (start, total - start if length is None else length)
             for (start, length), total in zip(extents, whole.shape, strict=True)
@@ -290,8 +278,7 @@ def _join_slices(
         lengths = tuple(length for _, length in box)
         if any(start + length > total for (start, length), total in zip(box, whole.shape, strict=True)):
             raise FormatError(
-                f"{format_path(name)}: expected slices within {whole.shape}, found {lengths} at "
-                f"{_starts(box)}"
+                f"{format_path(name)}: expected slices within {whole.shape}, found {lengths} at {_starts(box)}"
             )
         if part.slices or part.shape != lengths or part.dtype != whole.dtype:
             raise FormatError(
@@ -313,9 +300,7 @@ def _check_tiling(name: str, shape: tuple[int, ...], boxes: list[SliceBox]) -> N
             raise FormatError(f"{name}: slices at {_starts(boxes[i])} and {_starts(boxes[other])} overlap")
     covered = sum(math.prod(length for _, length in box) for box in boxes)
     if covered != math.prod(shape):
-        raise FormatError(
-            f"{name}: expected slices that fill {shape}, found {covered} of {math.prod(shape)} numbers"
-        )
+        raise FormatError(f"{name}: expected slices that fill {shape}, found {covered} of {math.prod(shape)} numbers")
 
 
 def _starts(box: Sequence[tuple[int, int | None]]) -> tuple[int, ...]:
@@ -336,8 +321,7 @@ def _placement_problems(
     for name, entry in stored:
         if entry.size != entry.n_bytes:
             problems.append(
-                f"{name!r}: expected {entry.n_bytes} bytes for {entry.dtype} {entry.shape}, "
-                f"found {entry.size}"
+                f"{name!r}: expected {entry.n_bytes} bytes for {entry.dtype} {entry.shape}, found {entry.size}"
             )
         elif entry.shard in sizes and entry.offset + entry.size > sizes[entry.shard]:
             problems.append(
@@ -371,9 +355,7 @@ def read_table(data: bytes) -> dict[bytes, bytes]:
     filters_handle, at = _read_handle(footer, 0)
     index_handle, at = _read_handle(footer, at)
     if any(footer[at:]):
-        raise FormatError(
-            "expected two block handles and zeros in the footer, found more; the file may be damaged"
-        )
+        raise FormatError("expected two block handles and zeros in the footer, found more; the file may be damaged")
     # TensorFlow writes no filters, but the block may be damaged
     _read_block(data, *filters_handle, budget=MAX_BYTES)
     values: dict[bytes, bytes] = {}
@@ -416,9 +398,7 @@ def _read_block(data: bytes, offset: int, size: int, *, budget: int) -> bytes:
     if compression == _SNAPPY:
         return unpack_snappy(data[offset:end], limit=budget)
     if compression != _RAW:
-        raise FormatError(
-            f"block at byte {offset}: expected no compression or Snappy, found compression {compression}"
-        )
+        raise FormatError(f"block at byte {offset}: expected no compression or Snappy, found compression {compression}")
     return data[offset:end]
 
 
@@ -466,9 +446,7 @@ def unpack_snappy(data: bytes, *, limit: int) -> bytes:
             back = high | int.from_bytes(data[at : at + extra], "little")
             at += extra
             if not 0 < back <= len(out):
-                raise FormatError(
-                    f"Snappy block: expected a copy from 1..{len(out)} bytes before, found {back}"
-                )
+                raise FormatError(f"Snappy block: expected a copy from 1..{len(out)} bytes before, found {back}")
             start = len(out) - back
             # a copy may overlap its own output, and then repeats
             piece = (bytes(out[start : start + length]) * (length // back + 1))[:length]

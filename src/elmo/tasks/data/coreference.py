@@ -41,9 +41,7 @@ _UNWRITABLE = re.compile("[\t\n\r\ud800-\udfff]")  # UTF-8 cannot encode lone su
 _WORD, _SPEAKER, _MIN_COLUMNS = 3, 9, 12
 
 
-def read_coreference(
-    paths: Paths, *, is_labeled: bool = True, tokenize: Tokenize = WHITESPACE
-) -> Iterator[Document]:
+def read_coreference(paths: Paths, *, is_labeled: bool = True, tokenize: Tokenize = WHITESPACE) -> Iterator[Document]:
     """Yield the documents of CoNLL-2012 files; each part is a document.
 
     Args:
@@ -86,9 +84,7 @@ def _split_documents(lines: Iterator[Line]) -> Iterator[tuple[Line, list[Line]]]
         elif begin is not None:
             inside.append(line)
         elif not is_blank(line.text):
-            raise DataError(
-                f"{locate(line)}: expected #begin document (name); part 000, found {line.text[:40]!r}"
-            )
+            raise DataError(f"{locate(line)}: expected #begin document (name); part 000, found {line.text[:40]!r}")
     if begin is not None:
         raise DataError(f"{locate(begin)}: expected #end document later, found the end of the file")
 
@@ -136,9 +132,7 @@ def _read_clusters(sentences: Sequence[Sequence[TokenRow]]) -> tuple[tuple[Span,
             for bracket in [] if cell in _EMPTY else cell.split("|"):
                 match = _BRACKET.fullmatch(bracket.strip())
                 if match is None or not (match[1] or match[3]):
-                    raise DataError(
-                        f"{row.location}: expected brackets such as (0, 0) or (0|(1), found {cell[:40]!r}"
-                    )
+                    raise DataError(f"{row.location}: expected brackets such as (0, 0) or (0|(1), found {cell[:40]!r}")
                 id_ = match[2]
                 if match[1]:
                     opened[id_].append((token, row.location))
@@ -156,9 +150,7 @@ def _read_clusters(sentences: Sequence[Sequence[TokenRow]]) -> tuple[tuple[Span,
             token += 1
         for id_, starts in opened.items():
             if starts:
-                raise DataError(
-                    f"{starts[-1][1]}: expected the mention ({id_} to end in its sentence, found no {id_})"
-                )
+                raise DataError(f"{starts[-1][1]}: expected the mention ({id_} to end in its sentence, found no {id_})")
     return tuple(sorted(tuple(sorted(spans)) for spans in clusters.values()))
 
 
@@ -232,16 +224,10 @@ def _check_mentions(document: Document) -> None:
             problem = ""
             if open_ends and open_ends[-1] < span.end:
                 problem = "mentions that do not cross"
-            if (
-                not 0 <= span.start < span.end
-                or sentence == len(sentence_ends)
-                or span.end > sentence_ends[sentence]
-            ):
+            if not 0 <= span.start < span.end or sentence == len(sentence_ends) or span.end > sentence_ends[sentence]:
                 problem = "mentions within one sentence"
             if problem:
-                raise OutputError(
-                    f"{document.name[:60]}: expected {problem} in cluster {id_}, found {tokens}"
-                )
+                raise OutputError(f"{document.name[:60]}: expected {problem} in cluster {id_}, found {tokens}")
             open_ends.append(span.end)
 
 

@@ -78,9 +78,7 @@ def read_roles(
         elif kind == "auto":
             kind = "propbank" if separator == "\t" else "conll2005"
         columns = None
-        for rows in read_rows(
-            chain([row] if row else [], lines), separator=separator, is_comment=_is_comment
-        ):
+        for rows in read_rows(chain([row] if row else [], lines), separator=separator, is_comment=_is_comment):
             columns = columns or _find_columns(rows, kind, target, is_labeled=is_labeled)
             yield from _read_sentence(rows, columns, is_labeled=is_labeled)
         if columns is None:
@@ -91,9 +89,7 @@ def _is_comment(text: str) -> bool:
     return text.startswith(("#begin document", "#end document"))
 
 
-def _find_columns(
-    rows: Sequence[TokenRow], kind: RoleFormat, target: int | None, *, is_labeled: bool
-) -> _RoleColumns:
+def _find_columns(rows: Sequence[TokenRow], kind: RoleFormat, target: int | None, *, is_labeled: bool) -> _RoleColumns:
     if kind == "conll2012":
         return _CONLL2012 if target is None else replace(_CONLL2012, target=target)
     if target is None and kind == "propbank":
@@ -114,9 +110,7 @@ def _find_columns(
     return _RoleColumns(words=0, target=target, first=target + 1, n_after=0, is_paired=True)
 
 
-def _read_sentence(
-    rows: Sequence[TokenRow], columns: _RoleColumns, *, is_labeled: bool
-) -> Iterator[Predicate]:
+def _read_sentence(rows: Sequence[TokenRow], columns: _RoleColumns, *, is_labeled: bool) -> Iterator[Predicate]:
     n_columns, location = len(rows[0].columns), rows[0].location
     n_needed = columns.first + columns.n_after if is_labeled else max(columns.words, columns.target) + 1
     if n_columns < n_needed:
@@ -133,9 +127,7 @@ def _read_sentence(
             f"{columns.target + 1}, found {len(brackets)}"
         )
     for number, column in enumerate(brackets):
-        yield _read_predicate(
-            rows, words, column, targets, target=targets[number] if columns.is_paired else None
-        )
+        yield _read_predicate(rows, words, column, targets, target=targets[number] if columns.is_paired else None)
 
 
 def _read_predicate(
@@ -167,8 +159,7 @@ def _read_spans(rows: Sequence[TokenRow], column: int) -> list[Span]:
         if match is None:
             kind = "nested spans" if text.count("(") > 1 or text.count(")") > 1 else "other text"
             raise DataError(
-                f"{row.location}: expected *, (ROLE*, *) or (ROLE*) in column {column + 1}, found "
-                f"{kind}: {text[:40]!r}"
+                f"{row.location}: expected *, (ROLE*, *) or (ROLE*) in column {column + 1}, found {kind}: {text[:40]!r}"
             )
         if match[1] is not None:
             if label is not None:
@@ -179,9 +170,7 @@ def _read_spans(rows: Sequence[TokenRow], column: int) -> list[Span]:
             start, label = k, match[1]
         if match[2]:
             if label is None:
-                raise DataError(
-                    f"{row.location}: expected an open span before ')' in column {column + 1}, found none"
-                )
+                raise DataError(f"{row.location}: expected an open span before ')' in column {column + 1}, found none")
             spans.append(Span(start, k + 1, label))
             label = None
     if label is not None:

@@ -126,9 +126,7 @@ def encode_spans(spans: Sequence[Span], n: int, scheme: Scheme) -> tuple[str, ..
         if not 0 <= span.start < span.end <= n:
             raise DataError(f"{_describe(span)}: expected a start before an end within {n} tokens")
         if previous is not None and span.start < previous.end:
-            raise DataError(
-                f"{_describe(span)}: expected spans that do not overlap, found {_describe(previous)}"
-            )
+            raise DataError(f"{_describe(span)}: expected spans that do not overlap, found {_describe(previous)}")
         if not span.label:
             raise DataError(f"{_describe(span)}: expected a label to write as a tag, found none")
         letters = ["I"] * (span.end - span.start)
@@ -182,9 +180,7 @@ def _split_tags(tags: Sequence[str], scheme: Scheme, *, is_strict: bool = False)
         pair = _split_tag(tag)
         if pair is None or pair[0] not in letters:
             expected = ", ".join(f"{letter}-" for letter in letters[1:])
-            raise DataError(
-                f"tag {number}: expected {OUTSIDE}, or one of {expected} and a label, found {tag[:40]!r}"
-            )
+            raise DataError(f"tag {number}: expected {OUTSIDE}, or one of {expected} and a label, found {tag[:40]!r}")
         split.append(pair)
     return split
 

@@ -52,9 +52,7 @@ def read_squad(
         for passage in _read_passages(_read_json(file, max_bytes), format_source(file), tokenize):
             for item, position in passage.questions:
                 n_read += 1
-                question = _read_question(
-                    item, position, passage, tokenize, counts=counts if is_labeled else None
-                )
+                question = _read_question(item, position, passage, tokenize, counts=counts if is_labeled else None)
                 if question is None:
                     continue
                 if question.id in ids:
@@ -90,9 +88,7 @@ class _JsonLines:
     def __init__(self, value: Any, text: str) -> None:
         self.value = value
         self._text, self._offset, self._line = text, 0, 1
-        self._can_search = (
-            True  # false after an ID that is escaped: searching for each one would take too long
-        )
+        self._can_search = True  # false after an ID that is escaped: searching for each one would take too long
 
     def find_line(self, id_: Any = None) -> int:
         """Return the line of the next such ID; without an ID, that of the last one."""
@@ -115,9 +111,7 @@ def _read_json(file: Source, max_bytes: int) -> _JsonLines:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"{name}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; convert the file"
-        ) from error
+        raise DataError(f"{name}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; convert the file") from error
     try:
         return _JsonLines(json.loads(text), text)
     except json.JSONDecodeError as error:
@@ -210,9 +204,7 @@ def _locate_answer(answer: str, start: int, passage: _Passage) -> Span | None:
         if not nearby:
             return None
         start = min(nearby, key=lambda offset: abs(offset - start))
-    first = bisect_right(
-        offsets, start, key=lambda offset: offset[1]
-    )  # first token that ends after the start
+    first = bisect_right(offsets, start, key=lambda offset: offset[1])  # first token that ends after the start
     end = bisect_left(offsets, start + len(stripped), key=lambda offset: offset[0])
     return Span(first, end) if first < end else None
 

@@ -57,9 +57,7 @@ class Record:
         if isinstance(cell, list) and cell and all(isinstance(word, str) and word for word in cell):
             return tuple(cell)
         if not isinstance(cell, str):
-            raise DataError(
-                f"{self.location}: expected a text or a list of words as {field}, found {_describe(cell)}"
-            )
+            raise DataError(f"{self.location}: expected a text or a list of words as {field}, found {_describe(cell)}")
         return split_words(cell, tokenize, what=field, location=self.location)
 
     def get_label(self, field: str) -> str:
@@ -72,11 +70,7 @@ class Record:
 
 
 def read_table(
-    lines: Iterable[Line],
-    fields: Sequence[Field],
-    *,
-    file_format: TableFormat,
-    has_header: bool | None = None,
+    lines: Iterable[Line], fields: Sequence[Field], *, file_format: TableFormat, has_header: bool | None = None
 ) -> Iterator[Record]:
     """Yield the fields of each row.
 
@@ -91,9 +85,7 @@ def read_table(
 
 def _read_objects(lines: Iterable[Line], fields: Sequence[Field]) -> Iterator[Record]:
     if field := next((field for field in fields if isinstance(field.column, int)), None):
-        raise ConfigError(
-            f"{field.name}: columns of JSON lines have names; expected a name, found {field.column}"
-        )
+        raise ConfigError(f"{field.name}: columns of JSON lines have names; expected a name, found {field.column}")
     keys: dict[str, str] | None = None
     for line in lines:
         if is_blank(line.text):
@@ -114,9 +106,7 @@ def _parse_object(text: str, location: Location) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{location}: expected a JSON object, found invalid JSON: {str(error)[:120]}"
-        ) from error
+        raise DataError(f"{location}: expected a JSON object, found invalid JSON: {str(error)[:120]}") from error
     if not isinstance(value, dict):
         raise DataError(f"{location}: expected a JSON object, found {_describe(value)}")
     return value
@@ -190,8 +180,7 @@ def _find_columns(
         if isinstance(field.column, int):
             if not -n_columns <= field.column < n_columns:
                 raise DataError(
-                    f"{location}: expected {field.name} in column {field.column} (from 0), found {n_columns} "
-                    "columns"
+                    f"{location}: expected {field.name} in column {field.column} (from 0), found {n_columns} columns"
                 )
             columns[field.name] = field.column
         elif names is not None and (name := _find_name(field, names, location)) is not None:
@@ -209,9 +198,7 @@ def _find_name(field: Field, names: Sequence[str], location: Location) -> str | 
     if field.column is not None:
         if field.column in names:
             return str(field.column)
-        raise DataError(
-            f"{location}: expected a column {str(field.column)[:40]!r}, found {_list_names(names)}"
-        )
+        raise DataError(f"{location}: expected a column {str(field.column)[:40]!r}, found {_list_names(names)}")
     by_lower = {name.lower(): name for name in reversed(names)}
     for default in field.defaults:
         if default.lower() in by_lower:

@@ -136,12 +136,7 @@ def _read_conllu(lines: Iterable[Line], words: int, tags: int | None) -> Iterato
 
 
 def _read_columns(
-    lines: Iterator[Line],
-    words: Column | None,
-    tags: Column | None,
-    *,
-    separator: Separator | None,
-    is_labeled: bool,
+    lines: Iterator[Line], words: Column | None, tags: Column | None, *, separator: Separator | None, is_labeled: bool
 ) -> Iterator[TaggedSentence]:
     first = next((line for line in lines if not (is_blank(line.text) or _is_docstart(line.text))), None)
     if first is None:
@@ -151,9 +146,7 @@ def _read_columns(
     word_column = _find_column(0 if words is None else words, n_columns, what="words", location=locate(first))
     tag_column = None
     if is_labeled:
-        tag_column = _find_column(
-            -1 if tags is None else tags, n_columns, what="tags", location=locate(first)
-        )
+        tag_column = _find_column(-1 if tags is None else tags, n_columns, what="tags", location=locate(first))
     if word_column == tag_column:
         raise DataError(
             f"{locate(first)}: expected words and tags in two columns separated by "
@@ -189,9 +182,7 @@ def _find_conllu_column(column: Column | None, default: str) -> int:
     if isinstance(name, int) and -len(CONLLU) <= name < len(CONLLU):
         return name % len(CONLLU)
     if str(name).lower() not in CONLLU:
-        raise ConfigError(
-            f"column: CoNLL-U has the columns {', '.join(CONLLU)} and 0 to 9, found {str(name)[:40]!r}"
-        )
+        raise ConfigError(f"column: CoNLL-U has the columns {', '.join(CONLLU)} and 0 to 9, found {str(name)[:40]!r}")
     return CONLLU.index(str(name).lower())
 
 

@@ -76,8 +76,7 @@ def read_texts(
         if kind == "lines":
             if text is not None or label is not None:
                 raise ConfigError(
-                    f"{first.path}: lines with label and text have no columns; give the file format, such as "
-                    "tsv"
+                    f"{first.path}: lines with label and text have no columns; give the file format, such as tsv"
                 )
             examples = _read_lines(lines, split, is_labeled=is_labeled)
         elif kind == "semeval":
@@ -85,9 +84,7 @@ def read_texts(
         else:
             examples = (
                 LabeledText(
-                    record.get_words("text", split),
-                    record.get_label("label") if is_labeled else None,
-                    record.location,
+                    record.get_words("text", split), record.get_label("label") if is_labeled else None, record.location
                 )
                 for record in read_table(lines, fields, file_format=kind, has_header=has_header)
             )
@@ -110,9 +107,7 @@ def _read_lines(lines: Iterable[Line], split: Tokenize, *, is_labeled: bool) -> 
         yield LabeledText(split_words(text, split, what="text", location=location), label, location)
 
 
-def _read_semeval(
-    lines: Iterable[Line], split: Callable[[str], Words], *, is_labeled: bool
-) -> Iterator[LabeledText]:
+def _read_semeval(lines: Iterable[Line], split: Callable[[str], Words], *, is_labeled: bool) -> Iterator[LabeledText]:
     """Read a numbered sentence in quotes, its relation, and a comment, which is skipped.
 
     Without labels, relations are skipped and may be missing.
@@ -133,9 +128,7 @@ def _read_semeval(
         elif is_sentence:
             yield _label_semeval(line, None, split)
         elif is_labeled:
-            raise DataError(
-                f"{locate(line)}: expected a number, a tab and a sentence in quotes, found {text[:60]!r}"
-            )
+            raise DataError(f"{locate(line)}: expected a number, a tab and a sentence in quotes, found {text[:60]!r}")
     if sentence is not None:
         raise DataError(
             f"{locate(sentence)}: expected a relation in the next line, such as Other, found none; "
@@ -149,8 +142,7 @@ def _label_semeval(line: Line, label: str | None, split: Callable[[str], Words])
     markers = [word for word in words if MARKER.fullmatch(word)]
     if sorted(markers) != ["</e1>", "</e2>", "<e1>", "<e2>"]:
         raise DataError(
-            f"{locate(line)}: expected <e1>, </e1>, <e2> and </e2> once each, found "
-            f"{' '.join(markers)[:60] or 'none'}"
+            f"{locate(line)}: expected <e1>, </e1>, <e2> and </e2> once each, found {' '.join(markers)[:60] or 'none'}"
         )
     return LabeledText(words, label, locate(line))
 
@@ -184,9 +176,7 @@ def keep_markers(tokenize: Tokenize) -> Callable[[str], Words]:
     return split
 
 
-def _insert_markers(
-    text: str, offsets: Sequence[tuple[int, int]], markers: list[tuple[int, str]]
-) -> Iterator[str]:
+def _insert_markers(text: str, offsets: Sequence[tuple[int, int]], markers: list[tuple[int, str]]) -> Iterator[str]:
     """Yield tokens and markers in order; a marker inside a token splits it."""
     for start, end in offsets:
         while markers and markers[0][0] < end:

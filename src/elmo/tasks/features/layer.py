@@ -72,9 +72,7 @@ class Features:
         if self.elmo == "none":
             for name in ("top_only", "layer_norm", "is_bilm_tuned"):
                 if getattr(self, name):
-                    raise ConfigError(
-                        f"{name} needs ELMo, but elmo is 'none'; set elmo to input, output or both"
-                    )
+                    raise ConfigError(f"{name} needs ELMo, but elmo is 'none'; set elmo to input, output or both")
 
     @property
     def has_elmo(self) -> bool:
@@ -108,12 +106,7 @@ class FeatureLayer(nn.Module):
     """Computes word vectors from a ``FeatureBatch``; the same for every kind of task."""
 
     def __init__(
-        self,
-        features: Features,
-        widths: StoreWidths,
-        *,
-        static: StaticVectors | None = None,
-        bilm: BiLm | None = None,
+        self, features: Features, widths: StoreWidths, *, static: StaticVectors | None = None, bilm: BiLm | None = None
     ) -> None:
         """Create the layer; ``static`` initializes the table (a loaded model has it among its weights)."""
         super().__init__()
@@ -122,15 +115,11 @@ class FeatureLayer(nn.Module):
         self.characters = CharacterVectors(features.characters) if features.characters else None
         has_input, has_output = (features.elmo in (position, "both") for position in ("input", "output"))
         if features.has_elmo and not widths.elmo:
-            raise ConfigError(
-                f"elmo is {features.elmo!r}, but no biLM was given; pass a model or set elmo to none"
-            )
+            raise ConfigError(f"elmo is {features.elmo!r}, but no biLM was given; pass a model or set elmo to none")
         self.bilm = bilm if features.is_bilm_tuned else None
         self.input_mix = self._build_mix(widths.n_layers) if has_input else None
         self.output_mix = self._build_mix(widths.n_layers) if has_output else None
-        width = (
-            widths.static[1] + features.characters + sum(widths.others) + (widths.elmo if has_input else 0)
-        )
+        width = widths.static[1] + features.characters + sum(widths.others) + (widths.elmo if has_input else 0)
         if not width:
             raise ConfigError(
                 "a task needs word vectors at its input: use static vectors, characters, or ELMo at the input"
@@ -139,9 +128,7 @@ class FeatureLayer(nn.Module):
 
     def _build_mix(self, n_layers: int) -> LayerMix:
         options = self.features
-        return LayerMix(
-            n_layers, top_only=options.top_only, layer_norm=options.layer_norm, dropout=options.dropout
-        )
+        return LayerMix(n_layers, top_only=options.top_only, layer_norm=options.layer_norm, dropout=options.dropout)
 
     @property
     def mixes(self) -> dict[str, LayerMix]:
@@ -172,9 +159,7 @@ class FeatureLayer(nn.Module):
         if self.bilm is None:
             return Layers(cast("Tensor", batch.layers), batch.mask, has_boundaries=False)
         ids = cast("IdBatch", batch.ids)
-        chars, words = (
-            None if array is None else torch.from_numpy(array) for array in (ids.char_ids, ids.word_ids)
-        )
+        chars, words = (None if array is None else torch.from_numpy(array) for array in (ids.char_ids, ids.word_ids))
         return self.bilm(chars, words, lengths=torch.from_numpy(ids.lengths)).layers
 
 

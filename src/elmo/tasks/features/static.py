@@ -54,9 +54,7 @@ class StaticVectors:
         return self._rows.get(word.lower(), -1) if row is None else row
 
 
-def read_static(
-    path: str | Path, *, words: Collection[str] = (), max_words: int = MAX_WORDS
-) -> StaticVectors:
+def read_static(path: str | Path, *, words: Collection[str] = (), max_words: int = MAX_WORDS) -> StaticVectors:
     """Read the first ``max_words`` vectors of a file, and those of ``words`` wherever they are."""
     path = Path(path)
     used = set(words) | {word.lower() for word in words}
@@ -75,9 +73,7 @@ def read_static(
     kept = tuple(word for word, _ in rows)
     is_used = np.array([word in used for word in kept])
     return StaticVectors(
-        kept,
-        np.stack([vector for _, vector in rows]),
-        is_used if is_used.any() and not is_used.all() else None,
+        kept, np.stack([vector for _, vector in rows]), is_used if is_used.any() and not is_used.all() else None
     )
 
 
@@ -160,23 +156,18 @@ def _read_binary(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:
                     vector = np.frombuffer(raw, "<f4").astype(np.float32)
                     if not np.isfinite(vector).all():
                         raise DataError(
-                            f"{format_path(path)}: word {index + 1}: "
-                            f"the vector of {word[:40]!r} has non-finite numbers"
+                            f"{format_path(path)}: word {index + 1}: the vector of {word[:40]!r} has non-finite numbers"
                         )
                     yield word, vector
     except DAMAGED_FILE_ERRORS as error:
         raise DataError(f"{format_path(path)}: not a binary word2vec file: {format_error(error)}") from error
 
 
-def _split_records(
-    stream: io.BufferedIOBase | BinaryIO, n_words: int, n_bytes: int
-) -> Iterator[tuple[str, bytes]]:
+def _split_records(stream: io.BufferedIOBase | BinaryIO, n_words: int, n_bytes: int) -> Iterator[tuple[str, bytes]]:
     """Split a stream into words and the bytes of their vectors, reading large chunks."""
     buffer, start = b"", 0
     for _ in range(n_words):
-        while (end := buffer.find(b" ", start, start + _MAX_WORD_BYTES)) < 0 or end + 1 + n_bytes > len(
-            buffer
-        ):
+        while (end := buffer.find(b" ", start, start + _MAX_WORD_BYTES)) < 0 or end + 1 + n_bytes > len(buffer):
             if end < 0 and len(buffer) - start >= _MAX_WORD_BYTES:
                 raise ValueError("expected a word followed by a space")
             chunk = stream.read(_CHUNK_BYTES)

@@ -109,9 +109,7 @@ class FeatureStore:
             has_characters=self.features.characters > 0,
             elmo=layers,
             bilm_indexer=indexer,
-            others=tuple(
-                self.cache.lookup(encoder, unique, show_progress=show_progress) for encoder in self.others
-            ),
+            others=tuple(self.cache.lookup(encoder, unique, show_progress=show_progress) for encoder in self.others),
         )
 
     def _encoder(self, elmo: Elmo) -> ElmoEncoder:
@@ -330,9 +328,7 @@ class _CachedLayers:
     def __call__(self, sentences: Sequence[Words]) -> list[NDArray[Any]]:
         """Return (layer, time, width) for each sentence, in half precision if it is cached."""
         keys = [self._keys.get(tuple(words)) or sentence_key(words) for words in sentences]
-        missing = {
-            key: words for key, words in zip(keys, sentences, strict=True) if key not in self._blocks.rows
-        }
+        missing = {key: words for key, words in zip(keys, sentences, strict=True) if key not in self._blocks.rows}
         layers = self._encoder.layers(list(missing.values())) if missing else []
         computed = dict(zip(missing, layers, strict=True))
         return [computed[key] if key in computed else self._blocks.states(key) for key in keys]
@@ -421,9 +417,7 @@ class _CacheBlocks:
         ``torch.from_file`` keeps no file descriptor, unlike ``mmap`` of Python.
         """
         try:
-            raw = torch.from_file(
-                str(block.path), shared=False, size=block.n_bytes, dtype=torch.uint8
-            ).numpy()
+            raw = torch.from_file(str(block.path), shared=False, size=block.n_bytes, dtype=torch.uint8).numpy()
         except (RuntimeError, MemoryError, UnicodeError) as error:
             if not block.path.exists():
                 return None
@@ -467,9 +461,7 @@ class _CacheBlocks:
             small.append(block)
         return small
 
-    def write(
-        self, part: Sequence[Item], layers: Sequence[NDArray[Any]], *, merge: list[_CacheBlock]
-    ) -> None:
+    def write(self, part: Sequence[Item], layers: Sequence[NDArray[Any]], *, merge: list[_CacheBlock]) -> None:
         """Write a block with these sentences and those of the blocks to ``merge``, then remove the latter."""
         with np.errstate(over="ignore"):
             states = [array.transpose(1, 0, 2).astype(np.float16) for array in layers]

@@ -44,9 +44,7 @@ class TransformerEncoder:
             model = AutoModel.from_pretrained(source, use_safetensors=True, trust_remote_code=False)
         except (OSError, ValueError, KeyError) as error:
             reason = str(error).strip().splitlines()[0]
-            raise ConfigError(
-                f"{source}: expected a transformers model with safetensors weights: {reason}"
-            ) from error
+            raise ConfigError(f"{source}: expected a transformers model with safetensors weights: {reason}") from error
         self._model = model.eval()
         self.width = int(model.config.hidden_size)
         longest = getattr(model.config, "max_position_embeddings", 512) - _first_position(model)
@@ -73,9 +71,7 @@ class TransformerEncoder:
 
     def _windows(self, words: Words) -> Iterator[tuple[int, int]]:
         """Split words into windows (begin, end) whose pieces fit into the model."""
-        pieces = self._tokenizer(
-            list(words), is_split_into_words=True, add_special_tokens=False, verbose=False
-        )
+        pieces = self._tokenizer(list(words), is_split_into_words=True, add_special_tokens=False, verbose=False)
         counts = Counter(word for word in pieces.word_ids(0) if word is not None)
         begin = n_pieces = 0
         for index in range(len(words)):
@@ -142,8 +138,7 @@ def _load_encoder(name: str, subject: str) -> TransformerEncoder:
         return TransformerEncoder(name)
     except ConfigError as error:
         raise ConfigError(
-            f"{subject}: cannot load the encoder that it was trained with; "
-            f"use --also to give its location: {error}"
+            f"{subject}: cannot load the encoder that it was trained with; use --also to give its location: {error}"
         ) from error
 
 

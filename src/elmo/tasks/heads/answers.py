@@ -111,9 +111,7 @@ class AnswersHead(nn.Module):
                     f"{tuple(flags.shape)}"
                 )
             is_true = flags & scores.isfinite()  # without padding
-            _check_rows_have_true(
-                is_true, f"question {{}}: expected a token of its passage as {name}, found none"
-            )
+            _check_rows_have_true(is_true, f"question {{}}: expected a token of its passage as {name}, found none")
             total = total - scores.masked_fill(~is_true, -torch.inf).logsumexp(dim=1).mean()
         return total
 
@@ -137,9 +135,7 @@ def _check_rows(passages: FeatureVectors, questions: FeatureVectors, rows: Tenso
     if rows is None:
         rows = torch.arange(n_passages, device=passages.mask.device)
     if rows.shape != (n_questions,):
-        raise ShapeError(
-            f"rows: expected one passage for each of {n_questions} questions, found {tuple(rows.shape)}"
-        )
+        raise ShapeError(f"rows: expected one passage for each of {n_questions} questions, found {tuple(rows.shape)}")
     _check_rows_have_true(passages.mask, "passage {}: expected words, found none")
     _check_rows_have_true(questions.mask, "question {}: expected words, found none")
     return rows
@@ -209,9 +205,7 @@ class QuestionAttention(nn.Module):
         self.width = 4 * width  # of the result
         self.similarity = TrilinearSimilarity(width)
 
-    def forward(
-        self, passage: Tensor, question: Tensor, *, passage_mask: Tensor, question_mask: Tensor
-    ) -> Tensor:
+    def forward(self, passage: Tensor, question: Tensor, *, passage_mask: Tensor, question_mask: Tensor) -> Tensor:
         """Compute (batch, time, 4 · width) of (batch, time, width) and (batch, question time, width)."""
 
         def attend(rows: Tensor) -> tuple[Tensor, Tensor]:

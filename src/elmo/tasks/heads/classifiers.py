@@ -49,9 +49,7 @@ class LinearHead(_TextClassifier):
     x is the input features, concatenated with the output features if there are any.
     """
 
-    def __init__(
-        self, widths: FeatureWidths, *, n_labels: int, use_max: bool = False, dropout: float = 0.2
-    ) -> None:
+    def __init__(self, widths: FeatureWidths, *, n_labels: int, use_max: bool = False, dropout: float = 0.2) -> None:
         super().__init__()
         self.output_width = widths.outputs
         self.use_max = use_max

@@ -134,9 +134,7 @@ class CoreferenceHead(nn.Module):
         width = self.vectors.width
         self.mention_layer = nn.Linear(width, hidden_width)
         self.mention_score = _build_score_layers(hidden_width, dropout)
-        self.pair_score = PairScore(
-            width, hidden_width=hidden_width, feature_width=feature_width, dropout=dropout
-        )
+        self.pair_score = PairScore(width, hidden_width=hidden_width, feature_width=feature_width, dropout=dropout)
         self.coarse = nn.Linear(width, width, bias=False) if is_coarse else None
         if self.coarse is not None:
             nn.init.zeros_(self.coarse.weight)  # at first, candidates are chosen by mention scores only
@@ -151,9 +149,7 @@ class CoreferenceHead(nn.Module):
         if not n_tokens:
             raise DataError("document: expected words, found none")
         if speakers is not None and speakers.shape != (n_tokens,):
-            raise ShapeError(
-                f"speakers: expected one for each of {n_tokens} tokens, found {tuple(speakers.shape)}"
-            )
+            raise ShapeError(f"speakers: expected one for each of {n_tokens} tokens, found {tuple(speakers.shape)}")
         spans = enumerate_spans(features.lengths, self.max_span_width)
         hidden = self.vectors.apply_layer(self.mention_layer, tokens, spans)  # (span, hidden)
         mentions = self.mention_score(hidden).squeeze(1)  # (span,)
@@ -162,11 +158,7 @@ class CoreferenceHead(nn.Module):
         return DocumentScores(spans, mentions, kept, antecedents, links)
 
     def loss(
-        self,
-        features: DocumentFeatures,
-        clusters: Sequence[Sequence[Span]],
-        *,
-        speakers: Tensor | None = None,
+        self, features: DocumentFeatures, clusters: Sequence[Sequence[Span]], *, speakers: Tensor | None = None
     ) -> Tensor:
         """Compute −log Σ p(gold antecedents), averaged over kept spans (Lee et al. 2017, section 4).
 
@@ -208,9 +200,7 @@ class CoreferenceHead(nn.Module):
             cluster_of[-1].append(LinkedMention(spans[k], mention_scores[k], antecedent, probability))
         clusters = {id(cluster): cluster for cluster in cluster_of}.values()
         return tuple(
-            tuple(cluster)
-            for cluster in clusters
-            if len(cluster) > 1 or (self.has_singletons and cluster[0].score > 0)
+            tuple(cluster) for cluster in clusters if len(cluster) > 1 or (self.has_singletons and cluster[0].score > 0)
         )
 
     def _encode(self, features: DocumentFeatures) -> TokenStates:
@@ -297,17 +287,13 @@ def prune_crossing(spans: Spans, scores: Tensor, n: int) -> Tensor:
 def number_clusters(spans: Spans, clusters: Sequence[Sequence[tuple[int, int]]]) -> Tensor:
     """Return the cluster number of each span, (span,), from 1; 0 for a span in no cluster."""
     number = {pair: k for k, cluster in enumerate(clusters, start=1) for pair in cluster}
-    return torch.tensor(
-        [number.get(pair, 0) for pair in spans.pairs()], dtype=torch.long, device=spans.starts.device
-    )
+    return torch.tensor([number.get(pair, 0) for pair in spans.pairs()], dtype=torch.long, device=spans.starts.device)
 
 
 def _check_mentions(clusters: Sequence[Sequence[tuple[int, int]]], n_tokens: int) -> None:
     for start, end in (pair for cluster in clusters for pair in cluster):
         if not 0 <= start < end <= n_tokens:
-            raise DataError(
-                f"gold mention: expected a span within the {n_tokens:,} tokens, found {start} to {end}"
-            )
+            raise DataError(f"gold mention: expected a span within the {n_tokens:,} tokens, found {start} to {end}")
 
 
 class SpanVectors(nn.Module):
@@ -316,9 +302,7 @@ class SpanVectors(nn.Module):
     The attention score of a word is linear in its state, as in the published program.
     """
 
-    def __init__(
-        self, *, state_width: int, input_width: int, max_span_width: int, feature_width: int
-    ) -> None:
+    def __init__(self, *, state_width: int, input_width: int, max_span_width: int, feature_width: int) -> None:
         super().__init__()
         self.parts = (state_width, state_width, input_width, feature_width)
         self.width = sum(self.parts)  # of the vectors

@@ -55,11 +55,7 @@ class Crf(nn.Module):
             raise ConfigError(f"tags: expected at least 1, found {n_tags}")
         self.n_tags = n_tags
         self.has_constrained_training = has_constrained_training
-        rules = (
-            ("starts", starts, (n_tags,)),
-            ("steps", allowed, (n_tags, n_tags)),
-            ("ends", ends, (n_tags,)),
-        )
+        rules = (("starts", starts, (n_tags,)), ("steps", allowed, (n_tags, n_tags)), ("ends", ends, (n_tags,)))
         for name, rule, shape in rules:
             self.register_buffer(f"allowed_{name}", _build_rule(rule, name=name, shape=shape))
             scores = nn.Parameter(torch.zeros(shape), requires_grad=has_transitions)
@@ -118,9 +114,7 @@ class Crf(nn.Module):
         if tuple(emissions.shape) != expected or not mask.size(1) or not has_tags:
             found = f"{tuple(emissions.shape)} and mask {tuple(mask.shape)}"
             found += "" if tags is None else f" and tags {tuple(tags.shape)}"
-            raise ShapeError(
-                f"crf: expected emissions (batch, time, {self.n_tags}), time >= 1, found {found}"
-            )
+            raise ShapeError(f"crf: expected emissions (batch, time, {self.n_tags}), time >= 1, found {found}")
 
 
 def _build_rule(rule: Tensor | None, *, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -262,9 +256,7 @@ class ChainSums:
     mask: Tensor  # (time, batch, 1)
 
     @classmethod
-    def compute(
-        cls, emissions: Tensor, mask: Tensor, *, starts: Tensor, steps: Tensor, ends: Tensor
-    ) -> ChainSums:
+    def compute(cls, emissions: Tensor, mask: Tensor, *, starts: Tensor, steps: Tensor, ends: Tensor) -> ChainSums:
         """Compute the sums of ``emissions`` (batch, time, tag) with scores (tag,), (from, to) and (tag,)."""
         scores = emissions.detach().double().transpose(0, 1)  # (time, batch, tag)
         is_word = mask.t()[:, :, None]  # (time, batch, 1)

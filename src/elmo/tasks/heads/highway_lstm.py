@@ -29,13 +29,11 @@ class HighwayLstm(nn.Module):
         super().__init__()
         if n_layers < 1 or not 0 <= dropout < 1:
             raise ConfigError(
-                "highway LSTM: expected at least 1 layer and dropout from 0 to below 1, found "
-                f"{n_layers} and {dropout}"
+                f"highway LSTM: expected at least 1 layer and dropout from 0 to below 1, found {n_layers} and {dropout}"
             )
         self.width = width  # of the states
         self.layers = nn.ModuleList(
-            HighwayLstmLayer(input_width if k == 0 else width, width, dropout=dropout)
-            for k in range(n_layers)
+            HighwayLstmLayer(input_width if k == 0 else width, width, dropout=dropout) for k in range(n_layers)
         )
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:

@@ -15,15 +15,7 @@ from torch import Tensor, nn
 
 from elmo.errors import ConfigError, DataError
 from elmo.model.dropout import Dropout
-from elmo.tasks.heads.layers import (
-    BiLstm,
-    FeatureVectors,
-    FeatureWidths,
-    align,
-    join_outputs,
-    masked_max,
-    masked_mean,
-)
+from elmo.tasks.heads.layers import BiLstm, FeatureVectors, FeatureWidths, align, join_outputs, masked_max, masked_mean
 
 SentenceEncoder = Literal["lstm", "mean"]
 
@@ -35,9 +27,7 @@ class EsimHead(nn.Module):
     drops the same units at every time step, before each LSTM and the projection.
     """
 
-    def __init__(
-        self, widths: FeatureWidths, *, n_labels: int, hidden_width: int = 150, dropout: float = 0.5
-    ) -> None:
+    def __init__(self, widths: FeatureWidths, *, n_labels: int, hidden_width: int = 150, dropout: float = 0.5) -> None:
         super().__init__()
         self.output_width = widths.outputs
         self.dropout = Dropout(dropout, is_locked=True)
@@ -58,10 +48,7 @@ class EsimHead(nn.Module):
         a, b = self._encode(first), self._encode(second)  # (batch, first or second time, width)
         aligned_a = align(a, b, mask=second.mask)  # ã: the words of b that match each word of a
         aligned_b = align(b, a, mask=first.mask)
-        pooled = [
-            *self._compose(a, aligned_a, mask=first.mask),
-            *self._compose(b, aligned_b, mask=second.mask),
-        ]
+        pooled = [*self._compose(a, aligned_a, mask=first.mask), *self._compose(b, aligned_b, mask=second.mask)]
         return self.final(torch.cat(pooled, dim=-1))
 
     def _encode(self, features: FeatureVectors) -> Tensor:
@@ -158,9 +145,7 @@ def build_score_distribution(scores: Tensor, *, low: int, high: int) -> Tensor:
     is_inside = (scores >= low) & (scores <= high)  # false for NaN
     if not bool(is_inside.all()):
         outside = scores[~is_inside][0].item()
-        raise DataError(
-            f"score: expected {low} to {high}, found {outside:g}; correct it or extend the range of scores"
-        )
+        raise DataError(f"score: expected {low} to {high}, found {outside:g}; correct it or extend the range of scores")
     below = scores.floor().clamp(max=high - 1)  # so that the integer above the highest score exists
     share_above = (scores - below).unsqueeze(1)  # (batch, 1)
     index = (below - low).long().unsqueeze(1)  # (batch, 1)

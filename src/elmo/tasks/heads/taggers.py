@@ -106,15 +106,11 @@ class RolesHead(nn.Module):
         super().__init__()
         self.is_predicate = nn.Embedding(2, predicate_width)
         self.dropout = Dropout(dropout, is_locked=True)
-        self.lstm = HighwayLstm(
-            widths.inputs + predicate_width, hidden_width, n_layers=n_layers, dropout=dropout
-        )
+        self.lstm = HighwayLstm(widths.inputs + predicate_width, hidden_width, n_layers=n_layers, dropout=dropout)
         self.scores = TagScores(hidden_width, widths.outputs, n_tags=n_tags)
         self.rules = Crf(n_tags, allowed=allowed, starts=starts, ends=ends, has_transitions=False)
 
-    def loss(
-        self, features: FeatureVectors, predicates: Tensor, *, tags: Tensor, rows: Tensor | None = None
-    ) -> Tensor:
+    def loss(self, features: FeatureVectors, predicates: Tensor, *, tags: Tensor, rows: Tensor | None = None) -> Tensor:
         """Compute the mean cross entropy of ``tags`` (predicate, time); a tag of -1 is ignored.
 
         Args:
@@ -151,8 +147,7 @@ def _select_sentences(features: FeatureVectors, predicates: Tensor, *, rows: Ten
         features = FeatureVectors(features.inputs[rows], features.mask[rows], outputs)
     if predicates.shape != features.mask.shape[:1]:
         raise ShapeError(
-            f"predicates: expected shape {tuple(features.mask.shape[:1])}, one per row, found "
-            f"{tuple(predicates.shape)}"
+            f"predicates: expected shape {tuple(features.mask.shape[:1])}, one per row, found {tuple(predicates.shape)}"
         )
     is_outside = (predicates < 0) | (predicates >= features.lengths)
     if bool(is_outside.any()):
@@ -178,9 +173,7 @@ class TagScores(nn.Module):
         """Compute the scores (batch, time, tag) of ``states`` (batch, time, width)."""
         width = 0 if outputs is None else outputs.size(2)
         if width != self.output_width:
-            raise ShapeError(
-                f"output features: this head was built for width {self.output_width}, found {width}"
-            )
+            raise ShapeError(f"output features: this head was built for width {self.output_width}, found {width}")
         return self.linear(states if outputs is None else torch.cat([states, outputs], dim=2))
 
 
@@ -197,9 +190,7 @@ def _decode(emissions: Tensor, mask: Tensor, *, crf: Crf, probabilities: Tensor)
     """Decode the best path of each sentence; ``probabilities`` (batch, time, tag) give the confidences."""
     best = crf.best_paths(emissions, mask)
     path_probabilities = crf.path_probabilities(emissions, best, mask).tolist()
-    confidences = probabilities.gather(2, best.tags.clamp(min=0)[:, :, None])[
-        :, :, 0
-    ].tolist()  # (batch, time)
+    confidences = probabilities.gather(2, best.tags.clamp(min=0)[:, :, None])[:, :, 0].tolist()  # (batch, time)
     lengths = mask.sum(dim=1).tolist()
     rows = zip(best.tags.tolist(), confidences, path_probabilities, lengths, strict=True)
     return [TagPrediction(tuple(tags[:n]), tuple(row[:n]), probability) for tags, row, probability, n in rows]

@@ -91,9 +91,7 @@ class Answers:
         for k, example in enumerate(examples):
             for span in example.spans:
                 is_start[k, span.start] = is_end[k, span.end - 1] = True
-        return cast("AnswersHead", head).loss(
-            passages, questions, is_start=is_start, is_end=is_end, rows=rows
-        )
+        return cast("AnswersHead", head).loss(passages, questions, is_start=is_start, is_end=is_end, rows=rows)
 
     def predict(self, head: nn.Module, embed: Embed, examples: Sequence[Question]) -> list[PredictedAnswer]:
         """Predict the most probable answers, as they are written in the passage."""
@@ -111,8 +109,7 @@ class Answers:
         for example in examples:
             if not example.answers:
                 raise DataError(
-                    f"{format_location(example.location)}question {example.id[:40]!r}: expected an answer, "
-                    "found none"
+                    f"{format_location(example.location)}question {example.id[:40]!r}: expected an answer, found none"
                 )
 
     def score(self, examples: Sequence[Question], predictions: Sequence[PredictedAnswer]) -> dict[str, float]:
@@ -140,9 +137,7 @@ class Answers:
         return cls(AnswersOptions(**values["options"]))
 
 
-def _embed_examples(
-    embed: Embed, examples: Sequence[Question]
-) -> tuple[FeatureVectors, FeatureVectors, Tensor]:
+def _embed_examples(embed: Embed, examples: Sequence[Question]) -> tuple[FeatureVectors, FeatureVectors, Tensor]:
     """Return features of the unique passages, features of the questions, and the passage of each question."""
     passages, rows = unique_rows(example.passage for example in examples)
     return embed(passages), embed([example.question for example in examples]), torch.tensor(rows)

@@ -70,9 +70,7 @@ class Classification:
     options: ClassificationOptions = ClassificationOptions()
 
     @classmethod
-    def from_examples(
-        cls, train: Sequence[LabeledText], options: ClassificationOptions | None = None
-    ) -> Self:
+    def from_examples(cls, train: Sequence[LabeledText], options: ClassificationOptions | None = None) -> Self:
         """Create the task that these training examples define."""
         labels = Labels.collect(map(gold_label, train), what="labels")
         return cls(labels, options or ClassificationOptions())
@@ -109,9 +107,7 @@ class Classification:
         """Warn about labels unseen in training."""
         self.labels.check([(gold_label(example), example.location) for example in examples], what="labels")
 
-    def score(
-        self, examples: Sequence[LabeledText], predictions: Sequence[PredictedLabel]
-    ) -> dict[str, float]:
+    def score(self, examples: Sequence[LabeledText], predictions: Sequence[PredictedLabel]) -> dict[str, float]:
         """Compute accuracy and macro-averaged F1."""
         return score_labels(examples, predictions)
 

@@ -119,9 +119,7 @@ class Coreference:
             for part in split_document(example, MAX_TRAINED_TOKENS):
                 features = embed_document(embed, part.text)
                 losses.append(
-                    cast("CoreferenceHead", head).loss(
-                        features, _gold_clusters(part), speakers=_speakers(part)
-                    )
+                    cast("CoreferenceHead", head).loss(features, _gold_clusters(part), speakers=_speakers(part))
                 )
         return torch.stack(losses).mean()
 
@@ -142,13 +140,10 @@ class Coreference:
         for example in examples:
             _check_mentions(example)
 
-    def score(
-        self, examples: Sequence[Document], predictions: Sequence[PredictedClusters]
-    ) -> dict[str, float]:
+    def score(self, examples: Sequence[Document], predictions: Sequence[PredictedClusters]) -> dict[str, float]:
         """Compute F1 of MUC, B³, CEAFe and LEA, and the mean of the first three."""
         scores = coreference_scores(
-            [_gold_clusters(example) for example in examples],
-            [prediction.clusters for prediction in predictions],
+            [_gold_clusters(example) for example in examples], [prediction.clusters for prediction in predictions]
         )
         return {
             "conll": scores.conll,
@@ -180,8 +175,7 @@ def embed_document(embed: Embed, text: Sequence[Words]) -> DocumentFeatures:
         groups.setdefault((len(words) - 1).bit_length(), []).append(index)
     order = [index for group in groups.values() for index in group]
     return SentenceGroups(
-        tuple(embed([text[index] for index in group]) for group in groups.values()),
-        torch.tensor(order).argsort(),
+        tuple(embed([text[index] for index in group]) for group in groups.values()), torch.tensor(order).argsort()
     )
 
 
@@ -207,18 +201,14 @@ def split_document(document: Document, max_tokens: int) -> list[Document]:
             )
             clusters = tuple(cluster for cluster in inside if cluster)
             speakers = None if document.speakers is None else document.speakers[begin:end]
-            parts.append(
-                Document(document.name, document.text[first:number], clusters, speakers, document.location)
-            )
+            parts.append(Document(document.name, document.text[first:number], clusters, speakers, document.location))
             first, begin = number, end
     return parts
 
 
 def _gold_clusters(example: Document) -> Clusters:
     if example.clusters is None:
-        raise DataError(
-            f"{format_location(example.location)}expected clusters for {example.name[:40]!r}, found none"
-        )
+        raise DataError(f"{format_location(example.location)}expected clusters for {example.name[:40]!r}, found none")
     return example.clusters
 
 

@@ -44,8 +44,7 @@ def parse_assignments(
         table, _, name = target.strip().partition(".")
         if not equals or not name or table not in tables:
             problems.append(
-                f"expected TABLE.NAME=VALUE with one of the tables {', '.join(tables)}, "
-                f"found {assignment[:60]!r}"
+                f"expected TABLE.NAME=VALUE with one of the tables {', '.join(tables)}, found {assignment[:60]!r}"
             )
         elif name in values[table]:
             problems.append(f"[{table}] {name}: expected one value, found a second: {text[:40]!r}")

@@ -11,15 +11,7 @@ from typing import Any
 from elmo.embed.find import parse_mark
 from elmo.errors import ConfigError, DataError
 from elmo.tasks.data.coreference import read_coreference
-from elmo.tasks.data.examples import (
-    Document,
-    LabeledText,
-    Location,
-    Predicate,
-    Question,
-    TaggedSentence,
-    TextPair,
-)
+from elmo.tasks.data.examples import Document, LabeledText, Location, Predicate, Question, TaggedSentence, TextPair
 from elmo.tasks.data.files import WHITESPACE, Tokenize, split_tokens, split_words
 from elmo.tasks.data.roles import read_roles
 from elmo.tasks.data.squad import read_squad
@@ -118,11 +110,7 @@ def read_examples(
 
 
 def iter_examples(
-    kind: str,
-    paths: Sequence[str | Path],
-    *,
-    tokenize: Tokenize = WHITESPACE,
-    options: Mapping[str, Any] | None = None,
+    kind: str, paths: Sequence[str | Path], *, tokenize: Tokenize = WHITESPACE, options: Mapping[str, Any] | None = None
 ) -> Iterator[Any]:
     """Read examples without labels one at a time; only SQuAD files are read into memory as a whole."""
     values = _reader_options(kind, tokenize=tokenize, options=options)
@@ -136,8 +124,7 @@ def _reader_options(kind: str, *, tokenize: Tokenize, options: Mapping[str, Any]
     values = {name: value for name, value in (options or {}).items() if value is not None}
     if unknown := sorted(set(values) - known):
         raise ConfigError(
-            f"the reader of {kind} has no option {unknown[0]!r}; "
-            f"it has: {', '.join(sorted(known - {'tokenize'}))}"
+            f"the reader of {kind} has no option {unknown[0]!r}; it has: {', '.join(sorted(known - {'tokenize'}))}"
         )
     return values | ({"tokenize": tokenize} if "tokenize" in known else {})
 

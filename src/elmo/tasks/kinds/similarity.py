@@ -65,9 +65,7 @@ class Similarity:
         scores = [_gold_score(example) for example in train]
         low, high = math.floor(min(scores)), math.ceil(max(scores))
         if high - low > 1000:
-            raise DataError(
-                f"expected scores on a scale such as 1 to 5, found {min(scores)} to {max(scores)}"
-            )
+            raise DataError(f"expected scores on a scale such as 1 to 5, found {min(scores)} to {max(scores)}")
         return cls(low, max(high, low + 1), options or SimilarityOptions())
 
     @property
@@ -88,9 +86,7 @@ class Similarity:
     def predict(self, head: nn.Module, embed: Embed, examples: Sequence[TextPair]) -> list[PredictedScore]:
         """Predict the expected score of each pair."""
         first, second = (embed([example.sentences[k] for example in examples]) for k in (0, 1))
-        return [
-            PredictedScore(score) for score in cast("SimilarityHead", head).predict(first, second).tolist()
-        ]
+        return [PredictedScore(score) for score in cast("SimilarityHead", head).predict(first, second).tolist()]
 
     def check(self, examples: Sequence[TextPair]) -> None:
         """Warn about scores outside the learned scale, which are never predicted."""

@@ -123,9 +123,7 @@ class Tagging:
         tags = torch.from_numpy(pad_label_ids(tag_ids, features.mask.size(1)))
         return cast("TaggerHead", head).loss(features, tags)
 
-    def predict(
-        self, head: nn.Module, embed: Embed, examples: Sequence[TaggedSentence]
-    ) -> list[PredictedTags]:
+    def predict(self, head: nn.Module, embed: Embed, examples: Sequence[TaggedSentence]) -> list[PredictedTags]:
         """Predict tags in the scheme and letters of the data."""
         features = embed([example.words for example in examples])
         predictions = []
@@ -147,9 +145,7 @@ class Tagging:
         else:
             self.labels.check(tags, what="tags")
 
-    def score(
-        self, examples: Sequence[TaggedSentence], predictions: Sequence[PredictedTags]
-    ) -> dict[str, float]:
+    def score(self, examples: Sequence[TaggedSentence], predictions: Sequence[PredictedTags]) -> dict[str, float]:
         """Compute accuracy and, where tags mark spans, precision, recall and F1 over whole spans.
 
         Spans are compared as BIOES, so that the schemes of gold and predicted tags may differ.
@@ -167,12 +163,7 @@ class Tagging:
         overall = span_scores(
             [decode_spans(row, "BIOES") for row in gold], [decode_spans(row, "BIOES") for row in predicted]
         ).overall
-        return {
-            "f1": overall.f1,
-            "precision": overall.precision,
-            "recall": overall.recall,
-            "accuracy": accuracy,
-        }
+        return {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall, "accuracy": accuracy}
 
     def _encode_tags(self, example: TaggedSentence) -> tuple[tuple[str, ...], tuple[int, ...]]:
         """Return the gold tags as they are learned, and their ids."""
@@ -214,17 +205,13 @@ def _check_stray_tags(train: Sequence[TaggedSentence]) -> None:
     if n_fit < NEARLY_ALL * len(tags):
         return
     for example in train:
-        _check_span_tags(
-            example, f"O, or B- or I- and a label, like {n_fit:,} of the {len(tags):,} other tags"
-        )
+        _check_span_tags(example, f"O, or B- or I- and a label, like {n_fit:,} of the {len(tags):,} other tags")
 
 
 def _check_span_tags(example: TaggedSentence, expected: str) -> None:
     for number, tag in enumerate(_gold_tags(example), start=1):
         if not is_span_tag(tag):
-            raise DataError(
-                f"{format_location(example.location)}tag {number}: expected {expected}, found {tag[:40]!r}"
-            )
+            raise DataError(f"{format_location(example.location)}tag {number}: expected {expected}, found {tag[:40]!r}")
 
 
 def _describe(scheme: Scheme, letters: str) -> str:

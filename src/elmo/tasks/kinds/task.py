@@ -100,9 +100,7 @@ class Labels:
         unique = tuple(sorted(set(names)))
         if len(unique) < at_least:
             shown = ", ".join(unique) or "none"
-            raise DataError(
-                f"expected at least {at_least} different {what} in the training data, found {shown}"
-            )
+            raise DataError(f"expected at least {at_least} different {what} in the training data, found {shown}")
         return cls(unique)
 
     def __len__(self) -> int:
@@ -122,15 +120,12 @@ class Labels:
         if n_unseen == len(labels):
             known = ", ".join(self.names[:10]) + (", …" if len(self) > 10 else "")
             raise DataError(
-                f"{format_location(location)}unknown {what.removesuffix('s')} {shown}; this model "
-                f"knows: {known}"
+                f"{format_location(location)}unknown {what.removesuffix('s')} {shown}; this model knows: {known}"
             )
         if n_unseen == 1:
             text = f"1 {what.removesuffix('s')} was not seen in training: {shown}; it is never predicted"
         else:
-            which = (
-                f"all {shown}" if len(unseen) == 1 else f"{len(unseen)} different ones, for example {shown}"
-            )
+            which = f"all {shown}" if len(unseen) == 1 else f"{len(unseen)} different ones, for example {shown}"
             text = f"{n_unseen:,} {what} were not seen in training ({which}); they are never predicted"
         _log.warning("%s%s", format_location(location), text)
 

@@ -78,10 +78,7 @@ def check_extra() -> None:
 
 
 def coreference_scores(
-    gold_documents: Sequence[Clusters],
-    predicted_documents: Sequence[Clusters],
-    *,
-    keep_singletons: bool = True,
+    gold_documents: Sequence[Clusters], predicted_documents: Sequence[Clusters], *, keep_singletons: bool = True
 ) -> CoreferenceScores:
     """Compare the clusters of each document.
 
@@ -195,9 +192,7 @@ def _best_alignments(overlaps: _Overlaps, weights: tuple[_Numbers | _Counts, ...
     totals = [0.0] * len(weights)
     for members in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
         if len(members) == 1:  # nothing to align; the most frequent case
-            totals = [
-                total + float(weight[members[0]]) for total, weight in zip(totals, weights, strict=True)
-            ]
+            totals = [total + float(weight[members[0]]) for total, weight in zip(totals, weights, strict=True)]
             continue
         rows = np.unique(overlaps.gold[members], return_inverse=True)[1]
         columns = np.unique(overlaps.predicted[members], return_inverse=True)[1]
@@ -213,9 +208,7 @@ def _pairs(n: Any) -> Any:
     return n * (n - 1) / 2
 
 
-def _score(
-    recall_sum: float, recall_total: float, precision_sum: float, precision_total: float
-) -> CoreferenceScore:
+def _score(recall_sum: float, recall_total: float, precision_sum: float, precision_total: float) -> CoreferenceScore:
     recall = recall_sum / recall_total if recall_total else 0.0
     precision = precision_sum / precision_total if precision_total else 0.0
     f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0

@@ -92,14 +92,10 @@ def _is_constant(row: _Row) -> bool:
 def _rows(gold: Numbers, predicted: Numbers) -> tuple[_Row, _Row]:
     true_row, predicted_row = np.asarray(gold, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
     if true_row.ndim != 1 or true_row.shape != predicted_row.shape or not true_row.size:
-        raise DataError(
-            f"expected one predicted number per true one, found {predicted_row.shape} and {true_row.shape}"
-        )
+        raise DataError(f"expected one predicted number per true one, found {predicted_row.shape} and {true_row.shape}")
     for name, row in (("true", true_row), ("predicted", predicted_row)):
         is_wrong = ~(np.abs(row) < TOO_LARGE)  # also true for NaN
         if is_wrong.any():
             k = int(np.flatnonzero(is_wrong)[0])
-            raise DataError(
-                f"{name} number {k + 1}: expected a finite number below {TOO_LARGE:g}, found {row[k]}"
-            )
+            raise DataError(f"{name} number {k + 1}: expected a finite number below {TOO_LARGE:g}, found {row[k]}")
     return true_row, predicted_row

@@ -110,9 +110,7 @@ class SpanScores:
 def span_scores(gold: Sequence[Sequence[Span]], predicted: Sequence[Sequence[Span]]) -> SpanScores:
     """Compare the spans of each sentence or predicate; duplicates count once."""
     if len(gold) != len(predicted):
-        raise DataError(
-            f"expected predicted spans for {len(gold):,} sentences, found them for {len(predicted):,}"
-        )
+        raise DataError(f"expected predicted spans for {len(gold):,} sentences, found them for {len(predicted):,}")
     n_gold: Counter[str] = Counter()
     n_predicted: Counter[str] = Counter()
     n_correct: Counter[str] = Counter()
@@ -121,9 +119,7 @@ def span_scores(gold: Sequence[Sequence[Span]], predicted: Sequence[Sequence[Spa
         n_predicted.update(span.label for span in predicted_spans)
         n_correct.update(span.label for span in true_spans & predicted_spans)
     by_label = {
-        label: LabelScore.from_counts(
-            n_correct=n_correct[label], n_predicted=n_predicted[label], n_gold=n_gold[label]
-        )
+        label: LabelScore.from_counts(n_correct=n_correct[label], n_predicted=n_predicted[label], n_gold=n_gold[label])
         for label in sorted(n_gold.keys() | n_predicted.keys())
     }
     overall = LabelScore.from_counts(
