@@ -16,6 +16,8 @@ import torch
 import elmo
 from elmo import Elmo
 
+pytestmark = pytest.mark.slow
+
 SOURCE = Path(elmo.__file__).parent
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
 TAGGED = "She O\nflew O\nto O\nLondon B-LOC\n. O\n\nParis B-LOC\nis O\nhere O\n. O\n\n"

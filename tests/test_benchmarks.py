@@ -100,6 +100,7 @@ def test_warnings_are_counted_into_one_line(benchmark: Any, capsys: pytest.Captu
 # --- change and senses: Spearman with its interval, ARI, V, divergence ------------------------------
 
 
+@pytest.mark.slow
 def test_spearman_and_its_interval_are_those_of_scipy(benchmark: Any) -> None:
     stats = pytest.importorskip("scipy.stats")
     chance = np.random.default_rng(1)

@@ -56,6 +56,7 @@ def test_no_network_is_asked(elmo: Elmo, monkeypatch: pytest.MonkeyPatch) -> Non
     assert np.array_equal(again.encode(text).vectors, elmo.encode(text).vectors)
 
 
+@pytest.mark.slow
 def test_it_predicts_words(elmo: Elmo) -> None:
     assert elmo.vocab is not None
     assert len(elmo.vocab) >= 40_000
@@ -63,6 +64,7 @@ def test_it_predicts_words(elmo: Elmo) -> None:
     assert perplexity(elmo, [text])["zero"].geometric_mean < 1000
 
 
+@pytest.mark.slow
 def test_layers_tell_senses_apart_better_than_chance_and_expected_words_far_better(elmo: Elmo) -> None:
     lines = (DATA / f"senses.{elmo.tokenizer.name}.tsv").read_text(encoding="utf-8").splitlines()[1:]
     words, senses, sentences = zip(*(line.split("\t") for line in lines), strict=True)

@@ -38,6 +38,7 @@ def blocks(page: Path, language: str) -> list[str]:
     return [code for kind, code in _BLOCK.findall(page.read_text(encoding="utf-8")) if kind == language]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # examples read like a person's, open() and all
 def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, workplace: Path) -> None:
@@ -49,6 +50,7 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, workplace: Pat
         exec(compile(block, f"{page.name}, example {number + 1}", "exec"), names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_elmo_commands_of_a_page_run(page: Path, workplace: Path) -> None:
     commands = [

@@ -15,6 +15,7 @@ MODEL = ("--model", "model")
 SENTENCES = ("I sat by the bank .", "the Bank of the river", "by the bank at the [[bank]]")
 
 
+@pytest.mark.slow
 def test_a_table_for_each_layer_and_the_average(run: Run) -> None:
     outcome = run("compare", "bank", *SENTENCES, *MODEL)
     assert (outcome.code, outcome.err) == (0, "")
@@ -41,6 +42,7 @@ def test_one_layer_can_be_selected(run: Run) -> None:
     assert list(values["similarities"]) == ["2"]
 
 
+@pytest.mark.slow
 def test_chinese_is_split_into_words(run: Run) -> None:
     pytest.importorskip("jieba")
     outcome = run("compare", "苹果", "我喜欢吃苹果。", "她买了一斤苹果", *MODEL, "--tokenizer", "zh", "--json")

@@ -71,6 +71,7 @@ def test_no_run_is_wrong_usage(run: Run) -> None:
     assert_fails(run("curves"), "RUN", code=2)
 
 
+@pytest.mark.slow
 def test_a_real_run_is_drawn(run: Run, here: Path) -> None:
     text = "\n".join(f"The cat crosses the river near bank {k}." for k in range(40))
     (here / "text.txt").write_text(text + "\n", encoding="utf-8")

@@ -57,6 +57,7 @@ def assert_resumes(run: Run, here: Path, expected: dict[str, bytes]) -> None:
     assert whole.stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_all_workers_and_the_same_command_resumes(
     run: Run, start: Start, here: Path, expected: dict[str, bytes]
 ) -> None:
@@ -72,6 +73,7 @@ def test_ctrl_c_ends_all_workers_and_the_same_command_resumes(
     assert_resumes(run, here, expected)
 
 
+@pytest.mark.slow
 def test_workers_of_a_killed_parent_end_and_the_same_command_resumes(
     run: Run, start: Start, here: Path, expected: dict[str, bytes]
 ) -> None:
@@ -84,6 +86,7 @@ def test_workers_of_a_killed_parent_end_and_the_same_command_resumes(
     assert_resumes(run, here, expected)
 
 
+@pytest.mark.slow
 def test_ctrl_c_works_while_stdin_is_empty(start: Start, here: Path) -> None:
     process = start("embed", "-", "--model", "model", "--out", "v.npz", "--quiet", stdin=subprocess.PIPE)
     deadline = time.monotonic() + 120
@@ -97,6 +100,7 @@ def test_ctrl_c_works_while_stdin_is_empty(start: Start, here: Path) -> None:
     assert process.stderr.read() == said
 
 
+@pytest.mark.slow
 def test_after_ctrl_c_of_a_restarted_job_the_message_says_to_drop_restart(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

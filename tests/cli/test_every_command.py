@@ -61,6 +61,7 @@ def test_only_embed_accepts_text_without_words(run: Run, here: Path, text: str, 
     assert len((here / "v.jsonl").read_text().splitlines()) == n_lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

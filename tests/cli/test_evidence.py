@@ -16,6 +16,7 @@ from tests.cli.conftest import Run, assert_fails
 from tests.evidence.example_plan import PLAN, write_plan
 
 
+@pytest.mark.slow
 def test_the_command_prints_tables_and_repeats_no_run(run: Run, here: Path) -> None:
     write_plan(here)
     first = run("evidence", "plan.toml", "--out", "found", "--tables", "1", "--seeds", "1", "--tasks", "ner")
@@ -30,6 +31,7 @@ def test_the_command_prints_tables_and_repeats_no_run(run: Run, here: Path) -> N
     assert "of 2:" not in second.err
 
 
+@pytest.mark.slow
 def test_the_command_line_overrides_the_plan(run: Run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_plan(here, PLAN.replace('model = "model"', 'model = "nowhere"').replace("glove", "gone"))
     arguments = ("evidence", "plan.toml", "--out", "found", "--tables", "1", "--seeds", "1", "--tasks", "ner")
@@ -61,6 +63,7 @@ def test_errors_are_one_line(run: Run, here: Path) -> None:
     assert not (here / "x").exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_results_and_says_how_to_resume(start: Callable[..., Popen[str]], here: Path) -> None:
     write_plan(here, PLAN.replace("epochs = 2", "epochs = 100000\npatience = 100000"))
     process = start("evidence", "plan.toml", "--out", "found", "--tables", "1", "--tasks", "ner")

@@ -26,6 +26,7 @@ def examples(help_text: str) -> list[str]:
     return [line.strip() for line in tail.splitlines() if line.strip()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [None, *COMMANDS])
 def test_every_example_runs(run: Run, here: Path, command: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")

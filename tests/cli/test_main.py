@@ -225,12 +225,14 @@ def test_library_warnings_are_shown_unless_quiet(run: Run, here: Path) -> None:
 # The rest runs the real command in a new process.
 
 
+@pytest.mark.slow
 def test_the_real_command_runs(start: Start) -> None:
     process = start("info", "nowhere")
     out, err = process.communicate(timeout=60)
     assert_fails(Outcome(process.returncode, out, err), "nowhere")
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_the_command_silently(start: Start, here: Path) -> None:
     (here / "long.txt").write_text("the bank of the river\n" * 3000)
     process = start("embed", "long.txt", "--model", "model", "--batch-size", "32")
@@ -243,6 +245,7 @@ def test_a_closed_pipe_ends_the_command_silently(start: Start, here: Path) -> No
     process.stderr.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("arguments", [["--help"], ["embed", "corpus.txt", "--model", "model"]])
 def test_a_full_disk_gives_one_line(start: Start, arguments: list[str]) -> None:
@@ -252,6 +255,7 @@ def test_a_full_disk_gives_one_line(start: Start, arguments: list[str]) -> None:
     assert_fails(Outcome(process.returncode, "", err), "stdout", "No space left on device")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
 def test_ctrl_c_says_how_to_resume(start: Start, here: Path) -> None:
     (here / "long.txt").write_text("the bank of the river\n" * 200_000)

@@ -18,6 +18,7 @@ def articles(here: Path) -> Path:
     return here / "articles.txt"
 
 
+@pytest.mark.slow
 def test_it_writes_a_model_and_reports_the_gain(run: Run, here: Path, articles: Path) -> None:
     outcome = run("sharpen", "model", "articles.txt", "--tokenizer", "whitespace", "--out", "sharp")
     assert outcome.code == 0
@@ -30,6 +31,7 @@ def test_it_writes_a_model_and_reports_the_gain(run: Run, here: Path, articles: 
     assert "sharpen" not in run("info", "model").out
 
 
+@pytest.mark.slow
 def test_text_in_random_order_has_no_gain(run: Run, articles: Path) -> None:
     lines = articles.read_text().splitlines()
     random.Random(0).shuffle(lines)

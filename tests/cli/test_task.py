@@ -119,6 +119,7 @@ def interrupted(at: str) -> Iterator[None]:
         logging.getLogger("elmo.cli").removeFilter(press)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_to_the_same_model(run: Run, data: Path) -> None:
     more = ("--dev", "dev.conll", "--epochs", "3")
     assert train(run, "tagging", "train.conll", *more, out="whole.safetensors").code == 0
@@ -225,6 +226,7 @@ def test_training_errors_are_one_line(run: Run, data: Path, arguments: str, mess
     assert sorted(path.name for path in data.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_evaluation_and_prediction_errors_are_one_line(run: Run, ner: Path) -> None:
     here = ner.parent
     (here / "other.conll").write_text("Ann B-PER\n\n")
@@ -307,6 +309,7 @@ def test_a_model_remembers_how_its_examples_were_read(run: Run, data: Path) -> N
     assert json.loads(shown.out)["words"] == ["it's", "fine."]
 
 
+@pytest.mark.slow
 def test_folders_of_an_output_are_created(run: Run, ner: Path) -> None:
     here = ner.parent
     assert train(run, "tagging", "train.conll", out="new/models/ner.safetensors").code == 0
@@ -319,6 +322,7 @@ def test_folders_of_an_output_are_created(run: Run, ner: Path) -> None:
         assert (here / out).is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [(), ("train",), ("evaluate",), ("predict",)])
 def test_every_example_of_the_help_runs(
     run: Run, ner: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
@@ -444,6 +448,7 @@ def test_a_tuned_model_needs_no_other_bilm(run: Run, data: Path) -> None:
     assert "ner.safetensors contains its own biLM; ignoring the given one" in given.err
 
 
+@pytest.mark.slow
 def test_a_stopped_adaptation_resumes_to_the_same_model(run: Run, data: Path) -> None:
     more = ("--dev", "dev.conll", "--adapt", "4")
     whole = train(run, "tagging", "train.conll", *more, out="whole.safetensors")
@@ -480,6 +485,7 @@ def test_adaptation_errors_are_one_line(run: Run, data: Path) -> None:
     assert not list(data.glob("x.safetensors*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".jsonl", ".conll"])
 def test_a_corpus_predicted_in_chunks_gives_the_same_bytes(
     run: Run, data: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
@@ -511,6 +517,7 @@ def assert_last_line(outcome: Outcome, line: str) -> None:
     assert re.fullmatch(line, outcome.err.splitlines()[-1]), outcome.err
 
 
+@pytest.mark.slow
 def test_another_encoder_is_loaded_by_name_and_checked(run: Run, data: Path) -> None:
     from tests.tasks.features.test_transformers import make_bert
 

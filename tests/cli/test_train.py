@@ -19,6 +19,7 @@ def text(here: Path) -> Path:
     return here / "text.txt"
 
 
+@pytest.mark.slow
 def test_a_model_is_trained_and_embeds_at_once(run: Run, here: Path, text: Path) -> None:
     outcome = run("train", text, "--out", "trained", *QUICK)
     assert outcome.code == 0, outcome.err
@@ -31,6 +32,7 @@ def test_a_model_is_trained_and_embeds_at_once(run: Run, here: Path, text: Path)
     assert log[-1]["heldout_forward"] > 1
 
 
+@pytest.mark.slow
 def test_the_log_is_json_on_request(run: Run, text: Path) -> None:
     lines = run("train", text, "--out", "trained", *QUICK, "--log-format", "json").err.splitlines()
     records = [json.loads(line) for line in lines]

@@ -10,6 +10,8 @@ import pytest
 
 from tests.cli.conftest import Run, assert_fails
 
+pytestmark = pytest.mark.slow
+
 SMALL = ("--preset", "tiny", "--cells", "12", "--width", "8")
 QUICK = ("--epochs", "0.5", "--samples", "0")
 

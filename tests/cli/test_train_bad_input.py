@@ -79,6 +79,7 @@ def test_a_policy_for_single_bytes_makes_no_text_of_a_binary_file(run: Run, fold
     assert_nothing_is_left(folder, before)
 
 
+@pytest.mark.slow
 def test_an_empty_stdin_is_one_line(run: Run, folder: Path) -> None:
     outcome = run("train", "-", "--out", "m", "--preset", "tiny", stdin="\n")
     assert_fails(outcome, "<stdin>: expected text to train on, found no words")

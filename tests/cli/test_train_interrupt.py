@@ -20,6 +20,7 @@ OPTIONS = shlex.split(
 )
 
 
+@pytest.mark.slow
 def test_ctrl_c_says_in_one_line_how_to_resume_and_the_same_command_gives_the_same_bytes(
     run: Run, start: Callable[..., subprocess.Popen[str]], here: Path
 ) -> None:

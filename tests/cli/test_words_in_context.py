@@ -149,6 +149,7 @@ def test_the_largest_number_of_senses_is_reported(run: Run, here: Path) -> None:
 # --- change -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_change_agrees_in_table_json_and_file(run: Run, periods: Path) -> None:
     pytest.importorskip("sklearn")
     asked = ("change", "old.txt", "new.txt", "--words", "bank,the,tree", "--permutations", "9", *MODEL)

@@ -137,6 +137,7 @@ def test_invalid_comparisons_are_one_line_errors(elmo: Elmo, word: str, sentence
     assert len(str(caught.value)) < 250
 
 
+@pytest.mark.slow
 def test_unusual_characters_are_ordinary_text(elmo: Elmo) -> None:
     result = compare(elmo, "bank", ["\x00 bank \ud800", "<S> bank \u2028 (.*+[", "bank " * 3000])
     assert [use.word for use in result.uses] == ["bank"] * 3

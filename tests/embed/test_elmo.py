@@ -142,6 +142,7 @@ except SentenceTooLongError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 def test_a_sentence_too_long_for_memory_is_an_error_that_names_a_limit() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

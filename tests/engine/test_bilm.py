@@ -23,6 +23,7 @@ needs_int8 = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kernels")
 @every_shape
 def test_a_sentence_has_the_same_bits_alone_and_in_any_batch_and_order(model) -> None:
@@ -43,6 +44,7 @@ def test_a_sentence_has_the_same_bits_alone_and_in_any_batch_and_order(model) ->
 few_words = st.lists(st.text("abé中", min_size=1, max_size=9), max_size=30)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     st.lists(few_words, min_size=1, max_size=12), st.integers(1, 12), st.booleans(), st.randoms(use_true_random=False)
@@ -69,6 +71,7 @@ def test_small_batches_have_the_same_bits_in_the_same_order(monkeypatch: pytest.
     assert torch.equal(output.state.cell, expected.state.cell)
 
 
+@pytest.mark.slow
 def test_directions_in_parallel_and_in_turn_have_the_same_bits() -> None:
     sentences = random_sentences(50)
     n_threads = torch.get_num_threads()
@@ -152,6 +155,7 @@ def test_kernels_have_a_name_and_a_reason() -> None:
         assert Elmo(tiny_model()).kernels.reason == "oneDNN is disabled in torch"
 
 
+@pytest.mark.slow
 @needs_int8
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 def test_low_precision_is_close_and_has_the_same_bits_in_any_batch(dtype: str) -> None:
@@ -236,6 +240,7 @@ def test_a_sentence_over_the_limit_is_refused_and_the_message_has_the_limit() ->
     assert len(elmo.encode([["a"] * 10], max_tokens=10)[0].tokens) == 10
 
 
+@pytest.mark.slow
 def test_a_sentence_of_thousands_of_tokens_and_a_token_of_megabytes_are_encoded() -> None:
     elmo = Elmo(tiny_model())
     long, wide = elmo.encode([["word"] * 5_000, ["x" * 10_000_000, "y"]])

@@ -81,6 +81,7 @@ def random_state(lstm: ProjectedLstm, n: int) -> LstmState:
     )
 
 
+@pytest.mark.slow
 @needs_numba
 @torch.inference_mode()
 @pytest.mark.parametrize("name", LAYERS)
@@ -249,6 +250,7 @@ def test_an_unwritable_cache_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None
     assert twice(1.5) == 3
 
 
+@pytest.mark.slow
 def test_importing_the_engine_does_not_import_numba() -> None:
     code = "import sys, elmo.engine.bilm; sys.exit('numba' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

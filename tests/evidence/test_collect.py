@@ -58,6 +58,7 @@ def files_of(out: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted((out / "runs").glob("*.json"))]
 
 
+@pytest.mark.slow
 def test_tables_agree_with_the_result_files(whole: Path) -> None:
     evidence = json.loads((whole / "out" / "evidence.json").read_text())
     scores: dict[tuple[Any, ...], dict[int, float]] = {}
@@ -121,6 +122,7 @@ def stop_at(place: int) -> Callable[[RunReport], None]:
     return stop
 
 
+@pytest.mark.slow
 def test_a_killed_collection_resumes_where_it_stopped(tmp_path: Path) -> None:
     write_plan(tmp_path)
     options = {"folder": tmp_path, "tables": [1], "curve": False}
@@ -146,6 +148,7 @@ def test_a_killed_collection_resumes_where_it_stopped(tmp_path: Path) -> None:
     assert new_runs(**options, out=tmp_path / "out") == []
 
 
+@pytest.mark.slow
 def test_a_changed_plan_repeats_only_affected_runs(tmp_path: Path) -> None:
     path = write_plan(tmp_path)
     options = {"folder": tmp_path, "out": tmp_path / "out", "tables": [1], "seeds": 1}
@@ -168,6 +171,7 @@ def test_a_changed_plan_repeats_only_affected_runs(tmp_path: Path) -> None:
     assert {task for task, _, _ in new_runs(**options)} == {"ner"}
 
 
+@pytest.mark.slow
 def test_another_model_repeats_only_runs_with_elmo(tmp_path: Path) -> None:
     write_plan(tmp_path)
     plan = read_plan(tmp_path / "plan.toml", only=["ner"])
@@ -206,6 +210,7 @@ def test_a_test_set_is_scored_instead_of_dev(tmp_path: Path) -> None:
     assert evidence.tables[0].rows[0].cells["input"].mean == 0.0
 
 
+@pytest.mark.slow
 def test_a_baseline_without_vectors_is_refused_before_data_is_read(tmp_path: Path) -> None:
     path = write_plan(tmp_path, PLAN.replace('vectors = "glove.txt"', ""))
     with pytest.raises(ConfigError, match=r"\[ner\] has no word vectors .*\[mood\] has no word vectors"):

@@ -203,6 +203,7 @@ def test_a_flip_after_the_last_member_of_a_gzip_is_caught(folder: Path, tmp_path
         load(path)
 
 
+@pytest.mark.slow
 def test_weights_of_a_large_member_load_and_zeros_are_taken_for_a_bomb(tmp_path: Path) -> None:
     for name, content, is_fine in (("random", os.urandom(17 << 20), True), ("zeros", bytes(17 << 20), False)):
         with zipfile.ZipFile(tmp_path / f"{name}.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as out:

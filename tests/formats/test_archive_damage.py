@@ -52,6 +52,7 @@ def outcomes(sound: Path, scratch: Path) -> dict[str, list[Outcome]]:
     return {"damaged": found[: len(damaged)], "hostile": found[len(damaged) :]}
 
 
+@pytest.mark.slow
 def test_damaged_zips_and_tars_are_refused_or_sound(sound: Path, outcomes: dict[str, list[Outcome]]) -> None:
     assert len(outcomes["damaged"]) == 400
     assert_refused_or_sound(outcomes["damaged"])

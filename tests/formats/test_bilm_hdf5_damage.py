@@ -23,6 +23,8 @@ from tests.formats.damage import assert_refused_or_sound, flips_and_cuts, load_a
 from tests.formats.tiny import WORDS, tiny_model
 from tests.formats.write_published import arrays, options, publish, shapes
 
+pytestmark = pytest.mark.slow
+
 W_0 = "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0"
 BIG = {"dim": 65536, "projection_dim": 65536, "n_layers": 64}
 

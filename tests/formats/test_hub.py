@@ -88,6 +88,7 @@ def answers(hub: Hub, home: Path) -> dict[str, str]:
     return dict(zip([*sources, "folder"], found, strict=True))
 
 
+@pytest.mark.slow
 def test_a_model_on_the_hub_loads_at_any_revision(answers: dict[str, str], model: Path) -> None:
     expected = fingerprint(load(model))
     assert answers["me/tiny"] == answers["me/tiny@v1"] == answers[f"me/tiny@{COMMIT}"] == expected
@@ -124,6 +125,7 @@ def test_errors_of_the_hub_are_reported_in_one_line(answers: dict[str, str]) -> 
     assert answers["me/broken"].startswith("FormatError: me/broken: ")
 
 
+@pytest.mark.slow
 def test_a_model_in_the_cache_loads_offline_and_others_say_why_not(
     answers: dict[str, str], hub: Hub, home: Path
 ) -> None:
@@ -135,6 +137,7 @@ def test_a_model_in_the_cache_loads_offline_and_others_say_why_not(
     assert len(hub.requests) == n_requests
 
 
+@pytest.mark.slow
 def test_without_a_network_the_cache_serves_and_others_say_why_not(answers: dict[str, str], home: Path) -> None:
     found = ask(home, "http://127.0.0.1:9", ("load", "me/tiny"), ("load", "me/other"))
     assert found[0] == answers["me/tiny"]

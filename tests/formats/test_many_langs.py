@@ -253,6 +253,7 @@ class TestArchitecture:
         ):
             assert expected in str(caught.value)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "change", [{"n_layers": 10**9}, {"dim": -4}, {"projection_dim": 10**12}, {"activation": "gelu"},
                    {"max_characters_per_token": 10**9}, {"n_highway": 10**9}, {"word_dim": 10**9},

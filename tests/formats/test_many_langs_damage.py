@@ -16,6 +16,8 @@ from tests.formats.damage import assert_refused_or_sound, flips_and_cuts, load_a
 from tests.formats.hostile_pickles import MARK_OF_A_RUN, payloads, places, storage, stream, zipped
 from tests.formats.many_langs_folder import CHARACTERS, WORDS, architecture, random_weights, write_folder
 
+pytestmark = pytest.mark.slow
+
 Change = Callable[[Path], object]
 
 

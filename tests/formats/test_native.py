@@ -139,6 +139,7 @@ def test_a_backslash_alone_needs_no_escapes(tmp_path: Path) -> None:
 WORD = st.text(st.one_of(st.characters(exclude_categories=[]), st.sampled_from("\\nru\n\r\ud800\udfff\u2028\x85")))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(WORD, min_size=1, max_size=6))
 def test_any_words_survive(tmp_path: Path, words: list[str]) -> None:
@@ -186,6 +187,7 @@ def test_the_model_card_may_be_edited(tmp_path: Path) -> None:
     native.read(tmp_path / "model")
 
 
+@pytest.mark.slow
 def test_every_single_flip_in_the_sums_is_caught(tmp_path: Path) -> None:
     native.write(tiny_model(**PARTS), tmp_path / "model")
     path = tmp_path / "model" / "SHA256SUMS"
@@ -242,6 +244,7 @@ def test_a_warm_state_of_another_model_is_refused(tmp_path: Path) -> None:
     assert content(tmp_path / "model") == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_warm", [True, False])
 def test_a_crash_at_any_step_of_storing_a_warm_state_leaves_a_model_that_loads(tmp_path: Path, has_warm: bool) -> None:
     """A child process stores a warm state and dies before its n-th write, rename or sync."""

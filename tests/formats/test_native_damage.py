@@ -51,6 +51,7 @@ def outcomes(sound: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return {group: [found[case] for case in cases] for group, cases in groups.items()}
 
 
+@pytest.mark.slow
 def test_every_one_of_350_damaged_copies_is_refused(outcomes: dict[str, list[Outcome]]) -> None:
     assert len(outcomes["damaged"]) == 350
     assert_refused_or_sound(outcomes["damaged"], every_one_refused=True)

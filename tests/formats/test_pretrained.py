@@ -194,6 +194,7 @@ def test_damaged_weights_next_to_other_hdf5_files_are_reported_with_their_damage
         load(tmp_path / "model")
 
 
+@pytest.mark.slow
 def test_loading_a_bundled_model_runs_code_in_at_most_twelve_files() -> None:
     """A newcomer can follow ``Elmo.from_pretrained`` from the name of a model to the network."""
     Elmo.from_pretrained("en")  # imports everything

@@ -15,6 +15,8 @@ from tests.formats.tiny import tiny_model
 from tests.formats.write_bilm import write_hub_folder, write_training_folder
 from tests.formats.write_bundle import write_bundle
 
+pytestmark = pytest.mark.slow
+
 Write = Callable[[Path], None]
 SLICES = [[(0, 100), (0, None)], [(100, 161), (0, None)]]
 

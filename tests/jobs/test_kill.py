@@ -23,6 +23,7 @@ def rows_of(*arguments: str) -> list[list[str]]:
     return [line.split() for line in done.stdout.splitlines()[1:-1]]
 
 
+@pytest.mark.slow
 def test_jobs_killed_at_fifty_random_instants_end_with_the_same_bytes() -> None:
     rows = rows_of("--kills", "10")
     assert [row[0] for row in rows] == [".hdf5", ".jsonl", ".npz", ".parquet", ".safetensors"]
@@ -30,6 +31,7 @@ def test_jobs_killed_at_fifty_random_instants_end_with_the_same_bytes() -> None:
     assert sum(int(row[3]) for row in rows) >= 10  # some came after the first shard
 
 
+@pytest.mark.slow
 def test_killed_jobs_with_workers_end_with_the_same_bytes() -> None:
     (row,) = rows_of("--kills", "4", "--workers", "2", "--suffixes", ".safetensors")
     assert int(row[1]) >= 4

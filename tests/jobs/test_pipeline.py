@@ -162,6 +162,7 @@ def test_ctrl_c_during_the_last_task_is_raised_when_it_is_done() -> None:
 # --- a whole job --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_at_most_three_groups_are_in_memory(job: EmbedJob, text: Path, elmo: Elmo) -> None:
     text.write_text("one two three\n" * 20)
     others = [one for one in gc.get_objects() if type(one) is Group]  # of an earlier failed test

@@ -108,6 +108,7 @@ def test_a_damaged_manifest_is_a_one_line_error(tmp_path: Path, text_of_manifest
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [*WRITERS, ".hdf5"])
 def test_files_with_changed_or_missing_bytes_are_errors_or_readable(tmp_path: Path, suffix: str) -> None:
     one = shard(sentences([row for row in HOSTILE if len("".join(row)) < 100], with_offsets=True))

@@ -116,6 +116,7 @@ print(summary.is_cut_short, file=sys.stderr)
 """
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_the_job_quietly(text: Path) -> None:
     text.write_text("some words\n" * 1000)
     code = PIPE.format(root=str(ROOT), src=str(ROOT / "src"), text=str(text))

@@ -19,6 +19,8 @@ from tests.embed.sentences import tiny_elmo
 from tests.jobs.jobs import begin, contents
 from tests.jobs.processes import children
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def long_job(text: Path, job: EmbedJob) -> EmbedJob:

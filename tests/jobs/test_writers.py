@@ -57,6 +57,7 @@ def test_a_shard_without_tokens_keeps_its_sentences(tmp_path: Path, suffix: str,
 TOKENS = st.lists(st.lists(st.text(st.characters(exclude_categories=["Cs"]) | st.just("\udc80"), max_size=9)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [*WRITERS])
 @settings(max_examples=40, deadline=None)
 @given(rows=TOKENS, first=st.integers(0, 10**12))
@@ -66,6 +67,7 @@ def test_any_tokens_can_be_written_and_read(tmp_path_factory, suffix: str, rows:
     assert_same(list(read_embeddings(path)), list(one.encodings()))
 
 
+@pytest.mark.slow
 def test_files_do_not_depend_on_the_time(tmp_path: Path) -> None:
     one = shard(sentences(MODEST, with_offsets=True))
     early = [written(one, tmp_path / f"early{suffix}").read_bytes() for suffix in SUFFIXES]

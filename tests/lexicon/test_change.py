@@ -188,6 +188,7 @@ def test_spelling_is_a_change_only_as_written(elmo: Elmo) -> None:
     assert values[1] < 0.5
 
 
+@pytest.mark.slow
 def test_one_changed_word_among_many_is_significant(elmo: Elmo) -> None:
     words = [f"w{k}" for k in range(60)]
     old = [f"{word} x" for word in words for _ in range(16)]
@@ -240,6 +241,7 @@ def test_tokens_and_words_are_counted() -> None:
     assert (counted.n_tokens, counted.counts["the"], counted.per_million("the")) == (50, 16, 320_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_periods", [2, 3])
 def test_figures_show_words_and_periods(tmp_path: Path, n_periods: int) -> None:
     pytest.importorskip("matplotlib")
@@ -324,6 +326,7 @@ def test_the_p_value_is_the_share_of_permutations_that_change_as_much() -> None:
     assert (same.value, same.p) == (pytest.approx(0.0), 1.0)
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_true_change_at_about_its_nominal_rate() -> None:
     truth = estimate_change(
         build_measure("apd", periods(2000, moved=2.0, seed=99)[0]), periods(2000)[1], permutations=1
@@ -336,6 +339,7 @@ def test_the_interval_covers_the_true_change_at_about_its_nominal_rate() -> None
     assert hits >= 33
 
 
+@pytest.mark.slow
 def test_many_usages_are_permuted_in_batches() -> None:
     rows, is_later, _ = periods(1000, moved=0.5)
     found = estimate_change(build_measure("apd", rows), is_later, permutations=2500)

@@ -50,6 +50,7 @@ def test_clusters_are_accepted_if_the_silhouette_is_above_the_null(seed: int) ->
     assert (found.n_clusters > 1) == (found.silhouette > found.null)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["agglomerative", "kmeans"])
 def test_data_without_clusters_is_mostly_one_cluster(method: Method) -> None:
     numbers = [cluster(clouds(50, seed=k)[0], method=method, max_clusters=4).n_clusters for k in range(5)]

@@ -46,12 +46,14 @@ def test_excluded_usages_are_not_found(index: Index) -> None:
     assert all(one.usage.word.lower() != "bank" for one in found)
 
 
+@pytest.mark.slow
 def test_another_model_is_rejected(index: Index) -> None:
     said = "usages: this index was built with another model; use that model, or build an index with yours$"
     with pytest.raises(ConfigError, match=said):
         index.check_model(tiny_elmo(seed=1))
 
 
+@pytest.mark.slow
 def test_the_message_names_a_bundled_model(index: Index, elmo: Elmo) -> None:
     index.model = describe("zh").fingerprint
     said = "built with another model, the bundled zh: use --model zh, or build an index with yours$"
@@ -85,6 +87,7 @@ def test_damage_is_detected_and_repaired(job: IndexJob, elmo: Elmo) -> None:
         Index(job.out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("header", [b"12", b"null", b'{"__metadata__": 3}', b'{"vectors": []}'])
 def test_a_wrong_header_is_rejected(job: IndexJob, elmo: Elmo, header: bytes) -> None:
     build_index(replace(job, shard_tokens=100), elmo)
@@ -102,6 +105,7 @@ def test_many_shards_need_few_open_files(job: IndexJob, elmo: Elmo, monkeypatch:
     assert len(index.nearest(index.vectors([0]), k=100)[0]) == len(index)
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_causes_no_other_error_than_data_error(job: IndexJob, elmo: Elmo) -> None:
     """The shard is read, maybe with another number, or rejected with ``DataError``."""
     build_index(replace(job, shard_tokens=100), elmo)

@@ -329,6 +329,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         process.communicate()
 
 
+@pytest.mark.slow
 @needs_posix
 def test_a_killed_run_resumes_and_a_killed_rebuild_keeps_the_old_index(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

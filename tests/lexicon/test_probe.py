@@ -72,6 +72,7 @@ def found(elmo: Elmo) -> ProbeResults:
     return probe_layers(elmo, by_neighbor(150, seed=1), by_neighbor(60, seed=2))
 
 
+@pytest.mark.slow
 def test_labels_that_depend_on_context_need_the_upper_layers(found: ProbeResults) -> None:
     token, first, second, mix = found.layers
     assert [layer.layer for layer in found.layers] == ["0", "1", "2", "mix"]
@@ -95,11 +96,13 @@ def test_selectivity_is_accuracy_minus_control(found: ProbeResults) -> None:
         assert layer.control.mean == 1.0  # the random label of a single word is memorized
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_scores(elmo: Elmo, found: ProbeResults) -> None:
     again = probe_layers(elmo, by_neighbor(150, seed=1), by_neighbor(60, seed=2))
     assert again == found
 
 
+@pytest.mark.slow
 def test_several_seeds_give_mean_and_spread(elmo: Elmo) -> None:
     train, dev = by_word(10, seed=1), by_word(20, seed=2)
     both = probe_layers(elmo, train, dev, n_seeds=2, seed=5)
@@ -112,6 +115,7 @@ def test_several_seeds_give_mean_and_spread(elmo: Elmo) -> None:
     assert MeanScore.from_seeds([0.5]) == MeanScore(0.5, 0.0)
 
 
+@pytest.mark.slow
 def test_labels_that_are_not_in_train_are_errors_and_reported(elmo: Elmo) -> None:
     dev = text_of([[("the", "LONG"), ("aa", "短"), ("river", "NEW")], [("bank", "NEW")]])
     found = probe_layers(elmo, by_word(40, seed=1), dev)
@@ -123,6 +127,7 @@ def test_labels_that_are_not_in_train_are_errors_and_reported(elmo: Elmo) -> Non
     assert found.per_word.accuracy == 0.5
 
 
+@pytest.mark.slow
 def test_words_that_are_not_in_train_are_counted_separately(elmo: Elmo) -> None:
     train = by_word(60, seed=1, words=("the", "river", "aa", "b"))
     dev = by_word(20, seed=2, words=("the", "aa", "bb"))
@@ -413,6 +418,7 @@ def test_the_command_prints_tables_and_writes_scores(here: Path, caplog: pytest.
     assert ["mix", "f1", "NEW", "1", "0.0", "0.0"] in rows
 
 
+@pytest.mark.slow
 def test_the_command_prints_json_of_all_seeds(here: Path) -> None:
     values = json.loads(run("train.tsv", "dev.tsv", "-c", "2", "--seeds", "2", "--json"))
     assert (values["column"], values["n_seeds"], len(values["layers"])) == ("2", 2, 4)
@@ -443,6 +449,7 @@ def test_the_figure_shows_labels_layers_and_scores(found: ProbeResults, tmp_path
         assert part in text, part
 
 
+@pytest.mark.slow
 def test_chinese_labels_are_drawn_or_reported(
     elmo: Elmo, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -464,6 +471,7 @@ def test_chinese_labels_are_drawn_or_reported(
     assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_most_frequent_of_many_labels_are_drawn(found: ProbeResults, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from dataclasses import replace

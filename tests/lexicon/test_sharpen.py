@@ -72,6 +72,7 @@ def found(long_text: list[Tokens]) -> SharpenedModel:
     return sharpen_model(model(softmax=True, warm=True), [long_text])
 
 
+@pytest.mark.slow
 def test_usages_near_each_other_become_more_similar(long_text: list[Tokens]) -> None:
     bundled = Elmo.from_pretrained()
     with_softmax = sharpen_model(bundled, [long_text])
@@ -84,6 +85,7 @@ def test_usages_near_each_other_become_more_similar(long_text: list[Tokens]) -> 
     assert with_softmax.after != alone.after, "the softmax is a second signal"
 
 
+@pytest.mark.slow
 def test_predictions_stay_the_same(found: SharpenedModel) -> None:
     both = (model(softmax=True, warm=True), Elmo(found.model))
     scores = [perplexity(elmo, SENTENCES)["zero"].geometric_mean for elmo in both]
@@ -92,6 +94,7 @@ def test_predictions_stay_the_same(found: SharpenedModel) -> None:
     assert not np.allclose(*vectors, atol=0.01)
 
 
+@pytest.mark.slow
 def test_it_is_reproducible_and_the_model_card_mentions_it(
     found: SharpenedModel, long_text: list[Tokens], tmp_path: Path
 ) -> None:
@@ -105,6 +108,7 @@ def test_it_is_reproducible_and_the_model_card_mentions_it(
     assert "sharpen" not in (tmp_path / "other" / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_current_weights_are_transformed_and_the_tokenizer_is_kept(long_text: list[Tokens]) -> None:
     elmo = Elmo(model(softmax=True).pretrained, tokenizer="whitespace").to(dtype="float64")
     with torch.no_grad():
@@ -116,6 +120,7 @@ def test_current_weights_are_transformed_and_the_tokenizer_is_kept(long_text: li
     assert np.allclose(*tokens, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_model_of_one_direction_keeps_its_empty_half(long_text: list[Tokens]) -> None:
     whole = model(softmax=True).pretrained
     weights = {
@@ -128,6 +133,7 @@ def test_a_model_of_one_direction_keeps_its_empty_half(long_text: list[Tokens]) 
     assert vectors[:, :24].any()
 
 
+@pytest.mark.slow
 def test_clipped_states_are_counted(found: SharpenedModel, long_text: list[Tokens]) -> None:
     assert found.clipped < 0.001
     clipped = sharpen_model(model(softmax=True, state_clip=0.2), [long_text]).clipped
@@ -187,6 +193,7 @@ def test_the_usages_of_a_word_come_in_pairs_near_each_other() -> None:
     assert not seen & (common | set(NAMES))
 
 
+@pytest.mark.slow
 def test_the_seed_determines_the_usages() -> None:
     sentences = text()
     drawn = [find_usage_pairs([sentences], key=str.lower, n_words=20, seed=seed) for seed in (0, 0, 1)]
@@ -207,6 +214,7 @@ def test_tokens_with_the_same_key_are_one_word() -> None:
     assert sum(len({usage.word for usage in group}) == 2 for group in groups) > 60
 
 
+@pytest.mark.slow
 def test_a_repeated_line_is_not_a_second_usage() -> None:
     doubled = [line for sentence in text() for line in (sentence, Tokens(None, sentence.tokens, None))]
     usages = find_usage_pairs([doubled], key=str.lower, n_words=60)
@@ -215,6 +223,7 @@ def test_a_repeated_line_is_not_a_second_usage() -> None:
         assert one.sentence.tokens != other.sentence.tokens
 
 
+@pytest.mark.slow
 def test_the_usages_of_a_pair_are_in_one_text() -> None:
     sentences = text()
     assert find_usage_pairs([sentences], key=str.lower, n_words=60)

@@ -231,6 +231,7 @@ def test_an_unknown_form_has_the_vector_of_its_lemma(elmo: Elmo) -> None:
     assert own[WORDS.index("banks")] == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_substitutes_of_a_chinese_word(caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("jieba")
     chinese = Elmo(tiny_model(softmax=True, words=WORDS), tokenizer="zh")
@@ -299,6 +300,7 @@ def test_the_command_ranks_candidates_from_a_list_or_file(
 # --- Lemmas -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_forms_of_a_word_have_one_lemma_in_lower_case() -> None:
     pytest.importorskip("simplemma")
     lemmas = Lemmatizer("en")

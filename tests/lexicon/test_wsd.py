@@ -71,6 +71,7 @@ def senses(elmo: Elmo, sentences: list[SenseSentence]) -> SenseCentroids:
     return train_senses(elmo, sentences)
 
 
+@pytest.mark.slow
 def test_a_centroid_is_the_mean_of_its_usages(
     elmo: Elmo, sentences: list[SenseSentence], senses: SenseCentroids
 ) -> None:

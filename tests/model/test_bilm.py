@@ -79,6 +79,7 @@ def test_the_random_weights_reach_the_clips(config: BiLmConfig) -> None:
         assert (out.layers.states[:, 1].abs() == config.lstm.state_clip).any()
 
 
+@pytest.mark.slow
 @every_option
 def test_gradients_agree_with_finite_differences(config: BiLmConfig) -> None:
     bilm = random_bilm(config)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 import torch
 from torch import nn
 
@@ -18,6 +19,7 @@ def test_an_id_embedding_starts_with_the_weights_of_nn_embedding() -> None:
     assert (embedding.weight[0] == 0).all()
 
 
+@pytest.mark.slow
 def test_a_network_on_the_meta_device_does_not_import_the_compiler_of_torch() -> None:
     code = (
         "import sys, torch\nfrom elmo.model.bilm import BiLm\nfrom elmo.train.options import PRESETS\n"

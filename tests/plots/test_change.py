@@ -66,6 +66,7 @@ def texts(figure: Figure) -> list[Text]:
     return [text for text in figure.findobj(Text) if isinstance(text, Text) and text.get_text().strip()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", ["apd", "jsd"])
 @pytest.mark.parametrize("n_periods", [2, 3])
 @pytest.mark.parametrize("names", [["mouse"], ["mouse", "house"], ["电脑" * 12] * 50])

@@ -26,6 +26,7 @@ def comparison(*texts: str, word: str = "bank", layers: int = 3) -> Comparison:
 BANKS = comparison("I sat by the bank of the river .", "The bank lent me $5, then $6 .")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("suffix", "magic"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml"), (".PNG", b"\x89PNG")]
 )
@@ -68,6 +69,7 @@ def test_invalid_paths_are_errors(tmp_path: Path, name: str) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "x.png"]
 
 
+@pytest.mark.slow
 def test_one_panel_and_many_sentences_fit(tmp_path: Path) -> None:
     draw_comparison(comparison("a bank", "the bank", layers=0), tmp_path / "one.png")
     draw_comparison(comparison(*[f"bank {k}" for k in range(30)], layers=1), tmp_path / "many.png")

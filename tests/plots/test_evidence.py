@@ -55,6 +55,7 @@ def evidence(n_seeds: int = 3) -> Evidence:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_seeds", [1, 3])
 def test_all_pictures_are_drawn(tmp_path: Path, n_seeds: int) -> None:
     pytest.importorskip("matplotlib")

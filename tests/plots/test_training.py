@@ -163,6 +163,7 @@ def test_a_smoothed_line_keeps_straight_lines_and_takes_noise_away() -> None:
     assert len(moving_average(noise[:0], 5)) == 0
 
 
+@pytest.mark.slow
 def test_a_very_long_run_is_drawn_small(tmp_path: Path) -> None:
     entries = [{"step": k, "n_tokens": 640, "loss": 5 + math.sin(k)} for k in range(1, 20_000)]
     run = write_log(tmp_path / "m", entries)

@@ -77,6 +77,7 @@ def expected(
     return forward, backward, np.stack([hidden_f[0], hidden_b[1]]), np.stack([cell_f[0], cell_b[1]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("token", ["chars", "words", "both"])
 @pytest.mark.parametrize("start", ["zero", "warm", "carry"])
 def test_scores_match_the_equations(token: Any, start: Any) -> None:
@@ -99,6 +100,7 @@ def test_scores_match_the_equations(token: Any, start: Any) -> None:
             hidden, cell = after
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_scores_of_a_sentence_do_not_depend_on_its_batch(dtype: str) -> None:
     model = Elmo(tiny_model(softmax=True, warm=True, words=(*WORDS, *map(str, range(700)))), dtype=dtype)
@@ -113,6 +115,7 @@ def test_scores_of_a_sentence_do_not_depend_on_its_batch(dtype: str) -> None:
             np.testing.assert_array_equal(together[k].backward, alone.backward)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["zero", "carry"])
 def test_scores_do_not_depend_on_block_and_window_sizes(monkeypatch: pytest.MonkeyPatch, start: Any) -> None:
     model = in_double(tiny_model(softmax=True))
@@ -125,6 +128,7 @@ def test_scores_do_not_depend_on_block_and_window_sizes(monkeypatch: pytest.Monk
         np.testing.assert_allclose(one.backward, other.backward, rtol=0, atol=1e-12)  # pyright: ignore
 
 
+@pytest.mark.slow
 def test_blocks_are_limited_by_distinct_words_and_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     model = in_double(tiny_model(softmax=True))
     whole = score(model, TEXT, start="carry", batch_size=1)
@@ -149,6 +153,7 @@ def test_rows_carry_their_state_from_block_to_block(monkeypatch: pytest.MonkeyPa
             np.testing.assert_allclose(result[k].backward, scored.backward, rtol=0, atol=1e-12)  # pyright: ignore
 
 
+@pytest.mark.slow
 def test_a_short_text_is_one_row_by_default() -> None:
     model = tiny_model(softmax=True)
     by_default, in_order, apart, cold = (

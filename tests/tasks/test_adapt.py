@@ -21,6 +21,8 @@ from elmo.train.loop import StepReport
 from tests.formats.tiny import tiny_model
 from tests.tasks.test_fit import DEV, HEAD, OPTIONS, TRAIN, Killed
 
+pytestmark = pytest.mark.slow
+
 SHORT = replace(OPTIONS, epochs=1)
 SENTENCES = [one.words for one in TRAIN]
 

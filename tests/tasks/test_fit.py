@@ -59,6 +59,7 @@ def assert_equal(one: TaskModel, two: TaskModel) -> None:
         assert torch.equal(tensor, weights(two)[name]), name
 
 
+@pytest.mark.slow
 def test_a_tagger_learns_tags_that_need_context(store: FeatureStore) -> None:
     model = trained(store, options=replace(OPTIONS, epochs=15))
     scores = [epoch.scores["accuracy"] for epoch in model.epochs]
@@ -66,6 +67,7 @@ def test_a_tagger_learns_tags_that_need_context(store: FeatureStore) -> None:
     assert model.evaluate(DEV)["accuracy"] == max(scores)  # the best epoch's weights are in place
 
 
+@pytest.mark.slow
 def test_the_seed_decides_everything(store: FeatureStore) -> None:
     assert_equal(trained(store), trained(store))
     other = trained(store, options=replace(OPTIONS, seed=2))
@@ -85,6 +87,7 @@ class Killed(BaseException):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [1, 3])
 def test_a_killed_run_resumes_to_the_same_result(store: FeatureStore, tmp_path: Path, after: int) -> None:
     whole = trained(store)
@@ -112,6 +115,7 @@ def test_a_run_resumes_only_with_the_same_data_and_options(store: FeatureStore, 
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_training_stops_when_the_score_no_longer_rises(store: FeatureStore) -> None:
     still = replace(OPTIONS, epochs=50, patience=2, learning_rate=1e-12, decay_patience=1, decay=0.5)
     epochs = trained(store, options=still).epochs
@@ -174,6 +178,7 @@ def test_every_example_is_in_one_batch_and_batches_keep_their_limits() -> None:
     assert batches != again
 
 
+@pytest.mark.slow
 def test_cached_and_computed_layers_give_the_same_score(store: FeatureStore, tmp_path: Path) -> None:
     cached = replace(store, cache=FeatureCache(tmp_path))
     one, two = (trained(each, options=replace(OPTIONS, epochs=2)) for each in (store, cached))

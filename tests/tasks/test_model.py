@@ -43,6 +43,7 @@ def store(folder: Path, **choice: object) -> FeatureStore:
     return FeatureStore(Features(**choice), Elmo.from_pretrained(folder), STATIC)  # pyright: ignore
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "choice",
     [
@@ -66,6 +67,7 @@ def test_a_saved_model_predicts_the_same(folder: Path, tmp_path: Path, choice: d
         np.testing.assert_allclose(one.confidences, two.confidences, atol=2e-3)  # static vectors are halved
 
 
+@pytest.mark.slow
 def test_equal_models_are_equal_files(folder: Path, tmp_path: Path) -> None:
     for name in ("one", "two"):
         trained(store(folder), options=SHORT, elmo_name=str(folder)).save(tmp_path / name)
@@ -172,6 +174,7 @@ def about(path: Path) -> dict[str, Any]:
         return json.loads(file.metadata()["elmo"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "made", [{}, {"token": "both"}, {"token": "words", "words": ("<S>", "</S>", "<UNK>", "Q", "a\ud800")},
              {"alphabet": "unicode"}]
@@ -199,6 +202,7 @@ def test_a_frozen_bilm_stays_out_of_the_file(tmp_path: Path) -> None:
     assert not any("bilm" in name for name in load_file(path))
 
 
+@pytest.mark.slow
 def test_a_given_bilm_is_ignored_with_a_warning_if_the_file_has_its_own(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -210,6 +214,7 @@ def test_a_given_bilm_is_ignored_with_a_warning_if_the_file_has_its_own(
     assert again.evaluate(DEV) == model.evaluate(DEV)
 
 
+@pytest.mark.slow
 def test_files_of_another_version_are_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "tagger.safetensors"
     saved(path, Elmo(tiny_model()))
@@ -220,6 +225,7 @@ def test_files_of_another_version_are_refused_in_one_line(tmp_path: Path) -> Non
         TaskModel.load(path)
 
 
+@pytest.mark.slow
 def test_an_incomplete_bilm_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tagger.safetensors"
     saved(path, Elmo(tiny_model()))

@@ -46,6 +46,7 @@ def test_a_model_is_trained_evaluated_and_used(folder: Path) -> None:
     assert len((folder / "p.jsonl").read_text().splitlines()) == 2
 
 
+@pytest.mark.slow
 def test_the_same_call_writes_the_same_bytes_and_refuses_to_overwrite(folder: Path) -> None:
     train(folder)
     before = (folder / "ner.safetensors").read_bytes()

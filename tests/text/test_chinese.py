@@ -72,6 +72,7 @@ def test_the_tokenizer_can_be_pickled() -> None:
     assert copy("北京").tokens == ("北京",)
 
 
+@pytest.mark.slow
 @needs_jieba
 def test_no_cache_is_read_or_written_and_nothing_is_printed(tmp_path: Path) -> None:
     planted = tmp_path / "jieba.cache"

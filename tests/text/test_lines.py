@@ -170,6 +170,7 @@ def test_a_line_over_the_limit_is_rejected(file: Path) -> None:
     assert len(lines_of(file, max_line_bytes=100)) == 2
 
 
+@pytest.mark.slow
 def test_an_endless_compressed_line_stops_at_the_limit(tmp_path: Path) -> None:
     for suffix, compress in COMPRESS.items():
         file = tmp_path / f"bomb{suffix}"

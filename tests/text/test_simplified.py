@@ -86,6 +86,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_simplified_model_gives_both_scripts_the_same_vectors(model: Path) -> None:
     elmo = Elmo.from_pretrained(model)
     assert elmo.config.alphabet == "simplified"
@@ -106,6 +107,7 @@ def test_both_scripts_have_the_same_perplexity(model: Path) -> None:
     assert found[0]["zero"].geometric_mean == found[1]["zero"].geometric_mean
 
 
+@pytest.mark.slow
 def test_training_from_a_simplified_model_stays_simplified(model: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(f"{PAIRS[0][0]}\n" * 40, encoding="utf-8")
     out = train_bilm(tmp_path / "text.txt", tmp_path / "tuned", init_from=model, epochs=1, samples=0)

@@ -70,6 +70,7 @@ def test_without_spacy_the_error_names_the_extra() -> None:
 
 @pytest.mark.skipif(not HAS_SPACY, reason="spaCy is not installed")
 class TestSpacy:
+    @pytest.mark.slow
     def test_german_rules_know_german_abbreviations(self) -> None:
         assert load_tokenizer("spacy:de")("Das ist z.B. so.").tokens == ("Das", "ist", "z.B.", "so", ".")
 
@@ -79,6 +80,7 @@ class TestSpacy:
                 load_tokenizer(f"spacy:{code}")
             assert "\n" not in str(caught.value)
 
+    @pytest.mark.slow
     @settings(max_examples=50, deadline=None)
     @given(texts)
     def test_spacy_tokens_cover_every_text(self, text: str) -> None:

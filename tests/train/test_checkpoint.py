@@ -172,6 +172,7 @@ def kill_again_and_again(folder: Path) -> None:
         reached = found[0]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
 def test_killed_at_any_instant_an_old_or_a_new_checkpoint_loads_and_the_best_is_known(tmp_path: Path) -> None:
     script = f"from {__name__} import *; kill_again_and_again(Path({str(tmp_path)!r}))"

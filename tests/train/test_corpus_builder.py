@@ -107,6 +107,7 @@ SPACES = st.text(alphabet=" \t\r\n\n", min_size=1, max_size=4)
 WORDS = st.text(alphabet="ab\u3000\x85\u2028\xa0\x0bé猫\ufeff", min_size=1, max_size=3)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(SPACES, WORDS), min_size=4, max_size=60), st.integers(1, 20), st.booleans())
 def test_the_fast_path_reads_what_the_text_room_reads(
@@ -162,6 +163,7 @@ def test_bytes_that_are_not_utf_8_are_named_by_line_and_byte(file: Path, tmp_pat
     assert names(tmp_path) == ["text.txt"]
 
 
+@pytest.mark.slow
 def test_a_text_on_one_line_is_cut_into_sentences(file: Path, tmp_path: Path) -> None:
     words = [f"w{k % 977}" for k in range(1_100_000)]
     file.write_text("x y\n" + " ".join(words) + "\nz")
@@ -193,6 +195,7 @@ def test_conllu_gives_its_words_with_their_spaces(file: Path, tmp_path: Path) ->
     assert words_of(build(file, tmp_path / "c", input_format="conllu", heldout=0)) == [forms] * 3
 
 
+@pytest.mark.slow
 def test_processes_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_text, "_TEXT_BLOCK", 1 << 13)
     paths = []
@@ -222,6 +225,7 @@ def test_a_tokenizer_of_the_callers_own_may_be_used(file: Path, tmp_path: Path) 
         build(file, tmp_path / "other", tokenizer=Tabs(), heldout=0)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(
     st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=8), min_size=12, max_size=80),
@@ -335,6 +339,7 @@ def test_progress_counts_bytes_and_tokens(file: Path, tmp_path: Path) -> None:
 WIKITEXT = SHARED / "data" / "lm-wikitext2"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not WIKITEXT.is_dir(), reason=f"no corpus at {WIKITEXT}")
 def test_wikitext_2_has_the_published_numbers_of_predictions(tmp_path: Path) -> None:
     corpus = build(
@@ -384,6 +389,7 @@ def compressed(kind: str, data: bytes) -> bytes:
     return {"gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress, "txt": bytes}[kind](data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["txt", "gz", "xz", "bz2", "zst"])
 @pytest.mark.parametrize("is_stdin", [False, True])
 @pytest.mark.parametrize("processes", [1, 2])
@@ -436,6 +442,7 @@ def test_a_corpus_does_not_become_its_own_text(
     build("text/a.txt", "text/deep/corpus")  # a single file next to it is fine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_stdin", [False, True])
 def test_the_chinese_tokenizer_is_chosen_automatically(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_stdin: bool
@@ -708,6 +715,7 @@ def test_stdin_is_read_again_each_time(file: Path, tmp_path: Path, monkeypatch: 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "kill_corpus.py"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="builds are forked")
 def test_builds_that_are_killed_end_with_the_same_bytes_and_leave_no_other_file() -> None:
     command = [sys.executable, str(SCRIPT), "--kills", "6"]

@@ -35,6 +35,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return make_corpus(tmp_path_factory.mktemp("devices"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "options"),
     [

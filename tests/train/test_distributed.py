@@ -174,6 +174,7 @@ with join_ranks() as ranks:
 """
 
 
+@pytest.mark.slow
 @needs_gloo
 def test_two_processes_add_up_wait_for_each_other_and_notice_what_differs_or_dies(tmp_path: Path) -> None:
     script = tmp_path / "together.py"
@@ -192,6 +193,7 @@ def test_two_processes_add_up_wait_for_each_other_and_notice_what_differs_or_die
     assert first[5].startswith("TrainingError: process 0 of 2 lost the connection to the others")
 
 
+@pytest.mark.slow
 @needs_gloo
 @needs_proc
 def test_two_processes_train_as_one_does_and_end_with_the_same_bytes_though_they_are_killed() -> None:
@@ -205,6 +207,7 @@ def test_two_processes_train_as_one_does_and_end_with_the_same_bytes_though_they
     assert lines[-3].endswith("weights, optimizer, state, log")
 
 
+@pytest.mark.slow
 @needs_gloo
 def test_the_command_line_trains_in_two_processes_and_speaks_once(tmp_path: Path) -> None:
     lines = [f"the {a} dog sees a {b} cat ." for a in ("big", "old", "red") for b in ("big", "old", "red")]

@@ -82,6 +82,7 @@ def test_a_run_that_keeps_the_vocabulary_starts_with_the_perplexity_of_the_model
     assert corpus.n_given == len(WORDS)
 
 
+@pytest.mark.slow
 def test_a_run_starts_exactly_where_the_training_of_its_model_ended(text: Path, tmp_path: Path) -> None:
     corpus = make_corpus(text, tmp_path)
     config = BiLmConfig(CharCnnConfig(char_width=3, filters=((1, 4), (3, 8))), None, LstmConfig(2, 12, 8))
@@ -206,6 +207,7 @@ def test_a_unicode_alphabet_is_refused(text: Path, tmp_path: Path) -> None:
         prepare_weights(model, make_corpus(text, tmp_path))
 
 
+@pytest.mark.slow
 def test_a_direction_of_zeros_starts_at_random_so_that_it_can_learn(
     text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -257,6 +259,7 @@ def test_entries_that_no_text_can_hold_are_left_out_of_a_vocabulary(
     assert_same_tensor(start.weights["softmax.weight"], model.softmax.weight[rows])
 
 
+@pytest.mark.slow
 def test_a_run_resumes_with_the_same_bytes_and_only_from_its_own_model(text: Path, tmp_path: Path) -> None:
     model, corpus = tiny_model(softmax=True, words=WORDS), make_corpus(text, tmp_path)
     start = prepare_weights(model, corpus)
@@ -296,6 +299,7 @@ def test_a_run_of_another_size_is_refused(text: Path, tmp_path: Path) -> None:
         Trainer(corpus, other, replace(OPTIONS, n_vocab=start.n_vocab), tmp_path / "run", initial=start)
 
 
+@pytest.mark.slow
 def test_fine_tuning_learns_a_new_domain_sooner_than_a_fresh_model(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -40,6 +40,7 @@ def injected() -> Counter[tuple[str, str]]:
     return counts
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_random_times_ends_with_the_same_bytes(injected: Counter[tuple[str, str]]) -> None:
     assert injected["kill", "any"] >= 5
 

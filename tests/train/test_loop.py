@@ -52,6 +52,7 @@ def outcome(trainer: Trainer) -> tuple[bytes, bytes]:
     return (last / "weights.safetensors").read_bytes(), trainer.log.path.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_run_learns_logs_and_keeps_its_best(corpus: Corpus, tmp_path: Path) -> None:
     options = replace(OPTIONS, n_steps=120, evaluate_every=40, checkpoint_every=40)
     reports: list[StepReport] = []
@@ -69,6 +70,7 @@ def test_a_run_learns_logs_and_keeps_its_best(corpus: Corpus, tmp_path: Path) ->
     assert trainer.checkpoints.steps()[-1] == 120
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bytes(corpus: Corpus, tmp_path: Path) -> None:
     whole = Trainer(corpus, CONFIG, OPTIONS, tmp_path / "whole")
     whole.run()
@@ -129,6 +131,7 @@ def test_gradients_that_are_no_numbers_stop_the_run_before_they_get_into_the_wei
     assert found[0] == 8
 
 
+@pytest.mark.slow
 def test_weights_that_are_no_numbers_do_not_become_a_checkpoint(corpus: Corpus, tmp_path: Path) -> None:
     trainer = Trainer(corpus, CONFIG, OPTIONS, tmp_path / "run")
 
@@ -155,6 +158,7 @@ def test_a_trainer_that_is_closed_leaves_no_threads(corpus: Corpus, tmp_path: Pa
     assert set(threading.enumerate()) == before
 
 
+@pytest.mark.slow
 def test_another_corpus_config_or_option_is_not_mixed_into_a_run(corpus: Corpus, tmp_path: Path) -> None:
     Trainer(corpus, CONFIG, OPTIONS, tmp_path / "run").run()
     with pytest.raises(ConfigError, match="was started with another options"):

@@ -90,6 +90,7 @@ def test_dropout_acts_in_training_only(corpus: Corpus) -> None:
     assert model.eval()(window, ids, start).mean == model(window, ids, start).mean
 
 
+@pytest.mark.slow
 def test_a_tiny_model_overfits_a_text_of_100_sentences(tmp_path: Path) -> None:
     chance = np.random.default_rng(0)
     words = [f"w{i}" for i in range(40)]

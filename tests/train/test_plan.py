@@ -205,6 +205,7 @@ def test_hours_that_make_no_sense_are_refused(corpus: Corpus, hours: float) -> N
         make_plan(corpus, 1, sizes=PRESETS, options=OPTIONS, changes={"n_steps": 5}, measure=Laptop())
 
 
+@pytest.mark.slow
 def test_a_planned_run_measures_trains_and_resumes_with_the_same_options(corpus: Corpus, tmp_path: Path) -> None:
     """Measured for real, on a budget of a second."""
 

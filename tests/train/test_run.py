@@ -26,6 +26,7 @@ def text(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_raw_text_becomes_a_model_that_loads_and_has_learned(tmp_path: Path) -> None:
     reports: list[StepReport] = []
     out = train_bilm(
@@ -45,6 +46,7 @@ def test_raw_text_becomes_a_model_that_loads_and_has_learned(tmp_path: Path) -> 
     assert elmo.pretrained.metadata["training"]["heldout_perplexity"] < 20
 
 
+@pytest.mark.slow
 def test_the_same_call_again_resumes_and_gives_the_same_bytes(tmp_path: Path) -> None:
     source = text(tmp_path / "text.txt")
     settings = {"preset": TINY, "epochs": 2, "samples": 12, **FAST}
@@ -64,6 +66,7 @@ def test_the_same_call_again_resumes_and_gives_the_same_bytes(tmp_path: Path) ->
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_chinese_trains_as_it_is(tmp_path: Path) -> None:
     pytest.importorskip("jieba")
     source = tmp_path / "zh.txt"
@@ -103,6 +106,7 @@ def test_bad_calls_are_refused_before_anything_is_written(tmp_path: Path) -> Non
     assert not any(path.is_file() for path in tmp_path.glob("m.training/**/*"))
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_without_its_text_and_options(tmp_path: Path) -> None:
     source = text(tmp_path / "text.txt")
     settings = {
@@ -184,6 +188,7 @@ def test_options_that_contradict_each_other_are_refused_before_anything_is_writt
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_a_model_with_its_words_or_those_of_the_text(tmp_path: Path) -> None:
     source = text(tmp_path / "text.txt")
     first = train_bilm(source, tmp_path / "first", preset=TINY, epochs=3, samples=0, **FAST)
@@ -202,6 +207,7 @@ def test_a_run_starts_from_a_model_with_its_words_or_those_of_the_text(tmp_path:
     assert "river" not in renewed.vocab.words
 
 
+@pytest.mark.slow
 def test_a_run_from_a_tied_model_can_use_an_adaptive_softmax(tmp_path: Path) -> None:
     source = text(tmp_path / "text.txt")
     tied = train_bilm(source, tmp_path / "tied", preset=TINY, reads="words", epochs=1, samples=0, tied=True)
@@ -209,6 +215,7 @@ def test_a_run_from_a_tied_model_can_use_an_adaptive_softmax(tmp_path: Path) -> 
     assert Elmo.from_pretrained(out).softmax is None
 
 
+@pytest.mark.slow
 def test_training_one_direction_of_a_model_warns_that_the_other_is_lost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -219,6 +226,7 @@ def test_training_one_direction_of_a_model_warns_that_the_other_is_lost(
     assert "training only the backward direction: the new model will have no forward one" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [3, 100])
 def test_rows_that_follow_from_the_text_are_read_in_any_number_of_turns(tmp_path: Path, accumulate: int) -> None:
     source = text(tmp_path / "text.txt")
@@ -228,6 +236,7 @@ def test_rows_that_follow_from_the_text_are_read_in_any_number_of_turns(tmp_path
     assert options["accumulation_steps"] == min(accumulate, options["batch_size"])
 
 
+@pytest.mark.slow
 def test_an_option_of_the_optimizer_changes_only_itself(tmp_path: Path) -> None:
     source = text(tmp_path / "text.txt")
     first = train_bilm(source, tmp_path / "first", preset=TINY, epochs=0.5, samples=0)
@@ -237,6 +246,7 @@ def test_an_option_of_the_optimizer_changes_only_itself(tmp_path: Path) -> None:
     assert found == replace(GENTLE, clip=1.0)
 
 
+@pytest.mark.slow
 def test_hours_decide_size_and_schedule_and_are_kept_for_a_resumed_run(tmp_path: Path) -> None:
     reports: list[StepReport] = []
     source = text(tmp_path / "text.txt")

@@ -85,6 +85,7 @@ def test_a_started_run_is_not_changed_by_a_call_with_other_options(
     assert contents(started_once.parent) == before
 
 
+@pytest.mark.slow
 def test_a_started_run_is_not_changed_by_other_text_and_resumes_with_its_own(
     started: Path, text: Path, tmp_path: Path
 ) -> None:
@@ -115,6 +116,7 @@ def test_files_that_join_a_folder_of_text_are_another_text(tmp_path: Path, text:
         train_bilm(folder, tmp_path / "model", **SETTINGS)
 
 
+@pytest.mark.slow
 def test_the_damaged_corpus_of_a_started_run_is_built_again(started: Path, text: Path, tmp_path: Path) -> None:
     train_bilm(text, tmp_path / "whole", **SETTINGS)
     damaged = tmp_path / "model.training" / "corpus" / "train.u32"
@@ -123,6 +125,7 @@ def test_the_damaged_corpus_of_a_started_run_is_built_again(started: Path, text:
     assert contents(started) == contents(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_the_same_call_after_the_model_was_written_succeeds_and_draws_missing_curves(
     text: Path, tmp_path: Path
 ) -> None:
@@ -138,6 +141,7 @@ def test_the_same_call_after_the_model_was_written_succeeds_and_draws_missing_cu
     assert train_bilm(text, out, **SETTINGS) == out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restarts", ["0", "1"])
 def test_a_model_that_this_run_did_not_write_is_never_taken_for_its_own(
     started: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: str
@@ -177,6 +181,7 @@ def test_the_model_is_the_last_thing_that_is_written(text: Path, tmp_path: Path)
     assert (tmp_path / "model.training" / "curves.png").is_file()
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_while_its_text_was_read_is_resumed(text: Path, tmp_path: Path) -> None:
     def interrupt(progress: BuildProgress) -> None:
         raise KeyboardInterrupt
@@ -188,6 +193,7 @@ def test_a_run_that_was_stopped_while_its_text_was_read_is_resumed(text: Path, t
     assert contents(tmp_path / "model") == contents(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_without_a_checkpoint_another_run_may_replace_it_but_a_refused_call_changes_nothing(
     text: Path, tmp_path: Path
 ) -> None:
@@ -228,6 +234,7 @@ def test_a_call_that_fails_before_the_start_leaves_no_folder(text: Path, tmp_pat
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_a_resumed_run_uses_the_same_number_of_threads(text: Path, tmp_path: Path) -> None:
     mine = torch.get_num_threads()
     found: list[int] = []

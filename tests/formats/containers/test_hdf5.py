@@ -268,6 +268,7 @@ def test_a_chunk_without_filters_has_the_size_of_its_numbers(tmp_path: Path) -> 
         read_all(tmp_path / "f")
 
 
+@pytest.mark.slow
 def test_absurd_compression_is_refused_before_decompressing(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f", "w") as file:
         file.create_dataset("a", data=np.zeros((1 << 12, 1 << 13), "f4"), chunks=(1 << 8, 1 << 13), compression="gzip")

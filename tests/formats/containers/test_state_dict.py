@@ -109,6 +109,7 @@ class TestReading:
 class TestRefusing:
     """Damaged and hostile files."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", payloads(Path("x")))
     def test_a_pickle_that_does_more_than_a_state_dict_needs(self, name: str, is_zipped: bool, tmp_path: Path) -> None:
         touched = tmp_path / MARK_OF_A_RUN

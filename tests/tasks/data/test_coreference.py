@@ -128,6 +128,7 @@ def documents(draw: st.DrawFn) -> Document:
     return Document(name, text, tuple(sorted(tuple(sorted(spans)) for spans in found.values())), speakers)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(written=st.lists(documents(), min_size=1, max_size=2))
 def test_documents_survive_a_round_trip(written: list[Document], tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -93,6 +93,7 @@ def test_a_row_with_another_number_of_columns_raises_an_error() -> None:
         list(read_rows(lines("a"), separator=" ", n_columns=3, reason=", says the header"))
 
 
+@pytest.mark.slow
 def test_a_sentence_that_is_too_long_raises_an_error() -> None:
     with pytest.raises(DataError, match=r"^f:1: expected a sentence of at most 100,000 words, found more; separate"):
         list(read_rows(lines(*["a"] * (MAX_TOKENS + 1)), separator=" "))

@@ -168,6 +168,7 @@ def test_wrong_options_and_files_raise_an_error(tmp_path: Path) -> None:
         read([path])
 
 
+@pytest.mark.slow
 @needs_data
 def test_published_corpora_have_the_expected_sentences() -> None:
     wnut = [read([DATA / "ner-wnut17" / f"{part}.conll.xz"]) for part in ("train", "dev")]

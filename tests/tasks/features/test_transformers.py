@@ -65,6 +65,7 @@ def make_bert(folder: Path, *, seed: int) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_words_vector_is_the_mean_of_its_pieces(bert: Path) -> None:
     import torch
     from transformers import AutoModel, AutoTokenizer  # pyright: ignore[reportMissingImports]

@@ -105,6 +105,7 @@ def test_predictions_are_deterministic_and_inside_the_passage() -> None:
     assert only.probability == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_a_head_learns_to_find_the_span_that_the_question_names() -> None:
     """The question is one word; the answer is this word in the passage and the next one."""
     torch.manual_seed(5)

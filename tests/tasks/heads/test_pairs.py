@@ -38,6 +38,7 @@ def matching_pairs(rng: random.Random, n: int) -> Pairs:
     return first, second, torch.tensor(labels)
 
 
+@pytest.mark.slow
 def test_it_learns_whether_the_words_of_two_sentences_match() -> None:
     torch.manual_seed(0)
     rng = random.Random(0)

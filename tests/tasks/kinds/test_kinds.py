@@ -128,6 +128,7 @@ def test_every_kind_is_tested() -> None:
     assert set(MAKERS) == set(KINDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MAKERS)
 def test_every_kind_learns_saves_and_predicts_the_same_in_any_batch(kind: str, folder: Path, tmp_path: Path) -> None:
     _, head, wanted = MAKERS[kind]
@@ -189,6 +190,7 @@ def test_unseen_labels_are_reported_and_a_completely_unknown_set_is_refused(capl
 LESS = FitOptions(epochs=8, batch_size=8, learning_rate=0.01)
 
 
+@pytest.mark.slow
 def test_tags_are_predicted_in_the_scheme_of_the_data(folder: Path) -> None:
     train = made("tagging", 60, 1)
     task = Tagging.from_examples(train, build_options("tagging", MAKERS["tagging"][1]))

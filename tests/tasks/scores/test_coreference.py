@@ -66,6 +66,7 @@ def test_the_worked_example_of_the_reference_scorer_comes_out() -> None:
     assert scores.to_json()["conll"] == scores.conll
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("smallest", [1, 2], ids=["with singletons", "without"])
 def test_scores_agree_with_scorch(smallest: int) -> None:
     theirs = pytest.importorskip("scorch.scores")

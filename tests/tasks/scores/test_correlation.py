@@ -41,6 +41,7 @@ def test_correlations_are_numbers_from_minus_one_to_one(rows: list[tuple[float, 
         assert -1.0 <= found <= 1.0
 
 
+@pytest.mark.slow
 def test_scores_agree_with_scipy() -> None:
     stats = pytest.importorskip("scipy.stats")
     random = np.random.default_rng(5)

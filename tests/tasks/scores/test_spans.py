@@ -45,6 +45,7 @@ def test_sentences_must_be_as_many_on_both_sides() -> None:
         span_scores([[], []], [[]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["default", "strict"])
 def test_scores_agree_with_seqeval(mode: str) -> None:
     """On 1,000 pairs of sequences, in corpora of four, and on all of them together."""
@@ -76,6 +77,7 @@ def test_scores_agree_with_seqeval(mode: str) -> None:
             assert [getattr(one, name) for one in each] == pytest.approx(list(values), abs=1e-12)
 
 
+@pytest.mark.slow
 def test_a_corpus_of_200_000_tokens_is_scored_in_two_seconds() -> None:
     random = Random(4)
     pairs = [random_pair(random, 25) for _ in range(1000)] * 8
