@@ -31,7 +31,7 @@ $(VENV)/ready: pyproject.toml constraints.txt | $(BIN)/python
 
 # `make run` needs fewer packages than the tests do.
 $(VENV)/ready-to-run: pyproject.toml constraints.txt | $(BIN)/python
-	test $(VENV)/ready -nt pyproject.toml || $(INSTALL) '.[plots,zh]'
+	test $(VENV)/ready -nt pyproject.toml || $(INSTALL) '.[lexicon,plots,zh]'
 	touch $@
 
 run: $(VENV)/ready-to-run

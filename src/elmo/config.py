@@ -58,7 +58,7 @@ class CharCnnConfig:
             problems += _outside("filter width", width, 1, self.max_characters)
             problems += _outside("filters of one width", count, 1, MAX_WIDTH)
         if self.activation not in ("relu", "tanh"):
-            problems.append(f"activation must be 'relu' or 'tanh', not {self.activation!r:.40}")
+            problems.append(f"activation must be 'relu' or 'tanh', found {self.activation!r:.40}")
         return problems
 
 
@@ -118,9 +118,9 @@ class LstmConfig:
             problems.append(f"state_width {self.state_width} must not exceed cell_width {self.cell_width}")
         for name, clip in (("cell_clip", self.cell_clip), ("state_clip", self.state_clip)):
             if clip is not None and not 0 < clip <= 1e30:  # also works for huge integers
-                problems.append(f"{name} must be a positive number or null, not {clip!r:.40}")
+                problems.append(f"{name} must be a positive number or null, found {clip!r:.40}")
         if not abs(self.forget_bias) <= 1e30:
-            problems.append(f"forget_bias must be in ±1e30, not {self.forget_bias!r:.40}")
+            problems.append(f"forget_bias must be between -1e30 and 1e30, found {self.forget_bias!r:.40}")
         return problems
 
 
@@ -152,7 +152,7 @@ class BiLmConfig:
         if (self.chars is None) != (self.alphabet is None):
             problems.append("alphabet and chars must both be set or both be null")
         if self.alphabet not in (None, "bytes", "simplified", "unicode"):
-            problems.append(f"alphabet must be 'bytes', 'simplified' or 'unicode', not {self.alphabet!r:.40}")
+            problems.append(f"alphabet must be 'bytes', 'simplified' or 'unicode', found {self.alphabet!r:.40}")
         if self.words and not self.chars and self.words.word_width != self.lstm.state_width:
             problems.append(
                 f"word_width {self.words.word_width} must equal state_width {self.lstm.state_width}: "

@@ -59,5 +59,5 @@ def test_a_picture_is_drawn_in_addition_to_the_table(run: Run, here: Path) -> No
     pytest.importorskip("matplotlib")
     plain = run("compare", "bank", *SENTENCES, *MODEL)
     drawn = run("compare", "bank", *SENTENCES, *MODEL, "--picture", "bank.png")
-    assert (drawn.out, drawn.err) == (plain.out, "elmo: bank.png: written\n")
+    assert (drawn.out, drawn.err) == (plain.out, "elmo: wrote bank.png\n")
     assert (here / "bank.png").read_bytes().startswith(b"\x89PNG")

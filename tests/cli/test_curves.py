@@ -23,7 +23,7 @@ def test_a_picture_and_a_table_of_two_runs(run: Run, here: Path) -> None:
     write_log(here / "二.training", lines(7, directions=("forward",)), tail=b'{"step": 7')
     outcome = run("curves", "first", "二.training", "--smooth", "1")
     assert outcome.code == 0
-    assert outcome.err.endswith("elmo: curves.png: written\n")
+    assert outcome.err.endswith("elmo: wrote curves.png\n")
     assert outcome.out.splitlines() == [
         "run          step  tokens  epoch   loss  forward  backward  best  at step",
         "first  200 of 200    128k      2  4.250     70.1      70.1  70.1      200",

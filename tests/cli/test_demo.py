@@ -42,7 +42,7 @@ def test_all_words_are_in_one_picture(run: Run, here: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     outcome = run("demo", "--model", "model", "--picture", "words.svg")
     assert outcome.code == 0
-    assert "words.svg: written" in outcome.err
+    assert "wrote words.svg" in outcome.err
     assert len(list(here.glob("words*"))) == 1
     run("demo", "--model", "model", "--picture", "again.svg")
     assert (here / "words.svg").read_bytes() == (here / "again.svg").read_bytes()

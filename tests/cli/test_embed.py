@@ -64,10 +64,10 @@ def test_the_model_can_come_from_the_environment(run: Run, monkeypatch: pytest.M
 
 def test_a_complete_file_is_not_written_again(run: Run, here: Path) -> None:
     first = run("embed", "corpus.txt", *MODEL, "--out", "v.npz")
-    assert (first.code, first.out, first.err) == (0, "", "elmo: v.npz: written: 4 sentences, 23 tokens\n")
+    assert (first.code, first.out, first.err) == (0, "", "elmo: wrote v.npz: 4 sentences, 23 tokens\n")
     raw = (here / "v.npz").read_bytes()
     again = run("embed", "corpus.txt", *MODEL, "--out", "v.npz")
-    assert again.err == "elmo: v.npz: already complete: 4 sentences, 23 tokens\n"
+    assert again.err == "elmo: v.npz is already complete: 4 sentences, 23 tokens\n"
     assert run("embed", "corpus.txt", *MODEL, "--out", "v.npz", "-q").err == ""
     assert_fails(run("embed", "corpus.txt", *MODEL, "--out", "v.npz", "--layers", "top"), "layers", "--restart")
     assert (here / "v.npz").read_bytes() == raw

@@ -24,14 +24,14 @@ def tiny(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("index X --out new", "empty.txt: expected text, found no word in it"),
+        ("index X --out new", "empty.txt: expected text, found no words"),
         ("senses bank X", "no word"),
         ("change corpus.txt X --words bank", "no word"),
         ("perplexity model X", "no sentence with a word"),
         ("score X", "no sentence with a word"),
         ("train X --out new --preset tiny", "empty.txt"),
-        ("warm model X --out new", "needs text"),
-        ("sharpen model X --out new", "empty.txt: expected text, found no word in it"),
+        ("warm model X --out new", "expected text, found no sentence"),
+        ("sharpen model X --out new", "empty.txt: expected text, found no words"),
         ("probe X X --column upos", "empty.txt"),
         ("similarity X", "empty.txt"),
         ("wsd --train X --out new.safetensors", "empty.txt"),

@@ -218,7 +218,7 @@ def test_logging_and_warnings_are_restored(run: Run) -> None:
 
 def test_library_warnings_are_shown_unless_quiet(run: Run, here: Path) -> None:
     (here / "model" / "SHA256SUMS").unlink()
-    assert run("info", "model").err.startswith("elmo: warning: model: has no SHA256SUMS")
+    assert run("info", "model").err.startswith("elmo: warning: cannot check model for damage: it has no SHA256SUMS")
     assert run("info", "model", "--quiet").err == ""
 
 

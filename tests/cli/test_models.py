@@ -91,7 +91,7 @@ def test_a_damaged_model_is_an_error_in_every_command(run: Run, here: Path, name
 
 def test_convert_there_and_back_keeps_every_bit(run: Run, here: Path) -> None:
     first = run("convert", "model", "old", "--to", "hdf5")
-    assert (first.code, first.out, first.err) == (0, "", "elmo: old: written\n")
+    assert (first.code, first.out, first.err) == (0, "", "elmo: wrote old\n")
     assert run("info", "old", "--json").out.count("HDF5") == 1
     assert run("convert", "old", "new").code == 0
     assert_same_model(load(here / "new"), tiny_model(softmax=True))
@@ -109,7 +109,7 @@ def test_warm_adds_a_state_that_embed_starts_from(run: Run, here: Path) -> None:
     assert_fails(run("embed", "corpus.txt", "--model", "model", "--start", "warm"), "elmo warm")
     outcome = run("warm", "model", "corpus.txt", "more")
     assert (outcome.code, outcome.out) == (0, "")
-    assert outcome.err == "elmo: model: has a warm state now; use it with --start warm\n"
+    assert outcome.err == "elmo: added a warm state to model; use it with --start warm\n"
     assert row(run("info", "model").out, "warm state") == "yes"
     warm = run("embed", "corpus.txt", "--model", "model", "--start", "warm")
     assert warm.code == 0

@@ -24,7 +24,7 @@ def test_the_table_has_every_start_with_and_without_unknown_words(run: Run) -> N
     assert lines[2].startswith("          most frequent: . 3, I 1, It 1, ")
     assert lines[-2:] == [
         "",
-        "report: geometric, as <UNK>; carry for running text, as in bilm-tf, zero for single sentences",
+        "report the geometric mean as <UNK>, with carry for running text (as in bilm-tf) or zero for single sentences",
     ]
     table = [line.split() for line in lines[4:-2]]
     names = ["forward", "backward", "arithmetic", "geometric", "nats/token", "bits/char"]
@@ -79,7 +79,7 @@ def test_chinese_is_split_into_words(run: Run, here: Path) -> None:
 
 def test_scores_are_written_to_a_file(run: Run, here: Path) -> None:
     outcome = run("perplexity", "model", "corpus.txt", "--start", "zero", "--out", "scores.tsv")
-    assert (outcome.code, outcome.err) == (0, "elmo: scores.tsv: written\n")
+    assert (outcome.code, outcome.err) == (0, "elmo: wrote scores.tsv\n")
     assert (here / "scores.tsv").read_text(encoding="utf-8").count("\n") == 4
     run("perplexity", "model", "corpus.txt", "--start", "zero", "--by", "token", "--out", "tokens.tsv")
     assert (here / "tokens.tsv").read_text(encoding="utf-8").count("\n") == 1 + 23 + 2 * 3
@@ -114,7 +114,7 @@ def test_control_characters_do_not_reach_the_terminal(run: Run, here: Path) -> N
         (["model", "corpus.txt", "--out", "scores.doc"], "scores.doc"),
         (["model", "corpus.txt", "--out", "more.tsv"], "folder"),
         (["model", "input.tsv", "--out", "input.tsv"], "one of the inputs"),
-        (["model", "corpus.txt", "--split", "--format", "tokens"], "split needs"),
+        (["model", "corpus.txt", "--split", "--format", "tokens"], "split requires"),
         (["model", "corpus.txt", "--tokenizer", "klingon"], "klingon"),
     ],
 )

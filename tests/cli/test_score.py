@@ -90,7 +90,7 @@ def test_json_has_a_line_per_sentence(here: Path) -> None:
 def test_files_of_scores_equal_those_of_perplexity(here: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="elmo.cli"):
         assert run("corpus.txt", "--tokens", "--out", "mine.tsv") == ""
-    assert "mine.tsv: written" in caplog.text
+    assert "wrote mine.tsv" in caplog.text
     perplexity("model", Path("corpus.txt"), start="zero", out="other.tsv", by="token")
     assert Path("mine.tsv").read_bytes() == Path("other.tsv").read_bytes()
 

@@ -44,7 +44,7 @@ def test_a_tagger_is_trained_evaluated_and_used(run: Run, data: Path) -> None:
     assert outcome.code == 0, outcome.err
     lines = outcome.err.splitlines()
     assert re.fullmatch(r"elmo: epoch 1: loss [\d.]+, f1 [\d.]+%, precision .*, best so far", lines[0])
-    assert lines[-1] == "elmo: ner.safetensors: written"
+    assert lines[-1] == "elmo: wrote ner.safetensors"
     assert "best epoch" in outcome.out
     for place in ("input", "output"):
         assert re.search(rf"layer weights at the {place}: 0: 0.3\d, 1: 0.3\d, 2: 0.3\d; gamma \d", outcome.out)
@@ -100,7 +100,9 @@ def test_roles_are_trained_evaluated_and_used(run: Run, data: Path) -> None:
     (data / "asked.tsv").write_text("Banks\tN\tbank\t-\nlend\tV\tlend\tlend.01\n")
     assert "[[lend]]" in run("task", "predict", "r.safetensors", "asked.tsv").out
     for given in (("corpus.txt",), ("--text", "Banks lend money .")):
-        assert_fails(run("task", "predict", "r.safetensors", *given), "mark it, --text 'They [[lent]] money .'")
+        assert_fails(
+            run("task", "predict", "r.safetensors", *given), "mark it in the text, as in --text 'They [[lent]] money .'"
+        )
 
 
 @contextmanager
@@ -180,7 +182,7 @@ def test_without_dev_a_tenth_is_held_out_and_sentences_stay_together(run: Run, d
 
 def test_an_existing_model_is_kept_without_overwrite(run: Run, ner: Path) -> None:
     before = ner.read_bytes()
-    assert_fails(train(run, "tagging", "train.conll"), "ner.safetensors: already exists; pass --overwrite")
+    assert_fails(train(run, "tagging", "train.conll"), "ner.safetensors already exists; pass --overwrite")
     assert ner.read_bytes() == before
     assert train(run, "tagging", "train.conll", "--overwrite", "--seed", "4").code == 0
     assert ner.read_bytes() != before
@@ -189,7 +191,7 @@ def test_an_existing_model_is_kept_without_overwrite(run: Run, ner: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("parsing train.conll", "kind of task: expected one of tagging, classification"),
+        ("parsing train.conll", "kind of task must be one of tagging, classification"),
         ("tagging empty.conll", "empty.conll: expected examples, found an empty file"),
         ("tagging nothing.conll", "nothing.conll"),
         ("tagging train.conll --column 5", "train.conll:1: expected tags in column 5 (from 0)"),
@@ -197,15 +199,15 @@ def test_an_existing_model_is_kept_without_overwrite(run: Run, ner: Path) -> Non
         ("tagging train.conll --network linear", "tagging has no option --network; it has: --hidden"),
         ("classification texts.tsv --column x", "expected a column 'x', found 'label', 'text'"),
         ("classification texts.tsv --layers 2", "classification has no option --layers"),
-        ("entailment texts.tsv --text-column 1", "--text-column: entailment needs 2, found 1"),
-        ("answers texts.tsv --column 1", "files of answers have fixed columns"),
-        ("roles roles.tsv --column x", "expected a number, found 'x'"),
+        ("entailment texts.tsv --text-column 1", "--text-column: expected 2 for entailment, found 1"),
+        ("answers texts.tsv --column 1", "files for answers have fixed columns"),
+        ("roles roles.tsv --column x", "--column must be a number for roles"),
         ("tagging train.conll --header", "the reader of tagging has no option 'has_header'"),
         ("tagging train.conll --dev other.conll", "unknown label 'PER'"),
         ("tagging train.conll --dev dev.conll --elmo none", "a task needs word vectors at its input"),
         ("tagging train.conll --model nowhere", "nowhere"),
         ("tagging train.conll --vectors nowhere.txt", "nowhere.txt"),
-        ("tagging train.conll --elmo-dropout 2", "dropout of the ELMo vectors: expected 0 <= dropout < 1"),
+        ("tagging train.conll --elmo-dropout 2", "dropout of the ELMo vectors must be at least 0 and below 1"),
         ("tagging train.conll --elmo none --layer-norm", "layer_norm needs ELMo, but elmo is 'none'"),
         ("tagging train.conll --out x.bin", "x.bin: expected a name that ends in .safetensors"),
         ("tagging train.conll --out v/x.safetensors", "v is a file"),
@@ -234,18 +236,18 @@ def test_evaluation_and_prediction_errors_are_one_line(run: Run, ner: Path) -> N
     (here / "some.bin").write_bytes(b"abc")
     evaluate, predict = ("task", "evaluate"), ("task", "predict")
     assert_fails(run(*evaluate, "nothing.safetensors", "dev.conll"), "nothing.safetensors")
-    assert_fails(run(*evaluate, "some.bin", "dev.conll"), "some.bin: not a task model, or damaged")
+    assert_fails(run(*evaluate, "some.bin", "dev.conll"), "some.bin is not a task model, or it is damaged")
     assert_fails(run(*evaluate, ner, "nothing.conll"), "nothing.conll")
     assert_fails(run(*evaluate, ner, "empty.conll", "--no-cache"), "found an empty file")
     assert_fails(run(*evaluate, ner, "other.conll", "--no-cache"), "unknown label 'PER'; this model knows: LOC, O")
     assert_fails(run(*evaluate, ner, "dev.conll", "--out", "x.json"), "ends in .jsonl, .conll, .tsv for tagging")
-    assert_fails(run(*evaluate, ner, "dev.conll", "--out", "new/x.json"), "new/x.json: expected a name")
+    assert_fails(run(*evaluate, ner, "dev.conll", "--out", "new/x.json"), "new/x.json: expected a file name")
     assert_fails(run(*evaluate, ner, "dev.conll", "--out", "some.bin/x.tsv"), "some.bin is a file")
     assert not (here / "new").exists()
-    assert_fails(run(*evaluate, ner, "dev.conll", "--out", "dev.conll"), "dev.conll: is one of the inputs")
+    assert_fails(run(*evaluate, ner, "dev.conll", "--out", "dev.conll"), "dev.conll is one of the inputs")
     assert_fails(run(*predict, ner, "empty.conll"), "found an empty file")
     assert_fails(run(*predict, ner, "--text", " "), "--text:1: expected words in the text")
-    assert_fails(run(*predict, ner, "--question", "who", "--passage", "I"), "a model of tagging needs --text or FILE")
+    assert_fails(run(*predict, ner, "--question", "who", "--passage", "I"), "a model for tagging needs --text or FILE")
     assert_fails(run(*predict, ner), "expected one of FILE, --text", code=2)
     assert_fails(run(*predict, ner, "corpus.txt", "--text", "x"), "found FILE, --text", code=2)
     (here / "mixed.conll").write_text("Ann B-PER\nLondon B-LOC\n\n")
@@ -270,7 +272,7 @@ def test_a_missing_bilm_is_reported_for_any_name(run: Run, data: Path) -> None:
     assert_fails(lost, "own.safetensors.bilm: no such folder", "; use --model to give the biLM that")
     own.write_bytes(own.read_bytes()[:-9])  # it is the file itself now
     damaged = run("task", "predict", own, "--text", "Bank")
-    assert_fails(damaged, "own.safetensors: not a task model, or damaged")
+    assert_fails(damaged, "own.safetensors is not a task model, or it is damaged")
     assert "--model" not in damaged.err
 
 
@@ -294,7 +296,7 @@ def test_static_vectors_and_characters_need_no_bilm(run: Run, data: Path) -> Non
     outcome = run("task", "train", "tagging", "train.conll", "--out", "x.safetensors", *FAST, *arguments)
     assert outcome.code == 0, outcome.err
     assert "v: vectors for 6 of 6 words" in outcome.err
-    assert "mix.png: not drawn, because a model without ELMo has no layer weights" in outcome.err
+    assert "did not draw mix.png: a model without ELMo has no layer weights" in outcome.err
     assert run("task", "predict", "x.safetensors", "--text", "Bank").code == 0
 
 
@@ -416,8 +418,8 @@ def test_settings_reach_the_head_the_features_and_the_training(run: Run, data: P
     ("arguments", "message"),
     [
         ("--set head.width=3", "--set: [head] has no option 'width'; it has: hidden_width, n_layers, dropout, has_crf"),
-        ("--set head.n_layers=0", "option n_layers: expected an integer from 1 to 64, found 0"),
-        ("--set fit.decay=2", "decay: expected a number above 0, up to 1, found 2"),
+        ("--set head.n_layers=0", "option n_layers must be an integer from 1 to 64, found 0"),
+        ("--set fit.decay=2", "decay must be a number above 0 and at most 1, found 2"),
         ("--set words.dropout=x", "--set: [words] dropout: expected a number, found 'x'"),
         ("--set epochs=3", "--set: expected TABLE.NAME=VALUE with one of the tables head, fit, words"),
         ("--set fit.epochs=3", "--set: fit.epochs and --epochs set the same option; use one of them"),
@@ -481,7 +483,7 @@ def test_adaptation_errors_are_one_line(run: Run, data: Path) -> None:
     native.write(tiny_model(), data / "bare")
     command = ("task", "train", "tagging", "train.conll", "--dev", "dev.conll", "--out", "x.safetensors")
     assert_fails(run(*command, "-m", "bare", "--adapt", "1"), "no softmax and no vocabulary", "elmo train TEXT --from")
-    assert_fails(run(*command, "-m", "model", "--adapt", "-1"), "expected a number above 0, found -1")
+    assert_fails(run(*command, "-m", "model", "--adapt", "-1"), "must be a number of epochs above 0, found -1")
     assert not list(data.glob("x.safetensors*"))
 
 
@@ -532,6 +534,8 @@ def test_another_encoder_is_loaded_by_name_and_checked(run: Run, data: Path) -> 
     assert_last_line(run(*ask), message)
     assert run(*ask, "--also", "moved").out == found.out
     twice = run(*ask, "--also", "moved", "--also", "moved")
-    assert_last_line(twice, r"elmo: ner\.safetensors: trained with 1 other encoders .*, found 2")
+    assert_last_line(twice, r"elmo: ner\.safetensors: expected the 1 other encoders .*, found 2")
     make_bert(data / "bert", seed=2)
-    assert_last_line(run(*ask), r"elmo: ner\.safetensors: trained with the encoder .* different or has changed.*")
+    assert_last_line(
+        run(*ask), r"elmo: ner\.safetensors: this model was trained with the encoder .* different or has changed.*"
+    )

@@ -76,8 +76,8 @@ def test_the_same_command_again_succeeds_and_another_is_one_line(run: Run, here:
     trained(run, *SMALL, *QUICK)
     again = run("train", "text.txt", "--out", "m", *SMALL, *QUICK)
     assert again.code == 0
-    assert again.err == "elmo: m: already trained; nothing to do\n"
+    assert again.err == "elmo: m is already trained; nothing to do\n"
     resumed = run("train", "--resume", "--out", "m")
     assert (resumed.code, resumed.err) == (0, again.err)
     other = run("train", "text.txt", "--out", "m", *SMALL, *QUICK, "--seed", "3")
-    assert_fails(other, "m: already exists; use a new folder")
+    assert_fails(other, "m already exists; use a new folder")

@@ -52,12 +52,12 @@ TEXTS = {
     "empty.txt": "empty.txt: expected text to train on, found no words",
     "blank.txt": "blank.txt: expected text to train on, found no words",
     "one.txt": "one.txt: expected at least 2 sentences to train on, found 1; use more text",
-    "nul.bin": "nul.bin: expected text, found a NUL at byte 3: the file is binary",
+    "nul.bin": "nul.bin: expected text, found a NUL at byte 3; the file is binary",
     "random.bin": "random.bin: expected text, found a NUL at byte",
     "high.bin": "high.bin:1: byte 1 of the line (0xbd) is not UTF-8",
     "picture.png": "picture.png: this is a picture, not text",
     "binary.gz": "binary.gz: expected text, found a NUL at byte",
-    "cut.gz": "cut.gz: cannot be read: Compressed file ended before",
+    "cut.gz": "cannot read cut.gz: Compressed file ended before",
     "absent.txt": "absent.txt: no such file or folder",
     "bare": "bare: this folder has no files",
     "*.none": "*.none: no file matches this pattern",
@@ -107,7 +107,7 @@ def test_an_output_that_cannot_be_written_is_one_line(run: Run, folder: Path, pl
 def test_a_model_does_not_go_among_its_text(run: Run, folder: Path) -> None:
     before = set(folder.rglob("*"))
     outcome = run("train", "more", "--out", "more/m", "--preset", "tiny")
-    assert_fails(outcome, "expected a folder outside of the input, found one inside of more")
+    assert_fails(outcome, "expected a folder outside the input, found one inside more")
     assert_nothing_is_left(folder, before)
 
 
@@ -133,7 +133,7 @@ def test_a_bad_vocabulary_is_one_line_and_leaves_nothing(run: Run, folder: Path,
 
 
 OPTIONS = [  # none of these needs a corpus to be known for wrong, or the corpus itself is refused
-    ("--heldout 0", "heldout: a run needs held-out text to choose its best checkpoint"),
+    ("--heldout 0", "heldout must be above 0, because a run needs held-out text to choose its best checkpoint"),
     ("--heldout -1", "heldout"),
     ("--heldout nan", "heldout"),
     ("--heldout inf", "heldout"),
@@ -166,13 +166,13 @@ OPTIONS = [  # none of these needs a corpus to be known for wrong, or the corpus
     ("--clip nan", "clip"),
     ("--loss-scale 0", "loss_scale"),
     ("--warmup 1 --weight-decay nan", "weight_decay"),
-    ("--optimizer adamw --weight-decay nan", "weight_decay must be zero or a positive number"),
+    ("--optimizer adamw --weight-decay nan", "weight_decay must be a number of at least 0"),
     ("--batch-size 3 --accumulate 4", "batch_size 3 cannot be split into 4 parts"),
     ("--samples 5 --adaptive 9", "samples and adaptive are two kinds of softmax"),
     ("--from model --reads characters", "the run has the shape of the model"),
     ("--from model --vocabulary 10", "the run has the vocabulary of the model"),
     ("--from model --tied", "cannot be tied"),
-    ("--vocabulary ²", "²: cannot be read: No such file"),
+    ("--vocabulary ²", "cannot read ²: No such file"),
     ("--device tpu", "tpu"),
 ]
 

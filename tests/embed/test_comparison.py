@@ -76,7 +76,7 @@ def test_the_word_is_found_in_any_case_but_in_the_same_case_first(elmo: Elmo) ->
 
 def test_a_word_is_not_found_inside_another(elmo: Elmo) -> None:
     assert words(elmo, "in", "the king in it", "in it") == ["in", "in"]
-    with pytest.raises(DataError, match=r"sentence 2 does not have the word 'bank': 'the banker'"):
+    with pytest.raises(DataError, match=r"sentence 2 does not contain the word 'bank': 'the banker'"):
         compare(elmo, "bank", [RIVER, "the banker"])
     with pytest.raises(DataError, match="sentence 1 "):
         compare(elmo, "cafe", ["cafe\u0301", "cafe"])

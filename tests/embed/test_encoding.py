@@ -109,7 +109,7 @@ def test_errors_name_the_missing_span(elmo: Elmo) -> None:
         encoding.span(3, 12)
     with pytest.raises(DataError, match="'money' is not in the sentence: 'I sat by"):
         encoding.phrase("money")
-    with pytest.raises(DataError, match=r"occurrence must lie in 0\.\.1 for 'the', found 2"):
+    with pytest.raises(DataError, match=r"occurrence must be in 0\.\.1 for 'the', found 2"):
         encoding.word("the", occurrence=2)
     with pytest.raises(DataError, match="is not in the sentence") as caught:
         elmo.encode([["a\nb"]])[0].word("c")
@@ -131,7 +131,7 @@ def test_similarity_is_the_cosine() -> None:
     np.testing.assert_allclose(similarity(rows, rows), [[1, 0, 0], [0, 1, 0], [0, 0, 0]])
     assert similarity(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0])) == pytest.approx(1.0)
     assert similarity(rows, np.array([3.0, 0.0])).shape == (3,)
-    with pytest.raises(ShapeError, match="one width"):
+    with pytest.raises(ShapeError, match="of the same width"):
         similarity(np.zeros(3), np.zeros(4))
 
 

@@ -102,7 +102,7 @@ def test_a_single_sentence_has_the_bits_it_has_in_a_batch_and_agrees_with_the_re
         expected, _ = lstm(sentences[k][None], mask, LstmState(start.hidden[k : k + 1], start.cell[k : k + 1]))
         torch.testing.assert_close(alone[0], expected[0], rtol=0, atol=2e-6)
     if name != "wider than a chain":
-        assert (frozen.no_single_sentences, frozen._single is not None) == (None, True)
+        assert (frozen.single_sentence_problem, frozen._single is not None) == (None, True)
 
 
 @needs_numba
@@ -188,8 +188,8 @@ def test_an_unknown_order_of_sums_is_detected_and_single_sentences_use_packed_pr
     alone = LstmState(start.hidden[:1], start.cell[:1])
     for _ in range(engine_lstm.MIN_SINGLE_SENTENCES + 2):
         assert torch.equal(run(frozen, sentences[:1], alone)[0][0], among)
-    assert frozen.no_compiled_gates is None
-    assert frozen.no_single_sentences == "the order of sums is unknown for weights of shape (36, 1111)"
+    assert frozen.compiled_gates_problem is None
+    assert frozen.single_sentence_problem == "the order of sums is unknown for weights of shape (36, 1111)"
 
 
 def gate_problems(elmo: Elmo) -> set[str | None]:
@@ -197,7 +197,7 @@ def gate_problems(elmo: Elmo) -> set[str | None]:
     prepared = elmo._engine._prepared
     assert prepared is not None
     assert prepared.stacks is not None
-    return {frozen.no_compiled_gates for stack in prepared.stacks for frozen in stack}
+    return {frozen.compiled_gates_problem for stack in prepared.stacks for frozen in stack}
 
 
 @pytest.mark.usefixtures("fresh_start")

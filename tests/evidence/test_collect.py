@@ -196,7 +196,7 @@ def test_a_damaged_result_is_repeated(tmp_path: Path, caplog: pytest.LogCaptureF
     for path, text in zip(sorted((tmp_path / "out" / "runs").glob("*.json")), ("{", "{}"), strict=False):
         path.write_text(text)
     assert len(new_runs(**options)) == 2
-    assert "running again" in caplog.text
+    assert "training the run again" in caplog.text
     assert (tmp_path / "out" / "evidence.json").read_bytes() == before
 
 
@@ -222,5 +222,5 @@ def test_a_baseline_without_vectors_is_refused_before_data_is_read(tmp_path: Pat
 
 def test_an_output_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     write_plan(tmp_path)
-    with pytest.raises(OutputError, match=r"glove\.txt: cannot be written"):
+    with pytest.raises(OutputError, match=r"cannot write .*glove\.txt"):
         collected(tmp_path, tmp_path / "glove.txt")

@@ -309,7 +309,7 @@ REASONS = {
     "zip_directory_behind_a_decoy": "zip directory of at most",
     "zip_encrypted": "is encrypted",
     "zip_link": "found a link",
-    "zip_slip_of_an_unwanted_file": "plain names",
+    "zip_slip_of_an_unwanted_file": "unsafe or too long file name",
     "tar_pax_size_huge": "bytes of attributes",
     "tar_size_huge": "when unpacked",
     "tar_gz_tail_bomb": "when unpacked",

@@ -142,7 +142,7 @@ def test_the_latest_checkpoint_is_read(tmp_path: Path, note: str | None, expecte
 def test_a_note_that_names_no_checkpoint_here_is_refused(tmp_path: Path, note: str) -> None:
     two_checkpoints(tmp_path)
     (tmp_path / "checkpoint").write_text(note, encoding="latin-1")
-    with pytest.raises(FormatError, match=r"one of \['model.ckpt-10', 'model.ckpt-9'\].*remove this file"):
+    with pytest.raises(FormatError, match=r"such as 'model.ckpt-10', found .*remove this file"):
         bilm_checkpoint.read(tmp_path)
 
 

@@ -264,7 +264,7 @@ def test_layers_missing_from_the_options_are_not_silently_dropped(tmp_path: Path
 def test_weights_that_are_not_finite_are_refused(tmp_path: Path, bad: float) -> None:
     datasets = arrays(options())
     datasets[f"{CELL}/W_0"][1, 2] = bad
-    with pytest.raises(FormatError, match=r"backward_stack\.1\.\w+_weight: contains values that are not finite"):
+    with pytest.raises(FormatError, match=r"backward_stack\.1\.\w+_weight contains values that are not finite"):
         bilm_hdf5.read(publish(tmp_path, datasets=datasets))
 
 
@@ -342,7 +342,7 @@ def test_a_full_disk_is_one_error_and_leaves_nothing_behind(tmp_path: Path, limi
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:
-        with pytest.raises(OutputError, match="cannot be written: File too large"):
+        with pytest.raises(OutputError, match=r"cannot write .*: File too large"):
             bilm_hdf5.write(tiny_model(), tmp_path / "full")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

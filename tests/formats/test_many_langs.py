@@ -307,7 +307,7 @@ def test_other_floats_become_float32(dtype: torch.dtype, tmp_path: Path) -> None
 def test_values_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     weights = random_weights(architecture())
     weights["encoder.pkl"]["forward_layer_1.state_linearity.bias"][3] = float("nan")
-    with pytest.raises(FormatError, match=r"forward_stack\.1\.bias: contains values that are not finite"):
+    with pytest.raises(FormatError, match=r"forward_stack\.1\.bias contains values that are not finite"):
         load(write_folder(tmp_path / "m", weights=weights))
 
 

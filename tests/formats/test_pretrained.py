@@ -87,8 +87,8 @@ def test_a_missing_source_gives_one_line(source: str, tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (ConfigError("n_words must lie in 1..9"), "n_words must lie in 1..9"),
-        (OSError(errno.EIO, "Input/output error"), "cannot be read: Input/output error"),
+        (ConfigError("n_words must lie in 1..9"), "{}: n_words must lie in 1..9"),
+        (OSError(errno.EIO, "Input/output error"), "cannot read {}: Input/output error"),
     ],
 )
 def test_sizes_out_of_range_and_a_failing_disk_are_reported_with_the_folder(
@@ -100,7 +100,7 @@ def test_sizes_out_of_range_and_a_failing_disk_are_reported_with_the_folder(
     monkeypatch.setattr(native, "read", fail)
     with pytest.raises(FormatError) as caught:
         load(folder)
-    assert str(caught.value) == f"{folder}: {message}"
+    assert str(caught.value) == message.format(folder)
 
 
 def test_a_path_object_never_uses_the_network(tmp_path: Path, monkeypatch) -> None:

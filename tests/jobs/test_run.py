@@ -132,7 +132,7 @@ def test_a_closed_pipe_ends_the_job_quietly(text: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_of_the_stream_is_a_one_line_error(text: Path, elmo: Elmo) -> None:
     stream = Path("/dev/full").open("w")  # noqa: SIM115
-    with pytest.raises(OutputError, match=r"/dev/full: cannot be written: No space left on device"):
+    with pytest.raises(OutputError, match=r"cannot write .*/dev/full: No space left on device"):
         embed_corpus(EmbedJob((str(text),)), elmo, stdout=stream)
     with pytest.raises(OSError, match="No space"):
         stream.close()
@@ -168,7 +168,7 @@ def test_a_full_disk_is_a_one_line_error_and_keeps_complete_shards(
     text.write_text("ten words " * 3 + "\n" + "ten words " * 500 + "\n")
     job = replace(job, out=out.with_suffix(suffix))
     name = "part-00001.safetensors" if suffix == ".hdf5" else f"v-00001{suffix}"
-    with small_files(10_000), pytest.raises(OutputError, match=rf"{name}: cannot be written: File too large$"):
+    with small_files(10_000), pytest.raises(OutputError, match=rf"cannot write .*{name}: File too large$"):
         embed_corpus(job, elmo)
     assert not [left for left in contents(out.parent) if left.endswith((".part", ".lock"))]
     summary = embed_corpus(job, elmo)
@@ -182,13 +182,13 @@ def test_an_hdf5_file_that_does_not_fit_keeps_its_parts(
     text.write_text("a b\n" * 30)
     job = replace(job, out=out.with_suffix(".hdf5"), shard_tokens=40)
     begin(job, elmo, reports=18)  # at the first report of the assembly
-    with small_files(limit), pytest.raises(OutputError, match=r"v\.hdf5: cannot be written: File too large$"):
+    with small_files(limit), pytest.raises(OutputError, match=r"cannot write .*v\.hdf5: File too large$"):
         embed_corpus(job, elmo)
     assert embed_corpus(job, elmo).kept == 30
 
 
 def test_a_folder_that_cannot_be_created_is_a_one_line_error(job: EmbedJob, text: Path, elmo: Elmo) -> None:
-    with pytest.raises(OutputError, match=r"v\.npz: cannot be written: (Not a directory|File exists)"):
+    with pytest.raises(OutputError, match=r"cannot write .*v\.npz: (Not a directory|File exists)"):
         embed_corpus(replace(job, out=text / "v.npz"), elmo)
     (text.parent / "folder.npz").mkdir()
     with pytest.raises(OutputError, match="expected a file name, found a folder"):
@@ -198,13 +198,13 @@ def test_a_folder_that_cannot_be_created_is_a_one_line_error(job: EmbedJob, text
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root writes anywhere")
 def test_a_folder_without_permission_is_a_one_line_error(job: EmbedJob, out: Path, elmo: Elmo) -> None:
     out.parent.mkdir(mode=0o500)
-    with pytest.raises(OutputError, match=r"v\.npz: cannot be written: Permission denied"):
+    with pytest.raises(OutputError, match=r"cannot write .*v\.npz: Permission denied"):
         embed_corpus(job, elmo)
 
 
 def test_an_output_cannot_be_one_of_the_inputs(folder: Path, text: Path, elmo: Elmo) -> None:
     for inputs in (str(folder), str(folder / "*")):
-        with pytest.raises(OutputError, match=r"v\.npz: is one of the inputs; choose another output"):
+        with pytest.raises(OutputError, match=r"v\.npz is one of the inputs; choose another output"):
             embed_corpus(EmbedJob((inputs,), folder / "v.npz"), elmo)
     assert list(contents(folder)) == [text.name]
 
@@ -213,7 +213,7 @@ def test_an_output_cannot_be_one_of_the_inputs(folder: Path, text: Path, elmo: E
 def test_a_restart_never_removes_its_own_input(folder: Path, text: Path, elmo: Elmo, name: str) -> None:
     source = text.rename(folder / name)
     expected = contents(folder)
-    with pytest.raises(OutputError, match=r"text\.jsonl: is one of the inputs"):
+    with pytest.raises(OutputError, match=r"text\.jsonl is one of the inputs"):
         embed_corpus(EmbedJob((str(source),), folder / "text.jsonl", restart=True), elmo)
     assert contents(folder) == expected
 
@@ -223,7 +223,7 @@ def test_a_restart_never_removes_its_own_input(folder: Path, text: Path, elmo: E
     [
         ({"out": Path("v.txt")}, OutputError, r"v\.txt: expected a name that ends in \.hdf5"),
         ({"layers": "bottom"}, ConfigError, "layers must be average"),
-        ({"layers": 3}, ConfigError, r"layer must lie in 0\.\.2"),
+        ({"layers": 3}, ConfigError, r"layer must be in 0\.\.2"),
         ({"dtype": "float64"}, ConfigError, "dtype must be one of float32, float16"),
         ({"start": "cold"}, ConfigError, "start must be"),
         ({"input_format": "html"}, ConfigError, "input format: expected one of"),

@@ -367,13 +367,13 @@ def test_rank_correlation_is_spearman_with_ties() -> None:
 
 def test_wrong_arguments_of_measures_are_rejected() -> None:
     rows, is_later, _ = periods(5)
-    with pytest.raises(ConfigError, match="one of apd, prt, prt-inverted, jsd, not 'cos'"):
+    with pytest.raises(ConfigError, match="one of apd, prt, prt-inverted, jsd, found 'cos'"):
         build_measure("cos", rows)
-    with pytest.raises(ConfigError, match="pass the sense of each usage as labels"):
+    with pytest.raises(ConfigError, match="pass the sense of each usage in labels"):
         build_measure("jsd", rows)
     with pytest.raises(ConfigError, match="permutations must be at least 1, found 0"):
         estimate_change(build_measure("apd", rows), is_later, permutations=0)
-    with pytest.raises(DataError, match="usages of two periods, found 0 later ones of 10"):
+    with pytest.raises(DataError, match="usages from two periods, found 10, 0 of them later"):
         estimate_change(build_measure("apd", rows), is_later & False)
 
 
@@ -406,7 +406,7 @@ def test_the_command_prints_warns_and_writes(app: typer.Typer, caplog: pytest.Lo
     assert out.startswith("1850s → 1950s\nword")
     assert re.search(r"rank correlation of change with frequency: [+-][01]\.\d\d \(2 words\)", out)
     assert "bank: usages most typical of 1950s\n  + The [Bank] lent" in out
-    assert "tree: left out: expected 5 usages or more in each period, found 0 in 1850s, 1 in 1950s" in caplog.text
+    assert "skipping tree: expected 5 usages or more in each period, found 0 in 1850s, 1 in 1950s" in caplog.text
     assert len(Path("c.tsv").read_text(encoding="utf-8").splitlines()) == 3
     code, out, _ = run(app, *arguments, "--json", "--by", "substitutes")
     assert json.loads(out)["periods"] == ["1850s", "1950s"]

@@ -48,7 +48,7 @@ def test_excluded_usages_are_not_found(index: Index) -> None:
 
 @pytest.mark.slow
 def test_another_model_is_rejected(index: Index) -> None:
-    said = "usages: this index was built with another model; use that model, or build an index with yours$"
+    said = "usages: this index was built with another model; use that model, or build an index with your model$"
     with pytest.raises(ConfigError, match=said):
         index.check_model(tiny_elmo(seed=1))
 
@@ -56,7 +56,7 @@ def test_another_model_is_rejected(index: Index) -> None:
 @pytest.mark.slow
 def test_the_message_names_a_bundled_model(index: Index, elmo: Elmo) -> None:
     index.model = describe("zh").fingerprint
-    said = "built with another model, the bundled zh: use --model zh, or build an index with yours$"
+    said = "built with another model, the bundled zh: use --model zh, or build an index with your model$"
     with pytest.raises(ConfigError, match=said):
         index.check_model(elmo)
 
@@ -78,7 +78,7 @@ def test_damage_is_detected_and_repaired(job: IndexJob, elmo: Elmo) -> None:
     assert contents(job.out) == whole
     shard = sorted(job.out.glob("usages-*.safetensors"))[1]
     shard.write_bytes(shard.read_bytes()[:-9])
-    with pytest.raises(DataError, match="cannot be read as part of an index: the file ends before"):
+    with pytest.raises(DataError, match=r"cannot read .* as part of an index: the file ends before"):
         Index(job.out).usages("bank")
     build_index(job, elmo)
     assert contents(job.out) == whole
@@ -93,7 +93,7 @@ def test_a_wrong_header_is_rejected(job: IndexJob, elmo: Elmo, header: bytes) ->
     build_index(replace(job, shard_tokens=100), elmo)
     header += b" " * (-len(header) % 8)
     (job.out / "usages.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(64))
-    with pytest.raises(DataError, match="cannot be read as part of an index"):
+    with pytest.raises(DataError, match=r"cannot read .* as part of an index"):
         Index(job.out).usages("bank")
 
 

@@ -104,7 +104,7 @@ def test_a_folder_with_other_files_is_not_used(job: IndexJob, elmo: Elmo) -> Non
 @pytest.mark.parametrize("text", ["", "\n\n"])
 def test_text_without_tokens_is_rejected_and_leaves_no_files(job: IndexJob, elmo: Elmo, text: str) -> None:
     Path(job.inputs[0]).write_text(text)
-    with pytest.raises(DataError, match="expected text, found no word in it"):
+    with pytest.raises(DataError, match="expected text, found no words"):
         build_index(job, elmo)
     assert not job.out.exists()
 
@@ -113,7 +113,7 @@ def test_empty_text_leaves_the_old_index_unchanged(job: IndexJob, elmo: Elmo) ->
     build_index(job, elmo)
     before = contents(job.out)
     Path(job.inputs[0]).write_text("\n")
-    with pytest.raises(DataError, match="found no word in it"):
+    with pytest.raises(DataError, match="found no words"):
         build_index(replace(job, restart=True), elmo)
     assert contents(job.out) == before
 
@@ -174,7 +174,7 @@ def test_tokens_with_no_break_spaces_or_surrogates_are_sampled(job: IndexJob, el
 def test_invalid_jobs_are_rejected_before_writing(job: IndexJob, elmo: Elmo) -> None:
     with pytest.raises(ConfigError, match="several vectors per usage"):
         replace(job, layers="all")
-    with pytest.raises(ConfigError, match="limit reads the text twice"):
+    with pytest.raises(ConfigError, match="limit needs to read the text twice"):
         replace(job, inputs=("-",), limit=3)
     with pytest.raises(DataError, match="no such file"):
         build_index(replace(job, inputs=("nowhere.txt",)), elmo)
@@ -246,7 +246,7 @@ def test_a_full_disk_keeps_complete_shards(job: IndexJob, elmo: Elmo, long: Inde
     text = Path(long.inputs[0])
     text.write_text("".join(BANK_LINES) + " ".join(f"w{k}" for k in range(300)) + "\n")
     first = replace(long, restart=False, shard_tokens=100)
-    with limit_file_size(16384), pytest.raises(OutputError, match="cannot be written"):
+    with limit_file_size(16384), pytest.raises(OutputError, match="cannot write"):
         build_index(first, elmo)
     shards = {path: path.stat().st_mtime_ns for path in first.out.glob("usages-*")}
     assert shards

@@ -110,7 +110,7 @@ def test_json_and_rows_contain_all_usages(found: Senses) -> None:
 
 
 def test_no_usages_and_wrong_numbers_are_rejected() -> None:
-    with pytest.raises(DataError, match="'bank': no usages to cluster"):
+    with pytest.raises(DataError, match="'bank': expected usages to cluster, found none"):
         find_senses(Usages((), np.zeros((0, 4))), word="bank")
     with pytest.raises(ConfigError, match="n_examples must be at least 0"):
         find_senses(banks(), n_examples=-1)

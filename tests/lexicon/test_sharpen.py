@@ -157,7 +157,7 @@ def test_a_model_without_projections_is_rejected_before_text_is_read() -> None:
         raise AssertionError
         yield
 
-    with pytest.raises(ConfigError, match="not projected"):
+    with pytest.raises(ConfigError, match="expected a model whose LSTMs have projections"):
         sharpen_model(Elmo(tiny_model(cell_width=4, state_width=4)), never())
 
 
@@ -308,7 +308,7 @@ def test_the_inverse_matrix_restores_the_model() -> None:
 
 
 def test_states_without_projections_are_rejected() -> None:
-    with pytest.raises(ConfigError, match="not projected"):
+    with pytest.raises(ConfigError, match="expected a model whose LSTMs have projections"):
         transform_states(tiny_model(cell_width=4, state_width=4), build_matrix())
 
 

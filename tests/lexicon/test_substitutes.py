@@ -173,7 +173,9 @@ def test_candidates_are_ranked_like_substitutes(elmo: Elmo, caplog: pytest.LogCa
     assert set(by_name) == set(given)
     assert [one.candidate for one in ranked.items[-3:]] == ["zzxq", "qq ww", "<UNK>"]
     assert [one.is_known for one in ranked.items] == [True] * 5 + [False] * 3
-    assert "not in the vocabulary, ranked last: 'zzxq', 'qq ww', '<UNK>'" in caplog.text
+    assert (
+        "ranking these candidates last, because they are not in the vocabulary: 'zzxq', 'qq ww', '<UNK>'" in caplog.text
+    )
     order = [one.lemma for one in found.items if one.lemma in ("river", "go", "shore")]
     assert [one.lemma for one in ranked.items if one.candidate in ("Rivers", "going", "shore")] == order
     assert sum(one.probability for one in ranked.items) == pytest.approx(1)
@@ -204,7 +206,7 @@ def test_invalid_arguments_are_rejected(elmo: Elmo) -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({"combine": "sum"}, "combine must be one of inject"),
         ({"temperature": 0.0}, "temperature above 0"),
-        ({"beta": float("nan")}, "beta of 0 or more"),
+        ({"beta": float("nan")}, "beta must be at least 0"),
         ({"n": 0}, "n must be at least 1"),
         ({"start": "carry"}, "start must be zero or warm"),
     ]
@@ -251,7 +253,7 @@ def test_an_unknown_word_is_reported_once(elmo: Elmo, caplog: pytest.LogCaptureF
     assert caplog.text.count("'zzxq' is not in the vocabulary") == 1
     caplog.clear()
     substituter.rank(usages, [["river", "qqww"]] * 5)
-    assert caplog.text.count("ranked last: 'qqww'") == 1
+    assert caplog.text.count("not in the vocabulary: 'qqww'") == 1
 
 
 @pytest.fixture

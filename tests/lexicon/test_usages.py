@@ -236,8 +236,8 @@ def test_lemmas_periods_sentences_and_spans_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"x\.uses\.csv:1: expected columns lemma, .*; missing lemma, grouping"),
-        (HEAD.replace("grouping", "period"), r":1: expected columns .*; missing grouping$"),
+        ("", r"x\.uses\.csv:1: expected columns lemma, .*, found no lemma, grouping"),
+        (HEAD.replace("grouping", "period"), r":1: expected columns .*, found no grouping$"),
         (HEAD + "bank\tnn\n", r":2: expected 7 columns, found 2"),
         (HEAD + row("bank", "1", "a bank") + row("bank", "1", "a bank", "2"), r":3: .* within 2 tokens, found '2'"),
         (HEAD + row("bank", "1", "a bank", "x"), r":2: expected a token index such as 3 or 3:5, found 'x'"),
@@ -255,7 +255,7 @@ def test_an_error_in_a_file_names_its_line(tmp_path: Path, text: str, message: s
 def test_a_folder_without_uses_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"expected files uses\.csv or WORD\.uses\.csv, found none"):
         read_uses(tmp_path)
-    with pytest.raises(DataError, match="found no such folder"):
+    with pytest.raises(DataError, match="this folder does not exist"):
         read_uses(tmp_path / "none")
 
 

@@ -66,7 +66,7 @@ def test_a_gloss_has_examples_and_a_definition_has_none(folder: Path) -> None:
     wordnet = WordNet(folder)
     assert wordnet.gloss("bank%1:14:00::") == 'a financial institution; "he cashed a check at the bank"'
     assert wordnet.definition("bank%1:14:00::") == "a financial institution"
-    with pytest.raises(DataError, match=r"index\.sense: has no sense 'bank%1:99:00::'"):
+    with pytest.raises(DataError, match=r"index\.sense: unknown sense 'bank%1:99:00::'"):
         wordnet.gloss("bank%1:99:00::")
 
 

@@ -165,7 +165,7 @@ def test_a_compact_file_has_no_vectors_of_usages(tmp_path: Path, senses: SenseCe
     found = SenseCentroids.load(tmp_path / "s.safetensors")
     assert found.uses is None
     assert found.scores(senses.centroids, [RIVER], method="prior").shape == (2, 1)
-    with pytest.raises(ConfigError, match="they have no vectors of usages, which knn needs; use prior"):
+    with pytest.raises(ConfigError, match=r"knn needs the vectors of usages, .* compact"):
         found.scores(senses.centroids, [RIVER])
 
 
@@ -205,7 +205,7 @@ def test_other_files_are_rejected(tmp_path: Path, senses: SenseCentroids) -> Non
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(FormatError, match=r"s\.safetensors: expected a file of senses, found"):
         SenseCentroids.load(path)
-    with pytest.raises(FormatError, match=r"none\.safetensors: cannot be opened"):
+    with pytest.raises(FormatError, match=r"cannot open .*none\.safetensors"):
         SenseCentroids.load(tmp_path / "none.safetensors")
 
 
@@ -284,9 +284,9 @@ def test_tables_show_senses_and_scores(here: Path, capsys: pytest.CaptureFixture
     [
         ((), "expected one of TEXT, --train and --evaluate, found none"),
         (("a [[b]]", "--train", "semcor.jsonl"), "found --train and TEXT"),
-        (("--train", "semcor.jsonl"), "--train needs --out"),
+        (("--train", "semcor.jsonl"), "--train requires --out"),
         (("a [[b]]",), "--senses FILE is required"),
-        (("a [[b]]", "--senses", "s", "--gold", "g"), "--gold and --out need --train or --evaluate"),
+        (("a [[b]]", "--senses", "s", "--gold", "g"), "--gold and --out require --train or --evaluate"),
         (("--train", "semcor.jsonl", "--out", "s", "--layers", "all"), "expected one vector per word"),
     ],
 )

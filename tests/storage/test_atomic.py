@@ -58,7 +58,7 @@ def test_a_failure_leaves_no_folder_behind(tmp_path: Path) -> None:
 
 
 def test_a_failure_of_the_system_is_an_output_error(tmp_path: Path) -> None:
-    said = "model: cannot be written: No space left on device; free some space and run it again$"
+    said = "cannot write .*model: No space left on device; free some space and run it again$"
     with pytest.raises(OutputError, match=said), atomic_folder(tmp_path / "model"):
         raise OSError(28, "No space left on device")
     assert list_names(tmp_path) == []
@@ -87,7 +87,7 @@ def test_parent_folders_are_created_unless_a_file_is_in_the_way(tmp_path: Path) 
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match=r"x\.tsv: expected a folder, but .*file is a file$"):
         check_output_file(tmp_path / "file" / "b" / "x.tsv")
-    with pytest.raises(OutputError, match=r"x\.tsv: cannot be written: Not a directory$"):
+    with pytest.raises(OutputError, match=r"cannot write .*x\.tsv: Not a directory$"):
         make_parents(tmp_path / "file" / "b" / "x.tsv")
 
 
@@ -104,11 +104,11 @@ def test_an_output_file_needs_the_right_suffix_and_must_not_be_a_folder_or_an_in
         check_output_file(tmp_path / "x.doc", suffixes=(".tsv", ".json"))
     with pytest.raises(OutputError, match="expected a file name, found a folder"):
         check_output_file(tmp_path)
-    with pytest.raises(OutputError, match=r"x\.tsv: is one of the inputs"):
+    with pytest.raises(OutputError, match=r"x\.tsv is one of the inputs"):
         check_output_file(path, inputs=[tmp_path / "." / "x.tsv"])
     path.touch()
     check_output_file(path)
-    with pytest.raises(OutputError, match=r"x\.tsv: already exists; pass --overwrite"):
+    with pytest.raises(OutputError, match=r"x\.tsv already exists; pass --overwrite"):
         check_output_file(path, overwrite=False)
 
 

@@ -138,8 +138,8 @@ def test_a_run_does_not_resume_with_other_options(tmp_path: Path) -> None:
             r"cannot adapt this tiny model, because it has no softmax; .*elmo train TEXT --from MODEL",
         ),
         (lm(alphabet="unicode"), 1, "reads characters with its own dictionary"),
-        (lm(), 0, "expected a number above 0, found 0"),
-        (lm(), float("nan"), "expected a number above 0, found nan"),
+        (lm(), 0, "must be a number of epochs above 0, found 0"),
+        (lm(), float("nan"), "must be a number of epochs above 0, found nan"),
     ],
 )
 def test_a_model_that_is_not_a_language_model_is_refused_in_one_line(elmo: Elmo, epochs: float, message: str) -> None:

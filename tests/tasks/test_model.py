@@ -87,8 +87,8 @@ def test_a_description_is_checked_against_the_weights(folder: Path, tmp_path: Pa
         ({"epochs": [{"x": 1}]}, "cannot read this task model"),
         ({"reading": [1]}, "cannot read this task model"),
         ({"task": task}, r"head\.lstm\.layers\.0\.ahead\.weight_ih_l0: expected shape \(40000000, \d+\), found \(32"),
-        ({"task": deep}, "option n_layers: expected an integer from 1 to 64"),
-        ({"kind": "parsing"}, "kind of task: expected one of"),
+        ({"task": deep}, "option n_layers must be an integer from 1 to 64"),
+        ({"kind": "parsing"}, "kind of task must be one of"),
     ):
         save_file(tensors, path, metadata={"elmo": json.dumps({**about, **change})})
         with pytest.raises(ElmoError, match=message):
@@ -133,10 +133,10 @@ def test_files_that_are_not_task_models_are_refused(folder: Path, tmp_path: Path
     with pytest.raises(FormatError, match="nothing"):
         TaskModel.load(tmp_path / "nothing.safetensors")
     path.write_bytes(raw[: len(raw) // 2])
-    with pytest.raises(FormatError, match="not a task model, or damaged"):
+    with pytest.raises(FormatError, match="not a task model, or it is damaged"):
         TaskModel.load(path)
     save_file({"x": torch.zeros(1)}, path)
-    with pytest.raises(FormatError, match="expected a task model, written by elmo task train"):
+    with pytest.raises(FormatError, match="expected a task model written by elmo task train"):
         TaskModel.load(path)
     about = {"format": "elmo task model", "version": VERSION, "kind": "tagging"}
     save_file({"x": torch.zeros(1)}, path, metadata={"elmo": json.dumps(about)})
@@ -220,7 +220,8 @@ def test_files_of_another_version_are_refused_in_one_line(tmp_path: Path) -> Non
     saved(path, Elmo(tiny_model()))
     save_file(load_file(path), path, metadata={"elmo": json.dumps(about(path) | {"version": 1})})
     with pytest.raises(
-        FormatError, match=r"tagger\.safetensors: .*another version of elmo \(expected .* 3, found \d\); train it"
+        FormatError,
+        match=r"tagger\.safetensors: .*another version of elmo wrote this file \(expected .* 3, found \d\); train it",
     ):
         TaskModel.load(path)
 
@@ -245,7 +246,9 @@ def test_an_incomplete_bilm_is_refused(tmp_path: Path) -> None:
             TaskModel.load(path)
         assert "\n" not in str(caught.value)
     save_file(tensors, path, metadata={"elmo": json.dumps(description | {"version": VERSION + 1})})
-    with pytest.raises(FormatError, match=r"another version of elmo \(expected format version 3, found \d\); train it"):
+    with pytest.raises(
+        FormatError, match=r"another version of elmo wrote this file \(expected format version 3, found \d\); train it"
+    ):
         TaskModel.load(path)
 
 

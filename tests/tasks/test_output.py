@@ -153,7 +153,7 @@ def test_unknown_suffixes_and_input_files_are_refused_as_output(tmp_path: Path) 
             if suffix in suffixes:
                 check_output(tmp_path / f"p{suffix}", kind)
             else:
-                with pytest.raises(OutputError, match=f"expected a name that ends in .* for {kind}"):
+                with pytest.raises(OutputError, match=f"expected a file name that ends in .* for {kind}"):
                     check_output(tmp_path / f"p{suffix}", kind)
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match=r"expected a folder, but .*file is a file"):

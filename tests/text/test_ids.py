@@ -105,7 +105,7 @@ def test_a_missing_word_gives_one_line_if_there_is_no_unknown_word(word: str) ->
 
 
 def test_a_missing_boundary_gives_an_error_with_its_name() -> None:
-    with pytest.raises(FormatError, match="expected the word </S>, but its 1 words lack it"):
+    with pytest.raises(FormatError, match="expected the word </S>, found none among 1 words"):
         _ = Vocabulary(("<S>",)).eos_id
 
 

@@ -143,7 +143,7 @@ def test_every_truncated_compressed_file_is_rejected(tmp_path: Path, suffix: str
     whole = COMPRESS[suffix]("".join(f"{k * k}\n" for k in range(300)).encode())
     for size in range(0, len(whole), 23):
         file.write_bytes(whole[:size])
-        with pytest.raises(DataError, match=r"text\.\w+: (cannot be read|expected \.\w+ data)") as caught:
+        with pytest.raises(DataError, match=r"cannot read .*text\.\w+: |text\.\w+: expected \.\w+ data") as caught:
             lines_of(file, errors="replace")
         assert "\n" not in str(caught.value)
 
@@ -227,7 +227,7 @@ def test_stdin_is_read_and_stays_open(monkeypatch: pytest.MonkeyPatch, compress:
 
 def test_a_closed_stdin_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(DataError, match="<stdin>: is closed"):
+    with pytest.raises(DataError, match="stdin is closed"):
         list(read_lines("-"))
 
 

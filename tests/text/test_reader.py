@@ -70,7 +70,7 @@ def test_a_typo_is_an_error_before_the_first_sentence(tmp_path: Path) -> None:
         read_sentences([tmp_path / "absent.txt"], tokenizer=EN)
     with pytest.raises(ConfigError, match="expected one of text, tokens, conllu, found 'xml'"):
         read_sentences([], tokenizer=EN, input_format="xml")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="split needs input format text"):
+    with pytest.raises(ConfigError, match="split requires input format text"):
         read_sentences([], tokenizer=EN, input_format="tokens", split=True)
 
 
@@ -90,7 +90,7 @@ def test_text_without_words_is_an_error_and_other_text_is_unchanged(tmp_path: Pa
     file = tmp_path / "a.txt"
     for text in ("", "\n \n"):
         file.write_text(text)
-        with pytest.raises(DataError, match=r"a\.txt: expected text, found no word in it$"):
+        with pytest.raises(DataError, match=r"a\.txt: expected text, found no words$"):
             require_words(read_sentences([file], tokenizer=EN), inputs=[file])
     with pytest.raises(DataError, match=r"^<stdin>: expected text"):
         require_words([], inputs=["-"])

@@ -96,7 +96,7 @@ def test_a_run_that_resumed_before_a_damaged_checkpoint_replaces_it(tmp_path: Pa
 def test_a_whole_checkpoint_is_never_overwritten(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(snapshot(1), step=1)
-    with pytest.raises(OutputError, match="step-000000001: already exists"):
+    with pytest.raises(OutputError, match="step-000000001 already exists"):
         checkpoints.save(snapshot(2), step=1)
     assert_same(checkpoints.load(1), snapshot(1))
 
@@ -185,7 +185,7 @@ def test_a_full_disk_has_the_same_message_as_in_other_commands(tmp_path: Path, m
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr("safetensors.torch.save_file", full)
-    said = "step-000000001: cannot be written: No space left on device; free some space and run it again$"
+    said = "cannot write .*step-000000001: No space left on device; free some space and run it again$"
     with pytest.raises(OutputError, match=said):
         Checkpoints(tmp_path).save(snapshot(1), step=1)
 
@@ -193,7 +193,7 @@ def test_a_full_disk_has_the_same_message_as_in_other_commands(tmp_path: Path, m
 def test_a_full_disk_is_one_line_and_the_checkpoint_before_stands(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(snapshot(1), step=1)
-    with small_files(100), pytest.raises(OutputError, match=r"step-000000002: cannot be written"):
+    with small_files(100), pytest.raises(OutputError, match=r"cannot write .*step-000000002"):
         checkpoints.save(snapshot(2), step=2)
     found = checkpoints.latest()
     assert found is not None

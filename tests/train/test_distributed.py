@@ -48,7 +48,7 @@ def test_those_of_one_start_meet_where_nobody_before_them_wrote(late: dict[int, 
 def test_a_process_that_died_as_it_came_does_not_hold_up_the_next_start() -> None:
     store = dist.HashStore()
     for _ in range(2):
-        with pytest.raises(TimeoutError, match="not all processes started in time"):
+        with pytest.raises(TimeoutError, match="some processes did not start in time"):
             open_fresh_store(store, rank=1, world=WORLD, timeout=timedelta(seconds=0.05))
         with pytest.raises(TimeoutError):
             open_fresh_store(store, rank=0, world=WORLD, timeout=timedelta(seconds=0.05))
@@ -216,7 +216,7 @@ def test_the_command_line_trains_in_two_processes_and_speaks_once(tmp_path: Path
     done = torchrun("-m", "elmo", "train", tmp_path / "corpus.txt", "--out", tmp_path / "my-model", *options)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "my-model" / "model.safetensors").is_file()
-    assert done.stderr.count("my-model: written") == 1, done.stderr
+    assert done.stderr.count("elmo: wrote ") == 1, done.stderr
 
 
 # --- example files -----------------------------------------------------------------------------------------

@@ -136,11 +136,11 @@ def test_a_log_that_lost_lines_is_continued_and_not_filled_with_zeros(
 def test_a_full_disk_or_a_folder_as_log_is_one_line(tmp_path: Path) -> None:
     log = LogFile(tmp_path / "log.jsonl")
     log.cut(0)
-    with small_files(10), pytest.raises(OutputError, match=r"log\.jsonl: cannot be written: File too large"):
+    with small_files(10), pytest.raises(OutputError, match=r"cannot write .*log\.jsonl: File too large"):
         log.add({"text": "longer than that"})
-    with pytest.raises(OutputError, match="cannot be written: Is a directory"):
+    with pytest.raises(OutputError, match=r"cannot write .*: Is a directory"):
         LogFile(tmp_path).cut(0)
-    with pytest.raises(OutputError, match="cannot be written: No such file"):
+    with pytest.raises(OutputError, match=r"cannot write .*: No such file"):
         LogFile(tmp_path / "absent").synced_size()
 
 
@@ -173,7 +173,7 @@ def test_times_that_are_damaged_do_not_stop_a_run(tmp_path: Path, caplog: pytest
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match=r"times\.jsonl: cannot be written"):
+    with pytest.raises(OutputError, match=r"cannot write .*times\.jsonl"):
         record(tmp_path / "nowhere", 10)
 
 
@@ -252,5 +252,5 @@ def test_a_missing_library_is_reported_before_the_run(tmp_path: Path, monkeypatc
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="board: cannot be written"):
+    with pytest.raises(OutputError, match=r"cannot write .*board"):
         TensorBoard(tmp_path / "file" / "board")(LogEntry(10, 640, loss=1.0))

@@ -107,7 +107,7 @@ def test_a_small_text_is_not_read_for_ever_and_is_read_with_more_dropout(corpus:
 def test_a_budget_that_is_too_short_gives_a_warning(large: Corpus, caplog: pytest.LogCaptureFixture) -> None:
     found = make_plan(large, 0.0005, sizes=PRESETS, options=replace(OPTIONS, batch_size=128), measure=Laptop())
     n_steps = found.options.n_steps
-    assert f"{n_steps} steps are too few to learn much: use more hours" in caplog.text
+    assert f"{n_steps} steps are too few to learn much; use more hours" in caplog.text
 
 
 def test_a_large_text_is_read_with_the_published_dropout(large: Corpus) -> None:
@@ -193,7 +193,7 @@ def test_another_plan_is_made_until_the_run_has_a_checkpoint(corpus: Corpus, tmp
 
 def test_a_damaged_plan_is_named(corpus: Corpus, tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text('{"version": 2, "request": 3}')
-    with pytest.raises(FormatError, match="this is not the plan of a run"):
+    with pytest.raises(FormatError, match="as the plan of a run"):
         load_or_make_plan(tmp_path, corpus, 1, sizes=PRESETS, options=OPTIONS, measure=Laptop())
 
 

@@ -113,8 +113,8 @@ def test_a_local_model_is_stored_with_its_absolute_path(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"version": 2, "texts": 3}', "this is not the recipe of a run"),
-        ("[]", "this is not the recipe of a run"),
+        ('{"version": 2, "texts": 3}', "as the recipe of a run"),
+        ("[]", "as the recipe of a run"),
         ('{"inputs": ["a.txt"]}', r"another version of elmo wrote this recipe \(version 1, expected 2\)"),
     ],
 )

@@ -129,7 +129,7 @@ def test_a_run_is_resumed_without_its_text_and_options(tmp_path: Path) -> None:
     for name in ("model.safetensors", "softmax.safetensors", "warm.safetensors", "vocab.txt"):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert resume_bilm(tmp_path / "parts") == tmp_path / "parts"  # nothing is left to do
-    with pytest.raises(DataError, match="no run to resume"):
+    with pytest.raises(DataError, match="expected a run to resume"):
         resume_bilm(tmp_path / "never")
 
 
@@ -163,7 +163,7 @@ def test_an_adaptive_softmax_trains_but_is_not_part_of_the_model(
     [
         ({"epochs": 1, "hours": 1}, "epochs and hours both set how long"),
         ({"hours": -1}, "hours must be a positive number"),
-        ({"new_vocabulary": True}, "new_vocabulary needs init_from"),
+        ({"new_vocabulary": True}, "new_vocabulary needs a model to start from"),
         ({"init_from": "x", "preset": "tiny"}, "the run has the shape of the model"),
         ({"adaptive": (5,), "samples": 10}, "samples and adaptive are two kinds of softmax"),
         ({"adaptive": (5,), "tied": True}, "cannot be tied"),
@@ -171,7 +171,7 @@ def test_an_adaptive_softmax_trains_but_is_not_part_of_the_model(
         ({"epochs": 1, "n_steps": 5}, "epochs and n_steps both set how long"),
         ({"hours": 1, "n_steps": 5}, "hours and n_steps both set how long"),
         ({"threads": 0}, "threads must be at least 1"),
-        ({"optimizer": "fast"}, "optimizer: name must be one of adagrad, adamw, sgd, not 'fast'"),
+        ({"optimizer": "fast"}, "optimizer: name must be one of adagrad, adamw, sgd, found 'fast'"),
         ({"heldout": 0}, "a run needs held-out text"),
         ({"vocabulary": Vocabulary(("<S>",))}, "expected a number of words or a file, .* found a Vocabulary"),
         ({"init_from": "x", "vocabulary": 9}, "the run has the vocabulary of the model"),
@@ -223,7 +223,7 @@ def test_training_one_direction_of_a_model_warns_that_the_other_is_lost(
     both = train_bilm(source, tmp_path / "both", preset=TINY, epochs=1, samples=0)
     assert "training only the" not in caplog.text
     train_bilm(source, tmp_path / "one", init_from=both, epochs=1, samples=0, direction="backward")
-    assert "training only the backward direction: the new model will have no forward one" in caplog.text
+    assert "training only the backward direction; the new model will not have the forward direction" in caplog.text
 
 
 @pytest.mark.slow

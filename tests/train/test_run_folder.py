@@ -80,7 +80,7 @@ def test_a_started_run_is_not_changed_by_a_call_with_other_options(
     started_once: Path, others: dict[str, Any], message: str
 ) -> None:
     before = contents(started_once.parent)
-    with pytest.raises(ConfigError, match=rf"model: a run there was started with {message}"):
+    with pytest.raises(ConfigError, match=rf"model: a run with this output was started with {message}"):
         train_bilm(started_once.parent / "text.txt", started_once, **{**SETTINGS, **others})
     assert contents(started_once.parent) == before
 
@@ -149,23 +149,23 @@ def test_a_model_that_this_run_did_not_write_is_never_taken_for_its_own(
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
     native.write(tiny_model(), started)  # its run is not at its end
     for call in (lambda: train_bilm(text, started, **SETTINGS), lambda: resume_bilm(started)):
-        with pytest.raises(OutputError, match="model: already exists"):
+        with pytest.raises(OutputError, match="model already exists"):
             call()
     native.write(tiny_model(), tmp_path / "bare")  # it has no run
-    with pytest.raises(OutputError, match="bare: already exists"):
+    with pytest.raises(OutputError, match="bare already exists"):
         train_bilm(text, tmp_path / "bare", **SETTINGS)
     assert not (tmp_path / "bare.training").exists()
     out = train_bilm(text, tmp_path / "whole", **SETTINGS)
-    with pytest.raises(OutputError, match="whole: already exists"):  # its run had other options
+    with pytest.raises(OutputError, match="whole already exists"):  # its run had other options
         train_bilm(text, out, **{**SETTINGS, "seed": 5})
     weights = out / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\7")
-    with pytest.raises(OutputError, match="whole: already exists"):  # its checksums do not hold
+    with pytest.raises(OutputError, match="whole already exists"):  # its checksums do not hold
         train_bilm(text, out, **SETTINGS)
     for path in out.iterdir():
         path.unlink()
     native.write(tiny_model(), out)
-    with pytest.raises(OutputError, match="whole: already exists"):  # it came from elsewhere
+    with pytest.raises(OutputError, match="whole already exists"):  # it came from elsewhere
         train_bilm(text, out, **SETTINGS)
 
 

@@ -131,8 +131,8 @@ def test_a_bad_vocabulary_is_one_line_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("nowhere.txt", "nowhere.txt: cannot be read: No such file"),
-        ([*WORDS, 7], "expected a file or a list of strings, found other values in the list"),
+        ("nowhere.txt", "cannot read nowhere.txt: No such file"),
+        ([*WORDS, 7], "expected a file or a list of strings, found a list with other values"),
         ([*WORDS, "a\nb"], "expected a word, found a line break in word 8"),
         ([*WORDS, "\udcff"], r"expected Unicode text, found the lone surrogate '\udcff'"),
         (Vocabulary(("B", "E", "U", "<S>"), bos="B", eos="E", unknown="U"), "found the special word <S> in word 4"),

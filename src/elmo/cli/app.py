@@ -151,7 +151,7 @@ def set_global_options(
     """
     del log_format, version  # their callbacks have handled them
     if verbose and quiet:
-        raise typer.BadParameter("--verbose and --quiet contradict each other", ctx=context)
+        raise typer.BadParameter("--verbose and --quiet cannot be combined", ctx=context)
     if verbose:
         context.obj.set_verbose()
     if quiet:

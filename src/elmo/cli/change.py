@@ -139,18 +139,18 @@ def command(
     for skipped in changes.skipped:
         is_text = uses is None and input_format == "text"
         hint = hint_about_tokenizer(elmo.tokenizer, skipped.word) if is_text else ""
-        logger.warning("%s: left out: %s%s", skipped.word, skipped.reason, hint)
+        logger.warning("skipping %s: %s%s", skipped.word, skipped.reason, hint)
     if not changes.words:
         raise DataError("no word has enough usages in each period; use more text or a smaller --min-count")
     print(json.dumps(changes.to_json(), ensure_ascii=False) if as_json else "\n".join(_lines(changes, top)))
     if out:
         write_results(out, columns=COLUMNS, rows=changes.rows(), values=changes.to_json())
-        logger.info("%s: written", out)
+        logger.info("wrote %s", out)
     if picture:
         from elmo.plots.change import draw_changes
 
         draw_changes(changes, picture, seed=shared["options"].seed)
-        logger.info("%s: written", picture)
+        logger.info("wrote %s", picture)
 
 
 def _check_inputs(context: typer.Context, paths: list[str], uses: Path | None, *, has_words: bool) -> None:

@@ -58,7 +58,7 @@ def command(
         from elmo.plots.compare import draw_comparison
 
         draw_comparison(comparison, picture)
-        logger.info("%s: written", picture)
+        logger.info("wrote %s", picture)
 
 
 def _format_lines(comparison: Comparison) -> list[str]:

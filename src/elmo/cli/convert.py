@@ -24,4 +24,4 @@ def command(
     from elmo.formats import convert
 
     convert(model, out, **options)
-    logger.info("%s: written", out)
+    logger.info("wrote %s", out)

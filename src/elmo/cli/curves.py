@@ -51,7 +51,7 @@ def command(
         print(json.dumps([asdict(summary) for summary in summaries]))
     else:
         print("\n".join(_format_table(summaries)))
-    logger.info("%s: written", out)
+    logger.info("wrote %s", out)
 
 
 def _format_table(summaries: list[RunSummary]) -> list[str]:

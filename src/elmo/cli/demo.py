@@ -52,9 +52,9 @@ WORDS = (
 
 
 def command(*, model: Model = None, picture: Picture = None) -> None:
-    """Show ambiguous words in sentences, with a similarity table each.
+    """Show ambiguous words in sentences, with one similarity table per word.
 
-    With --model, only the English words; otherwise the words of every bundled model.
+    With --model, only the English words are shown; otherwise, the words of every bundled model.
     """
     results = _compare_words(model)
     tables = [_format_table(word, comparison, 1 + 4 * k) for k, (word, comparison) in enumerate(results)]
@@ -63,7 +63,7 @@ def command(*, model: Model = None, picture: Picture = None) -> None:
         from elmo.plots.compare import draw_words
 
         draw_words([comparison for _, comparison in results], picture)
-        logger.info("%s: written", picture)
+        logger.info("wrote %s", picture)
 
 
 def _compare_words(model: str | None) -> list[tuple[DemoWord, Comparison]]:
@@ -86,7 +86,7 @@ def _compare_words(model: str | None) -> list[tuple[DemoWord, Comparison]]:
         except MissingExtraError as error:
             if word.model != "zh":  # the Chinese tokenizer is an extra
                 raise
-            logger.warning("%s is skipped: %s", word.word, error)
+            logger.warning("skipping %s: %s", word.word, error)
             continue
         results.append((word, compare(loaded[word.model], word.word, word.sentences)))
     return results

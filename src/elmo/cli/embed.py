@@ -56,7 +56,7 @@ def command(
     precision: Precision = "float32",
     start: Start = "zero",
     device: Annotated[
-        str, typer.Option(metavar="cpu|cuda|mps", help="Where to compute; with --workers also cuda:0,cuda:1,…")
+        str, typer.Option(metavar="cpu|cuda|mps|xpu", help="Where to compute; with --workers also cuda:0,cuda:1,…")
     ] = "cpu",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print an estimate of the job, and write nothing.")
@@ -87,7 +87,7 @@ def command(
     if job.input_format != "conllu" and any(".conllu" in Path(file).suffixes for file in files):
         logger.warning("a .conllu file is read as %s; use --format conllu", job.input_format)
     if job.input_format != "text" and tokenizer is not None:
-        logger.warning("--tokenizer has no effect: the input of --format %s is tokenized", job.input_format)
+        logger.warning("--tokenizer has no effect: the input of --format %s is already tokenized", job.input_format)
     elmo = Elmo.from_pretrained(model, device=devices[0], dtype=precision, tokenizer=tokenizer)
     if dry_run:
         _print_plan(plan_corpus(job, elmo))
@@ -165,9 +165,8 @@ def _report_summary(job: EmbedJob, summary: JobSummary) -> None:
     n_files = len(summary.files)
     files = str(summary.files[0]) + (f" … {summary.files[-1].name}" if n_files > 1 else "")
     logger.info(
-        "%s: %s: %s sentences, %s tokens",
-        files,
-        "already complete" if summary.was_complete else "written",
+        "%s: %s sentences, %s tokens",
+        f"{files} is already complete" if summary.was_complete else f"wrote {files}",
         f"{summary.sentences:,}",
         f"{summary.tokens:,}",
         extra={

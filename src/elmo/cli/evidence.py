@@ -110,9 +110,9 @@ def command(
         print(json.dumps(evidence.to_json(), ensure_ascii=False))
     else:
         print("\n".join(map(one_line, format_evidence(evidence))))
-    logger.info("%s: wrote evidence.json, evidence.txt%s", out, "".join(f", {name}" for name in drawn))
+    logger.info("wrote evidence.json, evidence.txt%s to %s", "".join(f", {name}" for name in drawn), out)
     if skipped:
-        logger.warning("not drawn: %s; install matplotlib: pip install 'pyelmo[plots]'", ", ".join(skipped))
+        logger.warning("did not draw %s; install matplotlib: pip install 'pyelmo[plots]'", ", ".join(skipped))
 
 
 def _log_run(report: RunReport) -> None:

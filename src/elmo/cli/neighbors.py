@@ -30,7 +30,9 @@ _COLUMNS = ("sentence", "word", "rank", "similarity", "neighbor", "before", "aft
 
 @options_from("elmo.lexicon.neighbors:find_neighbors", flags={"k": "-n"}, minimums={"k": 1})
 def command(
-    index: Annotated[Path, typer.Argument(metavar="INDEX", help="A folder written by elmo index.", show_default=False)],
+    index: Annotated[
+        Path, typer.Argument(metavar="INDEX", help="A folder written by 'elmo index'.", show_default=False)
+    ],
     sentences: MarkedSentences,
     *,
     model: Model = None,
@@ -55,12 +57,12 @@ def command(
     print(json.dumps(values, ensure_ascii=False) if as_json else "\n\n".join(map(_format_table, results)))
     if out:
         write_results(out, columns=_COLUMNS, rows=_rows(results), values=values)
-        logger.info("%s: written", out)
+        logger.info("wrote %s", out)
     if picture:
         from elmo.plots.words import draw_neighbors
 
         draw_neighbors(results, picture)
-        logger.info("%s: written", picture)
+        logger.info("wrote %s", picture)
 
 
 def _format_table(result: Neighbors) -> str:

@@ -64,9 +64,10 @@ Tokenizer = Annotated[
     ),
 ]
 Start = Annotated[
-    Literal["zero", "warm"], typer.Option(help="LSTM state at the start of a sentence; warm needs elmo warm.")
+    Literal["zero", "warm"],
+    typer.Option(help="LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'."),
 ]
-Device = Annotated[str, typer.Option(metavar="cpu|cuda|mps", help="Where to compute.")]
+Device = Annotated[str, typer.Option(metavar="cpu|cuda|mps|xpu", help="Where to compute.")]
 Precision = Annotated[
     Literal["float32", "bfloat16", "int8"],
     typer.Option(help="Precision of the network; lower precision is faster on processors that support it."),

@@ -25,7 +25,7 @@ EXAMPLES = examples(
 )
 _COLUMNS = ("forward", "backward", "arithmetic", "geometric", "nats/token", "bits/char")
 _N_UNKNOWN_WORDS = 10  # in the table
-_ADVICE = "report: geometric, as <UNK>; carry for running text, as in bilm-tf, zero for single sentences"
+_ADVICE = "report the geometric mean as <UNK>, with carry for running text (as in bilm-tf) or zero for single sentences"
 
 
 @options_from(
@@ -47,12 +47,12 @@ def command(
     start: Annotated[
         Literal["all", "zero", "warm", "carry"],
         typer.Option(
-            help="LSTM state at the start of a sentence: zero, the model's warm state, or carried over from "
-            "the previous sentence. all: every one that the model has."
+            help="LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'; carry "
+            "continues from the previous sentence; all uses every state that the model has."
         ),
     ] = "all",
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write scores: .tsv or .jsonl.", show_default=False)
+        Path | None, typer.Option(metavar="FILE", help="Write scores to a .tsv or .jsonl file.", show_default=False)
     ] = None,
     by: Annotated[
         Literal["sentence", "token"] | None,
@@ -65,10 +65,11 @@ def command(
 ) -> None:
     """Measure how well a model predicts text: perplexity over every token, with the full softmax.
 
-    Report the geometric mean with unknown words as <UNK>: of carry for running text, as in bilm-tf; of zero
-    for single sentences; and the forward perplexity to compare with left-to-right models.
+    For publication, report the geometric mean with unknown words as <UNK>: with start carry for running text,
+    as in bilm-tf, or with start zero for single sentences. To compare with left-to-right models, report the
+    forward perplexity.
 
-    Characters are the characters of the words and one boundary after each word.
+    The value bits/char counts the characters of all words and one boundary after each word.
     """
     from elmo.cli.console import show_progress
     from elmo.embed.elmo import Elmo
@@ -79,7 +80,7 @@ def command(
     from elmo.text.reader import read_sentences
 
     if by is not None and out is None:
-        raise typer.BadParameter("--by needs --out", ctx=context)
+        raise typer.BadParameter("--by requires --out", ctx=context)
     files = expand_paths(text)  # reports a typo before a large model is loaded
     if out is not None:
         check_score_file(out, inputs=files)
@@ -101,7 +102,7 @@ def command(
     else:
         print("\n".join(map(one_line, _format_lines(result))))
     if out is not None:
-        logger.info("%s: written", out)
+        logger.info("wrote %s", out)
 
 
 def _format_lines(result: Perplexity) -> list[str]:

@@ -99,12 +99,12 @@ def command(
         print("\n".join(map(one_line, _lines(results))))
     if out is not None:
         write_results(out, columns=_COLUMNS, rows=results.rows(), values=values)
-        logger.info("%s: written", out)
+        logger.info("wrote %s", out)
     if picture is not None:
         from elmo.plots.words import draw_probing
 
         draw_probing(results, picture, column=column)
-        logger.info("%s: written", picture)
+        logger.info("wrote %s", picture)
 
 
 def _report_labels(path: str, part: LabeledSentences) -> None:

@@ -45,7 +45,7 @@ def command(
         list[str] | None,
         typer.Option("--text", "-t", metavar="SENTENCE", help="Score this sentence; repeatable.", show_default=False),
     ] = None,
-    by_token: Annotated[bool, typer.Option("--tokens", help="Score each word, not sentences.")] = False,
+    by_token: Annotated[bool, typer.Option("--tokens", help="Score each word instead of each sentence.")] = False,
     as_json: AsJson = False,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write scores to a .tsv or .jsonl file.", show_default=False)
@@ -54,8 +54,8 @@ def command(
     start: Annotated[
         Literal["zero", "warm", "carry"],
         typer.Option(
-            help="LSTM state at the start of a sentence: zero, the model's warm state, or carried over from "
-            "the previous sentence."
+            help="LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'; carry "
+            "continues from the previous sentence."
         ),
     ] = "zero",
     input_format: InputFormat = "text",
@@ -79,7 +79,7 @@ def command(
     from elmo.text.tokenizers import WhitespaceTokenizer
 
     if not inputs and not text:
-        raise typer.BadParameter("expected INPUT or --text", ctx=context)
+        raise typer.BadParameter("expected INPUT or --text, found neither", ctx=context)
     files = expand_paths(inputs or [])  # reports a typo before a large model is loaded
     if out is not None:
         check_score_file(out, inputs=files)
@@ -112,15 +112,15 @@ def command(
             raise DataError("score: expected text, found no sentence with a word")
     warn_about_bytes(tally)
     if out is not None:
-        logger.info("%s: written", out)
+        logger.info("wrote %s", out)
     if picture:
         from elmo.plots.words import draw_bars
 
         if number > len(drawn):
-            logger.warning("%s: shows only the first %d of %d sentences", picture, _N_PANELS, number)
+            logger.warning("%s shows only the first %d of %d sentences", picture, _N_PANELS, number)
         title = "How surprising each word is: −log p in nats"
         draw_bars(list(map(_build_panel, drawn)), picture, title=title, names=("forward", "backward"))
-        logger.info("%s: written", picture)
+        logger.info("wrote %s", picture)
 
 
 def _format_sentence(scores: SentenceScores) -> str:

@@ -125,12 +125,12 @@ def command(
     print(json.dumps(result.to_json(), ensure_ascii=False) if as_json else "\n".join(_lines(result)))
     if out:
         write_results(out, columns=COLUMNS, rows=result.rows(), values=result.to_json())
-        logger.info("%s: written", out)
+        logger.info("wrote %s", out)
     if picture:
         from elmo.plots.senses import draw_senses
 
         draw_senses(result, picture, seed=seed)
-        logger.info("%s: written", picture)
+        logger.info("wrote %s", picture)
 
 
 def _warn_about_options(context: typer.Context, folder: str) -> None:

@@ -62,14 +62,16 @@ def command(
     native.write(result.model, out)
     if result.clipped > _MAX_CLIPPED:
         logger.warning(
-            "the model clipped %.2g%% of its state values, the new one does not: predictions differ a little",
+            "the original model clips %.2g%% of its state values, the new model none; predictions differ slightly",
             100 * result.clipped,
         )
     if result.after <= result.before:
-        logger.warning("no gain: check that the text is in its original order and on many subjects")
+        logger.warning(
+            "the vectors did not improve; check that the text is in its original order and covers many subjects"
+        )
     logger.info(
-        "%s: two usages near each other in the text are more similar than two others in %.0f%% of the cases "
-        "(before: %.0f%%), measured on held-out words",
+        "wrote %s: for held-out words, two usages close together in the text are more similar than two other usages "
+        "in %.0f%% of cases (before: %.0f%%)",
         out,
         100 * result.after,
         100 * result.before,

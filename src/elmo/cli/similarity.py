@@ -80,12 +80,12 @@ def command(
     if out is not None:
         table = ([row[name] for name in _COLUMNS] for row in rows)
         write_results(out, columns=_COLUMNS, rows=table, values=values)
-        logger.info("%s: written", out)
+        logger.info("wrote %s", out)
     if picture:
         from elmo.plots.words import draw_pairs
 
         draw_pairs(result, picture)
-        logger.info("%s: written", picture)
+        logger.info("wrote %s", picture)
 
 
 def _format_accuracies(result: PairSimilarities, *, n_tuned: int) -> list[str]:

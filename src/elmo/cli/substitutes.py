@@ -78,12 +78,12 @@ def command(
     print(json.dumps(values, ensure_ascii=False) if as_json else "\n\n".join(map(_format_table, results)))
     if out:
         write_results(out, columns=_COLUMNS, rows=_rows(results), values=values)
-        logger.info("%s: written", out)
+        logger.info("wrote %s", out)
     if picture:
         from elmo.plots.words import draw_substitutes
 
         draw_substitutes(results, picture)
-        logger.info("%s: written", picture)
+        logger.info("wrote %s", picture)
 
 
 def _format_table(result: Substitutes) -> str:

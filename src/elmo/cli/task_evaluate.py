@@ -32,7 +32,7 @@ def command(
     context: typer.Context,
     task_model: TaskFile,
     files: Annotated[
-        list[str], typer.Argument(metavar="FILE", help="Labeled files, compressed or not.", show_default=False)
+        list[str], typer.Argument(metavar="FILE", help="Labeled files, plain or compressed.", show_default=False)
     ],
     *,
     model: Bilm = None,
@@ -61,4 +61,4 @@ def command(
         lines = [f"{name:20}{n:>9,}" for name, n in result.counts.items()] + score_lines(result.scores)
         print("\n".join(map(one_line, lines)))
     if options["out"] is not None:
-        logger.info("%s: written", Path(options["out"]))
+        logger.info("wrote %s", Path(options["out"]))

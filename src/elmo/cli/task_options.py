@@ -17,12 +17,18 @@ FLAGS = {"column": ("--column", "-c"), "file_format": "--format", "header": "--h
 METAVARS = {"also": "MODEL", "column": "NAME|N", "text_column": "NAME|N", "file_format": "FORMAT", "tokenizer": "NAME"}
 DATA = ("column", "text_column", "file_format", "header", "separator", "tokenizer")
 
-TaskFile = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file of elmo task train.", show_default=False)]
+TaskFile = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="Model file written by 'elmo task train'.", show_default=False)
+]
 # no environment variable ELMO_MODEL here: a task model refers to its own biLM
 Bilm = Annotated[
     str | None,
     typer.Option(
-        "--model", "-m", metavar="MODEL", help="The biLM, if it is not where the model file says.", show_default=False
+        "--model",
+        "-m",
+        metavar="MODEL",
+        help="The biLM, if it is not at the location stored in the model file.",
+        show_default=False,
     ),
 ]
 Cache = Annotated[
@@ -49,5 +55,5 @@ def score_lines(scores: Mapping[str, float]) -> list[str]:
 
 
 def format_score(name: str, value: float) -> str:
-    """Format a score in percent; an error as a number."""
+    """Format a score as a percentage, or an error as a plain number."""
     return f"{value:.4f}" if name.endswith("_error") else f"{value:.2%}"

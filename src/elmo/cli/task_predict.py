@@ -28,7 +28,7 @@ _LINE = 60  # maximum width of a text in a line, in Latin letters
 def command(
     task_model: TaskFile,
     files: Annotated[
-        list[str] | None, typer.Argument(metavar="FILE", help="Text or examples, compressed or not; - is stdin.")
+        list[str] | None, typer.Argument(metavar="FILE", help="Text or examples, plain or compressed; - is stdin.")
     ] = None,
     *,
     out: Annotated[
@@ -69,7 +69,7 @@ def command(
         log_progress()
 
     predictions.write(out, on_prediction=watch)
-    logger.info("%s: written", out)
+    logger.info("wrote %s", out)
     if broken_pipe:
         raise broken_pipe[0]
 

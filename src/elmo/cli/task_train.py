@@ -58,7 +58,7 @@ def command(
     context: typer.Context,
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"{KINDS}.", show_default=False)],
     train: Annotated[
-        list[str], typer.Argument(metavar="TRAIN", help="Training files, compressed or not.", show_default=False)
+        list[str], typer.Argument(metavar="TRAIN", help="Training files, plain or compressed.", show_default=False)
     ],
     *,
     out: Annotated[Path, typer.Option(metavar="FILE.safetensors", help="The model file to write.", show_default=False)],
@@ -105,7 +105,7 @@ def command(
         )
     values = _values(trained, out)
     print(json.dumps(values) if as_json else "\n".join(map(one_line, _lines(values))))
-    logger.info("%s: written", out)
+    logger.info("wrote %s", out)
     if picture is not None:
         _draw(trained, out, picture)
 
@@ -158,6 +158,6 @@ def _draw(model: TaskModel, out: Path, picture: Path) -> None:
 
     if mixes := learned_mixes(model, out.stem):
         draw_mixes(mixes, picture)
-        logger.info("%s: written", picture)
+        logger.info("wrote %s", picture)
     else:
-        logger.warning("%s: not drawn, because a model without ELMo has no layer weights", picture)
+        logger.warning("did not draw %s: a model without ELMo has no layer weights", picture)

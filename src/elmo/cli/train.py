@@ -77,7 +77,7 @@ def command(
     context: typer.Context,
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="INPUT", help="Files, globs or folders, compressed or not; - is stdin."),
+        typer.Argument(metavar="INPUT", help="Files, globs or folders, plain or compressed; - is stdin."),
     ] = None,
     *,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="New folder for the model.")],
@@ -108,7 +108,7 @@ def command(
             metavar="N,N",
             rich_help_panel="Training",
             callback=_check_cutoffs,
-            help="Use an adaptive softmax with clusters that end at these words.",
+            help="Use an adaptive softmax whose clusters end at these word ranks.",
         ),
     ] = None,
     **options: Any,
@@ -161,7 +161,7 @@ def _set_options(context: typer.Context, *, but: tuple[str, ...]) -> list[str]:
 
 
 class _CorpusLines:
-    """Logs the progress of building the corpus now and then."""
+    """Logs the progress of building the corpus at intervals."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()

@@ -38,4 +38,4 @@ def command(
     folder = add_warm_state(
         model, text, tokenizer=tokenizer, device=device, show_progress=sys.stderr.isatty(), **options
     )
-    logger.info("%s: has a warm state now; use it with --start warm", folder)
+    logger.info("added a warm state to %s; use it with --start warm", folder)

@@ -37,7 +37,7 @@ def command(
     ] = None,
     *,
     senses: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Senses written by --train.", show_default=False)
+        Path | None, typer.Option(metavar="FILE", help="File of senses written by --train.", show_default=False)
     ] = None,
     train: Annotated[
         Path | None,
@@ -69,7 +69,9 @@ def command(
     model: Model = None,
     method: Annotated[
         Literal["knn", "prior", "centroid", "first"],
-        typer.Option(help="Votes of the nearest usages; nearest centroid with or without frequency; first sense."),
+        typer.Option(
+            help="Vote of the nearest usages, nearest centroid with or without frequency, or WordNet's first sense."
+        ),
     ] = "knn",
     pos: Annotated[
         Literal["noun", "verb", "adj", "adv"] | None,
@@ -102,11 +104,11 @@ def command(
 
     _check(context, texts=texts, senses=senses, train=train, evaluate=evaluate, gold=gold, out=out)
     if picture and not texts:
-        raise typer.BadParameter("--picture needs TEXT", ctx=context)
+        raise typer.BadParameter("--picture requires TEXT", ctx=context)
     if train is not None and out is not None:
         elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
         n_sentences = sum(1 for _ in read_sense_corpus(train, gold=gold))  # reports errors before the work
-        context.obj.after_interrupt = "; nothing was written, an existing file is unchanged"
+        context.obj.after_interrupt = "; nothing was written and existing files are unchanged"
         with _track(context, n_sentences) as on_progress:
             trained = train_senses(
                 elmo, read_sense_corpus(train, gold=gold), layers=parse_layers(layers), start=start,
@@ -114,7 +116,7 @@ def command(
             )  # fmt: skip
         (trained.compact() if compact else trained).save(out)
         n_usages = int(trained.counts.sum())
-        logger.info("%s: %s senses of %s usages written", out, f"{len(trained):,}", f"{n_usages:,}")
+        logger.info("wrote %s: %s senses from %s usages", out, f"{len(trained):,}", f"{n_usages:,}")
         return
     trained, net = SenseCentroids.load(senses or Path()), WordNet(wordnet)
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
@@ -138,7 +140,7 @@ def command(
         from elmo.plots.words import draw_bars
 
         draw_bars(panels, picture, title=f"WordNet senses by {method}")
-        logger.info("%s: written", picture)
+        logger.info("wrote %s", picture)
 
 
 def _check(context: typer.Context, *, texts: list[str] | None, **files: Path | None) -> None:
@@ -151,11 +153,11 @@ def _check(context: typer.Context, *, texts: list[str] | None, **files: Path | N
         named = " and ".join(modes) or "none"
         raise typer.BadParameter(f"expected one of TEXT, --train and --evaluate, found {named}", ctx=context)
     if modes == ["--train"] and not files["out"]:
-        raise typer.BadParameter("--train needs --out FILE.safetensors", ctx=context)
+        raise typer.BadParameter("--train requires --out FILE.safetensors", ctx=context)
     if modes != ["--train"] and not files["senses"]:
         raise typer.BadParameter("--senses FILE is required; create one with --train", ctx=context)
     if modes == ["TEXT"] and (files["gold"] or files["out"]):
-        raise typer.BadParameter("--gold and --out need --train or --evaluate", ctx=context)
+        raise typer.BadParameter("--gold and --out require --train or --evaluate", ctx=context)
     if files["out"]:
         check_output_file(files["out"])
     expand_paths([str(files[name]) for name in ("train", "evaluate", "gold") if files[name]])
@@ -181,7 +183,7 @@ def _print_scores(predictions: Sequence[SensePrediction], *, as_json: bool, out:
     from elmo.lexicon.wsd import write_predictions
 
     if out is not None:
-        logger.info("%s: %s predictions written", out, f"{write_predictions(out, predictions):,}")
+        logger.info("wrote %s: %s predictions", out, f"{write_predictions(out, predictions):,}")
     instances = [prediction.instance for prediction in predictions]
     if instances and not any(instance.keys for instance in instances):
         logger.warning("no scores, because there are no gold keys: add --gold")

@@ -110,7 +110,7 @@ def compare(
         inside = [i for i, (begin, end) in enumerate(offsets) if span and begin < span[1] and end > span[0]]
         if span is None or not inside:
             raise DataError(
-                f"sentence {number} does not have the word {word[:40]!r}: {excerpt(text)!r}; "
+                f"sentence {number} does not contain the word {word[:40]!r}: {excerpt(text)!r}; "
                 "mark the word that you mean, like [[this]]"
             )
         use = Use(text, span, tokens.tokens[inside[0] : inside[-1] + 1])
@@ -150,7 +150,7 @@ def _compute_matrices(vectors: Vectors, layers: str | int) -> dict[str, NDArray[
     if layers == "all" or isinstance(layers, int):
         numbers = range(n_layers) if isinstance(layers, str) else [layers]
         if not all(0 <= i < n_layers for i in numbers):
-            raise ConfigError(f"layer must lie in 0..{n_layers - 1}, found {layers}")
+            raise ConfigError(f"layer must be in 0..{n_layers - 1}, found {layers}")
         selected = {str(i): vectors[:, i] for i in numbers}
     if layers == "top":
         selected = {str(n_layers - 1): vectors[:, -1]}
@@ -159,5 +159,5 @@ def _compute_matrices(vectors: Vectors, layers: str | int) -> dict[str, NDArray[
     if layers == "concat":
         selected = {"concat": vectors.reshape(len(vectors), -1)}
     if not selected:
-        raise ConfigError(f"layers must be average, top, all, concat or 0..{n_layers - 1}, not {layers!r}")
+        raise ConfigError(f"layers must be average, top, all, concat or 0..{n_layers - 1}, found {layers!r}")
     return {name: cast("NDArray[np.float64]", similarity(rows, rows)) for name, rows in selected.items()}

@@ -193,7 +193,7 @@ class Elmo:
 
         _check_precision(dtype)
         if device is not None and str(device).partition(":")[0] not in DEVICES:
-            raise ConfigError(f"device must be one of {', '.join(DEVICES)}, not {str(device)!r:.40}")
+            raise ConfigError(f"device must be one of {', '.join(DEVICES)}, found {str(device)!r:.40}")
         is_int8 = self._engine.is_int8 if dtype is None else dtype == "int8"
         weight = next(self.bilm.parameters())
         if is_int8:  # raise before anything is moved
@@ -311,7 +311,7 @@ class Elmo:
                 longest = max(len(tokens) for tokens in batch)
                 raise SentenceTooLongError(
                     f"a batch of {len(batch)} sentences, the longest of {longest} tokens, does not fit in "
-                    f"memory; use a smaller batch_size, or split sentences below a limit of {longest // 2}"
+                    f"memory; use a smaller batch_size, or split sentences of more than {longest // 2} tokens"
                 ) from error
             if carry is not None:
                 carry.update(output.state)
@@ -323,9 +323,9 @@ class Elmo:
         if start == "warm":
             return warm_start(self.pretrained.warm, self.bilm.zero_state(1))
         if start == "carry":
-            raise StateError("start='carry' needs an object: pass the same start=Carry() to every call")
+            raise StateError("start='carry' is not supported here; pass the same start=Carry() to every call")
         value = repr(start) if isinstance(start, str) else type(start).__name__
-        raise ConfigError(f"start must be 'zero', 'warm' or a Carry(), not {value[:40]}")
+        raise ConfigError(f"start must be 'zero', 'warm' or a Carry(), found {value[:40]}")
 
     def outputs(
         self,
@@ -397,4 +397,4 @@ def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
 
 def _check_precision(dtype: str | None) -> None:
     if dtype is not None and dtype not in PRECISIONS:
-        raise ConfigError(f"dtype must be one of {', '.join(PRECISIONS)}, not {dtype!r:.40}")
+        raise ConfigError(f"dtype must be one of {', '.join(PRECISIONS)}, found {dtype!r:.40}")

@@ -130,7 +130,7 @@ class Encoding:
         if not spans:
             raise DataError(f"{phrase[:40]!r} is not in the sentence: {sentence!r}")
         raise DataError(
-            f"occurrence must lie in 0..{len(spans) - 1} for {phrase[:40]!r}, found {occurrence}; "
+            f"occurrence must be in 0..{len(spans) - 1} for {phrase[:40]!r}, found {occurrence}; "
             f"the sentence: {sentence!r}"
         )
 
@@ -148,18 +148,18 @@ def pool(vectors: Vectors | Tensor, pooling: Pooling) -> Vectors | Tensor:
         import torch
 
         return torch.cat([cast("Tensor", first), cast("Tensor", last)], dim=-1)
-    raise ConfigError(f"pooling must be 'mean', 'max' or 'ends', not {pooling!r:.40}")
+    raise ConfigError(f"pooling must be 'mean', 'max' or 'ends', found {pooling!r:.40}")
 
 
 def similarity(a: Vectors | Tensor, b: Vectors | Tensor) -> float | Vectors:
     """Return the cosine of two vectors, or the matrix of cosines between the rows of ``a`` and of ``b``.
 
-    Sums are computed in float64, so half-precision vectors lose no more precision. The cosine of a zero
+    Computed in float64, so that half-precision vectors do not lose further precision. The cosine of a zero
     vector is 0.
     """
     x, y = (_as_float64(vectors) for vectors in (a, b))
     if x.ndim not in (1, 2) or y.ndim not in (1, 2) or x.shape[-1] != y.shape[-1]:
-        raise ShapeError(f"expected vectors or rows of one width, found shapes {x.shape} and {y.shape}")
+        raise ShapeError(f"expected vectors of the same width, found shapes {x.shape} and {y.shape}")
     cosines = np.clip(_normalize(np.atleast_2d(x)) @ _normalize(np.atleast_2d(y)).T, -1.0, 1.0)
     if x.ndim == 1 and y.ndim == 1:
         return float(cosines[0, 0])
@@ -200,7 +200,7 @@ def layer_selector(layers: LayerChoice | int | LayerMix, n_layers: int) -> Calla
         return mix_layers
     if isinstance(layers, int | np.integer) and not isinstance(layers, bool):
         if not -n_layers <= layers < n_layers:
-            raise ConfigError(f"layer must lie in 0..{n_layers - 1}, found {layers}")
+            raise ConfigError(f"layer must be in 0..{n_layers - 1}, found {layers}")
         return lambda states: states[int(layers)].clone()  # a view would keep all layers in memory
     selectors: dict[str, Callable[[Tensor], Tensor]] = {
         "average": lambda states: states.mean(dim=0),
@@ -210,7 +210,7 @@ def layer_selector(layers: LayerChoice | int | LayerMix, n_layers: int) -> Calla
     }
     if not isinstance(layers, str) or layers not in selectors:
         value = repr(layers) if isinstance(layers, str | bool) else type(layers).__name__
-        raise ConfigError(f"layers must be {', '.join(selectors)}, 0..{n_layers - 1} or a LayerMix, not {value[:40]}")
+        raise ConfigError(f"layers must be {', '.join(selectors)}, 0..{n_layers - 1} or a LayerMix, found {value[:40]}")
     return selectors[layers]
 
 
@@ -219,7 +219,7 @@ def vector_converter(*, as_tensor: bool, dtype: str | None) -> Callable[[Tensor]
     import torch
 
     if dtype is not None and dtype not in DTYPES:
-        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r:.40}")
+        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, found {dtype!r:.40}")
     if dtype == "bfloat16" and not as_tensor:
         raise ConfigError("numpy has no bfloat16; use as_tensor=True, or dtype='float16'")
 

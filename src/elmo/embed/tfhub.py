@@ -27,7 +27,7 @@ def read_rows(
         raise DataError("expected either sentences, or tokens with their lengths")
     if tokens is None:
         if lengths is not None:
-            raise DataError("lengths belong to tokens; pass tokens=… instead of sentences")
+            raise DataError("lengths can only be used with tokens; pass tokens=… instead of sentences")
         rows = [sentences] if isinstance(sentences, str | Tokens) else cast("Iterable[str]", sentences)
         return [_split(row) for row in rows]
     for k, row in enumerate(tokens):

@@ -41,7 +41,7 @@ def add_warm_state(
         # other formats cannot store a state
         out = Path(f"{folder.name.split('.')[0] or 'model'}-warm")
     if out is not None and out.exists():
-        raise OutputError(f"{out}: already exists; choose a new folder")
+        raise OutputError(f"{out} already exists; choose a new folder")
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     sentences = read_sentences(texts, tokenizer=elmo.tokenizer, split=split, errors=errors)
     warm = elmo.warm_up((sentence.tokens for sentence in sentences), show_progress=show_progress)

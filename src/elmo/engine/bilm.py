@@ -72,7 +72,7 @@ class Engine:
         """Describe how this machine computes the network, and why: a text for each part."""
         prepared = self._prepare(has_stacks=True)
         kernels = prepared.kernels
-        problem = cast("_Stacks", prepared.stacks)[0][0].no_compiled_gates
+        problem = cast("_Stacks", prepared.stacks)[0][0].compiled_gates_problem
         directions = "in parallel, each with half of the threads" if prepared.pool is not None else "in turn"
         return {
             "products": f"{kernels.name}, {kernels.precision}: {kernels.reason}",

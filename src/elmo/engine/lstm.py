@@ -104,8 +104,8 @@ class FrozenLstm:
         self._kernels = kernels
         self._lstm = lstm
         # Why the gates (or single sentences) do not use compiled loops; None if they do.
-        self.no_compiled_gates = check_compiled_support(kernels)
-        self.no_single_sentences = self.no_compiled_gates
+        self.compiled_gates_problem = check_compiled_support(kernels)
+        self.single_sentence_problem = self.compiled_gates_problem
         self._single: SingleSentenceLstm | None = None
         self._n_single = 0
         self._lock = threading.Lock()
@@ -115,7 +115,7 @@ class FrozenLstm:
         self._is_joined = n_bytes <= JOINED_BYTES or kernels.precision == "int8"
         if self._is_joined:
             joined = torch.cat([gates.inputs, gates.states], dim=1)
-            self._states = kernels.product(joined, gates.bias, with_tanh=self.no_compiled_gates is not None)
+            self._states = kernels.product(joined, gates.bias, with_tanh=self.compiled_gates_problem is not None)
         else:
             self._inputs = kernels.product(gates.inputs, gates.bias)
             self._states = kernels.product(gates.states)
@@ -182,7 +182,7 @@ class FrozenLstm:
 
     def _update_cells(self, gates: Tensor, cell: Tensor, output: Tensor) -> Tensor:
         """Update ``cell`` (row, cell) with ``gates`` (row, 4 · cell); write o · tanh(c) to ``output``."""
-        if self.no_compiled_gates is None:
+        if self.compiled_gates_problem is None:
             update_cells(gates, cell, output=output, clip=self._cell_clip)
             return output
         if not self._is_joined:  # otherwise the product has applied tanh
@@ -197,11 +197,11 @@ class FrozenLstm:
 
     def _single_sentence_lstm(self) -> SingleSentenceLstm | None:
         """The compiled layer for single sentences, built after a few of them; None if not available."""
-        if self._single is not None or self.no_single_sentences is not None:
+        if self._single is not None or self.single_sentence_problem is not None:
             return self._single
         with self._lock:
             self._n_single += 1
-            is_needed = self._single is None and self.no_single_sentences is None
+            is_needed = self._single is None and self.single_sentence_problem is None
             if is_needed and self._n_single > MIN_SINGLE_SENTENCES:
                 try:
                     self._single = SingleSentenceLstm(
@@ -212,7 +212,7 @@ class FrozenLstm:
                         projection=self._projection,
                     )
                 except InexactError as error:
-                    self.no_single_sentences = str(error)
+                    self.single_sentence_problem = str(error)
             return self._single
 
 

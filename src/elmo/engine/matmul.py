@@ -188,14 +188,14 @@ class PlainProduct:
         return result.tanh_() if self._with_tanh else result
 
 
-_ALIGNMENT = 8
+_ALIGNMENT = 8  # float32 values of an AVX2 register; a multiple of four, see aligned_linear
 
 
 def aligned_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
     """Compute ``F.linear`` so that the bits of a row do not depend on its position.
 
-    On CPUs without AVX-512, MKL adds some rows of a product in a different order if their width is not a
-    multiple of four. Zeros at the end of each row do not change a sum.
+    On CPUs without AVX-512, MKL sums the terms of some rows in a different order if the width is not a
+    multiple of four. Rows are padded with zeros, which do not change a sum, to a multiple of eight.
     """
     n_missing = -x.size(1) % _ALIGNMENT
     if n_missing:

@@ -19,8 +19,8 @@ T = TypeVar("T")
 class ThreadPool:
     """Worker threads for independent tasks; close the pool, or use it in a ``with`` statement.
 
-    Thread-local settings of torch (grad mode, autocast) have their defaults in a worker. Draw random numbers
-    before, or from a separate generator per task: the order of access to a shared generator is random.
+    Thread-local settings of torch (grad mode, autocast) have their defaults in a worker. Tasks must not
+    share a random generator, because the order in which they use it is not fixed.
     """
 
     def __init__(self, n_workers: int = 2) -> None:

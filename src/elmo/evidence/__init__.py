@@ -1,4 +1,4 @@
-"""Repeat the comparisons of the paper on your own data: a research harness on top of ``elmo.tasks``.
+"""Repeat the experiments of the paper (Tables 1 to 3, Figures 1 and 2) on your own data, with ``elmo.tasks``.
 
 >>> from elmo import evidence
 >>> result = evidence.collect_evidence("plan.toml", "evidence", tables=[1, 3])
@@ -6,10 +6,10 @@
 
 The files, in reading order:
 
-- ``plan``: read a plan in TOML, and the examples of its tasks.
-- ``runs``: the conditions of the paper's tables; train one run and keep its result.
-- ``collect``: ``collect_evidence``, which does all runs and builds the tables.
-- ``tables``: means, intervals, tables, curves and layer mixes; and their text.
+- ``plan``: read a plan in TOML and the examples of its tasks.
+- ``runs``: define the conditions of the paper's tables, train a run and store its result.
+- ``collect``: ``collect_evidence``, which trains all runs and builds the tables.
+- ``tables``: compute means, confidence intervals, tables, curves and layer mixes, and format them as text.
 """
 
 import lazy_loader as _lazy

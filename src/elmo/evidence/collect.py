@@ -1,4 +1,4 @@
-"""Collect the evidence of a plan: do all runs that are missing, then build the tables."""
+"""Collect the evidence of a plan: train all runs that are missing, then build the tables."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def collect_evidence(
     on_epoch: Callable[[EvidenceRun, Epoch], None] = lambda run, epoch: None,
     show_progress: bool = False,
 ) -> Evidence:
-    """Do all runs that are not in ``out`` yet, and write ``evidence.json`` and ``evidence.txt`` there.
+    """Train all runs that are not in ``out`` yet, and write ``evidence.json`` and ``evidence.txt`` there.
 
-    A stopped call is resumed by the same call; no run is done twice.
+    To resume a call that was stopped, repeat it; finished runs are not trained again.
 
     Args:
         plan: A plan in TOML, or one from ``read_plan``.

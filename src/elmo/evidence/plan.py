@@ -101,7 +101,7 @@ def read_plan(path: str | Path, *, only: Collection[str] | None = None) -> Evide
         problems.append("expected at least one task, a table such as [ner], found none")
     for name in names:
         if name not in values:
-            problems.append(f"has no task {name[:40]!r}; it has: {', '.join(values)}")
+            problems.append(f"unknown task {name[:40]!r}; this plan has: {', '.join(values)}")
     tasks = [reader.read_task(name, values[name]) for name in names if name in values]
     raise_all(problems, subject=format_path(path), kind=ConfigError)
     return EvidencePlan(
@@ -200,7 +200,7 @@ class _PlanReader:
     def _check_count(self, values: Mapping[str, Any], name: str, *, table: str) -> None:
         value = values.get(name, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            self.problems.append(f"[{table}] {name}: expected an integer from 1, found {value!r:.40}")
+            self.problems.append(f"[{table}] {name}: expected an integer of at least 1, found {value!r:.40}")
 
     def _read_options(
         self, values: Mapping[str, Any], part: str, options: type[Any], *, name: str, without: Collection[str] = ()
@@ -229,7 +229,7 @@ class _PlanReader:
         invalid = [key for key, option in options.items() if not isinstance(option, str | int)]
         for key in invalid:
             self.problems.append(
-                f"[{table}] {key}: expected a string, a number or true or false, found {options[key]!r:.40}"
+                f"[{table}] {key}: expected a string, a number, true or false, found {options[key]!r:.40}"
             )
         try:
             load_tokenizer(tokenizer)

@@ -4,7 +4,7 @@ Peters et al. 2018 compare ELMo with a baseline without it (Table 1), the last l
 values of λ (Table 2), and the positions of ELMo in the network (Table 3); Figure 1 uses less and less
 training data.
 
-The result of a run is a file named by a hash of everything that it depends on. So each run is done once, for
+The result of a run is a file named by a hash of everything that it depends on. So each run is trained once for
 all tables and all calls; a run that was killed resumes after its last epoch; and a changed plan repeats only
 the runs that the change affects.
 """
@@ -86,7 +86,7 @@ def list_runs(
 ) -> list[EvidenceRun]:
     """List the runs that the tables and the curve need, each once, task by task."""
     if unknown := sorted(set(tables) - set(TABLES)):
-        raise ConfigError(f"tables: expected numbers out of {', '.join(map(str, TABLES))}, found {unknown[0]}")
+        raise ConfigError(f"tables must be among {', '.join(map(str, TABLES))}, found {unknown[0]}")
     if not tables and not has_curve:
         raise ConfigError("expected at least one table or the curve, found none")
     runs: dict[EvidenceRun, None] = {}
@@ -194,7 +194,7 @@ class RunStore:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-            _log.warning("%s: cannot read this result, running again: %s", path.name, error)
+            _log.warning("%s: cannot read this result: %s; training the run again", path.name, error)
             return None
         shutil.rmtree(self._training(key), ignore_errors=True)  # left if the run was killed at its end
         return result

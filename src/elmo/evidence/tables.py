@@ -117,7 +117,7 @@ class Curve:
 
     @property
     def n_enough(self) -> int | None:
-        """Fewest examples with which ELMo reaches the baseline on all examples; None if it does not."""
+        """Smallest number of examples with which ELMo matches the baseline trained on all examples; None if none."""
         goal = self.points[-1].baseline.mean
         return next((point.n_examples for point in self.points if point.elmo.mean >= goal), None)
 

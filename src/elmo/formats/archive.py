@@ -155,7 +155,7 @@ def _extract(member: ArchiveMember, folder: Path, seen: set[str]) -> None:
                 break
             out.write(block)
     if n_bytes != member.size:
-        raise FormatError(f"{str(name)!r:.80}: expected {member.size} bytes, found fewer or more")
+        raise FormatError(f"{str(name)!r:.80}: expected {member.size} bytes, found another number")
 
 
 def _safe_name(name: str) -> PurePosixPath:
@@ -172,7 +172,7 @@ def _safe_name(name: str) -> PurePosixPath:
         and all(len(part.encode("utf-8", "replace")) <= 255 for part in parts)
     )  # fmt: skip
     if not is_safe or not name:
-        raise FormatError(f"expected short, plain names inside the archive, found {name!r:.80}")
+        raise FormatError(f"unsafe or too long file name in the archive: {name!r:.80}")
     return PurePosixPath(name)
 
 
@@ -338,7 +338,7 @@ def _extended_attributes(data: bytes) -> tuple[str | None, int | None]:
         record = data[position + len(digits) + 1 : position + length]
         key, equals, value = record.partition(b"=")
         if length <= len(digits) + 1 or position + length > len(data) or not equals or record[-1:] != b"\n":
-            raise FormatError("expected lines 'length key=value' in an extended tar header, found damage")
+            raise FormatError("expected lines 'length key=value' in an extended tar header, found other content")
         attributes[key] = value[:-1]
         position += length
     if any(key.startswith(b"GNU.sparse") for key in attributes):
@@ -420,10 +420,10 @@ def _check_entry(entry: zipfile.ZipInfo) -> None:
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise FormatError(f"{name}: expected a file or a folder, found a link or a device")
     if entry.flag_bits & 0x41:
-        raise FormatError(f"{name}: is encrypted; unpack the archive and load the folder")
+        raise FormatError(f"{name} is encrypted; unpack the archive and load the folder")
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise FormatError(
-            f"{name}: expected it stored or deflated, found compression {entry.compress_type}; unpack the "
+            f"{name}: expected a stored or deflated entry, found compression type {entry.compress_type}; unpack the "
             "archive and load the folder"
         )
     if entry.file_size > FREE_BYTES and entry.file_size > MAX_RATIO * entry.compress_size:

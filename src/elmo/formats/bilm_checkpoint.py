@@ -93,8 +93,8 @@ def find_latest(folder: Path) -> str:
     prefix = re.split(r"[/\\]", match[1])[-1] if match else ""
     if prefix not in prefixes:
         raise FormatError(
-            f"{format_path(path)}: expected the name of a checkpoint in this folder, one of {prefixes[:5]}, "
-            f"found {prefix!r:.80}; remove this file to read the latest one"
+            f"{format_path(path)}: expected a checkpoint in this folder, such as {prefixes[0]!r:.80}, "
+            f"found {prefix!r:.80}; remove this file to load the latest checkpoint"
         )
     return prefix
 
@@ -136,7 +136,7 @@ def _read_softmax(bundle: Bundle, variables: Mapping[str, str], subject: str) ->
 
     weight, bias = (torch.from_numpy(read_floats(bundle, variables[role])) for role in _SOFTMAX)
     if not (weight.isfinite().all() and bias.isfinite().all()):
-        raise FormatError(f"{subject}: {_SCOPE}softmax: contains values that are not finite")
+        raise FormatError(f"{subject}: {_SCOPE}softmax contains values that are not finite")
     return SoftmaxWeights(weight, bias)
 
 

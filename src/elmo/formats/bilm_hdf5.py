@@ -245,7 +245,7 @@ def _read_softmax(file: Hdf5File, options: BilmOptions) -> SoftmaxWeights:
     file.check_together([weight, bias])
     softmax = SoftmaxWeights(*(torch.from_numpy(file.read(dataset)) for dataset in (weight, bias)))
     if not (softmax.weight.isfinite().all() and softmax.bias.isfinite().all()):
-        file.refuse("softmax: contains values that are not finite")
+        file.refuse("softmax contains values that are not finite")
     return softmax
 
 
@@ -273,7 +273,11 @@ def _vocabulary_name(folder: Path, names: Sequence[str]) -> str | None:
         return "vocab.txt"
     if len(candidates) > 1:
         listed = ", ".join(map(files.format_path, candidates[:8]))
-        logger.warning("%s: ignoring several vocabularies: %s", files.format_path(folder), listed)
+        logger.warning(
+            "%s: found several vocabulary files and used none: %s; keep one, or name it vocab.txt",
+            files.format_path(folder),
+            listed,
+        )
     return candidates[0] if len(candidates) == 1 else None
 
 

@@ -112,7 +112,7 @@ def _parse_lstm(lstm: _OptionFields) -> LstmConfig:
     projection_dim = lstm.integer("projection_dim", 1, MAX_WIDTH)
     if projection_dim > dim and len(lstm.problems) == n_problems:
         lstm.problems.append(
-            f"lstm.projection_dim {projection_dim} must not exceed lstm.dim {dim}: such layers do not stack"
+            f"lstm.projection_dim {projection_dim} must not exceed lstm.dim {dim}: such layers cannot be stacked"
         )
     return LstmConfig(
         n_layers=lstm.integer("n_layers", 1, MAX_LAYERS, default=1),

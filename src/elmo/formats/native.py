@@ -90,7 +90,7 @@ class _VerifiedFolder:
         if files.CHECKSUMS_NAME in files.list_names(folder):
             self.sums = files.read_checksums(folder, ORDER)
         else:
-            logger.warning("%s: has no %s, cannot check for damage", files.format_path(folder), files.CHECKSUMS_NAME)
+            logger.warning("cannot check %s for damage: it has no %s", files.format_path(folder), files.CHECKSUMS_NAME)
         self._verify = verify
 
     def has(self, name: str) -> bool:
@@ -261,7 +261,7 @@ def _format_config(model: Pretrained, *, dtype: str, is_escaped: bool) -> str:
     try:
         return json.dumps(values, indent=2, allow_nan=False) + "\n"
     except (TypeError, ValueError, RecursionError) as error:
-        raise OutputError(f"model: its mix or metadata cannot be written as JSON: {error}") from error
+        raise OutputError(f"the model's mix or metadata cannot be written as JSON: {error}") from error
 
 
 def _library_version() -> str | None:

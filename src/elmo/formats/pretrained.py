@@ -112,7 +112,7 @@ class Pretrained:
             if name in expected and tuple(weight.shape) != expected[name]:
                 problems.append(f"{name}: expected {expected[name]}, found {tuple(weight.shape)}")
         problems += [
-            f"{name}: contains values that are not finite"
+            f"{name} contains values that are not finite"
             for name, values in self._tensors()
             if not values.isfinite().all()
         ]
@@ -360,7 +360,7 @@ def _read(folder: Path, *, is_temporary: bool) -> Pretrained:
     except ConfigError as error:  # sizes in a file that no network can have
         raise FormatError(f"{format_path(folder)}: {error}") from error
     except OSError as error:  # a disk or network failure in the middle of a file
-        raise FormatError(f"{format_path(folder)}: cannot be read: {format_error(error)}") from error
+        raise FormatError(f"cannot read {format_path(folder)}: {format_error(error)}") from error
 
 
 @contextmanager
@@ -376,7 +376,7 @@ def _model_folder(source: str | Path | None) -> Iterator[tuple[Path, bool]]:
     try:
         is_folder, is_file = path.is_dir(), path.is_file()
     except OSError as error:  # for example, the name is too long
-        raise FormatError(f"{format_path(path)!s:.200}: cannot be opened: {error.strerror}") from error
+        raise FormatError(f"cannot open {format_path(path)!s:.200}: {error.strerror}") from error
     if is_folder:
         yield path, False
     elif is_file and is_model_file(path.name):  # one file of a model selects its folder

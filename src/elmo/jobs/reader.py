@@ -94,7 +94,7 @@ def _report_damage(path: Path) -> Iterator[None]:
         yield
     except DAMAGED_FILE_ERRORS as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataError(f"{format_path(path)}: cannot be read as an embedding file: {reason}") from error
+        raise DataError(f"cannot read {format_path(path)} as an embedding file: {reason}") from error
 
 
 def read_shard(path: Path) -> Shard:

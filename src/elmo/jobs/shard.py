@@ -38,10 +38,10 @@ class Layout:
     def of(cls, config: BiLmConfig, *, layers: str | int, dtype: str) -> Layout:
         """Return the layout of ``Elmo.encode(layers=…)`` for a model of this config."""
         if dtype not in DTYPES:
-            raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r:.40}")
+            raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, found {dtype!r:.40}")
         if isinstance(layers, int) and not isinstance(layers, bool):
             if not -config.n_layers <= layers < config.n_layers:
-                raise ConfigError(f"layer must lie in 0..{config.n_layers - 1}, found {layers}")
+                raise ConfigError(f"layer must be in 0..{config.n_layers - 1}, found {layers}")
             return cls(None, config.width, dtype)
         layouts = {
             "average": cls(None, config.width, dtype),
@@ -50,7 +50,7 @@ class Layout:
             "concat": cls(None, config.n_layers * config.width, dtype),
         }
         if layers not in layouts:
-            raise ConfigError(f"layers must be {', '.join(layouts)} or 0..{config.n_layers - 1}, not {layers!r:.40}")
+            raise ConfigError(f"layers must be {', '.join(layouts)} or 0..{config.n_layers - 1}, found {layers!r:.40}")
         return layouts[layers]
 
     @property

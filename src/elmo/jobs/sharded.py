@@ -102,7 +102,7 @@ class ShardedRun:
         is_new = not files.manifest.exists()
         if is_new and not restart and files.existing():
             raise OutputError(
-                f"{format_path(files.existing()[0])}: already exists without a manifest; choose another "
+                f"{format_path(files.existing()[0])} already exists without a manifest; choose another "
                 "output, or use --restart to replace it"
             )
         earlier = None if is_new else self._read_manifest()
@@ -125,7 +125,7 @@ class ShardedRun:
     def _check_not_input(self, outputs: list[Path]) -> None:
         inputs = {path.resolve() for path in expand_paths(self.job.inputs) if path != "-"}
         if inputs & {path.resolve() for path in outputs}:
-            raise OutputError(f"{format_path(self.files.out)}: is one of the inputs; choose another output")
+            raise OutputError(f"{format_path(self.files.out)} is one of the inputs; choose another output")
 
     def _read_manifest(self) -> Manifest | None:
         """Read the manifest of an earlier run; None if it may be replaced."""
@@ -138,14 +138,14 @@ class ShardedRun:
             raise OutputError(f"{error}; use --restart to start over") from error
         if earlier.out != self.manifest.out:
             raise OutputError(
-                f"{format_path(path)}: belongs to {format_path(earlier.out)}; choose another name for this output"
+                f"{format_path(path)} belongs to {format_path(earlier.out)}; choose another name for this output"
             )
         differences = earlier.differences(self.manifest)
         if differences and not earlier.shards and not earlier.is_complete:
             return None  # stopped before the first complete shard: nothing is lost
         if differences and not self.job.restart:
             raise OutputError(
-                f"{format_path(self.files.out)}: was started with other options: {'; '.join(differences)}; "
+                f"{format_path(self.files.out)} was started with other options: {'; '.join(differences)}; "
                 "use the same options to resume, choose another output, or use --restart to start over"
             )
         return earlier
@@ -266,7 +266,7 @@ class ShardedRun:
             needed, free = sum(part.stat().st_size for part in parts), shutil.disk_usage(files.folder).free
             if free < needed:  # better now than after an hour of writing
                 raise OutputError(
-                    f"{format_path(files.out)}: needs {needed:,} bytes, but the disk has {free:,} left; free "
+                    f"{format_path(files.out)} needs {needed:,} bytes, but the disk has {free:,} left; free "
                     "some space and run the job again to resume it"
                 )
             with atomic_file(files.out) as temporary:

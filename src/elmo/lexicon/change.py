@@ -79,7 +79,7 @@ class ChangeOptions:
         if len(periods) < 2 or len(set(periods)) < len(periods):
             raise ConfigError(f"expected two or more different periods, found {', '.join(periods)!r:.80}")
         if self.measure not in MEASURES:
-            raise ConfigError(f"measure must be one of {', '.join(MEASURES)}, not {self.measure!r:.40}")
+            raise ConfigError(f"measure must be one of {', '.join(MEASURES)}, found {self.measure!r:.40}")
         if self.min_count < 1:
             raise ConfigError(f"min_count must be at least 1, found {self.min_count}")
 
@@ -282,7 +282,7 @@ def change_in_uses(
         spellings={} if is_as_written else {word: strip_part_of_speech(word) for word in usages}, by=by,
         layers=layers, start=start, per_million=None, options=options, on_progress=on_progress,
     )  # fmt: skip
-    unknown = [SkippedWord(word, "has no file of uses") for word in words or () if word not in uses]
+    unknown = [SkippedWord(word, "no file of uses for this word") for word in words or () if word not in uses]
     return replace(changes, skipped=(*unknown, *changes.skipped))
 
 
@@ -484,7 +484,7 @@ def _compare_periods(usages: Mapping[str, Usages], labels: Labels, options: Chan
 def _rank_typical(units: Floats, labels: Labels, is_own: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Rank usages of a period in the sense whose share is most above that in the other period.
 
-    The first ones are near the center of that sense and far from the other period, so they are no outliers.
+    The first ones are near the center of that sense and far from the other period, so they are not outliers.
     """
     n_senses = int(labels.max()) + 1
     own, other = (np.bincount(labels[mask], minlength=n_senses) / mask.sum() for mask in (is_own, ~is_own))
@@ -551,11 +551,11 @@ def build_measure(name: str, vectors: NDArray[np.floating[Any]], labels: Labels 
     Jensen-Shannon divergence of the shares of senses, in bits from 0 to 1, and needs ``labels``.
     """
     if name not in MEASURES:
-        raise ConfigError(f"measure must be one of {', '.join(MEASURES)}, not {name!r:.40}")
+        raise ConfigError(f"measure must be one of {', '.join(MEASURES)}, found {name!r:.40}")
     features = np.asarray(vectors, dtype=np.float64)
     if name == "jsd":
         if labels is None:
-            raise ConfigError("jsd compares the shares of senses: pass the sense of each usage as labels")
+            raise ConfigError("jsd compares the shares of senses: pass the sense of each usage in labels")
         features = np.eye(int(labels.max()) + 1)[labels]
     elif name == "apd":
         features = unit_rows(features)
@@ -590,7 +590,7 @@ def estimate_change(
     n_usages = len(measure.features)
     if len(is_later) != n_usages or is_later.all() or not is_later.any():
         raise DataError(
-            f"expected {n_usages} usages of two periods, found {int(is_later.sum())} later ones of {len(is_later)}"
+            f"expected {n_usages} usages from two periods, found {len(is_later)}, {int(is_later.sum())} of them later"
         )
     random = np.random.default_rng(seed)
     observed = is_later[None].astype(np.float64)

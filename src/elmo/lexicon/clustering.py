@@ -109,7 +109,7 @@ def _check(vectors: Floats, method: str, n_clusters: int | None, max_clusters: i
     if len(vectors) > MAX_USAGES:
         raise ConfigError(f"expected at most {MAX_USAGES:,} usages, found {len(vectors):,}; use a sample")
     if method not in METHODS:
-        raise ConfigError(f"method must be one of {', '.join(METHODS)}, not {method!r:.40}")
+        raise ConfigError(f"method must be one of {', '.join(METHODS)}, found {method!r:.40}")
     if max_clusters < 2:
         raise ConfigError(f"max_clusters must be at least 2, found {max_clusters}")
     if n_clusters is None:
@@ -117,7 +117,7 @@ def _check(vectors: Floats, method: str, n_clusters: int | None, max_clusters: i
     if method in ("affinity", "hdbscan"):
         raise ConfigError(f"{method} chooses the number of clusters; use agglomerative or kmeans to set it")
     if not 1 <= n_clusters <= max(len(vectors), 1):
-        raise ConfigError(f"expected 1..{len(vectors)} clusters for {len(vectors)} usages, not {n_clusters}")
+        raise ConfigError(f"n_clusters must be between 1 and {len(vectors)}, the number of usages, found {n_clusters}")
 
 
 Cut = Callable[[NDArray[np.float64], list[int], int, int], Iterator[Labels]]

@@ -142,7 +142,8 @@ class Index:
         name = bundled_name(self.model, with_warm=self.start == "warm")
         model = "; use that model" if name is None else f", the bundled {name}: use --model {name}"
         raise ConfigError(
-            f"{format_path(self.folder)}: this index was built with another model{model}, or build an index with yours"
+            f"{format_path(self.folder)}: this index was built with another model{model}, or build an index "
+            "with your model"
         )
 
     def usage(self, number: int) -> Usage:
@@ -213,7 +214,7 @@ class Index:
             yield VectorBlock(first, shard.vectors, shard.norms, mask)
 
     def _blocks_of(self, numbers: Ints) -> Iterator[VectorBlock]:
-        """Yield blocks of some usages; the rows of a block are counted along ``numbers``."""
+        """Yield the vectors of the given usages in blocks; row 0 of a block is position ``first`` in ``numbers``."""
         for begin in range(0, len(numbers), BLOCK_ROWS):
             rows = self.vectors(numbers[begin : begin + BLOCK_ROWS])
             yield VectorBlock(begin, rows, np.linalg.norm(rows, axis=1))
@@ -244,7 +245,9 @@ def _read_description(folder: Path) -> dict[str, Any]:
     except ElmoError as error:
         raise DataError(str(error)) from error
     if not isinstance(values, dict) or values.pop("version", None) != VERSION:
-        raise DataError(f"{format_path(path)}: expected an index of version {VERSION}, found another version")
+        raise DataError(
+            f"{format_path(path)}: expected an index of version {VERSION}, found another version; build the index again"
+        )
     if values.keys() != _MANIFEST_TYPES.keys() or not all(
         isinstance(values[name], types) for name, types in _MANIFEST_TYPES.items()
     ):
@@ -252,7 +255,7 @@ def _read_description(folder: Path) -> dict[str, Any]:
             f"{format_path(path)}: expected the keys {', '.join(_MANIFEST_TYPES)}, found other keys or types"
         )
     if not all(type(size) is int and size >= 0 for size in values["shards"]):
-        raise DataError(f"{format_path(path)}: expected the sizes of the shards as numbers of 0 or more")
+        raise DataError(f"{format_path(path)}: expected non-negative integers as shard sizes")
     return values
 
 
@@ -345,12 +348,12 @@ class UsageShard:
         try:
             arrays, description = read_arrays(path, is_mapped=True)
             if description["version"] != SHARD_VERSION or set(arrays) != set(ARRAYS):
-                raise ValueError("not an index of this version")
+                raise ValueError("it was written by another version of elmo")
             shard = cls(**arrays, files=tuple(str(name) for name in description["files"]))
             shard._check()
         except DAMAGED_FILE_ERRORS as error:
             reason = " ".join(str(error).split())[:200] or type(error).__name__
-            raise DataError(f"{format_path(path)}: cannot be read as part of an index: {reason}") from error
+            raise DataError(f"cannot read {format_path(path)} as part of an index: {reason}") from error
         return shard
 
     def __len__(self) -> int:

@@ -58,7 +58,7 @@ class IndexJob:
         split: Split lines of text into sentences.
         errors: What to do with bytes that are not UTF-8.
         dtype: Type of the vectors on disk.
-        start: LSTM state at the start of a sentence; warm needs elmo warm.
+        start: LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'.
         keep_case: Treat Bank and bank as different words.
         seed: Seed of the sample.
         approximate: Also build an approximate index, for many millions of usages.
@@ -84,11 +84,13 @@ class IndexJob:
 
     def __post_init__(self) -> None:
         if self.layers == "all":
-            raise ConfigError("layers='all' gives several vectors per usage; use average, top, concat or a number")
+            raise ConfigError(
+                "layers='all' gives several vectors per usage; use average, top, concat or the number of a layer"
+            )
         if self.limit is not None and self.limit < 1:
             raise ConfigError(f"limit must be at least 1, found {self.limit}")
         if self.limit is not None and "-" in self.inputs:
-            raise ConfigError("limit reads the text twice, which is not possible with stdin; use a file")
+            raise ConfigError("limit needs to read the text twice, which is not possible with stdin; use a file")
 
     def embed_job(self) -> EmbedJob:
         """Return the embedding job that computes the vectors."""
@@ -288,7 +290,7 @@ def _rebuild(job: IndexJob) -> Iterator[IndexJob]:
     """Yield a job that builds the new index in its own folder; on success it replaces the old index."""
     folder = job.out
     if any(path != "-" and folder.resolve() in path.resolve().parents for path in expand_paths(job.inputs)):
-        raise OutputError(f"{format_path(folder)}: contains input files, which would change; use another folder")
+        raise OutputError(f"{format_path(folder)} contains input files, which would change; use another folder")
     new = folder / REBUILD
     with hold_lock(OutputFiles(folder / SHARDS).lock, subject=folder):
         _finish_rebuild(folder)

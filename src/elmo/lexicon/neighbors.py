@@ -76,7 +76,7 @@ def find_neighbors(
         approximate: Use the approximate index, which is faster and may miss some neighbors.
     """
     if among not in AMONG:
-        raise ConfigError(f"among must be all, same or others, not {among!r:.40}")
+        raise ConfigError(f"among must be all, same or others, found {among!r:.40}")
     if approximate and among != "all":
         raise ConfigError(f"an approximate search needs among='all', found {among!r}")
     if k < 1:
@@ -99,7 +99,7 @@ def find_neighbors(
         else:
             rows = [_nearest_among(index, usages[n], vectors[n][None], among, size) for n in pending]
         neighbors |= {n: _drop_duplicates(usages[n], row) for n, row in zip(pending, rows, strict=True)}
-        # A sentence may occur in the corpus many times: search further until k different ones are there.
+        # A sentence may occur in the corpus many times: search further until k different ones are found.
         pending = [n for n in pending if len(neighbors[n]) < k and size < len(index)]
         size = min(4 * size, len(index))
     return [Neighbors(usage, tuple(neighbors[n][:k])) for n, usage in enumerate(usages)]
@@ -155,7 +155,7 @@ class ApproximateIndex:
                 graph.save(str(temporary))
             except RuntimeError as error:  # usearch reports a full disk like this
                 raise OutputError(
-                    f"{format_path(index.folder / GRAPH)}: cannot be written: {format_error(error)}; "
+                    f"cannot write {format_path(index.folder / GRAPH)}: {format_error(error)}; "
                     f"the disk has {disk_usage(index.folder).free:,} bytes left: free some space and "
                     "run the command again"
                 ) from error
@@ -171,19 +171,20 @@ class ApproximateIndex:
         path, description = index.folder / GRAPH, index.folder / GRAPH_DESCRIPTION
         if not path.is_file() or not description.is_file():
             raise DataError(
-                f"{format_path(index.folder)}: no approximate index; build one with: elmo index … --approximate"
+                f"{format_path(index.folder)}: expected an approximate index, found none; "
+                "build one with: elmo index … --approximate"
             )
         if read_json(description, _MAX_DESCRIPTION_BYTES) != {"index": index.digest}:
             raise DataError(
-                f"{format_path(path)}: older than the index; build it again with: elmo index … --approximate"
+                f"{format_path(path)} is older than the index; build it again with: elmo index … --approximate"
             )
         try:
             graph = library.Index.restore(str(path), view=True)
         except (RuntimeError, ValueError, OSError, KeyError) as error:
-            raise DataError(f"{format_path(path)}: cannot be read: {' '.join(str(error).split())[:200]}") from error
+            raise DataError(f"cannot read {format_path(path)}: {' '.join(str(error).split())[:200]}") from error
         if graph is None or graph.ndim != index.width or len(graph) != len(index):
             raise DataError(
-                f"{format_path(path)}: belongs to another index; build it again with: elmo index … --approximate"
+                f"{format_path(path)} belongs to another index; build it again with: elmo index … --approximate"
             )
         return cls(index, graph)
 

@@ -338,7 +338,7 @@ def _fit(x: Tensor, y: Integers, *, n_labels: int, penalties: Sequence[float], s
     for _ in range(n_epochs):
         for batch in torch.randperm(n_tokens, generator=order).split(batch_size):
             logits = probes.logits(x[:, batch])
-            # a sum over heads, so that the gradient of a head does not depend on the others
+            # the sum over heads, so that the gradient of a head does not depend on the others
             loss = n_heads * F.cross_entropy(logits.flatten(0, 1), targets[:, batch].flatten())
             loss = loss + (penalty * weight.square()).sum()
             optimizer.zero_grad()
@@ -449,7 +449,7 @@ def read_labels(
         errors: What to do with bytes that are not UTF-8.
     """
     if file_format not in get_args(FileFormat):
-        raise ConfigError(f"file format must be auto, conllu or columns, not {str(file_format)!r:.40}")
+        raise ConfigError(f"file_format must be auto, conllu or columns, found {str(file_format)!r:.40}")
     if max_tokens is not None and max_tokens < 1:
         raise ConfigError(f"max_tokens must be at least 1, found {max_tokens}")
     files = expand_paths([str(path)])
@@ -570,14 +570,16 @@ def _conllu_column(name: str) -> int:
     if _is_number(name) and 1 <= int(name) <= len(CONLLU):
         return int(name) - 1
     if name.lower() not in CONLLU:
-        raise ConfigError(f"column: CoNLL-U has {', '.join(CONLLU)} and 1..10, not {name[:40]!r}")
+        raise ConfigError(f"column must be one of {', '.join(CONLLU)} or 1 to 10 in CoNLL-U, found {name[:40]!r}")
     return CONLLU.index(name.lower())
 
 
 def _column_parser(column: str, tokens_column: str, *, header: Line | None, is_tabbed: bool) -> ParseLine:
     label_column, word_column = (_find_column(name, header, is_tabbed=is_tabbed) for name in (column, tokens_column))
     if label_column == word_column:
-        raise ConfigError(f"column {column[:40]!r} has the words; choose another column for labels or words")
+        raise ConfigError(
+            f"column {column[:40]!r} contains the words; choose another column for the labels or the words"
+        )
     n_names = len(_split_columns(header.text, is_tabbed=is_tabbed)) if header else 0
 
     def parse(text: str, place: str) -> WordAndLabel:
@@ -599,13 +601,13 @@ def _column_parser(column: str, tokens_column: str, *, header: Line | None, is_t
 def _find_column(name: str, header: Line | None, *, is_tabbed: bool) -> int:
     if _is_number(name):
         if int(name) < 1:
-            raise ConfigError("column: numbers start from 1, found 0")
+            raise ConfigError("column must be at least 1, found 0")
         return int(name) - 1
     names = [name.strip() for name in _split_columns(header.text, is_tabbed=is_tabbed)] if header else []
     if name not in names:
         listed = ", ".join(names[:12])[:120] or "nothing"
         prefix = f"{header.path}:{header.number}: " if header else ""
-        raise DataError(f"{prefix}expected a header with {name[:40]!r}, found {listed}; or use a number")
+        raise DataError(f"{prefix}expected a header with {name[:40]!r}, found {listed}; use a name from it or a number")
     return names.index(name)
 
 

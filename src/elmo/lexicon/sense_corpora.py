@@ -55,11 +55,11 @@ class SenseSentence:
         return cls(tokens, tuple(instances), document="", place=usages[0].place)
 
     def usage(self, instance: Instance) -> Usage:
-        """Return an instance as a usage."""
+        """Return the usage of an instance: its tokens in this sentence."""
         return Usage(self.tokens, instance.begin, instance.end, self.place)
 
     def usages(self) -> list[Usage]:
-        """Return all instances as usages."""
+        """Return the usages of all instances."""
         return [self.usage(instance) for instance in self.instances]
 
 
@@ -239,8 +239,8 @@ def _read_xml(
         raise DataError(f"{reader.path}:{error.lineno}: expected XML, found {_describe(error)}") from error
     if gold_path is not None and (missing := [name for name in gold if name not in reader.seen]):
         raise DataError(
-            f"{format_source(Path(gold_path))}: has keys of {len(missing)} instances that {reader.path} "
-            f"does not have, such as {missing[0][:80]!r}; check that the files belong together"
+            f"{format_source(Path(gold_path))}: expected keys of instances in {reader.path}, found {len(missing)} "
+            f"other instances, such as {missing[0][:80]!r}; check that the files belong together"
         )
 
 
@@ -330,6 +330,7 @@ class _XmlReader:
         keys = self._gold.get(name, ())
         if self._gold_path is not None and not keys:
             raise DataError(
-                f"{format_source(Path(self._gold_path))}: has no key for the instance {name[:80]!r} ({self._place})"
+                f"{format_source(Path(self._gold_path))}: expected a key for the instance {name[:80]!r} "
+                f"({self._place}), found none"
             )
         builder.instances.append(Instance(name, begin, end, lemma.lower(), _POS[pos], keys))

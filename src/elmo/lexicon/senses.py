@@ -114,7 +114,7 @@ def find_senses(
         seed: Seed of random numbers.
     """
     if not len(usages):
-        raise DataError(f"{word or 'word'!r:.40}: no usages to cluster")
+        raise DataError(f"{word or 'word'!r:.40}: expected usages to cluster, found none")
     if n_examples < 0:
         raise ConfigError(f"n_examples must be at least 0, found {n_examples}")
     clustering = cluster(usages.vectors, method=method, n_clusters=n_clusters, max_clusters=max_clusters, seed=seed)

@@ -45,7 +45,7 @@ class SharpenedModel:
 
     Attributes:
         model: The model.
-        n_words: Words whose usages were used.
+        n_words: Number of words whose usages were used.
         before: How often two usages that are near each other in the text are more similar than one of them
             and a usage elsewhere, by the mean of all layers; 0.5 by chance.
         after: The same for the transformed model.
@@ -74,7 +74,9 @@ def sharpen_model(
         show_progress: Show a progress bar.
     """
     if not elmo.config.lstm.has_projection:
-        raise ConfigError("a model whose states are not projected cannot be sharpened")
+        raise ConfigError(
+            "expected a model whose LSTMs have projections, found one without them; it cannot be sharpened"
+        )
     usages = find_usage_pairs(texts, key=entry_key(elmo), n_words=N_WORDS, seed=seed)
     n_words = len(usages) // N_USAGES
     if n_words < MIN_WORDS:
@@ -315,7 +317,9 @@ def transform_states(model: Pretrained, matrix: Tensor) -> Pretrained:
     """
     lstm = model.config.lstm
     if not lstm.has_projection:
-        raise ConfigError("states that are not projected cannot be transformed")
+        raise ConfigError(
+            "expected a model whose LSTMs have projections, found one without them; it cannot be transformed"
+        )
     if tuple(matrix.shape) != (lstm.state_width, lstm.state_width):
         raise ShapeError(f"expected a matrix of {lstm.state_width} x {lstm.state_width}, found {tuple(matrix.shape)}")
     forward = matrix.double()

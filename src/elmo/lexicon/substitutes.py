@@ -113,7 +113,7 @@ def find_substitutes(
         beta: Exponent of the prior in bcomb and inject.
         temperature: Temperature of the similarity in inject.
         language: Language code of the lemmas, such as en or de. Default: that of the tokenizer.
-        start: LSTM state at the start of a sentence; warm needs elmo warm.
+        start: LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'.
     """
     usages = [
         find_marked_usage(elmo.tokenizer, sentence, word, number=number)
@@ -134,7 +134,7 @@ class Substituter:
         beta: Exponent of the prior in bcomb and inject.
         temperature: Temperature of the similarity in inject.
         language: Language code of the lemmas; by default that of the tokenizer.
-        start: LSTM state at the start of a sentence; warm needs elmo warm.
+        start: LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'.
     """
 
     def __init__(
@@ -148,9 +148,9 @@ class Substituter:
         start: Start = "zero",
     ) -> None:
         if combine not in get_args(Combine):
-            raise ConfigError(f"combine must be one of {', '.join(get_args(Combine))}, not {combine!r:.40}")
+            raise ConfigError(f"combine must be one of {', '.join(get_args(Combine))}, found {combine!r:.40}")
         if not (np.isfinite(beta) and beta >= 0 and np.isfinite(temperature) and temperature > 0):
-            raise ConfigError(f"expected beta of 0 or more and a temperature above 0, found {beta} and {temperature}")
+            raise ConfigError(f"beta must be at least 0 and temperature above 0, found {beta} and {temperature}")
         self._predictor = ContextPredictor(elmo, start=start)
         if combine in ("forward", "backward") and self._predictor.directions not in (combine, "both"):
             raise ConfigError(f"combine={combine!r}: this model only has the {self._predictor.directions} direction")
@@ -246,7 +246,7 @@ class Substituter:
         unknown = [candidate for candidate, known in zip(candidates, is_known, strict=True) if not known]
         if not self._warned_candidates.issuperset(unknown):
             self._warned_candidates.update(unknown)
-            logger.warning("%s: not in the vocabulary, ranked last: %s",
+            logger.warning("%s: ranking these candidates last, because they are not in the vocabulary: %s",
                            context.prediction.usage.place or "usage", _list_words(unknown))  # fmt: skip
         total = np.logaddexp.reduce(scores) if is_known.any() else 0.0
         items: list[Substitute] = []
@@ -289,7 +289,7 @@ def _list_words(words: Sequence[str]) -> str:
     return ", ".join(repr(word[:40]) for word in words[:5]) + rest
 
 
-# --- What the language models expect ----------------------------------------------------------------
+# --- Predictions of the language models ----------------------------------------------------------------
 
 _MAX_USAGES = 128  # read at once
 _MAX_LOGITS = 1 << 24  # in memory at once
@@ -313,7 +313,7 @@ class ContextPredictor:
 
     def __init__(self, elmo: Elmo, *, start: Start = "zero") -> None:
         if start not in ("zero", "warm"):
-            raise ConfigError(f"start must be zero or warm, not {start!r:.40}")
+            raise ConfigError(f"start must be zero or warm, found {start!r:.40}")
         self._predictor = Predictor(elmo)
         self.vocab, self.softmax = self._predictor.vocab, self._predictor.softmax
         self.directions = trained_directions(elmo)
@@ -336,17 +336,15 @@ class ContextPredictor:
             before = [[BOS, *encode(usage.sentence.tokens[: usage.begin])] for usage in batch]
             after = [[EOS, *encode(usage.sentence.tokens[usage.end :][::-1])] for usage in batch]
             words = self._predictor.words(list(numbers))
-            forward, backward = (
-                self._predictor.next_words(
-                    words, [np.array(row, dtype=np.int64) for row in rows], self._start, direction=direction
-                )
-                .cpu()
-                .numpy()
-                if self.directions in ("both", name)
-                else [None] * len(batch)
-                for direction, (name, rows) in enumerate((("forward", before), ("backward", after)))
-            )
-            yield from map(ContextPrediction, batch, forward, backward)
+            predictions: list[Any] = []
+            for direction, (name, rows) in enumerate((("forward", before), ("backward", after))):
+                if self.directions not in ("both", name):
+                    predictions.append([None] * len(batch))
+                    continue
+                ids = [np.array(row, dtype=np.int64) for row in rows]
+                logs = self._predictor.next_words(words, ids, self._start, direction=direction)
+                predictions.append(logs.cpu().numpy())
+            yield from map(ContextPrediction, batch, *predictions)
 
 
 # --- The vocabulary by lemma ------------------------------------------------------------------------
@@ -550,7 +548,7 @@ def embed_substitutes(
     Args:
         elmo: A model with a softmax and a vocabulary.
         usages: Words in their sentences.
-        start: LSTM state at the start of a sentence; warm needs elmo warm.
+        start: LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'.
         on_progress: Called with the number of usages that are done.
     """
     predictor = ContextPredictor(elmo, start=start)

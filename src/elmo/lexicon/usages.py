@@ -275,7 +275,7 @@ def _usage_at(tokens: Tokens, offsets: Sequence[Span], span: Span, number: int) 
     if begin < span[0] or end > span[1]:
         text = tokens.text or " ".join(tokens.tokens)
         logger.warning(
-            "sentence %d: %r is part of a token; using the whole token %r (is the tokenizer right?)",
+            "sentence %d: %r is part of a token; using the whole token %r; check that the tokenizer fits the text",
             number,
             text[slice(*span)][:40],
             text[begin:end][:80],
@@ -306,7 +306,9 @@ def embed_usages(
         on_progress: Called with the number of usages that are done.
     """
     if layers == "all":
-        raise ConfigError("layers='all' gives several vectors per usage; use average, top, concat or a number")
+        raise ConfigError(
+            "layers='all' gives several vectors per usage; use average, top, concat or the number of a layer"
+        )
     rows: list[Vectors] = []
     for groups in _group_by_sentence(usages):
         encodings = elmo.encode([group[0].sentence for group in groups], layers=layers, start=start)
@@ -371,7 +373,7 @@ def read_uses(folder: str | Path) -> UsesByPeriod:
     """
     root = Path(folder)
     if not root.is_dir():
-        raise DataError(f"{format_path(root)}: expected a folder with uses.csv files, found no such folder")
+        raise DataError(f"{format_path(root)}: expected a folder with uses.csv files, but this folder does not exist")
     files = sorted(path for path in root.rglob("*uses.*") if _FILE_NAME.fullmatch(path.name) and path.is_file())
     if not files:
         raise DataError(f"{format_path(root)}: expected files uses.csv or WORD.uses.csv, found none")
@@ -389,7 +391,7 @@ def _read_uses_file(path: Path) -> Iterator[tuple[str, str, Usage]]:
     names = [] if header is None else header.text.removeprefix("\ufeff").split("\t")
     missing = [name for name in COLUMNS if name not in names]
     if missing:
-        raise DataError(f"{format_path(path)}:1: expected columns {', '.join(COLUMNS)}; missing {', '.join(missing)}")
+        raise DataError(f"{format_path(path)}:1: expected columns {', '.join(COLUMNS)}, found no {', '.join(missing)}")
     columns = [names.index(name) for name in COLUMNS]
     for line in lines:
         if not line.text:

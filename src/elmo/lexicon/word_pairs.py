@@ -126,7 +126,7 @@ def compare_pairs(
         data: The pairs; with gold labels, the accuracy of the judgments is computed.
         tune: Labeled pairs on which the thresholds are tuned; without them, no pair is judged.
         layers: Layers of the vectors, as in ``Elmo.encode``; ``"all"`` compares each layer and their average.
-        start: LSTM state at the start of a sentence; warm needs elmo warm.
+        start: LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'.
         on_progress: Called with the number of pairs that are compared.
     """
     cosines = _compute_cosines(elmo, data.pairs, layers=layers, start=start, on_progress=on_progress)
@@ -182,7 +182,9 @@ def _split_layers(first: Vectors, second: Vectors, layers: LayerChoice | int) ->
 def best_threshold(cosines: Cosines, is_same: PairLabels) -> float:
     """Return the lowest threshold with the best accuracy: pairs with at least this cosine are the same."""
     if not len(cosines) or len(cosines) != len(is_same):
-        raise DataError(f"expected as many labels as pairs, and at least one, found {len(is_same)} and {len(cosines)}")
+        raise DataError(
+            f"expected one label per pair and at least one pair, found {len(is_same)} labels and {len(cosines)} pairs"
+        )
     order = np.argsort(cosines, kind="stable")
     steps, first = np.unique(cosines[order], return_index=True)
     n_same_below = np.concatenate([[0], np.cumsum(is_same[order])])[first]  # wrong at each step

@@ -99,7 +99,7 @@ class WordNet:
         """Return the sense of a key; raise ``DataError`` if WordNet does not have it."""
         row = bisect_left(self._index.keys, key)
         if row == len(self._index.keys) or self._index.keys[row] != key:
-            raise DataError(f"{format_path(self.folder / _INDEX)}: has no sense {key[:80]!r}")
+            raise DataError(f"{format_path(self.folder / _INDEX)}: unknown sense {key[:80]!r}")
         return self._sense(row)
 
     def gloss(self, key: str) -> str:
@@ -183,7 +183,7 @@ def find_wordnet() -> Path:
 
 def _with_index(folder: Path, what: str) -> Path:
     if not (folder / _INDEX).is_file():
-        raise DataError(f"{format_path(folder)}: {what} has no {_INDEX} of WordNet; {HOW_TO_INSTALL}")
+        raise DataError(f"{format_path(folder)}: {what} has no WordNet file {_INDEX}; {HOW_TO_INSTALL}")
     return folder
 
 

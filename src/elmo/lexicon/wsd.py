@@ -138,7 +138,7 @@ class SenseCentroids:
             votes = self._votes(units, candidates, options) + options.rank_votes * by_rank
             return votes / votes.sum(axis=1, keepdims=True)
         if method not in METHODS:
-            raise ConfigError(f"method must be one of {', '.join(METHODS)}, not {method!r:.40}")
+            raise ConfigError(f"method must be one of {', '.join(METHODS)}, found {method!r:.40}")
         cosines = np.full((len(vectors), len(candidates)), np.nan)
         is_seen = counts > 0
         centroids = self.centroids[[self._row_of_key[key] for key in candidates if key in self._row_of_key]]
@@ -152,7 +152,7 @@ class SenseCentroids:
     def _votes(self, units: Rows, candidates: Sequence[str], options: WsdOptions) -> NDArray[np.float64]:
         """Let the nearest usages vote for their senses (word, sense); the nearest of all has one vote."""
         if self.uses is None:
-            raise ConfigError("these senses are compact: they have no vectors of usages, which knn needs; use prior")
+            raise ConfigError("knn needs the vectors of usages, but these senses are compact and have none; use prior")
         rows = [self._row_of_key.get(key) for key in candidates]
         spans = [(0, 0) if k is None else (self._ends[k] - self.counts[k], self._ends[k]) for k in rows]
         uses = np.concatenate([self.uses[begin:end] for begin, end in spans])
@@ -278,7 +278,9 @@ def train_senses(
         with np.errstate(over="ignore"):
             rows.append(vectors.astype(np.float16))
         if not np.isfinite(rows[-1]).all():
-            raise OutputError("a vector has a number that is too large for float16, the type of the file")
+            raise OutputError(
+                "expected vectors that fit into float16, the type of the file, found a number that is too large"
+            )
     vectors = np.concatenate(rows or [np.zeros((0, 0), np.float16)])
     model = compute_fingerprint(elmo, start=start)
     return SenseCentroids.from_usages(keys, vectors, model=model, layers=str(layers), start=start)

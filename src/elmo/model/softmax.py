@@ -186,13 +186,13 @@ class LogUniformSampler:
             return Samples(torch.from_numpy(np.sort(words)), self.n_samples, self.n_words)
         while True:
             first_try = np.full(self.n_words, len(words), dtype=np.int64)
-            # Written in reverse order, so that the first draw of each word stays.
+            # In reverse order, so that the first draw of each word is the one that is kept.
             first_try[words[::-1]] = np.arange(len(words) - 1, -1, -1)
             tries = first_try[first_try < len(words)]
             if len(tries) >= self.n_samples:
                 break
             words = np.concatenate([words, self._draw_words(generator)])
-        last = int(np.partition(tries, self.n_samples - 1)[self.n_samples - 1])  # brings the last sample
+        last = int(np.partition(tries, self.n_samples - 1)[self.n_samples - 1])  # the draw that completes the samples
         return Samples(torch.from_numpy(np.flatnonzero(first_try <= last)), last + 1, self.n_words)
 
     def _draw_words(self, generator: torch.Generator) -> np.ndarray:

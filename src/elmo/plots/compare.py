@@ -37,7 +37,7 @@ def draw_words(comparisons: Sequence[Comparison], path: str | Path) -> None:
     """Draw several words with one heat map each, of the average layer; the suffix is the format."""
     target = Path(path)
     if not comparisons or any("average" not in comparison.matrices for comparison in comparisons):
-        raise DataError("expected words compared by the average of their layers, found none or other layers")
+        raise DataError("expected comparisons of the average layer, found none or other layers")
     check_picture(target)
     save_figure(_words_figure(comparisons), target)
 

@@ -81,6 +81,6 @@ def prepare_lines(lines: Sequence[str]) -> tuple[list[str], list[str]]:
     """Find fonts for lines of text; replace characters that no font has by boxes, with a warning."""
     fonts, missing = find_fonts("".join(lines))
     if missing:
-        logger.warning("no font can draw %s: shown as boxes; %s", missing[:20], INSTALL_FONTS)
+        logger.warning("no font can draw %s, shown as boxes; %s", missing[:20], INSTALL_FONTS)
     boxes = dict.fromkeys(map(ord, missing), BOX)  # otherwise matplotlib warns about each
     return fonts, [line.translate(boxes) for line in lines]

@@ -28,8 +28,10 @@ LINE_WIDTH = 92  # of a sentence below the map, in Latin letters
 CAPTION_HEIGHT = 0.24  # inches
 N_SENTENCES = 12  # below the map: up to three per sense, one for many senses
 MIN_TSNE_USAGES = 50  # with more usages, t-SNE preserves neighborhoods better than PCA
-PCA_CAPTION = "Each point is a usage. Axes: first two principal components of its vector; near means similar."
-TSNE_CAPTION = "Each point is a usage, placed by t-SNE of its vector; near means similar, far means little."
+PCA_CAPTION = "Each point is a usage. Axes: first two principal components of its vector; near points are similar."
+TSNE_CAPTION = (
+    "Each point is a usage, placed by t-SNE of its vector; near points are similar, but large distances mean little."
+)
 
 
 def draw_senses(senses: Senses, path: str | Path, *, seed: int = 0) -> None:

@@ -58,7 +58,7 @@ def draw_curves(
     target = Path(path)
     check_picture(target)
     if against not in ("tokens", "hours", "steps"):
-        raise ConfigError(f"against must be tokens, hours or steps, not {against!r:.40}")
+        raise ConfigError(f"against must be tokens, hours or steps, found {against!r:.40}")
     if smooth is not None and smooth < 1:
         raise ConfigError(f"smooth must be at least 1, found {smooth!r:.40}")
     save_figure(_build_figure(read_nonempty(runs), against, smooth), target)
@@ -88,7 +88,7 @@ def read_nonempty(runs: str | Path | TrainingLog | Sequence[str | Path | Trainin
     if len(empty) == len(logs):
         raise DataError(f"{format_path(logs[0].path)}: no log entries yet; try again later")
     for run in empty:
-        logger.warning("%s: no log entries yet; left out", format_path(run.path))
+        logger.warning("skipping %s: no log entries yet", format_path(run.path))
     return [run for run in logs if run.entries]
 
 

@@ -153,7 +153,7 @@ def _list_starts(elmo: Elmo, start: Start | Literal["all"] | Sequence[Start]) ->
         return available_starts(elmo)
     starts: list[Start] = [cast("Start", start)] if isinstance(start, str) else list(start)
     if not starts or len(set(starts)) < len(starts):
-        raise ConfigError(f"start: expected one or several different ones, found {starts}")
+        raise ConfigError(f"start: expected one or more different start states, found {starts}")
     return starts
 
 

@@ -83,7 +83,7 @@ class Predictor:
     def __init__(self, elmo: Elmo) -> None:
         self.elmo = elmo
         self.bilm = elmo.bilm
-        self.vocab, self.softmax = _output_layer(elmo)
+        self.vocab, self.softmax = _require_softmax(elmo)
         self._engine = Engine(elmo.bilm, elmo.indexer)
         weight = next(elmo.bilm.parameters())
         # in half precision, thousands of probabilities do not sum to 1
@@ -174,9 +174,9 @@ class Predictor:
     ) -> tuple[Tensor, LstmState]:
         """Compute the top outputs (token, width) of rows of decreasing length, and their final state."""
         lengths = [len(part) for part in inputs]
-        is_true = np.arange(lengths[0]) < np.array(lengths)[:, None]  # (row, time)
-        numbers = np.zeros(is_true.shape, dtype=np.int64)
-        numbers[is_true] = np.concatenate(inputs)
+        is_token = np.arange(lengths[0]) < np.array(lengths)[:, None]  # (row, time)
+        numbers = np.zeros(is_token.shape, dtype=np.int64)
+        numbers[is_token] = np.concatenate(inputs)
         layer_input = words.vectors[torch.from_numpy(numbers.T.copy())]  # (time, row, width)
         stack = (self.bilm.forward_stack, self.bilm.backward_stack)[direction]
         final: list[LstmState] = []
@@ -186,7 +186,7 @@ class Predictor:
             layer_input = output + layer_input if self.bilm.has_skip and index > 0 else output
             final.append(after)
         hidden, cell = (torch.stack([getattr(s, name) for s in final]) for name in ("hidden", "cell"))
-        mask = torch.from_numpy(is_true).to(layer_input.device)
+        mask = torch.from_numpy(is_token).to(layer_input.device)
         return layer_input.transpose(0, 1)[mask], LstmState(hidden, cell)
 
 
@@ -197,7 +197,7 @@ def trained_directions(elmo: Elmo) -> Directions:
     return directions if directions in ("forward", "backward") else "both"
 
 
-def _output_layer(elmo: Elmo) -> tuple[Vocabulary, SoftmaxWeights]:
+def _require_softmax(elmo: Elmo) -> tuple[Vocabulary, SoftmaxWeights]:
     if elmo.softmax is None:
         raise ConfigError(
             f"this {elmo.pretrained.format} model has no softmax, so it cannot predict words; if the "

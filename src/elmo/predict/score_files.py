@@ -33,7 +33,7 @@ _TOKEN_COLUMNS = (*_PLACE, "position", "token", "unknown", "forward", "backward"
 def check_score_file(path: Path, *, by: str = "sentence", inputs: Iterable[str | Path] = ()) -> None:
     """Check that scores can be written to ``path``; call this before the work starts."""
     if by not in get_args(By):
-        raise ConfigError(f"by must be sentence or token, not {by!r:.40}")
+        raise ConfigError(f"by must be sentence or token, found {by!r:.40}")
     check_output_file(path, suffixes=SUFFIXES, inputs=inputs)
 
 

@@ -246,10 +246,10 @@ class Scorer:
             raise ConfigError(f"batch_size must be at least 1, found {batch_size}")
         directions = directions or trained_directions(elmo)
         if directions not in get_args(Directions):
-            raise ConfigError(f"directions must be both, forward or backward, not {directions!r:.40}")
+            raise ConfigError(f"directions must be both, forward or backward, found {directions!r:.40}")
         for start in starts:
             if start not in get_args(Start):
-                raise ConfigError(f"start must be zero, warm or carry, not {start!r:.40}")
+                raise ConfigError(f"start must be zero, warm or carry, found {start!r:.40}")
         self.starts = tuple(starts)
         self.batch_size = batch_size
         self.directions = {"both": (0, 1), "forward": (0,), "backward": (1,)}[directions]

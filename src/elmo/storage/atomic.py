@@ -40,15 +40,15 @@ def check_output_file(
         problem = "is a broken link" if nearest.is_symlink() else "is a file"
         raise OutputError(f"{name}: expected a folder, but {format_path(nearest)} {problem}")
     if path.resolve() in (Path(source).resolve() for source in inputs if source != "-"):
-        raise OutputError(f"{name}: is one of the inputs; choose another output")
+        raise OutputError(f"{name} is one of the inputs; choose another output")
     if path.exists() and not overwrite:
-        raise OutputError(f"{name}: already exists; pass --overwrite to replace it, or choose another name")
+        raise OutputError(f"{name} already exists; pass --overwrite to replace it, or choose another name")
 
 
 def check_output_folder(folder: Path) -> None:
     """Check that a folder is new or empty; call this before the work starts."""
     if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
-        raise OutputError(f"{format_path(folder)}: already exists; choose a new folder, or remove it first")
+        raise OutputError(f"{format_path(folder)} already exists; choose a new folder, or remove it first")
 
 
 def make_parents(path: Path) -> None:
@@ -220,4 +220,4 @@ def cannot_write(path: Path, error: BaseException) -> OutputError:
     if match := RUST_ERROR.search(str(error)):
         number = int(match[2])
     hint = "; free some space and run it again" if number == errno.ENOSPC else ""
-    return OutputError(f"{format_path(path)}: cannot be written: {format_error(error)}{hint}")
+    return OutputError(f"cannot write {format_path(path)}: {format_error(error)}{hint}")

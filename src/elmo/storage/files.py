@@ -69,11 +69,11 @@ def find_member(folder: Path, name: str) -> Path:
     except FileNotFoundError as error:
         raise FormatError(f"{format_path(folder)}: expected a file {format_path(name)}, found none") from error
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a loop of links before Python 3.13
-        raise FormatError(f"{format_path(path)}: cannot be opened: {format_error(error)}") from error
+        raise FormatError(f"cannot open {format_path(path)}: {format_error(error)}") from error
     if not is_regular:
         raise FormatError(f"{format_path(path)}: expected a regular file, found a folder, pipe or device")
     if not any(real.is_relative_to(allowed) for allowed in (root, *_hub_blobs(root))):
-        raise FormatError(f"{format_path(path)}: links to a file outside its folder; copy the file into the folder")
+        raise FormatError(f"{format_path(path)} links to a file outside its folder; copy the file into the folder")
     return path
 
 
@@ -96,7 +96,7 @@ def open_regular(path: Path, limit: int | None = None) -> io.BufferedReader:
         # without O_NONBLOCK, opening a pipe would wait for a writer forever
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except (OSError, ValueError) as error:
-        raise FormatError(f"{format_path(path)}: cannot be opened: {format_error(error)}") from error
+        raise FormatError(f"cannot open {format_path(path)}: {format_error(error)}") from error
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -105,7 +105,7 @@ def open_regular(path: Path, limit: int | None = None) -> io.BufferedReader:
             raise FormatError(f"{format_path(path)}: expected at most {limit} bytes, found {status.st_size}")
         if status.st_size > _MIN_SPARSE_SIZE and _is_sparse(descriptor, status.st_size):
             raise FormatError(
-                f"{format_path(path)}: has {status.st_size} bytes, but most were never written; download it again"
+                f"{format_path(path)} has {status.st_size} bytes, but most were never written; download it again"
             )
         return os.fdopen(descriptor, "rb")
     except BaseException:
@@ -139,7 +139,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
             # the size at the check, not the limit: Python allocates what is requested
             return file.read(min(limit, os.fstat(file.fileno()).st_size))
         except OSError as error:
-            raise FormatError(f"{format_path(path)}: cannot be read: {format_error(error)}") from error
+            raise FormatError(f"cannot read {format_path(path)}: {format_error(error)}") from error
 
 
 def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
@@ -153,11 +153,11 @@ def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
             text, object_pairs_hook=_reject_duplicate_keys, parse_constant=_reject_constant, parse_float=_parse_finite
         )
     except RecursionError as error:
-        raise FormatError(f"{format_path(path)}: expected JSON, found too many nested brackets") from error
+        raise FormatError(f"{format_path(path)}: not valid JSON: too many nested brackets") from error
     except ValueError as error:
-        raise FormatError(f"{format_path(path)}: expected JSON, found an error: {format_error(error)}") from error
+        raise FormatError(f"{format_path(path)}: not valid JSON: {format_error(error)}") from error
     if _is_deeper(value, MAX_DEPTH):
-        raise FormatError(f"{format_path(path)}: expected JSON, found more than {MAX_DEPTH} levels of brackets")
+        raise FormatError(f"{format_path(path)}: expected JSON with at most {MAX_DEPTH} levels of nesting, found more")
     return value
 
 
@@ -227,7 +227,7 @@ def compute_sha256(path: Path) -> str:
         try:
             return hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
-            raise FormatError(f"{format_path(path)}: cannot be read: {format_error(error)}") from error
+            raise FormatError(f"cannot read {format_path(path)}: {format_error(error)}") from error
 
 
 def format_checksums(sums: Mapping[str, str], order: Sequence[str]) -> str:

@@ -167,9 +167,7 @@ def read(path: Path, shapes: Mapping[str, tuple[int, ...]], *, is_mapped: bool =
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in shapes}
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-        raise FormatError(
-            f"{format_path(path)}: expected a safetensors file, found an error: {format_error(error)}"
-        ) from error
+        raise FormatError(f"{format_path(path)}: not a valid safetensors file: {format_error(error)}") from error
     return {name: to_float32(tensor) for name, tensor in tensors.items()}
 
 
@@ -228,7 +226,7 @@ def _parse_entry(entry: dict[str, Any], *, n_bytes: int) -> tuple[int, int, tupl
     if not all(type(n) is int and n >= 0 for n in (begin, *shape)):
         raise ValueError(f"shape {str(shape)[:80]} at {begin}")
     if math.prod(shape) * dtype.itemsize != end - begin:
-        raise ValueError(f"shape {shape} of {dtype} does not need {end - begin} bytes")
+        raise ValueError(f"shape {shape} of {dtype} does not match its {end - begin} bytes")
     if end > n_bytes:
         raise EOFError("the file ends before its data")
     return begin, end, shape, dtype

@@ -7,7 +7,7 @@
 
 The files, in reading order:
 
-- ``run``: the verbs ``train``, ``evaluate``, ``predict`` and ``load``.
+- ``run``: the functions ``train``, ``evaluate``, ``predict`` and ``load``.
 - ``data``: examples, and the readers of their files.
 - ``kinds``: one file per kind of task; ``heads`` and ``scores`` have their networks and metrics.
 - ``features``: word vectors for the heads: ELMo, static vectors, characters, other encoders.

@@ -64,7 +64,7 @@ def check_adaptable(elmo: Elmo | None, epochs: float) -> None:
     from elmo.train.initial_weights import check_trainable
 
     if not 0 < epochs < math.inf:
-        raise ConfigError(f"adaptation epochs: expected a number above 0, found {epochs}")
+        raise ConfigError(f"adapt must be a number of epochs above 0, found {epochs}")
     if elmo is None:
         raise ConfigError("cannot adapt the biLM, because elmo is 'none'; set elmo to input, output or both")
     model = elmo.pretrained
@@ -152,7 +152,7 @@ def _train(
 
 
 def _replace_spaces(word: str) -> str:
-    """Replace spaces inside a word (10 000), which would split it."""
+    """Replace the white space inside a word such as "10 000" by no-break spaces, so that the word is not split."""
     return re.sub(r"[ \t\r\n]", "\N{NO-BREAK SPACE}", word)
 
 

@@ -70,17 +70,17 @@ class FitOptions:
     def __post_init__(self) -> None:
         counts = ("epochs", "patience", "batch_size", "max_tokens", "decay_patience")
         problems = [
-            f"{name}: expected at least 1, found {getattr(self, name)}" for name in counts if getattr(self, name) < 1
+            f"{name} must be at least 1, found {getattr(self, name)}" for name in counts if getattr(self, name) < 1
         ]
         for name, is_valid, expected in (
             ("learning_rate", 0 < self.learning_rate < math.inf, "a number above 0"),
             ("clip", self.clip > 0, "a number above 0"),
-            ("decay", 0 < self.decay <= 1, "a number above 0, up to 1"),
-            ("weight_decay", 0 <= self.weight_decay < math.inf, "a number from 0"),
-            ("seed", 0 <= self.seed < 1 << 63, "an integer from 0 to below 2^63"),
+            ("decay", 0 < self.decay <= 1, "a number above 0 and at most 1"),
+            ("weight_decay", 0 <= self.weight_decay < math.inf, "a number of at least 0"),
+            ("seed", 0 <= self.seed < 1 << 63, "an integer of at least 0 and below 2^63"),
         ):
             if not is_valid:
-                problems.append(f"{name}: expected {expected}, found {getattr(self, name)}")
+                problems.append(f"{name} must be {expected}, found {getattr(self, name)}")
         if problems:
             raise ConfigError(f"training options: {'; '.join(problems)}")
 

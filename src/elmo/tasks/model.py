@@ -334,15 +334,17 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {}).get(_ABOUT, "null"))
             if not isinstance(about, dict) or about.get("format") != FORMAT:
-                raise FormatError(f"{format_path(path)}: expected a task model, written by elmo task train")
+                raise FormatError(
+                    f"{format_path(path)}: expected a task model written by elmo task train, found another file"
+                )
             if about.get("version") != VERSION:
                 raise FormatError(
-                    f"{format_path(path)}: written by another version of elmo "
+                    f"{format_path(path)}: another version of elmo wrote this file "
                     f"(expected format version {VERSION}, found {about.get('version')!r:.20}); train it again"
                 )
             return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 -- not a mapping
     except (SafetensorError, KeyError, ValueError, RecursionError) as error:
-        raise FormatError(f"{format_path(path)}: not a task model, or damaged: {error}") from error
+        raise FormatError(f"{format_path(path)} is not a task model, or it is damaged: {error}") from error
 
 
 def _static_tensors(static: StaticVectors, table: Tensor, *, is_exact: bool) -> dict[str, Tensor]:
@@ -364,7 +366,7 @@ def _take_static(tensors: dict[str, Tensor]) -> StaticVectors | None:
     vectors = tensors.pop(_STATIC_VECTORS).float().numpy()
     # the first two rows are for padding and for words without a vector
     if not isinstance(words, list) or vectors.ndim != 2 or len(vectors) != len(words) + 2:
-        raise ValueError(f"{len(words)} words with vectors of shape {vectors.shape}")
+        raise ValueError(f"expected one vector per word, found {len(words)} words and vectors of shape {vectors.shape}")
     tensors[_TABLE] = torch.from_numpy(np.ascontiguousarray(vectors))
     return StaticVectors(tuple(map(str, words)), vectors[2:])
 
@@ -447,7 +449,7 @@ def _named_bilm(about: Mapping[str, Any], elmo: Elmo | None, *, start: Start, pa
     fingerprint = ElmoEncoder(elmo, start=start).fingerprint
     if fingerprint != about["fingerprint"]:
         raise ConfigError(
-            f"{format_path(path)}: trained with the biLM {about['name']} "
+            f"{format_path(path)}: this model was trained with the biLM {about['name']} "
             f"({str(about['fingerprint'])[:12]}…), found another one ({fingerprint[:12]}…); "
             "use --model to give the original biLM"
         )

@@ -38,7 +38,7 @@ def check_output(path: Path, kind: str, *, inputs: Iterable[str | Path] = ()) ->
     """Raise ``OutputError`` if predictions of a kind cannot be written to ``path``; call this first."""
     known = SUFFIXES[kind]
     if path.suffix.lower() not in known:
-        raise OutputError(f"{format_path(path)}: expected a name that ends in {', '.join(known)} for {kind}")
+        raise OutputError(f"{format_path(path)}: expected a file name that ends in {', '.join(known)} for {kind}")
     check_output_file(path, inputs=inputs)
 
 

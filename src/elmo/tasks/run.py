@@ -1,6 +1,6 @@
-"""The verbs of ``elmo.tasks``: train, evaluate and predict from files, and load a model.
+"""The main functions of ``elmo.tasks``: train, evaluate and predict from files, and load a model.
 
-Each verb does everything that the command ``elmo task`` of the same name does.
+Each function does everything that the ``elmo task`` command of the same name does.
 """
 
 from __future__ import annotations
@@ -134,11 +134,11 @@ def train(
         layer_norm: Normalize each layer before mixing.
         mix_penalty: Penalty on the mix weights; a large value makes all layers equally important.
         elmo_dropout: Dropout on the ELMo vectors.
-        tune_bilm: Train the biLM, too (slow).
+        tune_bilm: Also train the biLM (slow).
         adapt: First train the biLM as a language model on the training text, for this many epochs.
         start: Start state of the LSTMs for each sentence.
         vectors: File of static word vectors: GloVe, word2vec or fastText.
-        tune_vectors: Train the static vectors, too.
+        tune_vectors: Also train the static vectors.
         characters: Width of character-based word vectors; 0 turns them off.
         also: A transformers model whose vectors are used in addition to ELMo; may be repeated.
         network: Network of classification. Default: biattentive.
@@ -155,7 +155,7 @@ def train(
             plan, for example head.max_span_width=12 or fit.decay=0.3; may be repeated.
         column: Column of tags, labels, scores or predicates: a name, or a number from 0; -1 is the last.
         text_column: Column of the words or the text; for pairs of texts, give two.
-        file_format: columns, conllu, tsv, csv, jsonl, lines, semeval, propbank, conll2005 or conll2012.
+        file_format: File format: columns, conllu, tsv, csv, jsonl, lines, semeval, propbank, conll2005 or conll2012.
             Default: detected from the file.
         header: Whether the first line of a table names its columns. Default: detected from the file.
         separator: What separates columns. Default: detected from the first row.
@@ -171,6 +171,7 @@ def train(
     out, files, dev = Path(out), _as_list(files), _as_list(dev)
     check_kind(kind)  # report mistakes before a large model is loaded
     check_output_file(out, suffixes=(SUFFIX,), inputs=[*files, *dev], overwrite=overwrite)
+    # the parameters of this function map to option fields through _PARAMETERS
     head, features, options = _parse_options(kind, settings, locals())
     reader = reader_options(kind, column, text_column, file_format, header=header, separator=separator)
 
@@ -199,7 +200,7 @@ def train(
             f"{len(dev_set):,}", f"{len(train_set) + len(dev_set):,}",
         )  # fmt: skip
     if tokenizer is not None and kind in PRETOKENIZED:
-        _log.warning("ignoring --tokenizer: labeled files of %s are already tokenized", kind)
+        _log.warning("ignoring --tokenizer: labeled files for %s are already tokenized", kind)
     folder = training_folder(out)
     make_parents(out)
     with hold_lock(out.with_name(f".{out.name}.lock"), subject=out):
@@ -305,7 +306,7 @@ def evaluate(
         also: The transformers models, if they are not where the model file says; may be repeated.
         column: Column of tags, labels, scores or predicates: a name, or a number from 0; -1 is the last.
         text_column: Column of the words or the text; for pairs of texts, give two.
-        file_format: columns, conllu, tsv, csv, jsonl, lines, semeval, propbank, conll2005 or conll2012.
+        file_format: File format: columns, conllu, tsv, csv, jsonl, lines, semeval, propbank, conll2005 or conll2012.
             Default: detected from the file.
         header: Whether the first line of a table names its columns. Default: detected from the file.
         separator: What separates columns. Default: detected from the first row.
@@ -400,7 +401,7 @@ def predict(
         also: The transformers models, if they are not where the model file says; may be repeated.
         column: Column of tags, labels, scores or predicates: a name, or a number from 0; -1 is the last.
         text_column: Column of the words or the text; for pairs of texts, give two.
-        file_format: columns, conllu, tsv, csv, jsonl, lines, semeval, propbank, conll2005 or conll2012.
+        file_format: File format: columns, conllu, tsv, csv, jsonl, lines, semeval, propbank, conll2005 or conll2012.
             Default: detected from the file.
         header: Whether the first line of a table names its columns. Default: detected from the file.
         separator: What separates columns. Default: detected from the first row.
@@ -409,7 +410,7 @@ def predict(
     """
     files = _as_list(files)
     if sum(map(bool, (files, text, question))) != 1 or (question is None) != (passage is None):
-        raise ConfigError("expected one of: files, text, or question and passage")
+        raise ConfigError("expected files, text, or question and passage as input, found none or more than one of them")
     if files:
         expand_paths([str(file) for file in files])  # report mistakes before a large model is loaded
     loaded = _loaded(task_model, model=model, also=also, cache=FeatureCache(None))
@@ -503,18 +504,20 @@ def reader_options(
     header: bool | None,
     separator: str | None,
 ) -> dict[str, Any]:
-    """Return the options of a kind's reader, under the names of the reader."""
+    """Return the options of the reader for a kind of task, by their names in the reader."""
     options: dict[str, Any] = {}
     if column is not None:
         if kind not in _LABEL_COLUMNS:
-            raise ConfigError(f"files of {kind} have fixed columns; remove --column")
+            raise ConfigError(f"--column: files for {kind} have fixed columns; remove this option")
         if kind == "roles" and not isinstance(_parse_column(column), int):
-            raise ConfigError(f"--column: files of roles have no header, expected a number, found {column[:40]!r}")
+            raise ConfigError(
+                f"--column must be a number for roles, because these files have no header, found {column[:40]!r}"
+            )
         options[_LABEL_COLUMNS[kind]] = _parse_column(column)
     if text_column:
         names = _TEXT_COLUMNS.get(kind, ())
         if len(text_column) != len(names):
-            raise ConfigError(f"--text-column: {kind} needs {len(names)}, found {len(text_column)}")
+            raise ConfigError(f"--text-column: expected {len(names)} for {kind}, found {len(text_column)}")
         options |= {name: _parse_column(value) for name, value in zip(names, text_column, strict=True)}
     others = {
         "file_format": file_format,
@@ -558,7 +561,7 @@ def _read(
     for reason, n in labeled.left_out.items():
         _log.warning("%s: skipped %s examples: %s", names, f"{n:,}", reason)
     if not labeled.examples:
-        raise DataError(f"{names}: expected examples of {kind}, found none")
+        raise DataError(f"{names}: expected examples for {kind}, found none")
     return labeled
 
 
@@ -567,7 +570,7 @@ def _iter_files(
 ) -> Iterator[Any]:
     """Yield at least one example; for roles, explain how predicates are marked."""
     examples = iter_examples(kind, files, tokenize=_tokenize_with(get_tokenizer), options=options)
-    none = f"{', '.join(map(str, files))[:200]}: expected examples of {kind}, found none"
+    none = f"{', '.join(map(str, files))[:200]}: expected examples for {kind}, found none"
     try:
         yield from require_examples(examples, none)
     except DataError as error:

@@ -189,7 +189,7 @@ class Vocabulary:
 
     def _special(self, name: str) -> int:
         if name not in self._ids:
-            raise FormatError(f"vocabulary: expected the word {name}, but its {len(self.words)} words lack it")
+            raise FormatError(f"vocabulary: expected the word {name}, found none among {len(self.words)} words")
         return self._ids[name]
 
 

@@ -192,7 +192,7 @@ def open_text(path: Source) -> Iterator[tuple[io.BufferedReader, io.BufferedIOBa
     except PermissionError as error:
         raise DataError(f"{name}: no permission to read this file") from error
     except _READ_ERRORS as error:
-        raise DataError(f"{name}: cannot be read: {format_error(error)}") from error
+        raise DataError(f"cannot read {name}: {format_error(error)}") from error
 
 
 def decode_line(line: bytes, *, before: int = 0, errors: ErrorPolicy | None, place: str, tally: Tally) -> str | None:
@@ -224,7 +224,7 @@ def _open_raw(path: Source) -> Iterator[io.BufferedReader]:
         return
     stdin = getattr(sys.stdin, "buffer", None)
     if stdin is None:
-        raise DataError("<stdin>: is closed; pass a file instead of -")
+        raise DataError("stdin is closed; pass a file instead of -")
     if hasattr(stdin, "peek"):
         yield stdin
         return

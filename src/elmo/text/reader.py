@@ -70,7 +70,7 @@ def read_sentences(
     if input_format not in INPUT_FORMATS:
         raise ConfigError(f"input format: expected one of {', '.join(INPUT_FORMATS)}, found {str(input_format)[:40]!r}")
     if split and input_format != "text":
-        raise ConfigError(f"split needs input format text, found {input_format}")
+        raise ConfigError(f"split requires input format text, found {input_format}")
     files = expand_paths([str(path) for path in paths])
     # read_lines checks the policy at once; the first line may be read much later
     lines_per_file = [read_lines(file, errors=errors, tally=tally) for file in files]
@@ -100,7 +100,7 @@ def require_words(sentences: Iterable[Sentence], *, inputs: Sequence[str | Path]
         if len(sentence):
             return chain(first, rest)
     names = ", ".join(map(format_source, inputs))
-    raise DataError(f"{names[:200]}: expected text, found no word in it")
+    raise DataError(f"{names[:200]}: expected text, found no words")
 
 
 _N_COLUMNS = 10

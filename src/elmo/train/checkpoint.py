@@ -1,4 +1,4 @@
-"""Checkpoints: the complete state of a run, safe against crashes, restored bit for bit.
+"""Checkpoints: the complete state of a run, safe against crashes and restored bit for bit.
 
 ``checkpoints/step-000001200/`` has safetensors files, ``progress.json``, ``best.json`` and ``SHA256SUMS``. It
 is written to a temporary folder, synced and renamed; older checkpoints are removed afterwards. So after any
@@ -141,13 +141,13 @@ class Checkpoints:
             self._remove(step)
 
     def _remove(self, step: int) -> None:
-        # Renamed first: a folder that lost some of its files must not look like a checkpoint.
+        # Rename it first: a folder that lost some of its files must not look like a checkpoint.
         path = self._path(step)
         temporary = path.with_name(atomic.temporary_name(path.name))
         try:
             path.rename(temporary)
         except OSError as error:
-            raise OutputError(f"{files.format_path(path)}: cannot be removed: {error.strerror}") from error
+            raise OutputError(f"cannot remove {files.format_path(path)}: {error.strerror}") from error
         shutil.rmtree(temporary, ignore_errors=True)
 
 
@@ -170,7 +170,9 @@ def _read_sums(path: Path) -> dict[str, str]:
     sums = files.read_checksums(path, names)
     missing = [name for name in (_PROGRESS, *names) if name not in sums]
     if missing:
-        raise FormatError(f"{files.format_path(path)}: expected {missing[0]} in {files.CHECKSUMS_NAME}, found none")
+        raise FormatError(
+            f"{files.format_path(path)}: expected a checksum of {missing[0]} in {files.CHECKSUMS_NAME}, found none"
+        )
     return sums
 
 

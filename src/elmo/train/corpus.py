@@ -38,7 +38,7 @@ VERSION = 1
 MANIFEST = "manifest.json"
 FILES = ("types.txt", "type_ends.u64", "counts.u64", "train.u32", "heldout.u32")
 TYPES, TYPE_ENDS, COUNTS, TRAIN, HELDOUT = FILES
-_MANIFEST_LIMIT = 1 << 28  # bytes: about a million input files
+_MANIFEST_LIMIT = 1 << 28  # bytes; enough for about a million input files
 
 
 @dataclass(frozen=True)
@@ -117,13 +117,15 @@ def read_manifest(folder: Path) -> CorpusManifest:
         version = str(values.get("version"))[:20]
         raise DataError(f"{path}: expected version {VERSION}, found {version}; build the corpus again")
     if values.pop("sha256", None) != _digest(values):
-        raise DataError(f"{path}: the file is damaged (its SHA-256 differs); build the corpus again")
+        raise DataError(f"{path}: the file is damaged: its SHA-256 differs; build the corpus again")
     try:
         sizes = CorpusSizes(**values["sizes"])
         parts = (values["options"], values["inputs"], sizes, values["files"], values.get("tokenizer"))
         return CorpusManifest(*parts)
     except (KeyError, TypeError) as error:
-        raise DataError(f"{path}: expected the keys of a corpus manifest, found others") from error
+        raise DataError(
+            f"{path}: expected the keys of a corpus manifest, found other keys; build the corpus again"
+        ) from error
 
 
 def _digest(values: dict[str, Any]) -> str:
@@ -149,7 +151,7 @@ class Types(Sequence[str]):
         if isinstance(index, slice):
             return self.spellings(np.arange(len(self))[index])
         if not -len(self) <= index < len(self):
-            raise IndexError(f"type {index} of {len(self)}")
+            raise IndexError(f"expected a type id below {len(self)}, found {index}")
         return self.spellings(np.array([index % len(self)]))[0]
 
     def spellings(self, ids: NDArray[np.integer]) -> list[str]:
@@ -163,7 +165,7 @@ class Types(Sequence[str]):
                 for start, end in zip([0, *ends], ends, strict=False)
             ]
         except UnicodeDecodeError as error:
-            raise DataError(f"{TYPES}: expected UTF-8 words, found damage; build the corpus again") from error
+            raise DataError(f"{TYPES}: expected words in UTF-8, found other bytes; build the corpus again") from error
 
     def padded_bytes(self, ids: NDArray[np.integer], width: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """Return the first ``width`` UTF-8 bytes of each word, (n, width) padded with zeros, and lengths."""
@@ -254,7 +256,7 @@ class Corpus:
                 if expected is not None and size != expected:
                     problems.append(f"{name}: expected {expected} bytes, found {size}")
                 elif verify and compute_sha256(path) != manifest.files[name]:
-                    problems.append(f"{name}: its SHA-256 is not the recorded one")
+                    problems.append(f"{name}: the SHA-256 differs from the recorded one")
             except FormatError as error:
                 problems.append(str(error))
         subject = f"{format_path(folder)}: this corpus is damaged; build it again"
@@ -270,7 +272,7 @@ class Corpus:
         """
         n_vocab = self.n_given if n_vocab is None else n_vocab
         if n_vocab is not None and n_vocab <= FIRST_WORD:
-            raise ConfigError(f"vocabulary: expected a size above {FIRST_WORD} (the special words), found {n_vocab}")
+            raise ConfigError(f"n_vocab must be above {FIRST_WORD}, the number of special words, found {n_vocab}")
         return Vocabulary(tuple(self.types[:n_vocab]))
 
 
@@ -292,7 +294,7 @@ class TypeIds:
 
     def __init__(self, corpus: Corpus, config: BiLmConfig, n_vocab: int, *, device: str | torch.device = "cpu") -> None:
         if config.alphabet == "unicode":
-            raise ConfigError("a model with a Unicode alphabet cannot be trained: use the alphabet bytes")
+            raise ConfigError("a model with a Unicode alphabet cannot be trained; use alphabet='bytes'")
         self._types = corpus.types
         self._n_vocab = n_vocab
         self._device = torch.device(device)

@@ -55,7 +55,7 @@ from elmo.train.read_text import TEMPORARY, BuildProgress, NumberedText, OnProgr
 from elmo.train.vocabulary import hash_words, read_vocabulary
 
 _MIN_SENTENCES = 2
-_MIN_BYTES = 1 << 22  # size of the text from which several processes are worth their start
+_MIN_BYTES = 1 << 22  # smallest text for which starting several processes pays off
 _log = logging.getLogger(__name__)
 
 
@@ -133,7 +133,7 @@ def _expand(texts: str | Path | Sequence[str | Path], folder: Path) -> list[Sour
     for path in map(Path, paths):
         if path.resolve() in (location, *location.parents) and path.is_dir():
             raise OutputError(
-                f"{format_path(folder)}: expected a folder outside of the input, found one inside of "
+                f"{format_path(folder)}: expected a folder outside the input, found one inside "
                 f"{format_path(path)}; use another folder, or list the files of the text"
             )
     for file in files:
@@ -165,8 +165,8 @@ def _check_simplified(words: list[bytes], file: str | Path) -> None:
         text = word.decode("utf-8", "surrogatepass")
         if (converted := chinese.simplify(text)) != text:
             raise DataError(
-                f"{format_path(file)}: expected simplified words, found {text[:40]!r} (word {number}); write "
-                f"{converted[:40]!r}"
+                f"{format_path(file)}: expected simplified words, found {text[:40]!r} (word {number}); "
+                f"write {converted[:40]!r}"
             )
 
 
@@ -202,7 +202,9 @@ class _CorpusSource:
             if (manifest.options, manifest.inputs) != (self.options, self.inputs):
                 if is_logged:
                     what = "the text" if manifest.options == self.options else "an option"
-                    _log.info("%s: %s has changed since it was built; building it again", format_path(folder), what)
+                    _log.info(
+                        "%s: %s has changed since the corpus was built; building it again", format_path(folder), what
+                    )
                 return None
             if any(file["path"] == "-" for file in self.inputs):
                 return None  # stdin may have other text now
@@ -245,7 +247,7 @@ def _stat_file(file: Source, part: str) -> dict[str, Any]:
     try:
         stat = file.stat()
     except OSError as error:
-        raise DataError(f"{format_path(file)}: cannot be read: {error.strerror}") from error
+        raise DataError(f"cannot read {format_path(file)}: {error.strerror}") from error
     path = str(file.absolute()).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return {"part": part, "path": path, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
 
@@ -257,7 +259,7 @@ _CHUNK = 1 << 21  # tokens, types or sentences that are processed at a time
 _RUN = 64  # consecutive sentences that are held out together with ``keep_order``
 _MIN_HELDOUT = 5  # sentences held out of a small text
 _DEFAULT_SHARE = 0.01
-_DEFAULT_TOKENS = 200_000  # more do not make the estimate of a loss better
+_DEFAULT_TOKENS = 200_000  # more tokens do not improve the estimate of a loss
 
 
 def _divide(text: NumberedText, options: CorpusOptions) -> NDArray[np.uint8]:
@@ -349,7 +351,7 @@ def write_files(
     parts = _divide(text, options)
     counts = np.zeros(text.types.n_types, dtype=np.int64)
     for tokens, part in _chunks(text, parts):
-        np.add.at(counts, tokens[part == _TRAIN], 1)  # bincount would go over all types each time
+        np.add.at(counts, tokens[part == _TRAIN], 1)  # bincount would visit all types each time
     counts[0] = counts[EOS]  # each sentence is read from both ends
     look_alikes = list(text.types.look_alikes)
     counts[UNKNOWN] += counts[look_alikes].sum()  # they are predicted as <UNK>
@@ -468,10 +470,10 @@ def _open_hashed(path: Path) -> Iterator[_HashedFile]:
 
 @contextmanager
 def replace_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder that replaces ``folder`` at the end if it has a manifest.
+    """Yield a temporary folder. On exit, it replaces ``folder`` if it contains a manifest; otherwise it is deleted.
 
-    Otherwise it is removed. Only one process writes at a time, so its name is fixed and a killed process
-    leaves at most one.
+    Only one process writes at a time, so the temporary folder has a fixed name, and a killed process leaves at
+    most one behind.
     """
     temporary, old, lock = _neighbors(folder)
     created = [parent for parent in folder.parents if not parent.exists()]  # innermost first
@@ -529,7 +531,7 @@ def _remove(*folders: Path) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise ``OutputError`` if ``folder`` has anything except an older corpus."""
+    """Raise ``OutputError`` if ``folder`` contains anything other than an older corpus."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise OutputError(f"{format_path(folder)}: expected a folder for the corpus, found something else")
     names = {path.name for path in folder.iterdir()} if folder.exists() else set()

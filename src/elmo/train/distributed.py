@@ -1,4 +1,4 @@
-"""Train with one process or many: which rows each reads, and how they stay in step.
+"""Train with one process or many: which rows each process reads, and how they stay in step.
 
 ``torchrun`` starts the processes. Every rank has the whole model and reads its rows of the batch. Gradients
 are summed over all ranks, so that each step is the step of the whole batch. Only rank 0 writes files. With
@@ -169,7 +169,9 @@ def join_ranks(environment: Mapping[str, str] = os.environ, *, device: str = "cp
     rank, local_rank = int(environment["RANK"]), int(environment.get("LOCAL_RANK", "0"))
     is_cuda = torch.device(device).type == "cuda"
     if not dist.is_available() or not dist.is_gloo_available():
-        raise ConfigError("this build of torch cannot train in several processes: it has no gloo")
+        raise ConfigError(
+            "this build of torch has no gloo backend, which training in several processes needs; install another build"
+        )
     if is_cuda and local_rank >= torch.cuda.device_count():
         raise ConfigError(
             f"process {local_rank} of this machine has no GPU: expected one GPU per process, found "
@@ -268,13 +270,13 @@ def _answer(store: Store, rank: int, my_id: str, deadline: float) -> str:
 
 
 def _read(store: Store, key: str) -> str:
-    """Return the value of a key; an empty string if there is none."""
+    """Return the value of a key; an empty string if the key is not set."""
     return store.get(key).decode() if store.check([key]) else ""
 
 
 def _wait(deadline: float) -> None:
     if time.monotonic() > deadline:
-        raise TimeoutError("not all processes started in time")
+        raise TimeoutError("some processes did not start in time")
     time.sleep(_POLL_SECONDS)
 
 

@@ -68,7 +68,7 @@ def evaluate(
         ranks: Processes that share the rows.
     """
     if not len(stream):
-        raise DataError("perplexity: expected text to predict, found none")
+        raise DataError("perplexity: expected at least one token to predict, found none")
     ranks = ranks or Ranks()
     was_training = objective.training
     objective.eval()

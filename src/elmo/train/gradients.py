@@ -86,7 +86,11 @@ class Gradients:
         random: StepRandom,
         scale: float = 1.0,
     ) -> Losses:
-        """Add the gradients of ``scale`` times the mean loss of a window, and return its losses."""
+        """Add the gradients of ``scale`` times the mean loss of a window, and return its losses.
+
+        Training calls this method instead of ``BiLmObjective.forward``: it calls the parts of ``forward`` in parallel
+        threads. ``forward`` is the readable version.
+        """
         objective, directions = self.objective, self.objective.directions
 
         # Token layer: each of n threads embeds every n-th type, so that all get short and long words.

@@ -43,7 +43,7 @@ class InitialWeights:
     Attributes:
         config: Configuration of the model, with the number of words of the new vocabulary.
         n_vocab: Number of words to predict.
-        weights: Weights by name in ``BiLmObjective.state_dict()``. Missing ones start at random.
+        weights: Weights by name in ``BiLmObjective.state_dict()``. Missing weights start at random.
         identity: SHA-256 of the whole model. A resumed run must have started from the same.
         n_known: Number of words of the vocabulary that the model knows. 0 if its softmax is not used.
     """
@@ -64,7 +64,8 @@ class InitialWeights:
             )
         if unknown := [name for name in self.weights if name not in objective.state_dict()]:
             raise ConfigError(
-                f"init_from: the run has no weight {unknown[0]}: its softmax is tied or adaptive, the model's is not"
+                f"init_from: expected a run with the weight {unknown[0]}, found none: its "
+                "softmax is tied or adaptive, unlike that of the model"
             )
         objective.load_state_dict(dict(self.weights), strict=False)
 
@@ -74,8 +75,8 @@ def prepare_weights(
 ) -> InitialWeights:
     """Prepare the weights of ``model`` for training on ``corpus``.
 
-    A softmax starts at random if it is adaptive, or if the model has none; so does a direction for which the
-    model has no weights. The log says so.
+    A softmax starts from random weights if it is adaptive, or if the model has none. So does a direction for which
+    the model has no weights. Both cases are logged.
 
     Args:
         model: The trained model.
@@ -112,7 +113,7 @@ def check_trainable(model: Pretrained, *, is_tied: bool = False) -> None:
     if model.config.alphabet == "unicode":
         raise ConfigError(
             f"this {model.format} model reads characters with its own dictionary and cannot be trained; "
-            "start from a model that reads UTF-8 bytes or words"
+            "use a model that reads UTF-8 bytes or words"
         )
 
 
@@ -122,7 +123,7 @@ def warn_of_lost_direction(model: Pretrained, directions: str) -> None:
         if directions == name and any(
             weight.any() for key, weight in model.weights.items() if key.startswith(f"{other}_stack.")
         ):
-            _log.warning("training only the %s direction: the new model will have no %s one", name, other)
+            _log.warning("training only the %s direction; the new model will not have the %s direction", name, other)
 
 
 def has_tied_softmax(model: Pretrained) -> bool:
@@ -144,7 +145,7 @@ def model_vocabulary(model: Pretrained) -> Vocabulary:
     words = [word for word, _ in by_id if word not in SPECIAL and _is_possible(word)]
     n_lost = len(model.vocab) - len(words) - sum(name in model.vocab for name in _specials(model.vocab))
     if n_lost:
-        _log.warning("%d entries of the model's vocabulary are left out: no text can contain them", n_lost)
+        _log.warning("leaving out %d entries of the model's vocabulary that no text can contain", n_lost)
     return Vocabulary((*SPECIAL, *words))
 
 
@@ -206,7 +207,7 @@ def _trained_weights(model: Pretrained) -> Mapping[str, Tensor]:
     for stack in ("forward_stack.", "backward_stack."):
         names = [name for name in weights if name.startswith(stack)]
         if not any(weights[name].any() for name in names):
-            _log.warning("the %s direction starts at random: the model has none", stack.partition("_")[0])
+            _log.warning("the model has no %s direction; it starts from random weights", stack.partition("_")[0])
             for name in names:
                 del weights[name]
     return weights
@@ -243,15 +244,15 @@ def _is_possible(word: str) -> bool:
 def _log_known_words(model: Pretrained, rows: _RowMap, *, is_adaptive: bool) -> None:
     reason = None
     if is_adaptive:
-        reason = "an adaptive softmax has other weights"
+        reason = "an adaptive softmax has different weights"
     elif model.softmax is None:
-        reason = f"this {model.format} model has none"
+        reason = f"this {model.format} model has no softmax"
     elif model.vocab is None:
         reason = "the model has no vocabulary"
     elif not rows.n_known:
-        reason = "the model knows no word of this text"
+        reason = "the model does not know any word of this text"
     if reason is not None:
-        _log.warning("the softmax starts at random: %s", reason)
+        _log.warning("the softmax starts from random weights: %s", reason)
     else:
         _log.info("starting from a model that knows %s of %s words", f"{rows.n_known:,}", f"{rows.n_words:,}")
 

@@ -59,7 +59,9 @@ class LogFile:
             with self.path.open("ab") as file:
                 size = file.seek(0, os.SEEK_END)
                 if size < n_bytes:  # truncate() would fill it with zeros
-                    _log.warning("%s: entries at the end are missing; continuing without them", format_path(self.path))
+                    _log.warning(
+                        "%s: some entries at the end are missing; continuing without them", format_path(self.path)
+                    )
                 file.truncate(min(size, n_bytes))
         except OSError as error:
             raise cannot_write(self.path, error) from error
@@ -170,7 +172,7 @@ class LogEntry:
         n_tokens: Number of tokens in a step.
         epoch: Epoch of the first row, counted from 0.
         n_steps: Number of steps of the whole run.
-        loss: Mean loss since the entry before, in nats per token.
+        loss: Mean loss since the previous entry, in nats per token.
         heldout_forward: Held-out perplexity of the forward direction.
         heldout_backward: Held-out perplexity of the backward direction.
         learning_rate: Learning rate of this step.
@@ -241,7 +243,7 @@ def read_log(source: str | Path) -> TrainingLog:
         entry = _parse_entry(values, where)
         if entries and entry.step < entries[-1].step:
             raise FormatError(
-                f"{where}: expected a step after {entries[-1].step}, found {entry.step}: the file may contain two runs"
+                f"{where}: expected a step after {entries[-1].step}, found {entry.step}; the file may contain two runs"
             )
         if entry.seconds is None and entry.step in seconds:
             entry = replace(entry, seconds=seconds[entry.step])

@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StepReport:
-    """What a run reports now and then, and writes to its log.
+    """A periodic report of a run, which is also written to its log.
 
     Attributes:
         step: Number of optimizer steps so far.
@@ -147,7 +147,7 @@ class Trainer:
                 try:
                     self.folder.mkdir(parents=True, exist_ok=True)
                 except OSError as error:
-                    raise OutputError(f"{self.folder}: cannot create this folder: {error.strerror}") from error
+                    raise OutputError(f"cannot create {self.folder}: {error.strerror}") from error
                 # two runs would mix their checkpoints
                 stack.enter_context(hold_lock(self.folder / ".lock", subject=self.folder))
             self._resume()
@@ -207,7 +207,11 @@ class Trainer:
         return BiLmState(self.state.hidden * keep, self.state.cell * keep)
 
     def _add_gradients(self, window: Window, state: BiLmState, random: StepRandom) -> Tensor:
-        """Compute the gradients of this process's rows. Returns their share of the loss of the batch."""
+        """Compute the gradients of this process's rows. Returns their share of the loss of the batch.
+
+        Each part of the batch is computed by ``Gradients.add_window``, which calls the parts of
+        ``BiLmObjective.forward`` in parallel. Read ``forward`` to see what is computed.
+        """
         options = self.options
         samples = self._draw_samples(random)
         n_rows = self.rows.stop - self.rows.start
@@ -244,7 +248,7 @@ class Trainer:
         """Stop before a value that is not finite reaches the weights or a checkpoint."""
         if not math.isfinite(value):
             raise TrainingError(
-                f"the {name} became {value} at step {self.step}; the last checkpoint is kept: start a new "
+                f"the {name} became {value} at step {self.step}; the last checkpoint is kept; start a new "
                 "run with a lower learning rate"
             )
 
@@ -378,7 +382,9 @@ def build_objective(config: BiLmConfig, options: TrainOptions, n_vocab: int) -> 
     else:
         table = bilm.token_layer.word_embed if options.is_tied else None
         if options.is_tied and (table is None or config.chars is not None):
-            raise ConfigError("tied: only a model that reads words, not characters, can share their vectors")
+            raise ConfigError(
+                "tied: only a model that reads words, not characters, can share word vectors with the softmax"
+            )
         if table is not None:
             torch.nn.init.normal_(table.weight, std=width**-0.5)  # as for a softmax that is not tied
             table.weight.data[0] = 0

@@ -38,7 +38,7 @@ _PURPOSES: dict[Purpose, int] = {"samples": 0, "words": 1, "masks": 2, "window_r
 
 @dataclass(frozen=True)
 class StepRandom:
-    """Random numbers of one step. They depend on nothing that was drawn before.
+    """Random numbers of one step. They do not depend on earlier draws.
 
     So a checkpoint stores no random state, and the numbers of one process do not depend on the number of
     other processes.
@@ -66,7 +66,7 @@ class Losses:
 
     Attributes:
         forward: Mean loss, or (batch, time) losses, of the forward direction. None: not trained.
-        backward: The same of the backward direction.
+        backward: The same for the backward direction.
         state: State after the window, detached from the gradients.
     """
 
@@ -289,5 +289,5 @@ def _drop(x: Tensor, rate: float, generator: torch.Generator, *, like: Tensor | 
 
 def _require(random: StepRandom | None) -> StepRandom:
     if random is None:
-        raise TypeError("dropout needs random=StepRandom(seed, step)")
+        raise TypeError("dropout in training mode needs random numbers: pass random=StepRandom(seed, step)")
     return random

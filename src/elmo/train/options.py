@@ -80,15 +80,17 @@ class CorpusOptions:
             object.__setattr__(self, "heldout", heldout)
         for name, choices in (("input_format", INPUT_FORMATS), ("errors", ERROR_POLICIES)):
             if (value := getattr(self, name)) not in choices:
-                raise ConfigError(f"{name}: expected one of {', '.join(choices)}, found {str(value)[:40]!r}")
+                raise ConfigError(f"{name} must be one of {', '.join(choices)}, found {str(value)[:40]!r}")
         if self.split and self.input_format != "text":
-            raise ConfigError(f"split: only raw text is split into sentences, not {self.input_format}")
+            raise ConfigError(
+                f"split: only raw text can be split into sentences, found the input format {self.input_format}"
+            )
         is_share = isinstance(heldout, float) and 0 < heldout < 1
         if heldout is not None and not is_share and (not isinstance(heldout, int) or heldout < 0):
-            raise ConfigError(f"heldout: expected a share between 0 and 1, or a number of sentences, found {heldout}")
+            raise ConfigError(f"heldout must be a share between 0 and 1 or a number of sentences, found {heldout}")
         for name in ("max_sentence", "processes"):
             if (value := getattr(self, name)) is not None and value < 1:
-                raise ConfigError(f"{name}: expected at least 1, found {value}")
+                raise ConfigError(f"{name} must be at least 1, found {value}")
         contradictions = {
             "heldout and heldout_file": heldout is not None and bool(self.heldout_file),
             "blank_lines and deduplicate": self.blank_lines and self.deduplicate,
@@ -126,7 +128,7 @@ class DropoutOptions:
 
     def __post_init__(self) -> None:
         problems = [
-            f"{name} must be at least 0 and below 1, not {rate!r:.40}"
+            f"{name} must be at least 0 and below 1, found {rate!r:.40}"
             for name in ("layers", "inputs", "outputs", "words", "weights")
             if (rate := getattr(self, name)) is not None and not 0 <= rate < 1
         ]
@@ -178,19 +180,19 @@ class OptimizerOptions:
         problems = []
         for option, choices in (("name", get_args(OptimizerName)), ("decay", get_args(Decay))):
             if (value := getattr(self, option)) not in choices:
-                problems.append(f"{option} must be one of {', '.join(choices)}, not {value!r:.40}")
+                problems.append(f"{option} must be one of {', '.join(choices)}, found {value!r:.40}")
         for option in ("learning_rate", "clip"):
             value = getattr(self, option)
             if not (math.isfinite(value) and value > 0):
-                problems.append(f"{option} must be a positive number, not {value!r:.40}")
+                problems.append(f"{option} must be a positive number, found {value!r:.40}")
         for option in ("warmup_steps", "weight_decay"):
             value = getattr(self, option)
             if not (math.isfinite(value) and value >= 0):
-                problems.append(f"{option} must be zero or a positive number, not {value!r:.40}")
+                problems.append(f"{option} must be a number of at least 0, found {value!r:.40}")
         if not 0 <= self.momentum < 1:
-            problems.append(f"momentum must be at least 0 and below 1, not {self.momentum!r:.40}")
+            problems.append(f"momentum must be at least 0 and below 1, found {self.momentum!r:.40}")
         if not 0 <= self.final_rate <= 1:
-            problems.append(f"final_rate must be between 0 and 1, not {self.final_rate!r:.40}")
+            problems.append(f"final_rate must be between 0 and 1, found {self.final_rate!r:.40}")
         if self.weight_decay and self.name == "adagrad":
             problems.append("weight_decay is not supported with adagrad; use adamw or sgd")
         if self.momentum and self.name != "sgd":
@@ -293,21 +295,21 @@ class TrainOptions:
         if not 4 <= self.n_vocab <= MAX_LINES:
             problems.append(f"n_vocab must be between 4 and {MAX_LINES:,}, found {self.n_vocab!r:.40}")
         if self.n_samples is not None and self.n_samples < 1:
-            problems.append(f"n_samples must be at least 1, or None for all, not {self.n_samples!r:.40}")
+            problems.append(f"n_samples must be at least 1, or None for all, found {self.n_samples!r:.40}")
         if not 0 <= self.seed < 1 << 63:
             problems.append(f"seed must be at least 0 and below 2^63, found {self.seed!r:.40}")
         if not (math.isfinite(self.loss_scale) and self.loss_scale > 0):
-            problems.append(f"loss_scale must be a positive number, not {self.loss_scale!r:.40}")
+            problems.append(f"loss_scale must be a positive number, found {self.loss_scale!r:.40}")
         for name in ("window_resets", "sentence_resets"):
             if not 0 <= (value := getattr(self, name)) <= 1:
-                problems.append(f"{name} must be between 0 and 1, not {value!r:.40}")
+                problems.append(f"{name} must be between 0 and 1, found {value!r:.40}")
         for name, choices in (("directions", get_args(Directions)), ("precision", get_args(Precision))):
             if (value := getattr(self, name)) not in choices:
-                problems.append(f"{name} must be one of {', '.join(choices)}, not {value!r:.40}")
+                problems.append(f"{name} must be one of {', '.join(choices)}, found {value!r:.40}")
         if not problems and self.accumulation_steps > self.batch_size:
             problems.append(
-                f"batch_size {self.batch_size} cannot be split into {self.accumulation_steps} parts: "
-                "each part needs a row"
+                f"batch_size {self.batch_size} cannot be split into {self.accumulation_steps} parts with "
+                "at least one row each"
             )
         problems += self._cutoff_problems() + _device_problems(self.device)
         raise_all(problems, subject="training", kind=ConfigError)
@@ -317,7 +319,7 @@ class TrainOptions:
         if any(a >= b for a, b in pairwise((0, *self.cutoffs))):
             problems.append(f"cutoffs must be positive and increasing, found {list(self.cutoffs)!r:.40}")
         if self.cutoffs and self.n_samples is not None:
-            problems.append("an adaptive softmax is not sampled: n_samples must be None")
+            problems.append("n_samples must be None for an adaptive softmax, which is not sampled")
         if self.cutoffs and self.is_tied:
             problems.append("an adaptive softmax cannot be tied to word vectors")
         return problems
@@ -340,8 +342,8 @@ def _device_problems(name: str) -> list[str]:
         kind = ""
     has = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if kind not in has:
-        return [f"device must be cpu, cuda or mps, not {name!r:.40}"]
-    return [] if has[kind] else [f"this machine has no {kind} device: use device cpu"]
+        return [f"device must be cpu, cuda or mps, found {name!r:.40}"]
+    return [] if has[kind] else [f"this machine has no {kind} device; use device cpu"]
 
 
 _FILTERS = CharCnnConfig.filters
@@ -377,9 +379,9 @@ class ModelShape:
     def __post_init__(self) -> None:
         problems = []
         if isinstance(self.preset, str) and self.preset not in PRESETS:
-            problems.append(f"preset must be one of {', '.join(PRESETS)} or a BiLmConfig, not {self.preset!r:.40}")
+            problems.append(f"preset must be one of {', '.join(PRESETS)} or a BiLmConfig, found {self.preset!r:.40}")
         if self.reads is not None and self.reads not in get_args(ReadsWhat):
-            problems.append(f"reads must be one of {', '.join(get_args(ReadsWhat))}, not {self.reads!r:.40}")
+            problems.append(f"reads must be one of {', '.join(get_args(ReadsWhat))}, found {self.reads!r:.40}")
         raise_all(problems, subject="model", kind=ConfigError)
 
     @property

@@ -180,7 +180,7 @@ def _read_plan(folder: Path, request: Mapping[str, Any]) -> TrainingPlan | None:
             return TrainingPlan.from_json(values["plan"])
         before = values["request"]["hours"] if version == VERSION else None
     except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise FormatError(f"{format_path(path)}: this is not the plan of a run: {error}") from error
+        raise FormatError(f"cannot read {format_path(path)} as the plan of a run: {error}") from error
     if Checkpoints(folder / "checkpoints").steps():
         other = "other options or another text"
         if before is None:
@@ -220,9 +220,9 @@ def make_plan(
     """
     changes = changes or {}
     if not (math.isfinite(hours) and hours > 0):
-        raise ConfigError(f"hours must be a positive number, not {hours!r:.40}")
+        raise ConfigError(f"hours must be a positive number, found {hours!r:.40}")
     if "n_steps" in changes:
-        raise ConfigError("hours and n_steps both set how long to train: use one of them")
+        raise ConfigError("hours and n_steps both set how long to train; use one of them")
     choice = SizeChoice(
         corpus, 3600 * hours, sizes=sizes, options=options, measure=measure or build_measure(corpus, ranks or Ranks())
     )
@@ -244,7 +244,7 @@ def make_plan(
     if epochs > 0.99 * MAX_EPOCHS:
         reasons.append(f"the text is small: more than {MAX_EPOCHS} epochs are not worth the time")
     if n_steps < _MIN_STEPS:
-        _log.warning("%d steps are too few to learn much: use more hours", n_steps)
+        _log.warning("%d steps are too few to learn much; use more hours", n_steps)
     if fitted.dropout.layers == rate > DropoutOptions().layers:
         reasons.append(f"dropout {rate:g}: the text is read {epochs:.0f} times")
     for lines, level in ((sizes_compared, logging.DEBUG), (reasons, logging.INFO)):

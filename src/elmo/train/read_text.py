@@ -53,7 +53,7 @@ _BINARY_CHECK = 1 << 13  # bytes at the start of a file that are searched for a 
 _LANGUAGE_CHECK = 1 << 16  # bytes of text that decide the tokenizer
 _LANGUAGE_BLOCKS = 16  # blocks that are searched for a letter, to choose a tokenizer
 _SIMPLIFIED_CACHE = 1 << 20  # words whose simplified form is cached
-_FALLBACK = TokenizerGuess("en", "its beginning has no letter")
+_FALLBACK = TokenizerGuess("en", "the beginning of the text has no letters")
 _WHITESPACE = bytes.maketrans(b"\t\r", b"  ")
 _PROGRAM = "from elmo.train.read_text import serve; serve()"
 _REQUEST = struct.Struct("<QB")  # number of bytes of text that follow; whether the block is open
@@ -263,7 +263,7 @@ def _read_blocks(files: list[Source], n_bytes: int, errors: ErrorPolicy, tally: 
                 yield k, block
         except EncodingError:
             if n_read < _BINARY_CHECK and file != "-":
-                with open_text(file) as (_, stream):  # a better message than that of a single byte
+                with open_text(file) as (_, stream):  # gives a better message than a single byte
                     _check_text(stream.read(_BINARY_CHECK), file, 0)
             raise
 
@@ -272,7 +272,7 @@ def _check_text(data: bytes, file: Source, n_before: int) -> None:
     index = data.find(b"\0", 0, _BINARY_CHECK - n_before)
     if index >= 0:
         raise DataError(
-            f"{format_source(file)}: expected text, found a NUL at byte {n_before + index + 1}: the file "
+            f"{format_source(file)}: expected text, found a NUL at byte {n_before + index + 1}; the file "
             "is binary or not in UTF-8"
         )
 
@@ -424,7 +424,7 @@ def _receive(child: subprocess.Popen[bytes]) -> bytes:
 
 def _child_error(child: subprocess.Popen[bytes]) -> DataError:
     return DataError(
-        f"a tokenizer process ended with code {child.wait()}, perhaps because memory is short; use one process"
+        f"a tokenizer process ended with code {child.wait()}, perhaps because it ran out of memory; use one process"
     )
 
 

@@ -94,20 +94,25 @@ class Recipe:
         self._check_length()
         threads = self.options.get("threads")
         if threads is not None and not (isinstance(threads, int) and threads >= 1):
-            raise ConfigError(f"threads must be at least 1, not {threads!r:.40}")
+            raise ConfigError(f"threads must be at least 1, found {threads!r:.40}")
         if self.options.get("heldout") == 0:
-            raise ConfigError("heldout: a run needs held-out text to choose its best checkpoint, found 0")
+            raise ConfigError(
+                "heldout must be above 0, because a run needs held-out text to choose its best checkpoint, found 0"
+            )
         self.corpus_options()  # checks them
         self._check_model()
         options = self.train_options()
         if options.is_tied and self.init_from is None and not self.shape().reads_words_only:
-            raise ConfigError("tied: only a model that reads words, not characters, can share their vectors")
+            raise ConfigError(
+                "tied: only a model that reads words, not characters, can share word vectors with the softmax"
+            )
         for name, value in self._to_json()["options"].items():
             try:
                 json.dumps(value, allow_nan=False)
             except (TypeError, ValueError) as error:
                 raise ConfigError(
-                    f"{name}: expected a value that can be stored as JSON, to resume the run, found {value!r:.40}"
+                    f"{name}: expected a value that can be stored as JSON, so that the run can be resumed, "
+                    f"found {value!r:.40}"
                 ) from error
 
     def _check_length(self) -> None:
@@ -115,10 +120,10 @@ class Recipe:
             value = self.options.get(name)
             is_number = isinstance(value, int | float) and math.isfinite(value) and value > 0
             if value is not None and not is_number:
-                raise ConfigError(f"{name} must be a positive number, not {value!r:.40}")
+                raise ConfigError(f"{name} must be a positive number, found {value!r:.40}")
         lengths = [name for name in ("epochs", "hours", "n_steps") if name in self.options]
         if len(lengths) > 1:
-            raise ConfigError(f"{lengths[0]} and {lengths[1]} both set how long to train: use one of them")
+            raise ConfigError(f"{lengths[0]} and {lengths[1]} both set how long to train; use one of them")
 
     def _check_model(self) -> None:
         shape, vocabulary = self.shape(), self.options.get("vocabulary")
@@ -130,12 +135,12 @@ class Recipe:
             )
         if self.init_from is None:
             if is_new:
-                raise ConfigError("new_vocabulary needs init_from: a model to start from")
+                raise ConfigError("new_vocabulary needs a model to start from; set init_from")
         elif shape != ModelShape():
-            raise ConfigError("init_from: the run has the shape of the model; do not set another one")
+            raise ConfigError("init_from: the run has the shape of the model; do not set another shape")
         elif vocabulary is not None and not is_new:
             raise ConfigError(
-                "init_from: the run has the vocabulary of the model; use new_vocabulary, or do not set one"
+                "init_from: the run has the vocabulary of the model; use new_vocabulary, or do not set a vocabulary"
             )
         if self.is_simplified and shape.reads_words_only:
             raise ConfigError("simplified: only a model that reads characters can convert them")
@@ -182,7 +187,7 @@ class Recipe:
         changes = self._select(_TRAIN)
         samples, cutoffs = self.options.get("samples"), self.options.get("adaptive")
         if cutoffs and samples is not None:
-            raise ConfigError("samples and adaptive are two kinds of softmax: use one of them")
+            raise ConfigError("samples and adaptive are two kinds of softmax; use one of them")
         if samples is not None or cutoffs:
             changes["n_samples"] = samples or None
         if (n_tokens := self.options.get("evaluate_tokens")) is not None:
@@ -240,7 +245,7 @@ class Recipe:
                     options["preset"] = BiLmConfig.from_json(options["preset"])
                 return cls.create(values["texts"], options)
         except (TypeError, KeyError, AttributeError, ValueError) as error:
-            raise FormatError(f"{format_path(path)}: this is not the recipe of a run: {error}") from error
+            raise FormatError(f"cannot read {format_path(path)} as the recipe of a run: {error}") from error
         raise FormatError(
             f"{format_path(path)}: another version of elmo wrote this recipe (version {version!r:.20}, "
             f"expected {VERSION}); finish the run with that version, or train to another folder"

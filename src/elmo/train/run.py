@@ -145,7 +145,7 @@ def train_bilm(
         layers: Number of LSTM layers. Default: as in the preset.
         cells: Number of LSTM cells in each layer. Default: as in the preset.
         width: Width of the vectors of each direction. Default: as in the preset.
-        tied: Predict words with the vectors that read them.
+        tied: Share the softmax weights with the input word vectors.
         direction: Train both language models or only one.
         init_from: Start from this model, in any format, instead of random weights.
         new_vocabulary: When starting from a model: predict the words of this text, not those of the model.
@@ -173,8 +173,8 @@ def train_bilm(
         word_dropout: Dropout of whole words.
         weight_drop: Dropout of state-to-state weights.
         variational: Use the same dropout mask for all tokens of a window.
-        batch_size: Number of texts that are read in parallel. Default: 128, or fewer for a small text.
-        window: Number of tokens that each text advances in a step.
+        batch_size: Number of rows: parallel parts of the text. Default: 128, or fewer for a small text.
+        window: Tokens per row and step; gradients reach back this far.
         accumulate: Split the batch into this many parts and add up their gradients, to save memory.
         precision: Number type; bfloat16 helps if the CPU supports it.
         seed: Random seed; the same seed gives the same model.
@@ -222,7 +222,9 @@ def resume_bilm(
     folder = RunFolder(out)
     recipe = folder.read_recipe()
     if recipe is None:
-        raise DataError(f"{format_path(out)}: no run to resume: expected {format_path(folder.path / FILE_NAME)}")
+        raise DataError(
+            f"{format_path(out)}: expected a run to resume, found no {format_path(folder.path / FILE_NAME)}"
+        )
     return _run(
         recipe, Path(out), is_resumed=True, tensorboard=tensorboard, on_report=on_report, on_progress=on_progress
     )
@@ -268,7 +270,7 @@ def _run(
                     curves.write_curves(folder.path)
                     # last: if the model exists, everything is complete
                     native.write(export_model(trainer, tokenizer=corpus.tokenizer), out)
-                    _log.info("%s: written", format_path(out))
+                    _log.info("wrote %s", format_path(out))
     return out
 
 
@@ -308,7 +310,7 @@ def _is_finished(recipe: Recipe, folder: RunFolder, ranks: Ranks, stack: ExitSta
     if isinstance(result, ElmoError):
         raise result
     if result and ranks.is_first:
-        _log.info("%s: already trained; nothing to do", format_path(folder.out))
+        _log.info("%s is already trained; nothing to do", format_path(folder.out))
         if not (folder.path / curves.FILE_NAME).exists():
             curves.write_curves(folder.path)
     return result
@@ -321,10 +323,10 @@ def _load_model(recipe: Recipe) -> Pretrained | None:
     model = load(recipe.init_from)
     check_trainable(model, is_tied=bool(recipe.options.get("tied")))
     if recipe.is_simplified and model.config.alphabet != "simplified":
-        raise ConfigError("simplified: the model to start from was not trained on simplified characters")
+        raise ConfigError("simplified: expected a model that was trained on simplified characters, found another one")
     warn_of_lost_direction(model, recipe.train_options().directions)
     if model.vocab is None and not recipe.options.get("new_vocabulary"):
-        _log.info("the model has no vocabulary: predicting the words of the text")
+        _log.info("the model has no vocabulary; predicting the words of the text")
     return model
 
 

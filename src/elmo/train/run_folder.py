@@ -44,7 +44,7 @@ class RunFolder:
         self.out = Path(out)
         named = self.out if self.out.name not in ("", "..") else self.out.resolve()
         if not named.name:
-            raise OutputError(f"{format_path(self.out)}: already exists; use a new folder")
+            raise OutputError(f"{format_path(self.out)} already exists; use a new folder")
         self.path = named.with_name(f"{named.name}{SUFFIX}")
         self.corpus = self.path / "corpus"
         self.checkpoints = Checkpoints(self.path / "checkpoints")
@@ -76,7 +76,7 @@ class RunFolder:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                message = f"{format_path(self.path)}: cannot create this folder: {format_error(error)}"
+                message = f"cannot create {format_path(self.path)}: {format_error(error)}"
                 raise OutputError(message) from error
             with hold_lock(self.path / _LOCK, subject=self.out):
                 yield
@@ -109,12 +109,12 @@ class RunFolder:
         if differences := before.differences(recipe):
             more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
             raise ConfigError(
-                f"{format_path(self.out)}: a run there was started with another {', '.join(differences[:3])}"
+                f"{format_path(self.out)}: a run with this output was started with another {', '.join(differences[:3])}"
                 f"{more}; {_NEXT}"
             )
         if (changed := self._changed_text(recipe)) is not None:
             raise ConfigError(
-                f"{format_path(self.out)}: the text of the run there has changed since its start ({changed}); {_NEXT}"
+                f"{format_path(self.out)}: the text of this run has changed since its start ({changed}); {_NEXT}"
             )
 
     @contextmanager
@@ -146,7 +146,7 @@ class RunFolder:
         return self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir()))
 
     def _output_exists(self) -> OutputError:
-        return OutputError(f"{format_path(self.out)}: already exists; use a new folder, or remove it first")
+        return OutputError(f"{format_path(self.out)} already exists; use a new folder, or remove it first")
 
     def _changed_text(self, recipe: Recipe) -> str | None:
         """Return the first file that has changed since the corpus was built. Stdin cannot be checked."""
@@ -233,7 +233,7 @@ def _bilm_weights(weights: Mapping[str, Tensor], directions: str) -> dict[str, T
 def _softmax_weights(weights: dict[str, Tensor]) -> SoftmaxWeights | None:
     bias = weights.get("softmax.bias")
     if bias is None:
-        _log.warning("a model folder has no adaptive softmax: this model cannot predict words")
+        _log.warning("a model folder cannot store an adaptive softmax; this model cannot predict words")
         return None
     weight = weights.get("softmax.weight")
     table = weights.get("bilm.token_layer.word_embed.weight")

@@ -214,7 +214,7 @@ def read_vocabulary(vocabulary: VocabularySource) -> list[bytes]:
         return _check_words(_read_file(Path(vocabulary)), subject=format_path(vocabulary), unit="line")
     if not isinstance(vocabulary, Vocabulary):
         if not all(isinstance(word, str) for word in vocabulary):
-            raise DataError("vocabulary: expected a file or a list of strings, found other values in the list")
+            raise DataError("vocabulary: expected a file or a list of strings, found a list with other values")
         vocabulary = Vocabulary(tuple(vocabulary))
     return _check_words(vocabulary, subject="vocabulary", unit="word")
 

@@ -122,13 +122,13 @@ class Windows:
         block_tokens: int | None = None,
     ) -> None:
         if window < 1:
-            raise ConfigError(f"window: expected at least 1 token, found {window}")
+            raise ConfigError(f"window must be at least 1, found {window}")
         self.batch_size = batch_size
         self.window = window
         self.row_plan = RowPlan(stream, n_rows=batch_size, seed=seed, block_tokens=block_tokens)
         self.rows = range(batch_size)[rows or slice(None)]
         if not self.rows:
-            raise ConfigError(f"rows: expected some of the {batch_size} rows of the batch, found none in {rows}")
+            raise ConfigError(f"rows: expected at least one of the {batch_size} rows of the batch, found {rows}")
         self._total = len(stream)
         self._chunk_windows = max(1, min(_CHUNK_TOKENS, len(stream) // batch_size) // window)
         self._chunk = -1
@@ -169,7 +169,7 @@ class Windows:
     def _number(self, position: Position) -> int:
         epoch, window = position
         if epoch < 0 or window < 0:
-            raise ConfigError(f"position: expected numbers from 0, found epoch {epoch}, window {window}")
+            raise ConfigError(f"position: expected numbers of at least 0, found epoch {epoch}, window {window}")
         return self._first(epoch) + window
 
     def _position(self, number: int) -> Position:
@@ -290,11 +290,11 @@ class RowPlan:
         self, stream: NDArray[np.uint32], *, n_rows: int, seed: int | None, block_tokens: int | None = None
     ) -> None:
         if n_rows < 1:
-            raise ConfigError(f"batch_size: expected at least 1, found {n_rows}")
+            raise ConfigError(f"batch_size must be at least 1, found {n_rows}")
         if block_tokens is not None and block_tokens < 1:
-            raise ConfigError(f"block_tokens: expected at least 1, found {block_tokens}")
+            raise ConfigError(f"block_tokens must be at least 1, found {block_tokens}")
         if len(stream) == 0 or stream[-1] != EOS:
-            raise DataError("stream: expected sentences that end in </S>, found none or one without an end")
+            raise DataError("stream: expected at least one sentence, and </S> as the last token")
         n_sentences = count_sentences(stream, enough=n_rows)
         if n_sentences < n_rows:
             raise DataError(

@@ -202,7 +202,7 @@ def test_slices_that_share_their_bytes_are_refused(tmp_path: Path) -> None:
         (writer.header(0), "1..99999 data files, found 0"),
         (writer.header(1 << 40), "1..99999 data files"),
         (writer.header(endianness=1), "big-endian checkpoints are not supported"),
-        (writer.header(min_consumer=2), "found one that needs version 2"),
+        (writer.header(min_consumer=2), "requires reader version 2, but only version 1 is supported"),
         (b"\x0a\x01a", "field 1 of wire type 0"),
     ],
 )

@@ -53,7 +53,9 @@ def test_brackets_nest_and_share_tokens(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cells", [("-", "(0)|(1)"), ("(0|(1", "0)|1)")])
 def test_a_mention_in_two_clusters_raises_an_error(tmp_path: Path, cells: tuple[str, str]) -> None:
-    with pytest.raises(DataError, match=r"train\.conll:3: expected each mention in one cluster, found the same in 0"):
+    with pytest.raises(
+        DataError, match=r"train\.conll:3: expected each mention in one cluster, found the same mention in 0"
+    ):
         clusters(tmp_path, *cells)
     assert clusters(tmp_path, "(0)|(0)", "(0)") == [[(0, 1), (1, 2)]]  # twice in its own does no harm
 

@@ -128,7 +128,7 @@ def test_the_target_column_can_be_chosen(tmp_path: Path) -> None:
     assert [one.predicate for one in read([path], target=1)] == [0]
     with pytest.raises(DataError, match=r":1: expected at least 4 columns, found 3"):
         read([path])
-    with pytest.raises(ConfigError, match="target: expected a column after that of the words, at least 1, found 0"):
+    with pytest.raises(ConfigError, match="target must be a column after that of the words, at least 1, found 0"):
         read([path], target=0)
 
 
@@ -171,7 +171,7 @@ def test_errors_name_the_line(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_an_unknown_format_raises_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="file format: expected one of auto, propbank"):
+    with pytest.raises(ConfigError, match="file_format must be one of auto, propbank"):
         read([tmp_path], file_format="conll2009")
 
 

@@ -163,7 +163,7 @@ def test_transitions_accept_other_letters_and_plain_tags() -> None:
     ("spans", "message"),
     [
         ([Span(1, 3, "A"), Span(2, 4, "B")], r"span 2-4 'B': expected spans that do not overlap, .* 1-3 'A'"),
-        ([Span(2, 5, "A")], r"span 2-5 'A': expected a start before an end within 4 tokens"),
+        ([Span(2, 5, "A")], r"span 2-5 'A': expected a start before the end, and both within 4 tokens"),
         ([Span(-1, 1, "A")], r"span -1-1 'A': expected a start"),
         ([Span(2, 2, "A")], r"span 2-2 'A': expected a start"),
         ([Span(2, 3)], r"span 2-3 '': expected a label"),
@@ -181,9 +181,9 @@ def test_tags_without_a_scheme_raise_an_error() -> None:
         decode_spans(["S-A"], "IOB2", is_strict=True)
     with pytest.raises(DataError, match=r"found 'E-A'"):
         build_transitions(["O", "E-A"], "IOB1")
-    with pytest.raises(ConfigError, match="plain tags mark no spans"):
+    with pytest.raises(ConfigError, match="found plain tags, which mark no spans"):
         decode_spans(["NN"], "plain")
-    with pytest.raises(ConfigError, match="tag scheme: expected one of IOB1, IOB2, BIOES, plain, found 'BIO'"):
+    with pytest.raises(ConfigError, match="tag scheme must be one of IOB1, IOB2, BIOES, plain, found 'BIO'"):
         encode_spans([], 1, cast("Scheme", "BIO"))
 
 

@@ -120,7 +120,7 @@ def broken(**change: Any) -> dict[str, Any]:
         (broken(answers=None), r"expected a list 'answers', found nothing"),
         (broken(answers=["x"]), r"expected a JSON object, found str"),
         (broken(answers=[{"text": "In"}]), r"expected a number as answer_start, found 'None'"),
-        (squad(qa("a", ("In", 0)), qa("a", ("In", 0))), r"qas\[1\]\): expected a unique id, found 'a' again"),
+        (squad(qa("a", ("In", 0)), qa("a", ("In", 0))), r"qas\[1\]\): expected a unique id, found the second 'a'"),
     ],
 )
 def test_errors_name_the_line_and_the_json_path(tmp_path: Path, value: Any, message: str) -> None:

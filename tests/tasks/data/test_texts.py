@@ -172,7 +172,7 @@ def test_wrong_columns_raise_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="lines with label and text have no columns"):
         texts([write_file(tmp_path, "1 a", "a.txt")], label=0)
     unknown: TextFormat = "xml"  # pyright: ignore[reportAssignmentType]
-    with pytest.raises(ConfigError, match="file format: expected one of auto"):
+    with pytest.raises(ConfigError, match="file_format must be one of auto"):
         texts([path], file_format=unknown)
 
 
@@ -286,7 +286,7 @@ def test_errors_in_pairs_name_the_line(tmp_path: Path, name: str, text: str, mes
 
 
 def test_unknown_formats_of_pairs_raise_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="file format: expected one of auto, tsv, csv, jsonl"):
+    with pytest.raises(ConfigError, match="file_format must be one of auto, tsv, csv, jsonl"):
         pairs([tmp_path], file_format="lines")
 
 

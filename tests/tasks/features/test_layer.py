@@ -89,11 +89,11 @@ def test_a_tuned_bilm_starts_with_the_same_vectors(elmo: Elmo) -> None:
 
 
 def test_contradictory_features_are_refused(elmo: Elmo) -> None:
-    with pytest.raises(ConfigError, match="elmo: expected one of none, input, output, both, found 'middle'"):
+    with pytest.raises(ConfigError, match="elmo must be one of none, input, output, both, found 'middle'"):
         Features(elmo="middle")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="is_bilm_tuned needs ELMo, but elmo is 'none'"):
         Features(elmo="none", is_bilm_tuned=True)
-    with pytest.raises(ConfigError, match="a tuned biLM needs the start state zero, found 'warm'"):
+    with pytest.raises(ConfigError, match="start must be zero if the biLM is tuned, found 'warm'"):
         FeatureStore(Features(is_bilm_tuned=True), elmo, start="warm")
     with pytest.raises(ConfigError, match="elmo is 'input', but no biLM was given"):
         FeatureStore(Features()).build_layer()
@@ -109,10 +109,10 @@ def test_contradictory_features_are_refused(elmo: Elmo) -> None:
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        ({"dropout": 1.0}, "dropout of the ELMo vectors: expected 0 <= dropout < 1, found 1.0"),
-        ({"mix_penalty": -0.5}, "mix penalty: expected a number from 0, found -0.5"),
-        ({"mix_penalty": float("nan")}, "mix penalty: expected a number from 0, found nan"),
-        ({"characters": -3}, "width of character vectors: expected 0 or more, found -3"),
+        ({"dropout": 1.0}, "dropout of the ELMo vectors must be at least 0 and below 1, found 1.0"),
+        ({"mix_penalty": -0.5}, "mix_penalty must be a number of at least 0, found -0.5"),
+        ({"mix_penalty": float("nan")}, "mix_penalty must be a number of at least 0, found nan"),
+        ({"characters": -3}, "characters must be at least 0, found -3"),
     ],
 )
 def test_a_number_out_of_range_is_named(choice: dict[str, Any], message: str) -> None:

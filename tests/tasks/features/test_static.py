@@ -93,12 +93,12 @@ def test_a_word_with_spaces_keeps_them(tmp_path: Path) -> None:
         ("glove.txt", b"the 1 2\na 1 x\n", r"glove.txt:2: expected a word and 2 numbers .*found 'a 1 x'"),
         ("glove.txt", b"the 1 2\na 1\n", r"glove.txt:2: expected a word and 2 numbers"),
         ("glove.txt", b"the 1 nan\n", "glove.txt:1: the vector of 'the' has non-finite numbers"),
-        ("word2vec.bin", binary()[:-6], "word2vec.bin: not a binary word2vec file"),
+        ("word2vec.bin", binary()[:-6], "word2vec.bin as a binary word2vec file"),
         ("word2vec.bin", b"1 2\nthe " + struct.pack("<2f", 1, float("nan")), "word 1: the vector of 'the' has no"),
-        ("word2vec.bin", b"1 2\n" + b"\0" * 30_000, "word2vec.bin: not a binary word2vec file: expected a"),
-        ("word2vec.bin.gz", gzip.compress(binary(), mtime=0)[:-12], "word2vec.bin.gz: cannot be read"),
-        ("word2vec.bin", b"4 999999999\n", "word2vec.bin: not a binary word2vec file"),
-        ("word2vec.bin", b"hello", "word2vec.bin: not a binary word2vec file"),
+        ("word2vec.bin", b"1 2\n" + b"\0" * 30_000, "word2vec.bin as a binary word2vec file: expected a"),
+        ("word2vec.bin.gz", gzip.compress(binary(), mtime=0)[:-12], "cannot read .*word2vec.bin.gz"),
+        ("word2vec.bin", b"4 999999999\n", "word2vec.bin as a binary word2vec file"),
+        ("word2vec.bin", b"hello", "word2vec.bin as a binary word2vec file"),
     ],
 )
 def test_files_that_are_not_vectors_are_refused_by_name(tmp_path: Path, name: str, raw: bytes, message: str) -> None:

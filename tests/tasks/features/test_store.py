@@ -193,7 +193,7 @@ def test_an_intact_block_that_is_temporarily_unreadable_is_kept(
 
     with monkeypatch.context() as patched:
         patched.setattr(layer_cache, "read_arrays", refuse)
-        with pytest.raises(OutputError, match=r"cannot read this block of the cache: (Too many|MemoryError)"):
+        with pytest.raises(OutputError, match=r"a block of the cache: (Too many|MemoryError)"):
             FeatureCache(tmp_path).lookup(encoder, SENTENCES)
     FeatureCache(tmp_path).lookup(encoder, SENTENCES)
     assert encoder.n_computed == len(SENTENCES)

@@ -38,7 +38,7 @@ def test_the_key_depends_on_weights_and_start_state() -> None:
     lazy = ElmoEncoder(Elmo(model))
     assert "fingerprint" not in vars(lazy)  # hashing all weights takes time: not without need
     assert lazy.key == keys[0]
-    with pytest.raises(ConfigError, match="expected zero or warm"):
+    with pytest.raises(ConfigError, match="must be zero or warm"):
         ElmoEncoder(Elmo(model), start=Carry())
 
 
@@ -146,14 +146,17 @@ def test_encoders_are_loaded_by_name_and_checked_by_key(bert: Path, tmp_path: Pa
     assert match_encoders([], (), subject="x") == ()
     other = TransformerEncoder(str(make_bert(tmp_path / "other", seed=5)))
     for given, message in (
-        ([other], r"x: trained with the encoder .*bert \([0-9a-f]{12}…\), found .*other \([0-9a-f]{12}…\)"),
-        ([one, other], r"x: trained with 1 other encoders \(.*bert\); expected the same encoders, found 2"),
+        (
+            [other],
+            r"x: this model was trained with the encoder .*bert \([0-9a-f]{12}…\), found .*other \([0-9a-f]{12}…\)",
+        ),
+        ([one, other], r"x: expected the 1 other encoders that this model was trained with \(.*bert\), found 2"),
     ):
         with pytest.raises(ConfigError, match=message):
             match_encoders(wanted, given, subject="x")
     with pytest.raises(ConfigError, match=r"x: cannot load the encoder .*; use --also to give its location: "):
         match_encoders([(one.key, str(tmp_path / "gone"))], (), subject="x")
-    with pytest.raises(ConfigError, match="trained with 1 other encoders; expected the same encoders, "):
+    with pytest.raises(ConfigError, match="expected the 1 other encoders that this model was trained with, "):
         match_encoders([(one.key, None)], (), subject="x")  # as earlier versions wrote it
     mine = ElmoEncoder(Elmo(tiny_model()))  # an encoder without a name
     with pytest.raises(ConfigError, match="found another encoder"):

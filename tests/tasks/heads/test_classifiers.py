@@ -161,5 +161,5 @@ def test_output_features_are_optional_but_must_match_the_head() -> None:
 
 
 def test_unknown_final_layers_raise_an_error() -> None:
-    with pytest.raises(ConfigError, match="expected relu or maxout, found 'tanh'"):
+    with pytest.raises(ConfigError, match="must be relu or maxout, found 'tanh'"):
         BiattentiveHead(WIDTHS, n_labels=2, final_layers="tanh")  # pyright: ignore[reportArgumentType]

@@ -264,7 +264,7 @@ def test_wrong_shapes_and_options_raise_an_error() -> None:
         Crf(3, ends=torch.ones(2))
     with pytest.raises(ConfigError, match="allowed starts of tags: expected at least one, found none"):
         Crf(3, starts=torch.zeros(3))
-    with pytest.raises(ConfigError, match="tags: expected at least 1, found 0"):
+    with pytest.raises(ConfigError, match="n_tags must be at least 1, found 0"):
         Crf(0)
     with pytest.raises(ShapeError, match=r"expected emissions \(batch, time, 2\), time >= 1, found \(4, 4, 3\)"):
         Crf(2).decode(emissions, mask)

@@ -131,7 +131,9 @@ def test_gradients_can_be_computed_twice() -> None:
 
 
 def test_options_out_of_range_raise_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"expected at least 1 layer and dropout from 0 to below 1, found 0 and 0\.1"):
+    with pytest.raises(
+        ConfigError, match=r"n_layers must be at least 1, and dropout at least 0 and below 1, found 0 and 0\.1"
+    ):
         HighwayLstm(4, 3, n_layers=0, dropout=0.1)
     with pytest.raises(ConfigError, match=r"found 2 and 1\.0"):
         HighwayLstm(4, 3, n_layers=2, dropout=1.0)

@@ -203,5 +203,5 @@ def test_a_score_out_of_range_raises_an_error(score: float) -> None:
 def test_an_invalid_range_or_encoder_raises_an_error() -> None:
     with pytest.raises(ConfigError, match="found 5 and 1"):
         SimilarityHead(WIDTHS, low=5, high=1)
-    with pytest.raises(ConfigError, match="expected lstm or mean, found 'cnn'"):
+    with pytest.raises(ConfigError, match="must be lstm or mean, found 'cnn'"):
         SimilarityHead(WIDTHS, low=1, high=5, encoder="cnn")  # pyright: ignore[reportArgumentType]

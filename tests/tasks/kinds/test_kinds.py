@@ -163,9 +163,7 @@ def _rounded(value: Any) -> Any:
 
 
 def test_unknown_kinds_and_options_are_named() -> None:
-    with pytest.raises(
-        ConfigError, match=r"kind of task: expected one of tagging, classification, .*, found 'parsing'"
-    ):
+    with pytest.raises(ConfigError, match=r"kind of task must be one of tagging, classification, .*, found 'parsing'"):
         check_kind("parsing")
     with pytest.raises(ConfigError, match="answers has no option 'n_layers'; it has: by_character, dropout"):
         build_options("answers", {"n_layers": 2})

@@ -52,7 +52,7 @@ def test_every_kind_is_read_with_labels_and_without(tmp_path: Path, kind: str) -
 def test_an_option_that_a_kind_does_not_have_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the reader of coreference has no option 'tags'"):
         read_examples("coreference", [tmp_path], options={"tags": 2})
-    with pytest.raises(ConfigError, match="kind of task: expected one of tagging"):
+    with pytest.raises(ConfigError, match="kind of task must be one of tagging"):
         read_examples("parsing", [tmp_path])
 
 

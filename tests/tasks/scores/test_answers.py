@@ -131,7 +131,7 @@ def test_scores_agree_with_the_rules_of_cmrc() -> None:
 
 
 def test_questions_without_a_true_answer_or_an_answer_are_refused() -> None:
-    with pytest.raises(DataError, match="question 2: has no true answer to compare with"):
+    with pytest.raises(DataError, match="question 2: expected a true answer to compare with, found none"):
         answer_scores([["a"], []], ["a", "b"])
     with pytest.raises(DataError, match=r"expected one answer per question \(1\), found 2 answers"):
         answer_scores([["a"]], ["a", "b"])

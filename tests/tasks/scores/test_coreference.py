@@ -152,7 +152,9 @@ def test_singletons_are_left_out_on_request() -> None:
 
 def test_a_mention_in_two_clusters_is_refused() -> None:
     twice = [[Span(0, 1)], [Span(3, 5), Span(0, 1, "label")]]
-    with pytest.raises(DataError, match=r"document 2, predicted clusters: mention 0-1 occurs more than once"):
+    with pytest.raises(
+        DataError, match=r"document 2, predicted clusters: expected each mention once, found 0-1 more than once"
+    ):
         coreference_scores([[], []], [[], twice])
     with pytest.raises(DataError, match="expected predicted clusters for 1 documents, found them for 2"):
         coreference_scores([[]], [[], []])

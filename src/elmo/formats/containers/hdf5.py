@@ -202,7 +202,7 @@ class Hdf5File:
         """Refuse a file that makes us read more parts than any model needs."""
         self._n_parts += n_parts
         if self._n_parts > _MAX_PARTS:
-            self.refuse(f"has more than {_MAX_PARTS} names, chunks and header messages: {_REPACK}")
+            self.refuse(f"the file has more than {_MAX_PARTS} names, chunks and header messages: {_REPACK}")
 
     # --- groups
 

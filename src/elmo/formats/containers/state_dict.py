@@ -330,11 +330,11 @@ def _local(file: BinaryIO, *, raw_name: bytes, offset: int, size: int, end: int)
     values = _LOCAL.unpack(_read_exactly(file, offset, _LOCAL.size))
     position = offset + _LOCAL.size + values[9] + values[10]
     if values[0] != b"PK\3\4" or values[3] != 0 or values[9] != len(raw_name):
-        raise ValueError(f"the zip entry {raw_name!r:.80} with two different headers")
+        raise ValueError(f"a header of the zip entry {raw_name!r:.80} that does not match the directory")
     if position + size > end:
         raise ValueError(f"the zip entry {raw_name!r:.80} of {size} bytes, more than the file has")
     if _read_exactly(file, offset + _LOCAL.size, len(raw_name)) != raw_name:
-        raise ValueError(f"the zip entry {raw_name!r:.80} with two names")
+        raise ValueError(f"different names for the zip entry {raw_name!r:.80} in its header and the directory")
     return ByteRange(position, size)
 
 

@@ -106,9 +106,7 @@ class Bundle:
                 file.seek(entry.offset)
                 n_read = file.readinto(memoryview(raw)) if raw.size else 0  # type: ignore[attr-defined]
             except OSError as error:
-                raise FormatError(
-                    f"{format_path(self.folder / file_name)}: cannot be read: {error.strerror}"
-                ) from error
+                raise FormatError(f"cannot read {format_path(self.folder / file_name)}: {error.strerror}") from error
         if n_read != entry.size:
             raise FormatError(f"{self._subject}: {name!r}: expected {entry.size} bytes, found {n_read}")
         actual = mask_crc(crc32c(raw))
@@ -204,7 +202,9 @@ def _read_header(data: bytes) -> int:
     if endianness != 0:
         raise FormatError("header: big-endian checkpoints are not supported; save it on a little-endian system")
     if (needed := version.get(2, [0])[-1]) > _VERSION:
-        raise FormatError(f"header: expected version {_VERSION}, found one that needs version {needed}")
+        raise FormatError(
+            f"header: this checkpoint requires reader version {needed}, but only version {_VERSION} is supported"
+        )
     return n_shards
 
 

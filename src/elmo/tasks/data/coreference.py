@@ -46,9 +46,8 @@ def read_coreference(paths: Paths, *, is_labeled: bool = True, tokenize: Tokeniz
 
     Args:
         paths: Files, folders or globs; "-" is stdin.
-        is_labeled: Whether to read clusters. Without them, a file that does not start with ``#begin
-            document``
-            is one document: text with one sentence per line.
+        is_labeled: Whether to read clusters. Without them, a file that does not start with
+            ``#begin document`` is one document: text with one sentence per line.
         tokenize: Splits the sentences of a text into words.
     """
     for file in find_files(paths):
@@ -143,7 +142,7 @@ def _read_clusters(sentences: Sequence[Sequence[TokenRow]]) -> tuple[tuple[Span,
                     span = Span(start, token + 1)
                     if (other := cluster_of.setdefault(span, id_)) != id_:
                         raise DataError(
-                            f"{row.location}: expected each mention in one cluster, found the same in "
+                            f"{row.location}: expected each mention in one cluster, found the same mention in "
                             f"{other} and {id_}: {cell[:40]!r}"
                         )
                     clusters[id_].add(span)

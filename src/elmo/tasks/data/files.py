@@ -33,7 +33,7 @@ def check_file_format(file_format: str, formats: Any) -> None:
     """Raise ``ConfigError`` unless ``file_format`` is a value of the ``Literal`` type ``formats``."""
     if file_format not in get_args(formats):
         expected = ", ".join(get_args(formats))
-        raise ConfigError(f"file format: expected one of {expected}, found {str(file_format)!r:.40}")
+        raise ConfigError(f"file_format must be one of {expected}, found {str(file_format)!r:.40}")
 
 
 def find_files(paths: Paths) -> list[Source]:

@@ -67,7 +67,7 @@ def read_roles(
     """
     check_file_format(file_format, RoleFormat)
     if target is not None and target < 1:
-        raise ConfigError(f"target: expected a column after that of the words, at least 1, found {target}")
+        raise ConfigError(f"target must be a column after that of the words, at least 1, found {target}")
     for file in find_files(paths):
         first, lines = open_lines(file)
         row = next((line for line in lines if not is_blank(line.text) and not _is_comment(line.text)), None)

@@ -124,7 +124,7 @@ def encode_spans(spans: Sequence[Span], n: int, scheme: Scheme) -> tuple[str, ..
     previous: Span | None = None
     for span in sorted(spans):
         if not 0 <= span.start < span.end <= n:
-            raise DataError(f"{_describe(span)}: expected a start before an end within {n} tokens")
+            raise DataError(f"{_describe(span)}: expected a start before the end, and both within {n} tokens")
         if previous is not None and span.start < previous.end:
             raise DataError(f"{_describe(span)}: expected spans that do not overlap, found {_describe(previous)}")
         if not span.label:
@@ -196,9 +196,9 @@ def _split_tag(tag: str) -> SplitTag | None:
 
 def _check_span_scheme(scheme: str) -> None:
     if scheme == "plain":
-        raise ConfigError("plain tags mark no spans: expected IOB1, IOB2 or BIOES")
+        raise ConfigError("tag scheme must be IOB1, IOB2 or BIOES, found plain tags, which mark no spans")
     if scheme not in _SCHEME_LETTERS:
-        raise ConfigError(f"tag scheme: expected one of {', '.join(get_args(Scheme))}, found {scheme!r}")
+        raise ConfigError(f"tag scheme must be one of {', '.join(get_args(Scheme))}, found {scheme!r}")
 
 
 def _describe(span: Span) -> str:

@@ -56,7 +56,7 @@ def read_squad(
                 if question is None:
                     continue
                 if question.id in ids:
-                    raise DataError(f"{position}: expected a unique id, found {question.id[:60]!r} again")
+                    raise DataError(f"{position}: expected a unique id, found the second {question.id[:60]!r}")
                 ids.add(question.id)
                 yield question
         if not n_read:

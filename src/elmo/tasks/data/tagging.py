@@ -59,8 +59,7 @@ def read_tagged(
         paths: Files, folders or globs; "-" is stdin.
         words: Column of the words: a number from 0, or a name in CoNLL-U. Default: the first, or "form".
         tags: Column of the tags: a number from 0, from the end if negative, or a name in CoNLL-U ("upos",
-            "xpos",
-            "feats", "lemma", "deprel", …). Default: the last, or "upos".
+            "xpos", "feats", "lemma", "deprel", …). Default: the last, or "upos".
         separator: Separator of columns. None: tabs if the first row has any, otherwise spaces.
         file_format: Format of the files. "auto": CoNLL-U if the name ends in ``.conllu`` or the first row has
             ten columns that start with the ID 1. Without labels, other files are text, unless the name
@@ -71,9 +70,9 @@ def read_tagged(
     """
     check_file_format(file_format, TaggedFormat)
     if file_format == "text" and is_labeled:
-        raise ConfigError("file format: text has no tags; use columns, or is_labeled=False")
+        raise ConfigError("file_format: text has no tags; use columns, or is_labeled=False")
     if separator not in (None, "\t", " "):
-        raise ConfigError(f"separator: expected a tab, a space or None, found {separator!r:.40}")
+        raise ConfigError(f"separator must be a tab, a space or None, found {separator!r:.40}")
     for file in find_files(paths):
         first, lines = open_lines(file)
         kind = file_format
@@ -182,7 +181,7 @@ def _find_conllu_column(column: Column | None, default: str) -> int:
     if isinstance(name, int) and -len(CONLLU) <= name < len(CONLLU):
         return name % len(CONLLU)
     if str(name).lower() not in CONLLU:
-        raise ConfigError(f"column: CoNLL-U has the columns {', '.join(CONLLU)} and 0 to 9, found {str(name)[:40]!r}")
+        raise ConfigError(f"column must be one of {', '.join(CONLLU)} or 0 to 9 in CoNLL-U, found {str(name)[:40]!r}")
     return CONLLU.index(str(name).lower())
 
 

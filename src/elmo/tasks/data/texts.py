@@ -76,7 +76,7 @@ def read_texts(
         if kind == "lines":
             if text is not None or label is not None:
                 raise ConfigError(
-                    f"{first.path}: lines with label and text have no columns; give the file format, such as tsv"
+                    f"{first.path}: lines with label and text have no columns; set file_format, for example to tsv"
                 )
             examples = _read_lines(lines, split, is_labeled=is_labeled)
         elif kind == "semeval":

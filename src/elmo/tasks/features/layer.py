@@ -62,13 +62,13 @@ class Features:
     def __post_init__(self) -> None:
         positions = get_args(ElmoPosition)
         if self.elmo not in positions:
-            raise ConfigError(f"elmo: expected one of {', '.join(positions)}, found {self.elmo!r:.40}")
+            raise ConfigError(f"elmo must be one of {', '.join(positions)}, found {self.elmo!r:.40}")
         if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout of the ELMo vectors: expected 0 <= dropout < 1, found {self.dropout}")
+            raise ConfigError(f"dropout of the ELMo vectors must be at least 0 and below 1, found {self.dropout}")
         if not 0 <= self.mix_penalty < math.inf:
-            raise ConfigError(f"mix penalty: expected a number from 0, found {self.mix_penalty}")
+            raise ConfigError(f"mix_penalty must be a number of at least 0, found {self.mix_penalty}")
         if self.characters < 0:
-            raise ConfigError(f"width of character vectors: expected 0 or more, found {self.characters}")
+            raise ConfigError(f"characters must be at least 0, found {self.characters}")
         if self.elmo == "none":
             for name in ("top_only", "layer_norm", "is_bilm_tuned"):
                 if getattr(self, name):
@@ -122,7 +122,7 @@ class FeatureLayer(nn.Module):
         width = widths.static[1] + features.characters + sum(widths.others) + (widths.elmo if has_input else 0)
         if not width:
             raise ConfigError(
-                "a task needs word vectors at its input: use static vectors, characters, or ELMo at the input"
+                "a task needs word vectors at its input; use static vectors, characters, or ELMo at the input"
             )
         self.widths = FeatureWidths(width, widths.elmo if has_output else 0)
 

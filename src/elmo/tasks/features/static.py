@@ -150,7 +150,7 @@ def _read_binary(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:
         with _open_bytes(path) as stream:
             n_words, width = (int(part) for part in stream.readline(100).split())
             if not (0 < width <= _MAX_WIDTH and n_words > 0):
-                raise ValueError(f"{n_words} words of width {width}")
+                raise ValueError(f"expected positive sizes, found {n_words} words of width {width}")
             for index, (word, raw) in enumerate(_split_records(stream, n_words, 4 * width)):
                 if is_kept(word, index):
                     vector = np.frombuffer(raw, "<f4").astype(np.float32)
@@ -160,7 +160,7 @@ def _read_binary(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:
                         )
                     yield word, vector
     except DAMAGED_FILE_ERRORS as error:
-        raise DataError(f"{format_path(path)}: not a binary word2vec file: {format_error(error)}") from error
+        raise DataError(f"cannot read {format_path(path)} as a binary word2vec file: {format_error(error)}") from error
 
 
 def _split_records(stream: io.BufferedIOBase | BinaryIO, n_words: int, n_bytes: int) -> Iterator[tuple[str, bytes]]:

@@ -70,7 +70,7 @@ class FeatureStore:
     def __post_init__(self) -> None:
         if self.features.is_bilm_tuned and self.start != "zero":
             raise ConfigError(
-                f"a tuned biLM needs the start state zero, found {self.start!r:.20}; drop one of the options"
+                f"start must be zero if the biLM is tuned, found {self.start!r:.20}; change one of these options"
             )
 
     @property
@@ -191,7 +191,7 @@ class ElmoEncoder:
     def __init__(self, elmo: Elmo, *, start: Start = "zero") -> None:
         if isinstance(start, Carry):
             raise ConfigError(
-                "start: expected zero or warm, found a carried state, which depends on the order of sentences"
+                "start must be zero or warm, found a carried state, which depends on the order of sentences"
             )
         self.elmo = elmo
         self.start: Literal["zero", "warm"] = start
@@ -245,7 +245,7 @@ class FeatureCache:
 
     def __init__(self, folder: str | Path | None, *, limit: int = DEFAULT_LIMIT) -> None:
         if limit < 0:
-            raise ConfigError(f"cache limit: expected 0 or more bytes, found {limit}")
+            raise ConfigError(f"limit of the cache must be at least 0 bytes, found {limit}")
         self.folder = None if folder is None else Path(folder)
         self.limit = limit
 
@@ -505,7 +505,7 @@ def _remove_damaged(path: Path, problem: str) -> None:
 
 
 def _unreadable(path: Path, error: BaseException) -> OutputError:
-    return OutputError(f"{format_path(path)}: cannot read this block of the cache: {format_error(error)}")
+    return OutputError(f"cannot read {format_path(path)}, a block of the cache: {format_error(error)}")
 
 
 def sentence_key(words: Words) -> bytes:

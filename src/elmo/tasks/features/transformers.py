@@ -120,13 +120,13 @@ def match_encoders(
     if len(encoders) != len(expected):
         listed = f" ({', '.join(map(str, names))})" if expected and None not in names else ""
         raise ConfigError(
-            f"{subject}: trained with {len(expected)} other encoders{listed}; expected the same "
-            f"encoders, found {len(encoders)}"
+            f"{subject}: expected the {len(expected)} other encoders that this model was trained with{listed}, "
+            f"found {len(encoders)}"
         )
     for (key, name), encoder in zip(expected, encoders, strict=True):
         if encoder.key != key:
             raise ConfigError(
-                f"{subject}: trained with the encoder {name or _short(key)} ({_short(key)}), found "
+                f"{subject}: this model was trained with the encoder {name or _short(key)} ({_short(key)}), found "
                 f"{getattr(encoder, 'name', None) or 'another encoder'} ({_short(encoder.key)}), which is "
                 "different or has changed; use --also to give the original encoder"
             )

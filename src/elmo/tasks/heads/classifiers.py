@@ -85,7 +85,7 @@ class BiattentiveHead(_TextClassifier):
     ) -> None:
         super().__init__()
         if final_layers not in get_args(FinalLayers):
-            raise ConfigError(f"final_layers: expected relu or maxout, found {str(final_layers)!r:.40}")
+            raise ConfigError(f"final_layers must be relu or maxout, found {str(final_layers)!r:.40}")
         self.output_width = widths.outputs
         self.dropout = Dropout(dropout, is_locked=True)
         self.feedforward = nn.Linear(widths.inputs, hidden_width)

@@ -52,7 +52,7 @@ class Crf(nn.Module):
     ) -> None:
         super().__init__()
         if n_tags < 1:
-            raise ConfigError(f"tags: expected at least 1, found {n_tags}")
+            raise ConfigError(f"n_tags must be at least 1, found {n_tags}")
         self.n_tags = n_tags
         self.has_constrained_training = has_constrained_training
         rules = (("starts", starts, (n_tags,)), ("steps", allowed, (n_tags, n_tags)), ("ends", ends, (n_tags,)))

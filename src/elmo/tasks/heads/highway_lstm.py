@@ -29,7 +29,7 @@ class HighwayLstm(nn.Module):
         super().__init__()
         if n_layers < 1 or not 0 <= dropout < 1:
             raise ConfigError(
-                f"highway LSTM: expected at least 1 layer and dropout from 0 to below 1, found {n_layers} and {dropout}"
+                f"n_layers must be at least 1, and dropout at least 0 and below 1, found {n_layers} and {dropout}"
             )
         self.width = width  # of the states
         self.layers = nn.ModuleList(

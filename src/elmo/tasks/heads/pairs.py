@@ -92,7 +92,7 @@ class SimilarityHead(nn.Module):
     ) -> None:
         super().__init__()
         if encoder not in get_args(SentenceEncoder):
-            raise ConfigError(f"encoder: expected lstm or mean, found {str(encoder)!r:.40}")
+            raise ConfigError(f"encoder must be lstm or mean, found {str(encoder)!r:.40}")
         if low >= high:
             raise ConfigError(f"the lowest score must be below the highest, found {low} and {high}")
         self.low, self.high = low, high

@@ -45,7 +45,7 @@ class ClassificationOptions:
             ("use_max", self.use_max, False, "linear"),
         ):
             if value != default and self.network != network:
-                raise ConfigError(f"option {name} needs the {network} network, found network {self.network}")
+                raise ConfigError(f"option {name} needs network {network}, found {self.network}")
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ class Coreference:
         widths = [span.end - span.start for cluster in clusters for span in cluster]
         if n_wide := sum(width > options.max_span_width for width in widths):
             _log.warning(
-                "%.1f %% of the mentions (%d of %d) are wider than max_span_width (%d); they are never found",
+                "%.1f %% of the mentions (%d of %d) are wider than max_span_width (%d) and cannot be found",
                 100 * n_wide / len(widths), n_wide, len(widths), options.max_span_width,
             )  # fmt: skip
         has_singletons = options.has_singletons

@@ -47,7 +47,7 @@ def parse_assignments(
                 f"expected TABLE.NAME=VALUE with one of the tables {', '.join(tables)}, found {assignment[:60]!r}"
             )
         elif name in values[table]:
-            problems.append(f"[{table}] {name}: expected one value, found a second: {text[:40]!r}")
+            problems.append(f"[{table}] {name}: expected one value, found a second one: {text[:40]!r}")
         else:
             values[table][name] = _parse_value(text.strip())
     for table, options in tables.items():

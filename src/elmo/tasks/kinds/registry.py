@@ -47,8 +47,8 @@ _READERS: dict[str, tuple[Callable[..., Iterator[Any]], frozenset[str]]] = {  # 
     "coreference": (read_coreference, frozenset({"tokenize"})),
 }
 PREDICATE_HINT = (
-    "roles belong to a predicate: mark it, --text 'They [[lent]] money .', or give columns word, tag, "
-    "lemma, roleset with - for words that are not predicates"
+    "roles belong to a predicate: mark it in the text, as in --text 'They [[lent]] money .', or use a file with the "
+    "columns word, tag, lemma and roleset, with - as the roleset of words that are not predicates"
 )
 _COUNTED = ("entailment", "similarity", "answers")  # their readers count the examples that they skip
 
@@ -64,7 +64,7 @@ class ExampleSet:
 def check_kind(kind: str) -> None:
     """Raise ``ConfigError`` for an unknown kind."""
     if kind not in KINDS:
-        raise ConfigError(f"kind of task: expected one of {', '.join(KINDS)}, found {kind[:40]!r}")
+        raise ConfigError(f"kind of task must be one of {', '.join(KINDS)}, found {kind[:40]!r}")
 
 
 def build_task(kind: str, examples: Sequence[Any], options: Any = None) -> Any:
@@ -140,12 +140,12 @@ def examples_from_text(
     numbered = list(enumerate(texts, start=1))
     if (kind == "answers") != (question is not None):
         inputs = "--question and --passage" if kind == "answers" else "--text or FILE"
-        raise ConfigError(f"a model of {kind} needs {inputs}")
+        raise ConfigError(f"a model for {kind} needs {inputs}")
     if question is not None and passage is not None:
         return [_question(question, passage, tokenize)]
     if kind in ("entailment", "similarity"):
         if len(texts) != 2:
-            raise ConfigError(f"a model of {kind} needs two texts, found {len(texts)}; give --text twice")
+            raise ConfigError(f"a model for {kind} needs two texts, found {len(texts)}; give --text twice")
         return [TextPair(words(texts[0], 1), words(texts[1], 2), None)]
     if kind == "roles":
         return [_marked_predicate(text, number, tokenize) for number, text in numbered]
@@ -162,7 +162,9 @@ def _question(question: str, passage: str, tokenize: Tokenize) -> Question:
     split_words(passage, tokenize, what="passage", location=location)
     tokens = split_tokens(passage, tokenize)
     if tokens.offsets is None:
-        raise ConfigError("--tokenizer: expected a tokenizer that does not change characters of the passage")
+        raise ConfigError(
+            "--tokenizer: expected a tokenizer that does not change the characters of the passage, found one that does"
+        )
     words = split_words(question, tokenize, what="question", location=Location("--question", 1))
     return Question("1", words, tokens.tokens, passage, tokens.offsets, (), (), location)
 

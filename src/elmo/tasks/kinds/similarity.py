@@ -93,7 +93,7 @@ class Similarity:
         outside = [example for example in examples if not self.low <= _gold_score(example) <= self.high]
         if outside:
             _log.warning(
-                "%s%d of %d scores are outside the learned scale %d..%d, for example %g, and never predicted",
+                "%s%d of %d scores are outside the learned scale %d..%d, for example %g; they are never predicted",
                 format_location(outside[0].location), len(outside), len(examples), self.low, self.high,
                 outside[0].score,
             )  # fmt: skip

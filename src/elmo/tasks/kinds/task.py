@@ -144,7 +144,7 @@ def check_options(options: Any) -> None:
     """Raise ``ConfigError`` for a value that no network can be built or trained with.
 
     Every kind uses the same option names for the same things, so the name determines the range: dropout is a
-    fraction; widths, lengths and counts are integers from 1.
+    fraction; widths, lengths and counts are integers of at least 1.
     """
     types = get_type_hints(type(options))
     for entry in fields(options):
@@ -153,7 +153,7 @@ def check_options(options: Any) -> None:
         if get_origin(types[entry.name]) is Literal and value not in get_args(types[entry.name]):
             expected = f"one of {', '.join(get_args(types[entry.name]))}"
         if expected is not None:
-            raise ConfigError(f"option {entry.name}: expected {expected}, found {value!r:.40}")
+            raise ConfigError(f"option {entry.name} must be {expected}, found {value!r:.40}")
 
 
 def _expected_range(name: str, value: Any) -> str | None:
@@ -161,7 +161,7 @@ def _expected_range(name: str, value: Any) -> str | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     is_integer = is_number and isinstance(value, int)
     if name.endswith("dropout"):
-        return None if is_number and 0 <= value < 1 else "a number from 0 to below 1"
+        return None if is_number and 0 <= value < 1 else "a number of at least 0 and below 1"
     if name == "kept_share":
         return None if is_number and value > 0 and math.isfinite(value) else "a number above 0"
     if name.startswith(("has_", "is_", "by_", "use_")):
@@ -169,7 +169,7 @@ def _expected_range(name: str, value: Any) -> str | None:
     if name == "n_layers":  # limited, because it may come from an untrusted model file
         return None if is_integer and 1 <= value <= MAX_LAYERS else f"an integer from 1 to {MAX_LAYERS}"
     if name.endswith("_width") or name.startswith(("n_", "max_")):
-        return None if is_integer and value >= 1 else "an integer from 1"
+        return None if is_integer and value >= 1 else "an integer of at least 1"
     return None
 
 

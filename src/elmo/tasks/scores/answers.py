@@ -56,7 +56,7 @@ def answer_scores(
     n_exact, f1 = 0, 0.0
     for k, (answers, answer) in enumerate(zip(gold, predicted, strict=True)):
         if not answers:
-            raise DataError(f"question {k + 1}: has no true answer to compare with")
+            raise DataError(f"question {k + 1}: expected a true answer to compare with, found none")
         if answer is not None:
             n_exact += is_exact_match(answer, answers, by_character=by_character)
             f1 += answer_f1(answer, answers, by_character=by_character)

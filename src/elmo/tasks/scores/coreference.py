@@ -127,7 +127,7 @@ def _cluster_numbers(clusters: Clusters, name: str) -> dict[_Mention, int]:
         for span in cluster:
             mention = (span.start, span.end)
             if mention in numbers:
-                raise DataError(f"{name}: mention {span.start}-{span.end} occurs more than once")
+                raise DataError(f"{name}: expected each mention once, found {span.start}-{span.end} more than once")
             numbers[mention] = k
     return numbers
 
