@@ -87,7 +87,7 @@ def compute_warm_state(engine: Engine, sentences: Iterable[Sequence[str]], *, sh
     """
     text = list(islice((tuple(sentence) for sentence in sentences if sentence), WARM_SENTENCES))
     if not text:
-        raise DataError("warm state: expected text, found no sentence with a token")
+        raise DataError("cannot compute the warm state: the text has no tokens")
     n_streams = min(STREAMS, len(text))
     n_steps = len(text) // n_streams  # the remainder is not read, so that all streams have equal length
     n_skipped = 3 if n_steps > 6 else 0

@@ -455,7 +455,7 @@ def run_lstm_window(
         inputs: Token vectors (batch, time, width), without padding.
         state: The state before the first token.
         state_weight: Used in place of ``lstm.state_weight``, for example with dropout applied.
-        resets: Where True (batch, time), the state is set to zero before the token.
+        resets: Boolean mask (batch, time). Where it is True, the state is set to zero before the token is read.
         has_bf16_products: Round matrix products and their factors to bfloat16; sums over time, states and
             gradients of weights keep their type.
         buffers: A pool for intermediate results. With a pool that reuses memory, only one backward pass is

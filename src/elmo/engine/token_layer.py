@@ -42,7 +42,7 @@ def count_characters(char_ids: Tensor) -> Tensor:
 
 
 def _filter_matrix(cnn: CharCnn) -> tuple[Tensor, Tensor]:
-    """All filters as rows (filter, position · char_width) with zeros behind narrow ones, and their biases."""
+    """Return all filters as one matrix (filter, position · char_width), padded with zeros, and their biases."""
     # (filter, char_width, position) each
     weights = [cast("Tensor", convolution.weight) for convolution in cnn.convolutions]
     widest = max(weight.size(2) for weight in weights)

@@ -54,7 +54,7 @@ _DAMAGE_ERRORS = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, EOFError
 
 @dataclass(frozen=True)
 class ArchiveMember:
-    """A file or folder of an archive; its bytes can be read until the next member is requested."""
+    """A file or folder in an archive; its bytes can be read until the next member is requested."""
 
     name: str  # as the archive spells it: not safe to use as a path
     size: int  # as declared

@@ -422,7 +422,7 @@ def _model_card(model: Pretrained, *, dtype: str) -> str:
 
 
 def _tags(value: Any) -> list[str]:
-    """Return the values that are safe in front matter: short tags that cannot end it."""
+    """Return the values that can be written safely to the YAML front matter: short, simple tags."""
     values = value if isinstance(value, list | tuple) else [value]
     return [tag for tag in values if isinstance(tag, str) and _TAG.fullmatch(tag)]
 

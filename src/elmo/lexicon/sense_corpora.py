@@ -64,7 +64,7 @@ class SenseSentence:
 
 
 def read_sense_corpus(path: str | Path, *, gold: str | Path | None = None) -> Iterator[SenseSentence]:
-    """Yield the sentences of a file in either format; ``gold`` is the file with the keys of an XML corpus."""
+    """Yield sentences of a sense-tagged corpus (JSON lines or XML). ``gold`` has the sense keys of an XML corpus."""
     lines = read_lines(Path(path))
     for line in lines:
         if not (start := line.text.lstrip()):

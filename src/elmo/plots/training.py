@@ -53,7 +53,7 @@ def draw_curves(
         runs: Runs: folders ``OUT.training``, models ``OUT`` next to them, or ``log.jsonl`` files.
         path: Picture to write.
         against: Horizontal axis.
-        smooth: Number of log entries to average for each point of the loss curve. Default: a fiftieth.
+        smooth: Number of log entries to average for each point of the loss curve. Default: 1/50 of all entries.
     """
     target = Path(path)
     check_picture(target)

@@ -17,7 +17,7 @@ import lzma
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -143,7 +143,7 @@ def _list_files(path: Path, *, may_be_empty: bool = False) -> list[Path]:
 
 def read_lines(
     path: Source, *, errors: ErrorPolicy | None = None, max_line_bytes: int = MAX_LINE_BYTES, tally: Tally | None = None
-) -> Iterator[Line]:
+) -> Generator[Line]:
     r"""Read the lines of a file one at a time; only ``\n`` ends a line, and empty lines count.
 
     Compression is detected from the content. A byte order mark at the start is dropped.
@@ -161,7 +161,7 @@ def read_lines(
     return _lines(path, errors=errors, max_line_bytes=max_line_bytes, tally=tally or Tally())
 
 
-def _lines(path: Source, *, errors: ErrorPolicy | None, max_line_bytes: int, tally: Tally) -> Iterator[Line]:
+def _lines(path: Source, *, errors: ErrorPolicy | None, max_line_bytes: int, tally: Tally) -> Generator[Line]:
     name = format_source(path)
     with open_text(path) as (_, stream):
         for number in itertools.count(1):

@@ -44,12 +44,20 @@ def test_the_suffix_is_found_before_that_of_the_compression() -> None:
 def test_blank_lines_at_the_start_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("\n \t\nx\n\n", encoding="utf-8")
-    first, lines = open_lines(path)
-    assert (first.text, first.number) == ("x", 3)
-    assert [line.number for line in lines] == [3, 4]
+    with open_lines(path) as (first, lines):
+        assert (first.text, first.number) == ("x", 3)
+        assert [line.number for line in lines] == [3, 4]
     path.write_text("\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"a.txt: expected examples, found an empty file"):
-        open_lines(path)
+    with pytest.raises(DataError, match=r"a.txt: expected examples, found an empty file"), open_lines(path):
+        pass
+
+
+def test_an_error_closes_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("x\ny\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="stop"), open_lines(path) as (_, lines):
+        raise ValueError("stop")
+    assert [line.text for line in lines] == ["x"]  # read before; the file itself is closed
 
 
 def test_only_spaces_and_tabs_are_blank() -> None:

@@ -51,17 +51,17 @@ def read_coreference(paths: Paths, *, is_labeled: bool = True, tokenize: Tokeniz
         tokenize: Splits the sentences of a text into words.
     """
     for file in find_files(paths):
-        first, lines = open_lines(file)
-        if is_labeled or first.text.startswith("#begin document"):
-            for begin, inside in _split_documents(lines):
-                yield _read_document(begin, inside, is_labeled=is_labeled)
-        else:
-            text = tuple(
-                split_words(line.text, tokenize, what="line", location=locate(line))
-                for line in lines
-                if not is_blank(line.text)
-            )
-            yield Document(first.path, text, None, None, locate(first))
+        with open_lines(file) as (first, lines):
+            if is_labeled or first.text.startswith("#begin document"):
+                for begin, inside in _split_documents(lines):
+                    yield _read_document(begin, inside, is_labeled=is_labeled)
+            else:
+                text = tuple(
+                    split_words(line.text, tokenize, what="line", location=locate(line))
+                    for line in lines
+                    if not is_blank(line.text)
+                )
+                yield Document(first.path, text, None, None, locate(first))
 
 
 def _split_documents(lines: Iterator[Line]) -> Iterator[tuple[Line, list[Line]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -49,13 +50,15 @@ def get_suffix(file: Source) -> str:
     return "" if file == "-" else Path(_COMPRESSED.sub("", file.name)).suffix.lower()
 
 
-def open_lines(file: Source) -> tuple[Line, Iterator[Line]]:
-    """Return the first line that is not blank, and an iterator that starts with it."""
-    lines = read_lines(file)
-    for line in lines:
-        if not is_blank(line.text):
-            return line, chain([line], lines)
-    raise DataError(f"{format_source(file)}: expected examples, found an empty file")
+@contextmanager
+def open_lines(file: Source) -> Iterator[tuple[Line, Iterator[Line]]]:
+    """Open a file; provide the first line that is not blank, and an iterator that starts with it."""
+    with closing(read_lines(file)) as lines:  # an error in the middle closes the file at once
+        for line in lines:
+            if not is_blank(line.text):
+                yield line, chain([line], lines)
+                return
+        raise DataError(f"{format_source(file)}: expected examples, found an empty file")
 
 
 def require_examples(examples: Iterable[ExampleType], message: str) -> Iterator[ExampleType]:

@@ -69,20 +69,20 @@ def read_roles(
     if target is not None and target < 1:
         raise ConfigError(f"target must be a column after that of the words, at least 1, found {target}")
     for file in find_files(paths):
-        first, lines = open_lines(file)
-        row = next((line for line in lines if not is_blank(line.text) and not _is_comment(line.text)), None)
-        separator = guess_separator(row.text if row else "")
-        kind = file_format
-        if kind == "auto" and _is_comment(first.text):
-            kind = "conll2012"
-        elif kind == "auto":
-            kind = "propbank" if separator == "\t" else "conll2005"
-        columns = None
-        for rows in read_rows(chain([row] if row else [], lines), separator=separator, is_comment=_is_comment):
-            columns = columns or _find_columns(rows, kind, target, is_labeled=is_labeled)
-            yield from _read_sentence(rows, columns, is_labeled=is_labeled)
-        if columns is None:
-            raise DataError(f"{first.path}: expected sentences, found none")
+        with open_lines(file) as (first, lines):
+            row = next((line for line in lines if not is_blank(line.text) and not _is_comment(line.text)), None)
+            separator = guess_separator(row.text if row else "")
+            kind = file_format
+            if kind == "auto" and _is_comment(first.text):
+                kind = "conll2012"
+            elif kind == "auto":
+                kind = "propbank" if separator == "\t" else "conll2005"
+            columns = None
+            for rows in read_rows(chain([row] if row else [], lines), separator=separator, is_comment=_is_comment):
+                columns = columns or _find_columns(rows, kind, target, is_labeled=is_labeled)
+                yield from _read_sentence(rows, columns, is_labeled=is_labeled)
+            if columns is None:
+                raise DataError(f"{first.path}: expected sentences, found none")
 
 
 def _is_comment(text: str) -> bool:

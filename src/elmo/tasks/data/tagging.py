@@ -74,26 +74,26 @@ def read_tagged(
     if separator not in (None, "\t", " "):
         raise ConfigError(f"separator must be a tab, a space or None, found {separator!r:.40}")
     for file in find_files(paths):
-        first, lines = open_lines(file)
-        kind = file_format
-        if kind == "auto":
-            start = _read_first_row(lines)
-            may_be_text = not (is_labeled or words is not None or separator is not None)
-            kind = _detect_format(file, start[-1].text, may_be_text=may_be_text)
-            lines = chain(start, lines)
-        if kind == "text":
-            sentences = _read_text(lines, tokenize)
-        elif kind == "conllu":
-            tag_column = _find_conllu_column(tags, "upos") if is_labeled else None
-            sentences = _read_conllu(lines, _find_conllu_column(words, "form"), tag_column)
-        else:
-            sentences = _read_columns(lines, words, tags, separator=separator, is_labeled=is_labeled)
-        has_tags = False
-        for sentence in require_examples(sentences, f"{first.path}: expected sentences, found none"):
-            has_tags = has_tags or set(sentence.tags or "?") != {"_"}
-            yield sentence
-        if kind == "conllu" and not has_tags:
-            raise DataError(f"{first.path}: expected tags in column {tags or 'upos'}, found only _")
+        with open_lines(file) as (first, rest):
+            kind, lines = file_format, rest
+            if kind == "auto":
+                start = _read_first_row(rest)
+                may_be_text = not (is_labeled or words is not None or separator is not None)
+                kind = _detect_format(file, start[-1].text, may_be_text=may_be_text)
+                lines = chain(start, rest)
+            if kind == "text":
+                sentences = _read_text(lines, tokenize)
+            elif kind == "conllu":
+                tag_column = _find_conllu_column(tags, "upos") if is_labeled else None
+                sentences = _read_conllu(lines, _find_conllu_column(words, "form"), tag_column)
+            else:
+                sentences = _read_columns(lines, words, tags, separator=separator, is_labeled=is_labeled)
+            has_tags = False
+            for sentence in require_examples(sentences, f"{first.path}: expected sentences, found none"):
+                has_tags = has_tags or set(sentence.tags or "?") != {"_"}
+                yield sentence
+            if kind == "conllu" and not has_tags:
+                raise DataError(f"{first.path}: expected tags in column {tags or 'upos'}, found only _")
 
 
 def _read_first_row(lines: Iterator[Line]) -> list[Line]:

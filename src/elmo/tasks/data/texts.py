@@ -68,27 +68,29 @@ def read_texts(
     fields += [Field("label", label, ("label",))] if is_labeled else []
     split = keep_markers(tokenize)
     for file in find_files(paths):
-        first, lines = open_lines(file)
-        kind = file_format
-        if kind == "auto":
-            is_semeval = _NUMBERED.fullmatch(first.text) and MARKER.search(first.text)
-            kind = SUFFIXES.get(get_suffix(file)) or ("semeval" if is_semeval else "lines")
-        if kind == "lines":
-            if text is not None or label is not None:
-                raise ConfigError(
-                    f"{first.path}: lines with label and text have no columns; set file_format, for example to tsv"
+        with open_lines(file) as (first, lines):
+            kind = file_format
+            if kind == "auto":
+                is_semeval = _NUMBERED.fullmatch(first.text) and MARKER.search(first.text)
+                kind = SUFFIXES.get(get_suffix(file)) or ("semeval" if is_semeval else "lines")
+            if kind == "lines":
+                if text is not None or label is not None:
+                    raise ConfigError(
+                        f"{first.path}: lines with label and text have no columns; set file_format, for example to tsv"
+                    )
+                examples = _read_lines(lines, split, is_labeled=is_labeled)
+            elif kind == "semeval":
+                examples = _read_semeval(lines, split, is_labeled=is_labeled)
+            else:
+                examples = (
+                    LabeledText(
+                        record.get_words("text", split),
+                        record.get_label("label") if is_labeled else None,
+                        record.location,
+                    )
+                    for record in read_table(lines, fields, file_format=kind, has_header=has_header)
                 )
-            examples = _read_lines(lines, split, is_labeled=is_labeled)
-        elif kind == "semeval":
-            examples = _read_semeval(lines, split, is_labeled=is_labeled)
-        else:
-            examples = (
-                LabeledText(
-                    record.get_words("text", split), record.get_label("label") if is_labeled else None, record.location
-                )
-                for record in read_table(lines, fields, file_format=kind, has_header=has_header)
-            )
-        yield from require_examples(examples, f"{first.path}: expected texts, found none")
+            yield from require_examples(examples, f"{first.path}: expected texts, found none")
 
 
 def _read_lines(lines: Iterable[Line], split: Tokenize, *, is_labeled: bool) -> Iterator[LabeledText]:
@@ -234,30 +236,30 @@ def read_pairs(
         fields += [Field("score", score, _SCORE, is_required=False)]
     counts = Counter() if left_out is None else left_out
     for file in find_files(paths):
-        start, lines = open_lines(file)
-        kind: TableFormat
-        if file_format == "auto":
-            is_json = start.text.lstrip().startswith("{")
-            kind = SUFFIXES.get(get_suffix(file)) or ("jsonl" if is_json else "tsv")
-        else:
-            kind = file_format
-        records = read_table(lines, fields, file_format=kind, has_header=has_header)
-        for record in require_examples(records, f"{start.path}: expected pairs, found none"):
-            if is_labeled and not {"label", "score"} & record.cells.keys():
-                raise DataError(
-                    f"{locate(start)}: expected a label ({', '.join(_LABEL)}) or a score "
-                    f"({', '.join(_SCORE)}), found neither; give the name of the column"
-                )
-            if record.cells.get("label") == NO_GOLD:
-                counts[WITHOUT_GOLD] += 1
+        with open_lines(file) as (start, lines):
+            kind: TableFormat
+            if file_format == "auto":
+                is_json = start.text.lstrip().startswith("{")
+                kind = SUFFIXES.get(get_suffix(file)) or ("jsonl" if is_json else "tsv")
             else:
-                yield TextPair(
-                    record.get_words("first text", tokenize),
-                    record.get_words("second text", tokenize),
-                    record.get_label("label") if "label" in record.cells else None,
-                    _get_score(record) if "score" in record.cells else None,
-                    record.location,
-                )
+                kind = file_format
+            records = read_table(lines, fields, file_format=kind, has_header=has_header)
+            for record in require_examples(records, f"{start.path}: expected pairs, found none"):
+                if is_labeled and not {"label", "score"} & record.cells.keys():
+                    raise DataError(
+                        f"{locate(start)}: expected a label ({', '.join(_LABEL)}) or a score "
+                        f"({', '.join(_SCORE)}), found neither; give the name of the column"
+                    )
+                if record.cells.get("label") == NO_GOLD:
+                    counts[WITHOUT_GOLD] += 1
+                else:
+                    yield TextPair(
+                        record.get_words("first text", tokenize),
+                        record.get_words("second text", tokenize),
+                        record.get_label("label") if "label" in record.cells else None,
+                        _get_score(record) if "score" in record.cells else None,
+                        record.location,
+                    )
 
 
 def _get_score(record: Record) -> float:

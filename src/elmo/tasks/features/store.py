@@ -245,7 +245,7 @@ class FeatureCache:
 
     def __init__(self, folder: str | Path | None, *, limit: int = DEFAULT_LIMIT) -> None:
         if limit < 0:
-            raise ConfigError(f"limit of the cache must be at least 0 bytes, found {limit}")
+            raise ConfigError(f"the cache limit must be at least 0 bytes, found {limit}")
         self.folder = None if folder is None else Path(folder)
         self.limit = limit
 
