@@ -30,7 +30,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
         ("perplexity model X", "no sentence with a word"),
         ("score X", "no sentence with a word"),
         ("train X --out new --preset tiny", "empty.txt"),
-        ("warm model X --out new", "expected text, found no sentence"),
+        ("warm model X --out new", "the text has no tokens"),
         ("sharpen model X --out new", "empty.txt: expected text, found no words"),
         ("probe X X --column upos", "empty.txt"),
         ("similarity X", "empty.txt"),

@@ -106,7 +106,7 @@ def test_a_wrong_value_gives_a_plain_message(run: Run, arguments: str, message: 
         (["convert", "model", "more"], "more"),
         (["convert", "model", "out", "--to", "hdf5", "--dtype", "float16"], "float32"),
         (["warm", "model", "nothing.txt"], "nothing.txt"),
-        (["warm", "model", "empty.txt"], "no sentence"),
+        (["warm", "model", "empty.txt"], "the text has no tokens"),
         (["warm", "model", "corpus.txt", "--out", "more"], "more"),
         (["compare", "bank", "a bank", "--model", "model"], "two or more"),
         (["compare", "bank", "a bank", "a river", "--model", "model"], "sentence 2"),

@@ -42,7 +42,7 @@ def test_the_warm_state_is_the_mean_of_the_final_states_of_running_text() -> Non
     warm = elmo.warm_up(lines)
     torch.testing.assert_close(warm.hidden, left.hidden.mean(dim=2))
     torch.testing.assert_close(warm.cell, left.cell.mean(dim=2))
-    with pytest.raises(DataError, match="no sentence with a token"):
+    with pytest.raises(DataError, match="the text has no tokens"):
         elmo.warm_up(["", ""])
 
 
