@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from elmo.engine.batches import BATCH_TOKENS
-from elmo.engine.lstm import FrozenLstm
+from elmo.engine.lstm import FrozenLstm, freeze_lstm
 from elmo.engine.matmul import InexactError, Kernels, choose_kernels, plain_kernels, state_dtype
 from elmo.engine.schedule import BatchSchedule
 from elmo.engine.threads import ThreadPool
@@ -72,11 +72,9 @@ class Engine:
         """Describe how this machine computes the network, and why: a text for each part."""
         prepared = self._prepare(has_stacks=True)
         kernels = prepared.kernels
-        problem = cast("_Stacks", prepared.stacks)[0][0].compiled_gates_problem
         directions = "in parallel, each with half of the threads" if prepared.pool is not None else "in turn"
         return {
             "products": f"{kernels.name}, {kernels.precision}: {kernels.reason}",
-            "loops": "compiled by numba" if problem is None else f"torch: {problem}",
             "threads": f"{torch.get_num_threads()}, the two directions {directions}",
             "words": f"the last {CACHED_WORDS:,} are cached between calls",
         }
@@ -165,7 +163,7 @@ class Engine:
             if not has_stacks:
                 return tokens, None
             forward, backward = (
-                [FrozenLstm(cast("ProjectedLstm", lstm), kernels) for lstm in stack]
+                [freeze_lstm(cast("ProjectedLstm", lstm), kernels) for lstm in stack]
                 for stack in (self.bilm.forward_stack, self.bilm.backward_stack)
             )
             return tokens, (forward, backward)

@@ -1,8 +1,7 @@
 """The LSTM layer of ``elmo.model.lstm.ProjectedLstm``, fast, in three variants.
 
-- Encoding: ``FrozenLstm`` reads sentences as a ``BatchSchedule`` arranges them, with packed weights and no
-  gradients. A sentence that comes alone goes through the compiled loops of ``SingleSentenceLstm``, if numba
-  is installed, and gets the same bits.
+- Encoding: ``freeze_lstm`` packs the weights. The packed layer reads sentences as a ``BatchSchedule`` arranges
+  them, without gradients, in compiled code (``CompiledLstm``) or with torch (``TorchLstm``).
 - Prediction: ``run_lstm_rows`` reads padded rows in products of one fixed shape. It prepares nothing, so it
   suits callers that read a few rows from time to time.
 - Training: ``run_lstm_window`` reads full windows with gradients.
@@ -10,41 +9,31 @@
 
 from __future__ import annotations
 
-import functools
-import logging
 import math
-import os
-import platform
-import threading
-import time
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from elmo.engine.buffers import UNPOOLED, BufferPool
-from elmo.engine.matmul import (
-    FIXED_ROWS,
-    InexactError,
-    Kernels,
-    Product,
-    add_matmul,
-    aligned_linear,
-    split_size,
-    state_dtype,
-    write_matmul,
+from elmo.engine.compiled import (
+    Library,
+    LstmWeights,
+    LstmWindow,
+    PackedWeight,
+    States,
+    Weight,
+    find_library,
+    join_gates,
 )
+from elmo.engine.matmul import FIXED_ROWS, Kernels, add_matmul, aligned_linear, state_dtype, write_matmul
 from elmo.engine.schedule import BatchSchedule, SlotChange
 from elmo.errors import ShapeError
 from elmo.model.lstm import LstmState, ProjectedLstm
-
-_log = logging.getLogger(__name__)
 
 # --- encoding -----------------------------------------------------------------------------------------------
 
@@ -89,33 +78,80 @@ def _halve_gates(weight: Tensor) -> Tensor:
     return torch.cat([i * 0.5, f * 0.5, o * 0.5, j])
 
 
+class FrozenLstm(Protocol):
+    """One layer of one direction with a packed copy of its weights."""
+
+    def run(self, inputs: Tensor, schedule: BatchSchedule, start: LstmState, *, outputs: Tensor) -> LstmState:
+        """Read ``inputs`` (row, width) in the order of ``schedule``; return the last state of each sentence.
+
+        Writes to ``outputs`` (row, width). Both tensors have ``schedule.n_rows`` rows; those after the last
+        token may contain any finite numbers. ``start`` has one row per sentence.
+        """
+        ...
+
+
+def freeze_lstm(lstm: ProjectedLstm, kernels: Kernels) -> FrozenLstm:
+    """Pack the current weights of ``lstm`` for ``kernels``."""
+    if kernels.library is not None:
+        return CompiledLstm(lstm, kernels.library, kernels.precision)
+    return TorchLstm(lstm, kernels)
+
+
+class CompiledLstm:
+    """A layer that reads whole schedules in compiled code; see ``kernels.c``."""
+
+    def __init__(self, lstm: ProjectedLstm, library: Library, precision: str) -> None:
+        self._library = library
+        gates = PackedGates.pack(lstm)
+        inputs, states = (
+            PackedWeight(library, join_gates(library, weight), precision) for weight in (gates.inputs, gates.states)
+        )
+        projection = None if gates.projection is None else PackedWeight(library, gates.projection, precision)
+        bias = states.pad(join_gates(library, gates.bias))
+        self._memory = (inputs, states, projection, bias)  # what the structure below points to
+        self._weights = LstmWeights(
+            inputs=inputs.struct,
+            states=states.struct,
+            projection=Weight() if projection is None else projection.struct,
+            bias=bias.data_ptr(),
+            n_in=gates.inputs.size(1),
+            width=gates.states.size(1),
+            n_cells=len(gates.bias) // 4,
+            has_projection=projection is not None,
+            cell_clip=math.inf if gates.cell_clip is None else gates.cell_clip,
+            state_clip=math.inf if gates.state_clip is None else gates.state_clip,
+        )
+
+    def run(self, inputs: Tensor, schedule: BatchSchedule, start: LstmState, *, outputs: Tensor) -> LstmState:
+        """See ``FrozenLstm.run``."""
+        first = LstmState(start.hidden.contiguous(), start.cell.contiguous())
+        last = LstmState(torch.empty_like(first.hidden), torch.empty_like(first.cell))
+        states = States(
+            first.hidden.data_ptr(), first.cell.data_ptr(), last.hidden.data_ptr(), last.cell.data_ptr()
+        )
+        self._library.call(
+            "elmo_lstm", self._weights, schedule.compiled, states, inputs.data_ptr(), outputs.data_ptr()
+        )
+        return last
+
+
 # Inputs and states share one product if the weights fit into a cache, which is faster for large batches.
 # Larger weights are read from memory, where a single sentence should read the input weights only once. int8
 # weights are a quarter of the size, and rounding the inputs once is cheaper.
 JOINED_BYTES = 1 << 23
-# Number of single sentences before weights are copied for them: the copy takes as long as a few sentences.
-MIN_SINGLE_SENTENCES = 4
 
 
-class FrozenLstm:
-    """One layer of one direction with a packed copy of its weights."""
+class TorchLstm:
+    """A layer that reads a schedule step by step with torch."""
 
     def __init__(self, lstm: ProjectedLstm, kernels: Kernels) -> None:
         self._kernels = kernels
-        self._lstm = lstm
-        # Why the gates (or single sentences) do not use compiled loops; None if they do.
-        self.compiled_gates_problem = check_compiled_support(kernels)
-        self.single_sentence_problem = self.compiled_gates_problem
-        self._single: SingleSentenceLstm | None = None
-        self._n_single = 0
-        self._lock = threading.Lock()
         gates = PackedGates.pack(lstm)
         self._cell_clip, self._state_clip = gates.cell_clip, gates.state_clip
         n_bytes = gates.inputs.nbytes + gates.states.nbytes
         self._is_joined = n_bytes <= JOINED_BYTES or kernels.precision == "int8"
         if self._is_joined:
-            joined = torch.cat([gates.inputs, gates.states], dim=1)
-            self._states = kernels.product(joined, gates.bias, with_tanh=self.compiled_gates_problem is not None)
+            self._states = kernels.product(torch.cat([gates.inputs, gates.states], dim=1), gates.bias, with_tanh=True)
         else:
             self._inputs = kernels.product(gates.inputs, gates.bias)
             self._states = kernels.product(gates.states)
@@ -124,28 +160,13 @@ class FrozenLstm:
             self._projection = kernels.accurate_product(gates.projection)
 
     def run(self, inputs: Tensor, schedule: BatchSchedule, start: LstmState, *, outputs: Tensor) -> LstmState:
-        """Read ``inputs`` (row, width) in the order of ``schedule``; return the last state of each sentence.
-
-        Writes to ``outputs`` (row, width). Both tensors have ``schedule.n_rows`` rows; those after the last
-        token may contain any finite numbers. ``start`` has one row per sentence.
-        """
-        single = self._single_sentence_lstm() if len(schedule.lengths) == 1 else None
-        if single is None:
-            return self._run_schedule(inputs, schedule, start, outputs=outputs)
-        hidden, cell = start.hidden[0].clone(), start.cell[0].clone()
-        for steps, n_rows in schedule.blocks(self._kernels):
-            first = steps.start
-            single.run(inputs[first : first + n_rows], hidden=hidden, cell=cell, outputs=outputs[first : steps.stop])
-        return LstmState(hidden[None], cell[None])
-
-    def _run_schedule(self, inputs: Tensor, schedule: BatchSchedule, start: LstmState, *, outputs: Tensor) -> LstmState:
+        """See ``FrozenLstm.run``."""
         kernels, n_in = self._kernels, inputs.size(1)
         n_slots = kernels.padded_rows(schedule.batch_sizes[0])
         joined = inputs.new_zeros(n_slots, n_in + start.hidden.size(1))  # [input; hidden] of each slot
         hidden, cell = joined[:, n_in:], inputs.new_zeros(n_slots, start.cell.size(1))
         for state, first_state in ((hidden, start.hidden), (cell, start.cell)):
             state[: schedule.batch_sizes[0]] = first_state[schedule.first_sentences]
-        cell_output = torch.empty_like(cell)
         last = LstmState(torch.empty_like(start.hidden), torch.empty_like(start.cell))
         batch_sizes, offsets, changes = [*schedule.batch_sizes, 0], schedule.offsets, schedule.slot_changes
         input_gates, first_row = inputs, 0
@@ -158,15 +179,14 @@ class FrozenLstm:
                 n = kernels.padded_rows(batch_size)
                 if n < len(cell):  # make new views only when the batch shrinks, which is rare
                     joined, hidden, cell = joined[:n], hidden[:n], cell[:n]
-                    cell_output = cell_output[:n]
                 if step in changes:
                     _change_sentences(changes[step], LstmState(hidden, cell), last=last, start=start)
                 if self._is_joined:
                     joined[:, :n_in] = inputs[row : row + n]
                     gates = self._states(joined)
                 else:
-                    gates = self._states(hidden, input_gates[row : row + n])
-                h = self._update_cells(gates, cell, cell_output)
+                    gates = self._states(hidden, input_gates[row : row + n]).tanh_()
+                h = self._update_cells(gates, cell)
                 if self._projection is not None:
                     h = self._projection(h)
                     if self._state_clip is not None:
@@ -180,40 +200,15 @@ class FrozenLstm:
                     last.cell[ended] = cell[next_size:batch_size]
         return last
 
-    def _update_cells(self, gates: Tensor, cell: Tensor, output: Tensor) -> Tensor:
-        """Update ``cell`` (row, cell) with ``gates`` (row, 4 · cell); write o · tanh(c) to ``output``."""
-        if self.compiled_gates_problem is None:
-            update_cells(gates, cell, output=output, clip=self._cell_clip)
-            return output
-        if not self._is_joined:  # otherwise the product has applied tanh
-            gates.tanh_()
+    def _update_cells(self, gates: Tensor, cell: Tensor) -> Tensor:
+        """Update ``cell`` (row, cell) with the tanh of ``gates`` (row, 4 · cell); return o · tanh(c)."""
         n_cells = cell.size(1)
         gates[:, : 3 * n_cells].add_(1).mul_(0.5)
         i, f, o, j = gates.split(n_cells, dim=1)
         cell.mul_(f).add_(i.mul_(j))
         if self._cell_clip is not None:
             cell.clamp_(-self._cell_clip, self._cell_clip)
-        return torch.tanh(cell, out=output).mul_(o)
-
-    def _single_sentence_lstm(self) -> SingleSentenceLstm | None:
-        """The compiled layer for single sentences, built after a few of them; None if not available."""
-        if self._single is not None or self.single_sentence_problem is not None:
-            return self._single
-        with self._lock:
-            self._n_single += 1
-            is_needed = self._single is None and self.single_sentence_problem is None
-            if is_needed and self._n_single > MIN_SINGLE_SENTENCES:
-                try:
-                    self._single = SingleSentenceLstm(
-                        PackedGates.pack(self._lstm),
-                        self._kernels,
-                        inputs=None if self._is_joined else self._inputs,
-                        states=self._states,
-                        projection=self._projection,
-                    )
-                except InexactError as error:
-                    self.single_sentence_problem = str(error)
-            return self._single
+        return cell.tanh().mul_(o)
 
 
 def _change_sentences(change: SlotChange, now: LstmState, *, last: LstmState, start: LstmState) -> None:
@@ -223,173 +218,6 @@ def _change_sentences(change: SlotChange, now: LstmState, *, last: LstmState, st
     ):
         saved[change.ended] = state[change.slots]
         state[change.slots] = first[change.started]
-
-
-# --- encoding with compiled loops ---------------------------------------------------------------------------
-
-DISABLE_VARIABLE = "ELMO_COMPILED"  # set this environment variable to 0 to disable compiled loops
-MAX_THREADS = 4  # per direction: compiled loops use one thread; with more, torch's own gates are as fast
-_CHAIN_LENGTHS = (512, 1024, 256, 384, 2048)  # number of inputs that a library may add in one sum
-_SLOW_SECONDS = 1.0
-
-
-def check_compiled_support(kernels: Kernels) -> str | None:
-    """Return why this thread cannot use compiled loops with ``kernels``, or None if it can."""
-    if os.environ.get(DISABLE_VARIABLE) == "0":
-        return f"disabled by {DISABLE_VARIABLE}=0"
-    if not kernels.is_packed:
-        return f"compiled loops require packed weights: {kernels.reason}"
-    if kernels.precision == "bfloat16":  # rounds before tanh; the loops would round after it
-        return "bfloat16 products include tanh"
-    n_threads = torch.get_num_threads()
-    if n_threads > MAX_THREADS:
-        return f"compiled loops use one thread, but torch may use {n_threads}"
-    loops = _load_loops()
-    return loops if isinstance(loops, str) else None
-
-
-@functools.cache
-def _load_loops() -> ModuleType | str:
-    """Import the loops, compiling them or reading numba's cache; or return why this is not possible."""
-    is_x86 = platform.machine().lower() in {"x86_64", "amd64"}
-    if is_x86 and torch.backends.cpu.get_cpu_capability() == "DEFAULT":
-        return "this CPU has no fused multiply-add"
-    begin = time.perf_counter()
-    try:
-        import numba.core.errors  # pyright: ignore[reportMissingImports] -- an extra
-    except ModuleNotFoundError:
-        return "numba is not installed; to install it: pip install 'pyelmo[fast]'"
-    except (ImportError, SystemError) as error:  # for example, built for another version of NumPy
-        return f"numba cannot be imported: {str(error).splitlines()[0]:.100}"
-    try:
-        from elmo.engine import compiled_loops
-    except numba.core.errors.NumbaError as error:
-        return f"numba cannot compile the loops: {str(error).splitlines()[0]:.100}"
-    seconds = time.perf_counter() - begin
-    if seconds > _SLOW_SECONDS:
-        _log.info("compiled the LSTM loops in %.1f s; numba caches them for other processes", seconds)
-    return compiled_loops
-
-
-def _loops() -> ModuleType:
-    loops = _load_loops()
-    if isinstance(loops, str):
-        raise RuntimeError(f"compiled loops are not available: {loops}")
-    return loops
-
-
-def update_cells(gates: Tensor, cell: Tensor, *, output: Tensor, clip: float | None) -> None:
-    """Update ``cell`` (row, cell) and write o · tanh(c) to ``output`` (row, cell), compiled.
-
-    ``gates`` (row, 4 · cell) are those of ``PackedGates``, before tanh.
-    """
-    _loops().update_cells(gates.numpy(), cell.numpy(), output.numpy(), _limit(clip))
-
-
-class SingleSentenceLstm:
-    """One layer that reads one sentence at a time in compiled loops, to the bits of packed products.
-
-    A single sentence is limited by reading weights from memory and by the cost of Python per step. Here a
-    step reads the weights once and in order, and a layer is one call. The order of additions in the packed
-    products is found by trying; if it is not found, single sentences use the packed products too. Holds a
-    second copy of the weights.
-    """
-
-    def __init__(
-        self,
-        gates: PackedGates,
-        kernels: Kernels,
-        *,
-        inputs: Product | None,
-        states: Product,
-        projection: Product | None,
-    ) -> None:
-        """Copy ``gates`` and match the bits of the given products.
-
-        ``states`` multiplies the states and adds the result of ``inputs``. If ``inputs`` is None, ``states``
-        multiplies inputs and states in one row. Raises ``InexactError`` if the order of sums is not found.
-        """
-        if kernels.precision != "float32":
-            raise InexactError(f"compiled products are float32, but these are {kernels.precision}")
-        self._clips = _limit(gates.cell_clip), _limit(gates.state_clip)
-        self._bias = gates.bias.float().numpy()
-        n_in, n_states = gates.inputs.size(1), gates.states.size(1)
-        self._is_joined = inputs is None
-        if inputs is None:  # a sum starts with the inputs: that part of all steps is one product
-            inputs = kernels.product(gates.inputs)
-            x, state = _random_rows(n_in), _random_rows(n_states)
-            self._states = _PanelWeight.match(
-                states(torch.cat([x, state], dim=1)),
-                gates.states, state, start=inputs(x), added=gates.bias.float().expand(2, -1),
-            )  # fmt: skip
-        else:
-            state, added = _random_rows(n_states), _random_rows(len(gates.bias))
-            self._states = _PanelWeight.match(states(state, added), gates.states, state, added=added)
-        self._inputs = inputs
-        self._projection = _PanelWeight(np.empty((0, 0, _loops().PANEL), np.float32), 1)  # no projection
-        if gates.projection is not None and projection is not None:
-            x = _random_rows(gates.projection.size(1))
-            self._projection = _PanelWeight.match(projection(x), gates.projection, x)
-
-    def run(self, inputs: Tensor, *, hidden: Tensor, cell: Tensor, outputs: Tensor) -> None:
-        """Write ``outputs`` (time, width) and update ``hidden`` (width,) and ``cell`` (cell,).
-
-        ``inputs`` (row, width) are those of ``outputs``, padded to a number of rows that the kernels take.
-        """
-        gates = self._inputs(inputs)
-        _loops().run_sentence(
-            gates.numpy(), self._bias, self._is_joined, self._states.panels, self._states.chain_length,
-            self._projection.panels, self._projection.chain_length, *self._clips,
-            hidden.numpy(), cell.numpy(), outputs.numpy(),
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _PanelWeight:
-    """A weight (out, in) in panels, and the number of inputs that are added in one chain of sums."""
-
-    panels: NDArray[np.float32]
-    chain_length: int
-
-    @classmethod
-    def match(
-        cls, expected: Tensor, weight: Tensor, x: Tensor, *, start: Tensor | None = None, added: Tensor | None = None
-    ) -> _PanelWeight:
-        """Find the chain length with which start + weight · x + added has the bits of ``expected``."""
-        panels = _split_panels(weight)
-        zeros = torch.zeros_like(expected)
-        rows = [x, zeros if start is None else start, zeros if added is None else added, expected]
-        x_row, first, last, target = (row[0].numpy() for row in rows)
-        result = np.empty_like(target)
-        n_in = len(x_row)
-        candidates = (n_in, split_size(n_in), *_CHAIN_LENGTHS)
-        for length in dict.fromkeys(min(length, n_in) for length in candidates):
-            _loops().multiply(panels, x_row, length, first, last, result)
-            if np.array_equal(result, target):
-                return cls(panels, length)
-        raise InexactError(f"the order of sums is unknown for weights of shape {tuple(weight.shape)}")
-
-
-def _split_panels(weight: Tensor) -> NDArray[np.float32]:
-    """Rearrange (out, in) to (panel, in, output of the panel); the last panel is filled with zeros."""
-    size = _loops().PANEL
-    n_out, n_in = weight.shape
-    n_full = n_out // size
-    panels = np.zeros((-(-n_out // size), n_in, size), np.float32)  # numpy requests huge pages
-    target = torch.from_numpy(panels)
-    target[:n_full] = weight[: n_full * size].view(n_full, size, n_in).transpose(1, 2)
-    if n_out > n_full * size:
-        target[n_full, :, : n_out - n_full * size] = weight[n_full * size :].T
-    return panels
-
-
-def _limit(clip: float | None) -> float:
-    return math.inf if clip is None else clip
-
-
-def _random_rows(width: int) -> Tensor:
-    """Two rows, the minimum for packed products."""
-    return torch.randn(2, width, generator=torch.Generator().manual_seed(width))
 
 
 # --- prediction ---------------------------------------------------------------------------------------------
@@ -480,9 +308,11 @@ def run_lstm_window(
         is_bf16=has_bf16_products,
         buffers=buffers,
         has_backward=torch.is_grad_enabled(),
-        keep=None if resets is None else (~resets).t()[:, :, None].to(inputs.dtype),
+        keep=None if resets is None else (~resets).t()[:, :, None].to(inputs.dtype).contiguous(),
+        library=find_library("bfloat16" if has_bf16_products else "float32", inputs, lstm.input_weight, state.cell),
     )
-    outputs, hidden, cell = _LstmWindow.apply(
+    function = _LstmWindow if options.library is None else _CompiledLstmWindow
+    outputs, hidden, cell = function.apply(
         inputs.transpose(0, 1),
         state.hidden,
         state.cell,
@@ -504,10 +334,119 @@ class _WindowOptions:
     buffers: BufferPool
     has_backward: bool  # keep intermediate results for the backward pass
     keep: Tensor | None  # (time, batch, 1): 0 where the state is reset before the token, otherwise 1
+    library: Library | None  # the compiled kernels, if they can be used
 
     def factor(self, x: Tensor) -> Tensor:
         """Convert a factor of a matrix product to its type."""
         return x.bfloat16() if self.is_bf16 else x
+
+
+class _CompiledLstmWindow(torch.autograd.Function):
+    """``_LstmWindow`` in compiled code; the products over all steps remain torch's."""
+
+    @staticmethod
+    def forward(  # noqa: PLR0917 (autograd passes tensors by position)
+        ctx: Any,
+        inputs: Tensor,
+        hidden: Tensor,
+        cell: Tensor,
+        input_weight: Tensor,
+        state_weight: Tensor,
+        bias: Tensor,
+        projection: Tensor | None,
+        options: _WindowOptions,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        (time, batch, n_in), (width, n_cells) = inputs.shape, (state_weight.size(1), cell.size(1))
+        inputs = inputs.contiguous()
+        weights = [None if w is None else w.contiguous() for w in (input_weight, state_weight, bias, projection)]
+        like = inputs.new_empty(0, dtype=torch.bfloat16 if options.is_bf16 else torch.float32)
+        take = options.buffers.take
+        hiddens = inputs.new_empty(time + 1, batch, width)  # returned, so not from the pool
+        hiddens[0] = hidden
+        free_cells = take((time + 1, batch, n_cells), inputs)
+        free_cells[0] = cell
+        memory = {
+            "factors": take((time, batch, n_in + width), like),
+            "outputs": take((time, batch, n_cells), like),
+            "gates": take((time, batch, 4 * n_cells), inputs),
+            "free_cells": free_cells,
+            "free_hidden": take((time, batch, width), inputs),
+        }
+        window = LstmWindow(
+            type=options.is_bf16,
+            time=time,
+            batch=batch,
+            n_in=n_in,
+            width=width,
+            n_cells=n_cells,
+            has_projection=projection is not None,
+            forget_bias=options.forget_bias,
+            cell_clip=math.inf if options.cell_clip is None else options.cell_clip,
+            state_clip=math.inf if options.state_clip is None else options.state_clip,
+            inputs=inputs.data_ptr(),
+            hidden=hiddens.data_ptr(),
+            keep=None if options.keep is None else options.keep.data_ptr(),
+            **{name: tensor.data_ptr() for name, tensor in memory.items()},
+            **{
+                name: None if weight is None else weight.data_ptr()
+                for name, weight in zip(("input_weight", "state_weight", "bias", "projection"), weights, strict=True)
+            },
+        )
+        cast("Library", options.library).call("elmo_lstm_forward", window)
+        last_cell = free_cells[-1].clone()
+        if options.cell_clip is not None:
+            last_cell.clamp_(-options.cell_clip, options.cell_clip)
+        if not options.has_backward:
+            options.buffers.release(*memory.values())
+        ctx.options, ctx.window, ctx.memory = options, window, memory
+        ctx.weights = weights  # what the structure points to
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(input_weight, state_weight, projection)
+        return hiddens[1:], hiddens[-1].clone(), last_cell
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        d_outputs, d_hidden, d_cell = gradients
+        input_weight, _, projection = ctx.saved_tensors
+        options: _WindowOptions = ctx.options
+        window: LstmWindow = ctx.window
+        factors, outputs = ctx.memory["factors"], ctx.memory["outputs"]
+        time, batch, n_cells = outputs.shape
+        width = window.width
+        d_outputs = None if d_outputs is None else d_outputs.contiguous()
+        d_state = input_weight.new_zeros(batch, width) if d_hidden is None else d_hidden.contiguous().clone()
+        d_cells = input_weight.new_zeros(batch, n_cells) if d_cell is None else d_cell.contiguous().clone()
+        d_bias = input_weight.new_zeros(4 * n_cells)
+        d_gates = options.buffers.take((time, batch, 4 * n_cells), factors)
+        d_free_hidden = options.buffers.take((time, batch, width), factors)
+        window.d_hidden = None if d_outputs is None else d_outputs.data_ptr()
+        window.d_state, window.d_cells = d_state.data_ptr(), d_cells.data_ptr()
+        window.d_bias, window.d_gates = d_bias.data_ptr(), d_gates.data_ptr()
+        window.d_free_hidden = d_free_hidden.data_ptr()
+        cast("Library", options.library).call("elmo_lstm_backward", window)
+
+        # The remaining gradients are sums over all steps, one product each.
+        needs_inputs, needs_hidden, needs_cell, *needs_weights, needs_projection, _ = ctx.needs_input_grad
+        d_inputs = d_input_weight = d_state_weight = d_projection = None
+        if needs_inputs:
+            d_inputs = (_flatten(d_gates) @ options.factor(input_weight)).float().view(time, batch, -1)
+        if any(needs_weights):
+            d_joined = (_flatten(d_gates).t() @ _flatten(factors)).float()  # (4 · cell, input + state)
+            d_input_weight, d_state_weight = d_joined.split((window.n_in, width), dim=1)
+        if needs_projection:
+            d_projection = (_flatten(d_free_hidden).t() @ _flatten(outputs)).float()
+        options.buffers.release(d_gates, d_free_hidden, *ctx.memory.values())
+        return (
+            d_inputs,
+            d_state if needs_hidden else None,
+            d_cells if needs_cell else None,
+            d_input_weight,
+            d_state_weight,
+            d_bias,
+            d_projection,
+            None,
+        )
 
 
 class _LstmWindow(torch.autograd.Function):

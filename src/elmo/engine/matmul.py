@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from elmo.engine.compiled import CompiledError, CompiledProduct, Library, load_library
 from elmo.errors import ConfigError
 
 PACKED_ROWS = 128  # number of rows that packed weights are laid out for
@@ -35,22 +36,27 @@ BLOCK_ROWS = 256  # number of rows of a product that can take many steps at once
 class Kernels:
     """The kind of matrix products that a model uses on this machine."""
 
-    name: str  # "packed" or "plain"
+    name: str  # "compiled", "packed" or "plain"
     precision: str  # of the products: the name of a torch type, or "int8"
     reason: str  # why these kernels were chosen
+    library: Library | None = None  # the compiled kernels
 
     @property
     def is_packed(self) -> bool:
-        """Whether products may have any number of rows."""
+        """Whether products use oneDNN with packed weights."""
         return self.name == "packed"
 
     @property
     def max_rows(self) -> int:
         """Maximum number of rows of one recurrent step."""
+        if self.library is not None:
+            return self.library.max_slots
         return PACKED_ROWS if self.is_packed else FIXED_ROWS
 
     def padded_rows(self, n: int) -> int:
         """Number of rows to multiply if ``n`` are needed."""
+        if self.library is not None:
+            return n
         if not self.is_packed:
             return FIXED_ROWS
         # One row alone may have other bits. oneDNN needs about 1 ms to prepare each new number of rows.
@@ -58,12 +64,16 @@ class Kernels:
 
     def padded_block(self, n: int) -> int:
         """Number of rows to multiply if ``n``, at most ``BLOCK_ROWS``, are needed at once."""
+        if self.library is not None:
+            return n
         if not self.is_packed:
             return BLOCK_ROWS
         return _round_up(n, 16) if n > 32 else self.padded_rows(n)
 
     def product(self, weight: Tensor, bias: Tensor | None = None, *, with_tanh: bool = False) -> Product:
         """Prepare products with a copy of ``weight`` (out, in)."""
+        if self.library is not None:
+            return CompiledProduct(self.library, weight, bias, self.precision)
         if self.precision == "int8":
             return Int8Product(weight.float(), None if bias is None else bias.float(), with_tanh=with_tanh)
         if not self.is_packed:
@@ -90,11 +100,19 @@ def choose_kernels(like: Tensor, *, is_int8: bool = False) -> Kernels:
     Raises a ``ConfigError`` if ``is_int8`` is set and this machine has no int8 products.
     """
     is_cpu = like.device.type == "cpu"
+    library, missing = (None, "") if not is_cpu or like.dtype == torch.float64 else _load_compiled()
+    if library is not None:
+        wanted = "int8" if is_int8 else _dtype_name(like)
+        if wanted in library.precisions:
+            return Kernels("compiled", wanted, f"compiled for {library.variant}", library)
+        if not is_int8:
+            reason = f"this CPU has no {wanted} instructions; products use float32"
+            return Kernels("compiled", "float32", reason, library)
     if is_int8:
         problem = check_packed_support() or check_int8_support() if is_cpu else "int8 requires a CPU"
         if problem:
             raise ConfigError(f"{problem}; use float32")
-        return Kernels("packed", "int8", "oneDNN and int8 instructions (VNNI) are available")
+        return Kernels("packed", "int8", f"oneDNN with int8 instructions (VNNI); {missing}")
     if not is_cpu:
         return plain_kernels(like, f"packed weights require a CPU; this model is on {like.device.type}")
     if like.dtype == torch.float64:
@@ -103,11 +121,19 @@ def choose_kernels(like: Tensor, *, is_int8: bool = False) -> Kernels:
     if problem:
         return plain_kernels(like, problem)
     if like.dtype == torch.float32:
-        return Kernels("packed", "float32", "oneDNN is available and gives a row the same bits in any batch")
+        return Kernels("packed", "float32", f"oneDNN; {missing}")
     if like.dtype == torch.bfloat16 and has_bfloat16():
-        return Kernels("packed", "bfloat16", "oneDNN and bfloat16 instructions are available")
+        return Kernels("packed", "bfloat16", f"oneDNN with bfloat16 instructions; {missing}")
     reason = f"this CPU has no {_dtype_name(like)} instructions; products use float32"
     return Kernels("packed", "float32", reason)
+
+
+def _load_compiled() -> tuple[Library | None, str]:
+    """Load the compiled kernels; the second value says why they cannot be used."""
+    try:
+        return load_library(), ""
+    except CompiledError as error:
+        return None, f"no compiled kernels: {error}"
 
 
 def plain_kernels(like: Tensor, reason: str) -> Kernels:

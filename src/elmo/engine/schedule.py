@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from elmo.engine.compiled import Schedule
 from elmo.engine.matmul import BLOCK_ROWS, Kernels
 
 
@@ -109,6 +110,28 @@ class BatchSchedule:
             step: SlotChange(self._tensor(self.slot[started]), self._tensor(ended), self._tensor(started))
             for step, ended, started in parts
         }
+
+    @cached_property
+    def compiled(self) -> Schedule:
+        """The arrays of this schedule for the compiled kernels."""
+        changes = self.slot_changes
+        counts = [len(changes[step].slots) if step in changes else 0 for step in range(len(self.batch_sizes))]
+        parts = [changes[step] for step in sorted(changes)]
+        empty = torch.empty(0, dtype=torch.int64)
+        arrays = [
+            torch.tensor(self.batch_sizes),
+            torch.tensor(self.offsets),
+            self.first_sentences,
+            self.last_sentences,
+            torch.tensor([0, *counts]).cumsum(0),
+            *(
+                torch.cat([empty, *(getattr(part, name) for part in parts)])
+                for name in ("slots", "ended", "started")
+            ),
+        ]
+        schedule = Schedule(len(self.batch_sizes), *(array.data_ptr() for array in arrays))
+        schedule.memory = arrays  # keeps the arrays as long as the structure that points to them
+        return schedule
 
     def blocks(self, kernels: Kernels) -> Iterator[tuple[range, int]]:
         """Split the steps into blocks whose inputs are multiplied at once.

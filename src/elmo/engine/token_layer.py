@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from elmo.engine.buffers import UNPOOLED, BufferPool
+from elmo.engine.compiled import CharCnnWeights, CompiledHighway, Library, PackedWeight
 from elmo.engine.matmul import Kernels, Product, add_matmul, state_dtype, write_matmul
 from elmo.model.token_layer import CharCnn, Highway, TokenLayer
 from elmo.text.ids import TokenIds, TokenIndexer
@@ -324,7 +325,7 @@ class FrozenTokenLayer:
     def __init__(self, layer: TokenLayer, kernels: Kernels) -> None:
         self._kernels = kernels
         self._word_vectors = None if layer.word_embed is None else layer.word_embed.weight.detach()
-        self._cnn = None if layer.cnn is None else _FrozenCharCnn(layer.cnn, kernels)
+        self._cnn = None if layer.cnn is None else _freeze_char_cnn(layer.cnn, kernels)
         self._projection = None
         if layer.projection is not None:
             weight, bias = layer.projection.weight.detach(), layer.projection.bias.detach()
@@ -350,7 +351,64 @@ def _pad_rows(ids: Tensor, n: int) -> Tensor:
     return ids if len(ids) == n else torch.cat([ids, ids[-1:].expand(n - len(ids), *ids.shape[1:])])
 
 
-class _FrozenCharCnn:
+def _freeze_char_cnn(cnn: CharCnn, kernels: Kernels) -> Callable[[Tensor], Tensor]:
+    """Pack the weights of ``cnn`` for a function that maps (token, char) to (token, filter)."""
+    if kernels.library is not None:
+        return _CompiledCharCnn(cnn, kernels.library, kernels.precision)
+    return _TorchCharCnn(cnn, kernels)
+
+
+class _CompiledCharCnn:
+    """Convolutions, maxima and highways in compiled code; see ``kernels.c``."""
+
+    def __init__(self, cnn: CharCnn, library: Library, precision: str) -> None:
+        self._library = library
+        matrix, bias = _filter_matrix(cnn)
+        # The maximum of values rounded to int8 would be too high.
+        unquantized = "bfloat16" if precision == "int8" and "bfloat16" in library.precisions else precision
+        filters = PackedWeight(library, matrix, "float32" if unquantized == "int8" else unquantized)
+        weights = [cast("Tensor", convolution.weight) for convolution in cnn.convolutions]
+        widths = torch.cat([torch.full((len(weight),), weight.size(2)) for weight in weights])
+        self._smallest, widest = int(widths.min()), int(widths.max())
+        characters = cnn.char_embed.weight.detach().float().contiguous()
+        self._n_characters = len(characters)
+        self._memory = (filters, filters.pad(bias), filters.pad(widths).to(torch.int32), characters)
+        self._weights = CharCnnWeights(
+            filters=filters.struct,
+            bias=self._memory[1].data_ptr(),
+            widths=self._memory[2].data_ptr(),
+            characters=characters.data_ptr(),
+            char_width=characters.size(1),
+            widest=widest,
+            is_relu=cnn.activation is torch.relu,
+        )
+        self._highways = [
+            CompiledHighway(
+                library,
+                transform=(highway.transform.weight, highway.transform.bias),
+                gate=(highway.gate.weight, highway.gate.bias),
+                precision=precision,
+            )
+            for highway in cast("list[Highway]", list(cnn.highways))
+        ]
+
+    def __call__(self, char_ids: Tensor) -> Tensor:
+        """Map (token, char) to (token, filter)."""
+        if int(char_ids.min()) < 0 or int(char_ids.max()) >= self._n_characters:
+            raise IndexError(f"character ids must be between 0 and {self._n_characters - 1}")
+        char_ids = char_ids.to(torch.int64).contiguous()
+        n_words, n_chars = char_ids.shape
+        n_starts = (count_characters(char_ids) + 1).clamp_max_(n_chars - self._smallest + 1)
+        x = torch.empty(n_words, self._weights.filters.n_out)
+        self._library.call(
+            "elmo_char_cnn", self._weights, n_words, n_chars, char_ids.data_ptr(), n_starts.data_ptr(), x.data_ptr()
+        )
+        for highway in self._highways:
+            x = highway(x)
+        return x
+
+
+class _TorchCharCnn:
     def __init__(self, cnn: CharCnn, kernels: Kernels) -> None:
         self._kernels = kernels
         characters = cnn.char_embed.weight.detach()
