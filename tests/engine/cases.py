@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from elmo.engine import compiled
 from tests.formats.tiny import tiny_model
 
 SHAPES = {
@@ -18,6 +21,9 @@ SHAPES = {
     "three layers, no skip": tiny_model("chars", n_layers=3, has_skip=False, cell_clip=0.3, state_clip=0.2),
     "one layer, no projection": tiny_model("chars", n_layers=1, cell_width=4),
 }
+FOLDER = Path(compiled.__file__).parent
+# The variants of the compiled kernels that this CPU can run, best first.
+BUILT_VARIANTS = [name for name in compiled._supported_variants() if (FOLDER / f"kernels_{name}.so").is_file()]
 every_shape = pytest.mark.parametrize("model", SHAPES.values(), ids=SHAPES.keys())
 
 
@@ -39,3 +45,29 @@ def no_onednn() -> Iterator[None]:
         yield
     finally:
         torch._C._set_mkldnn_enabled(True)
+
+
+def is_compiled(variant: str, precision: str = "float32") -> bool:
+    """Whether ``variant``, a value of ELMO_KERNELS, has compiled kernels of this precision."""
+    return variant != "0" and precision in compiled.Library(FOLDER / f"kernels_{variant}.so").precisions
+
+
+def autograd_functions(tensor: torch.Tensor) -> set[str]:
+    """The names of the functions of elmo.engine that ``tensor`` was computed with."""
+    names: set[str] = set()
+    nodes: list[Any] = [tensor.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is not None:
+            nodes += [parent for parent, _ in node.next_functions]
+            names.add(node.name())
+    return {name.removesuffix("Backward") for name in names if name.startswith("_") and name.endswith("Backward")}
+
+
+def assert_close_in_float32(result: dict[str, torch.Tensor], exact: dict[str, torch.Tensor]) -> None:
+    """Compare float32 values and gradients with those in float64, relative to the largest number of each."""
+    assert result.keys() == exact.keys()
+    for name, x in exact.items():
+        assert result[name].dtype == torch.float32
+        tolerance = 1e-5 * max(1.0, float(x.abs().max()))
+        torch.testing.assert_close(result[name].double(), x, rtol=0, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}")

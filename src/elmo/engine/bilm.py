@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from elmo.engine.batches import BATCH_TOKENS
@@ -27,7 +28,7 @@ from elmo.engine.threads import ThreadPool
 from elmo.engine.token_layer import CACHED_WORDS, FrozenTokenLayer, TokenVectorCache
 from elmo.errors import ConfigError
 from elmo.model.bilm import BiLm, BiLmState
-from elmo.model.lstm import LstmState, ProjectedLstm
+from elmo.model.lstm import ProjectedLstm
 from elmo.text.ids import TokenIndexer
 
 N_DIRECTIONS = 2
@@ -72,7 +73,7 @@ class Engine:
         """Describe how this machine computes the network, and why: a text for each part."""
         prepared = self._prepare(has_stacks=True)
         kernels = prepared.kernels
-        directions = "in parallel, each with half of the threads" if prepared.pool is not None else "in turn"
+        directions = "in parallel" if prepared.pool is not None else "in turn"
         return {
             "products": f"{kernels.name}, {kernels.precision}: {kernels.reason}",
             "threads": f"{torch.get_num_threads()}, the two directions {directions}",
@@ -101,20 +102,35 @@ class Engine:
         if start is None:
             start = self.bilm.zero_state(1)
         n, dtype = len(sentences), state_dtype(start.hidden)
-        start = BiLmState(*(part.to(dtype).expand(-1, -1, n, -1) for part in (start.hidden, start.cell)))
-        last = BiLmState(start.hidden.clone(), start.cell.clone())
-        vectors, rows = self._look_up(sentences, prepared)
+        vectors, tokens = self._look_up(sentences, prepared)
+        order = sorted(range(n), key=lambda k: -len(tokens[k]))  # longest first
+        by_length = torch.tensor(order, dtype=torch.int64, device=vectors.device)
+        sorted_start = BiLmState(*(_select_rows(part.to(dtype), by_length) for part in (start.hidden, start.cell)))
+        sorted_last = BiLmState(*(part.new_empty(part.shape) for part in (sorted_start.hidden, sorted_start.cell)))
         layers: list[Tensor | None] = [None] * n
-        for batch in _split_by_length([len(sentence) for sentence in rows]):
-            # index_select, because indexing with [] starts torch's threads from 3,000 numbers on, and they
-            # would spin for milliseconds next to the two that compute
-            index = torch.tensor(batch, device=vectors.device)
-            first = BiLmState(start.hidden.index_select(2, index), start.cell.index_select(2, index))
-            output = _run_batch(prepared, vectors, [rows[k] for k in batch], first)
-            last.hidden.index_copy_(2, index, output.state.hidden)
-            last.cell.index_copy_(2, index, output.state.cell)
-            for k, states in zip(batch, output.layers, strict=True):
-                layers[k] = states
+        size = min(BATCH_TOKENS, -(-sum(map(len, tokens)) // prepared.n_batches))
+        groups = list(_split_batches([len(tokens[k]) for k in order], max_tokens=size))
+        for first in range(0, len(groups), prepared.n_batches):  # these are read at the same time
+            selected = groups[first : first + prepared.n_batches]
+            batches = [
+                _Batch(
+                    prepared,
+                    vectors,
+                    [tokens[k] for k in order[group]],
+                    start=sorted_start.select_rows(group),
+                    last=sorted_last.select_rows(group),
+                )
+                for group in selected
+            ]
+            prepared.run_tasks(
+                [partial(batch.run_direction, direction) for batch in batches for direction in range(N_DIRECTIONS)]
+            )
+            for group, batch in zip(selected, batches, strict=True):
+                for k, of_sentence in zip(order[group], batch.layers, strict=True):
+                    layers[k] = of_sentence
+        last = BiLmState(*(torch.empty_like(part) for part in (sorted_last.hidden, sorted_last.cell)))
+        last.hidden.index_copy_(2, by_length, sorted_last.hidden)
+        last.cell.index_copy_(2, by_length, sorted_last.cell)
         return EngineOutput(cast("list[Tensor]", layers), last)
 
     @torch.inference_mode()
@@ -130,14 +146,18 @@ class Engine:
 
     def _look_up(
         self, sentences: Sequence[Sequence[str]], prepared: _PreparedWeights
-    ) -> tuple[Tensor, list[np.ndarray]]:
+    ) -> tuple[Tensor, list[NDArray[np.int64]]]:
         """The vectors of all distinct tokens, and the rows of each sentence in them, with boundaries."""
         index: dict[str, int] = {}
-        # Boundaries have separate rows: a word spelled "<S>" is looked up as a word.
-        rows = [
-            np.array([0, *(index.setdefault(token, len(index)) + 2 for token in sentence), 1]) for sentence in sentences
-        ]
-        return torch.cat([prepared.tokens.boundaries, prepared.tokens(list(index), prepared.run_tasks)]), rows
+        rows: list[int] = []
+        ends = []
+        for sentence in sentences:
+            rows.append(0)  # boundaries have separate rows: a word spelled "<S>" is looked up as a word
+            rows += [index.setdefault(token, len(index) + 2) for token in sentence]
+            rows.append(1)
+            ends.append(len(rows))
+        vectors = torch.cat([prepared.tokens.boundaries, prepared.tokens(list(index), prepared.run_tasks)])
+        return vectors, np.split(np.array(rows, dtype=np.int64), ends[:-1])
 
     def _prepare(self, *, has_stacks: bool = False) -> _PreparedWeights:
         """Return the packed weights; pack them again if they have changed."""
@@ -153,9 +173,12 @@ class Engine:
     def _pack(self, *, has_stacks: bool) -> _PreparedWeights:
         like = next(self.bilm.parameters())
         is_cpu = like.device.type == "cpu"
-        pool = ThreadPool(N_DIRECTIONS) if is_cpu and torch.get_num_threads() >= N_DIRECTIONS else None
         version = WeightVersion(self.bilm)  # first, to detect a change during packing
         kernels = choose_kernels(like, is_int8=self._is_int8)
+        n_threads = torch.get_num_threads() if is_cpu else 1
+        # Compiled kernels use one thread each: more threads read more batches. torch's products use the rest.
+        n_batches = n_threads // N_DIRECTIONS if kernels.library is not None else 1
+        pool = ThreadPool(N_DIRECTIONS * n_batches) if n_threads >= N_DIRECTIONS else None
 
         def pack() -> tuple[TokenVectorCache, _Stacks | None]:
             layer = FrozenTokenLayer(self.bilm.token_layer, kernels)
@@ -176,7 +199,9 @@ class Engine:
                 raise ConfigError(f"{error}; use float32") from error
             kernels = plain_kernels(like, str(error))
             tokens, stacks = pack()
-        return _PreparedWeights(kernels, tokens, stacks, self.bilm.has_skip, pool, version, _ThreadContext.current())
+        return _PreparedWeights(
+            kernels, tokens, stacks, self.bilm.has_skip, pool, max(1, n_batches), version, _ThreadContext.current()
+        )
 
 
 @dataclass(frozen=True)
@@ -188,6 +213,7 @@ class _PreparedWeights:
     stacks: _Stacks | None  # None if only the token layer was needed so far
     has_skip: bool
     pool: ThreadPool | None  # None: the directions run in turn
+    n_batches: int  # number of batches that are read at the same time
     version: WeightVersion
     context: _ThreadContext
 
@@ -250,55 +276,61 @@ def _read_counters(module: nn.Module) -> list[tuple[int, int]]:
     return [(w.data_ptr(), -1 if w.is_inference() else w._version) for w in module.parameters()]
 
 
-def _run_batch(
-    prepared: _PreparedWeights, vectors: Tensor, sentences: list[np.ndarray], start: BiLmState
-) -> EngineOutput:
-    """Run both directions over sentences, given as rows of ``vectors``."""
-    schedule = BatchSchedule.build(
-        [len(rows) for rows in sentences], max_slots=prepared.kernels.max_rows, device=vectors.device
-    )
-    stacks = cast("_Stacks", prepared.stacks)
-    n_layers, width = 1 + len(stacks[0]), vectors.size(1)
-    n_rows = schedule.n_rows(prepared.kernels)
-    token_rows = [schedule.token_rows(is_reversed=bool(direction)) for direction in range(N_DIRECTIONS)]
-    # Layer 0 is the input in the order of the schedule; zeros after the last token.
-    states = vectors.new_empty(N_DIRECTIONS, n_layers, n_rows, width)
-    states[:, :, schedule.n_tokens :] = 0
-    for direction in range(N_DIRECTIONS):
-        order = np.empty(schedule.n_tokens, dtype=np.int64)
-        order[np.concatenate(token_rows[direction])] = np.concatenate(sentences)
-        index = torch.from_numpy(order).to(vectors.device)
-        torch.index_select(vectors, 0, index, out=states[direction, 0, : len(order)])
+class _Batch:
+    """Sentences that are read together, given as rows of a table of token vectors."""
 
-    def run_direction(direction: int) -> list[LstmState]:
-        last: list[LstmState] = []
-        for index, lstm in enumerate(stacks[direction]):
-            inputs, outputs = states[direction, index], states[direction, index + 1]
-            last.append(lstm.run(inputs, schedule, start.at(direction, index), outputs=outputs))
-            if prepared.has_skip and index > 0:
-                outputs[: schedule.n_tokens] += inputs[: schedule.n_tokens]
-        return last
+    def __init__(
+        self,
+        prepared: _PreparedWeights,
+        vectors: Tensor,
+        sentences: list[NDArray[np.int64]],
+        *,
+        start: BiLmState,
+        last: BiLmState,
+    ) -> None:
+        """Arrange the sentences; ``last`` receives the state after each of them."""
+        self._prepared = prepared
+        self._start, self._last = start, last
+        self._schedule = schedule = BatchSchedule.build(
+            [len(tokens) for tokens in sentences], max_slots=prepared.kernels.max_rows, device=vectors.device
+        )
+        width, n_layers = vectors.size(1), 1 + len(cast("_Stacks", prepared.stacks)[0])
+        self.layers = [vectors.new_empty(n_layers, len(tokens) - 2, N_DIRECTIONS * width) for tokens in sentences]
+        self._vectors, self._tokens = vectors, np.concatenate(sentences)
+        self._shape = (n_layers, schedule.n_rows(prepared.kernels), width)
 
-    last = prepared.run_tasks([partial(run_direction, direction) for direction in range(N_DIRECTIONS)])
-    flat = states.view(-1, width)  # (direction · layer · row, width)
-    layer_offsets = np.arange(n_layers)[:, None, None] * n_rows  # (layer, time, direction)
-    layers: list[Tensor] = []
-    for forward, backward in zip(*token_rows, strict=True):
-        pairs = np.stack([forward[1:-1], backward[1:-1] + n_layers * n_rows], axis=1)  # (time, direction)
-        index = torch.from_numpy((layer_offsets + pairs).ravel()).to(vectors.device)
-        layers.append(flat.index_select(0, index).view(n_layers, len(pairs), N_DIRECTIONS * width))
-    return EngineOutput(layers, BiLmState.stack(last))
+    def run_direction(self, direction: int) -> None:
+        """Read all layers of one direction and write its half of ``layers``, which has no boundaries."""
+        schedule, n_tokens = self._schedule, self._schedule.n_tokens
+        # Layer 0 is the input in the order of the schedule; zeros after the last token.
+        states = self._vectors.new_empty(self._shape)
+        states[:, n_tokens:] = 0
+        rows = np.empty(n_tokens, dtype=np.int64)
+        rows[schedule.token_rows] = self._tokens[schedule.reversed_tokens] if direction else self._tokens
+        torch.index_select(self._vectors, 0, torch.from_numpy(rows).to(states.device), out=states[0, :n_tokens])
+        for number, lstm in enumerate(cast("_Stacks", self._prepared.stacks)[direction]):
+            inputs, outputs = states[number], states[number + 1]
+            start, last = (state.at(direction, number) for state in (self._start, self._last))
+            lstm.run(inputs, schedule, start, outputs=outputs, last=last)
+            if self._prepared.has_skip and number > 0:
+                outputs[:n_tokens] += inputs[:n_tokens]
+        schedule.collect(states, self.layers, direction, library=self._prepared.kernels.library)
 
 
-def _split_by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the indices of sentences in batches of up to ``BATCH_TOKENS`` tokens, longest first."""
-    batch: list[int] = []
-    n_tokens = 0
-    for k in sorted(range(len(lengths)), key=lambda k: -lengths[k]):
-        if batch and n_tokens + lengths[k] > BATCH_TOKENS:
-            yield batch
-            batch, n_tokens = [], 0
-        batch.append(k)
-        n_tokens += lengths[k]
-    if batch:
-        yield batch
+def _select_rows(state: Tensor, index: Tensor) -> Tensor:
+    """Select rows of a state (direction, layer, row, width); one row is used for all, without copies."""
+    if state.size(2) == 1:
+        return state.expand(-1, -1, len(index), -1)
+    return state.index_select(2, index)
+
+
+def _split_batches(lengths: Sequence[int], *, max_tokens: int) -> Iterator[slice]:
+    """Split sentences into batches of up to ``max_tokens`` tokens, or of one longer sentence."""
+    begin, n_tokens = 0, 0
+    for k, length in enumerate(lengths):
+        if k > begin and n_tokens + length > max_tokens:
+            yield slice(begin, k)
+            begin, n_tokens = k, 0
+        n_tokens += length
+    if begin < len(lengths):
+        yield slice(begin, len(lengths))

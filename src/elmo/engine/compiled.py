@@ -92,6 +92,49 @@ class LstmWindow(Structure):
     ]  # fmt: skip
 
 
+class CnnWindow(Structure):
+    """``struct cnn_window``: the words of a training window, their maxima and gradients."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("n_words", "n_chars", "n_filters", "char_width", "widest", "is_relu")),
+        *(
+            (name, c_void_p)
+            for name in (
+                "char_ids", "n_starts", "widths", "characters", "filters", "bias", "y", "best", "d_y", "d_filters",
+                "d_bias",
+            )
+        ),
+    ]  # fmt: skip
+
+
+class HighwayWindow(Structure):
+    """``struct highway``: the activations of a highway layer and their gradients."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("type", "n_words", "width")),
+        *(
+            (name, c_void_p)
+            for name in (
+                "products", "bias", "x", "d_y", "gate", "transformed", "y", "d_x", "d_products", "d_bias",
+            )
+        ),
+    ]  # fmt: skip
+
+
+class SoftmaxWindow(Structure):
+    """``struct softmax``: the states and words of a training window, and their odds."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("type", "n_tokens", "n_words", "width", "n_hits")),
+        *(
+            (name, c_void_p)
+            for name in (
+                "states", "rows", "bias", "extra", "hit_token", "hit_word", "odds", "sums", "highest", "d_bias",
+            )
+        ),
+    ]  # fmt: skip
+
+
 class Schedule(Structure):
     """``struct schedule``: the arrays of a ``BatchSchedule``."""
 
@@ -114,6 +157,8 @@ class States(Structure):
     _fields_ = [
         ("start_hidden", c_void_p),
         ("start_cell", c_void_p),
+        ("hidden_stride", c_int64),
+        ("cell_stride", c_int64),
         ("last_hidden", c_void_p),
         ("last_cell", c_void_p),
     ]
@@ -125,6 +170,14 @@ _SIGNATURES = {
     ],
     "elmo_highway": [POINTER(Weight), c_void_p, c_int64, c_void_p, c_int64, c_void_p],
     "elmo_char_cnn": [POINTER(CharCnnWeights), c_int64, c_int64, c_void_p, c_void_p, c_void_p],
+    "elmo_collect": [
+        c_int64, c_int64, c_int64, c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p,
+    ],
+    "elmo_cnn_forward": [POINTER(CnnWindow), c_int64, c_int64],
+    "elmo_cnn_backward": [POINTER(CnnWindow), c_int64, c_int64, c_void_p],
+    "elmo_highway_forward": [POINTER(HighwayWindow), c_int64, c_int64],
+    "elmo_highway_backward": [POINTER(HighwayWindow), c_int64, c_int64],
+    "elmo_softmax": [POINTER(SoftmaxWindow)],
     "elmo_lstm_forward": [POINTER(LstmWindow)],
     "elmo_lstm_backward": [POINTER(LstmWindow)],
     "elmo_lstm": [POINTER(LstmWeights), POINTER(Schedule), POINTER(States), c_void_p, c_void_p],
@@ -251,13 +304,16 @@ class PackedWeight:
 class CompiledProduct:
     """Computes x · weightᵀ + bias for any number of rows."""
 
-    def __init__(self, library: Library, weight: Tensor, bias: Tensor | None, precision: str) -> None:
+    def __init__(
+        self, library: Library, weight: Tensor, bias: Tensor | None, precision: str, *, with_tanh: bool = False
+    ) -> None:
         self._library = library
         self._weight = PackedWeight(library, weight, precision)
         self._bias = self._weight.pad(bias)
+        self._with_tanh = with_tanh
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map (row, in) to (row, out)."""
+    def __call__(self, x: Tensor, added: Tensor | None = None) -> Tensor:
+        """Map (row, in) to (row, out), plus ``added`` (row, out)."""
         x = x.float().contiguous()
         weight = self._weight.struct
         y = torch.empty(len(x), weight.n_out)
@@ -265,7 +321,8 @@ class CompiledProduct:
             "elmo_linear", weight, self._bias.data_ptr(), len(x), x.data_ptr(), x.size(1), x.size(1), math.inf,
             y.data_ptr(), weight.n_out,
         )  # fmt: skip
-        return y
+        y = y if added is None else y.add_(added)
+        return y.tanh_() if self._with_tanh else y
 
 
 class CompiledHighway:

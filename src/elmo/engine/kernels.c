@@ -123,6 +123,7 @@ struct rows { /* the inputs of a product, in its type */
 };
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 static void *allocate(int64_t n_bytes) { return aligned_alloc(64, (size_t)round_up(n_bytes + 64, 64)); }
 static const int64_t ELEMENT[] = {4, 2, 1};
@@ -336,6 +337,9 @@ INLINE vf v_tanh(vf x) {
 
 INLINE vf v_half_sigmoid(vf x) { return v_fma(v_tanh(x), v_set(0.5f), v_set(0.5f)); } /* sigmoid(2x) */
 
+/* In relu and clip, the second argument of min and max is the one that may be NaN: it stays NaN. */
+INLINE vf v_relu(vf x) { return v_max(v_set(0), x); }
+
 INLINE vf v_clip(vf x, float limit) { return v_max(v_set(-limit), v_min(v_set(limit), x)); }
 
 /* --- linear ------------------------------------------------------------------------------------------------- */
@@ -350,7 +354,7 @@ static void store_panel(int64_t m, const float *sums, int64_t p, int64_t n_out, 
         if (n == PANEL)
             UNROLL for (int c = 0; c < 4; c++) v_store(target + c * VL, v_clip(v_load(row + c * VL), limit));
         else
-            for (int64_t k = 0; k < n; k++) target[k] = fmaxf(-limit, fminf(limit, row[k]));
+            for (int64_t k = 0; k < n; k++) target[k] = row[k] > limit ? limit : row[k] < -limit ? -limit : row[k];
     }
 }
 
@@ -396,7 +400,7 @@ int elmo_highway(const struct weight *w, const float *bias, int64_t m, const flo
                 if (n_here < 2 * VL) memcpy(padded, carried, n_here * 4), carried = padded;
                 UNROLL for (int c = 0; c < 2; c++) {
                     vf gate = v_half_sigmoid(v_load(row + (2 + c) * VL)), old = v_load(carried + c * VL);
-                    vf transformed = v_max(v_load(row + c * VL), v_set(0));
+                    vf transformed = v_relu(v_load(row + c * VL));
                     v_store(result + c * VL, v_fma(gate, v_sub(transformed, old), old));
                 }
                 memcpy(target, result, n_here * 4);
@@ -445,7 +449,7 @@ int elmo_char_cnn(const struct char_cnn *cnn, int64_t n_words, int64_t n_chars, 
                 struct rows rows = {words + word * n_floats * size, cw, NULL};
                 memset(sums, 0, m * PANEL * 4);
                 add_product(m, &rows, w, p, sums);
-                for (int64_t start = n_chars - cnn->widest + 1; start < m; start++)
+                for (int64_t start = max64(0, n_chars - cnn->widest + 1); start < m; start++)
                     for (int64_t k = 0; k < PANEL; k++) /* windows that reach beyond the last character */
                         if (cnn->widths[p * PANEL + k] > n_chars - start) sums[start * PANEL + k] = -INFINITY;
                 float result[PANEL];
@@ -454,7 +458,7 @@ int elmo_char_cnn(const struct char_cnn *cnn, int64_t n_words, int64_t n_chars, 
                     for (int64_t start = 1; start < m; start++)
                         highest = v_max(v_load(sums + start * PANEL + c * VL), highest);
                     highest = v_add(highest, v_load(cnn->bias + p * PANEL + c * VL));
-                    v_store(result + c * VL, cnn->is_relu ? v_max(highest, v_set(0)) : v_tanh(highest));
+                    v_store(result + c * VL, cnn->is_relu ? v_relu(highest) : v_tanh(highest));
                 }
                 memcpy(y + (first + word) * w->n_out + p * PANEL, result,
                        min64(PANEL, w->n_out - p * PANEL) * 4);
@@ -482,6 +486,7 @@ struct schedule { /* see elmo.engine.schedule.BatchSchedule */
 
 struct states { /* of all sentences */
     const float *start_hidden, *start_cell; /* (sentence, width), (sentence, n_cells) */
+    int64_t hidden_stride, cell_stride;     /* of start_hidden and start_cell; 0 if all sentences share one row */
     float *last_hidden, *last_cell;
 };
 
@@ -517,7 +522,7 @@ static void run_steps(const struct lstm *lstm, const struct schedule *schedule, 
     int64_t block_end = 0, block_start = 0;
     for (int64_t slot = 0; slot < schedule->batch_sizes[0]; slot++) {
         int64_t s = schedule->first_sentence[slot];
-        copy_state(lstm, states->start_hidden + s * width, states->start_cell + s * lstm->n_cells,
+        copy_state(lstm, states->start_hidden + s * states->hidden_stride, states->start_cell + s * states->cell_stride,
                    hidden + slot * wide, cell + slot * cells);
     }
     for (int64_t step = 0; step < schedule->n_steps; step++) {
@@ -528,10 +533,10 @@ static void run_steps(const struct lstm *lstm, const struct schedule *schedule, 
             int64_t started = schedule->change_started[k];
             copy_state(lstm, hidden + slot * wide, cell + slot * cells, states->last_hidden + ended * width,
                        states->last_cell + ended * lstm->n_cells);
-            copy_state(lstm, states->start_hidden + started * width, states->start_cell + started * lstm->n_cells,
-                       hidden + slot * wide, cell + slot * cells);
+            copy_state(lstm, states->start_hidden + started * states->hidden_stride,
+                       states->start_cell + started * states->cell_stride, hidden + slot * wide, cell + slot * cells);
         }
-        struct rows x, h, o;
+        struct rows x = {0}, h, o;
         int is_early = m < FEW_ROWS; /* the inputs of the next steps are multiplied at once; same order of sums */
         if (is_early && offset + m > block_end) {
             int64_t last = step;
@@ -586,6 +591,7 @@ static void run_steps(const struct lstm *lstm, const struct schedule *schedule, 
 /* Read inputs (row, n_in) in the order of a schedule of at most BLOCK_ROWS slots; write outputs (row, width). */
 int elmo_lstm(const struct lstm *lstm, const struct schedule *schedule, const struct states *states,
               const float *inputs, float *outputs) {
+    if (!schedule->n_steps) return 0;
     int64_t type = lstm->states.type, n = schedule->batch_sizes[0], cells = lstm->states.n_panels * VL;
     int64_t wide = round_up(lstm->width, VL), size = ELEMENT[type];
     int64_t last = schedule->n_steps - 1;
@@ -611,6 +617,20 @@ int elmo_lstm(const struct lstm *lstm, const struct schedule *schedule, const st
     memset(memory.cell, 0, sizes[1]); /* cells that fill the last panel stay zero */
     run_steps(lstm, schedule, states, inputs, outputs, &memory);
     free(all);
+    return 0;
+}
+
+/* Copy states (layer, row, width) to the half of one direction of outputs[sentence] (layer, time, 2 * width), without
+ * boundaries. rows has the row of each token of all sentences; in direction 1, sentences were read from the end. */
+int elmo_collect(int64_t n_layers, int64_t n_rows, int64_t width, const float *states, int64_t direction,
+                 int64_t n_sentences, const int64_t *rows, const int64_t *lengths, float *const *outputs) {
+    for (int64_t s = 0; s < n_sentences; rows += lengths[s], s++)
+        for (int64_t layer = 0; layer < n_layers; layer++)
+            for (int64_t t = 1; t < lengths[s] - 1; t++) {
+                int64_t row = rows[direction ? lengths[s] - 1 - t : t];
+                memcpy(outputs[s] + ((layer * (lengths[s] - 2) + t - 1) * 2 + direction) * width,
+                       states + (layer * n_rows + row) * width, width * 4);
+            }
     return 0;
 }
 
@@ -863,6 +883,247 @@ int elmo_lstm_backward(const struct lstm_window *lstm) {
                 }
     }
     return free(packed), free(sums), 0;
+}
+
+/* --- character CNN and highway with gradients ------------------------------------------------------------------ */
+
+struct cnn_window { /* n_filters and widest * char_width are multiples of VL */
+    int64_t n_words, n_chars, n_filters, char_width, widest, is_relu;
+    const int64_t *char_ids, *n_starts; /* (word, n_chars), (word): see elmo_char_cnn */
+    const int32_t *widths;              /* of each filter */
+    const float *characters, *filters, *bias; /* (character, char_width), (filter, widest * char_width), (filter) */
+    float *y;                           /* (word, filter): activated maximum */
+    uint8_t *best;                      /* (word, filter): start of the best window; the first one of several */
+    const float *d_y;
+    float *d_filters, *d_bias;
+};
+
+/* Read the characters of a word: (n_chars + widest, char_width), zero after the last one. */
+static void read_word(const struct cnn_window *cnn, int64_t word, float *letters) {
+    int64_t cw = cnn->char_width, n_read = min64(cnn->n_chars, cnn->n_starts[word] + cnn->widest - 1);
+    for (int64_t k = 0; k < n_read; k++)
+        memcpy(letters + k * cw, cnn->characters + cnn->char_ids[word * cnn->n_chars + k] * cw, cw * 4);
+    memset(letters + n_read * cw, 0, (cnn->n_chars + cnn->widest - n_read) * cw * 4);
+}
+
+/* Compute y and best of the words first ... last - 1. */
+int elmo_cnn_forward(const struct cnn_window *cnn, int64_t first_word, int64_t last_word) {
+    int64_t cw = cnn->char_width, n_in = cnn->widest * cw, n_filters = cnn->n_filters;
+    int64_t n_panels = (n_filters + PANEL - 1) / PANEL, n_letters = (cnn->n_chars + cnn->widest) * cw, group = 64;
+    char *packed = allocate(packed_size(FLOAT32, n_filters, n_in));
+    float *letters = allocate(group * n_letters * 4), *sums = allocate(cnn->n_chars * PANEL * 4);
+    if (!packed || !letters || !sums) return free(packed), free(letters), free(sums), 1;
+    pack_matrix(FLOAT32, cnn->filters, n_filters, n_in, 0, packed);
+    struct weight filters = packed_matrix(FLOAT32, n_filters, n_in, packed);
+    for (int64_t first = first_word; first < last_word; first += group) {
+        int64_t n = min64(group, last_word - first);
+        for (int64_t k = 0; k < n; k++) read_word(cnn, first + k, letters + k * n_letters);
+        for (int64_t p = 0; p < n_panels; p++)
+            for (int64_t word = first; word < first + n; word++) {
+                int64_t m = cnn->n_starts[word], n_here = min64(PANEL, n_filters - p * PANEL);
+                struct rows rows = {letters + (word - first) * n_letters, cw, NULL};
+                memset(sums, 0, m * PANEL * 4);
+                add_product(m, &rows, &filters, p, sums);
+                for (int64_t start = max64(0, cnn->n_chars - cnn->widest + 1); start < m; start++)
+                    for (int64_t k = 0; k < n_here; k++) /* windows that reach beyond the last character */
+                        if (cnn->widths[p * PANEL + k] > cnn->n_chars - start) sums[start * PANEL + k] = -INFINITY;
+                float highest[PANEL];
+                int32_t best[PANEL] = {0};
+                memcpy(highest, sums, sizeof highest);
+                for (int32_t start = 1; start < m; start++) {
+                    const float *row = sums + start * PANEL;
+                    for (int k = 0; k < PANEL; k++) {
+                        int is_higher = row[k] > highest[k];
+                        highest[k] = is_higher ? row[k] : highest[k];
+                        best[k] = is_higher ? start : best[k];
+                    }
+                }
+                for (int64_t k = 0; k < n_here; k += VL) {
+                    vf x = v_add(v_load(highest + k), v_load(cnn->bias + p * PANEL + k));
+                    v_store(cnn->y + word * n_filters + p * PANEL + k, cnn->is_relu ? v_relu(x) : v_tanh(x));
+                }
+                for (int64_t k = 0; k < n_here; k++) cnn->best[word * n_filters + p * PANEL + k] = (uint8_t)best[k];
+            }
+    }
+    return free(packed), free(letters), free(sums), 0;
+}
+
+/* Add the gradients of the filters first ... last - 1. Only the best window of a word has a gradient. */
+int elmo_cnn_backward(const struct cnn_window *cnn, int64_t first_filter, int64_t last_filter, float *d_characters) {
+    int64_t cw = cnn->char_width, n_in = cnn->widest * cw, n_letters = (cnn->n_chars + cnn->widest) * cw;
+    float *letters = allocate(2 * n_letters * 4), *d_letters = letters + n_letters;
+    if (!letters) return 1;
+    for (int64_t word = 0; word < cnn->n_words; word++) {
+        read_word(cnn, word, letters);
+        memset(d_letters, 0, n_letters * 4);
+        for (int64_t f = first_filter; f < last_filter; f++) {
+            float y = cnn->y[word * cnn->n_filters + f], d_y = cnn->d_y[word * cnn->n_filters + f];
+            float gradient = cnn->is_relu ? (y > 0 ? d_y : 0) : d_y * (1 - y * y);
+            if (gradient == 0) continue;
+            cnn->d_bias[f] += gradient;
+            int64_t at = cnn->best[word * cnn->n_filters + f] * cw;
+            const float *filter = cnn->filters + f * n_in;
+            float *d_filter = cnn->d_filters + f * n_in;
+            vf factor = v_set(gradient);
+            for (int64_t k = 0; k < n_in; k += VL) {
+                v_store(d_filter + k, v_fma(factor, v_load(letters + at + k), v_load(d_filter + k)));
+                v_store(d_letters + at + k, v_fma(factor, v_load(filter + k), v_load(d_letters + at + k)));
+            }
+        }
+        int64_t n_read = min64(cnn->n_chars, cnn->n_starts[word] + cnn->widest - 1);
+        for (int64_t k = 0; k < n_read; k++) {
+            float *target = d_characters + cnn->char_ids[word * cnn->n_chars + k] * cw;
+            for (int64_t c = 0; c < cw; c++) target[c] += d_letters[k * cw + c];
+        }
+    }
+    return free(letters), 0;
+}
+
+INLINE vf load_typed(int64_t type, const void *source, int64_t at) {
+#if HAS_BF16
+    if (type == BFLOAT16)
+        return _mm512_castsi512_ps(_mm512_slli_epi32(
+            _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)((const uint16_t *)source + at))), 16));
+#endif
+    (void)type;
+    return v_load((const float *)source + at);
+}
+
+struct highway { /* width is a multiple of VL */
+    int64_t type, n_words, width;
+    const void *products; /* typed (word, 2 * width): of the gate, then of the transform, without biases */
+    const float *bias;    /* (2 * width), in the same order */
+    const float *x, *d_y; /* (word, width) */
+    float *gate, *transformed, *y, *d_x; /* (word, width); d_x without the part that the products give */
+    void *d_products;     /* typed (word, 2 * width) */
+    float *d_bias;        /* (2 * width) */
+};
+
+int elmo_highway_forward(const struct highway *highway, int64_t first, int64_t last) {
+    int64_t width = highway->width;
+    for (int64_t r = first; r < last; r++)
+        for (int64_t k = 0; k < width; k += VL) {
+            vf g = v_add(load_typed(highway->type, highway->products, r * 2 * width + k), v_load(highway->bias + k));
+            vf t = v_add(load_typed(highway->type, highway->products, (r * 2 + 1) * width + k),
+                         v_load(highway->bias + width + k));
+            vf x = v_load(highway->x + r * width + k);
+            g = v_half_sigmoid(v_mul(g, v_set(0.5f))), t = v_relu(t);
+            v_store(highway->gate + r * width + k, g), v_store(highway->transformed + r * width + k, t);
+            v_store(highway->y + r * width + k, v_fma(g, v_sub(t, x), x));
+        }
+    return 0;
+}
+
+/* Columns first ... last - 1 of all words; d_bias starts with zeros. */
+int elmo_highway_backward(const struct highway *highway, int64_t first, int64_t last) {
+    int64_t width = highway->width, block = 16 * VL;
+    vf one = v_set(1);
+    for (int64_t column = first; column < last; column += block)
+        for (int64_t r = 0; r < highway->n_words; r++)
+            for (int64_t k = column; k < min64(column + block, last); k += VL) {
+                int64_t at = r * width + k;
+                vf g = v_load(highway->gate + at), t = v_load(highway->transformed + at);
+                vf x = v_load(highway->x + at), d_y = v_load(highway->d_y + at);
+                vf d_t = v_mul(d_y, g), d_g = v_mul(v_mul(d_y, v_sub(t, x)), v_mul(g, v_sub(one, g)));
+                v_store(highway->d_x + at, v_sub(d_y, d_t));
+                /* relu passes no gradient where its output is zero */
+                float passed[VL], values[VL];
+                v_store(passed, d_t), v_store(values, t);
+                UNROLL for (int lane = 0; lane < VL; lane++) passed[lane] = values[lane] > 0 ? passed[lane] : 0;
+                d_t = v_load(passed);
+                store_typed(highway->type, highway->d_products, r * 2 * width + k, d_g);
+                store_typed(highway->type, highway->d_products, (r * 2 + 1) * width + k, d_t);
+                v_store(highway->d_bias + k, v_add(v_load(highway->d_bias + k), d_g));
+                v_store(highway->d_bias + width + k, v_add(v_load(highway->d_bias + width + k), d_t));
+            }
+    return 0;
+}
+
+/* --- softmax with gradients ------------------------------------------------------------------------------------ */
+
+struct softmax { /* width and n_words are multiples of VL */
+    int64_t type, n_tokens, n_words, width, n_hits;
+    const float *states, *rows, *bias; /* (token, width), (word, width), (word) */
+    const float *extra;                /* (token): one more logit of each token; or NULL */
+    const int64_t *hit_token, *hit_word; /* (n_hits): pairs to leave out, by rising token */
+    void *odds;                        /* typed (token, word): exp(logit - highest) */
+    float *sums, *highest;             /* (token): sum of odds, including that of extra */
+    float *d_bias;                     /* (word): sum of probabilities over tokens, to be added to */
+};
+
+/* x, or 0 where value is below the limit. */
+INLINE vf zero_below(vf x, vf value, float limit) {
+#if defined(__AVX512F__)
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(value, v_set(limit), _CMP_NLT_UQ), x);
+#elif defined(__AVX2__)
+    return _mm256_and_ps(_mm256_cmp_ps(value, v_set(limit), _CMP_NLT_UQ), x);
+#else
+    return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(x), vcltq_f32(value, v_set(limit))));
+#endif
+}
+
+/* exp(x) for x <= 0; zero below -87, where the result would lose digits. */
+INLINE vf v_exp(vf free) {
+    vf x = v_max(v_set(-87), free);
+    vf rounder = v_set(3 << 22), rounded = v_fma(x, v_set(1.44269504f), rounder);
+    vf r = v_fma(v_sub(rounded, rounder), v_set(-0.693147181f), x);
+    vf s = v_fma(v_set(0.001388251f), r, v_set(0.00836658f));
+    s = v_fma(s, r, v_set(0.0416672f));
+    s = v_fma(s, r, v_set(0.16666543f));
+    s = v_fma(s, r, v_set(0.49999997f));
+    vf power = v_shift_exponent(rounded);
+    return zero_below(v_fma(power, v_fma(v_mul(r, r), s, r), power), free, -87);
+}
+
+/* Compute the odds of all words for all tokens. */
+int elmo_softmax(const struct softmax *softmax) {
+    int64_t type = softmax->type, width = softmax->width, n_words = softmax->n_words, stride = round_up(n_words, PANEL);
+    int64_t block = (1 << 18) / max64(stride, 1) / ROWS * ROWS; /* logits of a block stay in the cache */
+    block = block < 2 * ROWS ? 2 * ROWS : block > BLOCK_ROWS ? BLOCK_ROWS : block;
+    char *packed = allocate(packed_size(type, n_words, width)), *typed = allocate(block * row_stride(type, width) * 4);
+    float *logits = allocate(block * stride * 4), *sums = allocate(block * PANEL * 4), *bias = allocate(stride * 4);
+    int is_short = !packed || !typed || !logits || !sums || !bias;
+    if (!is_short) {
+        pack_matrix(type, softmax->rows, n_words, width, 0, packed);
+        memcpy(bias, softmax->bias, n_words * 4);
+        memset(bias + n_words, 0, (stride - n_words) * 4);
+    }
+    struct weight weight = packed_matrix(type, n_words, width, packed);
+    for (int64_t first = 0, hit = 0; first < softmax->n_tokens && !is_short; first += block) {
+        int64_t m = min64(block, softmax->n_tokens - first);
+        struct rows rows;
+        convert_rows(type, m, softmax->states + first * width, width, width, typed, NULL, &rows);
+        for (int64_t p = 0; p < weight.n_panels; p++) {
+            fill_rows(m, bias + p * PANEL, sums);
+            add_product(m, &rows, &weight, p, sums);
+            for (int64_t r = 0; r < m; r++) memcpy(logits + r * stride + p * PANEL, sums + r * PANEL, PANEL * 4);
+        }
+        for (; hit < softmax->n_hits && softmax->hit_token[hit] < first + m; hit++)
+            logits[(softmax->hit_token[hit] - first) * stride + softmax->hit_word[hit]] = -INFINITY;
+        for (int64_t r = 0; r < m; r++) {
+            const float *row = logits + r * stride;
+            vf highest = v_load(row), sum = v_set(0);
+            for (int64_t k = VL; k < n_words; k += VL) highest = v_max(v_load(row + k), highest);
+            float lanes[VL], most = softmax->extra ? softmax->extra[first + r] : -INFINITY, total = 0;
+            v_store(lanes, highest);
+            for (int lane = 0; lane < VL; lane++) most = lanes[lane] > most ? lanes[lane] : most;
+            if (!(most > -INFINITY)) most = 0; /* nothing but hits */
+            for (int64_t k = 0; k < n_words; k += VL) {
+                vf odds = v_exp(v_sub(v_load(row + k), v_set(most)));
+                sum = v_add(sum, odds);
+                v_store((float *)row + k, odds);
+                store_typed(type, softmax->odds, (first + r) * n_words + k, odds);
+            }
+            v_store(lanes, sum);
+            for (int lane = 0; lane < VL; lane++) total += lanes[lane];
+            if (softmax->extra) total += expf(softmax->extra[first + r] - most);
+            softmax->sums[first + r] = total, softmax->highest[first + r] = most;
+            vf inverse = v_set(1 / total);
+            for (int64_t k = 0; k < n_words && softmax->d_bias; k += VL)
+                v_store(softmax->d_bias + k, v_fma(v_load(row + k), inverse, v_load(softmax->d_bias + k)));
+        }
+    }
+    return free(packed), free(typed), free(logits), free(sums), free(bias), is_short;
 }
 
 /* --- about this file ---------------------------------------------------------------------------------------- */

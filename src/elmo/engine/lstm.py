@@ -81,11 +81,13 @@ def _halve_gates(weight: Tensor) -> Tensor:
 class FrozenLstm(Protocol):
     """One layer of one direction with a packed copy of its weights."""
 
-    def run(self, inputs: Tensor, schedule: BatchSchedule, start: LstmState, *, outputs: Tensor) -> LstmState:
-        """Read ``inputs`` (row, width) in the order of ``schedule``; return the last state of each sentence.
+    def run(
+        self, inputs: Tensor, schedule: BatchSchedule, start: LstmState, *, outputs: Tensor, last: LstmState
+    ) -> None:
+        """Read ``inputs`` (row, width) in the order of ``schedule``, and write ``outputs`` (row, width).
 
-        Writes to ``outputs`` (row, width). Both tensors have ``schedule.n_rows`` rows; those after the last
-        token may contain any finite numbers. ``start`` has one row per sentence.
+        Both tensors have ``schedule.n_rows`` rows; those after the last token may contain any finite numbers.
+        ``start`` and ``last`` have one row per sentence; the state after each sentence is written to ``last``.
         """
         ...
 
@@ -122,17 +124,21 @@ class CompiledLstm:
             state_clip=math.inf if gates.state_clip is None else gates.state_clip,
         )
 
-    def run(self, inputs: Tensor, schedule: BatchSchedule, start: LstmState, *, outputs: Tensor) -> LstmState:
+    def run(
+        self, inputs: Tensor, schedule: BatchSchedule, start: LstmState, *, outputs: Tensor, last: LstmState
+    ) -> None:
         """See ``FrozenLstm.run``."""
-        first = LstmState(start.hidden.contiguous(), start.cell.contiguous())
-        last = LstmState(torch.empty_like(first.hidden), torch.empty_like(first.cell))
+        # One row that all sentences share has a stride of 0.
+        first = [state if state.stride(1) == 1 else state.contiguous() for state in (start.hidden, start.cell)]
         states = States(
-            first.hidden.data_ptr(), first.cell.data_ptr(), last.hidden.data_ptr(), last.cell.data_ptr()
+            start_hidden=first[0].data_ptr(),
+            start_cell=first[1].data_ptr(),
+            hidden_stride=first[0].stride(0),
+            cell_stride=first[1].stride(0),
+            last_hidden=last.hidden.data_ptr(),
+            last_cell=last.cell.data_ptr(),
         )
-        self._library.call(
-            "elmo_lstm", self._weights, schedule.compiled, states, inputs.data_ptr(), outputs.data_ptr()
-        )
-        return last
+        self._library.call("elmo_lstm", self._weights, schedule.compiled, states, inputs.data_ptr(), outputs.data_ptr())
 
 
 # Inputs and states share one product if the weights fit into a cache, which is faster for large batches.
@@ -159,7 +165,9 @@ class TorchLstm:
         if gates.projection is not None:  # long sums, whose errors affect all later tokens
             self._projection = kernels.accurate_product(gates.projection)
 
-    def run(self, inputs: Tensor, schedule: BatchSchedule, start: LstmState, *, outputs: Tensor) -> LstmState:
+    def run(
+        self, inputs: Tensor, schedule: BatchSchedule, start: LstmState, *, outputs: Tensor, last: LstmState
+    ) -> None:
         """See ``FrozenLstm.run``."""
         kernels, n_in = self._kernels, inputs.size(1)
         n_slots = kernels.padded_rows(schedule.batch_sizes[0])
@@ -167,7 +175,6 @@ class TorchLstm:
         hidden, cell = joined[:, n_in:], inputs.new_zeros(n_slots, start.cell.size(1))
         for state, first_state in ((hidden, start.hidden), (cell, start.cell)):
             state[: schedule.batch_sizes[0]] = first_state[schedule.first_sentences]
-        last = LstmState(torch.empty_like(start.hidden), torch.empty_like(start.cell))
         batch_sizes, offsets, changes = [*schedule.batch_sizes, 0], schedule.offsets, schedule.slot_changes
         input_gates, first_row = inputs, 0
         for steps, n_rows in schedule.blocks(kernels):
@@ -198,7 +205,6 @@ class TorchLstm:
                     ended = schedule.last_sentences[next_size:batch_size]
                     last.hidden[ended] = h[next_size:batch_size]
                     last.cell[ended] = cell[next_size:batch_size]
-        return last
 
     def _update_cells(self, gates: Tensor, cell: Tensor) -> Tensor:
         """Update ``cell`` (row, cell) with the tanh of ``gates`` (row, 4 · cell); return o · tanh(c)."""
@@ -309,7 +315,9 @@ def run_lstm_window(
         buffers=buffers,
         has_backward=torch.is_grad_enabled(),
         keep=None if resets is None else (~resets).t()[:, :, None].to(inputs.dtype).contiguous(),
-        library=find_library("bfloat16" if has_bf16_products else "float32", inputs, lstm.input_weight, state.cell),
+        library=find_library(
+            "bfloat16" if has_bf16_products else "float32", inputs, lstm.input_weight, state.hidden, state.cell
+        ),
     )
     function = _LstmWindow if options.library is None else _CompiledLstmWindow
     outputs, hidden, cell = function.apply(
@@ -408,7 +416,7 @@ class _CompiledLstmWindow(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore
         d_outputs, d_hidden, d_cell = gradients
-        input_weight, _, projection = ctx.saved_tensors
+        input_weight, *_ = ctx.saved_tensors
         options: _WindowOptions = ctx.options
         window: LstmWindow = ctx.window
         factors, outputs = ctx.memory["factors"], ctx.memory["outputs"]

@@ -73,7 +73,7 @@ class Kernels:
     def product(self, weight: Tensor, bias: Tensor | None = None, *, with_tanh: bool = False) -> Product:
         """Prepare products with a copy of ``weight`` (out, in)."""
         if self.library is not None:
-            return CompiledProduct(self.library, weight, bias, self.precision)
+            return CompiledProduct(self.library, weight, bias, self.precision, with_tanh=with_tanh)
         if self.precision == "int8":
             return Int8Product(weight.float(), None if bias is None else bias.float(), with_tanh=with_tanh)
         if not self.is_packed:
@@ -108,6 +108,7 @@ def choose_kernels(like: Tensor, *, is_int8: bool = False) -> Kernels:
         if not is_int8:
             reason = f"this CPU has no {wanted} instructions; products use float32"
             return Kernels("compiled", "float32", reason, library)
+        missing = f"the kernels for {library.variant} have no int8 products"
     if is_int8:
         problem = check_packed_support() or check_int8_support() if is_cpu else "int8 requires a CPU"
         if problem:

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from elmo.engine.compiled import Schedule
+from elmo.engine.compiled import Library, Schedule
 from elmo.engine.matmul import BLOCK_ROWS, Kernels
 
 
@@ -69,16 +69,21 @@ class BatchSchedule:
         """Number of rows of all steps."""
         return self.offsets[-1] + self.batch_sizes[-1]
 
-    def token_rows(self, *, is_reversed: bool) -> list[NDArray[np.int64]]:
-        """The row of each token of each sentence, if sentences are read forward or reversed."""
-        offsets = np.array(self.offsets)
-        rows = (
-            offsets[first : first + length] + slot
-            for first, length, slot in zip(
-                self.first_step.tolist(), self.lengths.tolist(), self.slot.tolist(), strict=True
-            )
-        )
-        return [sentence[::-1] if is_reversed else sentence for sentence in rows]
+    @cached_property
+    def token_rows(self) -> NDArray[np.int64]:
+        """The row of each token, (token,), for all sentences one after the other."""
+        steps = np.repeat(self.first_step - self._starts, self.lengths) + np.arange(self.lengths.sum())
+        return np.array(self.offsets)[steps] + np.repeat(self.slot, self.lengths)
+
+    @cached_property
+    def reversed_tokens(self) -> NDArray[np.int64]:
+        """The position of each token, (token,), if every sentence is read from its end."""
+        return np.repeat(2 * self._starts + self.lengths - 1, self.lengths) - np.arange(self.lengths.sum())
+
+    @property
+    def _starts(self) -> NDArray[np.int64]:
+        """The position of the first token of each sentence, (sentence,)."""
+        return np.cumsum(self.lengths) - self.lengths
 
     @cached_property
     def first_sentences(self) -> Tensor:
@@ -124,14 +129,29 @@ class BatchSchedule:
             self.first_sentences,
             self.last_sentences,
             torch.tensor([0, *counts]).cumsum(0),
-            *(
-                torch.cat([empty, *(getattr(part, name) for part in parts)])
-                for name in ("slots", "ended", "started")
-            ),
+            *(torch.cat([empty, *(getattr(part, name) for part in parts)]) for name in ("slots", "ended", "started")),
         ]
         schedule = Schedule(len(self.batch_sizes), *(array.data_ptr() for array in arrays))
         schedule.memory = arrays  # keeps the arrays as long as the structure that points to them
         return schedule
+
+    def collect(self, states: Tensor, layers: list[Tensor], direction: int, *, library: Library | None) -> None:
+        """Copy ``states`` (layer, row, width) to the half of ``layers`` (layer, time, 2 · width) of a direction.
+
+        Sentences lose their boundaries. In direction 1 they were read from the end.
+        """
+        width = states.size(2)
+        if library is not None:
+            arrays = (self.token_rows, self.lengths, np.array([out.data_ptr() for out in layers], dtype=np.int64))
+            library.call(
+                "elmo_collect", *states.shape, states.data_ptr(), direction, len(layers),
+                *(array.ctypes.data for array in arrays),
+            )  # fmt: skip
+            return
+        rows = torch.from_numpy(self.token_rows).to(self.device)
+        for out, own_rows in zip(layers, rows.split(self.lengths.tolist()), strict=True):
+            read = own_rows.flip(0) if direction else own_rows
+            out[:, :, direction * width : (direction + 1) * width] = states.index_select(1, read[1:-1])
 
     def blocks(self, kernels: Kernels) -> Iterator[tuple[range, int]]:
         """Split the steps into blocks whose inputs are multiplied at once.

@@ -16,11 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from elmo.engine.compiled import Library, SoftmaxWindow, find_library
 from elmo.engine.matmul import FIXED_ROWS, add_matmul, aligned_linear, write_matmul
 from elmo.model.softmax import AdaptiveSoftmax, Samples, Softmax, check_shapes
 
 CHUNK_TOKENS = 128  # tokens of a chunk in training: few enough that their logits stay in the CPU cache
 FIXED_CHUNK_TOKENS = 256  # tokens of a chunk in prediction: each product first rearranges the weights
+MAX_COMPILED_WORDS = 1 << 14  # more words, as in a full softmax, would need too much memory for their odds
 CHUNK_LOGITS = 1 << 24  # maximum number of logits of a chunk
 
 
@@ -138,7 +140,64 @@ def _sum_log_sum_exp(
     inputs = (states, rows, bias, extra)
     if not torch.is_grad_enabled():  # an autograd function only sees which inputs require a gradient
         inputs = tuple(None if x is None else x.detach() for x in inputs)
+    library = find_library("bfloat16" if is_bf16 else "float32", states, rows, bias)
+    if library is not None and 0 < len(rows) <= MAX_COMPILED_WORDS:
+        return _CompiledSumLogSumExp.apply(*inputs, token, word, is_bf16, library)  # pyright: ignore
     return _SumLogSumExp.apply(*inputs, token, word, is_bf16)  # pyright: ignore
+
+
+class _CompiledSumLogSumExp(torch.autograd.Function):
+    """``_SumLogSumExp`` with compiled logits and odds, which are stored for one product per gradient."""
+
+    @staticmethod
+    def forward(  # noqa: PLR0917 (autograd passes tensors by position)
+        ctx: Any,
+        states: Tensor,
+        rows: Tensor,
+        bias: Tensor,
+        extra: Tensor | None,
+        token: Tensor | None,
+        word: Tensor | None,
+        is_bf16: bool,
+        library: Library,
+    ) -> Tensor:
+        needs_states, needs_rows, needs_bias, needs_extra = ctx.needs_input_grad[:4]
+        dtype = torch.bfloat16 if is_bf16 else torch.float32
+        arrays = {"states": states, "rows": rows, "bias": bias, "extra": extra, "hit_token": token, "hit_word": word}
+        arrays = {name: None if array is None else array.contiguous() for name, array in arrays.items()}
+        odds = states.new_empty(len(states), len(rows), dtype=dtype)  # (token, word)
+        sums, highest = states.new_empty(len(states)), states.new_empty(len(states))
+        d_bias = torch.zeros_like(bias) if needs_bias else None
+        window = SoftmaxWindow(
+            type=is_bf16,
+            n_tokens=len(states),
+            n_words=len(rows),
+            width=states.size(1),
+            n_hits=0 if token is None else len(token),
+            **{name: None if array is None else array.data_ptr() for name, array in arrays.items()},
+            odds=odds.data_ptr(),
+            sums=sums.data_ptr(),
+            highest=highest.data_ptr(),
+            d_bias=None if d_bias is None else d_bias.data_ptr(),
+        )
+        library.call("elmo_softmax", window)
+        # Probabilities are odds / sums. Dividing the narrow factor of a product saves a pass over odds.
+        d_states = d_rows = d_extra = None
+        if needs_states:
+            d_states = (odds @ rows.to(dtype)).to(states.dtype).div_(sums[:, None])
+        if needs_rows:
+            d_rows = (odds.t() @ (states / sums[:, None]).to(dtype)).to(states.dtype)
+        if extra is not None and needs_extra:
+            d_extra = (extra - highest).exp_().div_(sums)
+        ctx.gradients = (d_states, d_rows, d_bias, d_extra)
+        return (sums.double().log_() + highest).sum().to(states.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        (scale,) = d_outputs
+        gradients, ctx.gradients = ctx.gradients, None  # scaled in place, so only once
+        return *(None if x is None else x.mul_(scale) for x in gradients), None, None, None, None
 
 
 class _SumLogSumExp(torch.autograd.Function):

@@ -23,12 +23,21 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from elmo.engine.buffers import UNPOOLED, BufferPool
-from elmo.engine.compiled import CharCnnWeights, CompiledHighway, Library, PackedWeight
+from elmo.engine.compiled import (
+    CharCnnWeights,
+    CnnWindow,
+    CompiledHighway,
+    HighwayWindow,
+    Library,
+    PackedWeight,
+    find_library,
+)
 from elmo.engine.matmul import Kernels, Product, add_matmul, state_dtype, write_matmul
 from elmo.model.token_layer import CharCnn, Highway, TokenLayer
 from elmo.text.ids import TokenIds, TokenIndexer
 
 CACHE_ROWS = 32  # words whose highway gates are processed together: they stay in the CPU cache
+_MAX_STARTS = 255  # characters of a word in the compiled kernels, which store a position in a byte
 GROUP_WORDS = 64  # words that are convolved together: they stay in the CPU cache
 
 
@@ -40,6 +49,13 @@ def count_characters(char_ids: Tensor) -> Tensor:
     differs = char_ids != char_ids[:, -1:]
     position = torch.arange(1, char_ids.size(1) + 1, device=char_ids.device)
     return (differs * position).amax(dim=1)
+
+
+def _check_char_ids(char_ids: Tensor, n_characters: int) -> Tensor:
+    """Return ``char_ids`` as the compiled kernels read them: they do not check ids."""
+    if char_ids.numel() and not 0 <= int(char_ids.min()) <= int(char_ids.max()) < n_characters:
+        raise IndexError(f"character ids must be between 0 and {n_characters - 1}")
+    return char_ids.to(torch.int64).contiguous()
 
 
 def _filter_matrix(cnn: CharCnn) -> tuple[Tensor, Tensor]:
@@ -90,15 +106,78 @@ def run_char_cnn(
     """Map ``char_ids`` (word, char) to (word, filter); see ``run_token_layer`` for the options."""
     filters, bias = _filter_matrix(cnn)
     weights = [cast("Tensor", convolution.weight) for convolution in cnn.convolutions]
+    library = find_library("float32", filters, bias, cnn.char_embed.weight)
+    if library is not None and char_ids.size(1) <= _MAX_STARTS:
+        char_ids = _check_char_ids(char_ids, len(cnn.char_embed.weight))
+        widths = [(weight.size(2), len(weight)) for weight in weights]
+        window = _CnnOptions(library, char_ids, widths, cnn.activation is torch.relu)
+        x = _CompiledMaxOverWindows.apply(cnn.char_embed.weight, filters, bias, window)
+        return _run_highways(cnn, cast("Tensor", x), has_bf16_products=has_bf16_products, buffers=buffers)
     n_starts = [(char_ids.size(1) - weight.size(2) + 1, len(weight)) for weight in weights]
     groups = list(_group_words(char_ids, max_starts=max(n for n, _ in n_starts)))
     options = _PoolingOptions(n_starts, cnn.activation is torch.relu, buffers, torch.is_grad_enabled())
     x = _MaxOverWindows.apply(cnn.char_embed.weight, filters, bias, groups, len(char_ids), options)
+    return _run_highways(cnn, cast("Tensor", x), has_bf16_products=has_bf16_products, buffers=buffers)
+
+
+def _run_highways(cnn: CharCnn, x: Tensor, *, has_bf16_products: bool, buffers: BufferPool) -> Tensor:
     for highway in cnn.highways:
-        x = run_highway(
-            cast("Highway", highway), cast("Tensor", x), has_bf16_products=has_bf16_products, buffers=buffers
+        x = run_highway(cast("Highway", highway), x, has_bf16_products=has_bf16_products, buffers=buffers)
+    return x
+
+
+@dataclass(frozen=True)
+class _CnnOptions:
+    library: Library
+    char_ids: Tensor  # (word, char)
+    filters: list[tuple[int, int]]  # width and number of filters
+    is_relu: bool  # otherwise tanh
+
+
+class _CompiledMaxOverWindows(torch.autograd.Function):
+    """``_MaxOverWindows`` in compiled code. Only the best window of a word and a filter has a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, characters: Tensor, filters: Tensor, bias: Tensor, options: _CnnOptions) -> Tensor:
+        n_words, n_chars = options.char_ids.shape
+        weights = [weight.contiguous() for weight in (characters, filters, bias)]
+        smallest, widest = (extreme(width for width, _ in options.filters) for extreme in (min, max))
+        n_starts = (count_characters(options.char_ids) + 1).clamp_max_(n_chars - smallest + 1)
+        widths = torch.cat([torch.full((count,), width, dtype=torch.int32) for width, count in options.filters])
+        y = filters.new_empty(n_words, len(filters))
+        best = filters.new_empty(n_words, len(filters), dtype=torch.uint8)
+        window = CnnWindow(
+            n_words=n_words,
+            n_chars=n_chars,
+            n_filters=len(filters),
+            char_width=characters.size(1),
+            widest=widest,
+            is_relu=options.is_relu,
+            char_ids=options.char_ids.data_ptr(),
+            n_starts=n_starts.data_ptr(),
+            widths=widths.data_ptr(),
+            **{name: w.data_ptr() for name, w in zip(("characters", "filters", "bias"), weights, strict=True)},
+            y=y.data_ptr(),
+            best=best.data_ptr(),
         )
-    return cast("Tensor", x)
+        options.library.call("elmo_cnn_forward", window, 0, n_words)
+        ctx.window, ctx.options = window, options
+        ctx.memory = (weights, n_starts, widths, best)  # what the structure points to
+        ctx.save_for_backward(y, characters, filters)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        d_y = gradients[0].contiguous()
+        _, characters, filters = ctx.saved_tensors
+        window: CnnWindow = ctx.window
+        d_characters, d_filters = torch.zeros_like(characters), torch.zeros_like(filters)
+        d_bias = torch.zeros_like(filters[:, 0])
+        window.d_y, window.d_filters, window.d_bias = d_y.data_ptr(), d_filters.data_ptr(), d_bias.data_ptr()
+        ctx.options.library.call("elmo_cnn_backward", window, 0, window.n_filters, d_characters.data_ptr())
+        d_characters[0] = 0  # the vector of the mask is not learned
+        return d_characters, d_filters, d_bias, None
 
 
 @dataclass(frozen=True)
@@ -251,7 +330,69 @@ def run_highway(
     gate, transform = highway.gate, highway.transform
     weights = (gate.weight, gate.bias, transform.weight, transform.bias)
     dtype = torch.bfloat16 if has_bf16_products else x.dtype
+    library = find_library("bfloat16" if has_bf16_products else "float32", x, gate.weight)
+    if library is not None:
+        return _CompiledHighway.apply(x, *weights, dtype, buffers, library, torch.is_grad_enabled())  # pyright: ignore
     return _HighwayFunction.apply(x, *weights, dtype, buffers, torch.is_grad_enabled())  # pyright: ignore
+
+
+class _CompiledHighway(torch.autograd.Function):
+    """``_HighwayFunction`` with compiled activations; the products are torch's."""
+
+    @staticmethod
+    def forward(  # noqa: PLR0917 (autograd passes tensors by position)
+        ctx: Any,
+        x: Tensor,
+        gate_weight: Tensor,
+        gate_bias: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        dtype: torch.dtype,
+        buffers: BufferPool,
+        library: Library,
+        has_backward: bool,
+    ) -> Tensor:
+        x = x.contiguous()
+        factors = x.to(dtype)
+        joined = torch.cat([gate_weight.to(dtype), weight.to(dtype)])  # (2 · width, width)
+        products = factors @ joined.t()
+        biases = torch.cat([gate_bias, bias])
+        gate, transformed = buffers.take(x.shape, x), buffers.take(x.shape, x)
+        y = torch.empty_like(x)
+        window = HighwayWindow(
+            type=dtype == torch.bfloat16,
+            n_words=len(x),
+            width=x.size(1),
+            products=products.data_ptr(),
+            bias=biases.data_ptr(),
+            x=x.data_ptr(),
+            gate=gate.data_ptr(),
+            transformed=transformed.data_ptr(),
+            y=y.data_ptr(),
+        )
+        library.call("elmo_highway_forward", window, 0, len(x))
+        if not has_backward:
+            buffers.release(gate, transformed)
+        ctx.window, ctx.library, ctx.buffers = window, library, buffers
+        ctx.save_for_backward(x, factors, joined, gate, transformed)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        d_y = gradients[0].contiguous()
+        x, factors, joined, gate, transformed = ctx.saved_tensors
+        window: HighwayWindow = ctx.window
+        d_x, d_products = torch.empty_like(x), ctx.buffers.take((len(x), len(joined)), joined)
+        d_bias = x.new_zeros(len(joined))
+        window.d_y, window.d_x = d_y.data_ptr(), d_x.data_ptr()
+        window.d_products, window.d_bias = d_products.data_ptr(), d_bias.data_ptr()
+        ctx.library.call("elmo_highway_backward", window, 0, window.width)
+        add_matmul(d_x, d_products, joined)
+        d_gate_weight, d_weight = (d_products.t() @ factors).to(x.dtype).chunk(2)
+        ctx.buffers.release(gate, transformed, d_products)
+        d_gate_bias, d_bias = d_bias.chunk(2)
+        return d_x, d_gate_weight, d_gate_bias, d_weight, d_bias, None, None, None, None
 
 
 class _HighwayFunction(torch.autograd.Function):
@@ -394,9 +535,7 @@ class _CompiledCharCnn:
 
     def __call__(self, char_ids: Tensor) -> Tensor:
         """Map (token, char) to (token, filter)."""
-        if int(char_ids.min()) < 0 or int(char_ids.max()) >= self._n_characters:
-            raise IndexError(f"character ids must be between 0 and {self._n_characters - 1}")
-        char_ids = char_ids.to(torch.int64).contiguous()
+        char_ids = _check_char_ids(char_ids, self._n_characters)
         n_words, n_chars = char_ids.shape
         n_starts = (count_characters(char_ids) + 1).clamp_max_(n_chars - self._smallest + 1)
         x = torch.empty(n_words, self._weights.filters.n_out)

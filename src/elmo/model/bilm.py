@@ -59,6 +59,10 @@ class BiLmState:
         """The state of one LSTM layer."""
         return LstmState(self.hidden[direction, layer], self.cell[direction, layer])
 
+    def select_rows(self, rows: slice) -> BiLmState:
+        """The state of some rows of the batch, as a view."""
+        return BiLmState(self.hidden[:, :, rows], self.cell[:, :, rows])
+
     @classmethod
     def stack(cls, directions: list[list[LstmState]]) -> BiLmState:
         """Combine the states of single layers, one list of layers per direction."""
