@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from elmo.embed.elmo import Elmo
 from elmo.engine import bilm as engine_bilm
+from elmo.engine import compiled
 from elmo.engine.bilm import Engine
 from elmo.engine.matmul import check_int8_support, check_packed_support
 from elmo.errors import ConfigError, SentenceTooLongError
-from tests.engine.cases import every_shape, no_onednn, random_sentences
+from tests.engine.cases import BUILT_VARIANTS, every_shape, is_compiled, no_onednn, random_sentences
 from tests.formats.tiny import tiny_model
 
 needs_int8 = pytest.mark.skipif(
@@ -24,10 +25,10 @@ needs_int8 = pytest.mark.skipif(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kernels")
 @every_shape
-def test_a_sentence_has_the_same_bits_alone_and_in_any_batch_and_order(model) -> None:
+def test_a_sentence_has_the_same_bits_alone_and_in_any_batch_and_order(model, kernels: str) -> None:
     elmo = Elmo(model)
+    assert elmo.kernels.name == kernels
     sentences = random_sentences(60)
     alone = [elmo.encode([sentence], layers="all")[0].vectors for sentence in sentences]
     order = list(range(len(sentences)))
@@ -147,7 +148,14 @@ def test_a_model_in_use_can_be_copied_and_pickled() -> None:
         assert copied.encode([sentence])[0].vectors.tobytes() == expected.tobytes()
 
 
-def test_kernels_have_a_name_and_a_reason() -> None:
+def test_kernels_have_a_name_and_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    if BUILT_VARIANTS:
+        monkeypatch.setenv(compiled.VARIABLE, BUILT_VARIANTS[-1])
+        elmo = Elmo(tiny_model())
+        assert (elmo.kernels.name, elmo.kernels.precision) == ("compiled", "float32")
+        assert elmo.kernels.reason == f"compiled for {BUILT_VARIANTS[-1]}"
+        assert elmo._engine.describe()["products"] == f"compiled, float32: compiled for {BUILT_VARIANTS[-1]}"
+    monkeypatch.setenv(compiled.VARIABLE, "0")
     kernels = Elmo(tiny_model(), dtype="float64").kernels
     assert (kernels.name, kernels.precision) == ("plain", "float64")
     assert kernels.reason == "packed weights are float32 at most; this model is float64"
@@ -158,8 +166,10 @@ def test_kernels_have_a_name_and_a_reason() -> None:
 @pytest.mark.slow
 @needs_int8
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-def test_low_precision_is_close_and_has_the_same_bits_in_any_batch(dtype: str) -> None:
+def test_low_precision_is_close_and_has_the_same_bits_in_any_batch(dtype: str, variant: str) -> None:
     low = Elmo(tiny_model(), dtype=dtype)
+    name = "compiled" if is_compiled(variant, "float32" if dtype == "bfloat16" else "int8") else "packed"
+    assert low.kernels.name == name
     sentences = random_sentences(60)
     together = low.encode(sentences, layers="all")
     alone = [low.encode([sentence], layers="all")[0] for sentence in sentences]
@@ -174,15 +184,17 @@ def test_low_precision_is_close_and_has_the_same_bits_in_any_batch(dtype: str) -
 
 
 @needs_int8
+@pytest.mark.usefixtures("variant")
 def test_int8_can_be_switched_off_again() -> None:
     elmo = Elmo(tiny_model(), dtype="int8")
+    expected = Elmo(tiny_model()).encode([["a", "b"]])[0].vectors
     assert elmo.kernels.precision == "int8"
     assert next(elmo.bilm.parameters()).dtype == torch.float32  # saving writes the loaded weights
     copied = copy.deepcopy(elmo)
     assert copied.kernels.precision == "int8"
     exact = elmo.to(dtype="float32").encode([["a", "b"]])[0].vectors
     assert elmo.kernels.precision == "float32"
-    assert exact.tobytes() == ELMO.encode([["a", "b"]])[0].vectors.tobytes()
+    assert exact.tobytes() == expected.tobytes()
 
 
 def test_another_thread_uses_the_packed_weights() -> None:
@@ -195,6 +207,7 @@ def test_another_thread_uses_the_packed_weights() -> None:
     assert result.tobytes() == expected.tobytes()
 
 
+@pytest.mark.usefixtures("torch_only")
 def test_a_refused_precision_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     elmo = Elmo(tiny_model(), dtype="float64")
     expected = elmo.encode([["a", "b"]])[0].vectors

@@ -32,9 +32,9 @@ LAYERS: dict[str, tuple[int, int, int, float | None]] = {
     "no projection, no clip": (37, 37, 37, None),
     "wider than a chain": (300, 300, 301, 3.0),
     "one cell": (1, 1, 1, 3.0),
-    "one cell with a projection": (3, 2, 1, None),
+    "one state of two cells": (3, 1, 2, None),
     "whole panels": (64, 64, 128, 0.3),
-    "one number more than a panel": (65, 65, 17, 3.0),
+    "one number more than a panel": (65, 65, 81, 3.0),
 }
 PRECISIONS = ("float32", "bfloat16", "int8")
 every_layer = pytest.mark.parametrize("name", LAYERS)
@@ -75,13 +75,13 @@ def compiled_kernels(precision: str = "float32") -> Kernels:
 def run(frozen: FrozenLstm, sentences: list[Tensor], start: LstmState) -> tuple[list[Tensor], LstmState]:
     max_slots = load_library().max_slots
     schedule = BatchSchedule.build([len(s) for s in sentences], max_slots=max_slots, device=torch.device("cpu"))
+    rows = torch.from_numpy(schedule.token_rows)
     inputs = torch.zeros(schedule.n_tokens, sentences[0].size(1))
-    token_rows = [torch.from_numpy(rows) for rows in schedule.token_rows(is_reversed=False)]
-    for rows, sentence in zip(token_rows, sentences, strict=True):
-        inputs[rows] = sentence
+    inputs[rows] = torch.cat(sentences)
     outputs = torch.full((schedule.n_tokens, start.hidden.size(1)), torch.nan)
-    last = frozen.run(inputs, schedule, start, outputs=outputs)
-    return [outputs[rows] for rows in token_rows], last
+    last = LstmState(torch.full(start.hidden.shape, torch.nan), torch.full(start.cell.shape, torch.nan))
+    frozen.run(inputs, schedule, start, outputs=outputs, last=last)
+    return [*outputs[rows].split([len(sentence) for sentence in sentences])], last
 
 
 def random_state(lstm: ProjectedLstm, n: int) -> LstmState:
@@ -130,6 +130,20 @@ def test_a_sentence_has_the_same_bits_alone_and_in_any_batch_and_agrees_with_the
         else:
             tolerance = 0.02 if precision == "bfloat16" else 0.05
             assert (together[k] - expected[0]).norm() < tolerance * max(1.0, float(expected.norm()))
+
+
+@pytest.mark.usefixtures("compiled_variant")
+@torch.inference_mode()
+def test_one_start_state_may_be_shared_by_all_sentences() -> None:
+    lstm = build_lstm("one number more than a panel")
+    sentences, shared = random_inputs(lstm, [5, 2, 9, 1, 3]), random_state(lstm, 1)
+    frozen = freeze_lstm(lstm, compiled_kernels())
+    copies = LstmState(shared.hidden.repeat(5, 1), shared.cell.repeat(5, 1))
+    expected, expected_last = run(frozen, sentences, copies)
+    result, last = run(frozen, sentences, LstmState(shared.hidden.expand(5, -1), shared.cell.expand(5, -1)))
+    torch.testing.assert_close((result, last.hidden, last.cell), (expected, expected_last.hidden, expected_last.cell), rtol=0, atol=0)
+    columns = LstmState(copies.hidden.t().contiguous().t(), copies.cell.t().contiguous().t())
+    assert torch.equal(torch.cat(run(frozen, sentences, columns)[0]), torch.cat(expected))
 
 
 def compiled_model(**options) -> Elmo:
@@ -300,7 +314,8 @@ def test_an_environment_variable_disables_compiled_kernels(monkeypatch: pytest.M
     monkeypatch.setenv("ELMO_KERNELS", "0")
     check_torch_only("disabled by ELMO_KERNELS=0")
     for torch_only, by_kernel in zip(compiled_model().encode(SENTENCES, layers="all"), by_kernels, strict=True):
-        np.testing.assert_allclose(torch_only.vectors, by_kernel.vectors, rtol=0, atol=2e-6)
+        # these random weights give vectors much larger than 1
+        np.testing.assert_allclose(torch_only.vectors, by_kernel.vectors, rtol=5e-7, atol=2e-6)
 
 
 def test_an_unknown_variant_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

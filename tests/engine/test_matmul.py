@@ -4,16 +4,31 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from elmo.engine import matmul
+from elmo.engine import compiled, matmul
 from elmo.engine.matmul import InexactError, Kernels, PackedProduct, choose_kernels, plain_kernels
 from elmo.errors import ConfigError
+from tests.engine.cases import BUILT_VARIANTS, is_compiled
 
 WEIGHT = torch.randn(40, 24, generator=torch.Generator().manual_seed(0))
 HAS_INT8 = matmul.check_packed_support() is None and matmul.check_int8_support() is None
-ALL_KERNELS = [plain_kernels(WEIGHT, "for a test"), choose_kernels(WEIGHT)]
-if HAS_INT8:
-    ALL_KERNELS.append(choose_kernels(WEIGHT, is_int8=True))
-all_kernels = pytest.mark.parametrize("kernels", ALL_KERNELS, ids=lambda kernels: f"{kernels.name} {kernels.precision}")
+
+
+def list_kernels(monkeypatch: pytest.MonkeyPatch) -> list[Kernels]:
+    """All kinds of kernels of this machine, for float32 weights."""
+    kernels = [plain_kernels(WEIGHT, "for a test")]
+    for variant in (*BUILT_VARIANTS, "0"):
+        monkeypatch.setenv(compiled.VARIABLE, variant)
+        kernels.append(choose_kernels(WEIGHT))
+        if HAS_INT8 or is_compiled(variant, "int8"):
+            kernels.append(choose_kernels(WEIGHT, is_int8=True))
+    return kernels
+
+
+with pytest.MonkeyPatch.context() as patch:
+    ALL_KERNELS = list_kernels(patch)
+all_kernels = pytest.mark.parametrize(
+    "kernels", ALL_KERNELS, ids=lambda kernels: f"{kernels.name} {kernels.precision}, {kernels.reason}"
+)
 needs_packed = pytest.mark.skipif(matmul.check_packed_support() is not None, reason="no packed weights on this machine")
 needs_int8 = pytest.mark.skipif(not HAS_INT8, reason="no int8 products on this machine")
 
@@ -60,14 +75,15 @@ def test_a_row_of_any_width_has_the_same_bits_at_any_position(width: int, n_out:
 
 
 @all_kernels
-def test_padded_rows_are_enough_and_never_one(kernels: Kernels) -> None:
+def test_padded_rows_are_enough_and_never_one_for_torch(kernels: Kernels) -> None:
     for n in range(1, kernels.max_rows + 1):
         assert n <= kernels.padded_rows(n) <= kernels.max_rows
-        assert kernels.padded_rows(n) >= 2
+        assert kernels.padded_rows(n) >= (2 if kernels.library is None else 1)
     for n in range(1, matmul.BLOCK_ROWS + 1):
         assert n <= kernels.padded_block(n) <= matmul.BLOCK_ROWS
 
 
+@pytest.mark.usefixtures("torch_only")
 @needs_packed
 def test_a_split_product_is_more_accurate_for_long_sums() -> None:
     weight, x = rows(64, 2048), rows(32, 2048)
@@ -77,6 +93,7 @@ def test_a_split_product_is_more_accurate_for_long_sums() -> None:
     assert errors[1] < 0.8 * errors[0]
 
 
+@pytest.mark.usefixtures("torch_only")
 def test_half_precision_products_return_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = WEIGHT.bfloat16()
     x = rows(32, 24)
@@ -88,6 +105,7 @@ def test_half_precision_products_return_float32(monkeypatch: pytest.MonkeyPatch)
 
 
 @needs_packed
+@pytest.mark.usefixtures("torch_only")
 @pytest.mark.parametrize("has_units", [False, True])
 def test_bfloat16_products_are_used_if_the_cpu_has_instructions_for_them(
     has_units: bool, monkeypatch: pytest.MonkeyPatch
@@ -105,6 +123,7 @@ def test_bfloat16_products_are_used_if_the_cpu_has_instructions_for_them(
     torch.testing.assert_close(result, F.linear(x, weight.float()), rtol=0, atol=tolerance)
 
 
+@pytest.mark.usefixtures("torch_only")
 @needs_packed
 def test_rows_that_depend_on_each_other_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = rows(33, 21)
@@ -139,9 +158,25 @@ def test_rows_of_zeros_stay_finite_in_int8() -> None:
     assert (product(torch.zeros(3, 8)) == 0).all()
 
 
+@pytest.mark.usefixtures("torch_only")
 def test_int8_is_refused_if_the_machine_does_not_support_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     with pytest.raises(ConfigError, match=r"no int8 instructions .*; use float32"):
         choose_kernels(WEIGHT, is_int8=True)
     with pytest.raises(ConfigError, match="int8 requires a CPU; use float32"):
         choose_kernels(torch.empty(2, device="meta"), is_int8=True)
+
+
+@needs_int8
+def test_compiled_kernels_without_int8_instructions_leave_int8_to_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    variants = [variant for variant in BUILT_VARIANTS if not is_compiled(variant, "int8")]
+    for variant in variants:
+        monkeypatch.setenv(compiled.VARIABLE, variant)
+        kernels = choose_kernels(WEIGHT, is_int8=True)
+        assert (kernels.name, kernels.precision, kernels.library) == ("packed", "int8", None)
+        assert kernels.reason.endswith(f"; the kernels for {variant} have no int8 products")
+
+
+def test_a_device_other_than_the_cpu_uses_plain_products() -> None:
+    kernels = choose_kernels(torch.empty(2, device="meta"))
+    assert (kernels.name, kernels.library) == ("plain", None)

@@ -6,8 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elmo.engine.compiled import Library
 from elmo.engine.matmul import Kernels
 from elmo.engine.schedule import BatchSchedule
+from tests.engine.cases import BUILT_VARIANTS, FOLDER
 
 CPU = torch.device("cpu")
 lengths = st.lists(st.integers(1, 30), min_size=1, max_size=40)
@@ -16,9 +18,7 @@ lengths = st.lists(st.integers(1, 30), min_size=1, max_size=40)
 @given(lengths, st.integers(1, 12))
 def test_every_token_has_exactly_one_row_and_every_row_has_a_token(sizes: list[int], max_slots: int) -> None:
     schedule = BatchSchedule.build(sizes, max_slots=max_slots, device=CPU)
-    for is_reversed in (False, True):
-        rows = np.concatenate(schedule.token_rows(is_reversed=is_reversed))
-        assert sorted(rows.tolist()) == list(range(sum(sizes)))
+    assert sorted(schedule.token_rows.tolist()) == list(range(sum(sizes)))
     assert schedule.n_tokens == sum(sizes)
     assert schedule.batch_sizes == sorted(schedule.batch_sizes, reverse=True)
     assert schedule.batch_sizes[0] <= max_slots
@@ -27,6 +27,7 @@ def test_every_token_has_exactly_one_row_and_every_row_has_a_token(sizes: list[i
 @given(lengths, st.integers(1, 12))
 def test_a_slot_reads_its_sentences_in_turn_without_a_gap(sizes: list[int], max_slots: int) -> None:
     schedule = BatchSchedule.build(sizes, max_slots=max_slots, device=CPU)
+    token_rows = np.split(schedule.token_rows, np.cumsum(sizes)[:-1])
     current = dict(enumerate(schedule.first_sentences.tolist()))  # the sentence in each slot
     read: dict[int, int] = dict.fromkeys(range(len(sizes)), 0)
     for step, batch_size in enumerate(schedule.batch_sizes):
@@ -39,10 +40,37 @@ def test_a_slot_reads_its_sentences_in_turn_without_a_gap(sizes: list[int], max_
                 current[slot] = started
         for slot in range(batch_size):
             sentence = current[slot]
-            assert schedule.offsets[step] + slot == schedule.token_rows(is_reversed=False)[sentence][read[sentence]]
+            assert schedule.offsets[step] + slot == token_rows[sentence][read[sentence]]
             read[sentence] += 1
     assert read == dict(enumerate(sizes))
     assert schedule.last_sentences.tolist() == [current[slot] for slot in range(schedule.batch_sizes[0])]
+
+
+@given(lengths)
+def test_reversed_tokens_are_the_tokens_of_each_sentence_from_its_end(sizes: list[int]) -> None:
+    schedule = BatchSchedule.build(sizes, max_slots=3, device=CPU)
+    tokens = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    assert schedule.reversed_tokens.tolist() == np.concatenate([sentence[::-1] for sentence in tokens]).tolist()
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+@given(st.lists(st.integers(2, 12), min_size=1, max_size=20))
+def test_layers_are_collected_in_the_order_of_the_sentences(is_compiled: bool, sizes: list[int]) -> None:
+    if is_compiled and not BUILT_VARIANTS:
+        pytest.skip("no compiled kernels on this machine")
+    library = Library(FOLDER / f"kernels_{BUILT_VARIANTS[0]}.so") if is_compiled else None
+    schedule = BatchSchedule.build(sizes, max_slots=3, device=CPU)
+    n_layers, n_rows, width = 2, schedule.n_tokens + 3, 5
+    values = torch.randn(2, n_layers, schedule.n_tokens, width)  # of each direction, by token
+    layers = [torch.full((n_layers, size - 2, 2 * width), torch.nan) for size in sizes]
+    for direction in range(2):
+        states = torch.full((n_layers, n_rows, width), torch.nan)
+        order = schedule.reversed_tokens if direction else np.arange(schedule.n_tokens)
+        states[:, schedule.token_rows] = values[direction][:, order]
+        schedule.collect(states, layers, direction, library=library)
+    by_sentence = torch.cat([values[0], values[1]], dim=2).split(sizes, dim=1)
+    for out, expected in zip(layers, by_sentence, strict=True):
+        assert torch.equal(out, expected[:, 1:-1])
 
 
 def test_all_slots_are_busy_until_the_last_sentences() -> None:

@@ -129,14 +129,26 @@ static void *allocate(int64_t n_bytes) { return aligned_alloc(64, (size_t)round_
 static const int64_t ELEMENT[] = {4, 2, 1};
 static int64_t row_stride(int64_t type, int64_t n_in) { return round_up(n_in, 64 / ELEMENT[type]); }
 
-/* --- products: add the product of some rows with one panel to sums (row, PANEL) --------------------------- */
+/* --- products of some rows with one panel --------------------------------------------------------------------- */
 
-INLINE void tile_float32(const int n, const float *x, int64_t stride, const float *w, int64_t n_in, float *sums) {
+struct tile { /* sums (row, PANEL) = base (row, PANEL) + product */
+    const float *base;
+    int64_t base_stride; /* 0 if all rows have the same base */
+    float *sums;
+    const char *ahead; /* memory to load into the cache meanwhile: the weights of the next panel */
+    int64_t step;      /* bytes of it for each input */
+};
+
+INLINE void tile_float32(const int n, const float *x, int64_t stride, const float *w, int64_t n_in,
+                         const struct tile tile) {
+    const float *base = tile.base;
+    int64_t base_stride = tile.base_stride;
     for (int64_t first = 0; first < n_in; first += CHAIN) {
         int64_t last = min64(first + CHAIN, n_in);
         vf sum[ROWS][4];
         UNROLL for (int r = 0; r < n; r++) UNROLL for (int c = 0; c < 4; c++) sum[r][c] = v_set(0);
         for (int64_t k = first; k < last; k++) {
+            __builtin_prefetch(tile.ahead + k * tile.step, 0, 2);
             vf w0 = v_load(w + k * PANEL), w1 = v_load(w + k * PANEL + VL);
             vf w2 = v_load(w + k * PANEL + 2 * VL), w3 = v_load(w + k * PANEL + 3 * VL);
             UNROLL for (int r = 0; r < n; r++) {
@@ -147,19 +159,19 @@ INLINE void tile_float32(const int n, const float *x, int64_t stride, const floa
                 sum[r][3] = v_fma(a, w3, sum[r][3]);
             }
         }
-        UNROLL for (int r = 0; r < n; r++) UNROLL for (int c = 0; c < 4; c++) {
-            float *total = sums + r * PANEL + c * VL;
-            v_store(total, v_add(v_load(total), sum[r][c]));
-        }
+        UNROLL for (int r = 0; r < n; r++) UNROLL for (int c = 0; c < 4; c++)
+            v_store(tile.sums + r * PANEL + c * VL, v_add(v_load(base + r * base_stride + c * VL), sum[r][c]));
+        base = tile.sums, base_stride = PANEL;
     }
 }
 
 #if HAS_BF16
 INLINE void tile_bfloat16(const int n, const uint16_t *x, int64_t stride, const uint16_t *w, int64_t n_in,
-                          float *sums) {
+                          const struct tile tile) {
     vf sum[ROWS][4];
     UNROLL for (int r = 0; r < n; r++) UNROLL for (int c = 0; c < 4; c++) sum[r][c] = v_set(0);
     for (int64_t k = 0; k < n_in; k += 2) {
+        __builtin_prefetch(tile.ahead + k * tile.step, 0, 2);
         const uint16_t *pairs = w + k * PANEL;
         __m512bh w0 = (__m512bh)_mm512_loadu_si512(pairs), w1 = (__m512bh)_mm512_loadu_si512(pairs + 32);
         __m512bh w2 = (__m512bh)_mm512_loadu_si512(pairs + 64), w3 = (__m512bh)_mm512_loadu_si512(pairs + 96);
@@ -173,10 +185,8 @@ INLINE void tile_bfloat16(const int n, const uint16_t *x, int64_t stride, const 
             sum[r][3] = _mm512_dpbf16_ps(sum[r][3], a, w3);
         }
     }
-    UNROLL for (int r = 0; r < n; r++) UNROLL for (int c = 0; c < 4; c++) {
-        float *total = sums + r * PANEL + c * VL;
-        v_store(total, v_add(v_load(total), sum[r][c]));
-    }
+    UNROLL for (int r = 0; r < n; r++) UNROLL for (int c = 0; c < 4; c++)
+        v_store(tile.sums + r * PANEL + c * VL, v_add(v_load(tile.base + r * tile.base_stride + c * VL), sum[r][c]));
 }
 #endif
 
@@ -185,11 +195,12 @@ INLINE void tile_bfloat16(const int n, const uint16_t *x, int64_t stride, const 
 INLINE void add_quads(__m512i *sum, __m512i x, __m512i w) { __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(x), "v"(w)); }
 
 INLINE void tile_int8(const int n, const uint8_t *x, int64_t stride, const float *row_scale, const int8_t *w,
-                      const float *scale, const int32_t *offset, int64_t n_in, float *sums) {
+                      const float *scale, const int32_t *offset, int64_t n_in, const struct tile tile) {
     __m512i sum[ROWS][4];
     UNROLL for (int r = 0; r < n; r++) UNROLL for (int c = 0; c < 4; c++) sum[r][c] =
         _mm512_loadu_si512(offset + c * VL);
     for (int64_t k = 0; k < n_in; k += 4) {
+        __builtin_prefetch(tile.ahead + k * tile.step, 0, 2);
         const int8_t *quads = w + k * PANEL;
         __m512i w0 = _mm512_loadu_si512(quads), w1 = _mm512_loadu_si512(quads + 64);
         __m512i w2 = _mm512_loadu_si512(quads + 128), w3 = _mm512_loadu_si512(quads + 192);
@@ -204,15 +215,18 @@ INLINE void tile_int8(const int n, const uint8_t *x, int64_t stride, const float
         }
     }
     UNROLL for (int r = 0; r < n; r++) UNROLL for (int c = 0; c < 4; c++) {
-        float *total = sums + r * PANEL + c * VL;
         vf factor = v_mul(v_set(row_scale[r]), v_load(scale + c * VL));
-        v_store(total, v_fma(_mm512_cvtepi32_ps(sum[r][c]), factor, v_load(total)));
+        vf base = v_load(tile.base + r * tile.base_stride + c * VL);
+        v_store(tile.sums + r * PANEL + c * VL, v_fma(_mm512_cvtepi32_ps(sum[r][c]), factor, base));
     }
 }
 #endif
 
+/* The rows of a product in groups of up to ROWS. CALL(n) processes n rows from row r on; n is a constant. */
 #define FOR_EACH_TILE(CALL)                                                            \
     for (int64_t r = 0; r < m; r += ROWS) {                                            \
+        const struct tile tile = {all.base + r * all.base_stride, all.base_stride, all.sums + r * PANEL, \
+                                  all.ahead + r / ROWS * n_in * all.step, all.step};   \
         switch (min64(m - r, ROWS)) {                                                  \
         case 1: CALL(1); break;                                                        \
         case 2: CALL(2); break;                                                        \
@@ -223,54 +237,73 @@ INLINE void tile_int8(const int n, const uint8_t *x, int64_t stride, const float
         }                                                                              \
     }
 
-static void add_product_float32(int64_t m, const float *x, int64_t stride, const float *w, int64_t n_in,
-                                float *sums) {
-#define CALL(n) tile_float32(n, x + r * stride, stride, w, n_in, sums + r * PANEL)
+static void product_float32(int64_t m, const float *x, int64_t stride, const float *w, int64_t n_in,
+                            const struct tile all) {
+#define CALL(n) tile_float32(n, x + r * stride, stride, w, n_in, tile)
     FOR_EACH_TILE(CALL)
 #undef CALL
 }
 
 #if HAS_BF16
-static void add_product_bfloat16(int64_t m, const uint16_t *x, int64_t stride, const uint16_t *w, int64_t n_in,
-                                 float *sums) {
-#define CALL(n) tile_bfloat16(n, x + r * stride, stride, w, n_in, sums + r * PANEL)
+static void product_bfloat16(int64_t m, const uint16_t *x, int64_t stride, const uint16_t *w, int64_t n_in,
+                             const struct tile all) {
+#define CALL(n) tile_bfloat16(n, x + r * stride, stride, w, n_in, tile)
     FOR_EACH_TILE(CALL)
 #undef CALL
 }
 #endif
 
 #if HAS_INT8
-static void add_product_int8(int64_t m, const uint8_t *x, int64_t stride, const float *row_scale, const int8_t *w,
-                             const float *scale, const int32_t *offset, int64_t n_in, float *sums) {
-#define CALL(n) tile_int8(n, x + r * stride, stride, row_scale + r, w, scale, offset, n_in, sums + r * PANEL)
+static void product_int8(int64_t m, const uint8_t *x, int64_t stride, const float *row_scale, const int8_t *w,
+                         const float *scale, const int32_t *offset, int64_t n_in, const struct tile all) {
+#define CALL(n) tile_int8(n, x + r * stride, stride, row_scale + r, w, scale, offset, n_in, tile)
     FOR_EACH_TILE(CALL)
 #undef CALL
 }
 #endif
 
-/* Add the product of m rows with panel p to sums (m, PANEL). */
-static void add_product(int64_t m, const struct rows *x, const struct weight *w, int64_t p, float *sums) {
-    int64_t at = p * PANEL * w->n_in;
+static const char *panel_data(const struct weight *w, int64_t p) {
+    return (const char *)w->data + p * PANEL * w->n_in * ELEMENT[w->type];
+}
+
+/* sums (m, PANEL) = base + product of m rows with panel p. The weights at next are read afterwards. */
+static void multiply(int64_t m, const struct rows *x, const struct weight *w, int64_t p, const float *base,
+                     int64_t base_stride, float *sums, const char *next) {
+    int64_t n_tiles = (m + ROWS - 1) / ROWS, n_in = w->n_in;
+    /* One line per input is requested at most, so few rows leave most of a panel to the hardware. */
+    struct tile tile = {base, base_stride, sums, next, min64(64, PANEL * ELEMENT[w->type] / n_tiles + 1)};
+    const char *data = panel_data(w, p);
     switch (w->type) {
     case FLOAT32:
         /* A panel of many inputs is larger than the cache: all rows take one part of it, then the next. */
-        for (int64_t k = 0; k < w->n_in; k += 4 * CHAIN)
-            add_product_float32(m, (const float *)x->data + k, x->stride, (const float *)w->data + at + k * PANEL,
-                                min64(4 * CHAIN, w->n_in - k), sums);
+        for (int64_t k = 0; k < n_in; k += 4 * CHAIN) {
+            const float *part = (const float *)data + k * PANEL;
+            int64_t n = min64(4 * CHAIN, n_in - k);
+            tile.ahead = k + n < n_in ? (const char *)(part + n * PANEL) : next;
+            product_float32(m, (const float *)x->data + k, x->stride, part, n, tile);
+            tile.base = sums, tile.base_stride = PANEL;
+        }
         break;
 #if HAS_BF16
     case BFLOAT16:
-        add_product_bfloat16(m, x->data, x->stride, (const uint16_t *)w->data + at, w->n_in, sums);
+        product_bfloat16(m, x->data, x->stride, (const uint16_t *)data, n_in, tile);
         break;
 #endif
 #if HAS_INT8
     case INT8:
-        add_product_int8(m, x->data, x->stride, x->scale, (const int8_t *)w->data + at, w->scale + p * PANEL,
-                         w->offset + p * PANEL, w->n_in, sums);
+        product_int8(m, x->data, x->stride, x->scale, (const int8_t *)data, w->scale + p * PANEL,
+                     w->offset + p * PANEL, n_in, tile);
         break;
 #endif
     }
 }
+
+/* The weights that are read after panel p: the next panel, or else the first one. */
+static const char *next_panel(const struct weight *w, int64_t p) {
+    return panel_data(w, p + 1 < w->n_panels ? p + 1 : 0);
+}
+
+static const float ZEROS[PANEL] = {0};
 
 /* Convert m rows (m, n_in) to the type of a product; float32 rows are used where they are. */
 static void convert_rows(int64_t type, int64_t m, const float *x, int64_t stride, int64_t n_in, void *buffer,
@@ -310,17 +343,25 @@ static void convert_rows(int64_t type, int64_t m, const float *x, int64_t stride
     (void)m;
 }
 
-static void fill_rows(int64_t m, const float *panel, float *sums) {
-    for (int64_t r = 0; r < m; r++) memcpy(sums + r * PANEL, panel, PANEL * sizeof(float));
-}
-
 /* --- functions of one number -------------------------------------------------------------------------------- */
+
+/* x / y; where the products are rounded to few bits, a fast division with an error of 2^-22. */
+INLINE vf v_divide(vf x, vf y, const int is_exact) {
+#if defined(__AVX512F__)
+    if (!is_exact) {
+        vf inverse = _mm512_rcp14_ps(y);
+        return v_mul(x, v_mul(inverse, _mm512_fnmadd_ps(y, inverse, v_set(2))));
+    }
+#endif
+    (void)is_exact;
+    return v_div(x, y);
+}
 
 /* tanh |x| = -m / (2 + m) with m = expm1(-2|x|) = 2^n expm1(r) + 2^n - 1, where |r| <= ln(2) / 2 and
  * expm1(r) = r + r^2 S(r). S has degree 4 and a maximum relative error of 1.3e-8, from a least-squares fit on
  * 2,001 Chebyshev nodes, reweighted by the remaining error 3,000 times. The absolute error of tanh is below
  * 1.5e-7, its relative error below 1.9e-7. */
-INLINE vf v_tanh(vf x) {
+INLINE vf v_tanh_as(vf x, const int is_exact) {
     /* tanh is 1 from 9.02 on; min returns its second argument if one is NaN */
     vf y = v_mul(v_set(-2), v_min(v_set(20), v_abs(x)));
     vf rounder = v_set(3 << 22); /* a float of this size has no fraction bits: adding it rounds */
@@ -332,8 +373,10 @@ INLINE vf v_tanh(vf x) {
     s = v_fma(s, r, v_set(0.16666543f));
     s = v_fma(s, r, v_set(0.49999997f));
     vf m = v_fma(power, v_fma(v_mul(r, r), s, r), v_sub(power, v_set(1)));
-    return v_copysign(v_div(m, v_add(v_set(2), m)), x);
+    return v_copysign(v_divide(m, v_add(v_set(2), m), is_exact), x);
 }
+
+INLINE vf v_tanh(vf x) { return v_tanh_as(x, 1); }
 
 INLINE vf v_half_sigmoid(vf x) { return v_fma(v_tanh(x), v_set(0.5f), v_set(0.5f)); } /* sigmoid(2x) */
 
@@ -370,8 +413,7 @@ int elmo_linear(const struct weight *w, const float *bias, int64_t m, const floa
         struct rows rows;
         convert_rows(w->type, n, x + first * x_stride, x_stride, n_in, buffer, scale, &rows);
         for (int64_t p = 0; p < w->n_panels; p++) {
-            fill_rows(n, bias + p * PANEL, sums);
-            add_product(n, &rows, w, p, sums);
+            multiply(n, &rows, w, p, bias + p * PANEL, 0, sums, next_panel(w, p));
             store_panel(n, sums, p, w->n_out, limit, y + first * y_stride, y_stride);
         }
     }
@@ -390,8 +432,7 @@ int elmo_highway(const struct weight *w, const float *bias, int64_t m, const flo
         struct rows rows;
         convert_rows(w->type, n, x + first * width, width, width, buffer, scale, &rows);
         for (int64_t p = 0; p < w->n_panels; p++) {
-            fill_rows(n, bias + p * PANEL, sums);
-            add_product(n, &rows, w, p, sums);
+            multiply(n, &rows, w, p, bias + p * PANEL, 0, sums, next_panel(w, p));
             int64_t column = p * 2 * VL, n_here = min64(2 * VL, width - column);
             for (int64_t r = 0; r < n; r++) {
                 float *row = sums + r * PANEL;
@@ -447,8 +488,7 @@ int elmo_char_cnn(const struct char_cnn *cnn, int64_t n_words, int64_t n_chars, 
             for (int64_t word = 0; word < n; word++) {
                 int64_t m = n_starts[first + word];
                 struct rows rows = {words + word * n_floats * size, cw, NULL};
-                memset(sums, 0, m * PANEL * 4);
-                add_product(m, &rows, w, p, sums);
+                multiply(m, &rows, w, p, ZEROS, 0, sums, next_panel(w, p));
                 for (int64_t start = max64(0, n_chars - cnn->widest + 1); start < m; start++)
                     for (int64_t k = 0; k < PANEL; k++) /* windows that reach beyond the last character */
                         if (cnn->widths[p * PANEL + k] > n_chars - start) sums[start * PANEL + k] = -INFINITY;
@@ -495,17 +535,29 @@ struct lstm_memory {
     char *typed_inputs, *typed_states, *typed_outputs;
 };
 
-static void update_cells(int64_t m, const float *sums, int64_t p, float clip, float *cell, float *output,
-                         int64_t stride) {
+INLINE void update_cells_as(int64_t m, const float *sums, int64_t p, float clip, float *cell, float *output,
+                            int64_t stride, const int is_exact) {
+    vf half = v_set(0.5f);
     for (int64_t r = 0; r < m; r++) {
         const float *row = sums + r * PANEL;
         float *c = cell + r * stride + p * VL;
-        vf input_gate = v_half_sigmoid(v_load(row)), forget_gate = v_half_sigmoid(v_load(row + VL));
-        vf output_gate = v_half_sigmoid(v_load(row + 2 * VL)), update = v_tanh(v_load(row + 3 * VL));
+        vf input_gate = v_fma(v_tanh_as(v_load(row), is_exact), half, half);
+        vf forget_gate = v_fma(v_tanh_as(v_load(row + VL), is_exact), half, half);
+        vf output_gate = v_fma(v_tanh_as(v_load(row + 2 * VL), is_exact), half, half);
+        vf update = v_tanh_as(v_load(row + 3 * VL), is_exact);
         vf new_cell = v_clip(v_fma(input_gate, update, v_mul(forget_gate, v_load(c))), clip);
         v_store(c, new_cell);
-        v_store(output + r * stride + p * VL, v_mul(v_tanh(new_cell), output_gate));
+        v_store(output + r * stride + p * VL, v_mul(v_tanh_as(new_cell, is_exact), output_gate));
     }
+}
+
+/* Update the cells of panel p of m rows with the gates in sums; write o tanh(c) to output. */
+static void update_cells(int64_t m, const float *sums, int64_t p, float clip, float *cell, float *output,
+                         int64_t stride, int is_exact) {
+    if (is_exact)
+        update_cells_as(m, sums, p, clip, cell, output, stride, 1);
+    else
+        update_cells_as(m, sums, p, clip, cell, output, stride, 0);
 }
 
 static void copy_state(const struct lstm *lstm, const float *hidden, const float *cell, float *to_hidden,
@@ -548,8 +600,7 @@ static void run_steps(const struct lstm *lstm, const struct schedule *schedule, 
             convert_rows(type, n, inputs + offset * lstm->n_in, lstm->n_in, lstm->n_in, memory->typed_inputs,
                          memory->input_scale, &x);
             for (int64_t p = 0; p < n_panels; p++) {
-                fill_rows(n, lstm->bias + p * PANEL, sums);
-                add_product(n, &x, &lstm->inputs, p, sums);
+                multiply(n, &x, &lstm->inputs, p, lstm->bias + p * PANEL, 0, sums, next_panel(&lstm->inputs, p));
                 for (int64_t r = 0; r < n; r++)
                     memcpy(memory->gates + r * n_gates + p * PANEL, sums + r * PANEL, PANEL * 4);
             }
@@ -559,21 +610,20 @@ static void run_steps(const struct lstm *lstm, const struct schedule *schedule, 
                          memory->input_scale, &x);
         convert_rows(type, m, hidden, wide, width, memory->typed_states, memory->state_scale, &h);
         for (int64_t p = 0; p < n_panels; p++) {
-            if (is_early) {
-                const float *gates = memory->gates + (offset - block_start) * n_gates + p * PANEL;
-                for (int64_t r = 0; r < m; r++) memcpy(sums + r * PANEL, gates + r * n_gates, PANEL * 4);
-            } else {
-                fill_rows(m, lstm->bias + p * PANEL, sums);
-                add_product(m, &x, &lstm->inputs, p, sums);
-            }
-            add_product(m, &h, &lstm->states, p, sums);
-            update_cells(m, sums, p, lstm->cell_clip, cell, output, cells);
+            const float *base = sums;
+            int64_t base_stride = PANEL;
+            if (is_early)
+                base = memory->gates + (offset - block_start) * n_gates + p * PANEL, base_stride = n_gates;
+            else
+                multiply(m, &x, &lstm->inputs, p, lstm->bias + p * PANEL, 0, sums, panel_data(&lstm->states, p));
+            multiply(m, &h, &lstm->states, p, base, base_stride, sums,
+                     is_early ? next_panel(&lstm->states, p) : next_panel(&lstm->inputs, p));
+            update_cells(m, sums, p, lstm->cell_clip, cell, output, cells, type == FLOAT32);
         }
         if (lstm->has_projection) {
             convert_rows(type, m, output, cells, lstm->n_cells, memory->typed_outputs, memory->output_scale, &o);
             for (int64_t p = 0; p < lstm->projection.n_panels; p++) {
-                memset(sums, 0, m * PANEL * 4);
-                add_product(m, &o, &lstm->projection, p, sums);
+                multiply(m, &o, &lstm->projection, p, ZEROS, 0, sums, next_panel(&lstm->projection, p));
                 store_panel(m, sums, p, width, lstm->state_clip, hidden, wide);
             }
         } else {
@@ -771,17 +821,15 @@ int elmo_lstm_forward(const struct lstm_window *lstm) {
         char *factors = (char *)lstm->factors + t * batch * stride * size;
         struct rows x = {factors, stride, NULL}, h = {factors + n_in * size, stride, NULL};
         for (int64_t p = 0; p < states.n_panels; p++) {
-            fill_rows(batch, bias + p * PANEL, sums);
-            add_product(batch, &x, &inputs, p, sums);
-            add_product(batch, &h, &states, p, sums);
+            multiply(batch, &x, &inputs, p, bias + p * PANEL, 0, sums, panel_data(&states, p));
+            multiply(batch, &h, &states, p, sums, PANEL, sums, next_panel(&inputs, p));
             activate_gates(lstm, t, p, sums);
         }
         float *free_hidden = lstm->free_hidden + t * batch * width;
         if (lstm->has_projection) {
             struct rows outputs = {(char *)lstm->outputs + t * batch * n * size, n, NULL};
             for (int64_t p = 0; p < projection.n_panels; p++) {
-                memset(sums, 0, batch * PANEL * 4);
-                add_product(batch, &outputs, &projection, p, sums);
+                multiply(batch, &outputs, &projection, p, ZEROS, 0, sums, next_panel(&projection, p));
                 store_panel(batch, sums, p, width, INFINITY, free_hidden, width);
             }
         }
@@ -861,8 +909,7 @@ int elmo_lstm_backward(const struct lstm_window *lstm) {
         if (lstm->has_projection) {
             struct rows d_hidden = {(char *)lstm->d_free_hidden + t * batch * width * size, width, NULL};
             for (int64_t p = 0; p < projection.n_panels; p++) {
-                memset(sums, 0, batch * PANEL * 4);
-                add_product(batch, &d_hidden, &projection, p, sums);
+                multiply(batch, &d_hidden, &projection, p, ZEROS, 0, sums, next_panel(&projection, p));
                 for (int64_t c = 0; c < 4 && p * 4 + c < n / VL; c++)
                     gates_backward(lstm, t, p * 4 + c, sums + c * VL, PANEL);
             }
@@ -871,8 +918,7 @@ int elmo_lstm_backward(const struct lstm_window *lstm) {
         }
         struct rows d_gates = {(char *)lstm->d_gates + t * batch * 4 * n * size, 4 * n, NULL};
         for (int64_t p = 0; p < states.n_panels; p++) {
-            memset(sums, 0, batch * PANEL * 4);
-            add_product(batch, &d_gates, &states, p, sums);
+            multiply(batch, &d_gates, &states, p, ZEROS, 0, sums, next_panel(&states, p));
             store_panel(batch, sums, p, width, INFINITY, lstm->d_state, width);
         }
         if (lstm->keep)
@@ -922,8 +968,7 @@ int elmo_cnn_forward(const struct cnn_window *cnn, int64_t first_word, int64_t l
             for (int64_t word = first; word < first + n; word++) {
                 int64_t m = cnn->n_starts[word], n_here = min64(PANEL, n_filters - p * PANEL);
                 struct rows rows = {letters + (word - first) * n_letters, cw, NULL};
-                memset(sums, 0, m * PANEL * 4);
-                add_product(m, &rows, &filters, p, sums);
+                multiply(m, &rows, &filters, p, ZEROS, 0, sums, next_panel(&filters, p));
                 for (int64_t start = max64(0, cnn->n_chars - cnn->widest + 1); start < m; start++)
                     for (int64_t k = 0; k < n_here; k++) /* windows that reach beyond the last character */
                         if (cnn->widths[p * PANEL + k] > cnn->n_chars - start) sums[start * PANEL + k] = -INFINITY;
@@ -1094,8 +1139,7 @@ int elmo_softmax(const struct softmax *softmax) {
         struct rows rows;
         convert_rows(type, m, softmax->states + first * width, width, width, typed, NULL, &rows);
         for (int64_t p = 0; p < weight.n_panels; p++) {
-            fill_rows(m, bias + p * PANEL, sums);
-            add_product(m, &rows, &weight, p, sums);
+            multiply(m, &rows, &weight, p, bias + p * PANEL, 0, sums, next_panel(&weight, p));
             for (int64_t r = 0; r < m; r++) memcpy(logits + r * stride + p * PANEL, sums + r * PANEL, PANEL * 4);
         }
         for (; hit < softmax->n_hits && softmax->hit_token[hit] < first + m; hit++)
