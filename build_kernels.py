@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -31,23 +32,31 @@ VARIANTS = {
 VARIANTS |= {"amd64": VARIANTS["x86_64"], "arm64": VARIANTS["aarch64"]}
 
 
+def find_compiler() -> list[str]:
+    """Return the command of the C compiler: CC, or the one that built Python if it is installed here, or cc."""
+    if os.environ.get("CC"):
+        return shlex.split(os.environ["CC"])
+    command = shlex.split(sysconfig.get_config_var("CC") or "cc")
+    return command if shutil.which(command[0]) else ["cc"]
+
+
 def compile_kernels() -> list[Path]:
     """Compile all variants of this platform and return the files; existing files are replaced."""
     variants = VARIANTS.get(platform.machine().lower(), {})
     if os.environ.get(VARIABLE) == "0" or sys.platform == "win32":
         return []
-    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[:1]
+    compiler = find_compiler()
     files: list[Path] = []
     for name, flags in variants.items():
         target = SOURCE.with_name(f"kernels_{name}.so")
         temporary = target.with_suffix(f".{os.getpid()}.tmp")
         try:
-            subprocess.run([*compiler, *FLAGS, *flags, str(SOURCE), "-o", str(temporary)], check=True)
+            subprocess.run([*compiler, *FLAGS, *flags, str(SOURCE), "-o", str(temporary)], check=True)  # noqa: S603
             temporary.replace(target)
             files.append(target)
         except (OSError, subprocess.CalledProcessError) as error:
             temporary.unlink(missing_ok=True)
-            print(f"warning: {target.name} was not built: {error}", file=sys.stderr)
+            print(f"warning: {target.name} was not built: {error}", file=sys.stderr)  # noqa: T201
     if not files and os.environ.get(VARIABLE) == "1":
         raise SystemExit(f"no kernels were built, but {VARIABLE}=1 requires them")
     return files
@@ -62,7 +71,7 @@ else:
     class KernelsHook(BuildHookInterface):
         """Compiles the kernels before a wheel is built; a source archive contains the C file only."""
 
-        def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
+        def initialize(self, version: str, build_data: dict[str, Any]) -> None:
             """Compile, and mark the wheel as one for this platform."""
             if self.target_name != "wheel":
                 return
@@ -75,4 +84,4 @@ else:
 
 if __name__ == "__main__":
     for file in compile_kernels():
-        print(file)
+        print(file)  # noqa: T201

@@ -141,7 +141,9 @@ def test_one_start_state_may_be_shared_by_all_sentences() -> None:
     copies = LstmState(shared.hidden.repeat(5, 1), shared.cell.repeat(5, 1))
     expected, expected_last = run(frozen, sentences, copies)
     result, last = run(frozen, sentences, LstmState(shared.hidden.expand(5, -1), shared.cell.expand(5, -1)))
-    torch.testing.assert_close((result, last.hidden, last.cell), (expected, expected_last.hidden, expected_last.cell), rtol=0, atol=0)
+    torch.testing.assert_close(
+        (result, last.hidden, last.cell), (expected, expected_last.hidden, expected_last.cell), rtol=0, atol=0
+    )
     columns = LstmState(copies.hidden.t().contiguous().t(), copies.cell.t().contiguous().t())
     assert torch.equal(torch.cat(run(frozen, sentences, columns)[0]), torch.cat(expected))
 

@@ -231,9 +231,7 @@ def test_bfloat16_products_are_close_and_gradients_are_float32(n_cells: int, has
         return run_lstm_window(*args, resets=resets) if has_resets else reference(*args)
 
     outputs, _ = read(lstm, *random_window(lstm, batch=16))
-    assert autograd_functions(outputs) == {
-        "_CompiledLstmWindow" if is_compiled(variant, "bfloat16") else "_LstmWindow"
-    }
+    assert autograd_functions(outputs) == {"_CompiledLstmWindow" if is_compiled(variant, "bfloat16") else "_LstmWindow"}
     expected = values_and_gradients(exact, lstm, batch=16)
     result = values_and_gradients(read, lstm, batch=16)
     for name, x in expected.items():

@@ -101,7 +101,7 @@ def test_the_compiled_loss_has_the_values_and_gradients_of_float64(
 ) -> None:
     softmax, states, targets = wide_softmax(n)
     samples = None if ids is None else Samples(torch.tensor(ids), len(ids) + 5, VECTOR_WORDS)
-    assert samples is None or n == 1 or len(samples.find_hits(targets)[0])  # some targets are samples
+    assert samples is None or n < 300 or len(samples.find_hits(targets)[0])  # some targets are samples
     exact, functions = loss_and_gradients(softmax, states, targets, samples)
     assert functions == {"_SumLogSumExp"}
     result, functions = loss_and_gradients(
@@ -132,8 +132,8 @@ def test_excluded_pairs_are_left_out_with_and_without_an_extra_logit(has_extra: 
     leaves = [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
     states, rows, bias, extra = leaves
     is_hit = torch.rand(n, n_words, generator=generator) < 0.1
-    is_hit[5], is_hit[149] = True, has_extra  # rows of hits only have nothing but the extra logit
-    is_hit[5] = has_extra
+    if has_extra:
+        is_hit[[5, 149]] = True  # nothing but the extra logit
     token, word = is_hit.nonzero(as_tuple=True)
     total = engine_softmax._sum_log_sum_exp(
         states, rows, bias, extra=extra if has_extra else None, excluded=(token, word)
@@ -145,9 +145,7 @@ def test_excluded_pairs_are_left_out_with_and_without_an_extra_logit(has_extra: 
     expected = logits.logsumexp(dim=1).sum()
     used = leaves if has_extra else leaves[:3]
     torch.testing.assert_close(total.double(), expected, rtol=1e-6, atol=0)
-    for gradient, exact in zip(
-        torch.autograd.grad(total, used), torch.autograd.grad(expected, used), strict=True
-    ):
+    for gradient, exact in zip(torch.autograd.grad(total, used), torch.autograd.grad(expected, used), strict=True):
         torch.testing.assert_close(gradient, exact, rtol=0, atol=2e-5)
 
 
@@ -169,7 +167,7 @@ def test_nan_is_not_hidden() -> None:
 
 @pytest.mark.usefixtures("compiled_variant")
 def test_exp_is_accurate_and_zero_far_below_the_highest_logit() -> None:
-    x = torch.cat([-torch.logspace(-6, 1.93, 4096 - 16), torch.tensor([0, -0.5, -100, -1e30] * 4)])  # 10^1.93 = 85.1
+    x = torch.cat([-torch.logspace(-6, 1.85, 4096 - 16), torch.tensor([0, -0.5, -100, -1e30] * 4)])  # down to -70.8
     assert find_library("float32", x) is not None
     bias = x.clone().requires_grad_()
     total = engine_softmax._sum_log_sum_exp(torch.zeros(1, 16), torch.zeros(len(x), 16), bias)
@@ -177,7 +175,7 @@ def test_exp_is_accurate_and_zero_far_below_the_highest_logit() -> None:
     assert bias.grad is not None
     exact = x.double().exp()
     result = bias.grad.double() / bias.grad.sum().double() * exact.sum()
-    assert ((result / exact)[exact > 1e-37] - 1).abs().max() < 5e-6
+    assert ((result / exact)[x > -99] - 1).abs().max() < 1e-6
     assert (bias.grad[x < -99] == 0).all()
 
 

@@ -27,9 +27,7 @@ from tests.formats.tiny import tiny_model
 N_CHARS, PADDING = 12, 20
 
 
-def random_cnn(
-    activation="relu", filters=((1, 3), (2, 4), (4, 5)), n_highway: int = 1, char_width: int = 3
-) -> CharCnn:
+def random_cnn(activation="relu", filters=((1, 3), (2, 4), (4, 5)), n_highway: int = 1, char_width: int = 3) -> CharCnn:
     torch.manual_seed(0)
     cnn = CharCnn(
         n_characters=PADDING, char_width=char_width, filters=filters, n_highway=n_highway, activation=activation
@@ -84,7 +82,7 @@ def test_the_compiled_char_cnn_has_the_values_and_gradients_of_the_reference(
     cnn = random_cnn(activation, filters, n_highway, char_width=16)
     with torch.no_grad():
         for weight in cnn.highways.parameters():
-            weight *= weight.size(-1) ** -0.5
+            weight.mul_(weight.size(-1) ** -0.5)
     char_ids = words_of(LENGTHS)
     expected = values_and_gradients(cnn, cnn, char_ids)
     cnn.float()
@@ -176,7 +174,7 @@ def test_words_too_long_for_the_compiled_code_use_torch() -> None:
 def test_a_frozen_char_cnn_agrees_with_the_reference(activation, filters, char_width: int, kernels: str) -> None:
     cnn = random_cnn(activation, filters, n_highway=2, char_width=char_width)
     for weight in cnn.highways.parameters():
-        weight *= weight.size(-1) ** -0.5
+        weight.mul_(weight.size(-1) ** -0.5)
     char_ids = words_of(LENGTHS[:32])
     expected = cnn(char_ids)
     chosen = choose_kernels(torch.ones(1))

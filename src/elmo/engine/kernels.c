@@ -717,47 +717,54 @@ INLINE void store_typed(int64_t type, void *target, int64_t at, vf x) {
 
 /* VL numbers that are stride floats apart. */
 INLINE vf load_column(const float *x, int64_t stride) {
+#if defined(__AVX512F__)
+    __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_i32gather_ps(_mm512_mullo_epi32(lanes, _mm512_set1_epi32((int)stride)), x, 4);
+#endif
     float column[VL];
     UNROLL for (int lane = 0; lane < VL; lane++) column[lane] = x[lane * stride];
     return v_load(column);
 }
 
-/* Store VL weights of input k in a packed panel. */
-INLINE void store_packed(int64_t type, void *panel, int64_t k, int c, vf x) {
+/* Store VL weights of input k, and in bfloat16 also those of input k + 1, in a packed panel. */
+INLINE void store_packed(int64_t type, void *panel, int64_t k, int c, vf x, vf x_next) {
 #if HAS_BF16
     if (type == BFLOAT16) {
-        uint16_t rounded[VL], *pairs = (uint16_t *)panel + (k & ~1) * PANEL + c * VL * 2 + (k & 1);
-        store_typed(type, rounded, 0, x);
-        UNROLL for (int lane = 0; lane < VL; lane++) pairs[2 * lane] = rounded[lane];
+        __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x));
+        __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x_next));
+        _mm512_storeu_si512((uint16_t *)panel + k * PANEL + c * VL * 2, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
         return;
     }
 #endif
-    (void)type;
+    (void)type, (void)x_next;
     v_store((float *)panel + k * PANEL + c * VL, x);
 }
 
 /* Pack (4 * n_cells, n_in) gates i, f, j, o: a panel holds i, f, o, j of VL cells, the first three halved. */
 static void pack_gates(const struct lstm_window *lstm, const float *w, int64_t n_in, char *packed) {
     static const int GATE[] = {0, 1, 3, 2};
+    int64_t group = lstm->type == FLOAT32 ? 1 : 2, size = ELEMENT[lstm->type];
     for (int64_t p = 0; p < lstm->n_cells / VL; p++)
         for (int c = 0; c < 4; c++) {
             const float *rows = w + (GATE[c] * lstm->n_cells + p * VL) * n_in;
-            for (int64_t k = 0; k < n_in; k++)
-                store_packed(lstm->type, packed + p * n_in * PANEL * ELEMENT[lstm->type], k, c,
-                             v_mul(load_column(rows + k, n_in), v_set(c < 3 ? 0.5f : 1)));
+            vf scale = v_set(c < 3 ? 0.5f : 1);
+            for (int64_t k = 0; k < n_in; k += group)
+                store_packed(lstm->type, packed + p * n_in * PANEL * size, k, c, v_mul(load_column(rows + k, n_in), scale),
+                             v_mul(load_column(rows + k + group - 1, n_in), scale));
         }
 }
 
-/* Pack w (n_out, n_in), or its transpose w (n_in, n_out); n_out is a multiple of VL. */
+/* Pack w (n_out, n_in), or its transpose w (n_in, n_out); n_out is a multiple of VL, n_in of 2. */
 static void pack_matrix(int64_t type, const float *w, int64_t n_out, int64_t n_in, int is_transposed, char *packed) {
+    int64_t group = type == FLOAT32 ? 1 : 2;
     for (int64_t p = 0; p * PANEL < n_out; p++)
         for (int c = 0; c < 4; c++) {
             int64_t first = p * PANEL + c * VL;
-            for (int64_t k = 0; k < n_in; k++) {
-                vf x = first >= n_out  ? v_set(0)
-                       : is_transposed ? v_load(w + k * n_out + first)
-                                       : load_column(w + first * n_in + k, n_in);
-                store_packed(type, packed + p * n_in * PANEL * ELEMENT[type], k, c, x);
+            for (int64_t k = 0; k < n_in; k += group) {
+                vf x[2] = {v_set(0), v_set(0)};
+                for (int64_t i = 0; i < group && first < n_out; i++)
+                    x[i] = is_transposed ? v_load(w + (k + i) * n_out + first) : load_column(w + first * n_in + k + i, n_in);
+                store_packed(type, packed + p * n_in * PANEL * ELEMENT[type], k, c, x[0], x[1]);
             }
         }
 }
@@ -771,23 +778,35 @@ static int64_t packed_size(int64_t type, int64_t n_out, int64_t n_in) {
 }
 
 /* Activate the gates in sums (batch, PANEL) of panel p at step t; update the cells. */
-static void activate_gates(const struct lstm_window *lstm, int64_t t, int64_t p, const float *sums) {
+INLINE void activate_gates_as(const struct lstm_window *lstm, int64_t t, int64_t p, const float *sums,
+                              const int64_t type) {
+    const int is_exact = type == FLOAT32;
+    vf half = v_set(0.5f);
     int64_t n = lstm->n_cells, batch = lstm->batch;
     float before_limit = t ? lstm->cell_clip : INFINITY; /* the given cells are not clipped */
     for (int64_t r = 0; r < batch; r++) {
         const float *row = sums + r * PANEL;
         float *gates = lstm->gates + (t * batch + r) * 4 * n + p * PANEL;
-        vf i = v_half_sigmoid(v_load(row)), f = v_half_sigmoid(v_load(row + VL));
-        vf o = v_half_sigmoid(v_load(row + 2 * VL)), j = v_tanh(v_load(row + 3 * VL));
+        vf i = v_fma(v_tanh_as(v_load(row), is_exact), half, half);
+        vf f = v_fma(v_tanh_as(v_load(row + VL), is_exact), half, half);
+        vf o = v_fma(v_tanh_as(v_load(row + 2 * VL), is_exact), half, half);
+        vf j = v_tanh_as(v_load(row + 3 * VL), is_exact);
         vf before = v_clip(v_load(lstm->free_cells + (t * batch + r) * n + p * VL), before_limit);
         if (lstm->keep) before = v_mul(before, v_set(lstm->keep[t * batch + r]));
         vf cell = v_fma(i, j, v_mul(f, before));
         v_store(gates, i), v_store(gates + VL, f), v_store(gates + 2 * VL, o), v_store(gates + 3 * VL, j);
         v_store(lstm->free_cells + ((t + 1) * batch + r) * n + p * VL, cell);
-        vf output = v_mul(o, v_tanh(v_clip(cell, lstm->cell_clip)));
-        store_typed(lstm->type, lstm->outputs, (t * batch + r) * n + p * VL, output);
+        vf output = v_mul(o, v_tanh_as(v_clip(cell, lstm->cell_clip), is_exact));
+        store_typed(type, lstm->outputs, (t * batch + r) * n + p * VL, output);
         if (!lstm->has_projection) v_store(lstm->free_hidden + (t * batch + r) * n + p * VL, output);
     }
+}
+
+static void activate_gates(const struct lstm_window *lstm, int64_t t, int64_t p, const float *sums) {
+    if (lstm->type == FLOAT32)
+        activate_gates_as(lstm, t, p, sums, FLOAT32);
+    else
+        activate_gates_as(lstm, t, p, sums, BFLOAT16);
 }
 
 /* Read a window. hidden[0] and free_cells[0] hold the first state. */
@@ -851,8 +870,8 @@ INLINE vf clip_backward(vf x, vf value, float limit) {
 }
 
 /* Gradients of the gates of VL cells of all rows at step t, from those of o * tanh(c), (batch, stride). */
-static void gates_backward(const struct lstm_window *lstm, int64_t t, int64_t p, const float *d_outputs,
-                           int64_t stride) {
+INLINE void gates_backward_as(const struct lstm_window *lstm, int64_t t, int64_t p, const float *d_outputs,
+                              int64_t stride, const int64_t type) {
     int64_t n = lstm->n_cells, batch = lstm->batch;
     float before_limit = t ? lstm->cell_clip : INFINITY;
     vf d_bias[4] = {v_set(0), v_set(0), v_set(0), v_set(0)}, one = v_set(1);
@@ -863,7 +882,7 @@ static void gates_backward(const struct lstm_window *lstm, int64_t t, int64_t p,
         vf before = v_clip(v_load(lstm->free_cells + (t * batch + r) * n + p * VL), before_limit);
         vf keep = v_set(lstm->keep ? lstm->keep[t * batch + r] : 1);
         before = v_mul(before, keep);
-        vf tanh_cell = v_tanh(v_clip(free_cell, lstm->cell_clip)), d_output = v_load(d_outputs + r * stride);
+        vf tanh_cell = v_tanh_as(v_clip(free_cell, lstm->cell_clip), type == FLOAT32), d_output = v_load(d_outputs + r * stride);
         float *d_cells = lstm->d_cells + r * n + p * VL;
         vf d_tanh = v_mul(d_output, o);
         vf d_cell = v_fma(d_tanh, v_sub(one, v_mul(tanh_cell, tanh_cell)), v_load(d_cells));
@@ -876,7 +895,7 @@ static void gates_backward(const struct lstm_window *lstm, int64_t t, int64_t p,
         };
         v_store(d_cells, v_mul(v_mul(d_cell, f), keep));
         UNROLL for (int g = 0; g < 4; g++) {
-            store_typed(lstm->type, lstm->d_gates, ((t * batch + r) * 4 + g) * n + p * VL, gradients[g]);
+            store_typed(type, lstm->d_gates, ((t * batch + r) * 4 + g) * n + p * VL, gradients[g]);
             d_bias[g] = v_add(d_bias[g], gradients[g]);
         }
     }
@@ -884,6 +903,14 @@ static void gates_backward(const struct lstm_window *lstm, int64_t t, int64_t p,
         float *total = lstm->d_bias + g * n + p * VL;
         v_store(total, v_add(v_load(total), d_bias[g]));
     }
+}
+
+static void gates_backward(const struct lstm_window *lstm, int64_t t, int64_t p, const float *d_outputs,
+                           int64_t stride) {
+    if (lstm->type == FLOAT32)
+        gates_backward_as(lstm, t, p, d_outputs, stride, FLOAT32);
+    else
+        gates_backward_as(lstm, t, p, d_outputs, stride, BFLOAT16);
 }
 
 /* Compute the gradients of a window, except those that are one product over all steps. d_bias starts with zeros. */
