@@ -20,7 +20,17 @@ from typing import Any
 
 SOURCE = Path(__file__).resolve().parent / "src" / "elmo" / "engine" / "kernels.c"
 VARIABLE = "ELMO_BUILD_KERNELS"
-FLAGS = ["-O3", "-std=gnu11", "-Wall", "-Wextra", "-ffp-contract=off", "-fPIC", "-shared"]
+FLAGS = [
+    "-O3",
+    "-std=gnu11",
+    "-Wall",
+    "-Wextra",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fPIC",
+    "-shared",
+]
 VARIANTS = {
     "x86_64": {
         "avx512bf16": ["-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni"],
@@ -48,7 +58,7 @@ def compile_kernels() -> list[Path]:
     compiler = find_compiler()
     files: list[Path] = []
     for name, flags in variants.items():
-        target = SOURCE.with_name(f"kernels_{name}.so")
+        target = SOURCE.with_name(f"kernels.{name}.so")
         temporary = target.with_suffix(f".{os.getpid()}.tmp")
         try:
             subprocess.run([*compiler, *FLAGS, *flags, str(SOURCE), "-o", str(temporary)], check=True)  # noqa: S603

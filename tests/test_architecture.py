@@ -15,6 +15,7 @@ import torch
 
 import elmo
 from elmo import Elmo
+from tests.engine.cases import BUILT_VARIANTS
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +70,8 @@ def test_loading_a_model() -> None:
 
 
 def test_encoding_a_sentence() -> None:
-    pytest.importorskip("numba")
+    if not BUILT_VARIANTS:
+        pytest.skip("the walk uses compiled kernels")
     load().encode("Import everything .")
     model = load()
     listed = walk("Encode a sentence")
@@ -106,7 +108,7 @@ def test_one_training_step(tmp_path: Path) -> None:
             trainer.train_step()
             files |= files_that_run(trainer.train_step)
     assert files == set(listed)
-    assert len(listed) <= 14
+    assert len(listed) <= 16
 
 
 def test_training_a_tagger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ SHAPES = {
 }
 FOLDER = Path(compiled.__file__).parent
 # The variants of the compiled kernels that this CPU can run, best first.
-BUILT_VARIANTS = [name for name in compiled._supported_variants() if (FOLDER / f"kernels_{name}.so").is_file()]
+BUILT_VARIANTS = [name for name in compiled._supported_variants() if (FOLDER / f"kernels.{name}.so").is_file()]
 every_shape = pytest.mark.parametrize("model", SHAPES.values(), ids=SHAPES.keys())
 
 
@@ -49,7 +49,7 @@ def no_onednn() -> Iterator[None]:
 
 def is_compiled(variant: str, precision: str = "float32") -> bool:
     """Whether ``variant``, a value of ELMO_KERNELS, has compiled kernels of this precision."""
-    return variant != "0" and precision in compiled.Library(FOLDER / f"kernels_{variant}.so").precisions
+    return variant != "0" and precision in compiled.Library(FOLDER / f"kernels.{variant}.so").precisions
 
 
 def autograd_functions(tensor: torch.Tensor) -> set[str]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pkgutil
 import random
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from elmo.engine.schedule import BatchSchedule
 from elmo.engine.token_layer import _freeze_char_cnn
 from elmo.model.lstm import LstmState, ProjectedLstm
 from elmo.model.token_layer import CharCnn
-from tests.engine.cases import BUILT_VARIANTS, is_compiled, no_onednn, random_sentences
+from tests.engine.cases import BUILT_VARIANTS, FOLDER, is_compiled, no_onednn, random_sentences
 from tests.formats.tiny import tiny_model
 
 SENTENCES = random_sentences(40, longest=12)
@@ -332,7 +333,7 @@ def test_an_unknown_variant_is_reported(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_library_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(compiled.VARIABLE, raising=False)
     monkeypatch.setattr(compiled, "VERSION", 999)
-    name = f"kernels_{BUILT_VARIANTS[0]}.so"
+    name = f"kernels.{BUILT_VARIANTS[0]}.so"
     check_torch_only(f"{name} cannot be used: {name} was built for another version of elmo; install elmo again")
 
 
@@ -341,8 +342,8 @@ def test_a_library_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatc
 def test_a_broken_library_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(compiled.VARIABLE, raising=False)
     monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
-    (tmp_path / f"kernels_{BUILT_VARIANTS[0]}.so").write_text("not a library")
-    with pytest.raises(CompiledError, match=rf"kernels_{BUILT_VARIANTS[0]}.so cannot be used: "):
+    (tmp_path / f"kernels.{BUILT_VARIANTS[0]}.so").write_text("not a library")
+    with pytest.raises(CompiledError, match=rf"kernels\.{BUILT_VARIANTS[0]}.so cannot be used: "):
         load_library()
     assert choose_kernels(torch.ones(1)).library is None
 
@@ -362,7 +363,7 @@ def test_an_installation_without_libraries_computes_with_torch(monkeypatch: pyte
 def test_the_best_variant_that_was_built_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(compiled.VARIABLE, raising=False)
     last = BUILT_VARIANTS[-1]
-    built = Path(compiled.__file__).with_name(f"kernels_{last}.so")
+    built = Path(compiled.__file__).with_name(f"kernels.{last}.so")
     (tmp_path / built.name).write_bytes(built.read_bytes())
     monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
     assert load_library().variant == last
@@ -397,11 +398,15 @@ def test_float64_is_computed_with_torch() -> None:
     assert (kernels.name, kernels.library) == ("plain", None)
 
 
+def test_libraries_are_not_taken_for_python_modules() -> None:
+    assert not [module.name for module in pkgutil.iter_modules([str(FOLDER)]) if "kernels" in module.name]
+
+
 @pytest.mark.slow
 def test_importing_the_engine_does_not_load_the_library() -> None:
     code = (
         "import elmo.engine, elmo.engine.bilm, elmo.engine.compiled as compiled; from pathlib import Path;"
         "assert compiled._load_library.cache_info().currsize == 0;"
-        "maps = Path('/proc/self/maps'); assert not maps.exists() or 'kernels_' not in maps.read_text()"
+        "maps = Path('/proc/self/maps'); assert not maps.exists() or 'kernels.' not in maps.read_text()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

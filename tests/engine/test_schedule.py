@@ -58,7 +58,7 @@ def test_reversed_tokens_are_the_tokens_of_each_sentence_from_its_end(sizes: lis
 def test_layers_are_collected_in_the_order_of_the_sentences(is_compiled: bool, sizes: list[int]) -> None:
     if is_compiled and not BUILT_VARIANTS:
         pytest.skip("no compiled kernels on this machine")
-    library = Library(FOLDER / f"kernels_{BUILT_VARIANTS[0]}.so") if is_compiled else None
+    library = Library(FOLDER / f"kernels.{BUILT_VARIANTS[0]}.so") if is_compiled else None
     schedule = BatchSchedule.build(sizes, max_slots=3, device=CPU)
     n_layers, n_rows, width = 2, schedule.n_tokens + 3, 5
     values = torch.randn(2, n_layers, schedule.n_tokens, width)  # of each direction, by token

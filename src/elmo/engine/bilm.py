@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from elmo.engine.batches import BATCH_TOKENS
+from elmo.engine.buffers import BufferPool
 from elmo.engine.lstm import FrozenLstm, freeze_lstm
 from elmo.engine.matmul import InexactError, Kernels, choose_kernels, plain_kernels, state_dtype
 from elmo.engine.schedule import BatchSchedule
@@ -108,6 +109,7 @@ class Engine:
         sorted_start = BiLmState(*(_select_rows(part.to(dtype), by_length) for part in (start.hidden, start.cell)))
         sorted_last = BiLmState(*(part.new_empty(part.shape) for part in (sorted_start.hidden, sorted_start.cell)))
         layers: list[Tensor | None] = [None] * n
+        buffers = BufferPool()  # shared by the batches of this call
         size = min(BATCH_TOKENS, -(-sum(map(len, tokens)) // prepared.n_batches))
         groups = list(_split_batches([len(tokens[k]) for k in order], max_tokens=size))
         for first in range(0, len(groups), prepared.n_batches):  # these are read at the same time
@@ -119,6 +121,7 @@ class Engine:
                     [tokens[k] for k in order[group]],
                     start=sorted_start.select_rows(group),
                     last=sorted_last.select_rows(group),
+                    buffers=buffers,
                 )
                 for group in selected
             ]
@@ -287,9 +290,11 @@ class _Batch:
         *,
         start: BiLmState,
         last: BiLmState,
+        buffers: BufferPool,
     ) -> None:
         """Arrange the sentences; ``last`` receives the state after each of them."""
         self._prepared = prepared
+        self._buffers = buffers
         self._start, self._last = start, last
         self._schedule = schedule = BatchSchedule.build(
             [len(tokens) for tokens in sentences], max_slots=prepared.kernels.max_rows, device=vectors.device
@@ -303,7 +308,7 @@ class _Batch:
         """Read all layers of one direction and write its half of ``layers``, which has no boundaries."""
         schedule, n_tokens = self._schedule, self._schedule.n_tokens
         # Layer 0 is the input in the order of the schedule; zeros after the last token.
-        states = self._vectors.new_empty(self._shape)
+        states = self._buffers.take(self._shape, self._vectors)
         states[:, n_tokens:] = 0
         rows = np.empty(n_tokens, dtype=np.int64)
         rows[schedule.token_rows] = self._tokens[schedule.reversed_tokens] if direction else self._tokens
@@ -315,6 +320,7 @@ class _Batch:
             if self._prepared.has_skip and number > 0:
                 outputs[:n_tokens] += inputs[:n_tokens]
         schedule.collect(states, self.layers, direction, library=self._prepared.kernels.library)
+        self._buffers.release(states)
 
 
 def _select_rows(state: Tensor, index: Tensor) -> Tensor:

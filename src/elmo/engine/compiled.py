@@ -11,12 +11,14 @@ import functools
 import math
 import os
 import platform
-from ctypes import POINTER, Structure, c_float, c_int, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_double, c_float, c_int, c_int64, c_void_p
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from elmo.engine.buffers import new_buffer
 
 VARIABLE = "ELMO_KERNELS"  # environment variable: "0" disables compiled kernels, a variant's name selects it
 VERSION = 1  # of the functions and structures in kernels.c
@@ -135,6 +137,26 @@ class SoftmaxWindow(Structure):
     ]  # fmt: skip
 
 
+class Range(Structure):
+    """``struct range``: a part of a weight, or some of its rows."""
+
+    _fields_ = [("rows", c_void_p), ("width", c_int64), ("begin", c_int64), ("end", c_int64)]
+
+
+class Update(Structure):
+    """``struct update``: the settings of one optimizer step."""
+
+    _fields_ = [
+        ("is_adagrad", c_int64),
+        *(
+            (name, c_float)
+            for name in (
+                "rate", "scale", "beta1", "beta2", "epsilon", "decay", "correction1", "correction2",
+            )
+        ),
+    ]  # fmt: skip
+
+
 class Schedule(Structure):
     """``struct schedule``: the arrays of a ``BatchSchedule``."""
 
@@ -178,6 +200,7 @@ _SIGNATURES = {
     "elmo_highway_forward": [POINTER(HighwayWindow), c_int64, c_int64],
     "elmo_highway_backward": [POINTER(HighwayWindow), c_int64, c_int64],
     "elmo_softmax": [POINTER(SoftmaxWindow)],
+    "elmo_update": [POINTER(Update), POINTER(Range), c_void_p, c_void_p, c_void_p, c_void_p],
     "elmo_lstm_forward": [POINTER(LstmWindow)],
     "elmo_lstm_backward": [POINTER(LstmWindow)],
     "elmo_lstm": [POINTER(LstmWeights), POINTER(Schedule), POINTER(States), c_void_p, c_void_p],
@@ -196,8 +219,9 @@ class Library:
         for name, arguments in _SIGNATURES.items():
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, c_int
+        library.elmo_sum_squares.argtypes, library.elmo_sum_squares.restype = [c_void_p, POINTER(Range)], c_double
         self._library = library
-        self.variant = path.stem.removeprefix("kernels_")
+        self.variant = path.stem.removeprefix("kernels.")
         self.vector_length: int = library.elmo_vector_length()
         self.panel = _GATES * self.vector_length  # number of outputs that are summed together
         self.max_slots: int = library.elmo_max_slots()
@@ -208,6 +232,10 @@ class Library:
         """Call a function of the library; it reports only that memory is short."""
         if getattr(self._library, name)(*arguments):
             raise MemoryError("not enough memory to encode these sentences")
+
+    def sum_squares(self, array: Tensor, part: Range) -> float:
+        """Compute the sum of the squares of a part of an array."""
+        return self._library.elmo_sum_squares(array.data_ptr(), part)
 
 
 def load_library() -> Library:
@@ -242,7 +270,7 @@ def _load_library(choice: str | None) -> Library | str:
         return f"{VARIABLE}={choice}: this CPU supports {', '.join(supported)}"
     folder = Path(__file__).parent
     for variant in supported if choice is None else (choice,):
-        path = folder / f"kernels_{variant}.so"
+        path = folder / f"kernels.{variant}.so"
         if path.is_file():
             try:
                 return Library(path)
@@ -288,7 +316,8 @@ class PackedWeight:
             full = full.to(torch.int8)
         elif precision == "bfloat16":
             full = full.bfloat16()
-        self._data = full.view(n_panels, panel, -1, group).transpose(1, 2).contiguous()
+        panels = full.view(n_panels, panel, -1, group).transpose(1, 2)
+        self._data = new_buffer(tuple(panels.shape), panels).copy_(panels)
         self.struct = Weight(
             kind, full.size(1), n_out, n_panels, self._data.data_ptr(), _address(self._scale), _address(self._offset)
         )

@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")
@@ -125,7 +126,16 @@ struct rows { /* the inputs of a product, in its type */
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-static void *allocate(int64_t n_bytes) { return aligned_alloc(64, (size_t)round_up(n_bytes + 64, 64)); }
+/* Memory for intermediate results, in huge pages if it is large: they are faster to allocate and to read. */
+static void *allocate(int64_t n_bytes) {
+    int64_t alignment = n_bytes >= 1 << 22 ? 1 << 21 : 64;
+    size_t size = (size_t)round_up(n_bytes + 64, alignment);
+    void *memory = aligned_alloc((size_t)alignment, size);
+#ifdef MADV_HUGEPAGE
+    if (memory && alignment > 64) madvise(memory, size, MADV_HUGEPAGE);
+#endif
+    return memory;
+}
 static const int64_t ELEMENT[] = {4, 2, 1};
 static int64_t row_stride(int64_t type, int64_t n_in) { return round_up(n_in, 64 / ELEMENT[type]); }
 
@@ -1195,6 +1205,76 @@ int elmo_softmax(const struct softmax *softmax) {
         }
     }
     return free(packed), free(typed), free(logits), free(sums), free(bias), is_short;
+}
+
+/* --- optimizers ------------------------------------------------------------------------------------------------ */
+
+/* The parts begin ... end - 1 of a weight: numbers if rows is NULL, otherwise rows of the given width. */
+struct range {
+    const int64_t *rows;
+    int64_t width, begin, end;
+};
+
+static double sum_squares(const float *x, int64_t n) {
+    double total = 0;
+    for (int64_t k = 0; k < n; k += 1024) { /* short sums in float32 */
+        float sum[VL] = {0};
+        int64_t last = min64(k + 1024, n), i = k;
+        for (; i + VL <= last; i += VL)
+            for (int lane = 0; lane < VL; lane++) sum[lane] += x[i + lane] * x[i + lane];
+        for (; i < last; i++) sum[0] += x[i] * x[i];
+        for (int lane = 0; lane < VL; lane++) total += sum[lane];
+    }
+    return total;
+}
+
+double elmo_sum_squares(const float *x, const struct range *range) {
+    if (!range->rows) return sum_squares(x + range->begin, range->end - range->begin);
+    double total = 0;
+    for (int64_t r = range->begin; r < range->end; r++)
+        total += sum_squares(x + range->rows[r] * range->width, range->width);
+    return total;
+}
+
+struct update {
+    int64_t is_adagrad; /* otherwise AdamW */
+    float rate, scale;  /* scale: factor of the gradients */
+    float beta1, beta2, epsilon, decay, correction1, correction2; /* corrections: 1 - beta1^t, sqrt(1 - beta2^t) */
+};
+
+static void adagrad(const struct update *u, int64_t n, float *restrict w, float *restrict g, float *restrict sums) {
+    for (int64_t k = 0; k < n; k++) {
+        float gradient = g[k] * u->scale;
+        sums[k] += gradient * gradient;
+        w[k] -= u->rate * gradient / (sqrtf(sums[k]) + u->epsilon);
+        g[k] = 0;
+    }
+}
+
+static void adamw(const struct update *u, int64_t n, float *restrict w, float *restrict g, float *restrict mean,
+                  float *restrict square) {
+    float shrink = 1 - u->rate * u->decay, rate = u->rate / u->correction1, inverse = 1 / u->correction2;
+    for (int64_t k = 0; k < n; k++) {
+        float gradient = g[k] * u->scale;
+        mean[k] += (1 - u->beta1) * (gradient - mean[k]);
+        square[k] = u->beta2 * square[k] + (1 - u->beta2) * gradient * gradient;
+        w[k] = w[k] * shrink - rate * mean[k] / (sqrtf(square[k]) * inverse + u->epsilon);
+        g[k] = 0;
+    }
+}
+
+/* Update a weight with its gradient, which is then set to zero. second is used by AdamW only. */
+int elmo_update(const struct update *update, const struct range *range, float *w, float *g, float *first,
+                float *second) {
+    int64_t n = range->rows ? range->width : range->end - range->begin;
+    for (int64_t r = range->begin; r < (range->rows ? range->end : range->begin + 1); r++) {
+        int64_t at = range->rows ? range->rows[r] * n : range->begin;
+        if (update->is_adagrad)
+            adagrad(update, n, w + at, g + at, first + at);
+        else
+            adamw(update, n, w + at, g + at, first + at, second + at);
+    }
+    return 0;
 }
 
 /* --- about this file ---------------------------------------------------------------------------------------- */

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from elmo.engine.buffers import UNPOOLED, BufferPool
 from elmo.engine.compiled import Library, SoftmaxWindow, find_library
 from elmo.engine.matmul import FIXED_ROWS, add_matmul, aligned_linear, write_matmul
 from elmo.model.softmax import AdaptiveSoftmax, Samples, Softmax, check_shapes
@@ -34,6 +35,7 @@ def compute_loss(
     samples: Samples | None = None,
     has_bf16_products: bool = False,
     has_sparse_gradient: bool = False,
+    buffers: BufferPool = UNPOOLED,
 ) -> Tensor:
     """Compute the mean cross-entropy of ``states`` (token, width), fast.
 
@@ -45,6 +47,7 @@ def compute_loss(
         has_bf16_products: Round the factors of matrix products to bfloat16.
         has_sparse_gradient: Give the weights a sparse gradient, which contains only the rows of ``samples``
             and ``targets``.
+        buffers: A pool for intermediate results.
     """
     if isinstance(softmax, AdaptiveSoftmax):
         return softmax(states, targets)
@@ -52,7 +55,7 @@ def compute_loss(
     check_shapes(states, targets, weights.size(1))
     if samples is None:
         true = (states * F.embedding(targets, weights)).sum(dim=1) + softmax.bias[targets]  # (token,)
-        total = _sum_log_sum_exp(states, weights, softmax.bias, is_bf16=has_bf16_products)
+        total = _sum_log_sum_exp(states, weights, softmax.bias, is_bf16=has_bf16_products, buffers=buffers)
         return (total - true.sum()) / len(targets)
     n = len(samples.ids)
     ids = torch.cat([samples.ids, targets])
@@ -64,7 +67,13 @@ def compute_loss(
     bias = softmax.bias[ids] - samples.log_expected(ids).to(states)
     true = (states * rows[n:]).sum(dim=1) + bias[n:]  # (token,)
     total = _sum_log_sum_exp(
-        states, rows[:n], bias[:n], extra=true, excluded=samples.find_hits(targets), is_bf16=has_bf16_products
+        states,
+        rows[:n],
+        bias[:n],
+        extra=true,
+        excluded=samples.find_hits(targets),
+        is_bf16=has_bf16_products,
+        buffers=buffers,
     )
     return (total - true.sum()) / len(targets)
 
@@ -134,6 +143,7 @@ def _sum_log_sum_exp(
     extra: Tensor | None = None,
     excluded: tuple[Tensor, Tensor] | None = None,
     is_bf16: bool = False,
+    buffers: BufferPool = UNPOOLED,
 ) -> Tensor:
     """Compute Σ_t log(Σ_k exp(s_t · w_k + b_k) + exp(extra_t)), without the ``excluded`` pairs (t, k)."""
     token, word = excluded or (None, None)
@@ -142,7 +152,7 @@ def _sum_log_sum_exp(
         inputs = tuple(None if x is None else x.detach() for x in inputs)
     library = find_library("bfloat16" if is_bf16 else "float32", states, rows, bias)
     if library is not None and 0 < len(rows) <= MAX_COMPILED_WORDS:
-        return _CompiledSumLogSumExp.apply(*inputs, token, word, is_bf16, library)  # pyright: ignore
+        return _CompiledSumLogSumExp.apply(*inputs, token, word, is_bf16, library, buffers)  # pyright: ignore
     return _SumLogSumExp.apply(*inputs, token, word, is_bf16)  # pyright: ignore
 
 
@@ -160,12 +170,13 @@ class _CompiledSumLogSumExp(torch.autograd.Function):
         word: Tensor | None,
         is_bf16: bool,
         library: Library,
+        buffers: BufferPool,
     ) -> Tensor:
         needs_states, needs_rows, needs_bias, needs_extra = ctx.needs_input_grad[:4]
         dtype = torch.bfloat16 if is_bf16 else torch.float32
         arrays = {"states": states, "rows": rows, "bias": bias, "extra": extra, "hit_token": token, "hit_word": word}
         arrays = {name: None if array is None else array.contiguous() for name, array in arrays.items()}
-        odds = states.new_empty(len(states), len(rows), dtype=dtype)  # (token, word)
+        odds = buffers.take((len(states), len(rows)), states.new_empty(0, dtype=dtype))  # (token, word)
         sums, highest = states.new_empty(len(states)), states.new_empty(len(states))
         d_bias = torch.zeros_like(bias) if needs_bias else None
         window = SoftmaxWindow(
@@ -189,6 +200,7 @@ class _CompiledSumLogSumExp(torch.autograd.Function):
             d_rows = (odds.t() @ (states / sums[:, None]).to(dtype)).to(states.dtype)
         if extra is not None and needs_extra:
             d_extra = (extra - highest).exp_().div_(sums)
+        buffers.release(odds)
         ctx.gradients = (d_states, d_rows, d_bias, d_extra)
         return (sums.double().log_() + highest).sum().to(states.dtype)
 
@@ -197,7 +209,7 @@ class _CompiledSumLogSumExp(torch.autograd.Function):
     def backward(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         (scale,) = d_outputs
         gradients, ctx.gradients = ctx.gradients, None  # scaled in place, so only once
-        return *(None if x is None else x.mul_(scale) for x in gradients), None, None, None, None
+        return *(None if x is None else x.mul_(scale) for x in gradients), None, None, None, None, None
 
 
 class _SumLogSumExp(torch.autograd.Function):

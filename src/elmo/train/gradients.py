@@ -56,6 +56,7 @@ class Gradients:
         self._token_weights: list[Tensor] = [*objective.bilm.token_layer.parameters()]
         tied = [] if (table := objective.softmax.tied_table) is None else [table.weight]
         self._softmax_weights: list[Tensor] = [*tied, *objective.softmax.parameters()]
+        self._rows: dict[Tensor, list[Tensor]] = {}  # rows of weights with sparse gradients
         for weight in self._trained_weights():
             weight.grad = torch.zeros_like(weight)
 
@@ -66,9 +67,16 @@ class Gradients:
 
     def clear(self) -> None:
         """Set all gradients to zero."""
+        self._rows.clear()
         for weight in self._trained_weights():
             if weight.grad is not None:
                 weight.grad.zero_()
+
+    def take_rows(self) -> dict[Tensor, Tensor]:
+        """Return the rows that have a gradient, of weights with sparse gradients, and forget them."""
+        rows = {weight: torch.cat(parts).unique() for weight, parts in self._rows.items()}
+        self._rows.clear()
+        return rows
 
     def _trained_weights(self) -> list[Tensor]:
         weights = [*self._token_weights, *self._softmax_weights]
@@ -131,7 +139,7 @@ class Gradients:
         results = self._run([partial(run_piece, k, rows) for k, rows in pieces])
         by_direction = [results[k * len(parts) : (k + 1) * len(parts)] for k in range(len(directions))]
         for (k, _), result in zip(pieces, results, strict=True):
-            _add(self._upper_weights(directions[k]), result.d_weights)
+            self._add(self._upper_weights(directions[k]), result.d_weights)
 
         # Back through the token layer.
         d_vectors = torch.stack([torch.cat([r.d_vectors for r in group]) for group in by_direction])
@@ -143,7 +151,7 @@ class Gradients:
                 for part, d_part in zip(tables, d_parts, strict=True)
             ]
         ):
-            _add(self._token_weights, d_weights)
+            self._add(self._token_weights, d_weights)
 
         losses, states = {}, {}
         for number, group in zip(directions, by_direction, strict=True):
@@ -170,12 +178,13 @@ class Gradients:
             return [task() for task in tasks]
         return self._threads.run(*tasks)
 
-
-def _add(weights: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    for weight, gradient in zip(weights, gradients, strict=True):
-        if gradient is None or weight.grad is None:
-            continue
-        if gradient.is_sparse:  # a row may occur more than once
-            weight.grad.index_add_(0, gradient._indices()[0], gradient._values().contiguous())
-        else:
-            weight.grad.add_(gradient)
+    def _add(self, weights: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+        for weight, gradient in zip(weights, gradients, strict=True):
+            if gradient is None or weight.grad is None:
+                continue
+            if gradient.is_sparse:  # a row may occur more than once
+                rows = gradient._indices()[0]
+                self._rows.setdefault(weight, []).append(rows)
+                weight.grad.index_add_(0, rows, gradient._values().contiguous())
+            else:
+                weight.grad.add_(gradient)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from elmo.config import BiLmConfig
+from elmo.engine.optimizer import OptimizerStep
 from elmo.errors import ConfigError, OutputError, TrainingError
 from elmo.model.bilm import BiLm, BiLmState
 from elmo.model.softmax import AdaptiveSoftmax, LogUniformSampler, Samples, Softmax
@@ -115,6 +116,7 @@ class Trainer:
         )
         self.weights = [weight for weight in self.objective.parameters() if weight.grad is not None]
         self.optimizer = options.optimizer.build(self.weights)
+        self._optimizer_step = OptimizerStep(self.optimizer)
         self.sampler = None
         if options.n_samples is not None and options.n_samples < n_vocab:
             self.sampler = LogUniformSampler(n_vocab, options.n_samples)
@@ -136,6 +138,7 @@ class Trainer:
     def close(self) -> None:
         """End the threads. Weights and counters stay available."""
         self.gradients.close()
+        self._optimizer_step.close()
 
     # --- the loop ---------------------------------------------------------------------------------------
 
@@ -178,11 +181,11 @@ class Trainer:
             self.ranks.add_up([loss, *(cast("Tensor", weight.grad) for weight in self.weights)])
         value = float(loss)
         self._check_finite("loss", value)
-        self.gradient_norm = float(torch.nn.utils.clip_grad_norm_(self.weights, optimizer.clip))
+        rows = self.gradients.take_rows() if self.ranks.world == 1 else {}
+        self.gradient_norm = self._optimizer_step.compute_norm(rows)
         self._check_finite("gradient norm", self.gradient_norm)
-        for group in self.optimizer.param_groups:
-            group["lr"] = optimizer.rate(self.step, self.options.n_steps)
-        self.optimizer.step()
+        rate = optimizer.rate(self.step, self.options.n_steps)
+        self._optimizer_step.update(rows, rate=rate, norm=self.gradient_norm, clip=optimizer.clip)
         self.position = self.windows.after(window.position)
         self.step += 1
         self.loss_sum += value
@@ -217,7 +220,6 @@ class Trainer:
         n_rows = self.rows.stop - self.rows.start
         loss = state.hidden.new_zeros(())
         states: list[BiLmState] = []
-        self.gradients.clear()
         for k in range(options.accumulation_steps):
             begin, end = (n_rows * part // options.accumulation_steps for part in (k, k + 1))
             rows, share = slice(begin, end), (end - begin) / options.batch_size

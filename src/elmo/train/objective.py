@@ -234,6 +234,7 @@ class BiLmObjective(nn.Module):
             samples=samples,
             has_bf16_products=self.has_bf16_products,
             has_sparse_gradient=self.has_sparse_gradients,
+            buffers=self.buffer_pool,
         )
         return loss, after
 
