@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TypeVar
+from itertools import pairwise
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ class OptimizerStep:
             return float(torch.nn.utils.get_total_norm([w.grad for w in self._weights if w.grad is not None]))
         sums = self._run(
             [
-                partial(library.sum_squares, weight.grad, part)
+                partial(library.sum_squares, cast("Tensor", weight.grad), part)
                 for weight in self._weights
                 if weight.grad is not None
                 for part in self._split(weight, rows.get(weight))
@@ -80,7 +81,7 @@ class OptimizerStep:
         torch.autograd.graph.increment_version(self._weights)
 
     def _update_tasks(
-        self, library: Library, group: dict[str, object], weight: Tensor, rows: Tensor | None, scale: float
+        self, library: Library, group: dict[str, Any], weight: Tensor, rows: Tensor | None, scale: float
     ) -> list[Callable[[], None]]:
         """The parts of the update of one weight."""
         state = self._optimizer.state[weight]
@@ -94,12 +95,12 @@ class OptimizerStep:
             moments = (state["sum"].data_ptr(), None)
         else:
             rows = None  # moments change without a gradient, too
-            beta1, beta2 = group["betas"]  # pyright: ignore[reportGeneralTypeIssues]
+            beta1, beta2 = group["betas"]
             n_steps = float(state["step"])
             settings.beta1, settings.beta2, settings.decay = beta1, beta2, group["weight_decay"]
             settings.correction1, settings.correction2 = 1 - beta1**n_steps, math.sqrt(1 - beta2**n_steps)
             moments = (state["exp_avg"].data_ptr(), state["exp_avg_sq"].data_ptr())
-        gradient = weight.grad.data_ptr()
+        gradient = cast("Tensor", weight.grad).data_ptr()
         return [
             partial(library.call, "elmo_update", settings, part, weight.data_ptr(), gradient, *moments)
             for part in self._split(weight, rows)
@@ -114,7 +115,7 @@ class OptimizerStep:
         ends = [n * k // n_parts for k in range(n_parts + 1)]
         return [
             Range(rows=None if rows is None else rows.data_ptr(), width=width, begin=begin, end=end)
-            for begin, end in zip(ends[:-1], ends[1:], strict=True)
+            for begin, end in pairwise(ends)
         ]
 
     def _run(self, tasks: list[Callable[[], T]]) -> list[T]:
