@@ -6,7 +6,7 @@
     ├── ConfigError              an option is out of range, or options contradict each other
     ├── FormatError              the files of a model are damaged, incomplete or of an unknown format
     │   └── ChecksumError        a file does not have its recorded SHA-256
-    ├── DataError                text or an embedding file cannot be used
+    ├── DataError                a text or an embedding file cannot be used
     │   ├── EncodingError        a text file is not UTF-8
     │   └── SentenceTooLongError a sentence is longer than the limit
     ├── ShapeError               tensors do not fit together
@@ -16,7 +16,7 @@
     └── MissingExtraError        an optional library is not installed
 
 A message says in one line what is wrong, what was expected, what was found and what to do. The command line
-prints it without a change.
+prints it unchanged.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ class ChecksumError(FormatError):
 
 
 class DataError(ElmoError):
-    """Text or an embedding file cannot be used."""
+    """A text or an embedding file cannot be used."""
 
 
 class EncodingError(DataError):
-    """A text file is not UTF-8; the message has the line and the byte."""
+    """A text file is not UTF-8; the message states the line and the byte."""
 
 
 class SentenceTooLongError(DataError):
-    """A sentence is longer than the limit; the message has the limit."""
+    """A sentence is longer than the limit; the message states the limit."""
 
 
 class ShapeError(ElmoError):

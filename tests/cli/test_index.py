@@ -65,7 +65,7 @@ def test_an_index_without_usages_is_reported(run: Run) -> None:
 @pytest.mark.parametrize(
     ("stopped_at", "message"),
     [
-        ("_UsageShardMaker.vectors", "nothing is saved yet: the same command starts from the beginning"),
+        ("_UsageShardMaker.vectors", "nothing was saved, so the same command starts from the beginning"),
         ("_write_description", "run the same command again to resume after the last complete shard"),
     ],
 )

@@ -47,7 +47,7 @@ def test_text_in_random_order_has_no_gain(run: Run, articles: Path) -> None:
     [
         (["--out", "model"], "model already exists; choose a new folder"),
         (["--out", "new", "--seed", str(1 << 64)], "--seed"),
-        (["--out", "new"], "only sentences of 6 to 40 tokens count: split longer lines (--split)"),
+        (["--out", "new"], "only sentences of 6 to 40 tokens are used: split longer lines (--split)"),
     ],
 )
 def test_errors_are_one_line(run: Run, here: Path, arguments: list[str], message: str) -> None:

@@ -169,7 +169,7 @@ def test_an_archive_without_a_model_lists_its_content(tmp_path: Path) -> None:
 def test_a_file_that_is_only_named_like_an_archive_is_refused(tmp_path: Path) -> None:
     for name, content in (("a.zip", b""), ("b.tar", b"hello"), ("c.tgz", b"\0" * 2048), ("d.zip", b"x" * 9999)):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(FormatError, match="expected a zip or tar archive, found neither"):
+        with pytest.raises(FormatError, match="expected a zip or tar archive, found another kind of file"):
             load(tmp_path / name)
 
 

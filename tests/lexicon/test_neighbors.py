@@ -109,7 +109,7 @@ def test_an_approximate_index_of_an_older_index_is_rejected(job: IndexJob, elmo:
 
 
 def test_invalid_arguments_are_rejected(index: Index, elmo: Elmo) -> None:
-    with pytest.raises(ConfigError, match="among must be all, same or others, found 'none'"):
+    with pytest.raises(ConfigError, match="among must be all, same or others; found 'none'"):
         find_neighbors(elmo, index, [QUERY], among="none")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="k must be at least 1"):
         find_neighbors(elmo, index, [QUERY], k=0)

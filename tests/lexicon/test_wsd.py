@@ -165,7 +165,7 @@ def test_a_compact_file_has_no_vectors_of_usages(tmp_path: Path, senses: SenseCe
     found = SenseCentroids.load(tmp_path / "s.safetensors")
     assert found.uses is None
     assert found.scores(senses.centroids, [RIVER], method="prior").shape == (2, 1)
-    with pytest.raises(ConfigError, match=r"knn needs the vectors of usages, .* compact"):
+    with pytest.raises(ConfigError, match=r"cannot use knn: these senses are compact"):
         found.scores(senses.centroids, [RIVER])
 
 
@@ -287,7 +287,7 @@ def test_tables_show_senses_and_scores(here: Path, capsys: pytest.CaptureFixture
         (("--train", "semcor.jsonl"), "--train requires --out"),
         (("a [[b]]",), "--senses FILE is required"),
         (("a [[b]]", "--senses", "s", "--gold", "g"), "--gold and --out require --train or --evaluate"),
-        (("--train", "semcor.jsonl", "--out", "s", "--layers", "all"), "expected one vector per word"),
+        (("--train", "semcor.jsonl", "--out", "s", "--layers", "all"), "several vectors per word"),
     ],
 )
 def test_conflicting_options_are_rejected(here: Path, arguments: tuple[str, ...], problem: str) -> None:

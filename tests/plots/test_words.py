@@ -35,5 +35,5 @@ def test_characters_without_a_font_become_boxes_with_a_warning(
 
 
 def test_empty_data_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="expected data to draw, found none"):
+    with pytest.raises(DataError, match="there must be at least one panel; found none"):
         draw_bars([], tmp_path / "a.png", title="t")

@@ -108,7 +108,7 @@ def test_a_skipped_line_does_not_change_other_line_numbers(file: Path) -> None:
 
 
 def test_an_unknown_policy_is_an_error_before_reading(file: Path) -> None:
-    with pytest.raises(ConfigError, match="expected one of strict, replace, skip, surrogateescape, found 'ignore'"):
+    with pytest.raises(ConfigError, match="must be one of strict, replace, skip, surrogateescape; found 'ignore'"):
         read_lines(file, errors="ignore")  # type: ignore[arg-type]
 
 

@@ -68,7 +68,7 @@ def test_files_are_read_in_order(tmp_path: Path) -> None:
 def test_a_typo_is_an_error_before_the_first_sentence(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"absent\.txt: no such file"):
         read_sentences([tmp_path / "absent.txt"], tokenizer=EN)
-    with pytest.raises(ConfigError, match="expected one of text, tokens, conllu, found 'xml'"):
+    with pytest.raises(ConfigError, match="must be one of text, tokens, conllu; found 'xml'"):
         read_sentences([], tokenizer=EN, input_format="xml")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="split requires input format text"):
         read_sentences([], tokenizer=EN, input_format="tokens", split=True)

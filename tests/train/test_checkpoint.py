@@ -137,7 +137,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
         for file in path.parent.iterdir():
             file.unlink()
         path.parent.rmdir()
-    assert "using the checkpoint before it" in caplog.text
+    assert "using the previous checkpoint" in caplog.text
 
 
 def save_for_ever(folder: Path) -> None:

@@ -186,11 +186,11 @@ def test_two_processes_add_up_wait_for_each_other_and_notice_what_differs_or_die
     assert first[:2] == second[:2] == ["[[3.0, 3.0], [3.0, 3.0]] 10.0", "True"]
     assert (first[2], second[2]) == ("False", "True")  # the first came first
     assert first[3] == second[3]
-    assert first[3].startswith("ConfigError: process 1 of 2 differs from process 0 in its options;")
+    assert first[3].startswith("ConfigError: process 1 of 2 must have the same options as process 0;")
     assert first[4] == "nothing"
-    assert second[4].startswith("DataError: process 1 of 2 cannot read the corpus that process 0 built: ")
+    assert second[4].startswith("DataError: process 1 of 2 cannot read the corpus of process 0: ")
     assert second[4].endswith("elsewhere-1 on a disk that all machines share")
-    assert first[5].startswith("TrainingError: process 0 of 2 lost the connection to the others")
+    assert first[5].startswith("TrainingError: process 0 of 2 lost the connection to the other processes")
 
 
 @pytest.mark.slow

@@ -20,32 +20,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import IO, BinaryIO, cast
 
 from elmo.errors import ElmoError, FormatError, OutputError
-from elmo.storage.files import format_error, format_path, open_regular
+from elmo.storage.files import BoundedReads, format_error, format_path, open_regular
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 MAX_MEMBERS = 4096
-MAX_RATIO = 20  # of unpacked to packed size; trained weights reach 1.1, vocabularies 4
+MAX_RATIO = 20  # largest ratio of unpacked to packed size; trained weights reach 1.1, vocabularies 4
 FREE_BYTES = 1 << 24  # a member below this size may have any ratio
-FREE_TOTAL = 1 << 26  # and so may an archive below this size
+FREE_TOTAL = 1 << 26  # an archive that unpacks to less than this size may have any ratio
 
 # Files that a format reader may open. As in huggingface_hub, a star also matches folders.
-PATTERNS = (
-    "*.json",
-    "*.hdf5",
-    "*.h5",
-    "*.safetensors",
-    "*[vV]ocab*.txt",
-    "*.dic",
-    "*.pkl",
-    "*.pb",
-    "*.index",
-    "*.data-*-of-*",
-    "*checkpoint",
-    "*SHA256SUMS",
-)
+PATTERNS = ("*.json", "*.hdf5", "*.h5", "*.safetensors", "*[vV]ocab*.txt", "*.dic", "*.pkl", "*.pb", "*.index",
+            "*.data-*-of-*", "*checkpoint", "*SHA256SUMS")  # fmt: skip
 
 _BLOCK = 1 << 20
 _DAMAGE_ERRORS = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, EOFError, OSError, ValueError,
@@ -102,7 +90,7 @@ def _unpack(path: Path, folder: Path) -> None:
             size = file.seek(0, 2)
             read_members = _member_reader(file)
             if read_members is None:
-                raise FormatError("expected a zip or tar archive, found neither")
+                raise FormatError("expected a zip or tar archive, found another kind of file")
             seen: set[str] = set()
             for member in read_members(file, size):
                 _extract(member, folder, seen)
@@ -155,7 +143,7 @@ def _extract(member: ArchiveMember, folder: Path, seen: set[str]) -> None:
                 break
             out.write(block)
     if n_bytes != member.size:
-        raise FormatError(f"{str(name)!r:.80}: expected {member.size} bytes, found another number")
+        raise FormatError(f"{str(name)!r:.80}: expected {member.size} bytes, found a different number of bytes")
 
 
 def _safe_name(name: str) -> PurePosixPath:
@@ -379,7 +367,7 @@ _LOCAL_HEADER_SIZE = 30
 
 def _read_zip(file: BinaryIO, size: int) -> Iterator[ArchiveMember]:
     try:
-        archive = zipfile.ZipFile(_BoundedReads(file))
+        archive = zipfile.ZipFile(cast("IO[bytes]", BoundedReads(file, _MAX_DIRECTORY)))
     except zipfile.BadZipFile as error:
         raise FormatError(
             f"expected a zip directory at the end of the file, found none ({error}): it may be truncated"
@@ -395,23 +383,6 @@ def _read_zip(file: BinaryIO, size: int) -> Iterator[ArchiveMember]:
         for entry in entries:
             with archive.open(entry) as data:
                 yield ArchiveMember(entry.orig_filename, entry.file_size, entry.is_dir(), data.read)
-
-
-class _BoundedReads:
-    """A file whose single reads are bounded, because ``zipfile`` reads the whole directory at once.
-
-    Where a zip file declares the directory's size depends on the reader (there are two records, and Python
-    versions differ in where they look for the second), so the read itself is bounded, not the declared size.
-    """
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
-
-    def read(self, n_bytes: int = -1) -> bytes:
-        if n_bytes > _MAX_DIRECTORY:
-            raise FormatError(f"expected a zip directory of at most {_MAX_DIRECTORY} bytes, found {n_bytes} declared")
-        return self._file.read(n_bytes if n_bytes >= 0 else _MAX_DIRECTORY)
 
 
 def _check_entry(entry: zipfile.ZipInfo) -> None:

@@ -66,7 +66,7 @@ def read(folder: Path) -> Pretrained:
         weights=read_weights(bundle, variables),
         format=NAME,
         vocab=Vocabulary.from_lines(read_lines(find_member(folder, vocab_name))) if vocab_name else None,
-        softmax=_read_softmax(bundle, softmax, subject) if softmax else None,
+        softmax=_read_softmax(bundle, softmax) if softmax else None,
         metadata={"training": dict(options.training), "checkpoint": prefix, **_read_progress(bundle)},
     )
 
@@ -80,7 +80,8 @@ def find_latest(folder: Path) -> str:
     if _STATE not in list_names(folder):
         if not prefixes:
             raise FormatError(f"{format_path(folder)}: expected a TensorFlow checkpoint (.index and .data), found none")
-        steps = sorted((_step(prefix), prefix) for prefix in prefixes)
+        numbers = {prefix: re.search(r"-(\d{1,18})$", prefix) for prefix in prefixes}
+        steps = sorted((int(number[1]) if number else -1, prefix) for prefix, number in numbers.items())
         if len(steps) > 1 and steps[-1][0] == steps[-2][0]:
             raise FormatError(
                 f"{format_path(folder)}: expected one latest checkpoint, found "
@@ -106,11 +107,6 @@ def _prefixes(folder: Path) -> list[str]:
     return [prefix for prefix in prefixes if prefix and any(name.startswith(f"{prefix}.data-") for name in names)]
 
 
-def _step(prefix: str) -> int:
-    number = re.search(r"-(\d{1,18})$", prefix)
-    return int(number[1]) if number else -1
-
-
 def _find_file(folder: Path, pattern: str, preferred: str) -> str | None:
     """Return the file name that matches; with several matches, the preferred one."""
     matches = [name for name in list_names(folder) if re.fullmatch(pattern, name)]
@@ -131,13 +127,10 @@ def _n_words(bundle: Bundle, variables: Mapping[str, str], subject: str) -> int:
     return shape[0]
 
 
-def _read_softmax(bundle: Bundle, variables: Mapping[str, str], subject: str) -> SoftmaxWeights:
+def _read_softmax(bundle: Bundle, variables: Mapping[str, str]) -> SoftmaxWeights:
     import torch
 
-    weight, bias = (torch.from_numpy(read_floats(bundle, variables[role])) for role in _SOFTMAX)
-    if not (weight.isfinite().all() and bias.isfinite().all()):
-        raise FormatError(f"{subject}: {_SCOPE}softmax contains values that are not finite")
-    return SoftmaxWeights(weight, bias)
+    return SoftmaxWeights(*(torch.from_numpy(read_floats(bundle, variables[role])) for role in _SOFTMAX))
 
 
 def _read_progress(bundle: Bundle) -> dict[str, Any]:

@@ -12,25 +12,14 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from elmo.errors import FormatError, OutputError, raise_all
-from elmo.formats.bilm_layout import (
-    N_CHARACTERS,
-    Array,
-    BilmOptions,
-    dataset_shapes,
-    format_options,
-    from_parameters,
-    identity,
-    identity_shapes,
-    read_options,
-    to_parameters,
-)
+from elmo.formats import bilm_layout
+from elmo.formats.bilm_layout import Array, BilmOptions, dataset_shapes, identity_shapes
 from elmo.formats.containers.hdf5 import Dataset, Hdf5File, create_hdf5
 from elmo.formats.pretrained import Pretrained, SoftmaxWeights
 from elmo.storage import files
@@ -47,16 +36,6 @@ _NUMBERED = ("CNN/W_cnn_#", "CNN/b_cnn_#", "CNN_high_#", "RNN_#", "RNN_0/RNN/Mul
              "RNN_1/RNN/MultiRNNCell/Cell#")  # fmt: skip
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _ModelFiles:
-    options: Path
-    weights: Path
-    vocab: Path | None = None
-    softmax: Path | None = None
-    embedding: Path | None = None  # a token cache, used in place of the characters
-    meta: Path | None = None
 
 
 def can_read(folder: Path) -> bool:
@@ -90,20 +69,22 @@ def read(folder: Path) -> Pretrained:
     softmax = [name for name in hdf5 if "softmax" in name.lower() and name != weights]
     caches = [name for name in hdf5 if "embedding" in roots[name] and name != weights]
     needs_cache = caches and not {"char_embed", "embedding"} & set(roots[weights])
-
-    def path(name: str | None) -> Path | None:
-        return None if name is None else files.find_member(folder, name)
-
-    return _read(
-        _ModelFiles(
-            files.find_member(folder, options),
-            files.find_member(folder, weights),
-            vocab=path(_vocabulary_name(folder, names)),
-            softmax=path(_only_one(folder, softmax, "softmax file") if softmax else None),
-            embedding=path(_only_one(folder, caches, "token cache") if needs_cache else None),
-            meta=path("meta.json" if "meta.json" in names else None),
-        )
+    optional = {
+        "vocab": _vocabulary_name(folder, names),
+        "softmax": _only_one(folder, softmax, "softmax file") if softmax else None,
+        "embedding": _only_one(folder, caches, "token cache") if needs_cache else None,
+    }
+    model = read_files(
+        files.find_member(folder, options),
+        files.find_member(folder, weights),
+        **{part: files.find_member(folder, name) for part, name in optional.items() if name is not None},
     )
+    try:
+        if "meta.json" in names:
+            cast("dict[str, Any]", model.metadata)["meta"] = files.read_json(files.find_member(folder, "meta.json"))
+    except FormatError as error:  # notes of the publisher, which the model does not need
+        logger.warning("ignored meta.json: %s", error)
+    return model
 
 
 def read_files(
@@ -124,41 +105,32 @@ def read_files(
         embedding: A token cache. The model then looks up the words of ``vocab`` in it instead of reading
             characters, and ``weights`` only needs the LSTMs.
     """
-
-    def path(name: str | Path | None) -> Path | None:
-        return None if name is None else Path(name)
-
-    return _read(_ModelFiles(Path(options), Path(weights), path(vocab), path(softmax), path(embedding)))
-
-
-def _read(paths: _ModelFiles) -> Pretrained:
     import torch
 
-    options = read_options(paths.options)
-    with Hdf5File(paths.weights) as file:
-        if paths.embedding is not None:
-            with Hdf5File(paths.embedding) as cache:
-                config = options.config(n_words=_n_words(cache, options))
+    bilm = bilm_layout.read_options(Path(options))
+    with Hdf5File(Path(weights)) as file:
+        if embedding is not None:
+            with Hdf5File(Path(embedding)) as cache:
+                config = bilm.config(n_words=_n_words(cache, bilm))
                 parameters = _read_parameters(cache, config, prefix="embedding")
             parameters |= _read_parameters(file, config, prefix="RNN_")
         else:
             names = file.children()
-            has_words = options.chars is None or ("char_embed" not in names and "embedding" in names)
-            config = options.config(n_words=_n_words(file, options) if has_words else None)
+            has_words = bilm.chars is None or ("char_embed" not in names and "embedding" in names)
+            config = bilm.config(n_words=_n_words(file, bilm) if has_words else None)
             parameters = _read_parameters(file, config)
-        has_softmax = paths.softmax is None and file.children("softmax")
-        softmax = _read_softmax(file, options) if has_softmax else None
-    if paths.softmax is not None:
-        with Hdf5File(paths.softmax) as file:
-            softmax = _read_softmax(file, options)
-    metadata: dict[str, Any] = {"training": dict(options.training)} if options.training else {}
+        has_softmax = softmax is None and file.children("softmax")
+        output_layer = _read_softmax(file, bilm) if has_softmax else None
+    if softmax is not None:
+        with Hdf5File(Path(softmax)) as file:
+            output_layer = _read_softmax(file, bilm)
     return Pretrained(
         config=config,
         weights={name: torch.from_numpy(array) for name, array in parameters.items()},
         format=NAME,
-        vocab=None if paths.vocab is None else Vocabulary.from_lines(files.read_lines(paths.vocab)),
-        softmax=softmax,
-        metadata=metadata | _read_meta(paths.meta),
+        vocab=None if vocab is None else Vocabulary.from_lines(files.read_lines(Path(vocab))),
+        softmax=output_layer,
+        metadata={"training": dict(bilm.training)} if bilm.training else {},
     )
 
 
@@ -187,8 +159,8 @@ def _read_parameters(file: Hdf5File, config: BiLmConfig, *, prefix: str = "") ->
     for name, dataset in datasets.items():
         array = file.read(dataset)
         if name in expected:
-            parameters |= to_parameters(name, array)
-        elif not np.array_equal(array, identity(dataset.shape)):
+            parameters |= bilm_layout.to_parameters(name, array)
+        elif not np.array_equal(array, bilm_layout.identity(dataset.shape)):
             file.refuse(
                 f"dataset {dataset.name} projects to the same width: AllenNLP applies it, bilm-tf does not; "
                 "remove it or make it an identity, depending on how the model was trained"
@@ -243,19 +215,16 @@ def _read_softmax(file: Hdf5File, options: BilmOptions) -> SoftmaxWeights:
     if len(weight.shape) != 2 or weight.shape[1] != width or bias.shape != weight.shape[:1]:
         file.refuse(f"softmax: expected W (words, {width}) and b (words,), found {weight.shape} and {bias.shape}")
     file.check_together([weight, bias])
-    softmax = SoftmaxWeights(*(torch.from_numpy(file.read(dataset)) for dataset in (weight, bias)))
-    if not (softmax.weight.isfinite().all() and softmax.bias.isfinite().all()):
-        file.refuse("softmax contains values that are not finite")
-    return softmax
+    return SoftmaxWeights(*(torch.from_numpy(file.read(dataset)) for dataset in (weight, bias)))
 
 
 def _root_names(folder: Path, name: str) -> list[str]:
-    """List the names at the root of an HDF5 file; none if it cannot be read, as folders contain anything."""
+    """List the names at the root of an HDF5 file; return none if the file cannot be read."""
     try:
         with Hdf5File(files.find_member(folder, name)) as file:
             return file.children()
     except FormatError as error:
-        logger.debug("skipped: %s", error)
+        logger.debug("ignored an HDF5 file: %s", error)
         return []
 
 
@@ -272,24 +241,9 @@ def _vocabulary_name(folder: Path, names: Sequence[str]) -> str | None:
     if "vocab.txt" in candidates:
         return "vocab.txt"
     if len(candidates) > 1:
-        listed = ", ".join(map(files.format_path, candidates[:8]))
-        logger.warning(
-            "%s: found several vocabulary files and used none: %s; keep one, or name it vocab.txt",
-            files.format_path(folder),
-            listed,
-        )
+        message = "%s: found several vocabulary files and used none: %s; keep one, or name it vocab.txt"
+        logger.warning(message, files.format_path(folder), ", ".join(map(files.format_path, candidates[:8])))
     return candidates[0] if len(candidates) == 1 else None
-
-
-def _read_meta(path: Path | None) -> dict[str, Any]:
-    """Read a publisher's notes; a model loads without them too."""
-    if path is None:
-        return {}
-    try:
-        return {"meta": files.read_json(path)}
-    except FormatError as error:
-        logger.warning("skipped: %s", error)
-        return {}
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -317,12 +271,12 @@ def write(model: Pretrained, folder: Path) -> None:
     training = model.metadata.get("training")
     options = BilmOptions(model.config.chars, model.config.lstm, training if isinstance(training, Mapping) else {})
     with atomic_folder(folder) as temporary:
-        _write_json(temporary / "options.json", format_options(options))
+        _write_json(temporary / "options.json", bilm_layout.format_options(options))
         with create_hdf5(temporary / "weights.hdf5") as (file, _):
             for name in dataset_shapes(model.config):
-                file[name] = from_parameters(name, parameters)
+                file[name] = bilm_layout.from_parameters(name, parameters)
             for name, shape in identity_shapes(model.config).items():
-                file[name] = identity(shape)
+                file[name] = bilm_layout.identity(shape)
         if model.vocab is not None:
             text = "".join(f"{word}\n" for word in model.vocab.words)
             (temporary / "vocab.txt").write_bytes(text.encode("utf-8"))
@@ -343,8 +297,8 @@ def _check_writable(model: Pretrained) -> None:
         problems.append("it simplifies Chinese characters before reading them, but the format does not")
     if config.chars and config.words:
         problems.append("it reads words and characters, but the format has only one of them")
-    if config.alphabet == "bytes" and config.chars and config.chars.n_characters != N_CHARACTERS:
-        problems.append(f"it has {config.chars.n_characters} characters, but the format has {N_CHARACTERS}")
+    if config.alphabet == "bytes" and config.chars and config.chars.n_characters != bilm_layout.N_CHARACTERS:
+        problems.append(f"it has {config.chars.n_characters} characters, but the format has {bilm_layout.N_CHARACTERS}")
     if model.vocab is not None:
         if (model.vocab.bos, model.vocab.eos, model.vocab.unknown) != ("<S>", "</S>", "<UNK>"):
             problems.append("the special words of its vocabulary are not <S>, </S> and <UNK>")

@@ -2,7 +2,7 @@
 
 The readers of HDF5 files, of training checkpoints and of TF-Hub modules share this file. It has two parts:
 
-- ``options.json``. Published option names end here: ``lstm.dim`` is our ``cell_width``,
+- ``options.json``. Published option names are used only here: ``lstm.dim`` is our ``cell_width``,
   ``lstm.projection_dim`` our ``state_width``, ``lstm.proj_clip`` our ``state_clip``.
 - Arrays. TensorFlow stores matrices as (in, out), the input and state weights of a cell in one matrix, and
   gates in the order i, j, f, o. We store (out, in), two matrices, and i, f, j, o. No value changes, so every
@@ -28,8 +28,9 @@ from elmo.config import (
     CharCnnConfig,
     LstmConfig,
     WordConfig,
+    filters_from_json,
 )
-from elmo.errors import OutputError, raise_all
+from elmo.errors import ConfigError, OutputError, raise_all
 from elmo.storage.files import format_path, read_json
 from elmo.text.ids import N_BYTE_CHARACTERS as N_CHARACTERS  # rows of char_embed, without the mask
 
@@ -51,7 +52,7 @@ class BilmOptions:
     training: Mapping[str, Any] = field(default_factory=dict)  # training options and unknown keys
 
     def config(self, *, n_words: int | None = None) -> BiLmConfig:
-        """Return the config of the network; with ``n_words``, of one that reads words, not characters."""
+        """Return the config of the network; with ``n_words``, the network reads words instead of characters."""
         if n_words is None:
             alphabet = "bytes" if self.chars else None
             return BiLmConfig(chars=self.chars, words=None, lstm=self.lstm, alphabet=alphabet)
@@ -146,20 +147,17 @@ def _parse_char_cnn(cnn: _OptionFields) -> CharCnnConfig:
 
 def _parse_filters(cnn: _OptionFields, max_characters: int) -> tuple[tuple[int, int], ...]:
     values = cnn.values.get("filters")
-    is_valid = isinstance(values, list) and 0 < len(values) <= MAX_FILTERS
-    filters: list[tuple[int, int]] = []
-    for pair in values if isinstance(values, list) and is_valid else ():
-        match pair:
-            case [int(width), int(count)] if 1 <= width <= max_characters and 1 <= count <= MAX_WIDTH:
-                filters.append((width, count))
-            case _:
-                is_valid = False
-    if not is_valid or sum(count for _, count in filters) > MAX_WIDTH:
+    try:
+        filters = filters_from_json(values)
+    except ConfigError:
+        filters = ()
+    is_valid = all(1 <= width <= max_characters and count >= 1 for width, count in filters)
+    if not is_valid or not 0 < len(filters) <= MAX_FILTERS or sum(count for _, count in filters) > MAX_WIDTH:
         cnn.problems.append(
             f"char_cnn.filters: expected 1..{MAX_FILTERS} pairs [width, count], widths up to "
             f"{max_characters} and {MAX_WIDTH} filters in total, found {values!r:.80}"
         )
-    return tuple(filters)
+    return filters
 
 
 class _OptionFields:
@@ -170,7 +168,7 @@ class _OptionFields:
         self.problems = problems
         self.values: dict[str, Any] = values if isinstance(values, dict) else {}
         if not isinstance(values, dict):
-            problems.append(f"{prefix.rstrip('.') or 'the file'}: expected an object, found {values!r:.40}")
+            problems.append(f"{prefix.rstrip('.') or 'the file'}: expected a JSON object, found {values!r:.40}")
             self.problems = []  # its missing keys are not worth reporting too
 
     def section(self, key: str) -> _OptionFields:
@@ -270,22 +268,18 @@ def _cell_groups(config: BiLmConfig) -> list[str]:
 
 def to_parameters(name: str, array: Array) -> dict[str, Array]:
     """Convert one published dataset to our parameters."""
-    part = name.rpartition("/")[2]
+    part, target = name.rpartition("/")[2], _parameter_name(name)
     if part in ("embedding", "char_embed"):
         # a row of zeros in front for the padding id 0, which training did not have
-        return {_parameter_name(name): np.concatenate([np.zeros_like(array[:1]), array])}
+        return {target: np.concatenate([np.zeros_like(array[:1]), array])}
     if part.startswith("W_cnn"):  # (1, width, char, count) -> (count, char, width)
-        return {_parameter_name(name): np.ascontiguousarray(array[0].transpose(2, 1, 0))}
+        return {target: np.ascontiguousarray(array[0].transpose(2, 1, 0))}
     if part == "B":
-        return {_parameter_name(name): _swap_gates(array)}
-    if part == "W_0":
-        target = _parameter_name(name)
-        half = len(array) // 2  # rows of the input, then of the state; both have the width of a state
-        return {
-            f"{target}.input_weight": _gates_first(array[:half]),
-            f"{target}.state_weight": _gates_first(array[half:]),
-        }
-    return {_parameter_name(name): np.ascontiguousarray(array.T)}
+        return {target: _swap_gates(array)}
+    if part == "W_0":  # rows of the input, then of the state; both have the width of a state
+        inputs, states = np.split(array, 2)
+        return {f"{target}.input_weight": _gates_first(inputs), f"{target}.state_weight": _gates_first(states)}
+    return {target: np.ascontiguousarray(array.T)}
 
 
 def from_parameters(name: str, parameters: Mapping[str, Array]) -> Array:

@@ -16,7 +16,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from elmo.config import MAX_FILTERS, MAX_LAYERS, BiLmConfig, CharCnnConfig, LstmConfig, WordConfig, filters_from_json
 from elmo.errors import ConfigError, FormatError, raise_all
@@ -38,7 +38,7 @@ _PUBLISHED = "cnn_50_100_512_4096_sample.json"  # EFML's sample, with which its 
 _WORD_TABLE = "word_emb_layer.embedding.weight"
 _CHAR_TABLE = "char_emb_layer.embedding.weight"
 _STACKS = ("forward", "backward")
-_MAX_TOKENS = 1 << 19  # of a dictionary; EFML's come from 20 million words of text
+_MAX_TOKENS = 1 << 19  # limit of the tokens in a dictionary; EFML builds it from 20 million words of text
 _SUPPORTED = "only the 'cnn' token embedder with the 'elmo' encoder is supported"
 
 
@@ -65,14 +65,14 @@ def read(folder: Path) -> Pretrained:
     characters = {name: i for i, name in enumerate(UnicodeAlphabet.SPECIAL)}
     if arch.char_width:
         characters = _read_dictionary(folder, "char.dic", n_rows=n_characters, special=UnicodeAlphabet.SPECIAL)
-    classifier = None
-    if _CLASSIFIER in list_names(folder):
-        classifier = open_state_dict(find_member(folder, _CLASSIFIER))
+    has_classifier = _CLASSIFIER in list_names(folder)
+    classifier = open_state_dict(find_member(folder, _CLASSIFIER)) if has_classifier else None
     softmax_names = _softmax_names(classifier, arch)
     n_classes = classifier.shapes[softmax_names[0]][0] if classifier and softmax_names else 0
     ids: dict[str, int] = {}
-    if arch.word_width or n_classes:
-        n_rows = n_words if arch.word_width else n_classes
+    has_words = arch.word_width > 0
+    if has_words or n_classes:
+        n_rows = n_words if has_words else n_classes
         ids = _read_dictionary(folder, "word.dic", n_rows=n_rows, special=_SPECIAL_WORDS)
     words = sorted(ids, key=ids.__getitem__)
     rows = [ids[word] for word in words]
@@ -82,11 +82,9 @@ def read(folder: Path) -> Pretrained:
         softmax = SoftmaxWeights(classifier.read(weight), classifier.read(bias).flatten())
     return Pretrained(
         config=config,
-        weights=_read_weights(arch, tokens, encoder, config=config, word_rows=rows if arch.word_width else None),
+        weights=_read_weights(arch, tokens, encoder, config=config, word_rows=rows if has_words else None),
         format=NAME,
-        vocab=(
-            Vocabulary(tuple(words), bos="<bos>", eos="<eos>", unknown="<oov>") if arch.word_width or softmax else None
-        ),
+        vocab=Vocabulary(tuple(words), bos="<bos>", eos="<eos>", unknown="<oov>") if has_words or softmax else None,
         characters=characters,
         softmax=softmax,
         metadata={"architecture": origin},
@@ -94,17 +92,15 @@ def read(folder: Path) -> Pretrained:
 
 
 def _read_architecture(folder: Path, tokens: StateDict, encoder: StateDict) -> tuple[EfmlArchitecture, str]:
-    """Return the architecture and its origin: a file in this folder, or the shapes of the weights.
+    """Return the architecture and its origin: a file in the model's folder, or the shapes of the weights.
 
-    EFML follows ``config_path`` anywhere, and nearly all published folders name a file on the author's disk.
-    We follow it only inside the folder, and look for its last part next to ``config.json`` and in
-    ``configs``.
+    EFML opens the file ``config_path`` of ``config.json`` anywhere on the disk, and nearly all published folders
+    name a file on the author's disk. This function opens it only inside the folder; otherwise, it looks for a
+    file with the same name next to ``config.json`` and in ``configs``.
     """
     arguments = read_json(find_member(folder, "config.json"))
     if not isinstance(arguments, dict):
-        raise FormatError(
-            f"{format_path(folder / 'config.json')}: expected an object, found {type(arguments).__name__}"
-        )
+        raise FormatError(f"{format_path(folder / 'config.json')} must be a JSON object; found {arguments!r:.40}")
     path = arguments.get("config_path")
     path = path.replace("\\", "/") if isinstance(path, str) else ""
     name = path.rpartition("/")[2]
@@ -114,9 +110,8 @@ def _read_architecture(folder: Path, tokens: StateDict, encoder: StateDict) -> t
         candidates.insert(0, path)
     for candidate in (*candidates, _PUBLISHED, f"configs/{_PUBLISHED}"):
         if candidate != "config.json" and os.path.lexists(folder / candidate):
-            return _parse_architecture(
-                read_json(find_member(folder, candidate)), f"{format_path(folder / candidate)}"
-            ), candidate
+            values = read_json(find_member(folder, candidate))
+            return _parse_architecture(values, format_path(folder / candidate)), candidate
     return _infer_architecture(tokens.shapes, encoder.shapes), "inferred from the shapes of the weights"
 
 
@@ -127,7 +122,7 @@ def _parse_architecture(values: Any, subject: str) -> EfmlArchitecture:
     def section(name: str) -> Mapping[str, Any]:
         section = values.get(name) if isinstance(values, dict) else None
         if not isinstance(section, dict):
-            problems.append(f"expected an object {name!r}, found none")
+            problems.append(f"{name} must be a JSON object; found {section!r:.40}")
             return {}
         return section
 
@@ -270,7 +265,7 @@ def _to_config(arch: EfmlArchitecture, *, n_words: int, n_characters: int) -> Bi
     words = WordConfig(n_words, arch.word_width) if arch.word_width else None
     filters, n_highway = (arch.filters, arch.n_highway) if arch.char_width else ((), 0)
     if not arch.char_width or (words is None and sum(count for _, count in filters) == arch.state_width):
-        filters = (*filters, (1, 1))  # dead
+        filters = (*filters, (1, 1))  # the dead filter
     chars = CharCnnConfig(
         n_characters=n_characters if arch.char_width else len(UnicodeAlphabet.SPECIAL),
         char_width=arch.char_width or 1,
@@ -321,7 +316,7 @@ def _read_weights(
         if list(word_rows) != list(range(len(table))):
             table = table[list(word_rows)]
         weights["token_layer.word_embed.weight"] = _with_padding(table)
-    weights |= _read_cnn(arch, tokens, config=config)
+    weights |= _read_cnn(arch, tokens, chars=cast("CharCnnConfig", config.chars))
     for stack in _STACKS:
         for layer in range(arch.n_layers):
             cell = _read_cell(encoder, f"{stack}_layer_{layer}", n_dead=config.lstm.cell_width - arch.cell_width)
@@ -362,7 +357,7 @@ def _encoder_shapes(arch: EfmlArchitecture) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _read_cnn(arch: EfmlArchitecture, tokens: StateDict, *, config: BiLmConfig) -> dict[str, Tensor]:
+def _read_cnn(arch: EfmlArchitecture, tokens: StateDict, *, chars: CharCnnConfig) -> dict[str, Tensor]:
     """Read the character network and the projection after it.
 
     A highway layer of EFML is one linear layer [transform; gate], and its gate is the share of the input;
@@ -371,9 +366,7 @@ def _read_cnn(arch: EfmlArchitecture, tokens: StateDict, *, config: BiLmConfig) 
     import torch
     from torch.nn.functional import pad
 
-    if config.chars is None:
-        raise FormatError("expected a network with characters, found none")
-    chars, cnn = config.chars, "token_layer.cnn"
+    cnn = "token_layer.cnn"
     n_filters = sum(count for _, count in arch.filters) if arch.char_width else 0
     n_dead = chars.n_filters - n_filters
     weights: dict[str, Tensor] = {}

@@ -1,4 +1,4 @@
-"""``Pretrained``, a model as read from its files, and ``load``, which reads one of any published format.
+"""Load models of every published format: ``Pretrained`` is the result, ``load`` reads it.
 
 ``load`` takes a name, a path, an archive or a Hugging Face Hub id. It finds the model's folder
 (``_model_folder``), asks each format reader whether it can read the folder (``detect``), and calls the first
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from elmo.text.ids import ByteAlphabet, SimplifiedAlphabet, TokenIndexer, Unicod
 if TYPE_CHECKING:
     from torch import Tensor
 
-_MAX_DEPTH = 3  # of a model's folder inside an archive
+_MAX_DEPTH = 3  # largest depth of a model's folder inside an archive
 DEFAULT_MODEL = "en"
 _MODELS = Path(__file__).resolve().parents[1] / "models"
 _KNOWN_FILES = (
@@ -50,6 +51,23 @@ class WarmState:
 
     hidden: Tensor  # (direction, layer, width)
     cell: Tensor  # (direction, layer, cell)
+
+    def problems(self, config: BiLmConfig) -> list[str]:
+        """List the tensors that do not fit a model with this config, or that are not finite."""
+        problems = []
+        for name, shape in warm_shapes(config).items():
+            tensor: Tensor = getattr(self, name)
+            if tuple(tensor.shape) != shape:
+                problems.append(f"{name}: expected shape {shape}, found {tuple(tensor.shape)}")
+            elif not tensor.isfinite().all():
+                problems.append(f"{name} contains values that are not finite")
+        return problems
+
+
+def warm_shapes(config: BiLmConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors of a warm state."""
+    lstm = config.lstm
+    return {"hidden": (2, lstm.n_layers, lstm.state_width), "cell": (2, lstm.n_layers, lstm.cell_width)}
 
 
 @dataclass(frozen=True)
@@ -111,10 +129,11 @@ class Pretrained:
         for name, weight in self.weights.items():
             if name in expected and tuple(weight.shape) != expected[name]:
                 problems.append(f"{name}: expected {expected[name]}, found {tuple(weight.shape)}")
+        tensors = dict(self.weights)
+        if self.softmax is not None:
+            tensors |= {"softmax weight": self.softmax.weight, "softmax bias": self.softmax.bias}
         problems += [
-            f"{name} contains values that are not finite"
-            for name, values in self._tensors()
-            if not values.isfinite().all()
+            f"{name} contains values that are not finite" for name in tensors if not tensors[name].isfinite().all()
         ]
         if config.words and (self.vocab is None or len(self.vocab) != config.words.n_words):
             problems.append(
@@ -138,19 +157,12 @@ class Pretrained:
             if self.vocab is not None and len(self.vocab) != rows:
                 problems.append(f"softmax has {rows} rows, but the vocabulary has {len(self.vocab)} words")
         if self.warm is not None:
-            shapes = (2, lstm.n_layers, lstm.state_width), (2, lstm.n_layers, lstm.cell_width)
-            actual = tuple(self.warm.hidden.shape), tuple(self.warm.cell.shape)
-            if actual != shapes:
-                problems.append(f"warm state: expected {shapes}, found {actual}")
+            problems += [f"warm state {problem}" for problem in self.warm.problems(config)]
         if self.mix is not None and len(self.mix.weights) != config.n_layers:
             problems.append(f"mix: expected {config.n_layers} weights, found {len(self.mix.weights)}")
+        if self.mix is not None and not all(map(math.isfinite, (*self.mix.weights, self.mix.gamma))):
+            problems.append("mix contains values that are not finite")
         return problems
-
-    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        yield from self.weights.items()
-        for name, part in (("softmax", self.softmax), ("warm state", self.warm)):
-            if part is not None:
-                yield from ((f"{name} {key}", tensor) for key, tensor in vars(part).items())
 
 
 def fingerprint(model: Pretrained, *, with_warm: bool = False) -> str:
@@ -286,9 +298,9 @@ def convert(
     from elmo.formats import bilm_hdf5, native
 
     if to not in ("native", "hdf5"):
-        raise ConfigError(f"convert: expected to='native' or to='hdf5', found {to!r:.40}")
+        raise ConfigError(f"convert: to must be 'native' or 'hdf5'; found {to!r:.40}")
     if to == "hdf5" and dtype != "float32":
-        raise ConfigError(f"convert: hdf5 supports float32 only, found dtype {dtype!r:.40}; use to='native'")
+        raise ConfigError(f"convert: dtype must be float32 for to='hdf5'; found {dtype!r:.40}; use to='native'")
     model = load(source)
     if to == "native":
         native.write(model, Path(out), dtype=dtype)
@@ -311,16 +323,14 @@ def bundled_folder(name: str = DEFAULT_MODEL) -> Path:
             "command line with --model, or in the variable ELMO_MODEL)"
         )
     if name not in names:
-        raise ConfigError(f"unknown bundled model {name[:40]!r}; expected one of {', '.join(names)}")
+        raise ConfigError(f"bundled model must be one of {', '.join(names)}; found {name[:40]!r}")
     return _MODELS / name
 
 
 def bundled_name(checksum: str, *, with_warm: bool = False) -> str | None:
     """Return the name of the bundled model with this fingerprint, or None."""
-    for name in bundled_models():
-        if fingerprint(load(name), with_warm=with_warm) == checksum:
-            return name
-    return None
+    names = bundled_models()
+    return next((name for name in names if fingerprint(load(name), with_warm=with_warm) == checksum), None)
 
 
 def detect(folder: str | Path) -> FormatReader | None:
@@ -369,7 +379,7 @@ def _model_folder(source: str | Path | None) -> Iterator[tuple[Path, bool]]:
     if source is None:
         source = bundled_folder()
     elif source == "":  # an unset shell variable, not a request for the bundled model
-        raise ConfigError("expected the name, path or Hub id of a model, found an empty string")
+        raise ConfigError("model must be a name, a path or a Hub id; found an empty string")
     elif isinstance(source, str) and source in bundled_models():
         source = bundled_folder(source)
     path = Path(source)

@@ -9,7 +9,6 @@ connections and activation are those of every English biLM published with bilm-t
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,7 +49,7 @@ def read(folder: Path) -> Pretrained:
         config=config,
         weights=read_weights(bundle, variables),
         format=NAME,
-        mix=_read_mix(bundle, mix, subject) if mix else None,
+        mix=_read_mix(bundle, mix) if mix else None,
         metadata={"scope": scope.rstrip("/")},
     )
 
@@ -118,10 +117,6 @@ def _find_mix(bundle: Bundle) -> dict[str, str]:
     return {part: names[0] for part, names in matches.items()}
 
 
-def _read_mix(bundle: Bundle, mix: Mapping[str, str], subject: str) -> MixWeights:
+def _read_mix(bundle: Bundle, mix: Mapping[str, str]) -> MixWeights:
     weights, gamma = (read_floats(bundle, mix[part]) for part in ("weights", "scaling"))
-    values = MixWeights(tuple(float(weight) for weight in weights), float(gamma))
-    if not all(math.isfinite(value) for value in (*values.weights, values.gamma)):
-        name = format_path(mix["weights"])
-        raise FormatError(f"{subject}: {name} or its scaling contains values that are not finite")
-    return values
+    return MixWeights(tuple(weights.tolist()), gamma.item())

@@ -25,9 +25,9 @@ def check_output_file(
 
     Args:
         path: The output file.
-        suffixes: Allowed suffixes, in lower case. Empty: any suffix.
+        suffixes: Allowed suffixes, in lower case; if empty, any suffix is allowed.
         inputs: Input files, which the output must not replace. ``-`` (stdin) is ignored.
-        overwrite: Whether the file may exist.
+        overwrite: Whether an existing file may be replaced.
     """
     name = format_path(path)
     if suffixes and path.suffix.lower() not in suffixes:
@@ -52,7 +52,7 @@ def check_output_folder(folder: Path) -> None:
 
 
 def make_parents(path: Path) -> None:
-    """Create the folders of an output file; call this late, so that a failed check leaves none."""
+    """Create the parent folders of an output file; call this after all checks, which may fail."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
@@ -63,7 +63,7 @@ def make_parents(path: Path) -> None:
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path that replaces ``path`` at the end; after an error it is removed.
 
-    Only the holder of the output's lock writes to it, so its name need not be random.
+    Only the process that holds the lock of the output writes it, so the temporary name need not be random.
     """
     temporary = path.with_name(temporary_name(path.name))
     try:
@@ -80,7 +80,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def temporary_name(name: str) -> str:
-    """Name of a file while it is written. It is fixed, so that killed runs leave at most one."""
+    """Return the name of a file while it is written; it is fixed, so killed runs leave at most one such file."""
     return f".{name}.part"
 
 
@@ -159,7 +159,7 @@ def hold_lock(path: Path, *, subject: Path) -> Iterator[int]:
         yield descriptor
     finally:
         if os.name != "nt":
-            path.unlink(missing_ok=True)  # while the lock is held, so that nobody else can hold this file
+            path.unlink(missing_ok=True)  # while the lock is held, so that no other process can lock this file
         os.close(descriptor)
         if os.name == "nt":
             with suppress(OSError):

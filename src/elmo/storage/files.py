@@ -1,7 +1,8 @@
 """Open and read files from unknown sources, with limits.
 
-A model can come from anybody: a file in its folder may be a link to a secret, a pipe that never ends, or a
-gigabyte of brackets. Every reader opens files with these functions. ``SHA256SUMS`` files detect damage.
+Models come from untrusted sources: a file in the folder of a model may be a link to a private file, a pipe
+that never ends, or a gigabyte of nested brackets. Every reader opens files with the functions of this module.
+The checksums in ``SHA256SUMS`` detect damage.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 from elmo.errors import ChecksumError, FormatError
 
@@ -114,7 +115,7 @@ def open_regular(path: Path, limit: int | None = None) -> io.BufferedReader:
 
 
 def _is_sparse(descriptor: int, size: int) -> bool:
-    """Whether almost nothing of a file is on disk: an unfinished download or an attack."""
+    """Return whether almost nothing of a file is on disk, as in an unfinished download or an attack."""
     if not hasattr(os, "SEEK_HOLE"):
         return False
     position = filled = 0
@@ -130,6 +131,25 @@ def _is_sparse(descriptor: int, size: int) -> bool:
             break
     os.lseek(descriptor, 0, os.SEEK_SET)
     return filled < position // 64
+
+
+class BoundedReads:
+    """A file that refuses single reads of more than ``limit`` bytes, for ``zipfile``.
+
+    ``zipfile`` reads the whole directory of an archive at once. The place where a zip file declares the size
+    of its directory depends on the reader (there are two records, and Python versions differ in where they
+    look for the second), so the read itself is bounded, not the declared size.
+    """
+
+    def __init__(self, file: BinaryIO, limit: int) -> None:
+        self._file, self._limit = file, limit
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+
+    def read(self, n_bytes: int = -1) -> bytes:
+        """Read at most ``n_bytes``; without a number, at most the limit."""
+        if n_bytes > self._limit:
+            raise FormatError(f"zip directory must have at most {self._limit} bytes; found {n_bytes}")
+        return self._file.read(n_bytes if n_bytes >= 0 else self._limit)
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
@@ -150,7 +170,7 @@ def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
     text = _decode(read_bytes(path, limit).removeprefix(b"\xef\xbb\xbf"), path)
     try:
         value = json.loads(
-            text, object_pairs_hook=_reject_duplicate_keys, parse_constant=_reject_constant, parse_float=_parse_finite
+            text, object_pairs_hook=_reject_duplicate_keys, parse_constant=_parse_finite, parse_float=_parse_finite
         )
     except RecursionError as error:
         raise FormatError(f"{format_path(path)}: not valid JSON: too many nested brackets") from error
@@ -170,14 +190,10 @@ def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _reject_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number")
-
-
 def _parse_finite(digits: str) -> float:
     value = float(digits)
     if not math.isfinite(value):
-        raise ValueError(f"number {digits[:20]} is too large")
+        raise ValueError(f"number {digits[:20]} is not finite")
     return value
 
 
@@ -238,8 +254,8 @@ def format_checksums(sums: Mapping[str, str], order: Sequence[str]) -> str:
 def read_checksums(folder: Path, order: Sequence[str]) -> dict[str, str]:
     """Read the SHA-256 of each file that ``SHA256SUMS`` lists.
 
-    No checksum protects this file itself, so it must be exactly what ``format_checksums`` writes; any damage
-    then shows. The caller detects a truncated file, because the last name of ``order`` is missing.
+    No checksum protects ``SHA256SUMS`` itself, so its content must be exactly what ``format_checksums`` writes.
+    The caller detects a truncated file, because the last name of ``order`` is missing.
     """
     path = find_member(folder, CHECKSUMS_NAME)
     raw = read_bytes(path, _MAX_CHECKSUM_BYTES)

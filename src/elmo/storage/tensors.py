@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
-_MAX_WEIGHTS_HEADER = 1 << 20  # bytes; 64 layers need a twentieth of this
+_MAX_WEIGHTS_HEADER = 1 << 20  # bytes; a model of 64 layers needs a twentieth of this
 _MAX_ARRAYS_HEADER = 1 << 24
-_WEIGHT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+_MAX_AXES = 32
+_WEIGHT_TYPES = ("F64", "F32", "F16", "BF16")
+_ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "U8": 1}
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -36,7 +38,7 @@ def torch_dtype(name: str) -> torch.dtype:
     import torch
 
     if name not in DTYPES:
-        raise OutputError(f"dtype: expected one of {', '.join(DTYPES)}, found {name!r:.40}")
+        raise OutputError(f"dtype must be one of {', '.join(DTYPES)}; found {name!r:.40}")
     return getattr(torch, name)
 
 
@@ -78,7 +80,7 @@ def _convert(tensors: Mapping[str, Tensor], dtype: Dtype) -> dict[str, Tensor]:
 
 
 def check(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Check that a safetensors file holds exactly ``shapes``, from its header and size alone."""
+    """Check that a safetensors file contains exactly the tensors in ``shapes``; read only its header and size."""
     with open_regular(path) as file:
         try:
             header, start, size = _read_header(file, _MAX_WEIGHTS_HEADER)
@@ -118,28 +120,36 @@ def _find_problems(header: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]
     problems += [f"missing {name} {shape}" for name, shape in shapes.items() if name not in header]
     problems += [f"unexpected {name!r:.80}" for name in header if name not in shapes]
     spans: list[tuple[int, int, str]] = []
-    for name, shape in shapes.items():
-        if name not in header:
+    for name in [name for name in shapes if name in header]:
+        try:
+            code, shape, begin, end = _parse_entry(header[name], n_bytes=n_bytes)
+        except (ValueError, EOFError) as error:
+            problems.append(f"{name}: {error}")
             continue
-        entry = header[name] if isinstance(header[name], dict) else {}
-        kind = entry.get("dtype")
-        found, span = _to_naturals(entry.get("shape")), _to_naturals(entry.get("data_offsets"))
-        if not isinstance(kind, str) or kind not in _WEIGHT_BYTES:
-            problems.append(f"{name}: expected dtype {', '.join(_WEIGHT_BYTES)}, found {kind!r:.40}")
-        elif found != shape:
-            problems.append(f"{name}: expected {shape}, found {str(entry.get('shape'))[:80]}")
-        elif span is None or len(span) != 2:
-            problems.append(f"{name}: expected two data_offsets, found {str(entry.get('data_offsets'))[:80]}")
-        elif span[1] - span[0] != (expected := math.prod(shape) * _WEIGHT_BYTES[kind]):
-            problems.append(f"{name}: expected {expected} bytes, found data_offsets {str(span)[:80]}")
-        else:
-            spans.append((span[0], span[1], name))
+        if code not in _WEIGHT_TYPES:
+            problems.append(f"{name}: dtype must be one of {', '.join(_WEIGHT_TYPES)}; found {code}")
+        if shape != shapes[name]:
+            problems.append(f"{name}: expected {shapes[name]}, found {shape}")
+        spans.append((begin, end, name))
     return problems or _find_gaps(sorted(spans), n_bytes)
 
 
-def _to_naturals(values: Any) -> tuple[int, ...] | None:
-    is_list = isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
-    return tuple(values) if is_list else None
+def _parse_entry(entry: Any, *, n_bytes: int) -> tuple[str, tuple[int, ...], int, int]:
+    """Return dtype, shape, begin and end of an array, checked against the number of bytes in the file."""
+    match entry:
+        case {"dtype": str(code), "shape": [*shape], "data_offsets": [begin, end]} if len(shape) <= _MAX_AXES:
+            pass
+        case _:
+            raise ValueError("the header must give a dtype, a shape and two data_offsets")
+    if not all(type(n) is int and 0 <= n < 1 << 63 for n in (begin, end, *shape)):
+        raise ValueError(f"shape and data_offsets must be natural numbers; found {shape} and {[begin, end]}"[:200])
+    if code not in _ITEM_BYTES:
+        raise ValueError(f"dtype must be one of {', '.join(_ITEM_BYTES)}; found {code!r:.40}")
+    if math.prod(shape) * _ITEM_BYTES[code] != end - begin:
+        raise ValueError(f"shape {shape} of {code} does not match its {end - begin} bytes")
+    if end > n_bytes:
+        raise EOFError(f"the file ends before its data: expected {end} bytes of data, found {n_bytes}")
+    return code, tuple(shape), begin, end
 
 
 def _find_gaps(spans: list[tuple[int, int, str]], n_bytes: int) -> list[str]:
@@ -155,20 +165,17 @@ def _find_gaps(spans: list[tuple[int, int, str]], n_bytes: int) -> list[str]:
 def read(path: Path, shapes: Mapping[str, tuple[int, ...]], *, is_mapped: bool = True) -> dict[str, Tensor]:
     """Read the tensors of a file that ``check`` has accepted, as float32.
 
-    Mapped tensors stay in the file until they are used, so the file must not change or disappear before.
+    Mapped tensors are read from the file when they are used, so the file must not change or disappear before.
     """
     import torch
     from safetensors import SafetensorError, safe_open
-
-    def to_float32(tensor: Tensor) -> Tensor:
-        return tensor.to(torch.float32) if is_mapped or tensor.dtype != torch.float32 else tensor.clone()
 
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in shapes}
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise FormatError(f"{format_path(path)}: not a valid safetensors file: {format_error(error)}") from error
-    return {name: to_float32(tensor) for name, tensor in tensors.items()}
+    return {name: tensor.to(torch.float32, copy=not is_mapped) for name, tensor in tensors.items()}
 
 
 DESCRIPTION = "elmo"  # the key of the metadata that holds the description, as JSON
@@ -179,9 +186,9 @@ Array = np.ndarray[Any, Any]
 
 
 def write_arrays(arrays: Sequence[tuple[str, Array]], description: Any, file: BinaryIO) -> None:
-    """Write arrays one after another; pass those with the widest items first, so that all are aligned.
+    """Write named arrays and a description; pass arrays with the widest items first, so that all are aligned.
 
-    This does not use the safetensors library, which would copy every array and restrict the permissions.
+    This does not use the safetensors library, which would copy every array and restrict the file permissions.
     """
     header: dict[str, Any] = {"__metadata__": {DESCRIPTION: json.dumps(description)}}
     end = 0
@@ -197,9 +204,9 @@ def write_arrays(arrays: Sequence[tuple[str, Array]], description: Any, file: Bi
 
 
 def read_arrays(path: Path, *, is_mapped: bool = False) -> tuple[dict[str, Array], Any]:
-    """Read arrays by name, and the description. Mapped arrays are read from the disk when they are used.
+    """Read the named arrays and the description. Mapped arrays are read from the disk when they are used.
 
-    Damage raises ``ValueError`` and similar errors, which the caller turns into an error of its format.
+    A damaged file raises ``ValueError`` and similar errors, which the caller turns into an ``ElmoError``.
     """
     with open_regular(path) as file:
         header, start, size = _read_header(file, _MAX_ARRAYS_HEADER)
@@ -208,7 +215,8 @@ def read_arrays(path: Path, *, is_mapped: bool = False) -> tuple[dict[str, Array
         mapped = np.asarray(np.memmap(file, dtype=np.uint8, mode="r")) if is_mapped else None
         arrays: dict[str, Array] = {}
         for name, entry in header.items():
-            begin, end, shape, dtype = _parse_entry(entry, n_bytes=size - start)
+            code, shape, begin, end = _parse_entry(entry, n_bytes=size - start)
+            dtype = _ARRAY_DTYPES[code]
             if mapped is not None:
                 raw: Array = mapped[start + begin : start + end]
                 arrays[name] = raw.view(dtype).reshape(shape)
@@ -216,17 +224,3 @@ def read_arrays(path: Path, *, is_mapped: bool = False) -> tuple[dict[str, Array
                 file.seek(start + begin)
                 arrays[name] = np.frombuffer(file.read(end - begin), dtype=dtype).reshape(shape)
         return arrays, description
-
-
-def _parse_entry(entry: dict[str, Any], *, n_bytes: int) -> tuple[int, int, tuple[int, ...], np.dtype[Any]]:
-    """Return begin, end, shape and dtype of an array, checked against the number of bytes in the file."""
-    dtype = _ARRAY_DTYPES[entry["dtype"]]
-    begin, end = entry["data_offsets"]
-    shape = tuple(entry["shape"])
-    if not all(type(n) is int and n >= 0 for n in (begin, *shape)):
-        raise ValueError(f"shape {str(shape)[:80]} at {begin}")
-    if math.prod(shape) * dtype.itemsize != end - begin:
-        raise ValueError(f"shape {shape} of {dtype} does not match its {end - begin} bytes")
-    if end > n_bytes:
-        raise EOFError("the file ends before its data")
-    return begin, end, shape, dtype

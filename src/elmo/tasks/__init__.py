@@ -8,11 +8,11 @@
 The files, in reading order:
 
 - ``run``: the functions ``train``, ``evaluate``, ``predict`` and ``load``.
-- ``data``: examples, and the readers of their files.
-- ``kinds``: one file per kind of task; ``heads`` and ``scores`` have their networks and metrics.
+- ``data``: the examples of tasks, and the functions that read them from files.
+- ``kinds``: one file per kind of task; their networks are in ``heads``, their metrics in ``scores``.
 - ``features``: word vectors for the heads: ELMo, static vectors, characters, other encoders.
 - ``fit``: the training loop. ``adapt``: continue the training of the biLM on the text of a task.
-- ``model``: ``TaskModel`` and its file. ``output``: files of predictions.
+- ``model``: ``TaskModel`` and its file format. ``output``: write predictions to files.
 """
 
 import lazy_loader as _lazy

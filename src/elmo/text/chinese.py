@@ -1,4 +1,4 @@
-"""Chinese text: detect it, convert it to simplified characters, and split it into words.
+"""Detect Chinese text, convert it to simplified characters, and split it into words.
 
 jieba splits text with Han characters; the English rules split the rest. OpenCC converts the characters.
 """
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from jieba import Tokenizer as Jieba  # pyright: ignore[reportMissingImports] -- an extra
     from opencc import OpenCC  # pyright: ignore[reportMissingImports] -- an extra
 
-_MAX_CHARACTERS = 20_000  # that are read to guess a tokenizer
-_MIN_KANA = 0.1  # of kana and Han: even dense Japanese has more, Chinese that quotes Japanese has less
+_MAX_CHARACTERS = 20_000  # number of characters that are read to guess a tokenizer
+_MIN_KANA = 0.1  # smallest share of kana among kana and Han characters in Japanese text
 _SCRIPTS = re.compile(
     rf"(?P<han>[{HAN}])|(?P<kana>[{KANA}])"
     r"|(?P<unspaced>[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])"  # Thai, Lao, Burmese, Khmer
@@ -36,8 +36,8 @@ class TokenizerGuess:
 
     Attributes:
         tokenizer: Name of the tokenizer.
-        reason: What the text looks like.
-        is_fallback: Whether no tokenizer here is made for such text.
+        reason: Description of the text, such as “the text is mostly Chinese”.
+        is_fallback: Whether elmo has no tokenizer that is made for such text.
     """
 
     tokenizer: str
@@ -46,7 +46,7 @@ class TokenizerGuess:
 
 
 def guess_tokenizer(text: str) -> TokenizerGuess | None:
-    """Guess ``zh`` for text that is mostly Chinese and ``en`` for other text; None for text without letters.
+    """Guess ``zh`` for mostly Chinese text and ``en`` for other text; return None for text without letters.
 
     A Han character counts as much as a word of letters. Chinese has no spaces and needs a dictionary; the
     English rules are enough for scripts with spaces. They are also used for Japanese, where each Han

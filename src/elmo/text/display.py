@@ -9,12 +9,12 @@ BOX = "\N{WHITE SQUARE}"  # replaces a character that no font has
 
 
 def text_width(text: Iterable[str]) -> int:
-    """Measure a text in Latin letters; Chinese characters, and boxes in their place, count twice."""
+    """Return the width of a text in Latin letters; a Chinese character, or a box that replaces it, counts as two."""
     return sum(2 if c == BOX or east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def shorten(text: str, width: int) -> str:
-    """Cut a text that is wider than ``width`` Latin letters, and end it with an ellipsis."""
+    """Shorten a text that is wider than ``width`` Latin letters, and end it with an ellipsis."""
     if text_width(text) <= width:
         return text
     kept, used = [], 1

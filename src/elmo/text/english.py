@@ -5,8 +5,8 @@ The 1 Billion Word corpus, on which ELMo was trained, is tokenized this way: ``d
 tokenizer for words), and runs of kana, Thai, Arabic, Hangul, … are one token each. Marks and format
 characters stay with the character before them (Unicode Standard Annex 29, rule WB4).
 
-One regular expression does the work. Its repeats are possessive or bounded, and no branch looks far ahead
-over text that it then leaves to a shorter branch, so the time is linear for every text.
+One regular expression matches all tokens. Its repeats are possessive or bounded, and no branch reads far ahead
+before it fails, so the time is linear for every text.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _TOP_DOMAINS = (
 
 @cache
 def build_extenders() -> str:
-    """Return the marks and format characters, as ranges for a character class."""
+    """Return the Unicode marks and format characters, as ranges for a character class of a regular expression."""
     ranges: list[list[int]] = []
     for block in (range(0xAD, 0x1F000), range(0xE0000, 0xE0200)):  # no others are assigned in Unicode
         for code in block:
@@ -84,7 +84,7 @@ def build_pattern() -> re.Pattern[str]:
     emoji = f"{_PICTOGRAPH}{_SKIN_TONE}?{extend}*+"
 
     branches = [
-        # the most frequent first: a plain word before white space or punctuation, punctuation, Han
+        # the most frequent tokens first: a plain word before white space or punctuation, punctuation, Han
         r"[A-Za-z]++(?![^\s,;!?\")])",
         r"[\"()\[\]{}“”「」『』（）《》【】]|[,，。、](?![,，。、])",
         f"[{HAN}]",
@@ -136,7 +136,7 @@ def build_pattern() -> re.Pattern[str]:
 
 
 class EnglishTokenizer:
-    """Tokenizer for English; it keeps every character of text in other languages, but splits it less well."""
+    """Tokenizer for English. Text in other languages keeps all its characters, but is split less accurately."""
 
     name = "en"
 

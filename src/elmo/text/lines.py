@@ -1,8 +1,8 @@
 r"""Find text files, decompress and decode them, and read their lines.
 
 Input can be files, globs, folders and stdin, plain or compressed, in UTF-8. ``read_lines`` reads one line at
-a time; ``read_blocks`` reads blocks of many lines, which is faster. ``escape_field`` fits any string into one
-field of a line with tabs.
+a time; ``read_blocks`` reads blocks of many lines, which is faster. ``escape_field`` escapes a string for one
+field of a tab-separated line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ErrorPolicy = Literal["strict", "replace", "skip", "surrogateescape"]
 ERROR_POLICIES: tuple[ErrorPolicy, ...] = get_args(ErrorPolicy)
 Source = Path | Literal["-"]  # "-" is stdin
 
-_SAMPLE_BYTES = 512  # that are examined in a file without a byte order mark
+_SAMPLE_BYTES = 512  # bytes examined to detect UTF-16 without a byte order mark
 MAX_LINE_BYTES = 1 << 30  # a longer line is not a sentence and would fill the memory
 
 _MAGIC = {  # no UTF-8 text can start like these, except for bzip2, which is therefore checked in full
@@ -62,7 +62,7 @@ class Line:
 
     Attributes:
         text: The text of the line.
-        number: Number in the file, from 1; skipped lines count.
+        number: Number of the line in the file, from 1; skipped lines are counted too.
         path: The file, formatted for messages.
     """
 
@@ -76,9 +76,9 @@ class Tally:
     """Counts lines, and what an error policy did to them.
 
     Attributes:
-        lines: Lines read.
+        lines: Lines that were read.
         repaired: Lines with bytes that were replaced or escaped.
-        skipped: Lines left out.
+        skipped: Lines that were left out.
     """
 
     lines: int = 0
@@ -92,7 +92,7 @@ def format_source(path: Source | str) -> str:
 
 
 def expand_paths(paths: Sequence[str]) -> list[Source]:
-    """Find the files of ``paths``, in their order.
+    """Return the files that ``paths`` name, in the order of ``paths``.
 
     A path is a file, a folder (with all files below it, except hidden ones), a glob (also with ``**``), or
     ``-`` for stdin. The files of a glob or folder are sorted.
@@ -144,7 +144,7 @@ def _list_files(path: Path, *, may_be_empty: bool = False) -> list[Path]:
 def read_lines(
     path: Source, *, errors: ErrorPolicy | None = None, max_line_bytes: int = MAX_LINE_BYTES, tally: Tally | None = None
 ) -> Generator[Line]:
-    r"""Read the lines of a file one at a time; only ``\n`` ends a line, and empty lines count.
+    r"""Read the lines of a file one at a time; only ``\n`` ends a line, and empty lines are kept.
 
     Compression is detected from the content. A byte order mark at the start is dropped.
 
@@ -152,12 +152,13 @@ def read_lines(
         path: The file, or ``-`` for stdin.
         errors: What to do with bytes that are not UTF-8: raise an ``EncodingError`` with their position
             (``strict``), replace them by U+FFFD (``replace``) or by lone surrogates (``surrogateescape``), or
-            leave out the line (``skip``). None: ``strict``, without a hint about the other policies.
-        max_line_bytes: Length at which a line is an error.
+            leave out the line (``skip``). None is ``strict`` with an error message that does not mention the
+            other policies.
+        max_line_bytes: Limit of the length of a line; a longer line is an error.
         tally: Counts the lines that were repaired or skipped.
     """
     if errors is not None and errors not in ERROR_POLICIES:
-        raise ConfigError(f"errors: expected one of {', '.join(ERROR_POLICIES)}, found {str(errors)[:40]!r}")
+        raise ConfigError(f"errors must be one of {', '.join(ERROR_POLICIES)}; found {str(errors)[:40]!r}")
     return _lines(path, errors=errors, max_line_bytes=max_line_bytes, tally=tally or Tally())
 
 
@@ -184,7 +185,7 @@ def _line_too_long(place: str, max_line_bytes: int) -> DataError:
 
 @contextmanager
 def open_text(path: Source) -> Iterator[tuple[io.BufferedReader, io.BufferedIOBase]]:
-    """Open two streams of a file, stored and decompressed; read errors raise ``DataError``."""
+    """Open a file as two streams, its stored and its decompressed bytes; read errors raise ``DataError``."""
     name = format_source(path)
     try:
         with _open_raw(path) as raw, _decompress(raw, path) as stream:
@@ -196,7 +197,7 @@ def open_text(path: Source) -> Iterator[tuple[io.BufferedReader, io.BufferedIOBa
 
 
 def decode_line(line: bytes, *, before: int = 0, errors: ErrorPolicy | None, place: str, tally: Tally) -> str | None:
-    """Decode a line; None when the policy skips it. ``before`` is the number of earlier bytes of the line."""
+    """Decode a line; return None if the policy skips it. ``before`` is the number of bytes before it on the line."""
     body = line.removesuffix(b"\n").removesuffix(b"\r")
     try:
         return body.decode("utf-8")
@@ -259,7 +260,7 @@ def _decompress(raw: io.BufferedReader, path: Source) -> Iterator[io.BufferedIOB
 
 
 def _check_not_utf16(sample: bytes, name: str) -> None:
-    """Raise an error if most of every other byte is NUL, as in UTF-16 without a byte order mark."""
+    """Raise an error if almost every second byte is NUL, as in UTF-16 without a byte order mark."""
     for offset, order in enumerate(("BE", "LE")):
         half = sample[offset::2]
         if len(half) >= 8 and half.count(0) > 0.75 * len(half):
@@ -358,7 +359,7 @@ def read_blocks(
     """Read a file in blocks of about ``n_bytes``, with the rules of ``read_lines``.
 
     A line longer than ``cut_after`` bytes is cut after a space, if it has one, and continues in the next
-    block; None keeps all lines whole. The policy ``skip`` skips such a piece alone.
+    block; None keeps all lines whole. The policy ``skip`` skips only the piece with invalid bytes.
     """
     tally = tally or Tally()
     name = format_source(path)

@@ -23,10 +23,10 @@ class Sentence:
     """A sentence and its position.
 
     Attributes:
-        tokens: Its tokens.
-        path: Its file, formatted for messages.
-        line: Its line, from 1; for CoNLL-U, the line of its first word.
-        start: Character of the line where ``tokens.text`` starts.
+        tokens: Tokens of the sentence.
+        path: File that contains the sentence, formatted for messages.
+        line: Line number of the sentence, from 1; for CoNLL-U, the line of its first word.
+        start: Offset in the line at which ``tokens.text`` starts.
     """
 
     tokens: Tokens
@@ -56,7 +56,7 @@ def read_sentences(
     """Read the sentences of files, globs, folders and stdin, in order.
 
     An empty line of text or tokens gives a sentence without tokens, so no line is lost. The paths are checked
-    at once, so that a typo shows before the work starts.
+    immediately, so that a typo is reported before the work starts.
 
     Args:
         paths: Files, globs, folders, or ``-`` for stdin.
@@ -68,7 +68,7 @@ def read_sentences(
         tally: Counts the lines that were repaired or skipped.
     """
     if input_format not in INPUT_FORMATS:
-        raise ConfigError(f"input format: expected one of {', '.join(INPUT_FORMATS)}, found {str(input_format)[:40]!r}")
+        raise ConfigError(f"input format must be one of {', '.join(INPUT_FORMATS)}; found {str(input_format)[:40]!r}")
     if split and input_format != "text":
         raise ConfigError(f"split requires input format text, found {input_format}")
     files = expand_paths([str(path) for path in paths])
@@ -92,7 +92,7 @@ def _parse_files(
 
 
 def require_words(sentences: Iterable[Sentence], *, inputs: Sequence[str | Path]) -> Iterator[Sentence]:
-    """Return the same sentences; raise ``DataError`` at once when none of them has a word."""
+    """Return the sentences unchanged; raise ``DataError`` immediately if none of them has a word."""
     rest = iter(sentences)
     first: list[Sentence] = []
     for sentence in rest:
@@ -111,7 +111,7 @@ _TEXT = re.compile(r"#\s*text\s*=\s*(.*)", re.DOTALL)
 def read_conllu(lines: Iterable[Line]) -> Iterator[Sentence]:
     """Read the sentences of a CoNLL-U file; blocks without a word are skipped.
 
-    Words get offsets if they spell the text of the comment ``# text = …``.
+    Words get offsets if they make up the text in the comment ``# text = …``.
     """
     text: str | None = None
     words: list[str] = []
@@ -132,7 +132,7 @@ def read_conllu(lines: Iterable[Line]) -> Iterator[Sentence]:
 
 
 def _parse_word(line: Line, *, number: int) -> str | None:
-    """Return the form of word ``number``; None for a line that is not a word."""
+    """Return the form of word ``number``, or None for a line that is not a word."""
     place = f"{line.path}:{line.number}"
     columns = line.text.split("\t")
     if len(columns) != _N_COLUMNS:
@@ -148,7 +148,7 @@ def _parse_word(line: Line, *, number: int) -> str | None:
 
 
 def align_words(words: Sequence[str], text: str) -> tuple[tuple[int, int], ...] | None:
-    """Return the offsets of words in ``text``; None when words and white space do not spell it."""
+    """Return the offsets of words in ``text``, or None if the words and white space do not make up the text."""
     offsets: list[tuple[int, int]] = []
     end = 0
     for word in words:

@@ -1,6 +1,6 @@
 """Split text into sentences, with rules for full stops, abbreviations, quotes and blank lines.
 
-When in doubt, the sentence continues: two sentences read as one harm a biLM less than one cut in two.
+In doubtful cases, the sentence continues, because joining two sentences harms a biLM less than cutting one in two.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
 
 
 def _is_end(text: str, match: re.Match[str], *, begin: int, is_chinese: bool) -> bool:
-    """Whether a sentence that starts at ``begin`` ends with these marks."""
+    """Return whether the sentence that starts at ``begin`` ends with the matched punctuation marks."""
     marks, has_closers = match["marks"], bool(match["closers"])
     end = match.end()
     after = skip_space(text, end)
@@ -85,7 +85,7 @@ def _is_end(text: str, match: re.Match[str], *, begin: int, is_chinese: bool) ->
 
 
 def _is_full_stop_end(text: str, match: re.Match[str], *, begin: int, next_word: str) -> bool:
-    """Whether an ASCII full stop, followed by white space, ends a sentence."""
+    """Return whether an ASCII full stop, followed by white space, ends a sentence."""
     last_word = _LAST_WORD.search(text[max(begin, match.start() - 24) : match.start()])
     if last_word is None:
         return True

@@ -24,8 +24,8 @@ class Tokens:
     """The tokens of one sentence.
 
     With a text, token k is exactly ``text[start:end]`` for ``start, end = offsets[k]``. Tokens are in order,
-    do not overlap, and contain every character that is not white space (``str.isspace``). Tokens from the
-    caller have no offsets.
+    do not overlap, and contain every character that is not white space (``str.isspace``). Tokens that the
+    caller passes as a list have neither text nor offsets.
     """
 
     text: str | None
@@ -37,13 +37,13 @@ class Tokens:
 
     @classmethod
     def from_offsets(cls, text: str, offsets: Iterable[tuple[int, int]]) -> Tokens:
-        """Cut ``text`` at ``offsets``."""
+        """Build the tokens of a text from their offsets."""
         spans = tuple(offsets)
         return cls(text, tuple(text[start:end] for start, end in spans), spans)
 
     @classmethod
     def from_words(cls, words: Sequence[str]) -> Tokens:
-        """Use the words of the caller without a change."""
+        """Build tokens from a list of words, without text and offsets."""
         if isinstance(words, str):
             raise DataError("tokens: expected a list of strings, found one string; pass it as text instead")
         for k, word in enumerate(words):
@@ -76,11 +76,11 @@ def load_tokenizer(name: str = "en") -> Tokenizer:
         return ChineseTokenizer()
     if name.startswith("spacy:"):
         return SpacyTokenizer(name.removeprefix("spacy:"))
-    raise ConfigError(f"tokenizer: expected one of {', '.join(TOKENIZERS)}, found {name[:40]!r}")
+    raise ConfigError(f"tokenizer must be one of {', '.join(TOKENIZERS)}; found {name[:40]!r}")
 
 
 class WhitespaceTokenizer:
-    r"""For text that is already tokenized: splits only at space, tab, ``\n`` and ``\r``.
+    r"""Tokenizer for text that is already tokenized; it splits only at space, tab, ``\n`` and ``\r``.
 
     ``str.split`` would also split at U+3000, U+00A0, U+0085, U+2028 and others, which occur *inside* tokens
     of published corpora and vocabularies.
@@ -95,7 +95,7 @@ class WhitespaceTokenizer:
 
 
 class SpacyTokenizer:
-    """The rules of spaCy for any of its languages, by language code; no spaCy model is needed."""
+    """Tokenizer with the rules of spaCy for a language code; no spaCy model is needed."""
 
     # spaCy scans text without white space again for each affix that it removes, so its time is quadratic.
     # Long runs are therefore passed in pieces.
@@ -121,7 +121,7 @@ class SpacyTokenizer:
         return Tokens.from_offsets(text, _fill_gaps(safe, spans))
 
     def _split(self, text: str) -> Iterable[tuple[int, int]]:
-        """Split the text after runs that are too long; usually there is one piece."""
+        """Split a text after each very long run without white space; most texts stay in one piece."""
         begin = 0
         for match in self._run.finditer(text):
             if match.end() - match.start() == self._max_run:
@@ -154,14 +154,13 @@ def _fill_gaps(text: str, spans: Iterable[tuple[int, int]]) -> Iterable[tuple[in
 
 
 def strip_span(text: str, start: int, end: int) -> tuple[int, int] | None:
-    """Remove white space from both ends of a span; None when nothing is left."""
-    while start < end and text[start].isspace():
-        start += 1
-    while start < end and text[end - 1].isspace():
-        end -= 1
+    """Remove white space from both ends of a span; return None when nothing is left."""
+    piece = text[start:end]
+    start += len(piece) - len(piece.lstrip())
+    end = start + len(piece.strip())
     return (start, end) if start < end else None
 
 
 def skip_space(text: str, position: int) -> int:
-    """Return the next position without white space."""
+    """Return the position of the next character that is not white space."""
     return _SPACE.match(text, position).end()  # pyright: ignore[reportOptionalMemberAccess] -- always matches

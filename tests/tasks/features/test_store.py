@@ -193,7 +193,7 @@ def test_an_intact_block_that_is_temporarily_unreadable_is_kept(
 
     with monkeypatch.context() as patched:
         patched.setattr(layer_cache, "read_arrays", refuse)
-        with pytest.raises(OutputError, match=r"a block of the cache: (Too many|MemoryError)"):
+        with pytest.raises(OutputError, match=r"cannot read the cache block .*: (Too many|MemoryError)"):
             FeatureCache(tmp_path).lookup(encoder, SENTENCES)
     FeatureCache(tmp_path).lookup(encoder, SENTENCES)
     assert encoder.n_computed == len(SENTENCES)
@@ -232,7 +232,7 @@ def test_a_damaged_block_is_computed_again(tmp_path: Path, damage: str) -> None:
 
 
 def test_layers_beyond_half_precision_are_refused_not_rounded(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="do not fit into half precision; use --no-cache"):
+    with pytest.raises(ConfigError, match="they exceed half precision; use --no-cache"):
         FeatureCache(tmp_path).lookup(Counting(scale=1e6), SENTENCES)
     assert not list(tmp_path.glob("*/*.block"))
 

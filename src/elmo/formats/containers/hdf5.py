@@ -148,7 +148,7 @@ class Hdf5File:
         return self.refuse(f"{what}: unsupported storage layout {version}.{kind}: {_REPACK}")
 
     def check_together(self, datasets: Sequence[Dataset]) -> None:
-        """Refuse datasets that share bytes, or that would expand to an absurd size."""
+        """Refuse datasets that share bytes, or that would decompress to an absurd size."""
         ranges = sorted((c.address, c.address + c.size, d.name) for d in datasets for c in d.chunks)
         for (_, end, first), (begin, _, second) in pairwise(ranges):
             if begin < end:
@@ -199,7 +199,7 @@ class Hdf5File:
             raise FormatError(f"{format_path(self.path)}: {what} is truncated") from error
 
     def _count(self, n_parts: int) -> None:
-        """Refuse a file that makes us read more parts than any model needs."""
+        """Count parts of the file that are read; refuse a file with more parts than any model needs."""
         self._n_parts += n_parts
         if self._n_parts > _MAX_PARTS:
             self.refuse(f"the file has more than {_MAX_PARTS} names, chunks and header messages: {_REPACK}")

@@ -24,9 +24,9 @@ from elmo.storage.files import find_member, format_path, open_regular, read_byte
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # protobuf wire types
 MAX_AXES = 8
-MAX_LENGTH = 1 << 40  # of one axis
-MAX_SLICES = 1 << 10  # of one tensor
-_VERSION = 1  # of the bundle layout; unchanged since TensorFlow 0.12
+MAX_LENGTH = 1 << 40  # limit of the length of one axis
+MAX_SLICES = 1 << 10  # limit of the number of slices of one tensor
+_VERSION = 1  # version of the bundle layout; unchanged since TensorFlow 0.12
 
 # TensorFlow's ids of the types in a language model; tensors of other types can only be listed
 _TYPES = {1: "float32", 2: "float64", 3: "int32", 9: "int64", 14: "bfloat16", 19: "float16"}
@@ -55,7 +55,7 @@ class BundleEntry:
 
     @property
     def n_bytes(self) -> int:
-        """Size that follows from shape and type."""
+        """Number of bytes that the shape and the type require."""
         return math.prod(self.shape) * np.dtype(_STORED[self.dtype]).itemsize
 
 
@@ -338,7 +338,7 @@ def _placement_problems(
 
 # --- LevelDB table -------------------------------------------------------------------------------
 
-MAX_BYTES = 1 << 20  # of a table, compressed or not; that of the largest biLM has a few thousand
+MAX_BYTES = 1 << 20  # size limit of a table, compressed or not; the largest biLM needs a few thousand bytes
 MAX_KEYS = 1 << 14
 MAX_KEY_BYTES = 1 << 10
 _FOOTER_BYTES = 48
@@ -531,7 +531,7 @@ _MASK_DELTA = 0xA282EAD8
 
 
 def crc32c(data: bytes | memoryview | NDArray[np.uint8], crc: int = 0) -> int:
-    """Compute the CRC-32C of ``data``; ``crc`` is that of the preceding bytes."""
+    """Compute the CRC-32C of ``data``; ``crc`` is the CRC-32C of the preceding bytes."""
     view = np.frombuffer(data, dtype=np.uint8)
     register = crc ^ 0xFFFFFFFF
     for start in range(0, len(view), _CHUNK):
