@@ -1,4 +1,4 @@
-# make run          show a demonstration with the bundled models (or MODEL=), as tables and a picture
+# make run          show a demonstration with the bundled models, or with MODEL=…, as tables and a picture
 # make quick        run the fast tests, in about a minute
 # make test         run all tests
 # make check        check style, types and the direction of imports

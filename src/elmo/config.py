@@ -22,15 +22,15 @@ MAX_ROWS = 1 << 26  # rows of an embedding table or a softmax
 
 @dataclass(frozen=True)
 class CharCnnConfig:
-    """Convolutions over the characters of a token, max-pooled, then highway layers.
+    """A character CNN: convolutions over the characters of a token, max-pooling and highway layers.
 
     Attributes:
-        n_characters: Number of characters; their ids are 1..n, and 0 is padding.
+        n_characters: Number of distinct characters; their ids are 1..n, and 0 is padding.
         char_width: Width of a character vector.
-        filters: Pairs of filter width and number of filters.
+        filters: Pairs of a filter width and the number of filters of that width.
         n_highway: Number of highway layers.
         activation: Activation function after the convolutions.
-        max_characters: Number of characters per token, including the two word boundaries.
+        max_characters: Number of character ids per token, including the two word boundaries; longer tokens are cut.
     """
 
     n_characters: int = 261
@@ -56,7 +56,7 @@ class CharCnnConfig:
         ]
         for width, count in self.filters[:MAX_FILTERS]:
             problems += _outside("filter width", width, 1, self.max_characters)
-            problems += _outside("filters of one width", count, 1, MAX_WIDTH)
+            problems += _outside("number of filters of one width", count, 1, MAX_WIDTH)
         if self.activation not in ("relu", "tanh"):
             problems.append(f"activation must be 'relu' or 'tanh'; found {self.activation!r:.40}")
         return problems
@@ -81,14 +81,14 @@ class WordConfig:
 
 @dataclass(frozen=True)
 class LstmConfig:
-    """Two stacks of LSTM layers of equal shape, forward and backward.
+    """A forward and a backward stack of LSTM layers, all of the same shape.
 
     Attributes:
         n_layers: Number of layers in each stack.
-        cell_width: Number of cells in a layer.
-        state_width: Width of the projected state; ``cell_width`` means no projection.
-        cell_clip: Limit of the absolute cell values; None means no limit.
-        state_clip: Limit of the absolute values of projected states; None means no limit.
+        cell_width: Width of the cell of each layer.
+        state_width: Width of the projected state; if it equals ``cell_width``, there is no projection.
+        cell_clip: Largest absolute value of the cell, to which it is clipped; None means no clipping.
+        state_clip: Largest absolute value of the projected state, to which it is clipped; None means no clipping.
         has_skip: Whether the layers after the first add their input to their output.
         forget_bias: Number that is added to the forget gate at run time, as in TensorFlow. It is not added to
             the stored bias, so that a conversion keeps the weights bit for bit.
@@ -104,7 +104,7 @@ class LstmConfig:
 
     @property
     def has_projection(self) -> bool:
-        """Whether the state is a projection of the cells."""
+        """Whether the state is a projection of the LSTM output."""
         return self.state_width < self.cell_width
 
     def problems(self) -> list[str]:
@@ -117,8 +117,10 @@ class LstmConfig:
         if self.state_width > self.cell_width:
             problems.append(f"state_width {self.state_width} must not exceed cell_width {self.cell_width}")
         for name, clip in (("cell_clip", self.cell_clip), ("state_clip", self.state_clip)):
-            if clip is not None and not 0 < clip <= 1e30:  # also works for huge integers
-                problems.append(f"{name} must be a positive number or null; found {clip!r:.40}")
+            if (
+                clip is not None and not 0 < clip <= 1e30
+            ):  # unlike math.isfinite, this does not overflow for huge integers
+                problems.append(f"{name} must be null or a positive number up to 1e30; found {clip!r:.40}")
         if not abs(self.forget_bias) <= 1e30:
             problems.append(f"forget_bias must be between -1e30 and 1e30; found {self.forget_bias!r:.40}")
         return problems
@@ -133,7 +135,7 @@ class BiLmConfig:
         words: Table of word vectors; None if the model does not read words.
         lstm: The LSTM stacks.
         alphabet: What counts as a character: a UTF-8 byte of the word (``bytes``) or of its simplified Chinese form
-            (``simplified``), or a Unicode character (``unicode``). None without ``chars``.
+            (``simplified``), or a Unicode character (``unicode``). None if ``chars`` is None.
     """
 
     chars: CharCnnConfig | None
@@ -156,7 +158,7 @@ class BiLmConfig:
         if self.words and not self.chars and self.words.word_width != self.lstm.state_width:
             problems.append(
                 f"word_width {self.words.word_width} must equal state_width {self.lstm.state_width}: "
-                "word vectors are the direct input of the LSTMs"
+                "without a character CNN, word vectors are the direct input of the LSTMs"
             )
         if problems:
             raise_all(problems, subject="biLM config", kind=ConfigError)
@@ -235,7 +237,7 @@ def parameter_shapes(config: BiLmConfig) -> dict[str, tuple[int, ...]]:
 
 
 def n_parameters(config: BiLmConfig) -> int:
-    """Return the number of weights, without the rows for padding."""
+    """Return the number of weights, not counting the padding rows of embedding tables."""
     shapes = parameter_shapes(config)
     n_padding = sum(shape[1] for name, shape in shapes.items() if name.endswith("_embed.weight"))
     return sum(map(math.prod, shapes.values())) - n_padding
@@ -253,7 +255,7 @@ def filters_from_json(values: Any) -> tuple[tuple[int, int], ...]:
     raise ConfigError(f"filters must be a list of [width, count] pairs; found {str(values)[:80]}")
 
 
-# Types of JSON values that are accepted for a type of field.
+# The types of JSON values that are accepted for each field annotation.
 _FIELD_TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (int, float),

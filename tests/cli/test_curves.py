@@ -46,9 +46,9 @@ def test_json_has_every_figure(run: Run, here: Path) -> None:
     [
         (["nothing"], ["nothing must be a training run"]),
         (["model"], ["model must be a training run"]),
-        (["corpus.txt"], ["corpus.txt, line 1: must be a JSON object"]),
+        (["corpus.txt"], ["corpus.txt, line 1: the entry must be a JSON object"]),
         (["begun"], ["begun.training/log.jsonl: it has no log entries yet"]),
-        (["damaged"], ["damaged.training/log.jsonl, line 2: must be a JSON object"]),
+        (["damaged"], ["damaged.training/log.jsonl, line 2: the entry must be a JSON object"]),
         (["good", "--out", "x.gif"], ["x.gif", ".png"]),
         (["good", "--against", "hours"], ["it has no times"]),
     ],

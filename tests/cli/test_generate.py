@@ -214,7 +214,7 @@ def test_a_dataclass_becomes_a_dict_of_the_options_that_are_set() -> None:
 @pytest.mark.parametrize(
     ("source", "settings", "part"),
     [
-        ("elmo.library:train", {}, "on_step: no option for the type"),
+        ("elmo.library:train", {}, "on_step: cannot generate an option of the type"),
         ("elmo.library:train", {"skip": ("on_stop", "on_step")}, "no parameter on_stop"),
         ("elmo.library:train", {"skip": ("on_step",), "flags": {"nam": "--n"}}, "no parameter nam"),
         ("elmo.library:SAMPLES", {}, "not a function"),

@@ -31,7 +31,7 @@ def test_an_output_that_cannot_be_written_is_an_error_before_the_work_starts(tmp
     for name, message in (
         ("x.csv", "ends in .tsv or .json"),
         ("y.tsv", "found a folder"),
-        ("z/no/x.tsv", "expected a folder, but .*z is a file"),
+        ("z/no/x.tsv", "cannot write .*z is a file, not a folder"),
     ):
         with pytest.raises(OutputError, match=message):
             check_result_file(tmp_path / name)

@@ -129,7 +129,7 @@ def test_options_without_effect_on_an_index_are_reported(run: Run, periods: Path
     assert run("index", "old.txt", "--out", "usages", *MODEL).code == 0
     plain, asked = run("senses", "bank", "usages"), run("senses", "bank", "usages", "--by", "substitutes")
     assert plain.err == ""
-    assert "usages: this index has vectors, so --by has no effect" in asked.err
+    assert "usages: ignoring --by, because the index already has vectors" in asked.err
     assert asked.out == plain.out
 
 
@@ -141,7 +141,7 @@ def test_the_largest_number_of_senses_is_reported(run: Run, here: Path) -> None:
         run("senses", "bank", "many.txt", "--layers", "top", *MODEL, *more) for more in ((), ("--clusters", "12"))
     )
     assert found.out.startswith("bank: 10 senses in 56 usages")
-    assert "10 is the largest number that is tried; set a larger one with --clusters" in found.out
+    assert "10 is the largest number of senses that is tried; set a larger one with --clusters" in found.out
     assert asked.out.startswith("bank: 12 senses")
     assert "is the largest number" not in asked.out
 
@@ -261,10 +261,10 @@ def test_a_missing_model_is_one_line(run: Run, periods: Path, arguments: tuple[s
         (("senses", "bank"), "INPUT"),
         (("senses", "bank", "old.txt", "--method", "dbscan"), "--method"),
         (("senses", "bank", "old.txt", "--layers", "all"), "--layers"),
-        (("change", "old.txt"), "expected one text for each of two or more periods"),
+        (("change", "old.txt"), "expected two or more texts, one for each period"),
         (("change", "old.txt", "new.txt", "--measure", "cosine"), "--measure"),
         (("change", "old.txt", "-"), "stdin can be read only once"),
-        (("similarity", "a", "b", "c"), "found 3 names"),
+        (("similarity", "a", "b", "c"), "found 3 arguments"),
     ],
 )
 def test_wrong_usage_names_the_option(run: Run, periods: Path, arguments: tuple[str, ...], part: str) -> None:

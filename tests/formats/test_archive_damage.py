@@ -300,20 +300,20 @@ def octal(number: int) -> bytes:
 
 # A later check would refuse these too, so test that the first one does.
 REASONS = {
-    "zip_flat_bomb": "packed bytes",
-    "zip_many_small_bombs": "when unpacked",
-    "zip_overlapping_bomb": "when unpacked",
+    "zip_flat_bomb": "times its packed size",
+    "zip_many_small_bombs": "archive must unpack to at most",
+    "zip_overlapping_bomb": "archive must unpack to at most",
     "zip_overlapping": "overlap those of another member",
     "zip_million_members": "zip directory must have at most",
     "zip_many_members_few_declared": "zip directory must have at most",
     "zip_directory_behind_a_decoy": "zip directory must have at most",
     "zip_encrypted": "is encrypted",
     "zip_link": "found a link",
-    "zip_slip_of_an_unwanted_file": "unsafe or too long file name",
+    "zip_slip_of_an_unwanted_file": "is unsafe or too long",
     "tar_pax_size_huge": "bytes of attributes",
-    "tar_size_huge": "when unpacked",
-    "tar_gz_tail_bomb": "when unpacked",
-    "tar_gz_skipped_bomb": "when unpacked",
+    "tar_size_huge": "archive must unpack to at most",
+    "tar_gz_tail_bomb": "archive must unpack to at most",
+    "tar_gz_skipped_bomb": "archive must unpack to at most",
     "tar_gz_many_members": "at most 4096 members",
     "tar_gz_many_parts": "at most 4096 parts",
 }

@@ -180,7 +180,7 @@ def test_a_manifest_of_another_output_is_never_replaced(job: EmbedJob, out: Path
     out.with_name("v.npz.manifest.json").rename(out.with_name("w.npz.manifest.json"))
     expected = contents(out.parent)
     for restart in (False, True):
-        with pytest.raises(OutputError, match=r"w\.npz\.manifest\.json: it belongs to v\.npz; choose another output"):
+        with pytest.raises(OutputError, match=r"w\.npz\.manifest\.json: it is the manifest of v\.npz; choose"):
             embed_corpus(replace(job, out=out.with_name("w.npz"), restart=restart), elmo)
     assert contents(out.parent) == expected
 

@@ -204,7 +204,9 @@ def test_a_folder_without_permission_is_a_one_line_error(job: EmbedJob, out: Pat
 
 def test_an_output_cannot_be_one_of_the_inputs(folder: Path, text: Path, elmo: Elmo) -> None:
     for inputs in (str(folder), str(folder / "*")):
-        with pytest.raises(OutputError, match=r"v\.npz: it is one of the inputs; choose another output"):
+        with pytest.raises(
+            OutputError, match=r"v\.npz: the output, or another file of the job, is one of the inputs; choose"
+        ):
             embed_corpus(EmbedJob((inputs,), folder / "v.npz"), elmo)
     assert list(contents(folder)) == [text.name]
 
@@ -213,7 +215,7 @@ def test_an_output_cannot_be_one_of_the_inputs(folder: Path, text: Path, elmo: E
 def test_a_restart_never_removes_its_own_input(folder: Path, text: Path, elmo: Elmo, name: str) -> None:
     source = text.rename(folder / name)
     expected = contents(folder)
-    with pytest.raises(OutputError, match=r"text\.jsonl: it is one of the inputs"):
+    with pytest.raises(OutputError, match=r"text\.jsonl: the output, or another file of the job, is one of the inputs"):
         embed_corpus(EmbedJob((str(source),), folder / "text.jsonl", restart=True), elmo)
     assert contents(folder) == expected
 

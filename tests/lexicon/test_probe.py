@@ -372,7 +372,7 @@ def test_invalid_options_and_bytes_are_rejected(tmp_path: Path) -> None:
 
 def test_a_text_without_sentence_ends_is_rejected(tmp_path: Path) -> None:
     path = columns(tmp_path, "a\tX\n" * 100_001)
-    with pytest.raises(DataError, match=r"a\.tsv:1: expected an empty line within 100,000 words"):
+    with pytest.raises(DataError, match=r"a\.tsv:1: expected an empty line after at most 100,000 words"):
         read_labels(path, 2)
 
 

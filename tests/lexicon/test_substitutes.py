@@ -219,7 +219,7 @@ def test_invalid_arguments_are_rejected(elmo: Elmo) -> None:
         substitutes(Elmo(tiny_model(softmax=True)), SENTENCE, start="warm")
     with pytest.raises(DataError, match="no word is marked"):
         substitutes(elmo, "the bank")
-    with pytest.raises(DataError, match="candidates for 1 usages, found candidates for 0"):
+    with pytest.raises(DataError, match="the number of candidate lists must be 1, one per usage; found 0"):
         Substituter(elmo).rank([usage(elmo)], [])
 
 

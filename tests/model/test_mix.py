@@ -85,7 +85,7 @@ def test_several_mixes_have_separate_weights() -> None:
 
 
 def test_wrong_options_and_shapes_are_reported() -> None:
-    with pytest.raises(ShapeError, match="must get 2 layers; found 3"):
+    with pytest.raises(ShapeError, match="this mix must have 2 layers; found 3"):
         LayerMix(2)(sentences())
     with pytest.raises(ConfigError, match="weights must have 3 values, one per layer; found 2"):
         LayerMix(3, weights=[0.0, 1.0])

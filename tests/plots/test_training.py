@@ -223,4 +223,6 @@ def test_a_missing_library_is_reported_with_the_command_that_installs_it(
     with caplog.at_level(logging.WARNING, logger="elmo"):
         assert write_curves(folder) is None
     (record,) = caplog.records
-    assert record.getMessage() == ("cannot draw the curves: a picture needs an extra: pip install 'pyelmo[plots]'")
+    assert record.getMessage() == (
+        "skipping the picture of the curves: a picture requires an optional dependency: pip install 'pyelmo[plots]'"
+    )

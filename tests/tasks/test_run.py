@@ -62,7 +62,7 @@ def test_the_same_call_writes_the_same_bytes_and_refuses_to_overwrite(folder: Pa
 def test_inputs_of_predict_exclude_each_other(folder: Path) -> None:
     train(folder)
     for inputs in ({}, {"files": ["x.txt"], "text": ["x"]}, {"question": "Who?"}):
-        with pytest.raises(ConfigError, match="input must be one of: files, text, or question and passage"):
+        with pytest.raises(ConfigError, match="pass exactly one input: files, text, or a question with its passage"):
             tasks.predict(folder / "ner.safetensors", **inputs)  # pyright: ignore[reportArgumentType]
 
 

@@ -512,7 +512,7 @@ def test_chinese_without_jieba_says_what_to_install_and_leaves_nothing(
     monkeypatch.setitem(sys.modules, "jieba", None)
     path = tmp_path / "zh.txt"
     path.write_text(CHINESE, encoding="utf-8")
-    message = "the text is mostly Chinese; the tokenizer zh needs an extra: pip install 'pyelmo[zh]'"
+    message = "the text is mostly Chinese; the tokenizer zh requires an optional dependency: pip install 'pyelmo[zh]'"
     with pytest.raises(MissingExtraError, match=re.escape(message)):
         build(path, tmp_path / "new" / "corpus")
     assert [item.name for item in tmp_path.iterdir()] == ["zh.txt"]
@@ -578,9 +578,9 @@ def test_a_damaged_corpus_is_refused_and_built_again(file: Path, tmp_path: Path,
 
 
 def test_a_folder_with_other_files_is_left_alone(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="must be the folder of a corpus"):
+    with pytest.raises(DataError, match="cannot read the corpus"):
         Corpus.open(tmp_path)
-    with pytest.raises(DataError, match="must be the folder of a corpus"):
+    with pytest.raises(DataError, match="cannot read the corpus"):
         Corpus.open(tmp_path / "absent")
     with pytest.raises(OutputError, match=r"must not contain input files; found text\.txt"):
         build_tokens(file, tmp_path)

@@ -101,7 +101,9 @@ def test_every_row_is_read_by_one_process_and_no_process_has_two_more_than_anoth
 def test_fewer_rows_than_processes_are_refused(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path)
     few = replace(OPTIONS, batch_size=3)
-    with pytest.raises(ConfigError, match="batch_size 3 is too small for 4 processes and 1 accumulation"):
+    with pytest.raises(
+        ConfigError, match=r"batch_size must be at least 4 × 1 \(processes × accumulation steps\); found 3"
+    ):
         Trainer(corpus, CONFIG, few, tmp_path / "run", ranks=Ranks(3, 4))
     assert not (tmp_path / "run").exists()
 

@@ -204,7 +204,7 @@ def test_a_text_without_known_words_gives_a_warning(
 def test_a_unicode_alphabet_is_refused(text: Path, tmp_path: Path) -> None:
     model = tiny_model(alphabet="unicode", name="ELMoForManyLangs")
     with pytest.raises(
-        ConfigError, match="cannot train this ELMoForManyLangs model, because it has its own character dictionary"
+        ConfigError, match="cannot train this ELMoForManyLangs model: it has its own character dictionary"
     ):
         prepare_weights(model, make_corpus(text, tmp_path))
 
@@ -287,7 +287,7 @@ def test_a_run_resumes_with_the_same_bytes_and_only_from_its_own_model(text: Pat
     assert model.softmax is not None
     other = replace(model, softmax=replace(model.softmax, bias=model.softmax.bias + 1))
     for another in (prepare_weights(other, corpus), None):
-        with pytest.raises(ConfigError, match="was started with different init_from"):
+        with pytest.raises(ConfigError, match="init_from must be the same as before"):
             Trainer(corpus, start.config, options, tmp_path / "cut", initial=another).run()
 
 

@@ -186,7 +186,7 @@ def test_another_plan_is_made_until_the_run_has_a_checkpoint(corpus: Corpus, tmp
     assert planned(0.001).n_tokens < planned(0.002).n_tokens
     (tmp_path / "checkpoints" / "step-000000001").mkdir(parents=True)
     assert planned(0.002).hours == 0.002
-    with pytest.raises(ConfigError, match=r"was started with 0\.002 hours; use another folder"):
+    with pytest.raises(ConfigError, match=r"was started with hours=0\.002; use another folder"):
         planned(0.001)
     with pytest.raises(ConfigError, match="was started with other options or another text"):
         planned(0.002, replace(OPTIONS, seed=1))
@@ -194,7 +194,7 @@ def test_another_plan_is_made_until_the_run_has_a_checkpoint(corpus: Corpus, tmp
 
 def test_a_damaged_plan_is_named(corpus: Corpus, tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text('{"version": 2, "request": 3}')
-    with pytest.raises(FormatError, match="is not a valid plan of a run"):
+    with pytest.raises(FormatError, match="is not a valid training plan"):
         load_or_make_plan(tmp_path, corpus, PlanRequest(1, PRESETS, OPTIONS), measure=Laptop())
 
 

@@ -113,8 +113,8 @@ def test_a_local_model_is_stored_with_its_absolute_path(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"version": 2, "texts": 3}', "is not a valid recipe of a run"),
-        ("[]", "is not a valid recipe of a run"),
+        ('{"version": 2, "texts": 3}', "is not a valid training recipe"),
+        ("[]", "is not a valid training recipe"),
         ('{"inputs": ["a.txt"]}', "must have version 2; found 1"),
     ],
 )

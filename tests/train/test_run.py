@@ -171,7 +171,7 @@ def test_an_adaptive_softmax_trains_but_is_not_part_of_the_model(
         ({"init_from": "x", "preset": "tiny"}, "the run has the shape of the model"),
         ({"adaptive": (5,), "samples": 10}, "samples and adaptive choose different kinds of softmax"),
         ({"adaptive": (5,), "tied": True}, "cannot be tied"),
-        ({"batch_size": 10, "accumulate": 11}, "batch_size 10 cannot be split into 11 parts"),
+        ({"batch_size": 10, "accumulate": 11}, "a batch of 10 rows cannot be split into 11 parts"),
         ({"epochs": 1, "n_steps": 5}, "epochs and n_steps both set how long"),
         ({"hours": 1, "n_steps": 5}, "hours and n_steps both set how long"),
         ({"threads": 0}, "threads must be at least 1"),
@@ -230,7 +230,7 @@ def test_training_one_direction_of_a_model_warns_that_the_other_is_lost(
     both = train_bilm(source, tmp_path / "both", preset=TINY, epochs=1, samples=0)
     assert "training only the" not in caplog.text
     train_bilm(source, tmp_path / "one", init_from=both, epochs=1, samples=0, direction="backward")
-    assert "training only the backward direction; the new model will not have the forward direction" in caplog.text
+    assert "training only the backward direction; the new model will have no forward direction" in caplog.text
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def _run(argv: Sequence[str], console: Console) -> int:
 
 
 def _simplify_message(error: Any) -> None:
-    """Replace the message of pydantic in a usage error by a shorter one."""
+    """Replace the message of pydantic in a usage error with a shorter one."""
     details = getattr(error.__cause__, "errors", list)()
     if not details:
         return

@@ -14,7 +14,7 @@ from elmo import __version__
 from elmo.cli import task
 from elmo.cli.options import examples
 
-_TYPE = re.compile(r" <(?:list\[)?(?:str|path)\]?>", re.IGNORECASE)  # adds nothing to a metavar
+_TYPE = re.compile(r" <(?:list\[)?(?:str|path)\]?>", re.IGNORECASE)  # types that the help of an argument does not need
 
 
 class _PanelGroup(TyperGroup):
@@ -116,10 +116,14 @@ def set_global_options(
     log_format: Annotated[
         Literal["text", "json"],
         # is_eager: the callback runs first, so that errors in other arguments are already printed as JSON
-        typer.Option(help="Format of errors, log and progress on stderr.", callback=_set_log_format, is_eager=True),
+        typer.Option(
+            help="Format of errors, log messages and progress on stderr.", callback=_set_log_format, is_eager=True
+        ),
     ] = "text",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show all log records and tracebacks.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show errors only; no progress.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Show errors only, without warnings and progress.")
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
     ] = False,

@@ -44,27 +44,35 @@ def command(
     inputs: Annotated[
         list[str] | None,
         opt.argument(
-            metavar="PERIOD", help="One text per period, in order of time: two or more files, globs or folders."
+            metavar="PERIOD", help="Two or more files, globs or folders: one for each period, in chronological order."
         ),
     ] = None,
     *,
     words: opt.Words = None,
     uses: Annotated[
         Path | None,
-        opt.option(metavar="FOLDER", help="Read usages from the DWUG files in this folder instead of texts."),
+        opt.option(
+            metavar="FOLDER",
+            help="Read usages from this folder of DWUG data (Diachronic Word Usage Graphs) instead of texts.",
+        ),
     ] = None,
     model: opt.Model = None,
     settings: dict[str, Any],
     limit: Annotated[
         int,
         typer.Option(
-            min=1, max=1000, metavar="N", help="Maximum number of usages per word and period; more usages are sampled."
+            min=1,
+            max=1000,
+            metavar="N",
+            help="Maximum number of usages per word and period; if there are more, a random sample is used.",
         ),
     ] = 200,
     n_examples: Annotated[
-        int, typer.Option("--examples", min=0, metavar="N", help="Sentences to show for each period.")
+        int, typer.Option("--examples", min=0, metavar="N", help="Number of typical sentences to show for each period.")
     ] = 2,
-    top: Annotated[int, typer.Option(min=0, metavar="N", help="Number of words to show sentences for.")] = 10,
+    top: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Number of top-ranked words to show sentences for.")
+    ] = 10,
     by: opt.By = "layers",
     layers: opt.OneVector = "top",
     as_written: opt.AsWritten = False,
@@ -134,7 +142,7 @@ def _check_inputs(context: typer.Context, paths: list[str], uses: Path | None, *
         raise typer.BadParameter("expected texts or --uses FOLDER, found both", ctx=context)
     if uses is None and len(paths) < 2:
         raise typer.BadParameter(
-            f"expected one text for each of two or more periods, or --uses FOLDER; found {len(paths)}", ctx=context
+            f"expected two or more texts, one for each period, or --uses FOLDER; found {len(paths)}", ctx=context
         )
     if "-" in paths and not has_words:
         raise typer.BadParameter(
@@ -149,7 +157,7 @@ def _corpora(
     from elmo.text.reader import read_sentences
 
     stems = [Path(path).name.partition(".")[0] or path for path in paths]
-    names = stems if len(set(stems)) == len(stems) else paths  # 1850s/all.txt and 1950s/all.txt
+    names = stems if len(set(stems)) == len(stems) else paths  # e.g. for 1850s/all.txt and 1950s/all.txt
 
     def read(path: str) -> Iterable[Sentence]:
         with show_progress(context.obj, n_sentences=None, is_stdout_free=True) as show:

@@ -25,7 +25,9 @@ def command(
     sentences: Annotated[
         list[str],
         opt.argument(
-            metavar="SENTENCE", help="Two or more sentences with the word; if it occurs twice, mark it like [[this]]."
+            metavar="SENTENCE",
+            help="Two or more sentences that contain the word. To choose one of several occurrences, or another form, "
+            "mark it like [[this]].",
         ),
     ],
     *,

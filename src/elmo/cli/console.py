@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from elmo.text.reader import Sentence
     from elmo.text.tokenizers import Tokenizer
 
-LOG_SECONDS = 10.0  # time between two log lines about progress
+LOG_SECONDS = 10.0  # minimum time between two log lines about progress
 logger = logging.getLogger("elmo.cli")
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -36,7 +36,7 @@ class Console:
         is_json: Whether to write JSON lines.
         is_verbose: Whether to show all log records and tracebacks.
         is_quiet: Whether to show errors only.
-        after_interrupt: Hint for the message after Ctrl-C, or a function that is called then and returns it.
+        after_interrupt: Hint to append to the message after Ctrl-C, or a function that returns the hint.
     """
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ class LogInterval:
         self._last = time.monotonic()
 
     def is_over(self) -> bool:
-        """Whether the next line is due; if so, a new interval starts."""
+        """Return whether the next line is due; if it is, start a new interval."""
         now = time.monotonic()
         if now - self._last < LOG_SECONDS:
             return False
@@ -235,7 +235,7 @@ class _ProgressLines:
 
 
 class _TokenRate:
-    """Computes tokens per second; tokens from before a job was resumed are not counted."""
+    """Computes tokens per second, without the tokens that were finished before the job was resumed."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
@@ -259,7 +259,7 @@ def _show_bar(n_sentences: int | None) -> Iterator[ShowProgress]:
         rich_progress.TimeElapsedColumn() if n_sentences is None else rich_progress.TimeRemainingColumn(),
         console=RichConsole(stderr=True),
         transient=True,
-        redirect_stdout=False,  # results on stdout stay as they are
+        redirect_stdout=False,  # results on stdout bypass the bar
     )
     rate = _TokenRate()
     with bar:
@@ -323,6 +323,6 @@ def warn_about_script(tokenizer: Tokenizer, sentences: Sequence[str]) -> None:
 def warn_about_bytes(tally: Tally) -> None:
     """Warn about lines that are not UTF-8 and were therefore repaired or skipped."""
     if tally.repaired:
-        logger.warning("repaired %d lines that are not UTF-8", tally.repaired)
+        logger.warning("repaired lines that are not UTF-8: %d", tally.repaired)
     if tally.skipped:
-        logger.warning("skipped %d lines that are not UTF-8", tally.skipped)
+        logger.warning("skipped lines that are not UTF-8: %d", tally.skipped)

@@ -28,7 +28,9 @@ EXAMPLES = opt.examples(
 def command(
     runs: Annotated[
         list[Path],
-        opt.argument(metavar="RUN", help="Folders named MODEL.training, the models next to them, or log.jsonl files."),
+        opt.argument(
+            metavar="RUN", help="Training runs: folders MODEL.training, the model folders MODEL, or log.jsonl files."
+        ),
     ],
     *,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Picture to write: .png, .pdf or .svg.")] = Path(

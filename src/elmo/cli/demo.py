@@ -52,7 +52,7 @@ WORDS = (
 
 
 def command(*, model: opt.Model = None, picture: opt.Picture = None) -> None:
-    """Compare ambiguous words in sentences, with a table of similarities for each word.
+    """Compare a few ambiguous words in example sentences, with a table of similarities for each.
 
     Without --model, all bundled models are used. With --model, only the English words are shown.
     """
@@ -81,7 +81,7 @@ def _compare_words(model: str | None) -> list[tuple[DemoWord, Comparison]]:
         try:
             elmo = Elmo.from_pretrained(model or bundled_folder(language))
         except MissingExtraError as error:
-            if language != "zh":  # only the Chinese tokenizer is an extra
+            if language != "zh":  # only the Chinese tokenizer requires an extra
                 raise
             logger.warning("skipping %s: %s", ", ".join(word.word for word in words), error)
             continue

@@ -46,9 +46,9 @@ def command(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Output file. The suffix is the format: .h5 (AllenNLP's layout), .safetensors, .npz, "
+            help="Output file. Its suffix selects the format: .h5 (AllenNLP's layout), .safetensors, .npz, "
             ".parquet or .jsonl.",
-            show_default="JSON lines on stdout; on a terminal, only shapes",
+            show_default="JSON lines on stdout; on a terminal, only the shapes of the vectors",
         ),
     ] = None,
     layers: opt.Layers = "average",
@@ -62,13 +62,13 @@ def command(
         ),
     ] = "cpu",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print an estimate of the job, and write nothing.")
+        bool, typer.Option("--dry-run", help="Print the estimated size of the job and write nothing.")
     ] = False,
     **options: Any,
 ) -> None:
     """Compute a vector for every token of a text.
 
-    If a command with --out is interrupted, run it again: it resumes after the last complete shard, also with
+    If a command with --out is interrupted, run it again: it resumes after the last complete shard, even with
     another number of workers, and writes the same bytes as an uninterrupted run.
     """
     from elmo.embed.elmo import Elmo

@@ -25,7 +25,7 @@ _CONDITIONS = {
     "top_only": "last layer only",
     "lambda_1": "ELMo with λ=1",
     "output": "ELMo at the output",
-    "both": "ELMo at both",
+    "both": "ELMo at input and output",
 }
 
 
@@ -61,21 +61,25 @@ def command(
     tables: Annotated[
         str, typer.Option(metavar="1,2,3", callback=_check_tables, help="Numbers of the tables to repeat; '' for none.")
     ] = "1,2,3",
-    curve: Annotated[bool, typer.Option("--curve", help="Also train on smaller parts of the training data.")] = False,
+    curve: Annotated[bool, typer.Option("--curve", help="Also train on subsets of the training data.")] = False,
     tasks: Annotated[
         str | None, typer.Option(metavar="a,b,c", help="Run only these tasks of the plan.", show_default="all")
     ] = None,
     cache: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Folder that keeps computed layers.", show_default="OUT/layers"),
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder in which computed layers are cached.",
+            show_default="layers in the folder of --out",
+        ),
     ] = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Repeat the comparisons of the paper on your own data.
 
     Table 1 compares ELMo with the same network without ELMo. Table 2 compares the last layer with all layers.
-    Table 3 compares ELMo at the input with ELMo at the output. The curve shows the scores for smaller training
-    sets. Finished runs are kept in FOLDER/runs, so the same command resumes after an interruption.
+    Table 3 compares ELMo at the input with ELMo at the output. With --curve, scores for smaller training sets
+    are measured as well. Finished runs are kept in FOLDER/runs, so the same command resumes after an interruption.
 
     PLAN.toml has a section for each task, such as [ner] with kind = "tagging" and the files train and dev; see
     examples/evidence.toml.

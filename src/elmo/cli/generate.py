@@ -87,7 +87,7 @@ def options_from(
 class _GeneratedCommand:
     """A command with generated options.
 
-    The source of the library is read when typer asks for the signature, so only for the command that runs.
+    The source of the library is read when typer asks for the signature, which it does only for the command that runs.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class _GeneratedCommand:
 
     @property
     def generated_names(self) -> set[str]:
-        """Names of all generated parameters, also those of the decorators below this one."""
+        """Names of all generated parameters, including those of the decorators below this one."""
         below: set[str] = getattr(self._command, "generated_names", set())
         return below | {parameter.name for _, parameter in self._generated.values()}
 
@@ -319,7 +319,7 @@ def _type(module: str, node: ast.AST, where: str) -> Any:
         alias_module, alias = _find(module, node.id)
         if not isinstance(alias, ast.ImportFrom | ast.ClassDef | ast.FunctionDef):
             return _type(alias_module, alias, where)
-    raise TypeError(f"{where}: no option for the type {text}; skip it or declare it in the command")
+    raise TypeError(f"{where}: cannot generate an option of the type {text}; skip it or declare it in the command")
 
 
 _OPERATORS = {ast.LShift: operator.lshift, ast.Mult: operator.mul, ast.Pow: operator.pow}

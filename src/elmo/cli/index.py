@@ -1,4 +1,4 @@
-"""``elmo index``: store the words of a corpus with their positions and vectors in an index."""
+"""``elmo index``: build a searchable index of the usages in a corpus."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def command(
     context: typer.Context,
     inputs: opt.Inputs,
     *,
-    out: Annotated[Path, opt.option(metavar="FOLDER", help="Folder of the index.")],
+    out: Annotated[Path, opt.option(metavar="FOLDER", help="Folder for the index.")],
     model: opt.Model = None,
     words: opt.Words = None,
     layers: opt.OneVector = "average",
@@ -37,7 +37,7 @@ def command(
     device: opt.Device = "cpu",
     **options: Any,
 ) -> None:
-    """Store the words of a corpus in an index, with their positions and vectors.
+    """Build a searchable index of the usages in a corpus: their positions and vectors.
 
     If the command is interrupted, run it again: it resumes after the last complete shard and writes the same
     bytes as an uninterrupted run.

@@ -27,7 +27,7 @@ _ALPHABETS = {"bytes": "UTF-8 bytes", "simplified": "UTF-8 bytes of simplified C
 def command(
     model: Annotated[str | None, opt.argument(metavar="MODEL", envvar="ELMO_MODEL", help=opt.MODEL_HELP)] = None,
     engine: Annotated[
-        bool, typer.Option("--engine", help="Show which computation methods are used on this machine, and why.")
+        bool, typer.Option("--engine", help="Show how vectors are computed on this machine, and why.")
     ] = False,
     precision: opt.Precision = "float32",
     as_json: opt.AsJson = False,

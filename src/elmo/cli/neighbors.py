@@ -27,7 +27,7 @@ _COLUMNS = ("sentence", "word", "rank", "similarity", "neighbor", "before", "aft
 
 @options_from("elmo.lexicon.neighbors:find_neighbors", flags={"k": "-n"}, minimums={"k": 1})
 def command(
-    index: Annotated[Path, opt.argument(metavar="INDEX", help="A folder written by 'elmo index'.")],
+    index: Annotated[Path, opt.argument(metavar="INDEX", help="Index folder written by 'elmo index'.")],
     sentences: opt.MarkedSentences,
     *,
     model: opt.Model = None,

@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from elmo.embed.encoding import LayerChoice
 
-MODEL_HELP = "The bundled model en or zh, or a folder, archive or Hub id in any published format."
+MODEL_HELP = "en or zh (bundled), or a folder, an archive or a Hub id; all published formats are supported."
 LAYERS = ("average", "top", "all", "concat")
 
 # Declare a parameter whose default is not shown in the help, because it is None or missing.
@@ -27,13 +27,13 @@ def examples(*commands: str) -> str:
 def _check_layers(value: str) -> str:
     if value in LAYERS or (value.isascii() and value.isdigit() and len(value) < 4):
         return value
-    raise typer.BadParameter(f"expected {', '.join(LAYERS)} or the number of a layer, found {value[:40]!r}")
+    raise typer.BadParameter(f"expected {', '.join(LAYERS)} or a layer number, found {value[:40]!r}")
 
 
 def _check_one_vector(value: str) -> str:
     if value == "all":
         raise typer.BadParameter(
-            "all gives several vectors per word, but one is expected; use concat to join the layers"
+            "all gives several vectors per word, but this command needs one; use concat to join the layers"
         )
     return _check_layers(value)
 
@@ -54,19 +54,37 @@ MarkedSentences = Annotated[
 Model = Annotated[str | None, option("--model", "-m", envvar="ELMO_MODEL", metavar="MODEL", help=MODEL_HELP)]
 ModelArgument = Annotated[str, argument(metavar="MODEL", help=MODEL_HELP)]
 Layers = Annotated[
-    str, typer.Option(metavar="average|top|all|concat|0..", callback=_check_layers, help="Layers to use.")
+    str,
+    typer.Option(
+        metavar="average|top|all|concat|0..",
+        callback=_check_layers,
+        help="Layers to use: the average of all, the top layer, all separately, all concatenated, or a layer number.",
+    ),
 ]
 OneVector = Annotated[
-    str, typer.Option("--layers", metavar="average|top|concat|0..", callback=_check_one_vector, help="Layers to use.")
+    str,
+    typer.Option(
+        "--layers",
+        metavar="average|top|concat|0..",
+        callback=_check_one_vector,
+        help="Layers to use: the average of all, the top layer, all concatenated, or a layer number.",
+    ),
 ]
 InputFormat = Annotated[
     Literal["text", "tokens", "conllu"],
-    typer.Option("--format", help="One sentence per line, tokens separated by spaces, or CoNLL-U."),
+    typer.Option(
+        "--format",
+        help="Format of the input: raw text or tokens separated by spaces, with one sentence per line, or CoNLL-U.",
+    ),
 ]
 Split = Annotated[bool, typer.Option("--split", help="Split lines of text into sentences.")]
 Tokenizer = Annotated[
     str | None,
-    typer.Option(metavar="en|zh|whitespace|spacy:xx", help="Tokenizer for text.", show_default="the model's, or en"),
+    typer.Option(
+        metavar="en|zh|whitespace|spacy:xx",
+        help="Tokenizer for raw text.",
+        show_default="the tokenizer of the model, or en",
+    ),
 ]
 Start = Annotated[
     Literal["zero", "warm"],
@@ -77,13 +95,19 @@ Precision = Annotated[
     Literal["float32", "bfloat16", "int8"],
     typer.Option(help="Precision of the network; lower precision is faster on processors that support it."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
 Errors = Annotated[
     Literal["strict", "replace", "skip", "surrogateescape"],
-    typer.Option(help="What to do with bytes that are not UTF-8."),
+    typer.Option(
+        help="What to do with bytes that are not UTF-8: stop, replace them, skip the line, or keep them as "
+        "surrogate escapes."
+    ),
 ]
 Words = Annotated[
-    str | None, option(metavar="FILE|a,b,c", help="Words: a file with one word per line, or a comma-separated list.")
+    str | None,
+    option(
+        metavar="FILE|a,b,c", help="Use only these words: a file with one word per line, or a comma-separated list."
+    ),
 ]
 ResultFile = Annotated[
     Path | None, option("--out", metavar="FILE.tsv", help="Also write the results to a .tsv or .json file.")
@@ -91,10 +115,14 @@ ResultFile = Annotated[
 ScoreFile = Annotated[Path | None, option("--out", metavar="FILE", help="Write scores to a .tsv or .jsonl file.")]
 By = Annotated[
     Literal["layers", "substitutes"],
-    typer.Option(help="Compare the vectors of the word, or its predicted substitutes."),
+    typer.Option(help="Represent each usage by the vector of the word (layers) or by predicted substitutes."),
 ]
 AsWritten = Annotated[
-    bool, typer.Option("--as-written", help="Keep inflected and capitalized forms; do not replace them by the word.")
+    bool,
+    typer.Option(
+        "--as-written",
+        help="Embed inflected and capitalized forms as written, instead of replacing them with the word.",
+    ),
 ]
 
 

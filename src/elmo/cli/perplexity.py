@@ -44,13 +44,13 @@ def command(
         Literal["all", "zero", "warm", "carry"],
         typer.Option(
             help="LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'; carry "
-            "continues from the previous sentence; all uses every state that the model has."
+            "continues from the previous sentence; all measures with each available state."
         ),
     ] = "all",
     out: opt.ScoreFile = None,
     by: Annotated[
         Literal["sentence", "token"] | None,
-        typer.Option(help="Write one score per sentence or per token.", show_default="sentence"),
+        typer.Option(help="Unit of the scores in --out: sentence or token.", show_default="sentence"),
     ] = None,
     as_json: opt.AsJson = False,
     tokenizer: opt.Tokenizer = None,
@@ -59,11 +59,11 @@ def command(
 ) -> None:
     """Measure the perplexity of a model on text, with the full softmax.
 
-    For publication, report the geometric mean with unknown words as <UNK>: with start carry for running text,
-    as in bilm-tf, or with start zero for single sentences. To compare with left-to-right models, report the
+    For publication, report the geometric mean with unknown words as <UNK>: with --start carry for running text,
+    as in bilm-tf, or with --start zero for single sentences. To compare with left-to-right models, report the
     forward perplexity.
 
-    For bits/char, the characters of all words and one boundary after each word are counted.
+    The number of characters for bits/char includes one separator after each word.
     """
     from elmo.embed.elmo import Elmo
     from elmo.jobs.plan import EmbedJob

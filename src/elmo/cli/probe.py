@@ -25,9 +25,12 @@ _N_LABELS = 12  # number of labels in the table
 
 def command(
     train: Annotated[
-        str, opt.argument(metavar="TRAIN", help="CoNLL-U, or one word with its labels per line; plain or compressed.")
+        str,
+        opt.argument(
+            metavar="TRAIN", help="Training file: CoNLL-U, or one word with its labels per line; plain or compressed."
+        ),
     ],
-    dev: Annotated[str, opt.argument(metavar="DEV", help="File to score, in the same format.")],
+    dev: Annotated[str, opt.argument(metavar="DEV", help="File to evaluate on, in the same format.")],
     *,
     column: Annotated[
         str,
@@ -36,22 +39,28 @@ def command(
             "-c",
             metavar="NAME|N",
             help="Column of the labels: upos, xpos, deprel or a feature such as feats:Number in CoNLL-U; "
-            "in other files, a number or a name.",
+            "in other files, a number from 1 or a name from the header.",
         ),
     ],
     model: opt.Model = None,
     tokens_column: Annotated[
-        str | None, typer.Option(metavar="NAME|N", help="Column of the words.", show_default="form, or 1")
+        str | None,
+        typer.Option(metavar="NAME|N", help="Column of the words.", show_default="form in CoNLL-U, otherwise 1"),
     ] = None,
     file_format: Annotated[
         Literal["auto", "conllu", "columns"],
-        typer.Option("--format", help="CoNLL-U, or columns separated by tabs or spaces."),
+        typer.Option("--format", help="File format: CoNLL-U, or columns separated by tabs or spaces; auto detects it."),
     ] = "auto",
     header: Annotated[bool, typer.Option("--header", help="The first line contains the names of the columns.")] = False,
     seeds: Annotated[
         int, typer.Option(min=1, metavar="N", help="Number of probes per layer, with different seeds.")
     ] = 1,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="First seed.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="N", help="Random seed of the first probe; each further probe uses the next number."
+        ),
+    ] = 0,
     max_tokens: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Maximum number of labeled words per file.", show_default="300,000"),

@@ -23,7 +23,7 @@ EXAMPLES = opt.examples(
     "elmo score corpus.txt more --tokens --out scores.tsv",
     "elmo score --text 'the river bank' --picture score.png",
 )
-_N_PANELS = 12  # sentences in a picture
+_N_PANELS = 12  # maximum number of sentences in a picture
 _SENTENCE_HEADER = f"{'forward':>11}{'backward':>11}{'perplexity':>13}{'unknown':>9}  sentence"
 _TOKEN_HEADER = f"{'sentence':>8}{'forward':>11}{'backward':>11}  token"
 
@@ -34,7 +34,7 @@ def command(
     *,
     model: opt.Model = None,
     text: Annotated[
-        list[str] | None, opt.option("--text", "-t", metavar="SENTENCE", help="Score this sentence; repeatable.")
+        list[str] | None, opt.option("--text", "-t", metavar="SENTENCE", help="Sentence to score; may be repeated.")
     ] = None,
     by_token: Annotated[bool, typer.Option("--tokens", help="Score each word instead of each sentence.")] = False,
     as_json: opt.AsJson = False,
@@ -55,8 +55,8 @@ def command(
 ) -> None:
     """Score sentences or words: log-probabilities in nats, with the full softmax.
 
-    Forward, a word is predicted from the words before it; backward, from the words after it. The perplexity
-    of a sentence covers both directions. Unknown words are predicted as <UNK>.
+    The forward language model predicts a word from the words before it, the backward one from the words after it.
+    The perplexity of a sentence is the geometric mean of both directions. Unknown words are predicted as <UNK>.
     """
     from pathlib import Path
 
@@ -109,7 +109,7 @@ def _format_sentence(scores: SentenceScores) -> str:
 
 
 def _format_tokens(number: int, scores: SentenceScores) -> Iterator[str]:
-    """Format a line for each word and boundary; a direction does not predict its first token."""
+    """Format a line for each word and boundary; a direction does not predict the boundary at which it starts."""
     for token, is_unknown, forward, backward in scores.by_token():
         note = "  (unknown)" if is_unknown else ""
         yield f"{number:>8} {_format_number(forward):>10} {_format_number(backward):>10}  {token}{note}"

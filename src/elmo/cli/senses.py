@@ -40,7 +40,10 @@ def command(
     *,
     model: opt.Model = None,
     limit: Annotated[
-        int, typer.Option(min=1, max=5000, metavar="N", help="Maximum number of usages; more usages are sampled.")
+        int,
+        typer.Option(
+            min=1, max=5000, metavar="N", help="Maximum number of usages; if there are more, a random sample is used."
+        ),
     ] = 500,
     by: opt.By = "layers",
     layers: opt.OneVector = "average",
@@ -58,8 +61,8 @@ def command(
 ) -> None:
     """Find the senses of a word: clusters of its usages, with typical sentences.
 
-    Senses are named by substitutes if the model has a softmax. INPUT can also be the folder of an index,
-    whose vectors are then used.
+    If the model has a softmax, senses are named by predicted substitutes. INPUT can also be a folder written by
+    'elmo index'; its vectors are then used.
     """
     from elmo.errors import DataError
     from elmo.lexicon.index import MANIFEST, Index
@@ -111,7 +114,7 @@ def _warn_about_options(context: typer.Context, folder: str) -> None:
     ]
     if unused:
         logger.warning(
-            "%s: this index has vectors, so %s has no effect; use the text for other vectors",
+            "%s: ignoring %s, because the index already has vectors; pass the text to compute other vectors",
             folder, ", ".join(unused),
         )  # fmt: skip
 
@@ -123,11 +126,13 @@ def _lines(senses: Senses) -> list[str]:
     n = len(senses.usages)
     lines = [one_line(f"{senses.word}: {n_senses} in {n:,} usage{'s' * (n != 1)} ({senses.method})")]
     if senses.silhouette is not None and senses.null is not None:
-        lines.append(f"silhouette {senses.silhouette:.3f}; data without clusters reach {senses.null:.3f}")
+        lines.append(f"silhouette {senses.silhouette:.3f} ({senses.null:.3f} for data without clusters)")
     elif n < MIN_USAGES:
-        lines.append(f"too few usages to find senses ({MIN_USAGES} are needed); set the number with --clusters")
+        lines.append(
+            f"too few usages to choose the number of senses (at least {MIN_USAGES} are needed); set it with --clusters"
+        )
     if senses.silhouette is not None and len(senses) == MAX_CLUSTERS:
-        lines.append(f"{MAX_CLUSTERS} is the largest number that is tried; set a larger one with --clusters")
+        lines.append(f"{MAX_CLUSTERS} is the largest number of senses that is tried; set a larger one with --clusters")
     for sense in senses.items:
         lines += ["", one_line(f"{sense.share:5.0%}  {sense.label}")]
         lines += [f"       {format_usage(usage)}" for usage in sense.examples]

@@ -33,11 +33,11 @@ def command(
     errors: opt.Errors = "strict",
     tokenizer: opt.Tokenizer = None,
     seed: Annotated[
-        int, typer.Option(metavar="N", min=0, max=2**63 - 1, help="Seed for choosing words and usages.")
+        int, typer.Option(metavar="N", min=0, max=2**63 - 1, help="Random seed for choosing words and usages.")
     ] = 0,
     device: opt.Device = "cpu",
 ) -> None:
-    """Transform the vectors of a model so that their angles separate word senses better.
+    """Transform the vectors of a model so that their similarities separate word senses better.
 
     The sentences of the text must be in their original order. About 300,000 tokens are needed, and at most two
     million are read, which takes a minute or two with the bundled models. Predictions stay the same, except where
@@ -59,7 +59,7 @@ def command(
     native.write(result.model, out)
     if result.clipped > _MAX_CLIPPED:
         logger.warning(
-            "the original model clips %.2g%% of its state values, but the new model none; predictions differ slightly",
+            "predictions differ slightly: the original model clips %.2g%% of its state values, the new model none",
             100 * result.clipped,
         )
     if result.after <= result.before:
@@ -67,8 +67,8 @@ def command(
             "the vectors did not improve; check that the text is in its original order and covers many subjects"
         )
     logger.info(
-        "wrote %s: for held-out words, two usages close together in the text are more similar than two other usages "
-        "in %.0f%% of cases (before: %.0f%%)",
+        "wrote %s: for held-out words, a usage is more similar to a nearby usage than to a distant usage of the same "
+        "word in %.0f%% of cases (before: %.0f%%)",
         out,
         100 * result.after,
         100 * result.before,

@@ -30,7 +30,8 @@ def command(
         list[Path],
         opt.argument(
             metavar="FOLDER | DATA [GOLD]",
-            help="A Words in Context folder (train and dev), or a file of pairs and a file of labels (T or F).",
+            help="A folder of Words in Context data (train and dev), or a file of pairs, with or without a file of "
+            "labels (T or F).",
         ),
     ],
     *,
@@ -55,7 +56,9 @@ def command(
     from elmo.lexicon.word_pairs import WicFiles, compare_pairs, find_wic_files, read_pairs
 
     if len(inputs) > 2:
-        raise typer.BadParameter(f"expected a folder, or DATA and GOLD, found {len(inputs)} names", ctx=context)
+        raise typer.BadParameter(
+            f"expected a folder, DATA, or DATA and GOLD, found {len(inputs)} arguments", ctx=context
+        )
     if len(inputs) == 1 and inputs[0].is_dir():
         files = find_wic_files(inputs[0], tune=tune)
     else:

@@ -74,7 +74,7 @@ def _format_lines(result: Substitutes) -> list[str]:
     """Return the lines to print: a blank line, the sentence and its substitutes."""
     lines = ["", "{}[{}]{}".format(*result.usage.parts())]
     if not result.items:
-        lines.append("  no word of the vocabulary fits")
+        lines.append("  no substitutes")
     for item in result.items:
         candidate = "" if item.candidate in (None, item.word) else f"  ({item.candidate})"
         share = f"{item.probability:9.2%}" if item.is_known else f"{'unknown':>9}"

@@ -29,7 +29,7 @@ _DATA = ("column", "text_column", "file_format", "header", "separator", "tokeniz
 _LINE_WIDTH = 60  # maximum width of a text on a line, in Latin letters
 
 TaskFile = Annotated[Path, opt.argument(metavar="MODEL", help="Model file written by 'elmo task train'.")]
-# not set by the environment variable ELMO_MODEL, because a task model refers to its own biLM
+# the environment variable ELMO_MODEL does not set this option, because a task model refers to its own biLM
 Bilm = Annotated[
     str | None,
     opt.option(
@@ -42,7 +42,7 @@ Cache = Annotated[
         "--cache",
         envvar="ELMO_CACHE",
         metavar="FOLDER",
-        help="Folder that keeps computed layers.",
+        help="Folder in which computed layers are cached.",
         show_default="elmo/layers in the user's cache folder",
         rich_help_panel="Cache",
     ),
@@ -97,7 +97,7 @@ app = typer.Typer(
 )  # fmt: skip
 def train(
     context: typer.Context,
-    kind: Annotated[str, opt.argument(metavar="KIND", help=f"{_KINDS}.")],
+    kind: Annotated[str, opt.argument(metavar="KIND", help=f"Kind of task: {_KINDS}.")],
     files: Annotated[list[str], opt.argument(metavar="TRAIN", help="Training files, plain or compressed.")],
     *,
     out: Annotated[Path, opt.option(metavar="FILE.safetensors", help="The model file to write.")],
@@ -116,9 +116,9 @@ def train(
 ) -> None:
     """Train a task model and write it to one file.
 
-    If the command is interrupted, run it again: it resumes after the last epoch. Until the model is written,
-    checkpoints are in FILE.training. The model file contains everything except a frozen biLM, which it
-    refers to.
+    If the command is interrupted, run it again: it resumes after the last finished epoch. Until the model is
+    written, checkpoints are kept in FILE.safetensors.training. The model file contains everything except a frozen
+    biLM, to which it refers by name.
     """
     from elmo.tasks.run import train as train_task
     from elmo.tasks.run import training_folder
@@ -222,14 +222,15 @@ def evaluate(
 def predict(
     task_model: TaskFile,
     files: Annotated[
-        list[str] | None, typer.Argument(metavar="FILE", help="Text or examples, plain or compressed; - is stdin.")
+        list[str] | None,
+        typer.Argument(metavar="FILE", help="Files of text or examples, plain or compressed; - is stdin."),
     ] = None,
     *,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write predictions to a .jsonl file, or for some kinds to a .conll, .tsv or .json file.",
+            help="File for the predictions: .jsonl for every kind of task; .conll, .tsv or .json for some kinds.",
             show_default="text on stdout",
         ),
     ] = None,
@@ -237,14 +238,14 @@ def predict(
     as_json: opt.AsJson = False,
     **options: Any,
 ) -> None:
-    """Predict tags, labels, scores, answers, roles or clusters, with probabilities."""
+    """Predict labels for texts or unlabeled files, with probabilities."""
     from elmo.tasks.run import predict
 
     inputs = {"FILE": files, "--text": options["text"], "--question": options["question"]}
     used = [name for name, value in inputs.items() if value]
     if len(used) != 1 or (options["question"] is None) != (options["passage"] is None):
         found = ", ".join(used) or "none"
-        raise typer.BadParameter(f"expected one of FILE, --text, or --question and --passage, found {found}")
+        raise typer.BadParameter(f"expected either FILE, --text, or --question with --passage; found {found}")
     predictions = predict(task_model, files or (), model=model, **options)
     log_progress = _PredictionLog()
     if out is None:
@@ -274,7 +275,7 @@ def _is_bar_shown(console: Console) -> bool:
 
 
 def _describe_resume(folder: Path, *, is_adapted: bool) -> str:
-    """Return what to do after Ctrl-C; the adaptation of a biLM has its own checkpoints."""
+    """Return the hint for the message after Ctrl-C; the adaptation of a biLM has its own checkpoints."""
     from elmo.train.checkpoint import Checkpoints
 
     if is_adapted or Checkpoints(folder).steps():

@@ -21,7 +21,7 @@ EXAMPLES = opt.examples(
     "elmo train corpus.txt --out other --preset tiny --optimizer adamw",
     "elmo train corpus.txt --out tuned --from trained --epochs 1",
 )
-MAX_WORDS = 1 << 20  # largest vocabulary of a model folder
+MAX_WORDS = 1 << 20  # maximum size of the vocabulary
 _PYTHON_ONLY = (
     "heldout_seed", "split", "max_sentence", "n_steps", "final_rate", "momentum", "log_every",
     "evaluate_tokens", "processes", "on_report", "on_progress",
@@ -34,7 +34,7 @@ def _is_number(value: str) -> bool:
 
 def _check_vocabulary(value: str | None) -> str | None:
     if value is not None and _is_number(value) and not 4 <= int(value) <= MAX_WORDS:
-        raise typer.BadParameter(f"expected 4 to {MAX_WORDS:,} words, or a file, found {value[:40]}")
+        raise typer.BadParameter(f"expected a number of words from 4 to {MAX_WORDS:,}, or a file, found {value[:40]}")
     return value
 
 
@@ -95,7 +95,7 @@ def command(
         Literal["tiny", "mini", "small", "medium", "original"] | None,
         typer.Option(
             rich_help_panel="Model",
-            help="Size of the model; the last three are published sizes.",
+            help="Size of the model; small, medium and original are published sizes.",
             show_default="chosen by the size of the text",
         ),
     ] = None,

@@ -27,7 +27,10 @@ def command(
     device: opt.Device = "cpu",
     **options: Any,
 ) -> None:
-    """Store the mean state over running text with a model, for --start warm."""
+    """Add a warm state, computed from running text, to a model, for --start warm.
+
+    The warm state is the mean state between sentences. Only the first 2,048 sentences are read.
+    """
     from elmo.embed.warm import add_warm_state
 
     folder = add_warm_state(

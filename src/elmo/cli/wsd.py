@@ -43,22 +43,24 @@ def command(
     evaluate: Annotated[
         Path | None,
         opt.option(
-            metavar="FILE", help="Predict and score the senses of a tagged corpus: XML with --gold, or JSON lines."
+            metavar="FILE", help="Predict the senses of a tagged corpus and score them: XML with --gold, or JSON lines."
         ),
     ] = None,
-    gold: Annotated[Path | None, opt.option(metavar="FILE", help="Gold keys of an XML corpus.")] = None,
+    gold: Annotated[Path | None, opt.option(metavar="FILE", help="Correct sense keys of an XML corpus.")] = None,
     out: Annotated[
         Path | None,
         opt.option(
             metavar="FILE",
-            help="Output of --train (.safetensors), or predictions of --evaluate (one id and key per line).",
+            help="Output of --train (.safetensors), or predictions of --evaluate (an instance id and a sense key "
+            "per line).",
         ),
     ] = None,
     model: opt.Model = None,
     method: Annotated[
         Literal["knn", "prior", "centroid", "first"],
         typer.Option(
-            help="Vote of the nearest usages, nearest centroid with or without frequency, or WordNet's first sense."
+            help="Vote of the nearest usages (knn), nearest centroid with or without sense frequency (prior, "
+            "centroid), or WordNet's first sense (first)."
         ),
     ] = "knn",
     pos: Annotated[
@@ -67,7 +69,10 @@ def command(
     ] = None,
     layers: opt.OneVector = "top",
     compact: Annotated[
-        bool, typer.Option("--compact", help="Train centroids only: a small file, without the method knn.")
+        bool,
+        typer.Option(
+            "--compact", help="With --train: store only centroids, in a smaller file that does not support knn."
+        ),
     ] = False,
     wordnet: Annotated[
         Path | None,
@@ -169,7 +174,7 @@ def _print_scores(predictions: Sequence[SensePrediction], *, as_json: bool, out:
     for name, s in scores.items():
         lines.append(f"{name:6}{s.n_instances:10,}{s.n_answered:10,}{s.precision:11.2%}{s.recall:9.2%}{s.f1:9.2%}")
     n_back_off = sum(prediction.is_back_off for prediction in predictions)
-    lines.append(f"not in the training corpus, ranked in WordNet's order: {n_back_off:,}")
+    lines.append(f"words without a sense in the training corpus, ranked in WordNet's order: {n_back_off:,}")
     print_results({name: score.to_json() for name, score in scores.items()}, lines, as_json=as_json)
 
 

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Use:
-    """A word in one sentence.
+    """A usage of a word: the word in one sentence.
 
     Attributes:
         text: The sentence.
@@ -38,7 +38,7 @@ class Use:
 
     @property
     def word(self) -> str:
-        """The word as this sentence spells it."""
+        """The word as it is spelled in this sentence."""
         return self.text[slice(*self.span)]
 
     def marked(self, escape: Callable[[str], str]) -> str:
@@ -49,12 +49,12 @@ class Use:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Cosine similarities between the uses of a word.
+    """Cosine similarities between the usages of a word.
 
     Attributes:
         word: The word.
-        uses: The word in each sentence.
-        matrices: A matrix (use, use) for each layer name: "0", "1", …, "average".
+        uses: The usage in each sentence.
+        matrices: For each layer name ("0", "1", …, "average"), a matrix of cosines (usage, usage).
     """
 
     word: str
@@ -65,7 +65,7 @@ class Comparison:
         return f"Comparison({self.word!r} in {len(self.uses)} sentences, layers: {', '.join(self.matrices)})"
 
     def rows(self) -> Iterator[tuple[str, int, int, float]]:
-        """Yield (layer, first use, second use, similarity) for each layer and pair of uses, numbered from 0."""
+        """Yield (layer, first usage, second usage, similarity) for each layer and pair of usages, numbered from 0."""
         for layer, matrix in self.matrices.items():
             for a in range(len(self.uses)):
                 for b in range(a + 1, len(self.uses)):
@@ -91,7 +91,7 @@ def compare(
 ) -> Comparison:
     """Compute the cosine similarity of a word, or of a phrase such as "New York", in each pair of sentences.
 
-    The first match in each sentence is used. Matches with the same case are preferred to others (Bank, bank).
+    The first match in each sentence is used. Matches with the same case are preferred: bank matches bank before Bank.
     To select another match, or another word, mark it in the text: ``"the bank by the [[bank]]"``.
 
     Args:
@@ -130,7 +130,7 @@ def compare(
     encodings = elmo.encode(inputs, layers="all", start=start)
     vectors = np.stack(
         [cast("Vectors", encoding.span(*span)) for encoding, span in zip(encodings, spans, strict=True)]
-    )  # (use, layer, width)
+    )  # (usage, layer, width)
     return Comparison(word, tuple(uses), _compute_matrices(vectors, layers))
 
 
@@ -147,7 +147,7 @@ def _read_sentence(
 
 
 def _compute_matrices(vectors: Vectors, layers: str | int) -> dict[str, NDArray[np.float64]]:
-    """Compute the cosines (use, use) in each layer from ``vectors`` (use, layer, width)."""
+    """Compute the cosines (usage, usage) in each layer from ``vectors`` (usage, layer, width)."""
     n_layers = vectors.shape[1]
     selected = {str(i): vectors[:, i] for i in range(n_layers) if layers in ("all", i)}
     if layers == "top":

@@ -152,7 +152,7 @@ class Elmo:
 
         Args:
             folder: The folder to write.
-            dtype: Type of the stored weights.
+            dtype: Data type of the stored weights.
         """
         from elmo.formats import native
 
@@ -190,7 +190,7 @@ class Elmo:
         return self._engine.describe()
 
     def to(self, device: str | torch.device | None = None, *, dtype: str | None = None) -> Self:
-        """Move the network to another device or change its precision; None leaves it unchanged."""
+        """Move the network to another device or change its precision; None leaves the current value."""
         import torch
 
         from elmo.engine.matmul import choose_kernels
@@ -246,9 +246,10 @@ class Elmo:
             start: State at the start of a sentence: "zero", "warm" (stored with the model) or a ``Carry``.
             batch_size: Number of sentences per batch. Default: as many as fit into 16,384 tokens.
             as_tensor: Return tensors instead of NumPy arrays.
-            dtype: Type of the returned vectors. Default: the precision of the network.
+            dtype: Data type of the returned vectors. Default: the precision of the network.
             device: Device to which the model is moved first.
-            max_tokens: Maximum number of tokens in a sentence and in a batch. Default: 100,000 in a sentence.
+            max_tokens: Maximum number of tokens in a sentence. A value below 16,384 also limits the default size of
+                batches. Default: 100,000.
             show_progress: Show a progress bar on stderr.
         """
         is_single = isinstance(sentences, str | Tokens)
@@ -316,7 +317,9 @@ class Elmo:
         if start == "warm":
             return warm_start(self.pretrained.warm, self.bilm.zero_state(1))
         if start == "carry":
-            raise StateError("start must not be 'carry' here; pass the same start=Carry() to every call")
+            raise StateError(
+                "start must be 'zero', 'warm' or a Carry; found 'carry'; create one Carry() and pass it to every call"
+            )
         value = repr(start) if isinstance(start, str) else type(start).__name__
         raise ConfigError(f"start must be 'zero', 'warm' or a Carry(); found {value[:40]}")
 
@@ -398,6 +401,6 @@ def as_tokens(sentence: Any, tokenizer: Tokenizer, *, subject: str) -> Tokens:
 
 
 def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
-    """Return whether memory ran out; torch and oneDNN raise a RuntimeError, so its message is searched."""
+    """Return whether memory ran out; torch and oneDNN raise a RuntimeError, so the message is searched."""
     message = str(error)
     return isinstance(error, MemoryError) or "memory" in message or "could not create a primitive" in message

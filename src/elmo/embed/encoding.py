@@ -161,7 +161,7 @@ def similarity(a: Vectors | Tensor, b: Vectors | Tensor) -> float | Vectors:
     """
     x, y = (_as_float64(vectors) for vectors in (a, b))
     if x.ndim not in (1, 2) or y.ndim not in (1, 2) or x.shape[-1] != y.shape[-1]:
-        raise ShapeError(f"vectors must have the same width; found shapes {x.shape} and {y.shape}")
+        raise ShapeError(f"vectors must have one or two axes and the same width; found shapes {x.shape} and {y.shape}")
     cosines = np.clip(_normalize(np.atleast_2d(x)) @ _normalize(np.atleast_2d(y)).T, -1.0, 1.0)
     if x.ndim == 1 and y.ndim == 1:
         return float(cosines[0, 0])

@@ -16,7 +16,7 @@ _MARK = re.compile(r"\[\[(.*?)\]\]", re.DOTALL)
 def find_phrase(
     phrase: str, text: str, offsets: Sequence[Span], *, ignore_case: bool = False
 ) -> tuple[list[Span], list[Span]]:
-    """Find a phrase in ``text``; return the matches of whole tokens, and the matches of parts of tokens.
+    """Find a phrase in ``text``; return the matches of whole tokens, and those that split a token.
 
     ``offsets`` are the character offsets of the tokens. White space in the phrase matches any white space.
     """

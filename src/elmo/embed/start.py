@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from elmo.model.bilm import BiLmState
 
 STREAMS = 32  # number of parts of a text that are read in parallel
-WARM_SENTENCES = 2048  # the mean no longer changes after this many sentences
+WARM_SENTENCES = 2048  # the mean hardly changes after this many sentences
 
 
 class Carry:
@@ -40,7 +40,9 @@ class Carry:
             self.state = BiLmState(zero.hidden[:, :, :0], zero.cell[:, :, :0])
         own, other = (tuple(x.shape[i] for x in (s.hidden, s.cell) for i in (1, 3)) for s in (self.state, zero))
         if own != other:
-            raise ShapeError("cannot use this Carry: it belongs to a model of another shape; create a new Carry()")
+            raise ShapeError(
+                "cannot use this Carry: it holds states of another shape, from another model; create a new Carry()"
+            )
         missing = max(0, n - self.state.hidden.size(2))
         kept = self.state.hidden[:, :, :n].to(zero.hidden), self.state.cell[:, :, :n].to(zero.cell)
         return BiLmState(
@@ -80,9 +82,9 @@ def warm_start(warm: WarmState | None, zero: BiLmState) -> BiLmState:
 
 
 def compute_warm_state(engine: Engine, sentences: Iterable[Sequence[str]], *, show_progress: bool = False) -> WarmState:
-    """Compute the mean state after the sentences of a text, each of which starts where the previous one ended.
+    """Compute the mean of the states at the end of each sentence, where the state is carried between sentences.
 
-    Only the first ``WARM_SENTENCES`` sentences are read, in ``STREAMS`` parallel streams. The first sentences
+    Only the first ``WARM_SENTENCES`` sentences are read, as ``STREAMS`` parallel streams. The first sentences
     of each stream are still close to the zero state and are skipped if there are enough others.
     """
     text = list(islice((tuple(sentence) for sentence in sentences if sentence), WARM_SENTENCES))

@@ -27,7 +27,7 @@ def read_rows(
         raise DataError("cannot compute the outputs: pass either sentences or tokens")
     if tokens is None:
         if lengths is not None:
-            raise DataError("cannot use lengths with sentences; pass tokens=… instead")
+            raise DataError("cannot use lengths with sentences; pass tokens=… instead of sentences")
         rows = [sentences] if isinstance(sentences, str | Tokens) else cast("Iterable[str]", sentences)
         return [_split(row) for row in rows]
     for k, row in enumerate(tokens):

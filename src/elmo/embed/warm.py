@@ -29,17 +29,17 @@ def add_warm_state(
         model: A name as in ``Elmo.from_pretrained``.
         texts: Files, globs or folders of running text; "-" is stdin.
         out: New folder for a copy of the model in elmo's native format. Default: the state is added to the
-            model itself, or to a copy NAME-warm in the current folder if the model has another format.
-        split: Split lines into sentences.
-        errors: What to do with bytes that are not UTF-8: "strict" (stop), "replace", "skip" (the line) or
-            "surrogateescape".
+            model itself or, if its format cannot store a state, to a copy NAME-warm in the current folder.
+        split: Split lines of text into sentences.
+        errors: What to do with bytes that are not UTF-8: stop ("strict"), replace them, skip the line, or keep them
+            as surrogate escapes.
         tokenizer: Tokenizer to use instead of that of the model.
         device: Device of the network.
         show_progress: Show a progress bar on stderr.
     """
     folder = Path(model)
     if out is None and not native.can_read(folder):
-        # other formats cannot store a state
+        # other formats cannot store a warm state
         out = Path(f"{folder.name.split('.')[0] or 'model'}-warm")
     if out is not None and out.exists():
         raise OutputError(f"cannot write {out}: it already exists; choose a new folder")

@@ -102,7 +102,7 @@ def collect_evidence(
         earlier = {run: result for run in runs if (result := store.load(run)) is not None}
         results: dict[EvidenceRun, RunResult] = {}
         for run in runs:
-            kept = store.load(run)  # load again: two tasks may differ only in their names
+            kept = store.load(run)  # load again: an identical task with another name may have trained it
             watch = None if on_epoch is None else partial(on_epoch, run)
             results[run] = kept or store.train(run, on_epoch=watch, show_progress=show_progress)
             if on_run is not None:
@@ -125,7 +125,7 @@ def collect_evidence(
 def _check_baselines(plan: EvidencePlan, vectors: Path | None) -> None:
     """Raise ``ConfigError`` if the baseline of a task has no word vectors."""
     problems = [
-        f"[{task.name}] has no word vectors for its baseline: use static vectors (--vectors, or vectors in "
+        f"[{task.name}] needs word vectors for its baseline without ELMo: use static vectors (--vectors, or vectors in "
         "[defaults]), or set characters in words to more than 0"
         for task in plan.tasks
         if vectors is None and not task.words["characters"]
@@ -136,7 +136,7 @@ def _check_baselines(plan: EvidencePlan, vectors: Path | None) -> None:
 def _estimate_seconds(
     left: Sequence[EvidenceRun], earlier: Mapping[EvidenceRun, RunResult], results: Mapping[EvidenceRun, RunResult]
 ) -> float:
-    """Estimate the time of the runs ``left`` from runs with the same task and size, the same task, or all runs."""
+    """Estimate the time of the runs ``left`` from runs of the same task and size, else of the same task, else all."""
     known = {**earlier, **results}
     total = 0.0
     for run in left:

@@ -48,8 +48,8 @@ from elmo.text.tokenizers import load_tokenizer
 MAX_BYTES = 1 << 20  # maximum size of a plan
 _DEFAULTS = ("model", "vectors", "seeds", "fit", "words")
 _TASK_KEYS = ("kind", "train", "dev", "test", "max_train", "max_dev", "reader", "head", "fit", "words")
-_NOT_FIT = ("seed",)  # the runs of a condition have the seeds 1, 2, 3, …
-_NOT_WORDS = ("elmo", "top_only", "mix_penalty", "is_bilm_tuned")  # the conditions set these options
+_NOT_FIT = ("seed",)  # not an option of a plan: the runs of a condition have the seeds 1, 2, 3, …
+_NOT_WORDS = ("elmo", "top_only", "mix_penalty", "is_bilm_tuned")  # not options of a plan: the conditions set them
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 
 
@@ -73,7 +73,7 @@ class TaskPlan:
 
 @dataclass(frozen=True)
 class EvidencePlan:
-    """The tasks of a plan, and defaults that arguments of ``collect_evidence`` override."""
+    """The tasks of a plan, and default values, which the arguments of ``collect_evidence`` override."""
 
     path: str  # for messages
     tasks: tuple[TaskPlan, ...]
@@ -235,7 +235,7 @@ class _PlanReader:
         if not invalid:
             try:
                 read_examples(kind, (), options=options)
-            except NoFilesError:  # options are checked first: they are valid
+            except NoFilesError:  # raised after all options were checked: they are valid
                 pass
             except ConfigError as error:
                 self.problems.append(f"[{table}] {error}")
@@ -323,7 +323,7 @@ def read_task(plan: TaskPlan) -> TaskData:
         task.build_head(FeatureWidths(4, 4))
     except (ValueError, RuntimeError, ZeroDivisionError) as error:
         problem = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError(f"[{plan.name}.head]: cannot build a network with these options: {problem}") from error
+        raise ConfigError(f"head: cannot build a network with these options: {problem}") from error
     digest = _digest(parts)
     train, dev, test = (
         [replace(example, location=None) for example in parts[name]] for name in ("train", "dev", "test")
@@ -332,7 +332,7 @@ def read_task(plan: TaskPlan) -> TaskData:
 
 
 def _spread(examples: Sequence[Any], limit: int | None) -> list[Any]:
-    """Return at most ``limit`` examples, spread evenly, because corpora are often sorted by genre."""
+    """Return at most ``limit`` examples, spread evenly over the corpus, because corpora are often sorted by genre."""
     if limit is None or len(examples) <= limit:
         return list(examples)
     return [examples[k * len(examples) // limit] for k in range(limit)]

@@ -57,7 +57,7 @@ COMPARED: Mapping[int, tuple[tuple[str, str], ...]] = {  # pairs to compare; the
         (ELMO, "lambda_1")),
     3: (("both", ELMO), ("output", ELMO), ("both", "output")),
 }  # fmt: skip
-SHARES = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)  # of the training examples, for the curve of Figure 1
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)  # fractions of the training examples for the curve of Figure 1
 MIN_EXAMPLES = 4  # minimum number of training examples
 MAX_FACTOR = 4.0  # maximum factor for the number of epochs of runs with fewer examples
 VERSION = 3  # increase it to train all runs again
@@ -109,12 +109,12 @@ def curve_sizes(n_all: int) -> list[int]:
 
 
 def condition_features(condition: str, words: Mapping[str, Any]) -> Features:
-    """Return the features for a condition; ``words`` has the feature options of the plan."""
+    """Return the features of a condition: the options in ``words``, overridden by those of the condition."""
     return Features(**{**words, **CONDITIONS[condition]})
 
 
 def run_options(run: EvidenceRun, fit: FitOptions) -> FitOptions:
-    """Return the training options of a run; runs with fewer examples have more epochs, because these are shorter."""
+    """Return the training options of a run; runs with fewer examples have more epochs, which are shorter."""
     factor = min(MAX_FACTOR, 1 / math.sqrt(run.share))
 
     def scale(epochs: int) -> int:
@@ -138,8 +138,8 @@ class RunResult:
         scores: All scores at the best epoch, by name.
         best_epoch: Number of the best epoch.
         n_epochs: Number of epochs.
-        mixes: Layer mix at each position (input, output) at the best epoch: ``shares`` of the layers, and ``gamma``.
-        seconds: Time since the run was started or resumed.
+        mixes: Mix at each position (``input``, ``output``) at the best epoch, as in ``Epoch``.
+        seconds: Training time since the run was last started or resumed.
     """
 
     score: float
@@ -171,7 +171,7 @@ class RunStore:
         self._static: tuple[str, StaticVectors | None] = ("", None)  # vectors of the last task
 
     def key(self, run: EvidenceRun) -> str:
-        """Hash everything that the result of a run depends on, which excludes the names of files and tasks."""
+        """Return a hash of everything that the result of a run depends on; names of files and tasks do not matter."""
         text = json.dumps(self.describe(run), sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 

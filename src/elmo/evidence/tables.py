@@ -111,7 +111,7 @@ class Curve:
 
     @property
     def n_enough(self) -> int | None:
-        """Smallest number of examples with which ELMo reaches the baseline trained on all examples; None if none."""
+        """Smallest number of examples with which ELMo reaches the baseline with all examples; None if it does not."""
         goal = self.points[-1].baseline.mean
         return next((point.n_examples for point in self.points if point.elmo.mean >= goal), None)
 
@@ -231,7 +231,7 @@ _TITLES = {
     2: "Table 2. The last layer only, or all layers with a small (λ=0.001) or large (λ=1) penalty",
     3: "Table 3. ELMo at the input, at the output, or at both",
 }
-_TASK = 24  # maximum width of the name of a task, in Latin letters
+_TASK = 24  # maximum width of the name of a task, in terminal columns
 
 
 def format_evidence(evidence: Evidence) -> list[str]:
@@ -294,10 +294,10 @@ def _notes(evidence: Evidence) -> list[str]:
         notes.append("In brackets: 95 % confidence interval of the difference (Welch's t over seeds).")
     notes.append("Error reduction: the difference divided by the distance to 100 %.")
     if any(task.scored_on == "dev" for task in evidence.tasks):
-        notes.append("Scored on dev, which also selects the best epoch; a test set in the plan is scored instead.")
+        notes.append("Tasks without a test set are scored on the dev set, which also selects the best epoch.")
     if evidence.curves:
-        limit = f"at most {MAX_FACTOR:.0f} times"
-        notes.append(f"With a fraction s of the examples, runs have 1/√s times the epochs, {limit}.")
+        limit = f"at most {MAX_FACTOR:.0f} times as many"
+        notes.append(f"Runs with a fraction s of the examples have 1/√s times as many epochs, {limit}.")
     return notes
 
 

@@ -3,7 +3,7 @@
 File names vary between publishers: options are ``*options.json``, and the weights are the HDF5 file that
 contains ``RNN_0``. A softmax is in ``*softmax*.hdf5`` (``softmax/W`` and ``softmax/b``, or ``W`` and ``b`` at
 the root) or in the weights file (``softmax/…``). A token cache (``embedding``, one row per word of the
-vocabulary) is used if there is no character network, or if the caller names it.
+vocabulary) is used if there is no character CNN, or if the caller passes it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 NAME = "bilm-tf HDF5"
 _SUFFIXES = (".hdf5", ".h5")
-# A layer in the file that the options do not mention would be silently ignored, so it is refused.
+# Numbered parts of the network: one that is in the file but not in the options raises an error.
 _NUMBERED = ("CNN/W_cnn_#", "CNN/b_cnn_#", "CNN_high_#", "RNN_#", "RNN_0/RNN/MultiRNNCell/Cell#",
              "RNN_1/RNN/MultiRNNCell/Cell#")  # fmt: skip
 
@@ -44,7 +44,7 @@ def can_read(folder: Path) -> bool:
     if not any(name.endswith("options.json") for name in names):
         return False
     hdf5 = [name for name in names if name.endswith(_SUFFIXES)]
-    # next to a TensorFlow checkpoint, HDF5 files may be anything
+    # next to a TensorFlow checkpoint, HDF5 files may be unrelated to the model
     return any("RNN_0" in _root_names(folder, name) for name in hdf5) or (
         bool(hdf5) and not any(name.endswith(".index") for name in names)
     )
@@ -61,7 +61,7 @@ def read(folder: Path) -> Pretrained:
     roots = {name: _root_names(folder, name) for name in hdf5}
     candidates = [name for name in hdf5 if "RNN_0" in roots[name]]
     if not candidates:
-        # read the most likely weights: the error in that file says more than "nothing found"
+        # read the most likely file anyway: its error says more than "nothing found"
         likely = [name for name in hdf5 if "weights" in name.lower() and "softmax" not in name.lower()]
         candidates = likely or hdf5
         candidates = candidates if len(candidates) == 1 else []
@@ -102,8 +102,8 @@ def read_files(
         weights: The HDF5 file with the weights.
         vocab: The vocabulary, one word per line.
         softmax: The HDF5 file with the output layer.
-        embedding: A token cache. The model then looks up the words of ``vocab`` in it instead of reading
-            characters, and ``weights`` only needs the LSTMs.
+        embedding: The HDF5 file with a token cache. The model then looks up the words of ``vocab`` in this cache
+            instead of reading characters, and ``weights`` only needs the LSTMs.
     """
     import torch
 
@@ -135,7 +135,7 @@ def read_files(
 
 
 def _read_parameters(file: Hdf5File, config: BiLmConfig, *, prefix: str = "") -> dict[str, Array]:
-    """Read the datasets with names that start with ``prefix``, converted to our parameters.
+    """Read the datasets with names that start with ``prefix``, and convert them to parameters of the biLM.
 
     Every header is checked before the first number is read, and all mismatches are reported at once.
     """
@@ -163,7 +163,7 @@ def _read_parameters(file: Hdf5File, config: BiLmConfig, *, prefix: str = "") ->
         elif not np.array_equal(array, bilm_layout.identity(dataset.shape)):
             file.refuse(
                 f"dataset {dataset.name} projects to the same width: AllenNLP applies it, bilm-tf does not; "
-                "remove it or make it an identity, depending on how the model was trained"
+                "remove it if the model was trained with bilm-tf"
             )
     return parameters
 
@@ -198,7 +198,7 @@ def _n_words(file: Hdf5File, options: BilmOptions) -> int:
     dataset = file.dataset("embedding")
     width = options.lstm.state_width
     if dataset is None:
-        file.refuse("expected a dataset 'embedding', or char_cnn in the options and 'char_embed', found neither")
+        file.refuse("expected a dataset 'embedding' (or 'char_embed', with char_cnn in the options), found neither")
     if len(dataset.shape) != 2 or dataset.shape[1] != width:
         file.refuse(f"dataset embedding: expected (words, {width}), found {dataset.shape}")
     return dataset.shape[0]
@@ -219,7 +219,7 @@ def _read_softmax(file: Hdf5File, options: BilmOptions) -> SoftmaxWeights:
 
 
 def _root_names(folder: Path, name: str) -> list[str]:
-    """List the names at the root of an HDF5 file; return none if the file cannot be read."""
+    """List the names at the root of an HDF5 file; return an empty list if the file cannot be read."""
     try:
         with Hdf5File(files.find_member(folder, name)) as file:
             return file.children()
@@ -252,10 +252,13 @@ def _vocabulary_name(folder: Path, names: Sequence[str]) -> str | None:
 def write(model: Pretrained, folder: Path) -> None:
     """Write a folder that AllenNLP 0.9, bilm-tf and simple_elmo can read.
 
-    The files are ``options.json`` and ``weights.hdf5``, and if the model has them ``vocab.txt``,
-    ``softmax_weights.h5`` and ``meta.json``. (simple_elmo takes any ``*.hdf5`` for the weights, hence the
-    suffix of the softmax.) A forget bias other than TensorFlow's 1 is added to the forget gates, rounded to
-    float32. The format cannot store warm states, mixes and the name of the tokenizer.
+    The files are ``options.json`` and ``weights.hdf5`` and, if the model has them, ``vocab.txt``,
+    ``softmax_weights.h5`` and ``meta.json``. The softmax file ends in ``.h5`` because simple_elmo takes any ``*.hdf5``
+    file for the weights.
+
+    Readers of this format always add a forget bias of 1. If the model has another forget bias, the difference is
+    added to the stored biases of the forget gates and rounded to float32. The format cannot store a warm state, a
+    mix or the name of the tokenizer.
     """
     _check_writable(model)
     tokenizer = str(model.metadata.get("tokenizer", "en"))
@@ -289,29 +292,31 @@ def write(model: Pretrained, folder: Path) -> None:
 
 
 def _check_writable(model: Pretrained) -> None:
-    """Refuse a model that the format cannot represent."""
+    """Raise ``OutputError`` if the format cannot represent the model."""
     config, problems = model.config, []
     if config.alphabet == "unicode":
-        problems.append("it reads Unicode characters, but the format has bytes")
+        problems.append("it reads Unicode characters, but the format supports only bytes")
     if config.alphabet == "simplified":
-        problems.append("it simplifies Chinese characters before reading them, but the format does not")
+        problems.append("it simplifies Chinese characters before reading them, which the format does not support")
     if config.chars and config.words:
-        problems.append("it reads words and characters, but the format has only one of them")
+        problems.append("it reads words and characters, but the format supports only one of them")
     if config.alphabet == "bytes" and config.chars and config.chars.n_characters != bilm_layout.N_CHARACTERS:
-        problems.append(f"it has {config.chars.n_characters} characters, but the format has {bilm_layout.N_CHARACTERS}")
+        problems.append(
+            f"it has {config.chars.n_characters} characters, but the format supports {bilm_layout.N_CHARACTERS}"
+        )
     if model.vocab is not None:
         if (model.vocab.bos, model.vocab.eos, model.vocab.unknown) != ("<S>", "</S>", "<UNK>"):
             problems.append("the special words of its vocabulary are not <S>, </S> and <UNK>")
         for word in model.vocab.words:
             has_surrogates = any("\ud800" <= character <= "\udfff" for character in word)
             if "\n" in word or word.endswith("\r") or word == MAXTERMID or has_surrogates:
-                problems.append(f"its word {word!r:.40} cannot be a line of vocab.txt")
+                problems.append(f"its word {word!r:.40} cannot be written as a line of vocab.txt")
                 break
-    raise_all(problems, subject="this model cannot be written as bilm-tf HDF5", kind=OutputError)
+    raise_all(problems, subject="cannot write this model as bilm-tf HDF5", kind=OutputError)
 
 
 def _with_standard_forget_bias(model: Pretrained) -> dict[str, Array]:
-    """Return the weights for a forget bias of 1, which every reader of the format adds."""
+    """Return the weights, adjusted to the forget bias of 1 that every reader of the format adds."""
     arrays = {name: weight.numpy(force=True) for name, weight in model.weights.items()}
     excess, cell = model.config.lstm.forget_bias - 1.0, model.config.lstm.cell_width
     if excess != 0:

@@ -1,8 +1,8 @@
-r"""Elmo's own format: a folder of safetensors, JSON and text, with a checksum for every file.
+r"""The native format of elmo: a folder of safetensors, JSON and text files, with checksums.
 
-- ``config.json``: the biLM's config, the vocabulary's special words, a published mix, metadata.
+- ``config.json``: the config of the biLM, the special words of the vocabulary, a published mix, and metadata.
 - ``model.safetensors``: the weights, with the names of ``config.parameter_shapes``.
-- ``vocab.txt``: one word per line, in id order, if the model has words. If any word contains a line break, a
+- ``vocab.txt``: one word per line, in id order, if there is a vocabulary. If any word contains a line break, a
   carriage return or a lone surrogate, config.json has ``"is_escaped": true``, and every line uses the escapes
   ``\\``, ``\n``, ``\r`` and ``\udXXX``.
 - ``characters.json``: the id of each character, for a Unicode alphabet.
@@ -35,7 +35,7 @@ NAME = "elmo"
 VERSION = 1
 CONFIG, WEIGHTS, VOCAB, CHARACTERS = "config.json", "model.safetensors", "vocab.txt", "characters.json"
 SOFTMAX, WARM = "softmax.safetensors", "warm.safetensors"
-# config.json says which other files exist, so it is last in SHA256SUMS: no truncation goes unnoticed
+# config.json, which every model has, is last in SHA256SUMS, so that a truncated SHA256SUMS is detected
 ORDER = (WARM, VOCAB, SOFTMAX, WEIGHTS, CHARACTERS, CONFIG)
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def read(folder: Path, *, verify: bool = True, is_mapped: bool = True) -> Pretra
     Args:
         folder: The model's folder.
         verify: Compare every file with its recorded SHA-256 before using it.
-        is_mapped: Map float32 weights into memory instead of reading them.
+        is_mapped: Map float32 weights into memory; they are then read from the file when they are used.
     """
     source = _VerifiedFolder(folder, verify=verify, is_mapped=is_mapped)
     values = source.config()
@@ -83,7 +83,7 @@ def read(folder: Path, *, verify: bool = True, is_mapped: bool = True) -> Pretra
 
 
 class _VerifiedFolder:
-    """A model's folder; the size and then the SHA-256 of each file are checked before its content is used."""
+    """The folder of a model; the size and SHA-256 of each file are checked before its content is used."""
 
     def __init__(self, folder: Path, *, verify: bool, is_mapped: bool) -> None:
         self.folder, self._is_mapped = folder, is_mapped
@@ -95,7 +95,7 @@ class _VerifiedFolder:
         self._verify = verify
 
     def has(self, name: str) -> bool:
-        """Return whether an optional file belongs to the model: with checksums, only if it is listed."""
+        """Return whether an optional file belongs to the model; it must be in ``SHA256SUMS``, if the folder has one."""
         return name in (files.list_names(self.folder) if self.sums is None else self.sums)
 
     def config(self) -> NativeConfig:
@@ -106,7 +106,7 @@ class _VerifiedFolder:
         return tensors.read(self.path(name, None), shapes, is_mapped=self._is_mapped)
 
     def path(self, name: str, limit: int | None = files.JSON_LIMIT) -> Path:
-        """Return the path of a file of at most ``limit`` bytes, after a comparison with its SHA-256."""
+        """Return the path of a file of at most ``limit`` bytes, after verifying its SHA-256."""
         path = files.find_member(self.folder, name)
         with files.open_regular(path, limit):
             pass  # checks the size
@@ -195,19 +195,21 @@ def _section_problems(values: Mapping[str, Any]) -> list[str]:
             pass
         case other:
             names = "n_words, is_escaped, bos, eos and unknown"
-            problems.append(f"vocabulary must be null or a JSON object with {names}; found {other!r:.80}")
+            problems.append(f"vocabulary must be null or a JSON object with the keys {names}; found {other!r:.80}")
     match values.get("softmax"):
         case None | {"n_words": int()}:
             pass
         case other:
-            problems.append(f"softmax must be null or a JSON object with n_words; found {other!r:.80}")
+            problems.append(f"softmax must be null or a JSON object with the key n_words; found {other!r:.80}")
     match values.get("mix"):
         case None:
             pass
         case {"weights": [*weights], "gamma": gamma} if all(map(_is_number, (*weights, gamma))):
             pass
         case other:
-            problems.append(f"mix must be null or a JSON object with numbers weights and gamma; found {other!r:.80}")
+            problems.append(
+                f"mix must be null or a JSON object with a list weights and a number gamma; found {other!r:.80}"
+            )
     if not isinstance(values.get("metadata", {}), dict):
         problems.append("metadata must be a JSON object")
     return problems
@@ -218,7 +220,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _format_config(model: Pretrained, *, dtype: str, is_escaped: bool) -> str:
-    """Return the text of ``config.json``; the same model gives the same text."""
+    """Return the text of ``config.json``; it is always the same for the same model."""
     vocab, mix, metadata = model.vocab, model.mix, dict(model.metadata)
     if model.format != NAME:
         metadata.setdefault("converted_from", model.format)
@@ -246,18 +248,18 @@ def _format_config(model: Pretrained, *, dtype: str, is_escaped: bool) -> str:
 
 
 def write(model: Pretrained, folder: Path, *, dtype: tensors.Dtype = "float32") -> None:
-    """Write a model to a new folder, completely or not at all; the same model gives the same bytes.
+    """Write a model to a new folder, completely or not at all; the bytes are always the same for the same model.
 
     Args:
         model: The model.
         folder: The folder to create.
-        dtype: Precision of the weights and the softmax in the file; they are read as float32.
+        dtype: Precision of the stored weights and softmax; they are converted back to float32 when they are read.
     """
-    tensors.torch_dtype(dtype)  # refuse an unknown name before writing anything
+    tensors.torch_dtype(dtype)  # reject an unknown name before anything is written
     is_escaped = model.vocab is not None and any(map(_NEEDS_ESCAPES.search, model.vocab.words))
     texts = {CONFIG: _format_config(model, dtype=dtype, is_escaped=is_escaped)}
     if model.vocab is not None:
-        if len(model.vocab) > files.MAX_LINES:  # the limit of the reader, and so are those below
+        if len(model.vocab) > files.MAX_LINES:  # the limits here and below are those of the reader
             raise OutputError(f"{VOCAB}: expected at most {files.MAX_LINES} words, found {len(model.vocab)}")
         words = map(_escape, model.vocab.words) if is_escaped else model.vocab.words
         texts[VOCAB] = "".join(f"{word}\n" for word in words)
@@ -282,11 +284,11 @@ def write(model: Pretrained, folder: Path, *, dtype: tensors.Dtype = "float32") 
 
 
 def add_warm(folder: Path, warm: WarmState) -> None:
-    """Store a warm state in a model's folder, replacing an existing one.
+    """Store a warm state in the folder of a model, replacing an existing one.
 
-    A crash at any moment leaves a model that loads: a warm.safetensors that SHA256SUMS does not list is not
-    part of the model. So the old one is removed from the list before the new file is written, and the new one
-    is added afterwards.
+    The model can be loaded even after a crash in the middle, because a ``warm.safetensors`` that is not listed in
+    ``SHA256SUMS`` is ignored: the old file is removed from the list before the new file is written, and the new
+    file is added to the list afterwards.
     """
     source = _VerifiedFolder(folder, verify=True, is_mapped=False)
     raise_all(warm.problems(source.config().bilm), subject="warm state", kind=StateError)
@@ -300,7 +302,7 @@ def add_warm(folder: Path, warm: WarmState) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    with atomic_file(path) as temporary, temporary.open("xb") as file:  # never writes through a link
+    with atomic_file(path) as temporary, temporary.open("xb") as file:  # mode "x" never follows a link
         file.write(content)
 
 

@@ -8,14 +8,14 @@
 
 Files, in reading order:
 
-- ``plan.py``: ``EmbedJob``, the options of a job; ``plan_corpus``, which estimates its size.
+- ``plan.py``: ``EmbedJob``, the options of a job; ``plan_corpus``, which estimates its output and memory.
 - ``run.py``: ``embed_corpus``, which runs a job.
-- ``groups.py``: the sentences of each shard.
-- ``sharded.py``: writes the shards of a job, or resumes an earlier run.
+- ``groups.py``: split the sentences into groups, one per shard.
+- ``sharded.py``: write the shards of a job, or resume an earlier run.
 - ``pipeline.py``: threads that read ahead and write in the background.
-- ``workers.py``: makes shards, in this process or in worker processes.
+- ``workers.py``: make shards, in this process or in worker processes.
 - ``shard.py``: a shard as flat arrays.
-- ``manifest.py``: file names, and the list of complete shards.
+- ``manifest.py``: the names of the output files, and the manifest.
 - ``writers.py`` and ``reader.py``: the file formats, and ``read_embeddings``.
 """
 

@@ -15,8 +15,8 @@ from elmo.engine.batches import MAX_TOKENS
 from elmo.errors import SentenceTooLongError
 from elmo.text.reader import Sentence
 
-MAX_CHARACTERS = 1 << 26  # per group: its text is in memory
-MAX_SENTENCES = 1 << 18  # per group: empty lines are sentences without tokens
+MAX_CHARACTERS = 1 << 26  # per group, because the text of a group is in memory
+MAX_SENTENCES = 1 << 18  # per group, because empty lines are sentences without tokens
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Group:
         sentences: The sentences.
         n_tokens: Number of tokens.
         is_last: Whether this is the last group of the job.
-        digest: SHA-256 of all sentences up to the end of this group.
+        digest: SHA-256 of all sentences of the job up to the end of this group.
     """
 
     index: int

@@ -68,7 +68,7 @@ class OutputFiles:
         return self.manifest.exists() or self.lock.exists()
 
     def existing(self) -> list[Path]:
-        """Return the output and complete shards of earlier runs, without the manifest."""
+        """Return the files of earlier runs that exist: the output and complete shards, but not the manifest."""
         shards = [self.shard_folder / name for name in list_names(self.shard_folder) if self._is_shard(name)]
         return [self.out, *shards] if self.out.is_file() else shards
 
@@ -179,11 +179,16 @@ def read_manifest(path: Path) -> Manifest:
     checksums = [shard.sha256 for shard in shards] + [values["sha256"] or "0" * 64]
     file_names = [shard.file for shard in shards] + [values["out"]]
     if not all(map(_SHA256.fullmatch, checksums)) or not all(map(_is_plain_name, file_names)):
-        raise DataError(f"{subject}: each file must have a plain name and a SHA-256 checksum; found other values")
+        raise DataError(
+            f"{subject}: each file must have a plain name without a folder and a SHA-256; found other values"
+        )
     n_sentences = 0
     for shard in shards:
         if shard.first != n_sentences or shard.sentences < 0 or shard.tokens < 0:
-            raise DataError(f"{subject}: a shard must start at sentence {n_sentences}; found {shard.first}")
+            raise DataError(
+                f"{subject}: a shard must have first = {n_sentences} and counts of at least 0; "
+                f"found first = {shard.first}, sentences = {shard.sentences}, tokens = {shard.tokens}"
+            )
         n_sentences += shard.sentences
     return Manifest(**values)
 

@@ -23,7 +23,7 @@ class _StoppedError(Exception):
 
 @contextmanager
 def read_ahead(source: Iterable[S], gather: Callable[[Iterable[S]], Iterator[T]]) -> Iterator[Iterator[T]]:
-    """Iterate over ``gather(source)``; a thread computes the next item while the current one is in use.
+    """Provide an iterator over ``gather(source)``; a thread computes the next item while the current one is in use.
 
     If the context is left early, the thread stops before it takes another item from ``source``.
     """
@@ -88,6 +88,6 @@ class BackgroundWriter:
 
     def _wait(self) -> None:
         if self._current is not None:
-            wait([self._current])  # after Ctrl-C here, the task is still current
-            done, self._current = self._current, None  # an error is raised once
+            wait([self._current])  # if Ctrl-C interrupts this line, the task stays current
+            done, self._current = self._current, None  # so that its error is raised only once
             done.result()

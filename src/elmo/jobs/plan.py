@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
 
 SHARD_BYTES = 1 << 26  # default size of the vectors of one shard
-SHARD_TOKENS = 1 << 17  # limit for narrow vectors: the text of a token takes about 200 bytes
+SHARD_TOKENS = (
+    1 << 17
+)  # upper limit of the default, because the text of a token takes memory even if vectors are narrow
 _LIBRARY_BYTES = 300 << 20  # estimated memory that Python and torch use
 _TOKEN_TEXT_BYTES = 200  # estimated memory of a token with its offsets
-_COUNTED_BYTES = 1 << 32  # lines are not counted in larger inputs, because that takes long
+_COUNTED_BYTES = 1 << 32  # lines are not counted in larger inputs, because that takes too long
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7", b"BZh", b"\x28\xb5")  # first bytes of compressed files
 
 
@@ -40,18 +42,19 @@ class EmbedJob:
         out: Output file. Its suffix selects the format: .h5 (AllenNLP's layout), .safetensors, .npz, .parquet
             or .jsonl. Default: JSON lines on stdout.
         layers: Layers to write: "average", "top", "all", "concat" or a layer number.
-        input_format: One sentence per line ("text"), tokens separated by spaces ("tokens"), or "conllu".
+        input_format: Format of the input: raw text ("text") or tokens separated by spaces ("tokens"), with one sentence
+            per line, or "conllu".
         split: Split lines of text into sentences.
-        errors: What to do with bytes that are not UTF-8: "strict" (stop), "replace", "skip" (the line) or
-            "surrogateescape".
-        dtype: Type of the vectors in the output.
-        start: State at the start of a sentence: "zero", or the "warm" state of the model.
-        batch_size: Sentences per batch. Changes the speed, not the vectors. Default: as many as 16,384 tokens
-            hold.
-        shard_tokens: Tokens per shard. Default: about 64 MB of vectors.
-        restart: Start over if an earlier run left output, instead of resuming it.
-        workers: Number of processes. Changes the speed, not the vectors. Needs an output file.
-        devices: Devices of the workers, used in turn. Default: the device of the model.
+        errors: What to do with bytes that are not UTF-8: stop ("strict"), replace them, skip the line, or keep them
+            as surrogate escapes.
+        dtype: Data type of the vectors in the output.
+        start: State at the start of a sentence: "zero", or "warm" (stored with the model).
+        batch_size: Number of sentences per batch; affects the speed, not the vectors. Default: as many as fit into
+            16,384 tokens.
+        shard_tokens: Maximum number of tokens per shard. Default: about 64 MB of vectors.
+        restart: Replace the output of an earlier run instead of resuming it.
+        workers: Number of processes; affects the speed, not the vectors. More than one requires an output file.
+        devices: Devices of the workers, assigned in turn. Default: the device of the model.
     """
 
     inputs: tuple[str, ...]
@@ -84,7 +87,7 @@ class EmbedJob:
             raise ConfigError(f"devices must be of one type; found {', '.join(self.devices)[:80]}")
 
     def tokens_per_shard(self, layout: Layout) -> int:
-        """Return the maximum number of tokens per shard; only a single longer sentence may exceed it."""
+        """Return the maximum number of tokens per shard; only a shard with a single longer sentence exceeds it."""
         return self.shard_tokens or min(max(1, SHARD_BYTES // layout.token_bytes), SHARD_TOKENS)
 
     def reads_pipe(self) -> bool:
@@ -92,7 +95,10 @@ class EmbedJob:
         return any(path == "-" or not path.is_file() for path in expand_paths(self.inputs))
 
     def count_lines(self) -> int | None:
-        """Count the lines of the input, or return None if lines are not sentences or counting takes too long."""
+        """Count the lines of the input, each of which is a sentence.
+
+        Returns None if lines are not sentences, if the input is a pipe or compressed, or if counting takes too long.
+        """
         if self.split or self.input_format == "conllu" or self.reads_pipe():
             return None
         files = [path for path in expand_paths(self.inputs) if path != "-"]
@@ -152,12 +158,12 @@ class JobSummary:
         sentences: Number of sentences in the output.
         tokens: Number of tokens in the output.
         kept: Number of sentences that an earlier run had completed.
-        was_complete: Whether an earlier run had finished the job, so that nothing was written.
+        was_complete: Whether an earlier run had finished the job, so that this run wrote nothing.
         files: The output files, in order.
         manifest: Path of the manifest; None if the output is a stream.
         repaired_lines: Number of lines that were not valid UTF-8 and were repaired.
         skipped_lines: Number of lines that were not valid UTF-8 and were skipped.
-        is_cut_short: Whether the output stream was closed before the end.
+        is_cut_short: Whether the reader closed the output stream before the end.
     """
 
     sentences: int
@@ -195,12 +201,12 @@ class JobPlan:
 
 
 def plan_corpus(job: EmbedJob, model: Elmo | BiLmConfig, *, tokenizer: Tokenizer | None = None) -> JobPlan:
-    """Read the input of a job and estimate the size of its output and its memory, without running it.
+    """Read the input of a job and estimate the size of its output and the memory it needs, without running it.
 
     Args:
         job: The job.
         model: The model, or its config.
-        tokenizer: Tokenizer to use instead of that of the model. A config has none; its default is English.
+        tokenizer: Tokenizer. Default: that of the model, or the English one if ``model`` is a config.
     """
     config = model if isinstance(model, BiLmConfig) else model.config
     if tokenizer is None:
@@ -217,11 +223,11 @@ def plan_corpus(job: EmbedJob, model: Elmo | BiLmConfig, *, tokenizer: Tokenizer
         n_sentences += len(group.sentences)
         n_tokens += group.n_tokens
         n_bytes += sum(len(token) for sentence in group.sentences for token in sentence.tokens.tokens)
-    # A number takes about 12 characters in JSON. Other formats also store the end and the offsets of a token.
+    # A number takes about 12 characters in JSON. Other formats store the end and the offsets of each token.
     is_json = files is None or files.suffix == ".jsonl"
     per_token = 12 * (layout.n_layers or 1) * layout.width if is_json else layout.token_bytes + 24
     per_sentence = 1000 if files is not None and files.is_assembled else 40  # HDF5 has one dataset per sentence
-    # The network holds about three copies of the layers of a batch, a writer two copies of its shard.
+    # The network holds about three copies of the layers of a batch, and a writer holds two copies of its shard.
     loaded = _LIBRARY_BYTES + 4 * n_parameters(config)
     computing = 3 * widest_batch * 4 * config.n_layers * config.width
     writing, text = 2 * widest_shard * layout.token_bytes, widest_shard * _TOKEN_TEXT_BYTES
@@ -246,7 +252,7 @@ def plan_corpus(job: EmbedJob, model: Elmo | BiLmConfig, *, tokenizer: Tokenizer
 
 
 def encode_sentences(sentences: Sequence[Sentence], job: EmbedJob, elmo: Elmo) -> list[Encoding]:
-    """Encode sentences with the options of a job; raise ``OutputError`` if a value overflows its dtype."""
+    """Encode sentences with the options of a job; raise ``OutputError`` if a value does not fit its dtype."""
     encodings = elmo.encode(
         [sentence.tokens for sentence in sentences],
         layers=cast("Any", job.layers),

@@ -47,12 +47,15 @@ def read_embeddings(path: str | Path, *, verify: bool = True) -> Iterator[Encodi
     if path.name.endswith(".manifest.json"):
         return _read_job(path, verify=verify)
     if path.suffix.lower() not in SUFFIXES:
-        raise DataError(f"{format_path(path)}: the file name must end in {', '.join(SUFFIXES)} or .manifest.json")
+        raise DataError(
+            f"{format_path(path)}: the file name must end in {', '.join(SUFFIXES)} or .manifest.json; "
+            f"found {path.suffix!r}"
+        )
     manifest = OutputFiles(path).manifest
     if not path.exists() and manifest.exists():
         return _read_job(manifest, verify=verify)
     if not path.is_file():
-        raise DataError(f"cannot read {format_path(path)}: neither it nor {format_path(manifest.name)} exists")
+        raise DataError(f"cannot read {format_path(path)}: neither this file nor {format_path(manifest.name)} exists")
     return _read_file(path)
 
 
@@ -159,10 +162,12 @@ def _read_parquet(path: Path) -> tuple[dict[str, Any], Any]:
     offsets = [table[name].fill_null(-1).to_numpy() for name in ("begin", "end")]
     sentences = table["sentence"].to_numpy() - description["first"]
     if len(sentences) and (sentences[0] < 0 or (np.diff(sentences) < 0).any()):
-        raise ValueError("the sentences must be in order")
+        raise ValueError("the rows must be sorted by sentence")
     n_sentences = description["sentences"]
     if not 0 <= n_sentences <= 1 << 32 or (len(sentences) and sentences[-1] >= n_sentences):
-        raise ValueError(f"the number of sentences does not match the description, which has {n_sentences}")
+        raise ValueError(
+            f"the sentence numbers must be below {n_sentences}, the number of sentences in the description"
+        )
     return {
         "vectors": vectors[:, 0] if n_layers is None else np.ascontiguousarray(vectors.transpose(1, 0, 2)),
         "lengths": np.bincount(sentences, minlength=n_sentences).astype(np.int64),
@@ -188,13 +193,13 @@ def _read_hdf5(path: Path) -> Iterator[Encoding]:
 def _read_hdf5_sentence(file: h5py.File, key: str, size: int) -> Encoding:
     import h5py
 
-    # neither elmo nor AllenNLP writes links, or data outside the file
+    # neither elmo nor AllenNLP writes soft links or data outside the file
     link = file.get(key, getlink=True)
     data = file[key] if isinstance(link, h5py.HardLink) else None
     if not isinstance(data, h5py.Dataset) or data.external or data.is_virtual or data.nbytes > size:
-        raise ValueError(f"the file must contain a dataset {key!r}")
+        raise ValueError(f"{key!r} must be a dataset that is stored in this file")
     if "tokens" not in data.attrs:
-        raise ValueError(f"dataset {key!r} must have an attribute 'tokens'; only elmo embed writes it")
+        raise ValueError(f"dataset {key!r} must have an attribute 'tokens'; only files of elmo embed have it")
     offsets = json.loads(str(data.attrs["offsets"])) if "offsets" in data.attrs else None
     return _build_encoding(json.loads(str(data.attrs["tokens"])), offsets, data[()])
 

@@ -52,7 +52,7 @@ def embed_corpus(
     Args:
         job: The input, output and options of the job.
         model: A loaded model, or a name as in ``Elmo.from_pretrained``.
-        on_progress: Function that is called after each batch and each shard.
+        on_progress: Called with the progress after each batch and each shard; with workers, after each shard.
         stdout: Stream for the JSON lines of a job without an output file. Default: ``sys.stdout``.
     """
     elmo = _load(job, model)

@@ -69,7 +69,7 @@ class Shard:
         places: Position of each sentence in the input, (sentence, 3): index into ``files``, line number from 1,
             and the character where the sentence begins.
         files: Names of the input files.
-        has_offsets: Whether the offsets of a sentence without tokens are an empty list instead of None.
+        has_offsets: Whether a sentence without tokens has an empty tuple of offsets instead of None.
     """
 
     first: int
@@ -82,7 +82,14 @@ class Shard:
     files: tuple[str, ...] = ()
     has_offsets: bool = True
 
-    ARRAYS = ("lengths", "token_ends", "offsets", "places", "vectors", "token_bytes")  # by falling size of an item
+    ARRAYS = (
+        "lengths",
+        "token_ends",
+        "offsets",
+        "places",
+        "vectors",
+        "token_bytes",
+    )  # sorted by item size, largest first
 
     @classmethod
     def of(cls, sentences: Sequence[Sentence], vectors: Vectors, *, first: int) -> Shard:
@@ -117,7 +124,9 @@ class Shard:
             raise DataError(f"cannot read {subject}: it is not an embedding file of version {VERSION}")
         first, files = description.get("first"), description.get("files")
         if type(first) is not int or not isinstance(files, list):
-            raise DataError(f"{subject}: the description must have first and files; found {description!s:.80}")
+            raise DataError(
+                f"{subject}: the description must have an integer 'first' and a list 'files'; found {description!s:.80}"
+            )
         shard = cls(
             first=first,
             files=tuple(str(name) for name in files),
@@ -196,8 +205,8 @@ class Shard:
         if problems:
             return problems
         if (self.lengths < 0).any() or (self.lengths > n).any() or int(self.lengths.sum()) != n:
-            problems.append(f"lengths must be at least 0 with a sum of {n}; found other lengths")
+            problems.append(f"lengths must not be negative and must add up to {n}, the number of tokens")
         ends = self.token_ends
         if (n and ends[0] < 0) or (ends[1:] < ends[:-1]).any() or (int(ends[-1]) if n else 0) != n_bytes:
-            problems.append(f"token_ends must increase up to {n_bytes}; found other values")
+            problems.append(f"token_ends must be in ascending order and end at {n_bytes}, the size of token_bytes")
         return problems

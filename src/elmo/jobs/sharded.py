@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 class ShardedRun:
     """One run of a job that writes files; the caller must hold the lock of the job.
 
-    A subclass of ``ShardMaker`` as ``maker`` can write other content into the shards. ``options`` are further
-    options that change the output; the manifest records them.
+    To write other content into the shards, pass an instance of a subclass of ``ShardMaker`` as ``maker``.
+    ``options`` are additional options that change the output; they are recorded in the manifest.
     """
 
     def __init__(
@@ -115,7 +115,8 @@ class ShardedRun:
         inputs = {path.resolve() for path in expand_paths(self.job.inputs) if path != "-"}
         if inputs & {path.resolve() for path in outputs}:
             raise OutputError(
-                f"cannot write {format_path(self.files.out)}: it is one of the inputs; choose another output"
+                f"cannot write {format_path(self.files.out)}: the output, or another file of the job, is one of "
+                "the inputs; choose another output"
             )
 
     def _read_manifest(self) -> Manifest | None:
@@ -129,7 +130,8 @@ class ShardedRun:
             raise OutputError(f"{error}; use --restart to start over") from error
         if earlier.out != self.manifest.out:
             raise OutputError(
-                f"cannot write {format_path(path)}: it belongs to {format_path(earlier.out)}; choose another output"
+                f"cannot write {format_path(path)}: it is the manifest of {format_path(earlier.out)}; choose "
+                "another output"
             )
         differences = earlier.differences(self.manifest)
         if differences and not earlier.shards and not earlier.is_complete:
@@ -142,7 +144,7 @@ class ShardedRun:
         return earlier
 
     def _keep_complete(self, earlier: Manifest) -> Manifest:
-        """Return the manifest with its shards up to the first one that is missing or damaged."""
+        """Return the manifest with only the shards before the first one that is missing or damaged."""
         files = self.files
         if earlier.sha256 is not None:
             is_sound = files.out.is_file() and compute_sha256(files.out) == earlier.sha256
@@ -157,8 +159,8 @@ class ShardedRun:
     def _read_groups(self, sentences: Iterator[Sentence]) -> AbstractContextManager[Iterator[Group]]:
         """Split the input into groups, which a thread reads ahead.
 
-        There is no such thread with workers, which compute in other processes, and for pipes, because a thread
-        that waits for input cannot be stopped.
+        No thread is used with workers, which compute in other processes, or for pipes, because a thread that
+        waits for input cannot be stopped.
         """
         gather = partial(split_groups, max_tokens=self.limit)
         if self.job.workers > 1 or self.job.reads_pipe():
@@ -175,11 +177,11 @@ class ShardedRun:
                 if record.sentences != len(group.sentences) or record.input != group.digest:
                     raise self._input_error(f"sentences {group.first + 1} to {last} have changed")
             elif was_complete:
-                raise self._input_error("it is longer")
+                raise self._input_error("it is longer now")
             else:
                 yield group
         if n_groups < len(done):
-            raise self._input_error("it is shorter")
+            raise self._input_error("it is shorter now")
 
     def _input_error(self, change: str) -> OutputError:
         return OutputError(
@@ -227,7 +229,7 @@ class ShardedRun:
                         self._record_first(pending)
                         self._report("embedding")
                 except BaseException as error:
-                    # Ctrl-C keeps the shards that are made; after another error, wait for the pending ones
+                    # after Ctrl-C, keep only finished shards; after any other error, wait for the pending shards
                     while pending and (isinstance(error, Exception) or _is_made(pending[0][1])):
                         self._record_first(pending)
                     raise
@@ -246,7 +248,7 @@ class ShardedRun:
         self.n_tokens += record.tokens
 
     def _record(self, record: ShardRecord, *, is_last: bool) -> None:
-        """Add a complete shard to the manifest; all earlier shards must be there already."""
+        """Add a complete shard to the manifest, which must already list all earlier shards."""
         is_complete = is_last and not self.files.is_assembled
         self.manifest = replace(self.manifest, shards=(*self.manifest.shards, record), is_complete=is_complete)
         self.manifest.write(self.files.manifest)
@@ -298,7 +300,7 @@ def _is_made(future: Future[ShardRecord]) -> bool:
 
 
 def compute_fingerprint(elmo: Elmo, *, start: str) -> str:
-    """Compute the fingerprint of a model with its current weights, and its warm state if ``start`` is "warm"."""
+    """Compute the fingerprint of the current weights of a model, including its warm state if ``start`` is "warm"."""
     from elmo.formats.pretrained import fingerprint
 
     current = replace(elmo.pretrained, weights=elmo.bilm.state_dict())

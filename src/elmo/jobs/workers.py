@@ -48,7 +48,7 @@ class ShardMaker:
 
     def __init__(self, job: EmbedJob, elmo: Elmo) -> None:
         if job.out is None:
-            raise ConfigError("cannot write shards without an output file; set out")
+            raise ConfigError("cannot write shards without an output file; set EmbedJob.out")
         self.job, self.elmo, self.files = job, elmo, OutputFiles(job.out)
         self.layout = Layout.of(elmo.config, layers=job.layers, dtype=job.dtype)
 
@@ -139,7 +139,7 @@ class Workers:
     def _start(self) -> _Worker:
         with self._guard:
             if self._is_closed:
-                raise OutputError("cannot start a worker: the pool is closed")  # nobody waits for this result
+                raise OutputError("cannot start a worker: the pool is closed")  # nothing waits for this result
             devices = self._job.devices or (str(self._elmo.device),)
             device = devices[len(self._workers) % len(devices)]
             worker = _Worker(self._out, self._lock)
@@ -181,7 +181,7 @@ def _write_model(elmo: Elmo, folder: Path) -> None:
 
 
 class _Worker:
-    """The parent's side of a worker process; only one thread uses it."""
+    """A worker process, as its parent sees it; only one thread uses it."""
 
     def __init__(self, out: Path, lock: int) -> None:
         self._out = out
@@ -256,7 +256,7 @@ class WorkerOptions:
 
 @dataclass(frozen=True)
 class WorkerError:
-    """An exception as a message; exceptions with custom arguments cannot be pickled."""
+    """An exception that a worker raised, as a message, because not every exception can be pickled."""
 
     kind: type[Exception]
     message: str

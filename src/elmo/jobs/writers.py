@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SENTENCES = "sentence_to_index"  # AllenNLP's name
-_MAP_LIMIT = 1 << 30  # maximum length of SENTENCES, a single string that readers hold in memory
+_MAP_LIMIT = 1 << 30  # maximum number of characters of SENTENCES, a single string that readers load into memory
 _ROW_GROUP = 1 << 13  # tokens per Parquet row group
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -81,8 +81,8 @@ def write_json_lines(shard: Shard, file: BinaryIO) -> None:
 def json_line(index: int, encoding: Encoding, *, is_ascii: bool = True) -> str:
     """Format a sentence as a JSON object with index, tokens, offsets and vectors, in ASCII or in Unicode.
 
-    Numbers have nine digits, which is exact for float32. The object of a sentence without tokens also has the
-    ``shape`` of its vectors, because an empty list does not show it.
+    Numbers have nine significant digits, which is exact for float32. The object of a sentence without tokens also has
+    the ``shape`` of its vectors, because an empty list does not show it.
     """
     head = {"index": index, "tokens": encoding.tokens, "offsets": encoding.offsets}
     vectors = np.asarray(encoding.vectors)
@@ -101,7 +101,7 @@ def write_hdf5(shards: Iterable[Shard], path: Path) -> None:
     ``offsets`` (absent if the input was tokens) and ``place`` (file, line, character), each as a JSON string.
     These strings have variable length, because other attributes are limited to 64 KB.
     """
-    # v108, because the oldest version is slow with thousands of datasets
+    # v108, because the oldest file version is slow with thousands of datasets
     with create_hdf5(path, libver=("earliest", "v108")) as (file, errors):
         _write_datasets(file, shards, errors)
 

@@ -1,4 +1,4 @@
-"""Measure how much the usage of words changed between periods, and test whether the change is significant.
+"""Measure how much words changed between periods, and test whether the change is significant.
 
 ``change_in_corpora`` finds the usages of words in one corpus per period, ``change_in_uses`` takes usages from
 files of the Diachronic Word Usage Graphs, and ``measure_change`` takes usages with their vectors. All of them
@@ -54,11 +54,11 @@ class ChangeOptions:
     """Options for measuring and testing semantic change.
 
     Attributes:
-        measure: Average pairwise distance (apd), cosine distance of the mean vectors (prt), inverse cosine
-            of the mean vectors (prt-inverted), or Jensen-Shannon divergence of the senses (jsd).
+        measure: Measure of change: average pairwise distance (apd), cosine distance of the mean vectors (prt),
+            1 / cosine of the mean vectors (prt-inverted), or Jensen-Shannon divergence of the senses (jsd).
         method: Clustering method for the senses, which jsd and the choice of examples use.
         min_count: Minimum number of usages of a word in each period; words with fewer usages are skipped.
-        permutations: Number of permutations for the p-value. Default: 1,000, or 20 per word.
+        permutations: Number of permutations for the p-value. Default: 20 per word, at least 1,000.
         n_examples: Number of typical usages to keep for each period.
         keep_usages: Whether to keep the usages and their vectors in the result, which a figure needs.
         seed: Random seed for sampling, permutations and clustering.
@@ -99,7 +99,7 @@ class PeriodChange:
 
 @dataclass(frozen=True, eq=False)
 class WordChange:
-    """The change of a word between consecutive periods and, for more than two, from the first to the last."""
+    """The change of a word between consecutive periods and, if there are more than two, from the first to the last."""
 
     word: str
     steps: tuple[PeriodChange, ...]  # the last item is the change from the first period to the last
@@ -194,13 +194,13 @@ def change_in_corpora(
         corpora: For each period, in order of time, a function that reads its corpus. Without ``words``, each
             corpus is read twice.
         words: Words to measure. Default: frequent words of all corpora with three letters or more.
-        max_words: Without words: number of words to measure, the most frequent first.
-        skip: Without words: number of most frequent words to skip; most of them are function words.
+        max_words: Maximum number of words to measure, the most frequent first, if no words are given.
+        skip: Number of most frequent words to skip, mostly function words, if no words are given.
         limit: Maximum number of usages of a word per period; if there are more, a random sample is used.
         is_as_written: Encode usages as they are written, instead of replacing inflected and capitalized forms
             with the word.
         options: Options for measuring and testing the change.
-        on_progress: Called with the number of usages that are embedded and the total number of usages.
+        on_progress: Called with the number of usages that are embedded so far and the total number of usages.
         vectors: How to compute the vectors; see ``VectorOptions``.
     """
     options = options or ChangeOptions()
@@ -259,7 +259,7 @@ def change_in_uses(
         limit: Maximum number of usages of a lemma per period; if there are more, a random sample is used.
         is_as_written: Encode usages as they are written, instead of replacing each form with the lemma.
         options: Options for measuring and testing the change.
-        on_progress: Called with the number of usages that are embedded and the total number of usages.
+        on_progress: Called with the number of usages that are embedded so far and the total number of usages.
         vectors: How to compute the vectors; see ``VectorOptions``.
     """
     options = options or ChangeOptions()
@@ -458,8 +458,8 @@ def _compare_periods(usages: Mapping[str, Usages], labels: Labels, options: Chan
 def _rank_typical(units: Floats, labels: Labels, is_own: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the usages of one period that are typical for it, the most typical first.
 
-    They belong to the sense whose share exceeds its share in the other period most. Usages near the center of
-    that sense and far from the other period come first, so outliers come last.
+    They belong to the sense whose share is larger than in the other period by the largest amount. Usages near the
+    center of that sense and far from the other period come first, so outliers come last.
     """
     n_senses = int(labels.max()) + 1
     own, other = (np.bincount(labels[mask], minlength=n_senses) / mask.sum() for mask in (is_own, ~is_own))
@@ -498,8 +498,8 @@ class ChangeMeasure:
     """A measure of change for the usages of one word; ``build_measure`` creates it.
 
     It is a function of the weight of each usage in each period. The weights are 0 or 1 for the observed
-    periods and for permutations of them, and counts for bootstrap samples. With the weights of a thousand
-    permutations in one matrix, all of them take two matrix products.
+    periods and for permutations of them, and counts for bootstrap samples. If the weights of a thousand
+    permutations are in one matrix, two matrix products compute all of them.
     """
 
     name: str

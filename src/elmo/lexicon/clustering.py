@@ -1,9 +1,9 @@
 """Cluster the vectors of a word's usages and choose the number of clusters.
 
 Distances are cosine distances, computed from the first principal components. To choose the number of clusters,
-the silhouette (Rousseeuw 1987) of each number is compared with that of data without clusters, which are drawn
-from a normal distribution with the same covariance. Of the numbers with a higher silhouette than these data,
-the one with the highest is chosen; if there are none, all usages form one cluster.
+the silhouette (Rousseeuw 1987) for each number is compared with that of simulated data without clusters, drawn
+from a normal distribution with the same covariance. Among the numbers whose silhouette is higher than that of
+the simulated data, the one with the highest silhouette is chosen; if there is none, all usages form one cluster.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Floats = NDArray[np.floating[Any]]
 Labels = NDArray[np.int64]
 
 N_COMPONENTS = 20  # principal components; for a few hundred usages, the rest is mostly noise
-N_NULLS = 19  # simulated data sets without clusters; the probability of exceeding all of them is 1 in 20
+N_NULLS = 19  # simulated data sets without clusters; the probability of exceeding all of them by chance is 1 in 20
 SMALLEST_SHARE = 0.04  # minimum size of a cluster as a fraction of the usages; at least three usages
 MAX_CLUSTERS = 10  # largest number of clusters that is tried
 MIN_USAGES = 6  # fewer usages form one cluster
@@ -40,9 +40,9 @@ class Clustering:
     Attributes:
         labels: Cluster of each usage (usage,), from 0; clusters are sorted by size, the largest first.
         n_clusters: Number of clusters.
-        silhouette: Highest silhouette of two or more clusters, even if one cluster was chosen; None if the
-            number of clusters was not chosen by silhouette.
-        null: Silhouette that data without clusters reach; None if ``silhouette`` is None.
+        silhouette: Silhouette of the clusters or, if one cluster was chosen, the highest silhouette of two or more
+            clusters. None if the number of clusters was not chosen by silhouette.
+        null: Threshold for the silhouette, which data without clusters do not exceed; None if ``silhouette`` is None.
     """
 
     labels: Labels
@@ -93,7 +93,7 @@ def _cluster(vectors: Floats, method: Method, n_clusters: int | None, max_cluste
 
 
 def reduce_dimensions(vectors: Floats, n_components: int = N_COMPONENTS) -> NDArray[np.float64]:
-    """Scale vectors (usage, width) to unit length, and project them on their first principal components.
+    """Scale vectors (usage, width) to unit length, and project them onto their first principal components.
 
     Half the squared distance between two rows of the result (usage, component) approximates the cosine
     distance of the vectors.
@@ -127,7 +127,10 @@ def silhouette(distances: Floats, labels: Labels) -> float:
 
 def _check(vectors: Floats, method: str, n_clusters: int | None, max_clusters: int) -> None:
     if vectors.ndim != 2 or not np.isfinite(vectors).all():
-        raise DataError(f"vectors must be finite (usage, width); found shape {vectors.shape}, NaN or infinity")
+        raise DataError(
+            f"vectors must be finite and have the shape (usage, width); found shape {vectors.shape}"
+            f"{' with NaN or infinity' if vectors.ndim == 2 else ''}"
+        )
     if len(vectors) > MAX_USAGES:
         raise ConfigError(f"cannot cluster {len(vectors):,} usages: the limit is {MAX_USAGES:,}; use a sample")
     if method not in METHODS:
@@ -148,8 +151,8 @@ Cut = Callable[[NDArray[np.float64], list[int], int, int], Iterator[Labels]]
 def _choose_number(points: NDArray[np.float64], cut: Cut, *, max_clusters: int, seed: int) -> Clustering:
     """Choose the number of clusters.
 
-    Candidates are the numbers whose silhouette is higher than that of all data sets without clusters (null
-    data). The one with the highest silhouette is chosen; without any candidate, there is one cluster.
+    Candidates are the numbers whose silhouette is higher than that of all simulated data sets without clusters
+    (null data). The candidate with the highest silhouette is chosen; if there is none, all usages form one cluster.
     """
     n = len(points)
     smallest = max(3, math.ceil(SMALLEST_SHARE * n))
@@ -198,7 +201,7 @@ def _distances(points: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _tree(points: NDArray[np.float64], numbers: list[int], smallest: int, seed: int) -> Iterator[Labels]:
-    """Yield clusterings from an average-linkage tree, one for each of ``numbers``.
+    """Yield clusterings from an average-linkage tree, one for each number of clusters in ``numbers``.
 
     Clusters have at least ``smallest`` usages; all other usages are noise (-1).
     """

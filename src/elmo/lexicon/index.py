@@ -1,7 +1,7 @@
 """Read an index: a folder with the usages of a corpus and their vectors.
 
-``index.json`` describes the index, ``words.tsv`` lists its words, and shards in safetensors format have the
-sentences, the usages and their vectors. Each shard has a sorted list of its words, so that the usages of a word
+``index.json`` describes the index, ``words.tsv`` lists its words, and shards in safetensors format contain
+the sentences, the usages and their vectors. Each shard has a sorted list of its words, so that the usages of a word
 are found without reading the rest. ``build_index`` writes these files; ``Index`` reads them.
 """
 
@@ -122,9 +122,9 @@ class Index:
 
     @cached_property
     def words(self) -> dict[str, tuple[int, int]]:
-        """Number of usages in the index and number of occurrences in the corpus, by word."""
+        """For each word, the number of usages in the index and the number of occurrences in the corpus."""
         words: dict[str, tuple[int, int]] = {}
-        with closing(read_lines(self.folder / WORDS)) as lines:  # an error closes the file at once
+        with closing(read_lines(self.folder / WORDS)) as lines:  # so that an error closes the file at once
             for line in lines:
                 if line.number == 1:
                     continue
@@ -171,7 +171,10 @@ class Index:
         return np.concatenate([np.zeros(0, np.int64), *numbers])
 
     def usages(self, word: str, *, limit: int | None = None, seed: int = 0) -> Usages:
-        """Return the usages of a word with their vectors, in corpus order; if more than ``limit``, a random sample."""
+        """Return the usages of a word with their vectors, in corpus order.
+
+        If there are more than ``limit`` usages, a random sample is returned.
+        """
         numbers = self.numbers(word)
         if limit is not None and len(numbers) > limit:
             numbers = np.sort(np.random.default_rng(seed).choice(numbers, limit, replace=False))
@@ -201,7 +204,7 @@ class Index:
     def rank(self, query: Vectors, numbers: Ints) -> list[Neighbor]:
         """Sort usages by their cosine to a query (width,), best first; negative numbers are ignored."""
         numbers = numbers[numbers >= 0]
-        # Not as a matrix product, in which the last bits of a row depend on the other rows.
+        # Not computed as a matrix product, in which the last bits of a row may depend on the other rows.
         cosines = (unit_rows(self.vectors(numbers)) * unit_rows(query[None])).sum(axis=1).clip(-1, 1)
         pairs = zip(cosines.tolist(), numbers.tolist(), strict=True)
         ranking = sorted(pairs, key=lambda pair: (-pair[0], pair[1]))
@@ -227,7 +230,7 @@ class Index:
             yield self._shard(number), end - self._sizes[number]
 
     def _locate(self, number: int) -> tuple[UsageShard, int]:
-        """Return the shard of a usage and its row there."""
+        """Return the shard that contains a usage, and the row of the usage in it."""
         if not 0 <= number < len(self):
             raise DataError(f"the number of a usage must be between 0 and {len(self) - 1}; found {number}")
         k = int(np.searchsorted(self._ends, number, side="right"))
@@ -444,7 +447,9 @@ class UsageShard:
             raise ValueError(f"inconsistent arrays: {', '.join(dict.fromkeys(wrong))}")
 
 
-ARRAYS = tuple(field.name for field in fields(UsageShard) if field.name != "files")  # widest items first
+ARRAYS = tuple(
+    field.name for field in fields(UsageShard) if field.name != "files"
+)  # sorted by item size, largest first
 
 
 def _compute_norms(vectors: Vectors) -> NDArray[np.float32]:

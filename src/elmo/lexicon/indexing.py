@@ -2,8 +2,8 @@
 
 Building an index is an embedding job with shards, a manifest and a lock. An interrupted job resumes after its
 last complete shard. ``index.json`` is written last, so an index that has this file is complete. To rebuild an
-index, a new one is built inside its folder; it replaces the old index when it is complete, and the old index
-stays usable until then.
+index, a new index is built in a subfolder. It replaces the old index when it is complete; until then, the old
+index stays usable.
 """
 
 from __future__ import annotations
@@ -54,16 +54,19 @@ class IndexJob:
         words: Words or phrases to index; all words by default.
         limit: Maximum number of usages per word; if there are more, a random sample is used. Default: no limit.
         layers: Layers of the vectors: average, top, concat or a number.
-        input_format: Format of the input: one sentence per line, tokens separated by spaces, or CoNLL-U.
+        input_format: Format of the input: raw text or tokens separated by spaces, with one sentence per line, or
+            CoNLL-U.
         split: Split lines of text into sentences.
-        errors: What to do with bytes that are not UTF-8.
+        errors: What to do with bytes that are not UTF-8: stop, replace them, skip the line, or keep them as surrogate
+            escapes.
         dtype: Type of the vectors on disk.
         start: LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'.
         keep_case: Treat Bank and bank as different words.
-        seed: Random seed of the sample.
-        approximate: Also build an approximate index, for many millions of usages.
+        seed: Random seed for sampling usages.
+        approximate: Also build an approximate index, for fast searches in many millions of usages.
         shard_tokens: Maximum number of tokens per shard; by default, shards have about 64 MB of vectors.
-        restart: Start again and discard an unfinished index; a complete index is kept until the new one is complete.
+        restart: Start over instead of resuming an unfinished index; a complete index is kept until the new one is
+            complete.
     """
 
     inputs: tuple[str, ...]
@@ -127,7 +130,7 @@ def build_index(
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether a folder contains a complete and readable index."""
+    """Return whether a folder contains a complete and readable index."""
     try:
         return len(Index(folder).words) >= 0
     except DataError:
@@ -168,9 +171,9 @@ def _build(job: IndexJob, elmo: Elmo, on_progress: Callable[[Progress], None] | 
         if not summary.was_complete or not is_complete(job.out):
             _write_description(job, elmo, reader, files)
         if tally.repaired:
-            logger.warning("%d lines were not UTF-8 and were repaired", tally.repaired)
+            logger.warning("%d lines were not valid UTF-8 and were repaired", tally.repaired)
         if tally.skipped:
-            logger.warning("%d lines were not UTF-8 and were skipped", tally.skipped)
+            logger.warning("%d lines were not valid UTF-8 and were skipped", tally.skipped)
 
 
 def _make_folder(folder: Path) -> None:
@@ -251,7 +254,7 @@ class _UsageShardMaker(ShardMaker):
 
 
 def _write_description(job: IndexJob, elmo: Elmo, reader: _UsageReader, files: OutputFiles) -> None:
-    """Write the list of words, and then ``index.json``, with which the index is complete."""
+    """Write the list of words and then ``index.json``, which marks the index as complete."""
     counts: Counter[str] = Counter()
     sizes: list[int] = []
     width = 0
@@ -284,7 +287,7 @@ def _write_description(job: IndexJob, elmo: Elmo, reader: _UsageReader, files: O
 
 @contextmanager
 def _rebuild(job: IndexJob) -> Iterator[IndexJob]:
-    """Provide a job that builds the new index in a temporary folder; on success, it replaces the old index."""
+    """Provide a job that builds a new index in a subfolder; on success, the new index replaces the old one."""
     folder = job.out
     if any(path != "-" and folder.resolve() in path.resolve().parents for path in expand_paths(job.inputs)):
         raise OutputError(f"{format_path(folder)} contains input files; use another folder for the index")
@@ -316,7 +319,7 @@ def _replace_index(folder: Path) -> None:
     """Move the new files over the old ones; if this is interrupted, it can be run again."""
     files, new = OutputFiles(folder / SHARDS), folder / REBUILD
     try:
-        (folder / MANIFEST).unlink(missing_ok=True)  # nobody can open a mixture of both indexes
+        (folder / MANIFEST).unlink(missing_ok=True)  # so that nobody can open a mixture of both indexes
         for path in sorted(new.iterdir()):
             if path.name not in (MANIFEST, files.lock.name):  # the lock in use stays where it is
                 path.replace(folder / path.name)

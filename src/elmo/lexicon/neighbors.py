@@ -64,8 +64,8 @@ def find_neighbors(
 ) -> list[Neighbors]:
     """Find the usages of an index that are nearest to the marked word of each sentence.
 
-    A sentence that occurs several times in the corpus appears once for each of its words. The usage itself is
-    left out if the corpus contains its sentence.
+    If a sentence occurs several times in the corpus, each of its usages is returned only once. If the corpus
+    contains the sentence of the query, the query itself is left out.
 
     Args:
         elmo: The model that built the index.
@@ -73,7 +73,7 @@ def find_neighbors(
         sentences: Sentences in which the word is marked like ``[[this]]``.
         word: The word to search for in sentences without a mark.
         k: Number of neighbors.
-        among: Search all words, the same word, or only other words.
+        among: Search the usages of all words, of the same word, or of other words.
         approximate: Use the approximate index, which is faster but may miss some neighbors.
     """
     if among not in AMONG:
@@ -126,8 +126,8 @@ def _drop_duplicates(usage: Usage, neighbors: Sequence[Neighbor]) -> list[Neighb
 GRAPH, GRAPH_DESCRIPTION = "approximate.usearch", "approximate.json"
 _MAX_DESCRIPTION_BYTES = 1 << 10
 # The usages of a word lie close together, so a short search may end among the usages of a wrong word. Among
-# 660,000 usages, one query in a hundred missed most of its ten nearest with usearch's default of 64; with 512,
-# no query missed more than one.
+# 660,000 usages, one query in a hundred missed most of its ten nearest with usearch's default expansion of 64;
+# with 512, no query missed more than one.
 _EXPANSION = 512
 _BATCH = 1 << 13  # number of usages to add between two calls of on_progress
 
@@ -159,7 +159,7 @@ class ApproximateIndex:
                     f"cannot write {format_path(index.folder / GRAPH)}: {format_error(error)}; the disk has "
                     f"{disk_usage(index.folder).free:,} bytes left: free some space and run the command again"
                 ) from error
-            (index.folder / GRAPH_DESCRIPTION).unlink(missing_ok=True)  # from here, an older graph is not valid
+            (index.folder / GRAPH_DESCRIPTION).unlink(missing_ok=True)  # it describes an older graph
         with atomic_file(index.folder / GRAPH_DESCRIPTION) as temporary:
             temporary.write_text(json.dumps({"index": index.digest}) + "\n")
         return cls(index, graph)
@@ -176,7 +176,8 @@ class ApproximateIndex:
             )
         if read_json(description, _MAX_DESCRIPTION_BYTES) != {"index": index.digest}:
             raise DataError(
-                f"{format_path(path)} is older than the index; build it again with: elmo index … --approximate"
+                f"cannot use {format_path(path)}: it was built for an older index; build it again with: "
+                "elmo index … --approximate"
             )
         try:
             graph = library.Index.restore(str(path), view=True)
@@ -184,7 +185,8 @@ class ApproximateIndex:
             raise DataError(f"cannot read {format_path(path)}: {' '.join(str(error).split())[:200]}") from error
         if graph is None or graph.ndim != index.width or len(graph) != len(index):
             raise DataError(
-                f"{format_path(path)} belongs to another index; build it again with: elmo index … --approximate"
+                f"cannot use {format_path(path)}: it belongs to another index; build it again with: "
+                "elmo index … --approximate"
             )
         return cls(index, graph)
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 MAX_TRAIN_TOKENS = 300_000  # about 1.8 GB of vectors for three layers of 1,024
 MAX_LABELS = 1_000  # a column with more different values is probably the wrong one
 PENALTIES = (1e-2, 1e-3, 1e-4, 1e-5, 0.0)  # candidate weights of the L2 penalty, the strongest first
-SELECTION_TOKENS = 60_000  # number of words that are used to choose the penalty
+SELECTION_TOKENS = 60_000  # maximum number of words to train on when the penalty is chosen
 BATCH_SIZE, N_EPOCHS, MIN_STEPS, LEARNING_RATE = 1024, 8, 600, 5e-3
 Integers = NDArray[np.int64]
 OnProgress = Callable[[str], None]  # receives a message after each stage
@@ -286,7 +286,7 @@ def _probe(task: _ProbeTask, x: Tensor, dev_x: Tensor, *, name: str, seeds: Sequ
 
 
 def _choose_penalty(task: _ProbeTask, x: Tensor, *, seed: int) -> float:
-    """Choose the penalty with the best accuracy on held-out sentences of train; ties go to the strongest."""
+    """Choose the penalty with the best accuracy on held-out sentences of train; if several are equal, the strongest."""
     import torch
 
     train = np.flatnonzero(~task.is_held_out)[:SELECTION_TOKENS]
@@ -405,7 +405,7 @@ class LabeledSentences:
     Attributes:
         sentences: The sentences.
         n_labels: Number of words with a label.
-        n_unlabeled: Number of words without a label, also in sentences without any label.
+        n_unlabeled: Number of words without a label, including those in sentences without any label.
         is_truncated: Whether the text has more labels than were read.
     """
 
@@ -495,7 +495,7 @@ class _Columns:
     label: int
     is_tabbed: bool  # columns are separated by tabs, otherwise by spaces
     is_conllu: bool = False
-    feature: str = ""  # of a CoNLL-U column, such as Number
+    feature: str = ""  # feature in a CoNLL-U column, such as Number; empty for the whole column
     n_columns: int = 0  # number of columns in every line; 0 if unknown
 
     def parse(self, columns: Sequence[str], place: str) -> WordAndLabel:
@@ -547,7 +547,7 @@ def _read_sentences(
 
 
 def _seems_conllu(file: Source, first: str) -> bool:
-    """Whether the name of a file, or its first line with columns, is typical of CoNLL-U."""
+    """Return whether the name of a file, or its first line with columns, is typical of CoNLL-U."""
     columns = first.split("\t")
     is_first_word = len(columns) == len(CONLLU) and _FIRST_ID.fullmatch(columns[0]) is not None
     return is_first_word or _CONLLU_NAME.search(str(file)) is not None
@@ -579,7 +579,7 @@ def _parse_sentences(lines: Iterable[Line], layout: _Columns) -> Iterator[Labele
         place = place if rows else here
         rows.append(layout.parse(columns, here))
         if len(rows) > MAX_TOKENS:
-            raise DataError(f"{place}: expected an empty line within {MAX_TOKENS:,} words, found none")
+            raise DataError(f"{place}: expected an empty line after at most {MAX_TOKENS:,} words, found none")
     if rows:
         yield _build_sentence(rows, place)
 
@@ -592,7 +592,7 @@ def _find_conllu_columns(column: str, tokens_column: str) -> _Columns:
     name, _, feature = column.partition(":")
     label, word = _find_conllu_column(name), _find_conllu_column(tokens_column)
     if feature and CONLLU[label] not in ("feats", "misc"):
-        raise ConfigError(f"column {column[:40]!r}: only feats and misc have parts, such as feats:Number")
+        raise ConfigError(f"cannot use column {column[:40]!r}: only feats and misc have parts, such as feats:Number")
     return _Columns(word, label, is_tabbed=True, is_conllu=True, feature=feature, n_columns=len(CONLLU))
 
 
@@ -623,7 +623,7 @@ def _find_column(name: str, header: Line | None, *, is_tabbed: bool) -> int:
     if name not in names:
         listed = ", ".join(names[:12])[:120] or "nothing"
         prefix = f"{header.path}:{header.number}: " if header else ""
-        raise DataError(f"{prefix}expected a header with {name[:40]!r}, found {listed}; use a name from it or a number")
+        raise DataError(f"{prefix}expected a header with {name[:40]!r}, found {listed}; use a name in it, or a number")
     return names.index(name)
 
 
@@ -636,7 +636,7 @@ def _separator(is_tabbed: bool) -> str:
 
 
 def _is_comment(text: str) -> bool:
-    """Whether a line can be a comment; a # in a line with several columns is a word."""
+    """Return whether a line can be a comment; a # at the start of a line with tabs is a word."""
     return text.startswith("#") and "\t" not in text
 
 

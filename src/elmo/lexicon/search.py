@@ -20,8 +20,8 @@ from elmo.lexicon.usages import Vectors, unit_rows
 BLOCK_ROWS = 1 << 14  # maximum number of rows whose scores are in memory at once
 BLOCK_QUERIES = 1 << 10  # maximum number of queries in one matrix product
 MAX_CANDIDATE_SHARE = 0.02  # if a larger fraction of the pairs are candidates, a more precise product is faster
-_GROUP_ROWS = 64  # number of rows that are first compared by their highest score only
-_PAIR_NUMBERS = 1 << 20  # maximum size of each factor when cosines are computed pair by pair
+_GROUP_ROWS = 64  # rows per group; a group is first tested by its highest score only
+_PAIR_NUMBERS = 1 << 20  # maximum number of values in each factor when cosines are computed pair by pair
 _FLOAT32_ERROR = 2.0**-18  # bound on the error of a float32 product; ten times the largest error observed
 
 
@@ -59,7 +59,7 @@ class NearestRows:
 def find_nearest(queries: Vectors, blocks: Iterable[VectorBlock], k: int) -> NearestRows:
     """Find the ``k`` rows of all blocks with the highest cosine to each query (query, width).
 
-    Among rows with the same cosine, the first one is nearer. The cosine of a zero vector is 0. Rows with NaN
+    Rows with the same cosine are sorted by their number. The cosine of a zero vector is 0. Rows with NaN
     or infinite numbers are ignored.
     """
     if not len(queries):
@@ -122,7 +122,7 @@ class _BestRows:
         # With hardware support, a bfloat16 product comes first and is often precise enough.
         self._rough_columns = self._columns.bfloat16() if has_bfloat16() else None
         self._rough_error = _bfloat16_error(len(self._columns))
-        self._n_failed = self._n_skipped = 0  # bfloat16 products
+        self._n_failed = self._n_skipped = 0  # bfloat16 products: consecutive failures, and attempts skipped since then
 
     def add(self, rows: _UnitRows, first: int) -> None:
         """Compare a block of rows with the queries; ``first`` is the number of its first row."""
@@ -133,7 +133,7 @@ class _BestRows:
             self._merge(query[is_better], row[is_better] + first, cosine[is_better])
 
     def _candidates(self, rows: _UnitRows) -> tuple[Tensor, Tensor]:
-        """Return pairs of rows and queries, among them all pairs that improve on the best rows so far."""
+        """Return the numbers of rows and queries of all pairs that can improve on the best rows so far."""
         k, bar = self.cosines.size(1), self.cosines[:, -1]
         limit = round(len(rows.unit) * len(bar) * MAX_CANDIDATE_SHARE)
         if self._rough_columns is not None:
@@ -177,10 +177,10 @@ class _BestRows:
 
 
 def _select(scores: Tensor, bar: Tensor, *, k: int, error: float, limit: int) -> tuple[Tensor, Tensor] | None:
-    """Select pairs of rows and queries, among them the ``k`` best rows of each query.
+    """Select all pairs of rows and queries in which the row can be among the ``k`` best rows of the query.
 
-    The scores (row, query) differ from the cosines by at most ``error``. Only rows whose cosine can be above
-    ``bar`` (query,) are selected. Return None if there are more than ``limit`` pairs.
+    The scores (row, query) differ from the cosines by at most ``error``. ``bar`` (query,) is the cosine of the
+    k-th best row so far, which a row must exceed. Return None if there are more than ``limit`` pairs.
     """
     n_rows, n_queries = scores.shape
     n_grouped, low = n_rows // _GROUP_ROWS * _GROUP_ROWS, bar - error
@@ -202,7 +202,7 @@ def _select(scores: Tensor, bar: Tensor, *, k: int, error: float, limit: int) ->
 
 
 def _is_candidate(scores: Tensor, bar: Tensor, *, k: int, error: float) -> Tensor:
-    """Return whether each row can be among the ``k`` best of its block and above the bar (row, query)."""
+    """Return whether each row can be among the ``k`` best of its block and above ``bar`` (row, query)."""
     least = scores.t().float().topk(min(k, len(scores)), dim=1).values[:, -1]
     # Do not use the indices of topk: among equal scores it may return any of them.
     return (scores >= least - 2 * error) & (scores > bar - error)

@@ -70,7 +70,7 @@ def read_sense_corpus(path: str | Path, *, gold: str | Path | None = None) -> It
 
     ``gold`` is the file of gold keys that belongs to an XML corpus.
     """
-    with closing(read_lines(Path(path))) as lines:  # an error closes the file at once
+    with closing(read_lines(Path(path))) as lines:  # so that an error closes the file at once
         first = next((line for line in lines if line.text.strip()), None)
         if first is None:
             raise DataError(f"{format_source(Path(path))}: expected sentences in JSON lines or XML, found none")
@@ -78,7 +78,7 @@ def read_sense_corpus(path: str | Path, *, gold: str | Path | None = None) -> It
             reader = _XmlReader(first.path, {} if gold is None else read_gold(gold), gold)
             yield from _read_xml(chain([first], lines), reader)
         elif gold is not None:
-            raise DataError(f"{first.path}: expected XML, because gold keys are given, found {first.text[:40]!r}")
+            raise DataError(f"{first.path}: a corpus with a file of gold keys must be XML; found {first.text[:40]!r}")
         else:
             yield from _read_jsonl(chain([first], lines))
 
@@ -97,7 +97,7 @@ def read_gold(path: str | Path) -> dict[str, tuple[str, ...]]:
                     f"found {line.text[:80]!r}"
                 )
             if name in gold:
-                raise DataError(f"{line.path}:{line.number}: duplicate instance {name[:80]!r}")
+                raise DataError(f"{line.path}:{line.number}: instance {name[:80]!r} occurs twice")
             gold[name] = tuple(keys)
     if not gold:
         raise DataError(f"{format_source(Path(path))}: expected gold keys, found none")
@@ -198,7 +198,7 @@ def _read_jsonl(lines: Iterator[Line]) -> Iterator[SenseSentence]:
         sentence = _parse_json(values, place, line.number)
         for instance in sentence.instances:
             if instance.id in seen:
-                raise DataError(f"{place}: duplicate instance {instance.id[:40]!r}; number the sentences with 's'")
+                raise DataError(f"{place}: instance {instance.id[:40]!r} occurs twice; number the sentences with 's'")
             seen.add(instance.id)
         yield sentence
 
@@ -235,12 +235,12 @@ def _read_xml(lines: Iterable[Line], reader: _XmlReader) -> Iterator[SenseSenten
             reader.parser.Parse(text, not text)  # an empty text is the end of the file
         except expat.ExpatError as error:
             reason = str(error).partition(":")[0]
-            raise DataError(f"{reader.path}:{error.lineno}: expected XML, found {reason}") from error
+            raise DataError(f"{reader.path}:{error.lineno}: cannot parse the XML: {reason}") from error
         yield from reader.take_sentences()
     if missing := [name for name in reader.gold if name not in reader.seen]:
         raise DataError(
-            f"{format_source(Path(reader.gold_path or ''))}: expected keys of instances in {reader.path}, found "
-            f"{len(missing)} other instances, such as {missing[0][:80]!r}; check that the files belong together"
+            f"{format_source(Path(reader.gold_path or ''))}: all instances must be in {reader.path}; found "
+            f"{len(missing)} that are not, such as {missing[0][:80]!r}; check that the files belong together"
         )
 
 
@@ -297,7 +297,7 @@ class _XmlReader:
         if len(self._stack) == _WORD_DEPTH:
             self._text.append(text)
         elif text.strip():
-            raise DataError(f"{self._place}: expected text only inside words, found {text.strip()[:40]!r}")
+            raise DataError(f"{self._place}: expected text only in <wf> and <instance>, found {text.strip()[:40]!r}")
 
     def _end_element(self, name: str) -> None:
         self._stack.pop()
@@ -321,7 +321,7 @@ class _XmlReader:
                 f"found {str(self._attributes)[:80]}"
             )
         if name in self.seen:
-            raise DataError(f"{self._place}: duplicate instance {name[:80]!r}")
+            raise DataError(f"{self._place}: instance {name[:80]!r} occurs twice")
         self.seen.add(name)
         keys = self.gold.get(name, ())
         if self.gold_path is not None and not keys:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 VectorSource = Literal["layers", "substitutes"]  # vectors of the word, or of its predicted substitutes
 NameOf = Callable[[Sequence[Usage]], Sequence[str]]  # names a sense from its usages, the most typical first
 
-WINDOW = 10  # number of tokens on each side of the word whose words can name its sense
+WINDOW = 10  # number of tokens on each side of a usage from which the name of a sense is chosen
 _COMMON = 0.2  # a word near more than this fraction of the usages of other senses does not name a sense
 _PRIOR = 100.0  # sum of the pseudo-counts of all words
 COLUMNS = ("sense", "name", "similarity", "place", "before", "word", "after")
@@ -65,8 +65,8 @@ class Senses:
         labels: Number of the sense of each usage (usage,), from 1.
         similarities: Cosine of each usage with the center of its sense (usage,).
         method: The clustering method.
-        silhouette: Highest silhouette of two or more clusters; None if it was not needed.
-        null: Silhouette that data without clusters reach; None if ``silhouette`` is None.
+        silhouette: Silhouette of the clusters, as in ``Clustering``; None if it was not used.
+        null: Threshold for the silhouette, as in ``Clustering``; None if ``silhouette`` is None.
     """
 
     word: str
@@ -230,7 +230,7 @@ def embed_by(
         by: Use the vectors of the word itself (layers), or of its predicted substitutes.
         layers: Layers of the vectors, as in ``Elmo.encode``; not used for substitutes.
         start: Start state of the LSTMs, as in ``Elmo.encode``.
-        on_progress: Called with the number of usages that are embedded.
+        on_progress: Called with the number of usages that are embedded so far.
     """
     if by == "substitutes":
         return embed_substitutes(elmo, usages, start=start, on_progress=on_progress)
@@ -268,7 +268,7 @@ def context_names(groups: Sequence[Sequence[Usage]], n_words: int = 3) -> list[t
 
 
 def select_distinct(usages: Sequence[Usage], n: int) -> list[Usage]:
-    """Select the first ``n`` usages whose sentences differ, also in the words near the usage."""
+    """Select the first ``n`` usages, but only one of those with the same sentence or the same words near the usage."""
     selected: list[Usage] = []
     seen: set[tuple[str, ...]] = set()
     for usage in usages:

@@ -1,6 +1,7 @@
 """Transform the states of a model so that the angles between vectors separate word senses better.
 
-Only matrices read the state h of an LSTM layer: those of the next step, of the layer above and of the softmax.
+Only matrices read the state h of an LSTM layer: those of the same layer at the next token, of the layer above
+and of the softmax.
 If M h replaces h and each of these matrices is multiplied by M⁻¹, the model predicts the same probabilities,
 except for rounding and clipped states, but the angles between vectors change. ``sharpen_model`` fits M so that
 similar usages of a word have closer vectors. Two signals show which usages are similar:
@@ -49,7 +50,7 @@ class SharpenedModel:
 
     Attributes:
         model: The transformed model.
-        n_words: Number of words whose usages were used, for training and evaluation.
+        n_words: Number of words that were used, for training and evaluation.
         before: Accuracy of the original model.
         after: Accuracy of the transformed model.
         clipped: Fraction of state values that the original model clipped; the transformed model does not clip.
@@ -206,18 +207,18 @@ def _read_sentences(texts: Iterable[Iterable[Tokens]]) -> Iterator[Tokens | None
 
 _TEMPERATURE = 0.07  # of similarities between vectors
 _SUBSTITUTE_TEMPERATURE = 0.05  # lower, because the vectors of substitutes are more similar to each other
-_PENALTY = 0.01  # weight of the squared distance from the identity, which keeps all directions and the scale
+_PENALTY = 0.01  # weight of the squared distance from the identity; preserves all directions and the scale
 _N_STEPS, _LEARNING_RATE, _BATCH_WORDS = 250, 0.002, 24
 _MAX_LOGITS = 1 << 24  # maximum number of logits in memory at once
 
 
 def _predict_substitutes(elmo: Elmo, states: Tensor, *, show_progress: bool) -> Tensor | None:
-    """Return the mean softmax vectors of the words that each direction predicts (usage, width).
+    """Return the weighted mean softmax vectors of the words that each direction predicts (usage, width).
 
-    For each direction, this is Σ_w P(w) · v_w with P(w) ∝ √(P(w | context) / P_0(w)), where v_w are unit vectors
+    For each direction, this is Σ_w p_w · v_w with p_w ∝ √(P(w | context) / P_0(w)), where v_w are unit vectors
     of the softmax. Dividing by the prior P_0 prevents words that fit everywhere from dominating. Unlike in
-    ``embed_substitutes``, the directions are not combined, because each one is the target of its half of the
-    vectors. Returns None if the model has no softmax.
+    ``embed_substitutes``, the directions are not combined, because each direction is the target for its own
+    half of the vectors. Returns None if the model has no softmax.
     """
     softmax, vocab = elmo.softmax, elmo.vocab
     if softmax is None or vocab is None:

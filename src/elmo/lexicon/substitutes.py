@@ -1,19 +1,19 @@
 """Predict substitutes for a word in context, using both language models (lexical substitution).
 
 The forward language model reads the text before the word, the backward one the text after it; neither reads
-the word itself. P_f and P_b are their probabilities of a word w in this position, P(w) is the prior probability
-of w, and v_w its vector in the softmax. The scores of words are computed in one of these ways:
+the word itself. P_f and P_b are their probabilities of a word w in this position, P_0 is the prior probability
+of w, and v_w is its vector (see ``LemmaTable``). The score of w is computed in one of these ways:
 
 ``forward``   P_f
 ``backward``  P_b
 ``mean``      (P_f + P_b) / 2
 ``product``   P_f · P_b
-``bcomb``     P_f · P_b / P(w)^β: common words count less (Arefyev et al. 2019)
-``inject``    √(P_f · P_b) / P(w)^β · exp(cos(v_w, v_target) / temperature): adds the similarity to the
+``bcomb``     P_f · P_b / P_0^β: common words count less (Arefyev et al. 2019)
+``inject``    √(P_f · P_b) / P_0^β · exp(cos(v_w, v_target) / temperature): adds the similarity to the
               target word, which the language models have not read (+embs, Arefyev et al. 2020)
 
 The scores are normalized to probabilities and summed over the forms of each lemma. ``ContextPredictor``
-computes P_f and P_b, ``LemmaTable`` groups the vocabulary by lemma and has P(w) and v, and ``Lemmatizer`` maps
+computes P_f and P_b, ``LemmaTable`` groups the vocabulary by lemma and holds P_0 and v_w, and ``Lemmatizer`` maps
 words to lemmas. ``embed_substitutes`` computes vectors of usages from their substitutes.
 """
 
@@ -56,9 +56,10 @@ class Substitute:
         word: The form of the lemma that fits best.
         lemma: The lemma.
         probability: Probability of the lemma, summed over its forms.
-        forward: Probability of ``word`` in the forward language model; None if it is not available.
-        backward: Probability of ``word`` in the backward language model; None if it is not available.
-        similarity: Cosine of the softmax vectors of ``word`` and the target word; None if one is unknown.
+        forward: Probability of ``word`` in the forward language model; None if the model has no forward direction or
+            the vocabulary does not have the word.
+        backward: The same for the backward language model.
+        similarity: Cosine of the vectors of ``word`` and the target word; None if the vocabulary lacks one of them.
         candidate: The candidate as spelled by the caller; None if no candidates were passed.
         is_known: Whether the vocabulary has the candidate, or at least one of its words.
     """
@@ -108,10 +109,11 @@ def find_substitutes(
         word: The word to replace in sentences without a mark.
         n: Number of substitutes.
         candidates: Rank these words or phrases instead of the whole vocabulary.
-        combine: How to combine the two language models.
+        combine: How to combine the language models: product or mean of both, or one only; bcomb divides the product by
+            the frequency of the word; inject also uses its similarity to the target word.
         beta: Exponent of the prior in bcomb and inject.
         temperature: Temperature of the similarity in inject.
-        language: Language code for lemmatization, such as en or de. Default: that of the tokenizer.
+        language: Language code for lemmatization, such as en or de. Default: the language of the tokenizer.
         start: LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'.
     """
     usages = [
@@ -163,7 +165,7 @@ class Substituter:
     def substitutes(self, usages: Iterable[Usage], *, n: int = 10) -> Iterator[Substitutes]:
         """Yield the ``n`` best lemmas for each usage.
 
-        Forms of the target word are left out, and so are punctuation and numbers unless the target is one.
+        Forms of the target word are left out, and so are punctuation and numbers unless the target is of that kind.
         """
         if n < 1:
             raise ConfigError(f"n must be at least 1; found {n}")
@@ -186,7 +188,9 @@ class Substituter:
         in the vocabulary has the mean score of its words. Candidates without any known word come last.
         """
         if len(usages) != len(candidates):
-            raise DataError(f"expected candidates for {len(usages)} usages, found candidates for {len(candidates)}")
+            raise DataError(
+                f"the number of candidate lists must be {len(usages)}, one per usage; found {len(candidates)}"
+            )
         for words in candidates:
             _check_candidates(words)
         return [
@@ -412,7 +416,7 @@ class LemmaTable:
         return self._order[self._begins[lemma] : self._begins[lemma + 1]]
 
     def is_allowed(self, tokens: Sequence[str]) -> NDArray[np.bool_]:
-        """Return which rows (row,) can replace a target: words, and tokens of its kind, but not its own forms."""
+        """Return whether each row (row,) can replace a target: words and tokens of its kind, but not forms of it."""
         is_allowed = self._kinds == _WORD
         for kind in {_token_kind(token) for token in tokens}:
             is_allowed |= self._kinds == kind
@@ -478,7 +482,7 @@ class Lemmatizer:
     """Maps the words of a language to their lemmas in lower case, using simplemma; banks becomes bank.
 
     If simplemma is not installed or does not support the language, the lemma is the word in lower case, and a
-    warning is logged. ``has_table`` is False in this case.
+    warning is logged. ``has_table`` is whether simplemma is used.
     """
 
     def __init__(self, language: str | None) -> None:
@@ -532,9 +536,9 @@ _BATCH_USAGES = 64
 def embed_substitutes(
     elmo: Elmo, usages: Sequence[Usage], *, start: Start = "zero", on_progress: Callable[[int], None] | None = None
 ) -> Usages:
-    """Represent each usage by the mean vector of the words that fit in its position.
+    """Represent each usage by the weighted mean vector of the words that fit in its position.
 
-    The vector is Σ_w P(w) · v_w with P(w) ∝ √(P_f(w) · P_b(w)) / P_0(w), where v_w are unit vectors of the
+    The vector is Σ_w p_w · v_w with p_w ∝ √(P_f(w) · P_b(w)) / P_0(w), where v_w are unit vectors of the
     softmax. Dividing by the prior P_0 prevents words that fit everywhere from dominating. The layers of the model
     mostly reflect the word itself; these vectors reflect only its context, so that their clusters correspond to
     senses (Amrami and Goldberg 2018, who sample substitutes instead of computing the mean).
@@ -543,7 +547,7 @@ def embed_substitutes(
         elmo: A model with a softmax and a vocabulary.
         usages: Words in their sentences.
         start: LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'.
-        on_progress: Called with the number of usages that are embedded.
+        on_progress: Called with the number of usages that are embedded so far.
     """
     predictor = ContextPredictor(elmo, start=start)
     weight = predictor.softmax.weight.detach().float().cpu().numpy()

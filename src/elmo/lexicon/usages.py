@@ -53,7 +53,7 @@ class Usage:
     def __post_init__(self) -> None:
         if not 0 <= self.begin < self.end <= len(self.sentence):
             raise DataError(
-                f"{self.place or 'usage'}: expected a span within the {len(self.sentence)} tokens of the sentence, "
+                f"{self.place or 'usage'}: the span must be within 0..{len(self.sentence)} and not empty; "
                 f"found {self.begin}..{self.end}"
             )
 
@@ -82,7 +82,7 @@ class Usages:
     def __post_init__(self) -> None:
         if self.vectors.ndim != 2 or len(self.vectors) != len(self.items):
             raise ShapeError(
-                f"expected vectors (usage, width) of {len(self.items)} usages, found shape {self.vectors.shape}"
+                f"vectors must have the shape ({len(self.items)}, width), one row per usage; found {self.vectors.shape}"
             )
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class Usages:
 
 
 def entry_key(elmo: Elmo, *, keep_case: bool = False) -> EntryKey:
-    """Return the function that maps a token to its dictionary entry.
+    """Return a function that maps a token to its dictionary entry, under which its usages are counted.
 
     Bank and bank have the same entry unless ``keep_case`` is set. 蘋果 and 苹果 have the same entry if the model
     reads Chinese in simplified characters.
@@ -102,7 +102,7 @@ def entry_key(elmo: Elmo, *, keep_case: bool = False) -> EntryKey:
 
 
 def spelling_key(*, is_simplified: bool, keep_case: bool) -> EntryKey:
-    """Return the same function as ``entry_key``, for known properties of a model."""
+    """Return the function of ``entry_key``; ``is_simplified`` is whether the model reads simplified characters."""
 
     def key(token: str) -> str:
         spelling = simplify_word(token) if is_simplified else token
@@ -125,7 +125,7 @@ def split_phrase(phrase: str) -> tuple[str, ...]:
 
 
 def hint_about_tokenizer(tokenizer: Tokenizer, word: str) -> str:
-    """Return a hint if the tokenizer splits a word, so that the word cannot be a token; otherwise ''."""
+    """Return a hint for an error message if the tokenizer splits the word into several tokens; otherwise ''."""
     tokens = tokenizer(word).tokens
     if tokens == split_phrase(word):
         return ""
@@ -137,7 +137,7 @@ _INNER_CHARACTERS = frozenset("-'’.·\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JO
 
 
 def is_word(token: str) -> bool:
-    """Whether a token consists of letters, including vowel signs (हिन्दी), and of inner hyphens or apostrophes."""
+    """Return whether a token is a letter followed by letters, vowel signs (हिन्दी), hyphens, apostrophes or dots."""
     if token.isalpha():
         return True
     return token[:1].isalpha() and all(
@@ -319,7 +319,7 @@ def embed_usages(
         usages: Words in their sentences.
         layers: Layers of the vectors, as in ``Elmo.encode``, but not ``"all"``.
         start: Start state of the LSTMs, as in ``Elmo.encode``.
-        on_progress: Called with the number of usages that are embedded.
+        on_progress: Called with the number of usages that are embedded so far.
     """
     check_one_vector(layers)
     rows_of_sentence: dict[int, list[int]] = {}
@@ -348,7 +348,7 @@ def check_one_vector(layers: Any) -> None:
 
 
 def respell(usage: Usage, word: str) -> Usage:
-    """Replace the word of a usage with another spelling, such as its lemma.
+    """Replace the word of a usage by another spelling, such as its lemma.
 
     Vectors depend on the spelling of a word (Bank, banks) more than on its sense. If all usages have the same
     spelling, their vectors separate senses better (Laicher et al. 2021).
@@ -390,13 +390,15 @@ def read_uses(folder: str | Path) -> UsesByPeriod:
     """
     root = Path(folder)
     if not root.is_dir():
-        raise DataError(f"{format_path(root)}: expected a folder with uses.csv files, found no such folder")
+        raise DataError(
+            f"cannot read {format_path(root)}: expected a folder with uses.csv files, but it does not exist"
+        )
     files = sorted(path for path in root.rglob("*uses.*") if _FILE_NAME.fullmatch(path.name) and path.is_file())
     if not files:
         raise DataError(f"{format_path(root)}: expected files uses.csv or WORD.uses.csv, found none")
     uses: UsesByPeriod = {}
     for path in files:
-        with closing(read_lines(path)) as lines:  # an error closes the file at once
+        with closing(read_lines(path)) as lines:  # so that an error closes the file at once
             for lemma, period, usage in _parse_uses(path, lines):
                 uses.setdefault(lemma, {}).setdefault(period, []).append(usage)
     return {lemma: {period: uses[lemma][period] for period in sort_periods(uses[lemma])} for lemma in sorted(uses)}
@@ -425,14 +427,17 @@ def _parse_uses(path: Path, lines: Iterator[Line]) -> Iterator[tuple[str, str, U
 
 
 def _parse_use(line: Line, text: str, index: str, identifier: str) -> Usage:
-    tokens = text.split(" ")  # DWUG counts tokens between single spaces
+    tokens = text.split(" ")  # DWUG splits tokens at single spaces
     match = _TOKEN_INDEX.fullmatch(index.strip())
     if match is None:
         raise DataError(f"{_location(line)}: expected a token index such as 3 or 3:5, found {index!r:.40}")
     begin = int(match[1])
     end = begin + 1 if match[2] is None else int(match[2])
     if not begin < end <= len(tokens):
-        raise DataError(f"{_location(line)}: expected an index within {len(tokens)} tokens, found {index!r:.40}")
+        raise DataError(
+            f"{_location(line)}: expected a token index below {len(tokens)}, or a range within 0:{len(tokens)}, "
+            f"found {index!r:.40}"
+        )
     return Usage(Tokens.from_words(tokens), begin, end, identifier or _location(line))
 
 

@@ -1,8 +1,9 @@
 """Compare a word in two sentences, and judge whether it has the same sense (Words in Context, WiC).
 
-The files are those of WiC. The data file has the columns word, part of speech, ``i-j`` (the index of the word
+The files have the format of WiC. The data file has the columns word, part of speech, ``i-j`` (the index of the word
 in each sentence, from 0) and two tokenized sentences, separated by tabs; the gold file has T (same sense) or F
-in each line. A pair has the same sense if its cosine reaches a threshold, which is tuned on other pairs.
+in each line. A pair is judged to have the same sense if its cosine reaches a threshold, which is tuned
+on other pairs.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def compare_pairs(
         tune: Labeled pairs for tuning the thresholds. Without them, only cosines are computed.
         layers: Layers of the vectors, as in ``Elmo.encode``; ``"all"`` compares each layer and their average.
         start: LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'.
-        on_progress: Called with the number of pairs that are compared.
+        on_progress: Called with the number of pairs that are compared so far.
     """
     cosines = _compute_cosines(elmo, data.pairs, layers=layers, start=start, on_progress=on_progress)
     judgments: dict[str, PairJudgments] = {}
@@ -166,9 +167,10 @@ def _compute_cosines(
 
 
 def best_threshold(cosines: Cosines, is_same: PairLabels) -> float:
-    """Return the cosine from which pairs should be judged to have the same sense.
+    """Return the threshold with the best accuracy on labeled pairs; ``is_same`` (pair,) has the labels.
 
-    It is the lowest threshold with the best accuracy on labeled pairs; ``is_same`` (pair,) has the labels.
+    Pairs with at least this cosine are judged to have the same sense. If several thresholds are equally good, the
+    lowest is returned.
     """
     if not len(cosines) or len(cosines) != len(is_same):
         raise DataError(
@@ -176,9 +178,9 @@ def best_threshold(cosines: Cosines, is_same: PairLabels) -> float:
         )
     order = np.argsort(cosines, kind="stable")
     steps, first = np.unique(cosines[order], return_index=True)
-    n_same_below = np.concatenate([[0], np.cumsum(is_same[order])])[first]  # wrong for each threshold
+    n_same_below = np.concatenate([[0], np.cumsum(is_same[order])])[first]  # judged wrongly at each threshold
     n_right = (first - n_same_below) + (int(is_same.sum()) - n_same_below)
-    n_different = len(is_same) - int(is_same.sum())  # correct if all pairs are judged different
+    n_different = len(is_same) - int(is_same.sum())  # number of correct judgments if all pairs are judged different
     if n_different > n_right.max():
         return float(np.nextafter(steps[-1], np.inf))
     return float(steps[int(n_right.argmax())])
@@ -200,15 +202,15 @@ class WicFiles:
     """The files of a WiC folder."""
 
     data: Path  # pairs to judge
-    gold: Path | None = None  # their labels
+    gold: Path | None = None  # labels of these pairs
     tune: tuple[Path, Path] | None = None  # pairs to tune the thresholds on, and their labels
 
 
 def find_wic_files(folder: str | Path, *, tune: tuple[Path, Path] | None = None) -> WicFiles:
     """Find the files of a WiC folder.
 
-    The pairs to judge are those of dev; without dev, those of test; without both, those of train. Thresholds are
-    tuned on ``tune`` (data and gold file) or, by default, on train. Without pairs to tune on, ``gold`` is None.
+    The pairs to judge are those of dev; without dev, those of test; without dev and test, those of train. Thresholds
+    are tuned on ``tune`` (data and gold file) or, by default, on train. Without pairs to tune on, ``gold`` is None.
     """
     root = Path(folder)
     parts = {name: [_find_file(root, f"{name}.{kind}.txt") for kind in ("data", "gold")]
@@ -229,7 +231,7 @@ def _find_file(folder: Path, name: str) -> Path | None:
 
 def read_pairs(data: str | Path, gold: str | Path | None = None) -> LabeledPairs:
     """Read the pairs of a data file and, with ``gold``, their labels; the files may be compressed."""
-    with closing(read_lines(Path(data))) as lines:  # an error closes the file at once
+    with closing(read_lines(Path(data))) as lines:  # so that an error closes the file at once
         pairs = tuple(_parse_pair(line) for line in lines if line.text.strip())
     if not pairs:
         raise DataError(f"{format_path(str(data))}: expected pairs of sentences, found none")

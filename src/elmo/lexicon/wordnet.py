@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from elmo.errors import DataError
-from elmo.storage.files import format_error, format_path, open_regular
+from elmo.storage.files import format_path, open_regular
 
 Pos = Literal["noun", "verb", "adj", "adv"]
 PARTS_OF_SPEECH: tuple[Pos, ...] = ("noun", "verb", "adj", "adv")
@@ -39,7 +39,7 @@ _RULES: dict[Pos, tuple[tuple[str, str], ...]] = {
     "adj": (("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
     "adv": (),
 }  # fmt: skip
-_MAX_FORMS = 256  # maximum number of base forms of a phrase, which combine the base forms of its words
+_MAX_FORMS = 256  # maximum number of combinations of the base forms of the words of a phrase
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class WordNetSense:
 
 
 def is_key(text: str) -> bool:
-    """Whether the text is a sense key, such as bank%1:17:01::."""
+    """Return whether the text is a sense key, such as bank%1:17:01::."""
     return _KEY.fullmatch(text) is not None
 
 
@@ -70,7 +70,7 @@ def as_lemma(word: str) -> str:
 
 
 class WordNet:
-    """The WordNet database in a folder, whose files are read when they are needed."""
+    """The WordNet database in a folder; its files are read when they are needed."""
 
     def __init__(self, folder: str | Path | None = None) -> None:
         """Open ``folder``; by default, $WNSEARCHDIR, $WNHOME/dict or a system folder."""
@@ -226,4 +226,6 @@ def _read_text(path: Path) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{format_path(path)}:{line}: expected UTF-8, found {format_error(error)}") from error
+        raise DataError(
+            f"{format_path(path)}:{line}: expected UTF-8, found the byte 0x{raw[error.start]:02x}"
+        ) from error

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Method = Literal["knn", "prior", "centroid", "first"]
 METHODS: tuple[Method, ...] = ("knn", "prior", "centroid", "first")
 Rows = NDArray[np.floating[Any]]
-OnProgress = Callable[[int, int], None]  # receives the number of sentences and of tokens that are done
+OnProgress = Callable[[int, int], None]  # receives the number of sentences and of tokens processed so far
 
 _FORMAT, _VERSION = "elmo-senses", "1"
 _BATCH_SENTENCES = 512
@@ -45,8 +45,8 @@ class WsdOptions:
 
     Attributes:
         n_neighbors: Number of nearest usages that vote (knn).
-        temperature: Temperature of the votes: if the cosine of a usage is lower by this much than that of the
-            nearest usage, its vote counts 1/e (knn).
+        temperature: Temperature of the votes: the nearest usage has one vote, and a usage whose cosine is lower by
+            this much has 1/e votes (knn).
         rank_votes: Extra votes for WordNet's first sense; the second sense gets 1/2 of them, the third 1/3,
             and so on (knn).
         prior_weight: Weight of the log frequency of a sense relative to the cosine (prior).
@@ -69,7 +69,7 @@ class SenseCentroids:
         keys: Sense keys of WordNet, sorted.
         counts: Number of usages of each sense (sense,).
         centroids: Mean vectors of the senses (sense, width).
-        uses: Vectors of all usages (usage, width), grouped by sense in the order of ``keys``; None if compact.
+        uses: Vectors of all usages (usage, width), grouped by sense in the order of ``keys``; None after ``compact``.
         model: Fingerprint of the model that computed the vectors.
         layers: Layers of the vectors.
         start: Start state of the LSTMs.
@@ -101,7 +101,7 @@ class SenseCentroids:
         return cls(tuple(names.tolist()), counts.astype(np.int32), centroids, uses, model, layers, start)
 
     def compact(self) -> Self:
-        """Return a copy without the vectors of usages, which has a tenth of the size but cannot be used for knn."""
+        """Return a copy without the vectors of usages, which is much smaller but cannot be used for knn."""
         return replace(self, uses=None)
 
     @property
@@ -118,7 +118,7 @@ class SenseCentroids:
         """Raise ``ConfigError`` if another model computed the vectors."""
         if (fingerprint := compute_fingerprint(elmo, start=self.start)) != self.model:
             raise ConfigError(
-                f"these senses were learned with the model {self.model[:12]}…, but this model is "
+                f"these senses were trained with the model {self.model[:12]}…, but this model is "
                 f"{fingerprint[:12]}…; use the other model, or train senses with this one"
             )
 
@@ -158,7 +158,7 @@ class SenseCentroids:
         return cosines + options.prior_weight * np.log(counts + options.rank_usages * by_rank)
 
     def _votes(self, units: Rows, candidates: Sequence[str], options: WsdOptions) -> NDArray[np.float64]:
-        """Return the votes of the nearest usages for each sense (word, sense); the nearest usage has one vote."""
+        """Return the votes of the nearest usages for each sense (word, sense); the nearest one has one vote."""
         if self.uses is None:
             raise ConfigError("cannot use knn: these senses are compact and have no vectors of usages; use prior")
         rows = [self._row_of_key.get(key) for key in candidates]
@@ -214,7 +214,7 @@ class SenseCentroids:
                 names = set(file.keys()) & set(_DTYPES)
                 tensors = {name: cast("NDArray[Any]", file.get_tensor(name)) for name in names}
         except (SafetensorError, OSError, ValueError, TypeError) as error:
-            raise FormatError(f"{format_path(path)}: expected a file of senses, found {format_error(error)}") from error
+            raise FormatError(f"cannot read {format_path(path)} as a file of senses: {format_error(error)}") from error
         if (metadata.get("format"), metadata.get("version")) != (_FORMAT, _VERSION):
             raise FormatError(
                 f"{format_path(path)}: expected senses from elmo wsd --train, found the metadata {str(metadata)[:80]}"
@@ -253,9 +253,9 @@ def _check_tensors(tensors: Mapping[str, NDArray[Any]], path: Path) -> tuple[str
             if tensors[name].shape != shape
         ]
         if any(a >= b for a, b in pairwise(keys)) or not all(map(is_key, keys)):
-            problems.append("keys: expected sorted sense keys")
+            problems.append("keys: expected sorted sense keys, found others")
         if (counts < 1).any() or not all(np.isfinite(tensors[name]).all() for name in shapes):
-            problems.append("expected positive counts and finite vectors")
+            problems.append("counts must be at least 1 and vectors must be finite")
     if problems:
         raise FormatError(f"{format_path(path)}: {'; '.join(problems)}; train the senses again")
     return tuple(keys)
@@ -279,7 +279,7 @@ def train_senses(
         corpus: Sentences with sense keys, as ``read_sense_corpus`` yields them.
         layers: Layers of the vectors, as in ``Elmo.encode``, but not ``"all"``.
         start: Start state of the LSTMs.
-        on_progress: Called with the number of sentences and the number of tokens that are done.
+        on_progress: Called with the number of sentences and the number of tokens processed so far.
     """
     keys: list[tuple[str, ...]] = []
     rows: list[Rows] = []
@@ -333,7 +333,7 @@ class SensePrediction:
     instance: Instance
     sentence: SenseSentence
     senses: tuple[RankedSense, ...]  # the best first; empty if WordNet does not have the word
-    is_back_off: bool  # whether the senses are in WordNet's order, because training had none of them
+    is_back_off: bool  # whether the senses are in WordNet's order, because the training corpus has none of them
 
     @property
     def key(self) -> str | None:
@@ -380,7 +380,7 @@ def disambiguate(
         method: Votes of the nearest usages (knn), nearest centroid with or without the frequency of the sense
             (prior, centroid), or WordNet's first sense (first).
         options: Options of knn and prior.
-        on_progress: Called with the number of sentences and the number of tokens that are done.
+        on_progress: Called with the number of sentences and the number of tokens processed so far.
     """
     senses.check_model(elmo)
     batches = _embed(elmo, sentences, layers=senses.layer_choice, start=senses.start, on_progress=on_progress)
@@ -445,7 +445,7 @@ def rank_senses(
     method: Method = "knn",
     options: WsdOptions | None = None,
 ) -> tuple[RankedSense, ...]:
-    """Rank candidate senses by their scores for one vector (width,); pass the most frequent sense first."""
+    """Rank the senses ``candidates``, sorted by frequency, by their scores for one vector (width,)."""
     if not candidates:
         return ()
     scores = senses.scores(vector[None], candidates, method=method, options=options)[0]

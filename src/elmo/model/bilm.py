@@ -5,7 +5,7 @@ right and one from right to left (Peters et al. 2018).
 
 ``BiLm.forward`` is the definition of the network. ``elmo.engine`` computes the same layers faster, with the
 weights of a ``BiLm``; encoding, prediction and training run through the engine. Use ``BiLm`` directly to
-read or change the network, to backpropagate through all layers, or to run it on another device.
+study or change the network, to backpropagate through all layers, or to run it on another device.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Layers:
 
     @property
     def lengths(self) -> Tensor:
-        """Number of tokens in each sentence, (batch,)."""
+        """Number of tokens in each sentence, (batch,), including boundary tokens that were not removed."""
         return self.mask.sum(dim=1)
 
     def without_boundaries(self) -> Layers:

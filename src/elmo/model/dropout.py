@@ -26,8 +26,8 @@ class Dropout(nn.Module):
 
         Args:
             rate: Fraction of the elements to drop.
-            is_locked: Drop the same units at all times of an input (batch, time, …). This is also known as
-                variational dropout (Gal and Ghahramani 2016).
+            is_locked: Drop the same units for all tokens of a row of the input (batch, time, …). This is also known
+                as variational dropout (Gal and Ghahramani 2016).
         """
         super().__init__()
         if not 0.0 <= rate < 1.0:
@@ -42,14 +42,14 @@ class Dropout(nn.Module):
         return x * dropout_mask(x[:, :1].shape if self.is_locked else x.shape, self.rate, like=x)
 
     def extra_repr(self) -> str:
-        """Return the options that the ``repr`` of a network shows."""
+        """Return the options to show in the ``repr`` of a network."""
         return f"{self.rate}, is_locked={self.is_locked}"
 
 
 def dropout_mask(shape: Sequence[int], rate: float, *, like: Tensor) -> Tensor:
-    """Draw a dropout mask: 0 for a fraction ``rate`` of the elements, and the same factor above 1 for the others.
+    """Draw a dropout mask: 0 for a fraction ``rate`` of the elements, and about 1 / (1 - rate) for the others.
 
-    The factor keeps the mean of the elements. The mask has the dtype and the device of ``like``.
+    The expected value of a masked element stays the same. The mask has the dtype and the device of ``like``.
     """
     if like.device.type != "cpu":
         mask = torch.empty(tuple(shape), device=like.device, dtype=like.dtype).bernoulli_(1 - rate)

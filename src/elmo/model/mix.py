@@ -37,7 +37,7 @@ class LayerMix(nn.Module):
             is_fixed: Do not learn w and γ.
             top_only: Use only the last layer, scaled by γ.
             layer_norm: Normalize the vector of each token in each layer before mixing.
-            dropout: Dropout rate of the mixed vectors.
+            dropout: Dropout rate for the mixed vectors.
             keep_boundaries: Keep the boundary tokens of each sentence.
         """
         super().__init__()
@@ -67,7 +67,7 @@ class LayerMix(nn.Module):
         """Mix ``layers.states`` (batch, layer, time, width) into (batch, time, width)."""
         n_layers = layers.states.size(1)
         if n_layers != self.n_layers:
-            raise ShapeError(f"a mix of {self.n_layers} layers must get {self.n_layers} layers; found {n_layers}")
+            raise ShapeError(f"the input of this mix must have {self.n_layers} layers; found {n_layers}")
         if not self.keep_boundaries:
             layers = layers.without_boundaries()
         states = layers.states

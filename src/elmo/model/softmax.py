@@ -25,8 +25,8 @@ from elmo.errors import ConfigError, ShapeError
 class Softmax(nn.Module):
     """The full softmax: p(word | state) ∝ exp(w_word · state + b_word).
 
-    With ``tied_to``, the rows of this embedding table, except row 0 (padding), are the weights; the bias is then
-    the only parameter of the module.
+    With ``tied_to``, the weights are the rows of that embedding table, without row 0 (padding). The bias is then the
+    only parameter of the module.
     """
 
     weight: nn.Parameter | None  # (words, width)
@@ -70,7 +70,7 @@ class Softmax(nn.Module):
         """Compute the mean cross-entropy of each target against the sampled words (Jean et al. 2015).
 
         Each logit is reduced by the logarithm of the expected count of its word among the samples. A sample
-        that equals the target of a token is ignored there (TensorFlow's ``remove_accidental_hits``).
+        that equals the target of a token is ignored for that token (TensorFlow's ``remove_accidental_hits``).
         """
         check_shapes(states, targets, self.word_weights.size(1))
         n = len(samples.ids)
@@ -91,8 +91,9 @@ class Softmax(nn.Module):
 class AdaptiveSoftmax(nn.Module):
     """An adaptive softmax, which has narrower weights for rare words (Grave et al. 2017).
 
-    Word ids must be ordered by decreasing frequency. ``cutoffs`` are the last ids, exclusive, of all parts of the
-    vocabulary except the last part. Each part is ``narrowing`` times narrower than the previous one.
+    Word ids must be ordered by decreasing frequency. The vocabulary is split into parts at ``cutoffs``: part k has the
+    ids from ``cutoffs[k - 1]`` (0 for the first part) to ``cutoffs[k]``, exclusive; the last part has the remaining
+    ids. The weights of each part are ``narrowing`` times narrower than those of the previous part.
     """
 
     def __init__(self, *, n_words: int, width: int, cutoffs: Sequence[int], narrowing: float = 4.0) -> None:
@@ -147,7 +148,7 @@ class Samples:
     def log_expected(self, ids: Tensor) -> Tensor:
         """Compute the logarithm of the expected count of each word of ``ids`` among the samples, in float64.
 
-        The expected count of distinct samples is 1 − (1 − P)^n_tries. If no draw was rejected, it is
+        If samples are distinct, the expected count of a word is 1 − (1 − P)^n_tries. If no draw was rejected, it is
         P · n_tries, as in TensorFlow.
         """
         numbers = ids.float() if ids.device.type == "mps" else ids.double()  # Apple GPUs have no float64

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 N_RANKED = 40  # words in a ranking
-N_LINES = 6  # words in the panel of consecutive periods
+N_LINES = 6  # words in the panel that shows the change between consecutive periods
 MAX_Q = 0.05  # false discovery rate below which points are filled
 TITLES = {
     "apd": "average cosine distance between the periods",
@@ -133,7 +133,7 @@ def _draw_steps(
     fonts: list[str],
     measure: str,
 ) -> None:
-    """Draw one line per word: its change between consecutive periods, with intervals."""
+    """Draw one line per word: its change between consecutive periods, with confidence intervals."""
     for k, word in enumerate(words):
         steps = word.steps[:-1]
         x = np.arange(len(steps)) + (k - (len(words) - 1) / 2) * 0.05  # side by side, because the intervals overlap

@@ -34,7 +34,7 @@ def draw_comparison(comparison: Comparison, path: str | Path) -> None:
 def draw_words(comparisons: Sequence[Comparison], path: str | Path) -> None:
     """Draw several words with one heat map each, for the average of all layers."""
     if not comparisons or any("average" not in comparison.matrices for comparison in comparisons):
-        raise DataError("comparisons must have an average layer; found none or other layers")
+        raise DataError("cannot draw words: there must be at least one comparison, and each must have an average layer")
     draw_figure(path, lambda: _words_figure(comparisons))
 
 

@@ -1,4 +1,4 @@
-"""Draw evidence: sample efficiency (Figure 1 of the paper), gains (Table 1) and layer weights (Figure 2)."""
+"""Draw results of experiments: sample efficiency (Figure 1 of the paper), gains (Table 1), layer weights (Figure 2)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _POSITIONS = (("input", ("input", "both")), ("output", ("output", "both")))
 
 
 def draw_curves(curves: Sequence[Curve], path: str | Path, *, scores: Mapping[str, str]) -> None:
-    """Draw the scores with fewer training examples, one panel per task.
+    """Draw the scores against the number of training examples, one panel per task.
 
     ``scores`` maps each task to the name of its score, such as "F1".
     """
@@ -142,7 +142,8 @@ def _gains_figure(table: ScoreTable, scores: Mapping[str, str]) -> Figure:
 def draw_pictures(evidence: Evidence, folder: Path) -> tuple[list[str], list[str]]:
     """Draw all figures of the evidence into a folder.
 
-    Returns the file names of the figures that were drawn, and of those that need matplotlib, which is missing.
+    Returns the file names of the figures that were drawn, and of those that were skipped because matplotlib is not
+    installed.
     """
     scores = {task.task: task.score for task in evidence.tasks}
     figures: dict[str, Callable[[Path], None]] = {}

@@ -1,4 +1,4 @@
-"""Create and save figures, find fonts for their text, and other helpers that all pictures share."""
+"""Create and save figures, find fonts for their text, and format their axes, values and sentences."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CJK_FONTS = (
 )  # fmt: skip
 LATIN_FONT = "DejaVu Sans"  # comes with matplotlib
 BUNDLED_FONT = "elmo CJK"  # comes with elmo: 7,000 common Chinese characters, see recipes/subset_font.sh
-INSTALL_FONTS = "install one (apt install fonts-noto-cjk, or fonts-wqy-zenhei) and draw again"
+INSTALL_FONTS = "install a font (apt install fonts-noto-cjk or fonts-wqy-zenhei) and draw again"
 _BUNDLED_FILE = Path(__file__).parent / "fonts" / "cjk.ttf"
 
 
@@ -51,7 +51,7 @@ def draw_figure(path: str | Path, build: Callable[[], Figure]) -> Path:
     from matplotlib import rc_context
 
     figure = build()
-    # without dates and random ids, so that the same figure gives the same bytes
+    # no dates and no random ids, so that the same figure gives the same bytes
     metadata: dict[str, Any] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
     suffix = path.suffix.lower()
     make_parents(path)
@@ -75,7 +75,7 @@ def style_axes(axes: Axes, *, grid: Literal["x", "y"], color: str, hidden: Seque
 
 
 def write_values(axes: Axes, values: NDArray[np.floating[Any]], *, light: float, **style: Any) -> None:
-    """Write the number of each cell of a heat map, in black if it is above ``light`` and in white otherwise."""
+    """Write the value of each cell of a heat map, in black if it is above ``light`` and in white otherwise."""
     for row, column in np.argwhere(~np.isnan(values)).tolist():
         value = float(values[row, column])
         color = "black" if value > light else "white"
@@ -120,6 +120,6 @@ def prepare_lines(lines: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return fonts for lines of text, and the lines; characters that no font has are replaced with boxes."""
     fonts, missing = find_fonts("".join(lines))
     if missing:
-        logger.warning("no font can draw %s, shown as boxes; %s", missing[:20], INSTALL_FONTS)
+        logger.warning("no font can draw %s: showing boxes instead; %s", missing[:20], INSTALL_FONTS)
     boxes = dict.fromkeys(map(ord, missing), BOX)  # otherwise, matplotlib warns about each character
     return fonts, [line.translate(boxes) for line in lines]

@@ -26,8 +26,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h", "*")
 LINE_HEIGHT = 0.24  # inches
 LINE_WIDTH = 92  # width of a sentence below the map, in Latin letters
 CAPTION_HEIGHT = 0.24  # inches
-N_SENTENCES = 12  # number of sentences below the map: at most three per sense, at least one
-MIN_TSNE_USAGES = 50  # t-SNE is used for more usages, because it preserves neighborhoods better than PCA
+N_SENTENCES = 12  # intended number of sentences below the map; each sense has one to three
+MIN_TSNE_USAGES = 50  # with more usages, t-SNE is used, because it preserves neighborhoods better than PCA
 PCA_CAPTION = "Each point is a usage. Axes: first two principal components of its vector; near points are similar."
 TSNE_CAPTION = (
     "Each point is a usage, placed by t-SNE of its vector; near points are similar, but large distances mean little."

@@ -1,4 +1,4 @@
-"""Draw the learning curves of training runs: the training loss above, the held-out perplexity below.
+"""Draw the learning curves of training runs: the training loss at the top, the held-out perplexity at the bottom.
 
 ``draw_curves`` reads the logs of one or more runs and writes a picture. ``summarize`` returns the last and the
 best numbers of a run.
@@ -31,7 +31,7 @@ FILE_NAME = "curves.png"
 # The colors of Okabe and Ito (2008), which color-blind readers can distinguish, without the pale yellow.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 INK, FAINT, GRID = "#333333", "#777777", "#e6e6e6"
-N_POINTS = 2000  # maximum number of points per curve; a picture has fewer pixels
+N_POINTS = 2000  # longer curves are thinned, because a picture has fewer pixels
 PANEL_WIDTH, LABEL_HEIGHT = 6.6, 0.18  # inches
 _NAME_WIDTH = 30  # maximum width of the name of a run, in Latin letters
 _FEW_RUNS = 3  # with more runs, the mean of both directions is drawn instead of each direction
@@ -68,7 +68,7 @@ def write_curves(folder: Path) -> Path | None:
     try:
         return draw_curves(folder, folder / FILE_NAME)
     except ElmoError as error:
-        logger.warning("cannot draw the curves: %s", error)
+        logger.warning("skipping the picture of the curves: %s", error)
     except (ArithmeticError, ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
         # a problem in matplotlib must not stop a training run of several days
         logger.warning("%s: cannot draw the curves: %s", format_path(folder), format_error(error))
@@ -239,7 +239,7 @@ def _position(entry: LogEntry, against: Against) -> float | None:
 
 
 def _smooth_curve(curve: LogCurve, smooth: int | None) -> LogCurve:
-    """Smooth a curve, and reduce it to at most about ``N_POINTS`` points."""
+    """Smooth a curve, and thin it to fewer than ``2 * N_POINTS`` points."""
     n = len(curve.y)
     means = moving_average(curve.y, math.ceil(n / _SMOOTH_SHARE) if smooth is None else smooth)
     index = np.arange(n - 1, -1, -max(1, n // N_POINTS))[::-1]  # always including the last point

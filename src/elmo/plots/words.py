@@ -38,7 +38,7 @@ _MAX_TITLE, _MAX_BAR_LABEL = 100, 70  # maximum widths in Latin letters
 
 @dataclass(frozen=True)
 class Panel:
-    """The bars of one sentence: one label per line, and a number or None per line for each series."""
+    """The bars of one sentence: the labels and, for each series, a number or None for each label."""
 
     title: str
     labels: Sequence[str]
@@ -230,7 +230,7 @@ CELL_WIDTH, CELL_HEIGHT = 0.72, 0.27  # inches
 def draw_probing(probing: ProbeResults, path: str | Path, *, column: str = "labels") -> None:
     """Draw a heat map of F1 scores, with one row per label and one column per layer.
 
-    ``column`` is the name of the labels in the title.
+    ``column`` names the labels in the title.
     """
     draw_figure(path, lambda: _probe_figure(probing, column))
 
@@ -254,7 +254,7 @@ def _probe_figure(probing: ProbeResults, column: str) -> Figure:
     width, height = max(left + map_width + right, 4.6), top + map_height + bottom
     figure = new_figure(width, height)
     limit = f", the {len(labels)} most frequent labels" if len(labels) < len(probing.labels) else ""
-    subtitle = f"on {probing.n_dev:,} words{limit}; the accuracy is below each layer"
+    subtitle = f"on {probing.n_dev:,} words{limit}; the accuracy is below the name of each layer"
     for text, size, down in ((title, 12, 0.14), (subtitle, 9, 0.42)):
         x, y = 0.15 / width, 1 - down / height
         figure.text(x, y, text, va="top", family=fonts, fontsize=size, parse_math=False)

@@ -8,10 +8,10 @@
 
 Files, in reading order:
 
-- ``evaluate.py``: ``perplexity`` of a whole text.
+- ``evaluate.py``: ``perplexity``, for a whole text.
 - ``scores.py``: ``score_sentences``, the log-probabilities of all words.
 - ``predictor.py``: ``Predictor``, which runs the LSTMs and the softmax.
-- ``texts.py``: reads strings, tokens and files as sentences.
+- ``texts.py``: reads sentences from strings, lists of tokens and files.
 - ``score_files.py``: writes scores as TSV or JSON lines.
 """
 

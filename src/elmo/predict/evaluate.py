@@ -33,7 +33,7 @@ _MAX_COUNTED_WORDS = 1 << 18  # distinct unknown words in memory; above this, th
 
 @dataclass(frozen=True)
 class StartPerplexity:
-    """Perplexity from one start state: with unknown words predicted as ``<UNK>``, and with unknown words left out."""
+    """Perplexity for one start state: with unknown words predicted as ``<UNK>``, and with unknown words left out."""
 
     with_unknown: Means
     without_unknown: Means
@@ -115,21 +115,21 @@ def perplexity(
         text: A string, which is one sentence; an iterable of strings and lists of tokens; or a ``Path`` to a
             file, a folder or a glob.
         start: State at the start of a sentence: "zero", "warm" (stored with the model) or "carry" (the state
-            after the previous sentence); several of them; or "all" states that the model has.
-        directions: Language models to use: both, forward or backward. Default: those that were trained.
-        blank_lines: Treat blank lines as sentences without words, whose boundaries are predicted.
+            after the previous sentence); a list of these; or "all" (those that the model supports).
+        directions: Language models to use: both, forward or backward. Default: the directions that were trained.
+        blank_lines: Treat blank lines as sentences without words, of which only the boundaries are predicted.
         batch_size: Number of parts of the text that "carry" reads in parallel. Default: up to 32 parts of at
             least a thousand tokens.
-        n_unknown_words: Number of unknown words to report.
+        n_unknown_words: Number of the most frequent unknown words to report.
         out: File for the scores of all sentences: .tsv or .jsonl.
-        by: Write one score per sentence or per token.
+        by: Unit of the scores in ``out``: sentence or token.
         tokenizer: Tokenizer to use instead of that of the model.
-        input_format: Format of files: one sentence per line ("text"), tokens separated by spaces ("tokens"),
-            or "conllu".
-        split: Split strings, and lines of files, into sentences.
-        errors: What to do with bytes that are not UTF-8: "strict" (stop), "replace", "skip" (the line) or
-            "surrogateescape".
-        on_progress: Function that receives the number of sentences and tokens done.
+        input_format: Format of files: raw text ("text") or tokens separated by spaces ("tokens"), with one sentence
+            per line, or "conllu".
+        split: Split each string, or each line of a file, into sentences.
+        errors: What to do with bytes that are not UTF-8: stop ("strict"), replace them, skip the line, or keep them
+            as surrogate escapes.
+        on_progress: Function that is called with the number of sentences and of tokens done.
     """
     check_score_file(out, by=by, inputs=known_files(text))  # before a large model is loaded
     elmo = load_model(model, tokenizer)

@@ -29,7 +29,7 @@ from elmo.model.lstm import LstmState, ProjectedLstm
 from elmo.text.ids import Vocabulary
 
 BOS, EOS, FIRST_WORD = 0, 1, 2  # word numbers in a ``WordTable``
-WINDOW = 128  # number of words of a row that the LSTMs read at a time; a multiple of the engine's steps
+WINDOW = 128  # number of words of a row that the LSTMs read at a time; a multiple of ``BLOCK_STEPS`` of the engine
 HELD_TOKENS = 8 * FIXED_CHUNK_TOKENS  # number of states that are collected for one call of the softmax
 
 Directions = Literal["both", "forward", "backward"]
@@ -54,7 +54,7 @@ class WordTable:
 
 @dataclass(frozen=True)
 class PredictionRow:
-    """The inputs and the targets of one row, (time,) each, as word numbers of a ``WordTable``."""
+    """The inputs and the targets of one row, (time,) each: numbers of words in a ``WordTable``."""
 
     inputs: Numbers
     targets: Numbers
@@ -96,7 +96,7 @@ class Predictor:
         self._unknown_id = self.vocab.id(unknown) if unknown in self.vocab else None
 
     def words(self, spellings: Sequence[str]) -> WordTable:
-        """Build a table of distinct words; the first one has the number 2."""
+        """Build the table of some words, which must be distinct. The first word has the number 2."""
         alphabet = self.elmo.indexer.alphabet
         parts = [alphabet.lookup_form(word) if alphabet else word for word in spellings]
         ids = np.array([*self._boundary_ids, *self.vocab.ids(parts)], dtype=np.int64)

@@ -36,7 +36,7 @@ _TOKEN_COLUMNS = (*_PLACE, "position", "token", "unknown", "forward", "backward"
 
 
 def check_score_file(path: str | Path | None, *, by: str = "sentence", inputs: Iterable[str | Path] = ()) -> None:
-    """Check that scores can be written to ``path``, if there is one; call this before the work starts."""
+    """Check that scores can be written to ``path``, if it is not None. Call this before the work starts."""
     if by not in get_args(By):
         raise ConfigError(f"by must be sentence or token; found {by!r:.40}")
     if path is not None:
@@ -44,9 +44,9 @@ def check_score_file(path: str | Path | None, *, by: str = "sentence", inputs: I
 
 
 def write_scores(results: Iterable[Results], path: str | Path | None, *, by: By) -> Iterator[Results]:
-    """Yield the scores of each sentence, and write them to ``path``, if there is one.
+    """Yield the scores of each sentence, and write them to ``path`` if it is not None.
 
-    The file is written atomically: it exists when all scores have been taken.
+    The file is written atomically: it appears after the last sentence has been yielded.
     """
     if path is None:
         yield from results
@@ -63,7 +63,7 @@ def write_scores(results: Iterable[Results], path: str | Path | None, *, by: By)
 
 @contextmanager
 def _open_writer(path: Path, by: By) -> Iterator[Callable[[int, SentenceScores], None]]:
-    """Open a file; the result is a function that writes the number of a sentence, from 1, and its scores."""
+    """Open a file, and yield a function that writes a sentence: its number, counted from 1, and its scores."""
     make_parents(path)
     with (
         hold_lock(path.with_name(f".{path.name}.lock"), subject=path),

@@ -58,11 +58,11 @@ BLOCK_WORDS = 1 << 16  # distinct words; their vectors are in memory
 
 @dataclass(frozen=True)
 class Means:
-    """Perplexities and mean losses over a set of predictions, of each direction and of both.
+    """Perplexities and mean losses of a set of predictions, for each direction and for both together.
 
     The forward direction predicts the words of a sentence and ``</S>``; the backward direction predicts the
-    words and ``<S>``. Both therefore have the same number of predictions. Characters are the Unicode characters
-    of the words and one boundary after each word.
+    words and ``<S>``. Both therefore have the same number of predictions. The number of characters
+    counts the Unicode characters of the words, and one boundary after each word.
 
     Attributes:
         forward_nats: −Σ log p of the forward direction; None if it was not computed.
@@ -213,8 +213,8 @@ def score_sentences(
 ) -> Iterator[SentenceScores]:
     """Yield the log-probabilities of each sentence of a text, in order, and optionally write them to a file.
 
-    With ``start`` "zero" or "warm", the scores of a sentence depend on that sentence only. This does what
-    ``elmo score`` does:
+    With ``start`` "zero" or "warm", the scores of a sentence depend on that sentence only. ``elmo score``
+    calls this function:
 
         for scores in score_sentences("en", [Path("corpus.txt"), "One more sentence."], out="scores.tsv"):
             print(scores.tokens, scores.perplexity)
@@ -225,17 +225,17 @@ def score_sentences(
             file, a folder or a glob.
         start: State at the start of a sentence: "zero", "warm" (stored with the model) or "carry" (the state
             after the previous sentence).
-        directions: Language models to use: both, forward or backward. Default: those that were trained.
-        blank_lines: Score blank lines as sentences without words.
+        directions: Language models to use: both, forward or backward. Default: the directions that were trained.
+        blank_lines: Score blank lines as sentences without words, of which only the boundaries are predicted.
         batch_size: Number of parts of the text that "carry" reads in parallel. Default: up to 32.
         tokenizer: Tokenizer to use instead of that of the model.
         input_format: Format of files: "text", "tokens" or "conllu".
-        split: Split strings, and lines of files, into sentences.
+        split: Split each string, or each line of a file, into sentences.
         errors: What to do with bytes of files that are not UTF-8, as in ``EmbedJob``.
-        out: File for the scores: .tsv or .jsonl. It is complete when all sentences have been taken.
-        by: Write one score per sentence or per token.
-        tally: Counts the lines of files that are not valid UTF-8.
-        device: Device of the network, if the model is loaded here.
+        out: File for the scores: .tsv or .jsonl. It is complete after the last sentence has been yielded.
+        by: Unit of the scores in ``out``: sentence or token.
+        tally: Object that counts the lines of files that are not valid UTF-8.
+        device: Device on which the model is loaded; not used if ``model`` is an ``Elmo``.
     """
     check_score_file(out, by=by, inputs=known_files(text))  # before a large model is loaded
     elmo = load_model(model, tokenizer, device)
@@ -250,7 +250,7 @@ def score_sentences(
 def load_model(
     model: Elmo | Pretrained | str | Path | None, tokenizer: AnyTokenizer | None, device: str = "cpu"
 ) -> Elmo:
-    """Load a model by name, or prepare a model that is already loaded."""
+    """Return a model as an ``Elmo``. A name or path is loaded; an ``Elmo`` is returned as it is."""
     if isinstance(model, Elmo):
         return model
     if isinstance(model, Pretrained):

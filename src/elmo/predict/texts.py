@@ -1,4 +1,4 @@
-"""Read strings, lists of tokens and files as sentences."""
+"""Read sentences from strings, lists of tokens and files."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def read_text(
 
     Args:
         text: A string, which is one sentence; an iterable of strings and lists of tokens; or a ``Path`` to a
-            file, a folder or a glob (``Path("-")`` is stdin). A string that is the name of a file is an error.
+            file, a folder or a glob (``Path("-")`` is stdin). A file name as a string is an error.
         tokenizer: The name of a tokenizer, or a function that splits a string into tokens.
         input_format: Format of files: "text", "tokens" or "conllu".
-        split: Split strings, and lines of files, into sentences.
+        split: Split each string, or each line of a file, into sentences.
         errors: What to do with bytes of files that are not UTF-8, as in ``EmbedJob``.
-        tally: Counts the lines of files that are not valid UTF-8.
+        tally: Object that counts the lines of files that are not valid UTF-8.
     """
     if input_format not in INPUT_FORMATS:
         raise ConfigError(f"input format must be one of {', '.join(INPUT_FORMATS)}; found {input_format!r:.40}")
@@ -59,7 +59,7 @@ def read_text(
 
 
 def known_files(text: Text) -> list[Source]:
-    """Return the files of a text; those of an iterator are not known before it is read.
+    """Return the files of a text, except those that an iterator will yield, which are not known yet.
 
     Raises ``DataError`` if a file does not exist.
     """
@@ -70,8 +70,8 @@ def known_files(text: Text) -> list[Source]:
 def _read_items(
     items: Iterable[Any], tokenizer: Tokenizer, *, split: bool, read: Callable[[list[Path]], Iterator[Sentence]]
 ) -> Iterator[Sentence]:
-    language = getattr(tokenizer, "name", "en")  # a function of the caller has no name
-    number = 0  # of sentences that are not from files
+    language = getattr(tokenizer, "name", "en")  # a tokenizer function of the caller has no ``name``
+    number = 0  # counts the items that are not files
     for item in items:
         if isinstance(item, Path):
             yield from read([item])

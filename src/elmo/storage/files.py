@@ -22,20 +22,20 @@ from elmo.errors import ChecksumError, FormatError
 
 JSON_LIMIT = 1 << 20  # bytes; the options of published models need at most a hundredth of this
 LINES_LIMIT = 1 << 25  # bytes; Python needs up to four times as much memory, if every line has an emoji
-MAX_DEPTH = 64  # levels of JSON brackets; Python can read more levels than it can print
-MAX_LINES = 1 << 20  # Python needs about 200 bytes per word and id; published vocabularies have 0.8 million
+MAX_DEPTH = 64  # levels of nested JSON values; Python can parse deeper values than it can print
+MAX_LINES = 1 << 20  # Python needs about 200 bytes per word and id; published vocabularies have up to 0.8 million words
 _MIN_SPARSE_SIZE = 1 << 26  # bytes; smaller files may be sparse
 RUST_ERROR = re.compile(r"I/O error: (.+) \(os error (\d+)\)")  # how safetensors reports system errors
 
 
 def format_path(path: str | Path) -> str:
-    """Format a path for a message of one line; names with unprintable characters are escaped."""
+    """Format a path for a one-line message; a path with unprintable characters is escaped."""
     text = str(path)
     return text if text.isprintable() else repr(text)
 
 
 def format_error(error: BaseException) -> str:
-    """Format an error of the system or of a library on one line, without its path."""
+    """Format the message of an error on one line; the message of an ``OSError`` is shown without its path."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     if match := RUST_ERROR.search(text):
         text = match[1]
@@ -43,9 +43,9 @@ def format_error(error: BaseException) -> str:
 
 
 def list_names(folder: Path) -> list[str]:
-    """List the names in a folder, sorted; empty when it is not a folder or cannot be read.
+    """List the names in a folder, sorted; return an empty list if it is not a folder or cannot be read.
 
-    Names that start with ``._`` are left out: macOS writes metadata there on foreign disks.
+    Names that start with ``._`` are left out: macOS stores metadata in such files on other file systems.
     """
     try:
         return sorted(entry.name for entry in os.scandir(folder) if not entry.name.startswith("._"))
@@ -115,7 +115,7 @@ def open_regular(path: Path, limit: int | None = None) -> io.BufferedReader:
 
 
 def _is_sparse(descriptor: int, size: int) -> bool:
-    """Return whether almost nothing of a file is on disk, as in an unfinished download or an attack."""
+    """Return whether most of a file was never written to disk, as in an unfinished download or an attack."""
     if not hasattr(os, "SEEK_HOLE"):
         return False
     position = filled = 0
@@ -134,7 +134,7 @@ def _is_sparse(descriptor: int, size: int) -> bool:
 
 
 class BoundedReads:
-    """A file that refuses single reads of more than ``limit`` bytes, for ``zipfile``.
+    """A file object for ``zipfile`` that rejects single reads of more than ``limit`` bytes.
 
     ``zipfile`` reads the whole directory of an archive at once. The place where a zip file declares the size
     of its directory depends on the reader (there are two records, and Python versions differ in where they
@@ -156,7 +156,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
     """Read a regular file of at most ``limit`` bytes."""
     with open_regular(path, limit) as file:
         try:
-            # the size at the check, not the limit: Python allocates what is requested
+            # request the size of the file, not the limit: Python allocates as many bytes as are requested
             return file.read(min(limit, os.fstat(file.fileno()).st_size))
         except OSError as error:
             raise FormatError(f"cannot read {format_path(path)}: {format_error(error)}") from error

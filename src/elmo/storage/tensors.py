@@ -1,8 +1,8 @@
 """Read and write safetensors files.
 
-The first part is for the weights of a model: torch tensors whose names and shapes are known beforehand. The
-second part is for results: NumPy arrays of any shape, with a description. Both check the header and the size
-of a file before they read its data.
+The functions in the first part are for the weights of a model: torch tensors whose names and shapes are known
+beforehand. Those in the second part (``write_arrays``, ``read_arrays``) are for results: NumPy arrays of any shape,
+with a description. Both check the header and the size of a file before they read its data.
 """
 
 from __future__ import annotations
@@ -74,8 +74,12 @@ def _convert(tensors: Mapping[str, Tensor], dtype: Dtype) -> dict[str, Tensor]:
             copy = copy.clone()
         storages.add(copy.untyped_storage().data_ptr())
         converted[name] = copy
-    problems = [f"{name} has values out of range" for name, copy in converted.items() if not copy.isfinite().all()]
-    raise_all(problems, subject=f"weights as {dtype}", kind=OutputError)
+    problems = [
+        f"{name} has values that are out of range or not finite"
+        for name, copy in converted.items()
+        if not copy.isfinite().all()
+    ]
+    raise_all(problems, subject=f"cannot store the weights as {dtype}", kind=OutputError)
     return converted
 
 
@@ -85,30 +89,28 @@ def check(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
         try:
             header, start, size = _read_header(file, _MAX_WEIGHTS_HEADER)
         except (ValueError, RecursionError, struct.error) as error:
-            raise FormatError(
-                f"{format_path(path)}: expected a safetensors file, found {format_error(error)}"
-            ) from error
+            raise FormatError(f"{format_path(path)}: not a valid safetensors file: {format_error(error)}") from error
     if problems := _find_problems(header, shapes, n_bytes=size - start):
         raise_all(problems, subject=format_path(path))
 
 
 def _read_header(file: BinaryIO, max_bytes: int) -> tuple[dict[str, Any], int, int]:
-    """Return the header of a safetensors file, where its data starts, and its size."""
+    """Return the header of a safetensors file, the position of the first data byte, and the size of the file."""
     size = file.seek(0, 2)
     file.seek(0)
     (length,) = struct.unpack("<Q", file.read(8))
     if not 2 <= length <= min(max_bytes, size - 8):
-        raise ValueError(f"a header of {length} bytes in a file of {size}")
+        raise ValueError(f"invalid header size: {length} bytes in a file of {size} bytes")
     header = json.loads(file.read(length).decode("utf-8"), object_pairs_hook=_reject_duplicate_keys)
     if not isinstance(header, dict):
-        raise ValueError(f"a header that is a {type(header).__name__}")
+        raise ValueError(f"the header must be a JSON object; found {type(header).__name__}")
     return header, 8 + length, size
 
 
 def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
-        raise ValueError("a header with a duplicate key")
+        raise ValueError("the header has a duplicate key")
     return values
 
 
@@ -140,24 +142,26 @@ def _parse_entry(entry: Any, *, n_bytes: int) -> tuple[str, tuple[int, ...], int
         case {"dtype": str(code), "shape": [*shape], "data_offsets": [begin, end]} if len(shape) <= _MAX_AXES:
             pass
         case _:
-            raise ValueError("the header must give a dtype, a shape and two data_offsets")
+            raise ValueError("the header must contain a dtype, a shape and two data_offsets")
     if not all(type(n) is int and 0 <= n < 1 << 63 for n in (begin, end, *shape)):
-        raise ValueError(f"shape and data_offsets must be natural numbers; found {shape} and {[begin, end]}"[:200])
+        raise ValueError(
+            f"shape and data_offsets must be non-negative integers; found {shape} and {[begin, end]}"[:200]
+        )
     if code not in _ITEM_BYTES:
         raise ValueError(f"dtype must be one of {', '.join(_ITEM_BYTES)}; found {code!r:.40}")
     if math.prod(shape) * _ITEM_BYTES[code] != end - begin:
         raise ValueError(f"shape {shape} of {code} does not match its {end - begin} bytes")
     if end > n_bytes:
-        raise EOFError(f"the file ends before its data: expected {end} bytes of data, found {n_bytes}")
+        raise EOFError(f"the file is truncated: expected {end} bytes of data, found {n_bytes}")
     return code, tuple(shape), begin, end
 
 
 def _find_gaps(spans: list[tuple[int, int, str]], n_bytes: int) -> list[str]:
-    """Check that the data fills the file without gaps or overlaps."""
+    """Check that the tensors fill the file without gaps or overlaps; return the first problem as a list."""
     end = 0
     for first, last, name in spans:
         if first != end:
-            return [f"{name}: expected its data to start at byte {end}, found {first}"]
+            return [f"{name}: data must start at byte {end}; found {first}"]
         end = last
     return [] if end == n_bytes else [f"expected {end} bytes of data, found {n_bytes}"]
 
@@ -165,7 +169,8 @@ def _find_gaps(spans: list[tuple[int, int, str]], n_bytes: int) -> list[str]:
 def read(path: Path, shapes: Mapping[str, tuple[int, ...]], *, is_mapped: bool = True) -> dict[str, Tensor]:
     """Read the tensors of a file that ``check`` has accepted, as float32.
 
-    Mapped tensors are read from the file when they are used, so the file must not change or disappear before.
+    With ``is_mapped``, float32 tensors are mapped into memory and read from the file only when they are used, so the
+    file must not change or be removed while they exist.
     """
     import torch
     from safetensors import SafetensorError, safe_open
@@ -178,7 +183,7 @@ def read(path: Path, shapes: Mapping[str, tuple[int, ...]], *, is_mapped: bool =
     return {name: tensor.to(torch.float32, copy=not is_mapped) for name, tensor in tensors.items()}
 
 
-DESCRIPTION = "elmo"  # the key of the metadata that holds the description, as JSON
+DESCRIPTION = "elmo"  # metadata key of the description, which is stored as JSON
 _CODES = {"float32": "F32", "float16": "F16", "int64": "I64", "uint8": "U8"}
 _ARRAY_DTYPES = {code: np.dtype(name).newbyteorder("<") for name, code in _CODES.items()}
 
@@ -186,7 +191,7 @@ Array = np.ndarray[Any, Any]
 
 
 def write_arrays(arrays: Sequence[tuple[str, Array]], description: Any, file: BinaryIO) -> None:
-    """Write named arrays and a description; pass arrays with the widest items first, so that all are aligned.
+    """Write named arrays and a description; pass the arrays with the largest item size first, so that all are aligned.
 
     This does not use the safetensors library, which would copy every array and restrict the file permissions.
     """
@@ -204,9 +209,9 @@ def write_arrays(arrays: Sequence[tuple[str, Array]], description: Any, file: Bi
 
 
 def read_arrays(path: Path, *, is_mapped: bool = False) -> tuple[dict[str, Array], Any]:
-    """Read the named arrays and the description. Mapped arrays are read from the disk when they are used.
+    """Read the named arrays and the description; mapped arrays are read from the disk only when they are used.
 
-    A damaged file raises ``ValueError`` and similar errors, which the caller turns into an ``ElmoError``.
+    A damaged file raises ``ValueError``, ``KeyError`` or a similar error; the caller converts it to an ``ElmoError``.
     """
     with open_regular(path) as file:
         header, start, size = _read_header(file, _MAX_ARRAYS_HEADER)

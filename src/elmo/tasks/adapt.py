@@ -83,7 +83,7 @@ def adapt_bilm(
     folder: Path | None = None,
     on_report: Callable[[StepReport], None] | None = None,
 ) -> Elmo:
-    """Return a copy of the biLM that was trained on the distinct sentences.
+    """Return a copy of the biLM that was trained further on ``sentences``, without duplicates.
 
     Args:
         elmo: The biLM; it is not changed.
@@ -110,7 +110,7 @@ def adapt_bilm(
                 "adapting the biLM to the training text: %d sentences, %d tokens, %g epochs",
                 len(unique), n_tokens, options.epochs,
             )  # fmt: skip
-            if not (folder / _TEXT).exists():  # keep the file: a resumed run compares its modification time
+            if not (folder / _TEXT).exists():  # do not write it again: a resumed run checks its modification time
                 with atomic_file(folder / _TEXT) as temporary:
                     temporary.write_bytes(text)
             if not before.exists():
@@ -158,7 +158,7 @@ def _open_folder(folder: Path, identity: dict[str, Any]) -> None:
         if read_json(path) != identity:
             raise ConfigError(
                 f"cannot resume {format_path(folder)}: the run was started with other data or options; "
-                "remove the folder or change the output"
+                "remove the folder or choose another output"
             )
         return
     try:

@@ -95,7 +95,8 @@ class Epoch:
         learning_rate: Learning rate in this epoch.
         scores: Scores on the held-out examples, by name.
         is_best: Whether the main score is better than in all earlier epochs.
-        mixes: Layer mix at each position (input, output): ``shares`` of the layers, and ``gamma``.
+        mixes: Learned mix at each position (``input``, ``output``): the softmax-normalized weights of the layers
+            (``shares``) and the scale ``gamma``.
     """
 
     epoch: int
@@ -129,7 +130,7 @@ def fit(
         lookup: Function that looks up the features of a batch of sentences.
         options: Training options.
         folder: Folder for checkpoints; None writes no checkpoints.
-        identity: Everything that the result depends on, besides the options; a run resumes only if it is the same.
+        identity: Everything besides the options that the result depends on; a run resumes only if it is unchanged.
         on_epoch: Function to call with the result of each epoch.
         show_progress: Show progress bars.
     """
@@ -151,7 +152,7 @@ def fit(
 
 
 def run_identity(options: FitOptions, identity: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return everything that must be the same for a run to resume, in the form in which a checkpoint stores it."""
+    """Return everything that must be unchanged for a run to resume, as JSON values, which checkpoints store."""
     values = {"options": asdict(options), "networks": _NETWORK_VERSION, **(identity or {})}
     return json.loads(json.dumps(values))
 
@@ -165,7 +166,7 @@ def check_resumable(folder: Path, identity: Mapping[str, Any]) -> None:
     is_older = isinstance(saved, dict) and saved.get("networks") != _NETWORK_VERSION
     reason = "by another version of elmo" if is_older else "with other data or options"
     raise ConfigError(
-        f"cannot resume {format_path(folder)}: the run was started {reason}; remove the folder or change the output"
+        f"cannot resume {format_path(folder)}: the run was started {reason}; remove the folder or choose another output"
     )
 
 
@@ -246,7 +247,7 @@ class _FitRun:
             raise TrainingError(
                 f"loss must be finite; found {loss} in epoch {len(self.epochs) + 1}; try a smaller learning rate"
             )
-        if loss.requires_grad:  # false for a document without mentions
+        if loss.requires_grad:  # false if the loss is constant, for example without any located answer
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.options.clip)
             self.optimizer.step()
@@ -319,7 +320,7 @@ def shuffled_batches(examples: Sequence[E], options: FitOptions, random: np.rand
 
 
 def _split_batches(examples: Sequence[E], options: FitOptions) -> Iterator[list[E]]:
-    """Split examples into batches; examples are sorted by size, so the last one determines the padding."""
+    """Split examples, sorted by size, into batches; the last example of a batch determines the padding."""
     batch: list[E] = []
     for example in examples:
         is_full = len(batch) == options.batch_size

@@ -98,7 +98,8 @@ class TaskModel:
             dev: Held-out examples; their score selects the best epoch.
             store: The feature store, which looks up the features of words.
             options: Training options; None uses the defaults for the kind of task.
-            adapt: Number of epochs to train the biLM as a language model on the text of ``train``, before the task.
+            adapt: Number of epochs for which the biLM is first trained as a language model on the text of ``train``;
+                None does not adapt it.
             elmo_name: Name or path of the biLM to store in the model file.
             folder: Folder for checkpoints; repeating the call resumes from the last one.
             on_epoch: Function to call with the result of each epoch.
@@ -253,7 +254,7 @@ class TaskModel:
         if self.adapted_epochs is not None:
             about["adapted"] = self.adapted_epochs
         if store.used_elmo is not None:
-            # a tuned biLM is identified by what it was before
+            # a tuned or adapted biLM is identified by its fingerprint before training
             fingerprint = self.first_fingerprint or ElmoEncoder(store.used_elmo, start=store.start).fingerprint
             about["elmo"] = {"name": self.elmo_name, "fingerprint": fingerprint}
         return about
@@ -330,7 +331,7 @@ def _restore_network(task: Any, store: FeatureStore, tensors: Mapping[str, Tenso
 FORMAT = "elmo task model"
 VERSION = 3  # versions 1 and 2 had other names for the weights of LSTMs
 _ABOUT = "elmo"  # metadata entry of the JSON description
-_TABLE = "words.static.weight"  # stored as the next two tensors
+_TABLE = "words.static.weight"  # this weight of the network is stored as the next two tensors
 _STATIC_WORDS, _STATIC_VECTORS = "static.words", "static.vectors"
 
 
@@ -338,13 +339,15 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
     """Read the tensors and the JSON description of a model file."""
     from safetensors import SafetensorError, safe_open
 
-    with open_regular(path):  # raises a typed error if it is not a regular file
+    with open_regular(path):  # raises FormatError if it is not a regular file
         pass
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {}).get(_ABOUT, "null"))
             if not isinstance(about, dict) or about.get("format") != FORMAT:
-                raise FormatError(f"{format_path(path)}: expected a task model written by elmo task train")
+                raise FormatError(
+                    f"{format_path(path)}: expected a task model written by elmo task train; found another file"
+                )
             if about.get("version") != VERSION:
                 raise FormatError(
                     f"{format_path(path)}: format version of the task model must be {VERSION}; "
@@ -358,7 +361,7 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
 def _static_tensors(static: StaticVectors, table: Tensor, *, is_exact: bool) -> dict[str, Tensor]:
     """Return tensors with the words and with the vectors of ``table`` (row, width).
 
-    Vectors are stored in half precision, unless ``is_exact`` is true or they exceed its range.
+    Vectors are stored in half precision, unless ``is_exact`` is true or a value exceeds the range of half precision.
     """
     raw = json.dumps(static.words, ensure_ascii=False).encode("utf-8", "surrogatepass")
     halved = table.half()
@@ -370,14 +373,14 @@ def _static_tensors(static: StaticVectors, table: Tensor, *, is_exact: bool) -> 
 
 
 def _take_static(tensors: dict[str, Tensor]) -> StaticVectors | None:
-    """Replace the tensors from ``_static_tensors`` by the weight of the network, and return the static vectors."""
+    """Replace the two tensors of ``_static_tensors`` by the weight ``_TABLE``, and return the static vectors."""
     if _STATIC_WORDS not in tensors:
         return None
     words = json.loads(tensors.pop(_STATIC_WORDS).numpy().tobytes().decode("utf-8", "surrogatepass"))
     vectors = tensors.pop(_STATIC_VECTORS).float().numpy()
     # the first two rows are for padding and for words without a vector
     if not isinstance(words, list) or vectors.ndim != 2 or len(vectors) != len(words) + 2:
-        raise ValueError(f"static vectors of {len(words)} words have the shape {vectors.shape}")
+        raise ValueError(f"static vectors must have {len(words) + 2} rows; found shape {vectors.shape}")
     tensors[_TABLE] = torch.from_numpy(np.ascontiguousarray(vectors))
     return StaticVectors(tuple(map(str, words)), vectors[2:])
 
@@ -388,7 +391,10 @@ _TUNED = "words.bilm."  # the weights of a tuned biLM are part of the network
 
 
 def _bilm_tensors(elmo: Elmo, *, start: Start, is_tuned: bool) -> dict[str, Tensor]:
-    """Return the parts of a biLM to store in a model file: no softmax, and no weights if the network has them."""
+    """Return the tensors of a biLM for a model file, without the softmax.
+
+    The weights of a tuned biLM are not included, because they are part of the network.
+    """
     model = elmo.pretrained
     vocab = model.vocab if model.config.words else None
     name = getattr(elmo.tokenizer, "name", None)
@@ -410,7 +416,7 @@ def _bilm_tensors(elmo: Elmo, *, start: Start, is_tuned: bool) -> dict[str, Tens
 
 
 def _take_bilm(tensors: dict[str, Tensor], *, path: Path) -> Elmo:
-    """Remove the biLM of a model file from ``tensors`` and return it; tuned weights are not removed."""
+    """Remove the biLM from ``tensors`` and return it; tuned weights are not removed, as the network needs them."""
     from elmo.embed.elmo import Elmo
 
     about: Any = json.loads(tensors.pop(_DESCRIPTION).numpy().tobytes())
@@ -452,7 +458,8 @@ def _named_bilm(about: Mapping[str, Any], elmo: Elmo | None, *, start: Start, pa
     fingerprint = ElmoEncoder(elmo, start=start).fingerprint
     if fingerprint != about["fingerprint"]:
         raise ConfigError(
-            f"{format_path(path)}: biLM must be {about['name']} with the fingerprint "
-            f"{str(about['fingerprint'])[:12]}…, as in training; found {fingerprint[:12]}…; use --model to pass it"
+            f"{format_path(path)}: biLM must be {about['name'] or 'the bundled model'} with the fingerprint "
+            f"{str(about['fingerprint'])[:12]}…, as in training; found {fingerprint[:12]}…; "
+            "use --model to pass the biLM that was used in training"
         )
     return elmo

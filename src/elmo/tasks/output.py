@@ -31,7 +31,7 @@ SUFFIXES: Mapping[str, tuple[str, ...]] = {
     "roles": (".jsonl", ".conll"),
     "coreference": (".jsonl", ".conll"),
 }
-_COLUMNS = {  # the readers of tables accept these column names
+_COLUMNS = {  # the readers of tables recognize the names of labels, scores and texts
     "classification": ("label", "probability", "text"),
     "entailment": ("label", "probability", "sentence1", "sentence2"),
     "similarity": ("score", "sentence1", "sentence2"),
@@ -45,7 +45,8 @@ def check_output(path: Path, kind: str, *, inputs: Iterable[str | Path] = ()) ->
     known = SUFFIXES[kind]
     if path.suffix.lower() not in known:
         raise OutputError(
-            f"{format_path(path)}: name of a file with predictions for {kind} must end in {', '.join(known)}"
+            f"{format_path(path)}: the file name for predictions of {kind} must end in {', '.join(known)}; "
+            f"found {path.suffix!r}"
         )
     check_output_file(path, inputs=inputs)
 
@@ -85,7 +86,7 @@ def write_predictions(path: Path, kind: str, pairs: Iterable[tuple[Any, Any]]) -
 
 
 def to_record(example: Any, prediction: Any) -> dict[str, Any]:
-    """Return an example and its prediction as a JSON object; the correct answer, if known, is ``gold``."""
+    """Return an example and its prediction as a JSON object; the correct result, if known, is stored as ``gold``."""
     match example:
         case TaggedSentence(words, tags):
             inputs, gold = {"words": words}, tags
@@ -139,7 +140,7 @@ def _role_lines(pairs: Iterable[tuple[Predicate, Any]]) -> Iterator[str]:
 
 
 def _group_by_sentence(pairs: Iterable[tuple[Predicate, Any]]) -> Iterator[list[tuple[Predicate, Any]]]:
-    """Group pairs by sentence; the predicates of a sentence are in the order of its words."""
+    """Group consecutive pairs with the same sentence; each group is sorted by the position of the predicate."""
     group: list[tuple[Predicate, Any]] = []
     for pair in pairs:
         example = pair[0]
@@ -176,7 +177,8 @@ def _split_at(span: Span, predicate: int) -> list[Span]:
 def _cell(text: str) -> str:
     if not text.strip(" ") or _INVALID_IN_CELL.search(text):
         raise OutputError(
-            f"words in columns must not be blank or contain tabs or newlines; found {text[:40]!r}; use .jsonl instead"
+            f"cannot write {text[:40]!r} to a column: it must not be blank or contain tabs, line breaks or lone "
+            "surrogates; write a .jsonl file instead"
         )
     return text
 

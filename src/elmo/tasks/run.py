@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 Files = str | Path | Sequence[str | Path]
 SUFFIX = ".safetensors"
-_HELD_OUT = 10  # hold out one in ten groups of examples
+_HELD_OUT = 10  # hold out one in ten groups; the examples of a group have the same text
 _log = logging.getLogger(__name__)
 
 # maps (table, name), as used by --set and by the plans of elmo evidence, to a parameter of ``train``
@@ -73,17 +73,17 @@ _PARAMETERS: Mapping[tuple[str, str], str] = {
 
 
 class ReadingOptions(TypedDict, total=False):
-    """How ``train``, ``evaluate`` and ``predict`` read files; the options are keyword arguments of these functions.
+    """Options for reading files, which ``train``, ``evaluate`` and ``predict`` accept as keyword arguments.
 
     Args:
         column: Column of the tags, labels, scores or predicates: a name, or a number from 0; -1 is the last column.
-        text_column: Column of the words or the text; for pairs of texts, give two columns.
+        text_column: Column of the words or the text; for pairs of texts, two columns.
         file_format: File format: columns, conllu, tsv, csv, jsonl, lines, semeval, propbank, conll2005 or conll2012.
             Default: detected from the file.
         header: Whether the first line of a table contains the column names. Default: detected from the file.
         separator: Separator between columns. Default: detected from the first row.
-        tokenizer: Tokenizer for raw text: en, zh, whitespace or spacy:xx. Default: the tokenizer used in training;
-            for training itself, the tokenizer of the biLM, or en without a biLM.
+        tokenizer: Tokenizer for raw text: en, zh, whitespace or spacy:xx. Default: in training, the tokenizer of
+            the biLM, or en without a biLM; afterwards, the tokenizer used in training.
     """
 
     column: str | None
@@ -137,39 +137,40 @@ def train(
 
     To resume a training run that was stopped, repeat the call; training continues after the last finished epoch.
     Until the model is written, checkpoints are kept in the folder ``OUT.training``. The model file contains
-    everything except a frozen biLM, which is stored by name.
+    everything except a frozen biLM and the models of ``also``, which are stored by name and hash.
 
     Args:
         kind: Kind of task: tagging, classification, entailment, similarity, answers, roles or coreference.
         files: Training files, plain or compressed.
         out: Model file to write; its name must end in ``.safetensors``.
-        dev: Held-out files to score after each epoch. Default: a tenth of the training examples.
+        dev: Held-out files, which are scored after each epoch. Default: a tenth of the training examples, which is then
+            not used for training.
         overwrite: Replace an existing model file.
-        model: The biLM: en or zh (bundled), a folder, an archive or a Hub id, in any published format.
-        elmo: Where the network receives ELMo vectors.
+        model: The biLM: en or zh (bundled), or a folder, an archive or a Hub id; all published formats are supported.
+        elmo: Where the network receives ELMo vectors: at its input, at its output, at both, or not at all (none).
         top_only: Use only the top layer instead of a mix of all layers.
         layer_norm: Normalize each layer before mixing.
-        mix_penalty: Penalty on the mix weights; a large value makes all layers equally important.
+        mix_penalty: Penalty on the mix weights; with a large value, the mix is close to the mean of all layers.
         elmo_dropout: Dropout on the ELMo vectors.
         tune_bilm: Train the biLM together with the task (slow).
-        adapt: Number of epochs to train the biLM as a language model on the training text, before the task.
+        adapt: Before training the task, train the biLM as a language model on the training text for this many epochs.
         start: Start state of the LSTMs for each sentence.
         vectors: File with static word vectors: GloVe, word2vec or fastText.
         tune_vectors: Train the static word vectors together with the task.
         characters: Width of character-based word vectors; 0 turns them off.
-        also: A transformers model whose vectors are used in addition to ELMo; may be repeated.
+        also: Folder or Hub id of a transformers model whose vectors are used in addition to ELMo; may be repeated.
         network: Network for classification. Default: biattentive.
         hidden: Width of the hidden states. Default: depends on the kind of task.
         layers: Number of LSTM layers for tagging and roles. Default: depends on the kind of task.
         dropout: Dropout inside the network. Default: depends on the kind of task.
-        crf: Use a CRF for tagging. Default: if the tags mark spans.
+        crf: Use a CRF for tagging. Default: yes if the tags mark spans.
         epochs: Maximum number of epochs.
         patience: Stop after this many epochs without a better score.
         batch_size: Number of examples per batch.
         learning_rate: Learning rate of AdamW. Default: 0.005 for tagging, 0.001 for other kinds.
         seed: Random seed; the same seed gives the same model.
-        settings: Set any other option, as TABLE.NAME=VALUE with the tables head, fit and words of an evidence
-            plan, for example head.max_span_width=12 or fit.decay=0.3; may be repeated.
+        settings: Any other option, as TABLE.NAME=VALUE; the tables are head (network), fit (training) and words
+            (features). For example head.max_span_width=12 or fit.decay=0.3; may be repeated.
         cache: Folder for computed layers. Default: elmo/layers in the user's cache folder.
         no_cache: Do not cache layers; compute them each time they are needed.
         cache_limit: Maximum size of the cache in GB; the least recently used layers are removed first.
@@ -181,7 +182,7 @@ def train(
     out, files, dev = Path(out), _as_list(files), _as_list(dev)
     check_kind(kind)  # report mistakes before a large model is loaded
     check_output_file(out, suffixes=(SUFFIX,), inputs=[*files, *dev], overwrite=overwrite)
-    # _PARAMETERS maps the parameters of this function to fields of the options
+    # locals() has the parameters of this function, which _PARAMETERS maps to fields of the options
     head, features, options = _parse_options(kind, settings, locals())
     reader = reader_options(kind, reading)
     tokenizer = reading.get("tokenizer")
@@ -249,7 +250,7 @@ def train(
 
 
 def training_folder(out: Path) -> Path:
-    """Return the folder that keeps the checkpoints while the model file ``out`` is trained."""
+    """Return the folder for the checkpoints of the training run that writes ``out``."""
     return out.with_name(f"{out.name}.training")
 
 
@@ -313,12 +314,12 @@ def evaluate(
 ) -> Evaluation:
     """Score a task model on labeled files.
 
-    Files are read in the same way as the training files, unless an option says otherwise.
+    Files are read with the same options as the training files; options that are passed here override them.
 
     Args:
         task_model: Model file written by ``train``, or a loaded model.
         files: Labeled files, plain or compressed.
-        out: File to write the predictions to: .jsonl for every kind; .conll, .tsv or .json for some kinds.
+        out: File for the predictions: .jsonl for every kind of task; .conll, .tsv or .json for some kinds.
         model: The biLM, if it is not at the location stored in the model file.
         also: A transformers model, if it is not at the location stored in the model file; may be repeated.
         cache: Folder for computed layers. Default: elmo/layers in the user's cache folder.
@@ -347,7 +348,7 @@ def evaluate(
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """An iterator of (example, prediction) pairs, which are computed when they are needed.
+    """Pairs (example, prediction), which are computed during iteration; they can be iterated over only once.
 
     Attributes:
         kind: Kind of task, such as "tagging".
@@ -362,7 +363,7 @@ class Predictions:
         return self._pairs
 
     def write(self, path: str | Path, *, on_prediction: Callable[[Any, Any], None] | None = None) -> None:
-        """Write all predictions to a file: .jsonl for every kind; .conll, .tsv or .json for some kinds.
+        """Write all predictions to a file: .jsonl for every kind of task; .conll, .tsv or .json for some kinds.
 
         Args:
             path: The file to write; it appears only when it is complete.
@@ -390,32 +391,33 @@ def predict(
     also: Sequence[str] = (),
     **reading: Unpack[ReadingOptions],
 ) -> Predictions:
-    """Predict labels for unlabeled files or texts, with probabilities.
+    """Predict tags, labels, scores, answers, roles or clusters for files or texts without labels.
 
-    The result is an iterator of (example, prediction) pairs. Files of any size can be predicted, because they are
-    read as predictions are needed. Use the method ``write`` of the result to write a file.
+    The result yields (example, prediction) pairs. Files are read while the result is iterated over, so they may be
+    larger than memory, except SQuAD files. Call ``write`` on the result to write the predictions to a file.
 
     Args:
         task_model: Model file written by ``train``, or a loaded model.
         files: Files with text or examples, plain or compressed; - is stdin.
-        text: Texts to predict instead of files; for pairs, give two; for roles, mark a [[predicate]].
-        question: Question to answer from ``passage``, instead of files.
-        passage: Text that contains the answer to ``question``.
+        text: Texts to predict instead of files; two for tasks on pairs; for roles, mark the predicate like [[this]].
+        question: Question to answer from ``passage`` (instead of files).
+        passage: Text in which to find the answer to ``question``.
         model: The biLM, if it is not at the location stored in the model file.
         also: A transformers model, if it is not at the location stored in the model file; may be repeated.
         reading: How to read the files; see ``ReadingOptions``.
     """
     files = _as_list(files)
     if sum(map(bool, (files, text, question))) != 1 or (question is None) != (passage is None):
-        raise ConfigError("input must be one of: files, text, or question and passage; found none or several of them")
+        raise ConfigError("cannot predict: pass exactly one input: files, text, or a question with its passage")
     if files:
         expand_paths([str(file) for file in files])  # report mistakes before a large model is loaded
     loaded = _loaded(task_model, model=model, also=also, cache=FeatureCache(None))
     kind = loaded.task.kind
     options = reader_options(kind, reading)
-    if kind not in PRETOKENIZED:  # tables have the columns of the training files; text files have none
+    if kind not in PRETOKENIZED:  # files of PRETOKENIZED kinds may be plain text, without columns
+        # read the same text columns as in training
         stored = loaded.reading.get("options", {})
-        shared = ("text", "first", "second", "has_header", "file_format")  # no label columns
+        shared = ("text", "first", "second", "has_header", "file_format")  # without label columns
         options = {name: stored[name] for name in shared if name in stored} | options
     tokenizer = _choose_tokenizer(reading.get("tokenizer") or loaded.reading.get("tokenizer"), loaded.store.elmo)
     if files:
@@ -456,7 +458,7 @@ def _parse_options(
                 problems.append(f"{table}.{name} and {_flag(parameter)} set the same option; use one of them")
         elif value is not None and table == "head" and name not in known:
             has = [_flag(flag) for (table, other), flag in _PARAMETERS.items() if table == "head" and other in known]
-            raise ConfigError(f"{kind} has no option {_flag(parameter)}; it has: {', '.join(has)}")
+            raise ConfigError(f"the network for {kind} has no option {_flag(parameter)}; it has: {', '.join(has)}")
         elif value is not None:
             values[table][name] = value
     if problems:
@@ -493,7 +495,7 @@ def reader_options(kind: str, reading: ReadingOptions) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if column is not None:
         if kind not in _LABEL_COLUMNS:
-            raise ConfigError(f"cannot choose a column for {kind}: its files have fixed columns; remove --column")
+            raise ConfigError(f"cannot choose a column for {kind}: the format of its files is fixed; remove --column")
         if kind == "roles" and not isinstance(_parse_column(column), int):
             raise ConfigError(
                 f"--column must be a number for roles, because these files have no header; found {column[:40]!r}"
@@ -502,7 +504,9 @@ def reader_options(kind: str, reading: ReadingOptions) -> dict[str, Any]:
     if text_column:
         names = _TEXT_COLUMNS.get(kind, ())
         if len(text_column) != len(names):
-            raise ConfigError(f"--text-column must be given {len(names)} times for {kind}; found {len(text_column)}")
+            raise ConfigError(
+                f"number of --text-column options must be {len(names)} for {kind}; found {len(text_column)}"
+            )
         options |= {name: _parse_column(value) for name, value in zip(names, text_column, strict=True)}
     others = {
         "file_format": reading.get("file_format"),
@@ -518,15 +522,15 @@ def _parse_column(text: str) -> int | str:
 
 
 def _choose_tokenizer(name: str | None, elmo: Elmo | None) -> Tokenizer:
-    """Return the tokenizer with this name; without a name, that of the biLM; without a biLM, that for English."""
+    """Return the tokenizer ``name``; if it is None, that of the biLM, or the English tokenizer without a biLM."""
     return elmo.tokenizer if name is None and elmo is not None else load_tokenizer(name or "en")
 
 
 def _read(kind: str, files: Sequence[str | Path], tokenize: Tokenize, options: Mapping[str, Any]) -> ExampleSet:
-    """Read labeled examples, of which there must be at least one; log a warning about skipped examples."""
+    """Read labeled examples and warn about skipped ones; raise ``DataError`` if there are no examples."""
     labeled = read_examples(kind, files, tokenize=tokenize, options=options)
     for reason, n in labeled.left_out.items():
-        _log.warning("%s: skipped %s examples: %s", _join_names(files), f"{n:,}", reason)
+        _log.warning("%s: skipped %s %s", _join_names(files), f"{n:,}", reason)
     if not labeled.examples:
         raise DataError(_no_examples(kind, files))
     return labeled
@@ -535,7 +539,7 @@ def _read(kind: str, files: Sequence[str | Path], tokenize: Tokenize, options: M
 def _iter_files(
     kind: str, files: Sequence[str | Path], tokenize: Tokenize, options: Mapping[str, Any]
 ) -> Iterator[Any]:
-    """Yield unlabeled examples, of which there must be at least one."""
+    """Yield examples without labels; raise ``DataError`` if there are none."""
     examples = iter_examples(kind, files, tokenize=tokenize, options=options)
     try:
         yield from require_examples(examples, _no_examples(kind, files))
@@ -560,7 +564,7 @@ def hold_out(examples: Sequence[Any], *, seed: int) -> tuple[list[Any], list[Any
     """
     groups = list(dict.fromkeys(example.sentences[0] for example in examples))
     if len(groups) < 2:
-        raise DataError("cannot hold out examples: all examples have the same text; give other examples with --dev")
+        raise DataError("cannot hold out examples: all examples have the same text; pass held-out files with --dev")
     order = np.random.default_rng((seed, len(groups))).permutation(len(groups))
     held_out = {groups[k] for k in order[: max(1, round(len(groups) / _HELD_OUT))]}
     parts: tuple[list[Any], list[Any]] = ([], [])

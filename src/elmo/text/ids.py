@@ -33,18 +33,18 @@ class Alphabet(ABC):
 
     @abstractmethod
     def ids(self, token: str) -> list[int]:
-        """Return the row of a word, cut to ``max_characters``, even if it is spelled like a boundary token."""
+        """Return the row of a word, cut to ``max_characters``; a word such as ``<S>`` is never a boundary token."""
 
     def lookup_form(self, token: str) -> str:
-        """Return the form of a word that is looked up in the vocabulary, for a model that reads both."""
+        """Return the form of a word to look up in the vocabulary, for a model that reads both characters and words."""
         return token
 
     def begin(self) -> list[int]:
-        """Return the row of the token that starts every sentence."""
+        """Return the row of the boundary token that starts a sentence."""
         return self._row([self.bos])
 
     def end(self) -> list[int]:
-        """Return the row of the token that ends every sentence."""
+        """Return the row of the boundary token that ends a sentence."""
         return self._row([self.eos])
 
     def _row(self, inner: list[int]) -> list[int]:
@@ -55,14 +55,14 @@ class Alphabet(ABC):
 class ByteAlphabet(Alphabet):
     """UTF-8 bytes as characters, with the ids of bilm-tf and AllenNLP."""
 
-    # one higher than in the training code of bilm-tf, so that 0 can be padding of a batch
+    # one higher than in the training code of bilm-tf, because id 0 is the padding of a batch
     bos, eos, bow, eow, pad = 257, 258, 259, 260, 261
 
     def ids(self, token: str) -> list[int]:
         """Return the row of a word, cut to ``max_characters - 2`` bytes."""
         n_bytes = self.max_characters - 2
-        # Each character has at least one byte, so cutting first keeps a token of megabytes cheap. Lone
-        # surrogates are dropped, as in bilm-tf, so they must not count.
+        # Encode only the start of a very long token. Lone surrogates are dropped, as in bilm-tf; if that leaves
+        # too few bytes, encode the whole token.
         encoded = token[: 4 * n_bytes].encode("utf-8", "ignore")
         if len(encoded) < n_bytes and len(token) > 4 * n_bytes:
             encoded = token.encode("utf-8", "ignore")
@@ -70,7 +70,7 @@ class ByteAlphabet(Alphabet):
 
 
 class SimplifiedAlphabet(ByteAlphabet):
-    """UTF-8 bytes of a word, converted from traditional to simplified Chinese characters."""
+    """UTF-8 bytes of words as characters, after conversion from traditional to simplified Chinese."""
 
     def __init__(self, max_characters: int = 50) -> None:
         super().__init__(max_characters)
@@ -89,8 +89,8 @@ class UnicodeAlphabet(Alphabet):
     """Unicode characters with the ids of a dictionary, as in ELMoForManyLangs.
 
     The code of ELMoForManyLangs swaps the ids of the word boundaries, in training and in inference: a word
-    starts with ``<eow>`` and ends with ``<bow>``. The published weights depend on it, so this class swaps
-    them too.
+    starts with ``<eow>`` and ends with ``<bow>``. The published weights were trained that way, so this
+    class swaps them too.
     """
 
     SPECIAL = ("<bos>", "<eos>", "<bow>", "<eow>", "<pad>", "<oov>")
@@ -118,7 +118,7 @@ MAXTERMID = "!!!MAXTERMID"  # a line of some bilm-tf vocabulary files; not a wor
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The words of a model in the order of their ids, with the names of its boundary tokens and unknown word."""
+    """The words of a model in the order of their ids, and the names of its boundary tokens and its unknown word."""
 
     words: tuple[str, ...]
     bos: str = "<S>"
@@ -127,7 +127,7 @@ class Vocabulary:
     _ids: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # the last of equal words counts, as in bilm-tf
+        # a repeated word gets the id of its last occurrence, as in bilm-tf
         ids = {word: i for i, word in enumerate(self.words)}
         object.__setattr__(self, "_ids", ids)
 
@@ -146,7 +146,8 @@ class Vocabulary:
     def id(self, word: str) -> int:
         """Return the id of a word of a text.
 
-        A word that is spelled like a boundary token is an unknown word: the model never read it as a word.
+        A word that is spelled like a boundary token is treated as unknown: the model was never trained on it as a
+        word.
         """
         word_id = None if word in (self.bos, self.eos) else self._ids.get(word)
         if word_id is None:
@@ -192,7 +193,7 @@ class IdBatch:
 
     char_ids: Ids | None  # (batch, time, char)
     word_ids: Ids | None  # (batch, time)
-    lengths: Ids  # (batch,): number of tokens, with both boundaries
+    lengths: Ids  # (batch,): number of tokens, including both boundary tokens
 
 
 class TokenIndexer:
@@ -213,7 +214,7 @@ class TokenIndexer:
         )
 
     def boundaries(self) -> TokenIds:
-        """Return the ids of two tokens: the one that starts a sentence, and the one that ends it."""
+        """Return the ids of both boundary tokens: the start and the end of a sentence."""
         return self._build(
             [] if self.alphabet is None else [self.alphabet.begin(), self.alphabet.end()],
             [] if self.vocab is None else [self.vocab.bos_id, self.vocab.eos_id],
@@ -236,7 +237,7 @@ class TokenIndexer:
         return IdBatch(pad("char_ids"), pad("word_ids"), lengths)
 
     def _build(self, char_ids: list[list[int]], word_ids: list[int]) -> TokenIds:
-        """Return the ids as arrays; word ids of a vocabulary start at 0, those of a batch at 1."""
+        """Return the ids as arrays; the vocabulary's word ids are increased by 1, because 0 is padding."""
         return TokenIds(
             np.array(char_ids, dtype=np.int64).reshape(-1, self.alphabet.max_characters) if self.alphabet else None,
             np.array(word_ids, dtype=np.int64) + 1 if self.vocab is not None else None,

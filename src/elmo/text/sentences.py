@@ -10,9 +10,9 @@ import re
 from elmo.text.english import ABBREVIATIONS, BEFORE_NUMBERS, HAN, TITLES
 from elmo.text.tokenizers import skip_space, strip_span
 
-# These end a sentence in any language.
+# These characters end a sentence in any language.
 _STRONG = frozenset("。！？｡؟۔।॥։።။។")
-_CHINESE_ONLY = "；"  # separates clauses that are as long as sentences
+_CHINESE_ONLY = "；"  # in Chinese, separates clauses that are often as long as sentences
 _PATTERN = re.compile(
     r"(?P<blank>\n[^\S\n]*+\n|\u2029)"
     r"|(?P<marks>[.!?…。！？｡؟۔।॥։።။។；]++)(?P<closers>[\"'”’»)\]}）】」』》〉］｝〗〕]*+)"
@@ -38,7 +38,7 @@ _LAST_BEFORE_A_CAPITAL = frozenset(("etc", "Etc", "al", "a.m", "p.m", "A.M", "P.
 def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
     """Return the start and end of each sentence, without the white space around it.
 
-    A blank line always ends a sentence, a single line break never does. ``language`` is a language code or
+    A blank line always ends a sentence; a single line break never does. ``language`` is a language code or
     the name of a tokenizer; in Chinese (``zh``), sentences also end at ``；``.
     """
     is_chinese = language.removeprefix("spacy:").split("-")[0] == "zh"
@@ -78,7 +78,7 @@ def _is_end(text: str, match: re.Match[str], *, begin: int, is_chinese: bool) ->
     if is_ellipsis:
         return not next_word[:1].islower()
     if "!" in marks or "?" in marks:
-        # "Stop!" he said; and the name of the company Yahoo!
+        # no end in: "Stop!" he said. The company Yahoo! grew.
         is_name = text.endswith("Yahoo", 0, match.start()) and marks == "!"
         return not (next_word[:1].islower() and (has_closers or is_name))
     return _is_full_stop_end(text, match, begin=begin, next_word=next_word)

@@ -1,4 +1,4 @@
-"""Tokens with their positions in the text, and the tokenizers by name."""
+"""Tokens with their offsets in the text, and loading of tokenizers by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_SPACE = re.compile(r"\S+")
 class Tokens:
     """The tokens of one sentence.
 
-    With a text, token k is exactly ``text[start:end]`` for ``start, end = offsets[k]``. Tokens are in order,
+    If there is a text, token k is exactly ``text[start:end]`` for ``start, end = offsets[k]``. Tokens are in order,
     do not overlap, and contain every character that is not white space (``str.isspace``). Tokens that the
     caller passes as a list have neither text nor offsets.
     """
@@ -98,7 +98,7 @@ class SpacyTokenizer:
     """Tokenizer with the rules of spaCy for a language code; no spaCy model is needed."""
 
     # spaCy scans text without white space again for each affix that it removes, so its time is quadratic.
-    # Long runs are therefore passed in pieces.
+    # Long runs of characters without white space are therefore passed in pieces.
     _max_run = 500
     _run = re.compile(rf"\S{{1,{_max_run}}}")
 
@@ -121,7 +121,7 @@ class SpacyTokenizer:
         return Tokens.from_offsets(text, _fill_gaps(safe, spans))
 
     def _split(self, text: str) -> Iterable[tuple[int, int]]:
-        """Split a text after each very long run without white space; most texts stay in one piece."""
+        """Split runs without white space after every ``_max_run`` characters; most texts stay in one piece."""
         begin = 0
         for match in self._run.finditer(text):
             if match.end() - match.start() == self._max_run:
@@ -138,13 +138,13 @@ def _load_spacy(language: str) -> Language:
         raise MissingExtraError("a spaCy tokenizer", extra="spacy") from error
     try:
         return spacy.blank(language)
-    except (ImportError, AttributeError) as error:  # spaCy takes an unknown code for a module name
+    except (ImportError, AttributeError) as error:  # spaCy treats an unknown language code as the name of a module
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(f"tokenizer: spaCy has no tokenizer for {language[:40]!r}: {reason}") from error
 
 
 def _fill_gaps(text: str, spans: Iterable[tuple[int, int]]) -> Iterable[tuple[int, int]]:
-    """Add the text between the spans that spaCy left out, so that no character is lost."""
+    """Add spans for all text that spaCy left out between its tokens, so that no character is lost."""
     position = 0
     for start, end in spans:
         yield from (match.span() for match in _NOT_SPACE.finditer(text, position, start))
@@ -154,7 +154,7 @@ def _fill_gaps(text: str, spans: Iterable[tuple[int, int]]) -> Iterable[tuple[in
 
 
 def strip_span(text: str, start: int, end: int) -> tuple[int, int] | None:
-    """Remove white space from both ends of a span; return None when nothing is left."""
+    """Remove white space from both ends of a span; return None if nothing is left."""
     piece = text[start:end]
     start += len(piece) - len(piece.lstrip())
     end = start + len(piece.strip())

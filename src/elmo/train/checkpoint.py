@@ -1,9 +1,9 @@
 """Write and read checkpoints: the complete state of a run, which survives crashes and is restored bit for bit.
 
 A checkpoint is a folder such as ``checkpoints/step-000001200/`` with safetensors files, ``progress.json``,
-``best.json`` and ``SHA256SUMS``. It is written to a temporary folder, synced and renamed; older checkpoints are
-removed afterwards. After any crash, a run can therefore resume from the newest folder with valid checksums. Each
-checkpoint also records which checkpoint is the best so far.
+``best.json`` and ``SHA256SUMS``. It is written to a temporary folder, synced to disk and renamed; only then
+are old checkpoints removed. After any crash, a run can therefore resume from the newest folder with valid checksums.
+Each checkpoint also records which checkpoint is the best so far.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Snapshot:
     """The state of a run: everything that is needed to resume it.
 
     Attributes:
-        tensors: Tensors by the name of their file ("weights", "optimizer", …), then by their own name.
+        tensors: Tensors of each file ("weights", "optimizer", …), by name.
         progress: Step, position in the text and other values that are stored as JSON.
     """
 
@@ -44,7 +44,7 @@ class Snapshot:
 
 
 class Checkpoints:
-    """The checkpoints of one run. The best one and the last ``keep`` are kept."""
+    """The checkpoints of one run. The best one and the last ``keep`` ones are kept."""
 
     def __init__(self, folder: Path, *, keep: int = 2) -> None:
         self.folder = folder
@@ -74,7 +74,7 @@ class Checkpoints:
             names = sorted(file.name for file in new.iterdir())
             sums = {name: files.compute_sha256(new / name) for name in names}
             (new / files.CHECKSUMS_NAME).write_text(files.format_checksums(sums, names), encoding="ascii")
-        # Checkpoints of later steps are damaged. They are kept until the run reaches their steps again.
+        # Checkpoints of later steps are damaged, or the run would have resumed from them. They are replaced later.
         for old in [old for old in self.steps() if old <= step][: -self.keep]:
             if old != best:
                 self._remove(old)
@@ -110,7 +110,7 @@ class Checkpoints:
         try:
             tensors = {name.removesuffix(_SUFFIX): load_file(path / name) for name in sums if name.endswith(_SUFFIX)}
         except SafetensorError as error:
-            raise FormatError(f"{files.format_path(path)}: {error}") from error
+            raise FormatError(f"cannot read {files.format_path(path)}: {error}") from error
         return Snapshot(tensors, files.read_json(path / _PROGRESS))
 
     def remove_temporary(self) -> None:
@@ -123,7 +123,7 @@ class Checkpoints:
         return self.folder / f"step-{step:09d}"
 
     def _read_best(self, steps: Sequence[int]) -> int | None:
-        """Read the step of the best checkpoint from the newest readable checkpoint among ``steps``."""
+        """Return the step of the best checkpoint, as recorded in the newest readable checkpoint of ``steps``."""
         for step in reversed(steps):
             path = self._path(step)
             try:
@@ -160,11 +160,13 @@ def _unshare(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _read_sums(path: Path) -> dict[str, str]:
-    """Read the SHA-256 of every file of a checkpoint; raise ``FormatError`` if one is not listed."""
+    """Read the SHA-256 of every file of a checkpoint; raise ``FormatError`` if a file is not listed."""
     names = sorted(name for name in files.list_names(path) if name != files.CHECKSUMS_NAME)
     sums = files.read_checksums(path, names)
     if missing := [name for name in (_PROGRESS, *names) if name not in sums]:
-        raise FormatError(f"{files.format_path(path / files.CHECKSUMS_NAME)} has no checksum of {missing[0]}")
+        raise FormatError(
+            f"{files.format_path(path / files.CHECKSUMS_NAME)} must list all files; found no entry for {missing[0]}"
+        )
     return sums
 
 

@@ -3,13 +3,13 @@
 ``Corpus.open`` maps a folder that ``build_corpus`` wrote into memory::
 
     manifest.json   options and input files of the build, counts, SHA-256 of each file
-    types.txt       one word per line, in the order of type ids, then the words spelled like <S> or </S>
+    types.txt       one word per line, in the order of type ids; words of the text spelled <S> or </S> come last
     type_ends.u64   offset of the end of each line of types.txt
     counts.u64      number of occurrences of each type in the training part
     train.u32       type ids of the training part; every sentence ends in </S>
     heldout.u32     type ids of the held-out part, in the same format
 
-A *type* is a distinct word, a *token* one occurrence of it. ``TypeIds`` turns type ids into the character
+A *type* is a distinct word, a *token* one occurrence of it. ``TypeIds`` converts type ids to the character
 and word ids that a biLM reads.
 """
 
@@ -43,7 +43,7 @@ _MANIFEST_LIMIT = 1 << 28  # bytes; enough for about a million input files
 
 @dataclass(frozen=True)
 class CorpusSizes:
-    """Number of words, sentences and lines in a corpus. Numbers of words do not include ``</S>``.
+    """Counts of words, sentences and lines in a corpus. Word counts do not include ``</S>``.
 
     Attributes:
         types: Number of types.
@@ -55,7 +55,7 @@ class CorpusSizes:
         repaired_lines: Number of lines that were not UTF-8 and were repaired.
         skipped_lines: Number of lines that were not UTF-8 and were skipped.
         given_types: Number of types in the user's vocabulary, or None without a vocabulary.
-        look_alikes: Number of words in the text that are spelled ``<S>`` or ``</S>``, stored after the types.
+        look_alikes: Number of distinct words spelled ``<S>`` or ``</S>`` in the text. They are stored after the types.
     """
 
     types: int
@@ -70,7 +70,7 @@ class CorpusSizes:
     look_alikes: int = 0
 
     def file_sizes(self) -> dict[str, int]:
-        """Return the expected size in bytes of each file with numbers."""
+        """Return the expected size in bytes of each file that contains numbers."""
         return {
             TYPE_ENDS: 8 * (self.types + self.look_alikes),
             COUNTS: 8 * self.types,
@@ -86,9 +86,10 @@ class CorpusManifest:
     Attributes:
         options: Options of ``build_corpus`` that change the content of the corpus.
         inputs: Path, size and modification time of each input file. For stdin, only the path ``-``.
-        sizes: Number of words, sentences and lines.
+        sizes: Counts of words, sentences and lines.
         files: SHA-256 of each file by name.
-        tokenizer: Name of the tokenizer that split the raw text, or that fits the tokenized text.
+        tokenizer: Name of the tokenizer that split the raw text. For text that was already tokenized, the tokenizer
+            that fits its language.
     """
 
     options: dict[str, Any]
@@ -98,7 +99,7 @@ class CorpusManifest:
     tokenizer: str | None = None
 
     def to_json(self) -> str:
-        """Return the manifest as JSON. The last entry is the SHA-256 of the others."""
+        """Return the manifest as JSON. The last entry is the SHA-256 of the other entries."""
         values = {"kind": "elmo corpus", "version": VERSION, **asdict(self)}
         return json.dumps({**values, "sha256": hash_json(values)}, indent=1) + "\n"
 
@@ -108,7 +109,7 @@ def read_manifest(folder: Path) -> CorpusManifest:
     try:
         values = read_json(find_member(folder, MANIFEST), _MANIFEST_LIMIT)
     except FormatError as error:
-        raise DataError(f"{format_path(folder)} must be the folder of a corpus: {error}") from error
+        raise DataError(f"cannot read the corpus {format_path(folder)}: {error}") from error
     path = format_path(folder / MANIFEST)
     if not isinstance(values, dict) or values.get("kind") != "elmo corpus":
         raise DataError(f"{path} must be the manifest of a corpus; found another JSON file")
@@ -133,8 +134,8 @@ def hash_json(values: Any) -> str:
 class Types(Sequence[str]):
     """The spellings of all types by type id, read from disk on demand.
 
-    ``spellings`` and ``padded_bytes`` also accept ids after the last type. They belong to words of the text that are
-    spelled ``<S>`` or ``</S>``, which are not part of any vocabulary.
+    ``spellings`` and ``padded_bytes`` also accept ids after the last type. These ids belong to words of the text that
+    are spelled ``<S>`` or ``</S>`` and are not part of any vocabulary.
     """
 
     def __init__(self, text: NDArray[np.uint8], ends: NDArray[np.int64], n_types: int) -> None:
@@ -149,7 +150,7 @@ class Types(Sequence[str]):
         if isinstance(index, slice):
             return self.spellings(np.arange(len(self))[index])
         if not -len(self) <= index < len(self):
-            raise IndexError(f"type id must be below {len(self)}; found {index}")
+            raise IndexError(f"type id must be at least {-len(self)} and below {len(self)}; found {index}")
         return self.spellings(np.array([index % len(self)]))[0]
 
     def spellings(self, ids: NDArray[np.integer]) -> list[str]:
@@ -159,14 +160,14 @@ class Types(Sequence[str]):
         ends = np.cumsum(lengths).tolist()
         try:
             return [
-                text[start:end].decode("utf-8", "surrogatepass")  # from text read with errors="surrogateescape"
+                text[start:end].decode("utf-8", "surrogatepass")  # for text read with errors="surrogateescape"
                 for start, end in zip([0, *ends], ends, strict=False)
             ]
         except UnicodeDecodeError as error:
-            raise DataError(f"{TYPES} must contain words in UTF-8; found other bytes; build it again") from error
+            raise DataError(f"{TYPES} must be UTF-8; found other bytes; build the corpus again") from error
 
     def padded_bytes(self, ids: NDArray[np.integer], width: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Return the first ``width`` UTF-8 bytes of each word, (word, width) padded with zeros, and their number."""
+        """Return the first ``width`` UTF-8 bytes of each word, zero-padded (word, width), and their number (word,)."""
         starts, lengths = self._locate(ids)
         lengths = np.minimum(lengths, width)
         padded = np.zeros((len(ids), width), dtype=np.uint8)
@@ -188,10 +189,10 @@ def gather_slices(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: N
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text as type ids: 0 is ``<S>``, 1 is ``</S>``, 2 is ``<UNK>``, then come the words from frequent to rare.
+    """A text as type ids: 0 is ``<S>``, 1 is ``</S>``, 2 is ``<UNK>``, followed by the words from frequent to rare.
 
     Words with equal counts are sorted by first occurrence. If the user gave a vocabulary, its words come first, in
-    their order, even if the text does not contain them. Each sentence ends in ``</S>``; ``counts`` of ``<S>`` and
+    their order, even if the text does not contain them. Each sentence ends in ``</S>``. The counts of ``<S>`` and
     ``</S>`` are the number of sentences. Words of the text that are spelled ``<S>`` or ``</S>`` have ids after all
     types and count as unknown words.
 
@@ -233,7 +234,7 @@ class Corpus:
 
     @property
     def tokenizer(self) -> str:
-        """Name of the tokenizer that split the raw text, or that fits the tokenized text."""
+        """Name of the tokenizer that split the raw text, or that fits the language of tokenized text."""
         return self.manifest.tokenizer or self.manifest.options.get("tokenizer") or "en"
 
     @classmethod
@@ -282,7 +283,7 @@ def map_array(path: Path, dtype: str) -> NDArray[Any]:
 
 
 def whole_sentences(stream: NDArray[np.uint32], n_tokens: int) -> NDArray[np.uint32]:
-    """Return the sentences that end within the first ``n_tokens`` of a stream."""
+    """Return the sentences that end within the first ``n_tokens`` tokens of a stream."""
     ends = np.flatnonzero(stream[:n_tokens] == EOS)
     return stream[: int(ends[-1]) + 1] if len(ends) else stream[:0]
 
@@ -316,7 +317,7 @@ class TypeIds:
         return char_ids, word_ids
 
     def _char_ids(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the ids that ``ByteAlphabet.ids`` gives for each type, computed for all types at once."""
+        """Compute the same ids as ``ByteAlphabet.ids``, (type, char), for all types at once."""
         begin = self._boundaries[BOS]
         size = len(begin)
         text, lengths = self._types.padded_bytes(ids, size - 2)

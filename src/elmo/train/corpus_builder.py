@@ -6,8 +6,8 @@ the types by frequency and writes the files. It processes chunks of whole senten
 memory per sentence (nine with ``deduplicate``) and about forty bytes per type.
 
 A literal ``<UNK>`` in the text is the unknown word; lower-case ``<unk>`` is an ordinary word. A literal ``<S>`` or
-``</S>`` is not a sentence boundary: the model reads its characters and predicts it as ``<UNK>``, as in
-``Vocabulary.id``.
+``</S>`` is not a sentence boundary: the model reads its characters and predicts it as ``<UNK>``, as
+``Vocabulary.id`` does.
 """
 
 from __future__ import annotations
@@ -118,24 +118,26 @@ def build_corpus(
 
 
 def reopen_corpus(folder: str | Path) -> Corpus:
-    """Open a corpus whose text may be gone, and remove the temporary files of a killed build."""
+    """Open a corpus whose input files may no longer exist, and remove the temporary files of a killed build."""
     remove_leftovers(Path(folder))
     return Corpus.open(folder)
 
 
 def _expand(texts: str | Path | Sequence[str | Path], folder: Path) -> list[Source]:
-    """Return all input files. The corpus must not be among them, or the next build would read it."""
+    """Return all input files. They must not include the corpus, which the next build would read as text."""
     paths = [texts] if isinstance(texts, str | Path) else texts
     files = expand_paths([str(path) for path in paths])
     location = folder.resolve()
     name = format_path(folder)
     for path in map(Path, paths):
         if path.resolve() in (location, *location.parents) and path.is_dir():
-            raise OutputError(f"{name} must not be in the input folder {format_path(path)}; use another folder")
+            raise OutputError(
+                f"the corpus {name} must not be in the input folder {format_path(path)}; use another folder"
+            )
     for file in files:
         if file != "-" and location in file.resolve().parents:
             raise OutputError(
-                f"{name} must not contain input files; found {format_path(file.name)}; use another folder"
+                f"the corpus {name} must not contain input files; found {format_path(file.name)}; use another folder"
             )
     return files
 
@@ -193,11 +195,11 @@ def _find_corpus(
                 _log.info("%s has changed since the corpus %s was built; building it again", what, format_path(folder))
             return None
         if any(file["path"] == "-" for file in inputs):
-            return None  # stdin may have other text now
+            return None  # stdin may contain other text now
         corpus = Corpus.open(folder)
     except DataError as error:
         if is_logged:
-            _log.warning("%s; building it again", error)
+            _log.warning("building the corpus again because it cannot be reused: %s", error)
         return None
     _log.info("reusing the corpus %s, which was built from the same text", format_path(folder))
     return corpus
@@ -242,10 +244,10 @@ def _stat_file(file: Source, part: str) -> dict[str, Any]:
 
 _DROPPED, _TRAIN, _HELDOUT = 0, 1, 2
 _CHUNK = 1 << 21  # number of tokens, types or sentences that are processed at a time
-_RUN = 64  # number of consecutive sentences that are held out together with ``keep_order``
+_RUN = 64  # with ``keep_order``, this many consecutive sentences are held out together
 _MIN_HELDOUT = 5  # number of sentences that are held out from a small text
 _DEFAULT_SHARE = 0.01
-_DEFAULT_TOKENS = 200_000  # more held-out tokens do not make the loss more accurate
+_DEFAULT_TOKENS = 200_000  # more held-out tokens would hardly make the perplexity more accurate
 
 
 def _divide(text: NumberedText, options: CorpusOptions) -> NDArray[np.uint8]:
@@ -281,7 +283,7 @@ def _drop_duplicates(text: NumberedText, parts: NDArray[np.uint8]) -> None:
 
 
 def _hold_out(text: NumberedText, parts: NDArray[np.uint8], options: CorpusOptions) -> None:
-    """Hold out a random choice of sentences: those whose number has the lowest hash."""
+    """Hold out a random choice of sentences: those whose numbers have the lowest hashes."""
     n = int((parts == _TRAIN).sum())
     heldout = options.heldout
     if heldout is None:
@@ -323,11 +325,11 @@ def _lowest_hashes(parts: NDArray[np.uint8], n_sentences: int, options: CorpusOp
 def write_files(
     text: NumberedText, *, options: CorpusOptions, folder: Path, on_progress: OnProgress | None = None
 ) -> tuple[CorpusSizes, dict[str, str]]:
-    """Write the files of a corpus. Return its sizes, and the SHA-256 of each file."""
+    """Write the files of a corpus. Return its sizes and the SHA-256 of each file."""
     parts = _divide(text, options)
     counts = np.zeros(text.types.n_types, dtype=np.int64)
     for tokens, part in _chunks(text, parts):
-        np.add.at(counts, tokens[part == _TRAIN], 1)  # bincount would return all types for every chunk
+        np.add.at(counts, tokens[part == _TRAIN], 1)  # bincount would create an array of all types for every chunk
     counts[BOS] = counts[EOS]
     look_alikes = list(text.types.look_alikes)
     counts[UNKNOWN] += counts[look_alikes].sum()  # they are predicted as <UNK>
@@ -364,7 +366,7 @@ def write_files(
 
 
 def _type_order(text: NumberedText, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sort the types: first the user's vocabulary, then by descending count, then by first occurrence.
+    """Return the order of the types: the user's vocabulary, then other words by descending count and first occurrence.
 
     Words that are spelled ``<S>`` or ``</S>`` come last, because no vocabulary may contain them.
     """
@@ -388,7 +390,7 @@ def _write_types(text: NumberedText, order: NDArray[np.int64], types: _HashedFil
 
 
 def _chunks(text: NumberedText, parts: NDArray[np.uint8]) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.uint8]]]:
-    """Yield chunks of the text: the types of the tokens, and the part of each token."""
+    """Yield the text in chunks: the type of each token, and its part (dropped, training or held-out)."""
     for sentences, tokens, lengths in _sentence_chunks(text, len(text.ends)):
         yield tokens, np.repeat(parts[sentences], lengths)
 
@@ -396,7 +398,7 @@ def _chunks(text: NumberedText, parts: NDArray[np.uint8]) -> Iterator[tuple[NDAr
 def _sentence_chunks(
     text: NumberedText, n_sentences: int
 ) -> Iterator[tuple[slice, NDArray[np.uint32], NDArray[np.int64]]]:
-    """Yield chunks of the first ``n_sentences``: the range of sentences, their types and their lengths."""
+    """Yield the first ``n_sentences`` in chunks: range of the sentences, types of their tokens, and their lengths."""
     first = start = 0
     while first < n_sentences:
         last = max(int(np.searchsorted(text.ends[:n_sentences], start + _CHUNK, side="right")), first + 1)
@@ -440,10 +442,10 @@ def _open_hashed(path: Path) -> Iterator[_HashedFile]:
 
 @contextmanager
 def replace_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder. On exit, it replaces ``folder`` if it contains a manifest; otherwise it is deleted.
+    """Yield a temporary folder. On exit, it replaces ``folder``, or is deleted if no manifest was written to it.
 
-    Only one process writes at a time, so the temporary folder has a fixed name, and a killed process leaves at
-    most one behind.
+    Only one process writes at a time, so the temporary folder has a fixed name, and killed processes leave at
+    most one such folder behind.
     """
     temporary, old, lock = _neighbors(folder)
     created = [parent for parent in folder.parents if not parent.exists()]  # innermost first
@@ -503,11 +505,11 @@ def _remove(*folders: Path) -> None:
 def _check_folder(folder: Path) -> None:
     """Raise ``OutputError`` if ``folder`` is neither new nor a corpus."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise OutputError(f"{format_path(folder)} must be a folder for the corpus; found a file or link")
+        raise OutputError(f"{format_path(folder)} must be a folder for the corpus; found a file or a symbolic link")
     names = {path.name for path in folder.iterdir()} if folder.exists() else set()
     if others := sorted(names - {*FILES, MANIFEST}):
         name = format_path(folder)
-        raise OutputError(f"{name} must be a corpus or a new folder; found the file {format_path(others[0])}")
+        raise OutputError(f"{name} must be a corpus or a new folder; found {format_path(others[0])} in it")
 
 
 def _move(temporary: Path, folder: Path, old: Path) -> None:

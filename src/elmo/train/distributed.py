@@ -1,8 +1,8 @@
 """Train in several processes: choose the rows of each process, and synchronize the processes.
 
 ``torchrun`` starts the processes. Every rank has the whole model and reads its own rows of the batch. Gradients
-are summed over all ranks, so each step uses the whole batch. Only rank 0 writes files. In a single process, the
-functions of this module do nothing.
+are summed over all ranks, so each step uses the whole batch. Only rank 0 writes files. In a single process,
+there is nothing to synchronize.
 
 If a process dies, the others notice when they wait for it, and end with a ``TrainingError``. ``torchrun`` then
 restarts all processes, and they resume from the last checkpoint.
@@ -34,7 +34,7 @@ from elmo.train.corpus import Corpus, hash_json
 if TYPE_CHECKING:
     from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
-# Timeout for a rank that runs but does not answer. A rank that has died is noticed at once.
+# Timeout for a rank that runs but does not answer. A rank that has died is detected at once.
 TIMEOUT = timedelta(minutes=30)
 LONG_TIMEOUT = timedelta(days=7)  # for long work of rank 0, such as building a corpus
 _POLL_SECONDS = 0.01
@@ -75,10 +75,10 @@ class Ranks:
                 tensor.copy_(part.view_as(tensor))
 
     def concatenate(self, tensor: Tensor, *, dim: int) -> Tensor:
-        """Concatenate the rows of all ranks, in order, on every rank."""
+        """Concatenate the rows of all ranks along ``dim``, in the order of ranks. Every rank gets the result."""
         if self.world == 1:
             return tensor
-        # all messages must have the same size, but the number of rows may differ by one
+        # all messages must have the same size, but the number of rows per rank may differ by one
         mine = tensor.movedim(dim, 0).contiguous()
         counts = torch.zeros(self.world, dtype=torch.int64, device=tensor.device)
         counts[self.rank] = len(mine)
@@ -92,7 +92,7 @@ class Ranks:
         return torch.cat(trimmed).movedim(0, dim)
 
     def from_first(self, value: Any) -> Any:
-        """Return the value of rank 0 on every rank. The other ranks wait for it."""
+        """Return the value of rank 0 on every rank. The other ranks wait until rank 0 calls this method."""
         if self.world == 1:
             return value
         box = [value if self.is_first else None]
@@ -172,11 +172,11 @@ def join_ranks(environment: Mapping[str, str] = os.environ, *, device: str = "cp
     if is_cuda:
         if local_rank >= (n_gpus := torch.cuda.device_count()):
             raise ConfigError(
-                f"process {local_rank} of this machine has no GPU; found {n_gpus}; start fewer processes "
+                f"process {local_rank} of this machine has no GPU: the machine has {n_gpus}; start fewer processes "
                 "(torchrun --nproc-per-node)"
             )
         torch.cuda.set_device(local_rank)
-    from torch.distributed.rendezvous import rendezvous  # missing in some builds
+    from torch.distributed.rendezvous import rendezvous  # missing in some builds of torch
 
     try:
         store, _, _ = next(rendezvous("env://", rank, world, timeout=TIMEOUT))
@@ -223,11 +223,11 @@ def _join_existing_group(environment: Mapping[str, str], device: str) -> Iterato
 
 
 def open_fresh_store(store: Store, *, rank: int, world: int, timeout: timedelta) -> Store:
-    """Return a part of the store that only the processes of this start use.
+    """Return a store with a new prefix, which only the processes of the current start use.
 
     When ``torchrun`` restarts its processes, they get the store of the processes that died, with the old addresses.
-    So they first agree on a new prefix: each rank registers a new id, rank 0 proposes a prefix to all registered ids,
-    and accepts it when every rank has answered. Raises ``TimeoutError`` if a rank is missing.
+    They therefore agree on a new prefix first: each rank registers a new id, rank 0 proposes a prefix for these ids,
+    and accepts it when every other rank has answered. Raises ``TimeoutError`` if a rank is missing.
     """
     deadline = time.monotonic() + timeout.total_seconds()
     my_id = uuid.uuid4().hex
@@ -277,6 +277,6 @@ def _wait(deadline: float) -> None:
 
 
 def _first_sentence(error: BaseException) -> str:
-    """Return the first sentence of an error message of torch, without file names of its source code."""
+    """Return the first sentence of an error message of torch, without the names of torch's source files."""
     line = (str(error).splitlines() or [type(error).__name__])[0]
     return re.sub(r"\[\S+\.(?:cc|cpp|h):\d+\] ", "", line).split(". ")[0][:160]

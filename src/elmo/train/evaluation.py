@@ -73,7 +73,7 @@ def evaluate(
     was_training = objective.training
     objective.eval()
     try:
-        # sum of the losses of each direction, and number of predictions; on the CPU, as some GPUs have no float64
+        # sum of the losses of each direction, and number of predictions; on the CPU, because some GPUs have no float64
         totals = torch.zeros(3, dtype=torch.float64)
         state = None
         for batch in evaluation_windows(stream, batch_size=batch_size, window=window):

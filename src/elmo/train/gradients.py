@@ -1,9 +1,9 @@
 """Compute the gradients of a window in parallel threads.
 
 Above the token layer, directions and rows share no computation, so the work is split into one piece per thread:
-some rows of one direction. Each piece computes its own gradients, which are added up in a fixed order and passed
-to the token layer. The token layer computes each distinct word once for all pieces; its words are also distributed
-over the threads. The results are those of ``BiLmObjective.forward`` and ``backward()``.
+some rows of one direction. The gradients of all pieces are added up in a fixed order, and those of the token
+vectors are propagated to the token layer. The token layer computes each distinct word once for all pieces; these words
+are also distributed over the threads. The results are those of ``BiLmObjective.forward`` and ``backward()``.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ class Gradients:
     ) -> Losses:
         """Add the gradients of the mean loss of a window, multiplied by ``scale``. Return the losses.
 
-        Training calls this method instead of ``BiLmObjective.forward``. It computes the same in parallel threads; read
-        ``forward`` first.
+        Training calls this method instead of ``BiLmObjective.forward``. It computes the same losses in parallel
+        threads; read ``forward`` first.
         """
         objective, directions = self.objective, self.objective.directions
 
-        # Token layer: each of n threads computes every n-th type, so that all have short and long words.
+        # Token layer: each of n threads computes every n-th type, so that each gets short and long words.
         types, index = objective.distinct_types(window)
         n_shares = 1 if self._threads is None else self.n_threads
         shares = [np.arange(len(types))[k::n_shares] for k in range(min(n_shares, len(types)))]
@@ -133,7 +133,7 @@ class Gradients:
         for (k, _), result in zip(pieces, results, strict=True):
             _add(self._upper_weights(directions[k]), result.d_weights)
 
-        # Back through the token layer.
+        # Backpropagation through the token layer.
         d_vectors = torch.stack([torch.cat([r.d_vectors for r in group]) for group in by_direction])
         (d_table,) = torch.autograd.grad(vectors, [table], d_vectors)
         d_parts = d_table.split([len(part) for part in tables])

@@ -4,11 +4,12 @@ The model keeps its shape and all weights below the softmax. The run predicts th
 corpus was built with ``model_vocabulary``, otherwise the words of the new text. In both cases, words are matched
 by spelling, and words that the model knows keep their rows of the softmax bit for bit.
 
-The model reads and predicts unknown words as ``<UNK>``, so new words start from the row of ``<UNK>``. The new
-words and ``<UNK>`` share its probability in proportion to their counts, and the probability of every known word
-stays the same. If the model gives ``<UNK>`` too little probability, a new word starts instead from the mean of the
-known words that are about as frequent in the new text. Random rows would take probability from known words in
-every context (Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language Models").
+The model predicts unknown words as ``<UNK>`` (and reads them as ``<UNK>`` if it has a word table), so new words start
+from the row of ``<UNK>``. New words and ``<UNK>`` share the probability of ``<UNK>`` in proportion to their counts, and
+the probability of every known word stays the same. If the model gives ``<UNK>`` too little probability, a new word
+starts instead from the mean row of the known words that are about as frequent in the new text. Random rows would take
+probability from known words in every context (Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language
+Models").
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class InitialWeights:
     """Weights of a trained model, prepared for one corpus.
 
     Attributes:
-        config: Configuration of the model, adapted to the number of words in the new vocabulary.
+        config: Configuration of the model, with the number of words in the new vocabulary.
         n_vocab: Number of words to predict.
         weights: Weights by their names in ``BiLmObjective.state_dict()``. Missing weights start at random.
         identity: SHA-256 of the model, which must be the same when the run is resumed.
@@ -61,7 +62,7 @@ class InitialWeights:
         if n_vocab != self.n_vocab:
             raise ConfigError(f"init_from: the run must predict {self.n_vocab:,} words; found {n_vocab:,}")
         if unknown := [name for name in self.weights if name not in objective.state_dict()]:
-            raise ConfigError(f"init_from: the model has a different kind of softmax: the run has no {unknown[0]}")
+            raise ConfigError(f"init_from: the run must have the softmax of the model; found no {unknown[0]}")
         objective.load_state_dict(dict(self.weights), strict=False)
 
 
@@ -76,7 +77,7 @@ def prepare_weights(
     Args:
         model: The trained model.
         corpus: Corpus that was built with the vocabulary of the model or with a new vocabulary.
-        n_vocab: Number of words to predict. By default, the words of the vocabulary given for the corpus, or 50,000.
+        n_vocab: Number of words to predict. By default, the size of the vocabulary given for the corpus, or 50,000.
         is_tied: Whether the softmax shares its weights with the input word vectors.
         is_adaptive: Whether the softmax is adaptive.
     """
@@ -102,12 +103,14 @@ def prepare_weights(
 
 
 def check_trainable(model: Pretrained, *, is_tied: bool = False) -> None:
-    """Raise ``ConfigError`` if a model cannot be trained. Call it before building a corpus."""
+    """Raise ``ConfigError`` if a model cannot be trained. Call this before building a corpus."""
     if is_tied and not has_tied_softmax(model) and model.softmax is not None:
-        raise ConfigError(f"tied: this {model.format} model cannot be tied, because its softmax has its own weights")
+        raise ConfigError(
+            f"the softmax of this {model.format} model cannot be tied: its weights differ from the input word vectors"
+        )
     if model.config.alphabet == "unicode":
         raise ConfigError(
-            f"cannot train this {model.format} model, because it has its own character dictionary; use a model that "
+            f"cannot train this {model.format} model: it has its own character dictionary; use a model that "
             "reads UTF-8 bytes or words"
         )
 
@@ -116,7 +119,7 @@ def warn_of_lost_direction(model: Pretrained, directions: str) -> None:
     """Log a warning if a run trains only one direction of a model that has both."""
     other = {"forward": "backward", "backward": "forward"}.get(directions)
     if other and any(weight.any() for name, weight in model.weights.items() if name.startswith(f"{other}_stack.")):
-        _log.warning("training only the %s direction; the new model will not have the %s direction", directions, other)
+        _log.warning("training only the %s direction; the new model will have no %s direction", directions, other)
 
 
 def has_tied_softmax(model: Pretrained) -> bool:
@@ -166,7 +169,7 @@ class _RowMap:
         return self.from_unknown(weight), new_bias
 
     def can_share(self, bias: Tensor) -> bool:
-        """Whether ``<UNK>`` has enough probability to share: its bias is at least the median of the known words."""
+        """Whether ``<UNK>`` has enough probability to share: a bias of at least the median of the known words."""
         known = bias[self.rows[FIRST_WORD:][~self.is_new[FIRST_WORD:]]]
         unknown = int(self.rows[UNKNOWN])
         return unknown >= 0 and (not len(known) or bool(bias[unknown] >= known.median()))
@@ -178,7 +181,7 @@ class _RowMap:
         """
         mapped = table[self.rows.clamp(min=0)]
         is_peer = ~self.is_new
-        is_peer[:FIRST_WORD] = False  # special words are not like other words
+        is_peer[:FIRST_WORD] = False  # the rows of special words are not typical
         sizes = torch.bincount(self._group[is_peer], minlength=int(self._group.max()) + 1)
         large = torch.nonzero(sizes >= _MIN_PEERS).flatten()
         for group in self._group[self.is_new].unique():
@@ -198,7 +201,7 @@ class _RowMap:
 
 
 def _trained_weights(model: Pretrained) -> Mapping[str, Tensor]:
-    """Return the weights of a model, except those of a direction that was not trained and is zero."""
+    """Return the weights of a model, without those of an untrained direction, which are all zero."""
     weights = dict(model.weights)
     for stack in ("forward_stack.", "backward_stack."):
         names = [name for name in weights if name.startswith(stack)]
@@ -211,7 +214,7 @@ def _trained_weights(model: Pretrained) -> Mapping[str, Tensor]:
 
 
 def _find_rows(vocab: Vocabulary | None, types: list[str]) -> NDArray[np.int64]:
-    """Return the row of each type in the weights of a model, or -1 if its vocabulary does not have the type."""
+    """Return the row of each type in the weights of a model, or -1 if the vocabulary does not contain it."""
     if vocab is None:
         return np.full(len(types), -1)
     ids = _word_ids(vocab)
@@ -220,7 +223,7 @@ def _find_rows(vocab: Vocabulary | None, types: list[str]) -> NDArray[np.int64]:
 
 
 def _word_ids(vocab: Vocabulary) -> dict[str, int]:
-    """Return the ids of the ordinary words of a vocabulary. The last of several equal words is used."""
+    """Return the ids of the ordinary words of a vocabulary. A repeated word gets its last id."""
     ids = {word: i for i, word in enumerate(vocab.words)}
     for name in _specials(vocab):
         ids.pop(name, None)
@@ -255,7 +258,7 @@ def _log_known_words(model: Pretrained, rows: _RowMap, *, is_adaptive: bool) -> 
 
 
 def _identity(model: Pretrained) -> str:
-    """Return a SHA-256 over network, softmax and vocabulary of a model."""
+    """Return the SHA-256 of the network, the vocabulary and the softmax of a model."""
     digest = hashlib.sha256(fingerprint(model).encode())
     if model.vocab is not None:
         digest.update("\n".join(model.vocab.words).encode("utf-8", "surrogatepass"))

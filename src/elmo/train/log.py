@@ -42,7 +42,7 @@ def _translate_errors(path: Path) -> Iterator[None]:
 
 
 class LogFile:
-    """A file with one JSON object per line. It grows during the run and can be cut back to a checkpoint."""
+    """A file with one JSON object per line. A resumed run removes the lines after its checkpoint with ``cut``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,13 +53,13 @@ class LogFile:
             file.write(json.dumps(dict(values)) + "\n")
 
     def synced_size(self) -> int:
-        """Sync the file to disk and return its size. The file keeps this size even if the power fails."""
+        """Sync the file to disk and return its size. These bytes are kept even if the power fails."""
         with _translate_errors(self.path):
             sync(self.path)
             return self.path.stat().st_size
 
     def cut(self, n_bytes: int) -> None:
-        """Remove everything after the first ``n_bytes``; 0 starts a new log."""
+        """Remove everything after the first ``n_bytes`` bytes; 0 starts a new log."""
         with _translate_errors(self.path), self.path.open("ab") as file:
             size = file.seek(0, os.SEEK_END)
             if size < n_bytes:  # truncate() would add zeros
@@ -68,12 +68,12 @@ class LogFile:
 
 
 class Stopwatch:
-    """Writes the training time to ``times.jsonl``. Pass it as ``on_report``; it starts when it is created."""
+    """Writes the training time to ``times.jsonl``. Pass it as ``on_report``. The time starts when it is created."""
 
     def __init__(self, folder: str | Path) -> None:
         self._file = LogFile(Path(folder) / TIMES)
         self._begin = time.monotonic()
-        self._before: float | None = None  # seconds of earlier processes
+        self._before: float | None = None  # training time before this process was started
         self._step = 0  # last step written
 
     def __call__(self, report: StepReport | LogEntry) -> None:
@@ -86,7 +86,7 @@ class Stopwatch:
             self._file.add({"step": report.step, "seconds": round(seconds, 3)})
 
     def _restore(self, step: int) -> float:
-        """Return the seconds before ``step``, and remove later entries from the file."""
+        """Return the training time before ``step`` in seconds, and remove the entries from ``step`` on."""
         path = self._file.path
         try:
             times = read_times(path) if path.exists() else {}
@@ -113,7 +113,7 @@ class TensorBoard:
     """Writes TensorBoard event files. Pass it as ``on_report``, and its folder to ``tensorboard --logdir``.
 
     A run that resumes repeats the reports after its checkpoint. The first report of a ``TensorBoard`` therefore
-    removes all existing entries of its step and of later steps.
+    removes all existing entries of the same step and of later steps.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -187,7 +187,7 @@ class LogEntry:
 
     @property
     def heldout(self) -> float | None:
-        """Geometric mean of the held-out perplexities; None if none was measured or one is infinite."""
+        """Geometric mean of the held-out perplexities; None if none was measured or one is not finite."""
         values = [value for value in (self.heldout_forward, self.heldout_backward) if value is not None]
         if not values or not all(math.isfinite(value) and value > 0 for value in values):
             return None
@@ -233,7 +233,9 @@ def read_log(source: str | Path) -> TrainingLog:
         entry = _parse_entry(values, where)
         if entries and entry.step < entries[-1].step:
             before = entries[-1].step
-            raise FormatError(f"{where}: step must be at least {before}; found {entry.step}; is this log of two runs?")
+            raise FormatError(
+                f"{where}: step must be at least {before}; found {entry.step}; does the file contain two runs?"
+            )
         if entry.seconds is None and entry.step in seconds:
             entry = replace(entry, seconds=seconds[entry.step])
         entries.append(entry)
@@ -287,7 +289,9 @@ def _read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 return
             values = None
         if not isinstance(values, dict):
-            raise FormatError(f"{format_path(path)}, line {number}: must be a JSON object; found {line[:40]!r}")
+            raise FormatError(
+                f"{format_path(path)}, line {number}: the entry must be a JSON object; found {line[:40]!r}"
+            )
         yield number, values
 
 
@@ -300,7 +304,7 @@ def _parse_entry(values: dict[str, Any], where: str) -> LogEntry:
     known = {name: values[name] for name in _FIELDS if values.get(name) is not None}
     for name, value in known.items():
         if name in _COUNTS:
-            kind, is_valid = "a count", isinstance(value, int) and 0 <= value < 1 << 53
+            kind, is_valid = "a whole number of at least 0", isinstance(value, int) and 0 <= value < 1 << 53
         else:  # a perplexity may be infinite; an integer must fit a float
             kind = "a number"
             is_valid = isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 53)

@@ -103,8 +103,8 @@ class Trainer:
         self.ids = TypeIds(corpus, config, n_vocab, device=device)
         self.rows = ranks.rows(options.batch_size)
         if options.batch_size < ranks.world * options.accumulation_steps:
-            parts = f"{ranks.world} processes and {options.accumulation_steps} accumulation steps"
-            raise ConfigError(f"batch_size {options.batch_size} is too small for {parts}; use a larger batch_size")
+            least = f"{ranks.world} × {options.accumulation_steps} (processes × accumulation steps)"
+            raise ConfigError(f"batch_size must be at least {least}; found {options.batch_size}")
         self.windows = Windows(
             corpus.train,
             batch_size=options.batch_size,
@@ -204,10 +204,10 @@ class Trainer:
         return BiLmState(self.state.hidden * keep, self.state.cell * keep)
 
     def _add_gradients(self, window: Window, state: BiLmState, random: StepRandom) -> Tensor:
-        """Compute the gradients of the rows of this process. Return their share of the loss of the batch.
+        """Compute the gradients for the rows of this process. Return the share of these rows in the loss of the batch.
 
-        ``Gradients.add_window`` computes each part of the batch. It does the same as ``BiLmObjective.forward``, in
-        parallel threads.
+        ``Gradients.add_window`` computes each part of the batch. It computes the same losses as
+        ``BiLmObjective.forward``, in parallel threads.
         """
         options = self.options
         samples = self._draw_samples(random)
@@ -324,7 +324,7 @@ class Trainer:
         )
 
     def _identity(self) -> dict[str, Any]:
-        """Return the values that must be equal when a run is resumed."""
+        """Return the values that must be the same when a run is resumed."""
         values = {
             "options": asdict(self.options),
             "config": self.config.to_json(),
@@ -339,7 +339,7 @@ class Trainer:
         for name, value in self._identity().items():
             if progress.get(name) != value:
                 folder = format_path(self.folder)
-                raise ConfigError(f"{folder}: this run was started with different {name}; use another folder")
+                raise ConfigError(f"cannot resume {folder}: {name} must be the same as before; use another folder")
         self.objective.load_state_dict(dict(snapshot.tensors["weights"]))
         state = optimizer_state(snapshot.tensors["optimizer"])
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
@@ -381,7 +381,7 @@ def build_objective(config: BiLmConfig, options: TrainOptions, n_vocab: int) -> 
     else:
         table = bilm.token_layer.word_embed if options.is_tied else None
         if options.is_tied and (table is None or config.chars is not None):
-            raise ConfigError("tied is only possible for a model that reads words and no characters")
+            raise ConfigError("tied is only possible for a model that reads words but not characters")
         if table is not None:
             torch.nn.init.normal_(table.weight, std=width**-0.5)  # like the weights of an untied softmax
             table.weight.data[0] = 0

@@ -1,11 +1,11 @@
 """The training objective: the loss of both language models on a window, and the state after the window.
 
 The network is that of ``BiLm``, arranged for training: windows have no padding, so nothing is masked; the token
-layer computes each distinct word once; the two directions share the token layer and the softmax. Dropout is applied
-to the input of each LSTM layer and of the softmax, as in bilm-tf; skip connections add the input after dropout.
+layer computes each distinct word of a window once; both directions share the token layer and the softmax. Dropout is
+applied to the input of each LSTM layer and of the softmax, as in bilm-tf; skip connections add the input after dropout.
 
 ``BiLmObjective.forward`` computes one direction after the other. Read it first, and use it in your own training loop.
-``train.gradients`` computes the same in parallel threads.
+``train.gradients`` computes the same losses and their gradients in parallel threads.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class StepRandom:
     Attributes:
         seed: Seed of the run.
         step: Number of the step.
-        first_row: First row that is read, so that each process and each part of a batch draws different masks.
+        first_row: Index of the first row of this part of the batch, so that each part draws different masks.
     """
 
     seed: int
@@ -63,8 +63,8 @@ class Losses:
     """Cross-entropy of each direction in nats, and the state after the window.
 
     Attributes:
-        forward: Mean loss or losses (batch, time) of the forward direction, or None if it is not trained.
-        backward: Mean loss or losses (batch, time) of the backward direction, or None if it is not trained.
+        forward: Mean loss, or token losses (batch, time), of the forward direction; None if it is not trained.
+        backward: Mean loss, or token losses (batch, time), of the backward direction; None if it is not trained.
         state: State after the window, detached from the graph.
     """
 
@@ -79,7 +79,7 @@ class Losses:
 
     @classmethod
     def combine(cls, losses: dict[int, Tensor], states: dict[int, BiLmState], before: BiLmState) -> Losses:
-        """Combine the losses and states (layer, batch, …) of the directions. A missing direction keeps its state."""
+        """Combine the losses and states (layer, batch, …) of the directions. An untrained direction keeps its state."""
         hidden, cell = (
             torch.stack(
                 [getattr(states[k], name) if k in states else getattr(before, name)[k] for k in (0, 1)]
@@ -98,7 +98,7 @@ class BiLmObjective(nn.Module):
         dropout: Dropout rates, or one rate for all layers.
         directions: Whether to train both directions or only one.
         has_bf16_products: Whether to compute matrix products in bfloat16.
-        has_sparse_gradients: Whether word vectors and softmax have sparse gradients, with only the rows in use.
+        has_sparse_gradients: Whether the gradients of word vectors and softmax are sparse, with only the rows in use.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class BiLmObjective(nn.Module):
         self.directions = _NUMBERS[directions]
         self.has_bf16_products = has_bf16_products
         self.has_sparse_gradients = has_sparse_gradients
-        self.buffer_pool: BufferPool = UNPOOLED  # ``Gradients`` replaces it by a pool of reusable buffers
+        self.buffer_pool: BufferPool = UNPOOLED  # ``Gradients`` replaces this with a pool of reusable buffers
 
     def forward(
         self,
@@ -129,7 +129,7 @@ class BiLmObjective(nn.Module):
         samples: tuple[Samples, ...] | None = None,
         random: StepRandom | None = None,
     ) -> Losses:
-        """Compute the mean losses of a window, with gradients.
+        """Compute the mean loss of each direction on a window, for backpropagation.
 
         Args:
             window: Inputs and targets.
@@ -171,13 +171,13 @@ class BiLmObjective(nn.Module):
     # --- the parts of a forward pass ------------------------------------------------------------------
 
     def distinct_types(self, window: Window) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the distinct types of a window (type,), and their index for each token (direction, batch, time)."""
+        """Return the distinct types of a window (type,), and the type index of each token (direction, batch, time)."""
         inputs = np.stack([window.direction(number).inputs for number in self.directions])
         types, index = np.unique(inputs, return_inverse=True)
         return types, index.reshape(inputs.shape)
 
     def embed_types(self, types: NDArray[np.int64], ids: TypeIds) -> Tensor:
-        """Compute the token layer of types: (type,) to (type, width)."""
+        """Compute the token vectors of types: (type,) to (type, width)."""
         char_ids, word_ids = ids.inputs(types)
         return run_token_layer(
             self.bilm.token_layer,

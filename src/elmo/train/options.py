@@ -79,7 +79,7 @@ class CorpusOptions:
             if there are enough, and at most about 200,000 tokens.
         heldout_file: Files of held-out text, instead of ``heldout``.
         deduplicate: Whether to drop repeated sentences.
-        keep_order: Whether to hold out runs of consecutive sentences, so that documents stay together.
+        keep_order: Whether to hold out groups of consecutive sentences, so that documents stay together.
         blank_lines: Whether to keep blank lines as sentences without words, as in WikiText.
         simplified: Whether to convert Chinese words to simplified characters.
         max_sentence: Largest number of words in a sentence. Longer sentences are split.
@@ -183,8 +183,8 @@ class OptimizerOptions:
 
     Attributes:
         name: Name of the optimizer.
-        learning_rate: Largest learning rate.
-        warmup_steps: Number of steps in which the learning rate rises from zero.
+        learning_rate: Maximum learning rate.
+        warmup_steps: Number of steps over which the learning rate rises from zero to ``learning_rate``.
         decay: How the learning rate falls after the warmup.
         final_rate: Learning rate at the end of the decay, as a share of ``learning_rate``.
         weight_decay: Weight decay, for AdamW and SGD.
@@ -207,7 +207,7 @@ class OptimizerOptions:
             _one_of("name", get_args(OptimizerName)),
             _one_of("decay", get_args(Decay)),
             ("learning_rate clip", _is_positive, "a positive number"),
-            ("warmup_steps weight_decay", lambda value: 0 <= value < math.inf, "a number of at least 0"),
+            ("warmup_steps weight_decay", lambda value: 0 <= value < math.inf, "a finite number of at least 0"),
             ("momentum", _is_rate, "at least 0 and below 1"),
             ("final_rate", _is_share, "between 0 and 1"),
         )
@@ -226,7 +226,7 @@ class OptimizerOptions:
         return self.learning_rate * (self.final_rate + (1 - self.final_rate) * left)
 
     def build(self, weights: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Build the optimizer. It is fused: a step reads and writes each weight once."""
+        """Build the optimizer, fused if torch supports it, so that a step reads and writes each weight only once."""
         rate, decay = self.learning_rate, self.weight_decay
         weights = list(weights)
         if self.name == "adagrad":
@@ -238,7 +238,7 @@ class OptimizerOptions:
         return torch.optim.AdamW(weights, lr=rate, weight_decay=decay, fused=True)
 
     def changed(self, changes: Mapping[str, Any]) -> OptimizerOptions:
-        """Return a copy with some fields changed. Another optimizer also changes the learning rate to its default."""
+        """Return a copy with some fields changed. A new optimizer starts with its default learning rate."""
         name = changes.get("name", self.name)
         if name != self.name:
             changes = {"learning_rate": USUAL_RATES.get(name, self.learning_rate), **changes}
@@ -257,20 +257,20 @@ class TrainOptions:
         n_steps: Number of optimizer steps. A step reads one window.
         n_vocab: Number of words to predict.
         batch_size: Number of rows: parts of the text that are read in parallel.
-        window: Number of tokens that each row reads in a step. Gradients reach back this far.
+        window: Number of tokens that each row reads in a step. Gradients are propagated only within a window.
         n_samples: Number of words to sample for the softmax in each step. None uses all words.
-        cutoffs: Clusters of an adaptive softmax: the word ids at which they end. Empty for a normal softmax.
+        cutoffs: Word ids at which the clusters of an adaptive softmax end, exclusive. Empty for a normal softmax.
         is_tied: Whether the softmax shares its weights with the input word vectors of a model that reads words.
         directions: Whether to train both language models or only one.
         dropout: Dropout rates.
-        precision: Number type of the weights. bfloat16 keeps float32 weights and computes matrix products in
-            bfloat16.
+        precision: Number type of weights and results. With ``bfloat16``, only matrix products are computed in
+            bfloat16; the weights are float32.
         accumulation_steps: Number of parts into which the batch is split, to save memory. Their gradients are
             added up.
-        loss_scale: Factor of the loss. As in bilm-tf, it is 20, which affects Adagrad and ``clip``.
-        window_resets: Share of the windows that a row starts from a zero state, like a sentence that is
-            encoded alone. bilm-tf never resets the state, so its models do not learn to start from zero.
-        sentence_resets: Share of the sentences that start from a zero state, anywhere in a window.
+        loss_scale: Factor by which the loss, and thus every gradient, is multiplied. It affects Adagrad and ``clip``.
+        window_resets: Share of the windows before which the state of a row is set to zero, as for a sentence
+            that is encoded alone. bilm-tf never resets the state, so its models do not learn to start from zero.
+        sentence_resets: Share of the sentences before which the state is set to zero, anywhere in a window.
         seed: Seed for all random numbers.
         keep_order: Whether to read the text in order instead of in shuffled blocks.
         log_every: Number of steps between log entries.
@@ -319,7 +319,7 @@ class TrainOptions:
             _one_of("precision", get_args(Precision)),
         )
         if not problems and self.accumulation_steps > self.batch_size:
-            problems.append(f"batch_size {self.batch_size} cannot be split into {self.accumulation_steps} parts")
+            problems.append(f"a batch of {self.batch_size} rows cannot be split into {self.accumulation_steps} parts")
         if self.cutoffs and self.n_samples is not None:
             problems.append("n_samples must be None for an adaptive softmax, which is not sampled")
         if self.cutoffs and self.is_tied:
@@ -356,7 +356,7 @@ PRESETS: dict[str, BiLmConfig] = {
     "medium": BiLmConfig(CharCnnConfig(), None, LstmConfig(cell_width=2048, state_width=256)),
     "original": BiLmConfig(CharCnnConfig(n_highway=2), None, LstmConfig(cell_width=4096, state_width=512)),
 }
-# Largest corpus, in tokens, for each size. A larger model would mostly memorize the text.
+# Largest corpus, in tokens, for which each preset is the default. Larger models would mostly memorize such a text.
 _MAX_TOKENS = {"tiny": 1_000_000, "mini": 10_000_000, "small": 100_000_000, "medium": 400_000_000}
 
 

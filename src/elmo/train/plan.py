@@ -1,15 +1,15 @@
-"""Plan a run of a given number of hours: choose the size of the model, the number of steps and the schedule.
+"""Plan a run for a given number of hours: choose the size of the model, the number of steps and the schedule.
 
 The speed of a size is measured with a few training steps on the corpus. Sizes that are clearly too large for the
 time are not measured. ``SizeChoice`` compares sizes by the scaling law L = E + A / N^α + B / D^β for N weights and
 D tokens, with the constants of Hoffmann et al. 2022 ("Training Compute-Optimal Large Language Models"). Repeated
-tokens, and more weights than the text can train, count less, as in Muennighoff et al. 2023 ("Scaling
-Data-Constrained Language Models"). These constants were measured on Transformers, so the law is only used to rank
-the sizes, not to predict the loss. The chosen size reads about 3 to 50 tokens per weight.
+tokens count less, and so do weights beyond the number that the text can train, as in Muennighoff et al. 2023 ("Scaling
+Data-Constrained Language Models"). The constants were measured on Transformers, so the law is only used to rank
+the sizes, not to predict the loss. With the chosen size, a run reads about 3 to 50 tokens per weight.
 
-The plan is stored in the folder of the run, so that a resumed run uses the same plan. It sets the number of steps,
-so that an interrupted run ends with the same bytes; if the machine becomes busier, the run takes longer. The hours
-do not include the time to build the corpus.
+The plan is stored in the folder of the run, so that a resumed run uses the same plan. It fixes the number of
+steps, so that a run ends with the same bytes even if it was interrupted; if the machine becomes busier, the run takes
+longer. The hours do not include the time to build the corpus.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ VERSION = 2
 EVALUATION_SHARE = 0.05  # share of the time for held-out perplexity
 OTHER_SHARE = 0.03  # share of the time for checkpoints and for writing the model
 MAX_EPOCHS = 40  # more passes over the same text do not help (Muennighoff et al. 2023)
-EVALUATED_TOKENS = 2048  # number of tokens to measure the speed of evaluation
+EVALUATED_TOKENS = 2048  # number of tokens on which the speed of evaluation is measured
 _MIN_EVALUATIONS, _MAX_EVALUATIONS = 5, 25
 _CHECKPOINT_SECONDS = 600
 _MIN_STEPS = 100
 _MEASURE_SECONDS = 3.0  # time to measure one size
 _MEASURE_STEPS = 30  # largest number of steps to measure one size
 _EQUAL_LOSS = 0.02  # nats; if the expected losses are this close, the smallest size is used
-_CLOSE_LOSS = 0.5  # nats; a size this close to the best may be better once it is measured
-_MEASURE_SHARE = 0.05  # share of the time; a size that takes longer to measure is too large
+_CLOSE_LOSS = 0.5  # nats; a size this close to the best is measured too, because it may be better than estimated
+_MEASURE_SHARE = 0.05  # share of the time; a size that takes longer to measure is not considered
 _A, _B, _E, _ALPHA, _BETA = 406.4, 410.7, 1.69, 0.34, 0.28  # Hoffmann et al. 2022
 _log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ MeasureSpeed = Callable[[BiLmConfig, TrainOptions], Speed]
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What a plan depends on, apart from the corpus and the speed of the machine.
+    """The input of a plan, apart from the corpus and the speed of the machine.
 
     Attributes:
         hours: Training time.
@@ -99,7 +99,7 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How to spend the hours of a run.
+    """The size and the schedule of a run that was started with ``hours``.
 
     Attributes:
         hours: Training time.
@@ -193,13 +193,13 @@ def _read_plan(folder: Path, request: Mapping[str, Any]) -> TrainingPlan | None:
             return TrainingPlan.from_json(values["plan"])
         before = values["request"]["hours"] if version == VERSION else None
     except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise FormatError(f"{format_path(path)} is not a valid plan of a run: {error}") from error
+        raise FormatError(f"{format_path(path)} is not a valid training plan: {error}") from error
     if Checkpoints(folder / "checkpoints").steps():
         other = "other options or another text"
         if before is None:
             other = f"another version of elmo (plan version {version!r:.20}, expected {VERSION})"
         elif before != request["hours"]:
-            other = f"{before:g} hours"
+            other = f"hours={before:g}"
         raise ConfigError(f"{format_path(folder)}: this run was started with {other}; use another folder")
     return None
 
@@ -268,7 +268,7 @@ def _choose_dropout(config: BiLmConfig, epochs: float, n_unique: int) -> float:
 def _choose_intervals(
     speed: Speed, n_steps: int, n_tokens: int, n_heldout: int, options: TrainOptions
 ) -> dict[str, int | None]:
-    """Choose how often to evaluate and on how many tokens, so that evaluation takes its share of the time."""
+    """Choose the intervals of evaluation, checkpoints and log, and the number of held-out tokens to evaluate on."""
     training_seconds = n_tokens / speed.train
     n_evaluated = n_heldout if options.evaluate_tokens is None else min(options.evaluate_tokens, n_heldout)
     n_evaluations = _MIN_EVALUATIONS
@@ -288,7 +288,7 @@ def _choose_intervals(
 
 
 class SizeChoice:
-    """Compares sizes. Measures the smallest size, then larger sizes as long as they may be better."""
+    """Chooses a size. It measures the smallest size, then larger sizes as long as they may be better."""
 
     def __init__(self, corpus: Corpus, request: PlanRequest, measure: MeasureSpeed) -> None:
         self.sizes, self.options, self.measure = request.sizes, request.options, measure
@@ -304,7 +304,7 @@ class SizeChoice:
         }
 
     def find_best(self) -> str:
-        """Return the name of the size with the lowest expected loss. Measures this size and its neighbors."""
+        """Return the name of the size with the lowest expected loss. It and its close rivals are measured first."""
         by_work = sorted(self.sizes, key=self.work.__getitem__)
         self._measure(by_work[0])
         while True:
@@ -341,7 +341,7 @@ class SizeChoice:
         )
 
     def explain(self) -> list[str]:
-        """Return one line of text about each size."""
+        """Return one line about each size, with its speed, tokens and expected loss."""
         lines = []
         for name, config in self.sizes.items():
             how = "measured" if name in self.measured else "estimated"
@@ -383,7 +383,7 @@ def _effective(number: float, enough: float, half_life: float) -> float:
 
 
 def count_products(config: BiLmConfig, options: TrainOptions, *, n_vocab: int, distinct: float) -> float:
-    """Count the multiplications per token in a forward pass. ``distinct`` is the share of distinct tokens."""
+    """Count the multiplications per token in a forward pass; ``distinct`` is the share of distinct tokens."""
     lstm = config.lstm
     layer = 8 * lstm.cell_width * lstm.state_width + lstm.has_projection * lstm.cell_width * lstm.state_width
     n_compared = options.cutoffs[0] if options.cutoffs else min(options.n_samples or n_vocab, n_vocab)
@@ -399,7 +399,7 @@ def count_products(config: BiLmConfig, options: TrainOptions, *, n_vocab: int, d
 
 
 def format_count(number: float) -> str:
-    """Format a large number with three digits and a suffix, such as 4.63M."""
+    """Format a number with a suffix, such as 4.63M or 25k."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g}{letter}" if number < 10 * size else f"{number / size:,.0f}{letter}"
@@ -407,7 +407,7 @@ def format_count(number: float) -> str:
 
 
 def _distinct_share(corpus: Corpus, options: TrainOptions) -> float:
-    """Estimate the share of distinct tokens in a batch. Only these are computed by the character CNN."""
+    """Estimate the share of distinct tokens in a batch. The character CNN computes each of them once."""
     last = max(1, len(corpus.train) - options.window)
     starts = np.random.default_rng(0).integers(last, size=options.batch_size)
     rows = [corpus.train[start : start + options.window] for start in starts]

@@ -1,4 +1,4 @@
-"""Read text files into a ``NumberedText``: the number of each word, sentence after sentence, on disk.
+"""Read text files into a ``NumberedText``: the numbers of all words, sentence by sentence, in a file on disk.
 
 Later steps (dropping duplicates, holding out sentences, sorting the types) only use these numbers. Raw text is
 tokenized block by block, in this process or in child processes. A tokenized block is a byte string with a tab
@@ -55,7 +55,7 @@ _SIMPLIFIED_CACHE = 1 << 20  # number of words whose simplified form is cached
 _FALLBACK = TokenizerGuess("en", "the beginning of the text has no letters")
 _WHITESPACE = bytes.maketrans(b"\t\r", b"  ")
 _PROGRAM = "from elmo.train.read_text import serve; serve()"
-_REQUEST = struct.Struct("<QB")  # number of bytes of text that follow, and whether the block is open
+_REQUEST = struct.Struct("<QB")  # number of bytes of text that follow, and ``is_open`` of ``tokenize_block``
 _REPLY = struct.Struct("<Q")  # number of bytes that follow
 _log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ OnProgress = Callable[[BuildProgress], None]
 
 @dataclass(frozen=True)
 class NumberedText:
-    """The input text as numbers of words, in the order of the input.
+    """The input text as word numbers, in the order of the input.
 
     Attributes:
         tokens: (token,) Number of each word; every sentence ends in ``EOS``.
@@ -95,7 +95,7 @@ class NumberedText:
         n_train: Number of training sentences. The sentences after them are from the held-out files.
         n_given: Number of types in the user's vocabulary, including special words, or None without a vocabulary.
         types: The distinct words.
-        tokenizer: Name of the tokenizer that split the raw text, or that fits the tokenized text.
+        tokenizer: Name of the tokenizer that split the raw text, or that fits the language of tokenized text.
         tally: Number of lines that were repaired or skipped.
     """
 
@@ -333,7 +333,7 @@ def _tokenize(blocks: Iterator[FileBlock], tokenize: Tokenizer, *, split: bool, 
 
 
 def tokenize_block(data: bytes, *, is_open: bool, tokenize: Tokenizer, split: bool) -> bytes:
-    """Tokenize a block of text. Return a tab after each word, and ``SENTENCE_END`` and a tab after each sentence.
+    """Tokenize a block. The result has a tab after each word, and ``SENTENCE_END`` and a tab after each sentence.
 
     Args:
         data: Text in UTF-8.
@@ -356,14 +356,16 @@ def tokenize_block(data: bytes, *, is_open: bool, tokenize: Tokenizer, split: bo
     joined = "".join(sentences)
     n_ends = len(sentences) - is_open
     if joined.count("\t") != n_words + n_ends or joined.count(SENTENCE_END) != n_ends:
-        raise DataError(f"tokens of the tokenizer {tokenize.name} must not contain tabs or line breaks; found one")
+        raise DataError(
+            f"tokens of the tokenizer {tokenize.name} must not contain tabs or line breaks; found a token that does"
+        )
     return joined.encode("utf-8", "surrogatepass")
 
 
 def _tokenize_in_children(
     blocks: Iterator[FileBlock], name: str, split: bool, processes: int
 ) -> Iterator[tuple[FileBlock, bytes]]:
-    """Tokenize blocks in child processes, in turn. Each child has one block at a time, so memory is bounded.
+    """Tokenize blocks in child processes, in rotation. Each child has one block at a time, so memory is bounded.
 
     The children are started as separate programs, because ``multiprocessing`` would import the caller's script in
     each of them, or fork a process that has threads.
@@ -420,7 +422,7 @@ def _receive(child: subprocess.Popen[bytes]) -> bytes:
 
 def _child_error(child: subprocess.Popen[bytes]) -> DataError:
     code = child.wait()
-    return DataError(f"a tokenizer process ended with code {code}, perhaps out of memory; use processes=1")
+    return DataError(f"a tokenizer process ended with exit code {code}, perhaps out of memory; use processes=1")
 
 
 def serve() -> None:

@@ -124,11 +124,13 @@ class Recipe:
             if is_new:
                 raise ConfigError("new_vocabulary needs a model to start from; set init_from")
             if is_tied and not shape.reads_words_only:
-                raise ConfigError("tied is only possible for a model that reads words and no characters")
+                raise ConfigError("tied is only possible for a model that reads words but not characters")
         elif shape != ModelShape():
-            raise ConfigError("init_from: the run has the shape of the model; do not set another shape")
+            raise ConfigError(
+                "init_from: the run has the shape of the model; do not set preset, reads, layers, cells or width"
+            )
         elif vocabulary is not None and not is_new:
-            raise ConfigError("init_from: the run has the vocabulary of the model; set new_vocabulary to change it")
+            raise ConfigError("init_from: the run has the vocabulary of the model; set new_vocabulary to replace it")
         if self.is_simplified and shape.reads_words_only:
             raise ConfigError("simplified is only possible for a model that reads characters")
 
@@ -147,7 +149,7 @@ class Recipe:
         return is_preset or bool(self.options.get("simplified"))
 
     def corpus_options(self) -> CorpusOptions:
-        """Return the options of the corpus."""
+        """Return the options for building the corpus."""
         vocabulary = self.options.get("vocabulary")
         return CorpusOptions(vocabulary=vocabulary if isinstance(vocabulary, str) else None, **self._select(_CORPUS))
 
@@ -156,7 +158,7 @@ class Recipe:
         return ModelShape(**self._select(_SHAPE))
 
     def train_options(self) -> TrainOptions:
-        """Return the options of the training loop. ``n_steps`` and others are later adapted to the corpus."""
+        """Return the options of the training loop. ``n_steps`` and others are adapted to the corpus later."""
         is_gentle = self.init_from is not None or "hours" in self.options
         changes = self.changes()
         parts = {
@@ -231,7 +233,7 @@ class Recipe:
                     options["preset"] = BiLmConfig.from_json(options["preset"])
                 return cls.create(values["texts"], options)
         except (TypeError, KeyError, AttributeError, ValueError) as error:
-            raise FormatError(f"{format_path(path)} is not a valid recipe of a run: {error}") from error
+            raise FormatError(f"{format_path(path)} is not a valid training recipe: {error}") from error
         raise FormatError(
             f"{format_path(path)} must have version {VERSION}; found {version!r:.20}; finish the run with the version "
             "of elmo that started it, or use another output folder"

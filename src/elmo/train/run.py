@@ -128,59 +128,63 @@ def train_bilm(
         texts: Files, globs or folders of text; ``-`` is stdin.
         out: New folder for the model.
         input_format: Format of the text: raw text, tokens separated by spaces, or CoNLL-U.
-        tokenizer: Tokenizer for raw text.
-        errors: How to handle bytes that are not UTF-8.
-        heldout: Share or number of sentences to hold out. Default: about 1%.
-        heldout_file: Files of held-out text. Default: hold out a part of the training text.
+        tokenizer: Tokenizer for raw text; auto chooses zh for Chinese and en for other text.
+        errors: What to do with bytes that are not UTF-8: stop, replace them, skip the line, or keep them as surrogate
+            escapes.
+        heldout: Sentences to hold out: a share, such as 0.05, or a number, such as 500. Default: about 1%.
+        heldout_file: Files of held-out text. Default: a part of the training text is held out.
         heldout_seed: Seed for the choice of held-out sentences.
         deduplicate: Drop repeated sentences.
         keep_order: Read the text in order instead of in shuffled blocks.
         blank_lines: Keep blank lines as sentences without words.
-        simplified: Convert Chinese text to simplified characters.
+        simplified: Convert Chinese text to simplified characters, in training and whenever the model is used.
         split: Split lines of raw text into sentences. Default: yes.
-        max_sentence: Largest number of words in a sentence. Longer sentences are split.
+        max_sentence: Maximum number of words in a sentence; longer sentences are split.
         vocabulary: Number of words to predict, or a file with one word per line. Default: 50000.
-        preset: Size of the model; the last three are published sizes. Default: depends on the size of the text.
+        preset: Size of the model; small, medium and original are published sizes. Default: depends on the size of
+            the text.
         reads: Whether the model reads characters, words or both. Default: characters.
         layers: Number of LSTM layers. Default: as in the preset.
-        cells: Number of LSTM cells in each layer. Default: as in the preset.
+        cells: Number of LSTM cells per layer and direction. Default: as in the preset.
         width: Width of the vectors of each direction. Default: as in the preset.
         tied: Share the softmax weights with the input word vectors.
         direction: Train both language models or only one.
         init_from: Start from this model, in any format, instead of random weights.
-        new_vocabulary: When starting from a model, predict the words of the new text instead of its own words.
+        new_vocabulary: When starting from a model: build the vocabulary from the new text instead of using that of the
+            model.
         epochs: Number of passes over the text. Default: 10.
-        hours: Training time in hours; size and schedule are chosen to fit this time.
+        hours: Training time in hours; the size of the model and the learning rate schedule are chosen to fit it.
         n_steps: Number of optimizer steps, instead of ``epochs``.
         samples: Number of words sampled for the softmax in each step; 0 uses all words. Default: 8192.
-        adaptive: Use an adaptive softmax with clusters that end at these words.
-        optimizer: Optimizer. Default: adagrad, or adamw when starting from a model or with hours.
-        learning_rate: Learning rate. Default: 0.2 for adagrad, 0.001 for adamw, 1 for sgd; with hours,
-            it depends on the size.
-        warmup: Number of steps in which the learning rate rises. Default: 0, or 100 when starting from a
-            model; with hours, it depends on the number of steps.
-        decay: How the learning rate falls after the warmup. Default: none, or cosine with hours.
-        final_rate: Final learning rate, as a share of the learning rate. Default: 0, or 0.01 with hours.
+        adaptive: Use an adaptive softmax whose clusters end at these word ranks.
+        optimizer: Optimizer. Default: adagrad, or adamw when starting from a model or if hours is set.
+        learning_rate: Learning rate. Default: 0.2 for adagrad, 0.001 for adamw, 1 for sgd; if hours is set,
+            it depends on the size of the model.
+        warmup: Number of steps over which the learning rate rises to its maximum. Default: 0, or 100 when starting
+            from a model; if hours is set, it depends on the number of steps.
+        decay: How the learning rate decreases after the warmup. Default: none, or cosine if hours is set.
+        final_rate: Final learning rate, as a share of the maximum. Default: 0, or 0.01 if hours is set.
         weight_decay: Weight decay of adamw and sgd.
         momentum: Momentum of sgd.
-        clip: Largest norm of the gradients. Larger gradients are scaled down.
-        loss_scale: Factor of the loss; bilm-tf uses 20.
+        clip: Maximum norm of the gradients; larger gradients are scaled down.
+        loss_scale: Factor by which the loss is multiplied; bilm-tf uses 20.
         window_resets: Share of windows that start from a zero state; bilm-tf uses 0.
         sentence_resets: Share of sentences that start from a zero state.
-        dropout: Dropout rate for the input of each layer. Default: 0.1; with hours, more for a small text.
+        dropout: Dropout rate for the input of each layer. Default: 0.1; if hours is set, more for a small text.
         input_dropout: Dropout rate for the input of the first layer. Default: the same as dropout.
         output_dropout: Dropout rate for the input of the softmax. Default: the same as dropout.
         word_dropout: Dropout rate for whole words.
-        weight_drop: Dropout rate for the state-to-state weights.
-        variational: Use the same dropout mask for all tokens of a window.
+        weight_drop: Dropout rate for the recurrent (state-to-state) weights.
+        variational: Use the same dropout mask for all tokens of a row in a window.
         batch_size: Number of rows: parts of the text that are read in parallel. Default: 128, or fewer for a
             small text.
-        window: Number of tokens that each row reads in a step; gradients reach back this far.
-        accumulate: Number of parts into which the batch is split, to save memory; gradients are added up.
-        precision: Number type; bfloat16 is faster on CPUs that support it.
+        window: Number of tokens that each row reads in a step; gradients are propagated only within these tokens.
+        accumulate: Number of parts into which each batch is split, to save memory; their gradients are summed.
+        precision: Number type of the computation; bfloat16 is faster on CPUs that support it.
         seed: Random seed; the same seed gives the same model.
         log_every: Number of steps between log entries. Default: 50, or more often in a short run.
-        evaluate_every: Number of steps between evaluations. Default: 1000, or more often in a short run.
+        evaluate_every: Number of steps between evaluations on held-out text. Default: 1000, or more often in a short
+            run.
         evaluate_tokens: Number of held-out tokens to evaluate on; 0 uses all. Default: 65536, or all with
             ``heldout_file``.
         checkpoint_every: Number of steps between checkpoints. Default: 1000, or more often in a short run.
@@ -294,7 +298,7 @@ def _use_threads(number: int | None) -> Iterator[None]:
 
 
 def _is_finished(recipe: Recipe, folder: RunFolder, ranks: Ranks, stack: ExitStack, *, is_resumed: bool) -> bool:
-    """Whether the run is already finished. Rank 0 locks the folder and checks it; all ranks raise its errors."""
+    """Whether the run is already finished. Rank 0 locks and checks the folder; all ranks raise the errors of rank 0."""
     result: bool | ElmoError = False
     if ranks.is_first:
         try:
@@ -366,7 +370,7 @@ def _fit_to_corpus(recipe: Recipe, corpus: Corpus) -> TrainOptions:
         options = replace(options, n_vocab=corpus.n_given)
     batch_size, accumulation_steps = options.batch_size, options.accumulation_steps
     if "batch_size" not in chosen:
-        # A row should be longer than a few windows, or there is no state to carry.
+        # A row should have at least about ten windows, or the state is hardly ever carried.
         most = max(1, min(corpus.n_sentences, len(corpus.train) // (10 * options.window)))
         batch_size = min(batch_size, most)
         accumulation_steps = min(accumulation_steps, batch_size)

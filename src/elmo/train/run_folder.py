@@ -70,7 +70,7 @@ class RunFolder:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Create the folder and lock it. Folders that are empty at the end are removed."""
+        """Create the folder and lock it. New folders that are empty at the end are removed."""
         created = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         try:
             create_folder(self.path)
@@ -99,7 +99,7 @@ class RunFolder:
             return
         if differences := before.differences(recipe):
             more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
-            changed = f"was started with another {', '.join(differences[:3])}{more}"
+            changed = f"was started with other options: {', '.join(differences[:3])}{more}"
             raise ConfigError(f"{format_path(self.out)}: a run with this output {changed}; {_NEXT}")
         if (changed := self._changed_text(recipe)) is not None:
             name = format_path(self.out)
@@ -107,10 +107,10 @@ class RunFolder:
 
     @contextmanager
     def keep_recipe(self, recipe: Recipe) -> Iterator[None]:
-        """Store the recipe while the corpus is built in this context. An error restores the old recipe."""
+        """Store the recipe while the ``with`` block builds the corpus. If the build fails, restore the old recipe."""
         try:
             before = self.read_recipe()
-        except (FormatError, ConfigError):  # no run can be resumed with this recipe
+        except (FormatError, ConfigError):  # no run can be resumed with a damaged recipe
             before = None
         fits_corpus = not self.has_corpus or (before is not None and before.has_same_text(recipe))
         if not fits_corpus:
@@ -192,7 +192,7 @@ def export_model(trainer: Trainer, *, tokenizer: str) -> Pretrained:
 
 
 def has_written(model: Pretrained, checkpoints: Checkpoints) -> bool:
-    """Whether a model was written by the finished run that has these checkpoints."""
+    """Whether the run with these checkpoints is finished and has written this model."""
     latest = checkpoints.latest()
     if latest is None:
         return False

@@ -1,9 +1,9 @@
 """Number the distinct words of a text in bounded memory, and read a vocabulary given by the user.
 
-``WordNumbering`` numbers words by first occurrence in a dictionary. When the dictionary is full, it is written
-to disk as a *segment*, and a new dictionary starts, so a number is only valid within its segment. At the end, all
-segments are merged. This is done for one share of the words at a time (chosen by a hash of the spelling), so that
-no dictionary is ever larger than one segment.
+``WordNumbering`` has a dictionary that numbers words in the order of their first occurrence. When the dictionary is
+full, it is written to disk as a *segment*, and a new dictionary starts, so a number is only valid within its segment.
+At the end, all segments are merged, one share of the words at a time (chosen by a hash of the spelling), so that the
+words need not fit into memory all at once.
 
 ``read_vocabulary`` reads the words that get the first ids in a corpus, for example from a vocabulary file of
 bilm-tf: one word per line, including ``<S>``, ``</S>`` and ``<UNK>``. A corpus has its own ids for these three
@@ -29,7 +29,7 @@ from elmo.text.lines import read_lines
 from elmo.train.corpus import EOS, FIRST_WORD, SPECIAL, UNKNOWN, map_array
 
 NOTHING = 0  # number of the empty word
-LOOK_ALIKES = (b"<S>", b"</S>")  # a text may contain these words
+LOOK_ALIKES = (b"<S>", b"</S>")  # words of a text that look like sentence boundaries
 MAX_IN_MEMORY = 1 << 20  # number of types in a segment; each takes about 150 bytes
 _N_SHARES = 64
 
@@ -52,7 +52,7 @@ def _start_segment() -> _WordNumbers:
 
 @dataclass(frozen=True)
 class Segment:
-    """The words of one full dictionary, stored on disk share by share, each in order of first occurrence.
+    """The words of one dictionary on disk, share by share. A share has its words in order of first occurrence.
 
     Attributes:
         words: File with one word per line.
@@ -73,7 +73,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class MergedTypes:
-    """All distinct words (types) of a text, in arbitrary order. Everything except ``tables`` is on disk.
+    """All distinct words (types) of a text, in arbitrary order. The arrays with one entry per type are on disk.
 
     Attributes:
         n_types: Number of types, including the three special words.

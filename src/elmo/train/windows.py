@@ -160,7 +160,7 @@ class Windows:
         return Window(Direction(forward_in, forward_out), Direction(backward_in, backward_out), self._position(number))
 
     def read(self, start: tuple[int, int] = (0, 0)) -> Iterator[Window]:
-        """Yield all windows from a position on, epoch after epoch, without end."""
+        """Yield the windows from position ``start`` on, epoch after epoch, endlessly."""
         position = Position(*start)
         while True:
             window = self.at(position)
@@ -198,7 +198,7 @@ class Windows:
         return [array[index] for array in both_directions(np.concatenate(pieces).astype(np.int64))]
 
     def _sentences(self, row: int, start: int, end: int, guess: int) -> tuple[list[NDArray[np.uint32]], int]:
-        """Return the sentences of a row with its tokens ``start`` to ``end``, and the offset of ``start`` in them."""
+        """Return the sentences that contain the tokens ``start`` to ``end`` of a row, and the offset of ``start``."""
         plan = self.row_plan
         epoch = plan.epoch_of(row, start, guess)
         pieces: list[NDArray[np.uint32]] = []
@@ -257,7 +257,7 @@ def evaluation_windows(stream: NDArray[np.uint32], *, batch_size: int, window: i
 
 
 def count_sentences(stream: NDArray[np.uint32], *, enough: int) -> int:
-    """Count the sentences of a stream. The count stops when it reaches ``enough``, so it is a lower bound."""
+    """Count the sentences of a stream. Counting stops after ``enough`` sentences, so the result is a lower bound."""
     n_sentences = 0
     for first in range(0, len(stream), 1 << 20):
         n_sentences += int((stream[first : first + (1 << 20)] == EOS).sum())
@@ -273,7 +273,7 @@ class RowPart:
     Attributes:
         starts: (slice,) Start of each slice in the stream.
         ends: (slice,) End of each slice in the stream.
-        before: (slice,) Number of tokens that the row reads before each slice, in all epochs.
+        before: (slice,) Number of tokens that the row reads before each slice, from the start of the run.
     """
 
     starts: NDArray[np.int64]
@@ -282,7 +282,7 @@ class RowPart:
 
     @property
     def end(self) -> int:
-        """Number of tokens that the row has read at the end of this epoch, in all epochs."""
+        """Number of tokens that the row has read at the end of this epoch, from the start of the run."""
         return int(self.before[-1] + self.ends[-1] - self.starts[-1])
 
 

@@ -85,15 +85,18 @@ def test_without_labels_there_are_no_clusters_and_text_is_a_document(tmp_path: P
     ("text", "message"),
     [
         ("", "train.conll: expected examples; found an empty file"),
-        (conll("(0", "1)"), r":3: expected an opening bracket \(1 before 1\); found none"),
-        (conll("(0", "-"), r":2: expected the mention \(0 to end in the same sentence; found no 0\)"),
-        (conll("-", "(3", "", "3)"), r":3: expected the mention \(3 to end in the same sentence"),
+        (conll("(0", "1)"), r":3: expected an opening bracket '\(1' before '1\)'; found none"),
+        (conll("(0", "-"), r":2: expected the mention '\(0' to end in the same sentence; found no '0\)'"),
+        (conll("-", "(3", "", "3)"), r":3: expected the mention '\(3' to end in the same sentence"),
         (conll("(0||0)"), r":2: expected brackets such as .* found '\(0\|\|0\)'"),
         (conll("0"), r":2: expected brackets such as .* found '0'"),
         (conll("(0)", name=""), r":1: expected '#begin document \(name\); part 000'; found"),
         (conll(), r":1: expected sentences in document 'd'; found none"),
         (conll("(0)").replace("#end document", ""), r":1: expected #end document; found the end"),
-        (conll("(0)").replace("#end document", "") + conll("-"), r":4: expected #end document first, for line 1"),
+        (
+            conll("(0)").replace("#end document", "") + conll("-"),
+            r":4: expected #end document for the document in line 1; found",
+        ),
         ("d 0 0 w - - - - - - * -\n", r":1: expected '#begin document \(name\); part 000'; found 'd 0"),
         ("#end document\n", r":1: expected #begin document before #end document"),
         (conll("-", "- -"), r":3: expected 12 columns separated by spaces, as in line 2; found 13"),
@@ -164,7 +167,7 @@ def test_twelve_columns_are_written(tmp_path: Path) -> None:
         (Document("d", (("a",),), ((Span(-1, 1),),)), r"inside one sentence"),
         (
             Document("d", (("a",) * 6,), ((Span(0, 3), Span(1, 5)),)),
-            r"mentions must not cross another one; found tokens 1 to 5 in cluster 0",
+            r"mentions must not cross another mention of the same cluster; found tokens 1 to 5 in cluster 0",
         ),
         (
             Document("d", (("a",) * 6,), ((Span(0, 3), Span(4, 5)), (Span(0, 3),))),
@@ -174,7 +177,10 @@ def test_twelve_columns_are_written(tmp_path: Path) -> None:
             Document("d", (("a",) * 6,), ((Span(2, 3), Span(2, 3)),)),
             r"occur once \(this one is also in cluster 0\); found tokens 2 to 3 in cluster 0",
         ),
-        (Document("d", (("a\tb",),), ()), r"must not be blank or contain tabs or line breaks; found 'a\\tb'"),
+        (
+            Document("d", (("a\tb",),), ()),
+            r"must not be blank or contain tabs, line breaks or lone surrogates; found 'a\\tb'",
+        ),
         (Document("d", (("",),), ()), r"words, speakers and names must not"),
         (Document("d", (("\ud800",),), ()), r"words, speakers and names must not"),
         (Document("d\n", (("a",),), ()), r"words, speakers and names must not"),

@@ -31,7 +31,7 @@ def test_paths_can_be_files_or_folders(tmp_path: Path) -> None:
     assert find_files(tmp_path / "a.txt") == find_files([str(tmp_path / "a.txt")]) == [tmp_path / "a.txt"]
     assert find_files(tmp_path) == [tmp_path / "a.txt", tmp_path / "b.txt"]
     assert find_files("-") == ["-"]
-    with pytest.raises(NoFilesError, match="paths must have at least one file"):
+    with pytest.raises(NoFilesError, match="paths must contain at least one file"):
         find_files([])
     assert issubclass(NoFilesError, ConfigError)
 

@@ -105,10 +105,10 @@ def broken(**change: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("", r"a.json:1: expected JSON; found an empty file"),
-        ('{"data": [\n}', r"a.json:2: expected JSON; found Expecting value at column 1"),
-        ("[" * 200_000, r"a.json:1: expected SQuAD JSON; found maximum recursion"),
-        ("9" * 10_000, r"a.json:1: expected SQuAD JSON; found Exceeds"),
+        ("", r"a.json:1: cannot parse JSON: the file is empty"),
+        ('{"data": [\n}', r"a.json:2: cannot parse JSON: Expecting value at column 1"),
+        ("[" * 200_000, r"a.json:1: cannot parse JSON: maximum recursion"),
+        ("9" * 10_000, r"a.json:1: cannot parse JSON: Exceeds"),
         ([], r"a.json:1 \(the file\): expected a JSON object; found list"),
         ({}, r":1 \(the file\): expected a list 'data'; found nothing; is this a SQuAD file\?"),
         ({"data": []}, r":1: expected questions; found none"),

@@ -130,7 +130,7 @@ def test_errors_name_the_line(tmp_path: Path, text: str, message: str) -> None:
     ("text", "message"),
     [
         ("1\ta\tb\n", r":1: expected 10 columns separated by tabs; found 3"),
-        (CONLLU.replace("3\tsol", "4\tsol"), r":7: expected word 3; found ID '4'"),
+        (CONLLU.replace("3\tsol", "4\tsol"), r":7: expected the ID 3; found '4'"),
         (CONLLU.replace("\tde\tde", "\t\tde"), r":4: expected a word in column 2; found nothing"),
         ("1\ta\ta\t_\t_\t_\t_\t_\t_\t_\n", r"expected tags in column upos; found only _"),
         ("# a\n\n# b\n", r"expected sentences; found none"),
@@ -161,7 +161,7 @@ def test_wrong_options_and_files_raise_an_error(tmp_path: Path) -> None:
         read([path], file_format="conll")
     with pytest.raises(ConfigError, match="separator"):
         read([path], separator=",")
-    with pytest.raises(ConfigError, match="paths must have at least one file"):
+    with pytest.raises(ConfigError, match="paths must contain at least one file"):
         read([])
     with pytest.raises(DataError, match="no such file"):
         read([tmp_path / "none"])

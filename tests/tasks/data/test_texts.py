@@ -128,16 +128,16 @@ def test_semeval_files_are_detected_from_the_first_line(tmp_path: Path) -> None:
     [
         ("a.txt", "", "expected examples; found an empty file"),
         ("a.txt", "3 good\nbad\n", r"a.txt:2: expected a label, a space and a text; found 'bad'"),
-        ("a.txt", "__label__a __label__b x\n", r":1: expected one label; found"),
+        ("a.txt", "__label__a __label__b x\n", r":1: expected one label and a text; found"),
         ("a.tsv", "text\tlabel\n", "expected texts; found none"),
         ("a.tsv", "text\tlabel\na\t1\nb\n", r":3: expected 2 columns, as in the header; found 1"),
         ("a.tsv", "text\tlabel\n \t1\n", r":2: expected words in the text; found ' '"),
         ("a.tsv", "text\tlabel\na\t \n", r":2: expected a label; found"),
         ("a.tsv", "body\tlabel\na\t1\n", r":1: expected a header with 'text' or 'sentence'; found none"),
-        ("a.csv", 'text,label\n"a,1\nb\n', r":2: expected a row of CSV; found unexpected end of data"),
-        ("a.csv", 'text,label\n"a"b,1\n', r":2: expected a row of CSV"),
+        ("a.csv", 'text,label\n"a,1\nb\n', r":2: cannot parse CSV: unexpected end of data"),
+        ("a.csv", 'text,label\n"a"b,1\n', r":2: cannot parse CSV"),
         ("a.csv", "text,label\n" + 200_000 * "a" + ",1\n", r":2: .* field larger than field limit"),
-        ("a.jsonl", '{"text": "a", "label": "b"}\n{"text": "a"}\n', r":2: expected 'label'; found 'text'"),
+        ("a.jsonl", '{"text": "a", "label": "b"}\n{"text": "a"}\n', r":2: expected the key 'label'; found 'text'"),
         (
             "a.jsonl",
             '{"txt": "a", "label": 1}\n',
@@ -169,7 +169,7 @@ def test_wrong_columns_raise_an_error(tmp_path: Path) -> None:
         texts([path], text="body")
     with pytest.raises(DataError, match=r":1: expected text in column 7 \(from 0\); found 3 columns"):
         texts([path], text=7, label=0)
-    with pytest.raises(ConfigError, match="column names need a header"):
+    with pytest.raises(ConfigError, match="cannot choose columns by name in a table without a header"):
         texts([path], text="sentence", has_header=False)
     with pytest.raises(ConfigError, match="column of text must be a name in JSON lines; found 0"):
         texts([write_file(tmp_path, '{"text": "a"}', "a.jsonl")], text=0)

@@ -263,7 +263,7 @@ def test_wrong_inputs_raise_an_error() -> None:
     head = build_head()
     with pytest.raises(DataError, match="gold mention must be within the 9 tokens of the text; found 8 to 10"):
         head.loss(random_features(5, 4), [pairs([(8, 10)])])
-    with pytest.raises(ShapeError, match=r"speakers must have one id for each of 9 tokens; found \(8,\)"):
+    with pytest.raises(ShapeError, match=r"speakers must have shape \(9,\), one id per token; found \(8,\)"):
         head(random_features(5, 4), torch.zeros(8))
 
 

@@ -271,5 +271,5 @@ def test_rules_are_saved_with_the_scores() -> None:
 def test_rules_that_allow_nothing_are_refused() -> None:
     for n_tags, starts in ((3, np.zeros(3, bool)), (0, np.zeros(0, bool))):
         rules = Transitions(np.ones((n_tags, n_tags), bool), starts, np.ones(n_tags, bool))
-        with pytest.raises(ConfigError, match="cannot build a CRF: the tag rules allow no starts"):
+        with pytest.raises(ConfigError, match="cannot build a CRF: the tag rules forbid all starts of a sequence"):
             Crf(n_tags, rules=rules)

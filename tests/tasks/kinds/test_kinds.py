@@ -165,7 +165,9 @@ def _rounded(value: Any) -> Any:
 def test_unknown_kinds_and_options_are_named() -> None:
     with pytest.raises(ConfigError, match=r"kind of task must be one of tagging, classification, .*; found 'parsing'"):
         check_kind("parsing")
-    with pytest.raises(ConfigError, match="answers has no option 'n_layers'; it has: by_character, dropout"):
+    with pytest.raises(
+        ConfigError, match="the head for answers has no option 'n_layers'; it has: by_character, dropout"
+    ):
         build_options("answers", {"n_layers": 2})
 
 
@@ -178,7 +180,7 @@ def test_unseen_labels_are_reported_and_a_completely_unknown_set_is_refused(capl
     task.check(tags(["S-X", "O"]))  # another scheme of the same labels will do
     with caplog.at_level(logging.WARNING):
         task.check(tags(["O", "B-X"], ["B-Z", "O"]))
-    unseen = "labels that were not seen in training are never predicted: found 1 of 2, for example 'Z'"
+    unseen = "1 of 2 labels were not seen in training and are never predicted; the first is 'Z'"
     assert unseen in caplog.text
     with pytest.raises(DataError, match=r"x.conll:0: unknown label 'Z'; this model knows: "):
         task.check(tags(["B-Z", "O"]))
@@ -225,7 +227,7 @@ def said(*rows: str) -> list[PredictedTags]:
 
 @pytest.mark.parametrize("odd", ["b-X", "B_X", "o", "B-"])
 def test_one_mistyped_tag_among_spans_is_refused_with_its_position(odd: str) -> None:
-    with pytest.raises(DataError, match=rf"x\.conll:30: tag 2 must be O, or B- .* found '{odd}'"):
+    with pytest.raises(DataError, match=rf"x\.conll:30: tag 2 must be O or a span tag .* found '{odd}'"):
         Tagging.from_examples(tag_rows(*["B-X I-X O"] * 30, f"O {odd} O"))
 
 
@@ -239,7 +241,7 @@ def test_tags_that_rarely_mark_spans_are_plain(caplog: pytest.LogCaptureFixture)
 
 def test_invalid_and_missing_tags_are_refused_before_training() -> None:
     task = Tagging.from_examples(tag_rows("B-X I-X O"))
-    with pytest.raises(DataError, match=r"x\.conll:1: tag 2 must be O, .* found '_'"):
+    with pytest.raises(DataError, match=r"x\.conll:1: tag 2 must be O or a span tag .* found '_'"):
         task.check(tag_rows("B-X O", "O _"))
     with pytest.raises(DataError, match=r"x\.conll:3: each word must have a tag"):
         task.check([TaggedSentence(("w",), None, Location("x.conll", 3))])
@@ -286,7 +288,7 @@ def test_unseen_labels_are_counted_in_a_warning(unseen: list[str], caplog: pytes
     Labels(("A", "B")).check([("A", None), *((name, None) for name in unseen)], what="labels")
     n = len(unseen)
     assert caplog.messages == [
-        f"labels that were not seen in training are never predicted: found {n} of {n + 1}, for example 'Z'"
+        f"{n} of {n + 1} labels were not seen in training and are never predicted; the first is 'Z'"
     ]
 
 
@@ -352,7 +354,7 @@ def test_a_score_outside_the_scale_is_reported_and_counts(caplog: pytest.LogCapt
     other = [replace(pairs[0], score=6.0, location=Location("a.tsv", 3)), pairs[1]]
     task.check(other)
     assert (
-        "a.tsv:3: scores outside the training scale are never predicted: 1 of 2 are outside 1 to 5, such as 6"
+        "a.tsv:3: 1 of 2 scores are outside the training scale of 1 to 5 and are never predicted; the first is 6"
         in caplog.text
     )
     assert task.score(other, [PredictedScore(4.0), PredictedScore(2.5)])["mean_squared_error"] == 2

@@ -136,4 +136,4 @@ def test_invalid_settings_are_reported_with_the_known_names(given: str, message:
 
 def test_one_option_has_one_value() -> None:
     _, problems = parse_assignments(["fit.clip=1", "fit.clip=2"], TABLES)
-    assert problems == ["[fit] clip must have one value; found a second one: '2'"]
+    assert problems == ["[fit] clip must be set once; found a second value: '2'"]

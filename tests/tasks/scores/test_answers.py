@@ -135,7 +135,7 @@ def test_questions_without_a_true_answer_or_an_answer_are_refused() -> None:
         answer_scores([["a"], []], ["a", "b"])
     with pytest.raises(ValueError, match="argument 2 is longer"):
         answer_scores([["a"]], ["a", "b"])
-    with pytest.raises(DataError, match="scores need at least one question; found none"):
+    with pytest.raises(DataError, match="cannot compute scores: there are no questions"):
         answer_scores([], [])
 
 

@@ -156,7 +156,10 @@ def test_each_document_must_have_predicted_clusters() -> None:
 
 def test_without_scipy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy", None)
-    with pytest.raises(MissingExtraError, match=r"CEAF needs an extra: pip install 'pyelmo\[tasks\]'"):
+    with pytest.raises(
+        MissingExtraError,
+        match=r"scoring coreference \(CEAF\) requires an optional dependency: pip install 'pyelmo\[tasks\]'",
+    ):
         scores_of(GOLD, SAID)
 
 

@@ -61,7 +61,7 @@ def test_scores_agree_with_scipy() -> None:
 @pytest.mark.parametrize(
     ("gold", "said", "message"),
     [
-        ([], [], "each gold number must have a predicted number; found 0 and 0"),
+        ([], [], "must be equal and at least 1; found 0 and 0"),
         ([1.0, 2.0], [1.0], "found 2 and 1"),
         ([1.0, 2.0], [1.0, math.nan], "predicted number 2 must be finite and below 1e.150; found nan"),
         ([1.0, 2.0], [-1e150, 2.0], "predicted number 1 must be finite"),

@@ -23,7 +23,7 @@ def test_labels_are_scored_in_all_and_each() -> None:
 
 
 def test_each_label_must_have_its_prediction() -> None:
-    with pytest.raises(DataError, match="scores need at least one labeled example; found none"):
+    with pytest.raises(DataError, match="cannot compute scores: there are no labeled examples"):
         label_scores([], [])
     with pytest.raises(ValueError, match="argument 2 is longer"):
         label_scores(["a"], ["a", "b"])

@@ -2,10 +2,10 @@
 
 ``open_state_dict`` reads the names and shapes; ``StateDict.read`` reads one tensor. There are two layouts: the
 zip file of torch 1.6 and later, and the older stream of pickles. Every size is checked against the file before
-memory is allocated, and no two tensors may share their numbers, so reading never takes more memory than the
-file has bytes. The parts of this module, in order: the state dict, its tensors, the zip directory, and a pickle
-interpreter that only builds records. The interpreter supports the opcodes that ``torch.save`` writes (pickle
-protocol 2) and the few names that a state dict uses.
+memory is allocated, and tensors must not share bytes, so a small file cannot fill the memory. The parts of this
+module, in order: the state dict, its tensors, the zip directory, and a pickle interpreter that records calls
+instead of making them. The interpreter supports the opcodes that ``torch.save`` writes (pickle protocol 2) and
+only those classes and functions that a state dict uses.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class StoredTensor:
     shape: tuple[int, ...]
     dtype: str  # float32, int64, …
     bytes: ByteRange
-    axes: tuple[int, ...]  # the axes in stored order, slowest first
+    axes: tuple[int, ...]  # the axes in the order of storage, slowest-varying first
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class StateDict:
 
 
 def open_state_dict(path: Path) -> StateDict:
-    """Find every tensor in a file written by ``torch.save(module.state_dict(), path)``."""
+    """Find every tensor in a file written by ``torch.save(module.state_dict(), path)``, without reading it."""
     subject = format_path(path)
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -110,7 +110,7 @@ def open_state_dict(path: Path) -> StateDict:
         try:
             tensors[name] = _tensor(call.arguments, storages)
         except ValueError as error:
-            raise FormatError(f"{subject}: {name!r:.80}: expected a tensor, found {error}") from error
+            raise FormatError(f"{subject}: cannot read the tensor {name!r:.80}: {error}") from error
     _refuse_overlaps(tensors, subject)
     return StateDict(path, tensors)
 
@@ -120,7 +120,7 @@ def _read_zip(file: BinaryIO, size: int, subject: str) -> tuple[dict[str, CallRe
     try:
         entries = read_zip_entries(file, size)
     except ValueError as error:
-        raise FormatError(f"{subject}: expected a zip file written by torch.save, found {error}") from error
+        raise FormatError(f"{subject}: not a valid zip file of torch.save: {error}") from error
     roots = [name.removesuffix("/data.pkl") for name in entries if name.endswith("/data.pkl")]
     if len(roots) != 1:
         raise FormatError(f"{subject}: expected one data.pkl in the zip file, found {len(roots)}")
@@ -141,11 +141,11 @@ def _read_zip(file: BinaryIO, size: int, subject: str) -> tuple[dict[str, CallRe
 def _read_stream(
     file: BinaryIO, head: bytes, size: int, subject: str
 ) -> tuple[dict[str, CallRecord], dict[str, ByteRange]]:
-    """Return the calls that create the tensors, by name, and the position of each storage, from an old file.
+    """Return the same as ``_read_zip``, for a file of torch before 1.6.
 
-    Such a file has five pickles (magic number, version, the writer's system, the values, the keys of the
-    storages), followed by the storages. Each storage has its length in eight bytes and then its numbers,
-    always little-endian.
+    Such a file has five pickles (magic number, version, system information, the state dict, the keys of the
+    storages), followed by the storages. Each storage consists of its length in eight bytes and its numbers, always
+    little-endian.
     """
     _, position = read_pickle(head, 0, subject=subject)
     version, position = read_pickle(head, position, subject=subject)
@@ -157,9 +157,11 @@ def _read_stream(
     keys, position = read_pickle(head, position, subject=subject)
     sizes = _number_sizes(calls)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys) or set(keys) - set(sizes):
-        raise FormatError(f"{subject}: expected the keys of its {len(sizes)} storages, found other keys")
+        raise FormatError(
+            f"{subject}: expected only the keys of the {len(sizes)} storages that tensors use, found others"
+        )
     if len(set(keys)) != len(keys):
-        raise FormatError(f"{subject}: expected unique storage keys, found one twice")
+        raise FormatError(f"{subject}: expected unique storage keys, found a duplicate")
     storages: dict[str, ByteRange] = {}
     for key in keys:
         file.seek(position)
@@ -204,7 +206,7 @@ def _tensor(arguments: tuple[Any, ...], storages: Mapping[str, ByteRange]) -> St
         case (PersistentId(target=tuple(target)), int(offset), tuple(shape), tuple(stride), *_):
             pass
         case _:
-            raise ValueError("a call with other arguments")
+            raise ValueError("unexpected arguments of the call that creates it")
     match target:
         # in the old layout, None at the end means that the storage is not a view
         case ("storage", GlobalName(name=name), str(key), str(), int(length), *more) if name in _DTYPES and (
@@ -212,38 +214,40 @@ def _tensor(arguments: tuple[Any, ...], storages: Mapping[str, ByteRange]) -> St
         ):
             pass
         case _:
-            raise ValueError("an unknown kind of storage")
+            raise ValueError("unknown type of storage")
     numbers = (length, offset, *shape, *stride)
     if len(shape) != len(stride) or len(shape) > _MAX_AXES:
-        raise ValueError(f"{len(shape)} axes and {len(stride)} strides")
+        raise ValueError(
+            f"expected at most {_MAX_AXES} axes with one stride each, found {len(shape)} axes, {len(stride)} strides"
+        )
     if not all(type(number) is int and 0 <= number < _MAX_NUMBER for number in numbers):
-        raise ValueError("invalid sizes")
+        raise ValueError(f"sizes, strides and offset must be integers in 0..{_MAX_NUMBER - 1}")
     dtype, width = _DTYPES[name]
     storage = storages.get(key)
     if storage is None or storage.size != length * width:
         stored = "none" if storage is None else f"{storage.size} bytes"
-        raise ValueError(f"a declared storage of {length} numbers of {width} bytes, but {stored} stored")
+        raise ValueError(f"expected a storage of {length} numbers of {width} bytes, found {stored}")
     count = math.prod(shape)
     if offset + count > length:
-        raise ValueError(f"{count} numbers at offset {offset} of a storage of {length}")
+        raise ValueError(f"{count} numbers at offset {offset} do not fit into a storage of {length} numbers")
     stored_bytes = ByteRange(storage.position + offset * width, count * width)
     return StoredTensor(shape, dtype, stored_bytes, _axes(shape, stride))
 
 
 def _axes(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the axes in stored order, slowest first; refuse strides that skip or repeat numbers."""
+    """Return the axes in the order of storage, slowest-varying first; reject strides that skip or repeat numbers."""
     # axes of length 1 may have any stride, so they come first
     axes = sorted(range(len(shape)), key=lambda axis: (shape[axis] > 1, -stride[axis]))
     step = 1
     for axis in reversed(axes):
         if shape[axis] > 1 and stride[axis] != step and 0 not in shape:
-            raise ValueError(f"strides {stride} that skip or repeat numbers of shape {shape}")
+            raise ValueError(f"strides {stride} of shape {shape} skip or repeat numbers")
         step *= shape[axis]
     return tuple(axes)
 
 
 def _refuse_overlaps(tensors: Mapping[str, StoredTensor], subject: str) -> None:
-    """Refuse tensors that share numbers: they would take more memory than the file has bytes."""
+    """Reject tensors that share bytes: they could take far more memory than the file has bytes."""
     ranges = sorted(
         (tensor.bytes.position, tensor.bytes.size, name) for name, tensor in tensors.items() if tensor.bytes.size
     )
@@ -261,60 +265,64 @@ _END = struct.Struct("<4s4HIIH")
 _LOCAL = struct.Struct("<4s5H3I2H")
 _UTF8 = 0x800  # flag of an entry whose name is UTF-8
 _ZIP64_BYTES = 76  # size of the 64-bit end record and its locator, which may precede the end record
-_IN_ZIP64 = (0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF)  # a count, size or position that is stored in the 64-bit record
+_IN_ZIP64 = (
+    0xFFFF,
+    0xFFFFFFFF,
+    0xFFFFFFFF,
+)  # a count, size or position with this value is in the 64-bit record instead
 
 
 def read_zip_entries(file: BinaryIO, file_size: int) -> dict[str, ByteRange]:
     """Return the position of each entry's bytes; raise ``ValueError`` for a damaged file."""
     magic, _, _, _, *stored, comment = _END.unpack(_read_exactly(file, file_size - _END.size, _END.size))
     if magic != b"PK\5\6" or comment:
-        raise ValueError("a zip file that is truncated or has trailing data")
+        raise ValueError("the file is truncated or has trailing data")
     try:
         with zipfile.ZipFile(cast("IO[bytes]", BoundedReads(file, _MAX_DIRECTORY))) as archive:
             infos, end = archive.infolist(), archive.start_dir
     except (FormatError, zipfile.BadZipFile, NotImplementedError, OSError, OverflowError, struct.error) as error:
-        raise ValueError(f"a damaged zip directory: {format_error(error)}") from error
+        raise ValueError(f"the zip directory is damaged: {format_error(error)}") from error
     has_zip64 = _read_exactly(file, file_size - _END.size - 20, 4) == b"PK\6\7"
     actual = [len(infos), file_size - _END.size - _ZIP64_BYTES * has_zip64 - end, end]
     if has_zip64:
         stored = [b if a == limit else a for a, b, limit in zip(stored, actual, _IN_ZIP64, strict=True)]
     if stored != actual or len(infos) > MAX_ENTRIES:
-        raise ValueError("a zip directory that does not match its end record, or has too many entries")
+        raise ValueError("the zip directory does not match its end record or has too many entries")
     entries: dict[str, ByteRange] = {}
     for info in infos:
         name, size = info.orig_filename, info.file_size
         if info.flag_bits & 1 or info.compress_type != zipfile.ZIP_STORED or info.compress_size != size:
-            raise ValueError(f"the compressed or encrypted zip entry {name!r:.80}")
+            raise ValueError(f"the zip entry {name!r:.80} is compressed or encrypted")
         if name in entries:
-            raise ValueError(f"two zip entries with the name {name!r:.80}")
+            raise ValueError(f"two zip entries have the name {name!r:.80}")
         if not 0 <= info.header_offset <= end - _LOCAL.size:
-            raise ValueError(f"the zip entry {name!r:.80} outside the file")
+            raise ValueError(f"the zip entry {name!r:.80} is outside the file")
         header = _read_exactly(file, info.header_offset, _LOCAL.size)
         magic, _, flags, method, *_, name_size, extra_size = _LOCAL.unpack(header)
         stored_name = file.read(name_size).decode("utf-8" if flags & _UTF8 else "cp437")
         if magic != b"PK\3\4" or method != zipfile.ZIP_STORED or stored_name != name:
-            raise ValueError(f"a header of the zip entry {name!r:.80} that does not match the directory")
+            raise ValueError(f"the local header of the zip entry {name!r:.80} does not match the zip directory")
         position = info.header_offset + _LOCAL.size + name_size + extra_size
         if position + size > end:
-            raise ValueError(f"the zip entry {name!r:.80} of {size} bytes, more than the file has")
+            raise ValueError(f"the zip entry {name!r:.80} of {size} bytes extends beyond the end of the data")
         entries[name] = ByteRange(position, size)
     return entries
 
 
 def _read_exactly(file: BinaryIO, position: int, size: int) -> bytes:
     if position < 0:
-        raise ValueError("a truncated zip file")
+        raise ValueError("the file is truncated")
     file.seek(position)
     data = file.read(size)
     if len(data) != size:
-        raise ValueError("a truncated zip file")
+        raise ValueError("the file is truncated")
     return data
 
 
 # --- pickles -------------------------------------------------------------------------------------
 
-MAX_BYTES = 1 << 22  # size limit of all pickles in a file; published models need a few kilobytes
-MAX_STEPS = 1 << 17  # limit of the opcodes in one pickle; a tensor takes about 35
+MAX_BYTES = 1 << 22  # maximum total size of the pickles in a file; published models need a few kilobytes
+MAX_STEPS = 1 << 17  # maximum number of opcodes in one pickle; a tensor takes about 35
 
 # The names that a state dict may contain. They are only recorded: no module is ever imported.
 ALLOWED = frozenset(
@@ -346,7 +354,7 @@ class CallRecord:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PersistentId:
-    """A persistent id, with which torch refers to a storage outside the pickle."""
+    """A persistent id: torch's reference to a storage outside the pickle."""
 
     target: Any
 
@@ -359,18 +367,18 @@ def read_pickle(data: bytes, start: int, *, subject: str) -> tuple[Any, int]:
         return _interpret(file), file.tell()
     # a name with an invalid escape makes pickletools warn; the warning may be turned into an error
     except (ValueError, DeprecationWarning) as error:
-        raise FormatError(f"{subject}: expected a pickled state dict, found {format_error(error)}") from error
+        raise FormatError(f"{subject}: not a valid pickled state dict: {format_error(error)}") from error
 
 
 def _interpret(file: io.BytesIO) -> Any:
-    """Return the value of a pickle, built of numbers, strings, tuples, lists, dicts and records only."""
+    """Return the value of a pickle; it consists of plain Python values and the records defined above."""
     stack: list[Any] = []
     below: list[list[Any]] = []  # one stack per open mark
     memo: dict[int, Any] = {}
 
     def pop(count: int) -> list[Any]:
         if len(stack) < count:
-            raise ValueError("an opcode that pops an empty stack")
+            raise ValueError("an opcode pops an empty stack")
         values = stack[len(stack) - count :]
         del stack[len(stack) - count :]
         return values
@@ -379,10 +387,10 @@ def _interpret(file: io.BytesIO) -> Any:
     for step, (opcode, argument, position) in enumerate(operations):
         name = opcode.name
         if step == MAX_STEPS:
-            raise ValueError(f"more than {MAX_STEPS} opcodes")
+            raise ValueError(f"it has more than {MAX_STEPS} opcodes")
         if name in ("TUPLE", "APPENDS", "SETITEMS"):
             if not below:
-                raise ValueError("an opcode that pops an empty stack")
+                raise ValueError("an opcode pops an empty stack")
             items, stack = stack, below.pop()
         else:
             items = pop(_N_OPERANDS.get(name, 0))
@@ -391,32 +399,32 @@ def _interpret(file: io.BytesIO) -> Any:
                 return items[0]
             case "PROTO":  # protocol 2 is the default of torch.save in every version
                 if argument != 2:
-                    raise ValueError(f"pickle protocol {argument}; save it again with torch.save's default protocol 2")
+                    raise ValueError(f"the pickle protocol must be 2, the default of torch.save; found {argument}")
             case "MARK":
                 below.append(stack)
                 stack = []
             case "BINPUT" | "LONG_BINPUT":
                 if argument >= MAX_STEPS:
-                    raise ValueError(f"memo index {argument}")
+                    raise ValueError(f"memo index {argument} is out of range")
                 memo[argument] = items[0]
                 stack += items
             case "BINGET" | "LONG_BINGET":
                 if argument not in memo:
-                    raise ValueError(f"memo index {argument}, which was never set")
+                    raise ValueError(f"memo index {argument} was never set")
                 stack.append(memo[argument])
             case "GLOBAL":
                 stack.append(_parse_global(file.getbuffer()[position + 1 : file.tell()]))
             case "APPEND" | "APPENDS":
                 if not stack or not isinstance(stack[-1], list):
-                    raise ValueError("items appended to another type than list")
+                    raise ValueError("items are appended to a value that is not a list")
                 stack[-1].extend(items)
             case "SETITEM" | "SETITEMS":
                 if not stack or not isinstance(stack[-1], dict) or len(items) % 2:
-                    raise ValueError("items added to another type than dict")
+                    raise ValueError("items are added to a value that is not a dict")
                 _add_items(stack[-1], items)
             case _:
                 stack.append(_build_value(name, argument, items))
-    raise ValueError("a truncated pickle")
+    raise ValueError("the pickle is truncated")
 
 
 def _build_value(name: str, argument: Any, operands: list[Any]) -> Any:
@@ -434,13 +442,13 @@ def _build_value(name: str, argument: Any, operands: list[Any]) -> Any:
             return {}
         case "REDUCE":
             return _record_call(*operands)
-        case "BUILD":  # the attributes of a state dict are module versions, which no weight depends on
+        case "BUILD":  # the attributes of a state dict are module versions, which do not affect the weights
             if not all(isinstance(operand, dict) for operand in operands):
-                raise ValueError("attributes of another type than dict")
+                raise ValueError("attributes are set on a value that is not a dict")
             return operands[0]
         case "BINPERSID":
             return PersistentId(operands[0])
-    raise ValueError(f"the unsupported opcode {name}")
+    raise ValueError(f"opcode {name} is not supported")
 
 
 # Opcodes that take operands from the stack, and the number of operands.
@@ -452,18 +460,18 @@ def _parse_global(raw: memoryview) -> GlobalName:
     """Return the name in the argument of a GLOBAL opcode: a line with the module and a line with the name."""
     name = str(raw[:-1], "ascii", "replace").replace("\n", ".")
     if name not in ALLOWED:
-        raise ValueError(f"the name {name!r:.80}, which is not allowed in a state dict")
+        raise ValueError(f"the name {name!r:.80} is not allowed in a state dict")
     return GlobalName(name)
 
 
 def _record_call(function: Any, arguments: Any) -> CallRecord | dict[str, Any]:
-    """Return the record of a call; the call of an OrderedDict gives an empty dict."""
+    """Return the record of a call; a call of ``OrderedDict`` gives an empty dict."""
     if not isinstance(function, GlobalName) or not isinstance(arguments, tuple):
-        raise ValueError("a call without a function")
+        raise ValueError("a call must have a function and a tuple of arguments")
     if function.name != "collections.OrderedDict":
         return CallRecord(function.name, arguments)
     if arguments:
-        raise ValueError("an OrderedDict with arguments")
+        raise ValueError("OrderedDict must be called without arguments")
     return {}
 
 
@@ -471,7 +479,7 @@ def _add_items(target: dict[str, Any], items: list[Any]) -> None:
     """Add alternating keys and values to a dict."""
     for key, value in zip(items[::2], items[1::2], strict=True):
         if not isinstance(key, str):
-            raise ValueError("a key that is not a string")
+            raise ValueError("a key is not a string")
         if key in target:
-            raise ValueError(f"the key {key!r:.80} twice")
+            raise ValueError(f"the key {key!r:.80} occurs twice")
         target[key] = value

@@ -68,11 +68,14 @@ def _split_documents(lines: Iterator[Line]) -> Iterator[tuple[Line, list[Line]]]
     for line in lines:
         if line.text.startswith("#begin document"):
             if begin is not None:
-                raise DataError(f"{locate(line)}: expected #end document first, for line {begin.number}")
+                raise DataError(
+                    f"{locate(line)}: expected #end document for the document in line {begin.number}; "
+                    "found #begin document"
+                )
             begin, inside = line, []
         elif line.text.startswith("#end document"):
             if begin is None:
-                raise DataError(f"{locate(line)}: expected #begin document before #end document")
+                raise DataError(f"{locate(line)}: expected #begin document before #end document; found none")
             yield begin, inside
             begin = None
         elif begin is not None:
@@ -126,14 +129,16 @@ def _read_clusters(sentences: Sequence[Sequence[TokenRow]]) -> tuple[tuple[Span,
             for bracket in [] if cell in _EMPTY else cell.split("|"):
                 match = _BRACKET.fullmatch(bracket.strip())
                 if match is None or not (match[1] or match[3]):
-                    raise DataError(f"{row.location}: expected brackets such as (0, 0) or (0|(1); found {cell[:40]!r}")
+                    raise DataError(
+                        f"{row.location}: expected brackets such as '(0', '0)' or '(0|(1)'; found {cell[:40]!r}"
+                    )
                 id_ = match[2]
                 if match[1]:
                     opened[id_].append((token, row.location))
                 if match[3]:
                     if not opened[id_]:
                         raise DataError(
-                            f"{row.location}: expected an opening bracket ({id_} before {bracket}; found none"
+                            f"{row.location}: expected an opening bracket '({id_}' before {bracket!r}; found none"
                         )
                     start, _ = opened[id_].pop()
                     span = Span(start, token + 1)
@@ -147,7 +152,7 @@ def _read_clusters(sentences: Sequence[Sequence[TokenRow]]) -> tuple[tuple[Span,
         for id_, starts in opened.items():
             if starts:
                 raise DataError(
-                    f"{starts[-1][1]}: expected the mention ({id_} to end in the same sentence; found no {id_})"
+                    f"{starts[-1][1]}: expected the mention '({id_}' to end in the same sentence; found no '{id_})'"
                 )
     return tuple(sorted(tuple(sorted(spans)) for spans in clusters.values()))
 
@@ -180,7 +185,7 @@ def _format_document(document: Document) -> Iterator[str]:
 
 
 def _format_brackets(document: Document) -> list[str]:
-    """Return the last column of each token.
+    """Return the content of the last column for each token.
 
     The order of the brackets in a column is: mentions that end (the longest last), mentions of one token, mentions
     that start (the longest first).
@@ -202,7 +207,7 @@ def _check_mentions(document: Document) -> None:
     """Raise ``OutputError`` for mentions that brackets cannot represent.
 
     These are mentions that occur twice, that cross the end of a sentence, or that cross another mention of the same
-    cluster, because their closing brackets cannot be told apart.
+    cluster, because it is then unclear which bracket closes which mention.
     """
     sentence_ends = list(accumulate(map(len, document.text)))
     cluster_of: dict[tuple[int, int], int] = {}
@@ -218,7 +223,7 @@ def _check_mentions(document: Document) -> None:
             elif not 0 <= span.start < span.end or sentence == len(sentence_ends) or span.end > sentence_ends[sentence]:
                 rule = "be inside one sentence"
             elif open_ends and open_ends[-1] < span.end:
-                rule = "not cross another one"
+                rule = "not cross another mention of the same cluster"
             if rule:
                 tokens = f"tokens {span.start} to {span.end}"
                 raise OutputError(f"{document.name[:60]}: mentions must {rule}; found {tokens} in cluster {id_}")
@@ -229,6 +234,6 @@ def _check_mentions(document: Document) -> None:
 def _check_text(text: str, document: Document) -> None:
     if is_blank(text) or _UNWRITABLE.search(text):
         raise OutputError(
-            f"{document.name[:60]!r}: words, speakers and names must not be blank or contain tabs or line breaks; "
-            f"found {text[:40]!r}"
+            f"{document.name[:60]!r}: words, speakers and names must not be blank or contain tabs, line breaks or "
+            f"lone surrogates; found {text[:40]!r}"
         )

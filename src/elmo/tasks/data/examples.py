@@ -27,7 +27,7 @@ class Location:
 
 
 def format_location(location: Location | None) -> str:
-    """Return the location of an example and a colon, as the start of a message; an empty string without location."""
+    """Return the location of an example and a colon, as the start of a message; an empty string for None."""
     return "" if location is None else f"{location}: "
 
 
@@ -76,7 +76,7 @@ class TaggedSentence(_SingleSentence):
 
 @dataclass(frozen=True)
 class LabeledText(_SingleSentence):
-    """A text with its class."""
+    """A text with its label."""
 
     words: Words
     label: str | None  # None if unknown

@@ -41,7 +41,7 @@ def find_files(paths: Paths) -> list[Source]:
     """List the files that match paths, folders and globs, in order; ``-`` is stdin."""
     names = [paths] if isinstance(paths, str | Path) else list(paths)
     if not names:
-        raise NoFilesError("paths must have at least one file; found none")
+        raise NoFilesError("paths must contain at least one file; found none")
     return expand_paths([str(name) for name in names])
 
 

@@ -35,7 +35,7 @@ _BRACKETS = re.compile(r"(?:\(([^()*]+))?\*(\)?)")
 
 @dataclass(frozen=True)
 class _RoleColumns:
-    """Which columns of a file contain what; columns are counted from 0."""
+    """The layout of a file; columns are counted from 0."""
 
     words: int
     target: int

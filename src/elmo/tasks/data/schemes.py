@@ -33,7 +33,7 @@ _SCHEME_LETTERS = {"IOB1": "OBI", "IOB2": "OBI", "BIOES": "OBIES"}
 
 @dataclass(frozen=True, eq=False)
 class Transitions:
-    """Which tags may follow each other, start a sentence or end it; "tag" is the index in the list of tags."""
+    """Which tags may follow each other, start a sentence or end it; the axes are indices in a list of tags."""
 
     between: NDArray[np.bool_]  # (tag, tag): whether the second may follow the first
     start: NDArray[np.bool_]  # (tag,): whether it may start a sentence
@@ -77,7 +77,7 @@ def detect_letters(tag_sequences: Sequence[Sequence[str]]) -> str:
     letters = ""
     for first, meaning in zip(default, "BIES", strict=True):
         synonyms = [letter for letter in _MEANINGS if _MEANINGS[letter] == meaning]
-        letters += max([first, *synonyms], key=lambda letter: counts[letter])  # the first of equals
+        letters += max([first, *synonyms], key=lambda letter: counts[letter])  # the first one if counts are equal
     return letters
 
 
@@ -90,7 +90,7 @@ def replace_letters(tags: Sequence[str], letters: str) -> tuple[str, ...]:
 def decode_spans(tags: Sequence[str], scheme: Scheme, *, is_strict: bool = False) -> tuple[Span, ...]:
     """Return the spans that tags mark, in order.
 
-    Tags that break the scheme are read like in conlleval: a tag that cannot continue a span starts one.
+    Tags that break the scheme are read as in conlleval: a tag that cannot continue a span starts a new one.
     ``is_strict`` returns only spans that follow the scheme from the first tag to the last.
     """
     split = _split_tags(tags, scheme, is_strict=is_strict)
@@ -126,7 +126,7 @@ def encode_spans(spans: Sequence[Span], n: int, scheme: Scheme) -> tuple[str, ..
         if not 0 <= span.start < span.end <= n:
             raise DataError(f"{_describe(span)}: start must be before the end, and both must be within {n} tokens")
         if previous is not None and span.start < previous.end:
-            raise DataError(f"{_describe(span)}: spans must not overlap; found {_describe(previous)}")
+            raise DataError(f"spans must not overlap; found {_describe(previous)} and {_describe(span)}")
         if not span.label:
             raise DataError(f"{_describe(span)}: cannot write a span without a label as tags")
         letters = ["I"] * (span.end - span.start)

@@ -1,8 +1,8 @@
 """Read questions, passages and answers from SQuAD files (JSON, versions 1.1 and 2.0).
 
 Questions of version 2.0 without an answer (``is_impossible``) are skipped and counted, because the model of the paper
-always gives an answer. If an answer is not found at its offset, it is searched nearby. If it is not found there either,
-it is not used for training, but its text is still used for evaluation.
+always gives an answer. An answer that is not found at its offset is searched for nearby. If it is not found there
+either, it is not used for training, but its text is still used for evaluation.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from elmo.text.lines import Source, format_source, open_text
 MAX_BYTES = 2 << 30  # JSON is parsed in memory, where it needs several times its size
 SEARCH_DISTANCE = 20  # number of characters to search before and after an offset; some published offsets are wrong
 IMPOSSIBLE = "questions without an answer"
-NOT_LOCATED = "answers that do not occur near their offset (skipped in training only)"
-UNANSWERED = "questions without a located answer (skipped in training only)"
+NOT_LOCATED = "answers that do not occur near their offset (in training only)"
+UNANSWERED = "questions without a located answer (in training only)"
 
 
 def read_squad(
@@ -42,7 +42,7 @@ def read_squad(
         paths: Files, folders or globs; "-" is stdin.
         tokenize: Function that splits passages and questions into words.
         is_labeled: Whether to read answers.
-        left_out: Counter for skipped examples, by reason; it is updated.
+        left_out: Counter to which the numbers of skipped examples are added, by reason.
         max_bytes: Maximum size of a file in bytes.
     """
     counts = Counter() if left_out is None else left_out
@@ -115,10 +115,10 @@ def _read_json(file: Source, max_bytes: int) -> _JsonLines:
     try:
         return _JsonLines(json.loads(text), text)
     except json.JSONDecodeError as error:
-        problem = f"{error.msg} at column {error.colno}" if text.strip() else "an empty file"
-        raise DataError(f"{name}:{error.lineno}: expected JSON; found {problem}") from error
+        problem = f"{error.msg} at column {error.colno}" if text.strip() else "the file is empty"
+        raise DataError(f"{name}:{error.lineno}: cannot parse JSON: {problem}") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{name}:1: expected SQuAD JSON; found {str(error)[:120]}") from error
+        raise DataError(f"{name}:1: cannot parse JSON: {str(error)[:120]}") from error
 
 
 def _read_passages(file: _JsonLines, name: str, tokenize: Tokenize) -> Iterator[_Passage]:

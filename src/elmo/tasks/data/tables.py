@@ -96,7 +96,7 @@ def _read_objects(lines: Iterable[Line], fields: Sequence[Field]) -> Iterator[Re
             names = {field.name: _find_name(field, list(row), location) for field in fields}
             keys = {name: key for name, key in names.items() if key is not None}
         if missing := next((key for key in keys.values() if key not in row), None):
-            raise DataError(f"{location}: expected {missing!r}; found {_list_names(list(row))}")
+            raise DataError(f"{location}: expected the key {missing!r}; found {_list_names(list(row))}")
         yield Record({name: row[key] for name, key in keys.items()}, location)
 
 
@@ -132,7 +132,7 @@ def _read_csv(lines: Iterable[Line]) -> Iterator[tuple[list[str], Location]]:
             row = next(reader, None)
         except csv.Error as error:
             location = locate(first) if first else last
-            raise DataError(f"{location}: expected a row of CSV; found {error}") from error
+            raise DataError(f"{location}: cannot parse CSV: {error}") from error
         if row is None:
             return
         if first is not None and not all(map(is_blank, row)):
@@ -163,7 +163,7 @@ def _is_header(row: Sequence[str], fields: Sequence[Field], has_header: bool | N
     has_name = any(isinstance(field.column, str) for field in fields)
     if has_header is not None:
         if has_name and not has_header:
-            raise ConfigError("column names need a header; for tables without a header, use column numbers")
+            raise ConfigError("cannot choose columns by name in a table without a header; use column numbers")
         return has_header
     names = {name.strip().lower() for name in row}
     required = [field for field in fields if field.is_required and field.column is None]

@@ -1,7 +1,7 @@
 """Read tagged sentences from files with one word per line: CoNLL columns and CoNLL-U.
 
 In column files, all rows must have the same number of columns, and ``-DOCSTART-`` rows are skipped. In CoNLL-U,
-columns have names, word ranges and empty nodes are skipped, and ``_`` is an ordinary tag.
+columns have names, ``_`` is an ordinary tag, and the rows of word ranges and empty nodes are skipped.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def read_tagged(
     Args:
         paths: Files, folders or globs; "-" is stdin.
         words: Column of the words: a number from 0, or a name in CoNLL-U. Default: the first column, or "form".
-        tags: Column of the tags: a number from 0, or from the end if negative, or a name in CoNLL-U ("upos",
+        tags: Column of the tags: a number from 0 (negative numbers count from the end), or a name in CoNLL-U ("upos",
             "xpos", "feats", "lemma", "deprel", …). Default: the last column, or "upos".
         separator: Separator between columns. None: tabs if the first row has any, otherwise spaces.
         file_format: Format of the files. "auto" detects CoNLL-U by the suffix ``.conllu``, or by a first row with ten
@@ -127,7 +127,7 @@ def _read_conllu(lines: Iterable[Line], words: int, tags: int | None) -> Iterato
         rows = [row for row in all_rows if not _NOT_A_WORD.fullmatch(row.columns[0])]
         for number, row in enumerate(rows, start=1):
             if row.columns[0] != str(number):
-                raise DataError(f"{row.location}: expected word {number}; found ID {row.columns[0][:20]!r}")
+                raise DataError(f"{row.location}: expected the ID {number}; found {row.columns[0][:20]!r}")
         if rows:
             yield _build_sentence(rows, words, tags)
 

@@ -75,7 +75,8 @@ def read_texts(
             if kind == "lines":
                 if text is not None or label is not None:
                     raise ConfigError(
-                        f"{first.path}: cannot choose columns in lines with a label and a text; set file_format to tsv"
+                        f"{first.path}: cannot choose columns in lines with a label and a text; "
+                        "set file_format to tsv or csv"
                     )
                 examples = _read_lines(lines, split, is_labeled=is_labeled)
             elif kind == "semeval":
@@ -104,7 +105,7 @@ def _read_lines(lines: Iterable[Line], split: Tokenize, *, is_labeled: bool) -> 
                 raise DataError(f"{location}: expected a label, a space and a text; found {line.text[:60]!r}")
             label, text = match[1].removeprefix(_FASTTEXT), match[2]
             if match[1].startswith(_FASTTEXT) and (not label or text.startswith(_FASTTEXT)):
-                raise DataError(f"{location}: expected one label; found {line.text[:60]!r}")
+                raise DataError(f"{location}: expected one label and a text; found {line.text[:60]!r}")
         yield LabeledText(split_words(text, split, what="text", location=location), label, location)
 
 
@@ -216,8 +217,8 @@ def read_pairs(
 
     Args:
         paths: Files, folders or globs; "-" is stdin.
-        first: Column of the first text: a name, or a number from 0. Default: the name in SNLI, MultiNLI, GLUE or
-            SICK, as for the other columns.
+        first: Column of the first text: a name, or a number from 0. Default of this
+            and the other columns: the name in SNLI, MultiNLI, GLUE or SICK.
         second: Column of the second text.
         label: Column of the label.
         score: Column of the score.
@@ -225,7 +226,7 @@ def read_pairs(
         file_format: Format of the files. "auto" detects it from the file name or from the first line.
         has_header: Whether tables have a header. None: detected from the first row.
         is_labeled: Whether to read labels and scores. If true, pairs with the label ``-`` are skipped.
-        left_out: Counter for skipped examples, by reason; it is updated.
+        left_out: Counter to which the numbers of skipped examples are added, by reason.
     """
     check_file_format(file_format, PairFormat)
     fields = [Field("first text", first, _FIRST), Field("second text", second, _SECOND)]

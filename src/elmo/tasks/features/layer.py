@@ -42,8 +42,8 @@ class Features:
         top_only: Use only the top layer instead of a learned mix of all layers.
         layer_norm: Normalize each layer before mixing.
         dropout: Dropout on the ELMo vectors, as in the paper.
-        mix_penalty: λ of the penalty λ‖w‖² on the mix weights; a large value makes all layers equally
-            important.
+        mix_penalty: λ of the penalty λ‖w‖² on the mix weights; with a large value, the mix is close to the mean of
+            all layers.
         is_bilm_tuned: Train the biLM together with the task.
         is_static_tuned: Train the static vectors together with the task.
         characters: Width of the character-based word vectors; 0 turns them off.
@@ -138,7 +138,7 @@ class FeatureLayer(nn.Module):
 
     @property
     def mixes(self) -> dict[str, LayerMix]:
-        """The layer mixes, by position: ``input`` and ``output``, as far as they are used."""
+        """The layer mixes that are used, by position (``input``, ``output``)."""
         mixes = {"input": self.input_mix, "output": self.output_mix}
         return {position: mix for position, mix in mixes.items() if mix is not None}
 
@@ -186,7 +186,7 @@ def _build_table(features: Features, static: StaticVectors | None) -> nn.Embeddi
     """Build the table of static vectors: row 0 is for padding, row 1 for words without a vector."""
     if static is None:
         if features.is_static_tuned:
-            raise ConfigError("cannot tune static vectors: there are none; pass a file of vectors")
+            raise ConfigError("cannot tune static vectors: there are none; pass a file with static vectors")
         return None
     table = nn.Embedding(len(static.words) + 2, static.width, padding_idx=0)
     mean = static.vectors.mean(axis=0, keepdims=True)  # initial vector for words without one
@@ -253,7 +253,7 @@ _PADDING, _BEGIN, _END = 0, 257, 258  # the ids 1 to 256 stand for the bytes 0 t
 
 @dataclass(frozen=True, eq=False)
 class CharacterIds:
-    """The characters of a batch as UTF-8 bytes, which need no character vocabulary for any script."""
+    """The words of a batch as UTF-8 bytes, which represent any script without a character vocabulary."""
 
     words: Tensor  # (word, char), each word once: begin, bytes, end, padding; row 0 is padding only
     rows: Tensor  # (batch, time): rows of ``words``

@@ -1,7 +1,7 @@
 """Read static word vectors: GloVe, word2vec and fastText files.
 
-Supported are text files, with or without a first line "words width", and the binary format of word2vec, plain or
-compressed. These files list frequent words first, so a limit on the number of words keeps the most frequent ones.
+Files may be text, with or without a header (number of words and width), or in the binary format of word2vec; they may
+be compressed. They list frequent words first, so a limit on the number of words keeps the most frequent ones.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _read_text(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:
             vector = np.array(numbers, dtype=np.float32)
         except ValueError:
             raise DataError(
-                f"{line.path}:{line.number}: expected a word and {width} numbers separated by spaces; "
+                f"{line.path}:{line.number}: expected a word and {width or 'several'} numbers separated by spaces; "
                 f"found {line.text[:40]!r}"
             ) from None
         if not np.isfinite(vector).all():
@@ -115,7 +115,7 @@ def _read_text(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:
 
 
 def _parse_header(line: str) -> int:
-    """Return the width from a first line "words width", or 0 if the line already has a vector."""
+    """Return the width if ``line`` is a header (number of words and width), otherwise 0."""
     parts = line.split()
     return int(parts[1]) if len(parts) == 2 and all(part.isdecimal() for part in parts) else 0
 
@@ -154,12 +154,12 @@ def _open_bytes(path: Path) -> Iterator[io.BufferedIOBase | BinaryIO]:
 
 
 def _read_binary(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:
-    """Read the binary format of word2vec: a line "words width", then a word, a space and numbers, repeated."""
+    """Read the binary format of word2vec: a header line, then for each word the word, a space and its vector."""
     try:
         with _open_bytes(path) as stream:
             n_words, width = (int(part) for part in stream.readline(100).split())
             if not (0 < width <= _MAX_WIDTH and n_words > 0):
-                raise ValueError(f"sizes must be positive; found {n_words} words of width {width}")
+                raise ValueError(f"expected words of width 1 to {_MAX_WIDTH}; found {n_words} words of width {width}")
             for index, (word, raw) in enumerate(_split_records(stream, n_words, 4 * width)):
                 if is_kept(word, index):
                     vector = np.frombuffer(raw, "<f4").astype(np.float32)

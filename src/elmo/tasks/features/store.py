@@ -138,7 +138,7 @@ class FrozenEncoder(Protocol):
 
     @property
     def key(self) -> str:
-        """Name of its folder in the cache; identifies everything that the vectors depend on."""
+        """Name of the folder of this encoder in the cache; identifies everything that the vectors depend on."""
         ...
 
     @property
@@ -161,7 +161,9 @@ class ElmoEncoder:
 
     def __init__(self, elmo: Elmo, *, start: Start = "zero") -> None:
         if isinstance(start, Carry):
-            raise ConfigError("start must be 'zero' or 'warm'; a carried state depends on the order of the sentences")
+            raise ConfigError(
+                "start must be 'zero' or 'warm'; found a carried state, which depends on the order of sentences"
+            )
         self.elmo = elmo
         self.start: Literal["zero", "warm"] = start
 
@@ -254,7 +256,7 @@ class FeatureCache:
         if n_uncached := sum(key not in blocks.rows for key in items):
             _log.warning(
                 "the layers of all sentences need %d MB, but the cache is limited to %d MB (--cache-limit): "
-                "%d of %d sentences are computed each time they are used",
+                "the layers of %d of %d sentences are computed each time they are used",
                 _block_size(list(items.items()), blocks.token_bytes) >> 20, self.limit >> 20, n_uncached, len(items),
             )  # fmt: skip
         known = {words: key for key, words in items.items()}  # hashed once: every epoch looks them up again
@@ -270,7 +272,10 @@ class FeatureCache:
         return look_up
 
     def _free(self, n_bytes: int, *, keep: _CacheBlocks) -> bool:
-        """Remove the least recently used blocks until ``n_bytes`` fit; return whether they fit."""
+        """Remove the least recently used blocks, except those that ``keep`` uses, until ``n_bytes`` more bytes fit.
+
+        Return whether they fit.
+        """
         files: list[tuple[int, int, Path]] = []
         for path in [] if self.folder is None else self.folder.glob(f"*/*{_SUFFIX}*"):
             with suppress(OSError):  # another process may have removed it
@@ -335,9 +340,11 @@ class _CacheBlocks:
             states, lengths, keys = (arrays[name] for name in ("states", "lengths", "keys"))
             n_bytes = path.stat().st_size
             if states.shape != (int(lengths.sum()), *self._shape) or keys.shape != (len(lengths), _KEY_BYTES):
-                raise ValueError(f"states of shape {states.shape}")
+                raise ValueError(f"wrong shape of the states: {states.shape}")
             if states.dtype != np.float16 or lengths.dtype != np.int64 or (lengths < 0).any():
-                raise ValueError(f"states of type {states.dtype}, lengths of type {lengths.dtype}")
+                raise ValueError(
+                    f"states must be float16 and lengths int64 of at least 0; found {states.dtype} and {lengths.dtype}"
+                )
             return _CacheBlock(path, n_bytes, tuple(key.tobytes() for key in keys), tuple(lengths.tolist()))
         except FileNotFoundError:  # another process removed it
             return None
@@ -352,7 +359,7 @@ class _CacheBlocks:
             return _remove_damaged(path, format_error(error))
 
     def _use(self, block: _CacheBlock) -> None:
-        """Map a block into memory if it has needed sentences that no other block has; mark it as recently used."""
+        """Map a block into memory if it has needed sentences that no mapped block has; mark it as recently used."""
         is_new = [key in self._items and key not in self.rows for key in block.keys]
         states = self._map(block) if any(is_new) else None
         if states is None:
@@ -383,7 +390,7 @@ class _CacheBlocks:
         start = 8 + int.from_bytes(raw[:8].tobytes(), "little") + _LENGTH_BYTES * len(block.lengths)
         end = start + block.n_tokens * self.token_bytes
         if end + _KEY_BYTES * len(block.keys) != block.n_bytes:
-            return _remove_damaged(block.path, f"{block.n_bytes} bytes")
+            return _remove_damaged(block.path, f"wrong size: {block.n_bytes} bytes")
         return raw[start:end].view("<f2").reshape(-1, *self._shape)
 
     def drop_beyond(self, limit: int) -> None:
@@ -422,7 +429,9 @@ class _CacheBlocks:
         with np.errstate(over="ignore"):
             states = [array.transpose(1, 0, 2).astype(np.float16) for array in layers]
         if not all(np.isfinite(array).all() for array in states):
-            raise ConfigError("cannot cache the layers of this model: they exceed half precision; use --no-cache")
+            raise ConfigError(
+                "cannot cache the layers of this model: they exceed the range of half precision; use --no-cache"
+            )
         contents = dict(zip((key for key, _ in part), states, strict=True))
         for block in merge:
             mapped = self._map(block)
@@ -455,7 +464,7 @@ class _CacheBlocks:
 
 
 def _remove_damaged(path: Path, problem: str) -> None:
-    _log.warning("removed the damaged cache block %s (%s); computing it again", path.name, problem)
+    _log.warning("removing the damaged cache block %s (%s); its layers are computed again", path.name, problem)
     with suppress(OSError):
         path.unlink()
 
@@ -497,7 +506,7 @@ def _block_size(part: Sequence[Item], token_bytes: int) -> int:
 
 
 def _select_fitting(items: Sequence[Item], n_bytes: int, token_bytes: int) -> list[Item]:
-    """Return the first sentences, as many as fit into ``n_bytes`` of blocks."""
+    """Return the first sentences, as many as fit into blocks of ``n_bytes`` bytes in total."""
     fitting: list[Item] = []
     n_tokens = 0
     for item in items:

@@ -18,7 +18,7 @@ from elmo.tasks.data.examples import Words
 if TYPE_CHECKING:
     from elmo.tasks.features.store import FrozenEncoder
 
-_BATCH_SIZE = 32  # windows
+_BATCH_SIZE = 32  # number of windows
 
 
 class TransformerEncoder:
@@ -56,7 +56,7 @@ class TransformerEncoder:
 
     @property
     def key(self) -> str:
-        """Name of its folder in the cache: a hash of the weights and of the tokenizer."""
+        """Name of the folder of this encoder in the cache: a hash of the weights and of the tokenizer."""
         return f"transformer-{self._digest[:24]}"
 
     def layers(self, sentences: Sequence[Words]) -> list[NDArray[Any]]:
@@ -85,7 +85,7 @@ class TransformerEncoder:
             yield begin, len(words)
 
     def _states(self, windows: Sequence[Words]) -> Iterator[NDArray[Any]]:
-        """Compute vectors (time, width) for each window: the mean over the pieces of a word; zeros without pieces."""
+        """Compute vectors (time, width) for each window: the mean over the pieces of each word (zeros if none)."""
         import torch
 
         batch = self._tokenizer(
@@ -132,9 +132,9 @@ def match_encoders(
     for (key, name), encoder in zip(expected, encoders, strict=True):
         if encoder.key != key:
             raise ConfigError(
-                f"{subject}: encoder must be {name or 'the encoder'} ({_short(key)}), as in training; found "
-                f"{getattr(encoder, 'name', None) or 'another encoder'} ({_short(encoder.key)}), which is different "
-                "or has changed; use --also to pass the original encoder"
+                f"{subject}: encoder must be {name or 'an encoder'} with the hash {_short(key)}, as in training; found "
+                f"{getattr(encoder, 'name', None) or 'another encoder'} with the hash {_short(encoder.key)}; "
+                "use --also to pass the original encoder"
             )
     return tuple(encoders)
 
@@ -161,7 +161,7 @@ def _first_position(model: Any) -> int:
 
 
 def _digest(model: Any, tokenizer: Any, longest: int) -> str:
-    """Hash everything that the vectors depend on; call this before using the tokenizer, because use changes it."""
+    """Hash everything that the vectors depend on; call this before the tokenizer is used, which changes it."""
     config = model.config.to_diff_dict()  # defaults change with the version of transformers
     for name in ("_name_or_path", "transformers_version", "dtype", "torch_dtype"):
         config.pop(name, None)

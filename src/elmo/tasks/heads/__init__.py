@@ -1,7 +1,7 @@
 """Task heads: modules that compute a loss and predictions from word features. They work on tensors only.
 
-- ``layers``: the input of all heads (``FeatureVectors``), and what several heads use: pooling, attention,
-  biLSTM, the loss of label heads.
+- ``layers``: the input of all heads (``FeatureVectors``), and the parts that several heads use: pooling,
+  attention, biLSTM, the loss of label heads.
 - ``highway_lstm``: the LSTM stack for semantic roles.
 - ``crf``: the conditional random field for tags.
 - ``taggers``: heads for sequence tagging and semantic roles.

@@ -1,9 +1,9 @@
 """Head for question answering: finds the answer to a question in a passage.
 
-The model is that of Clark and Gardner (2018, section 3.1), as in Peters et al. (2018, appendix) and in the program
-that the authors trained with ELMo: a biLSTM that encodes both passage and question, attention in both directions,
-a residual block of self-attention, a biLSTM for the first token of the answer, and a biLSTM for its last token,
-which also reads the states for the first token. ELMo is concatenated with the input of the shared biLSTM and, if
+The model is that of Clark and Gardner (2018, section 3.1), as used with ELMo in Peters et al. (2018, appendix) and in
+the code that Clark and Gardner published: a biLSTM that encodes both passage and question, attention in both
+directions, a residual block of self-attention, a biLSTM for the first token of the answer, and a biLSTM for its last
+token, which also reads the states for the first token. ELMo is concatenated with the input of the shared biLSTM and, if
 the task uses output features, with its output. LSTMs replace the GRUs of the paper.
 """
 
@@ -19,7 +19,7 @@ from elmo.errors import DataError
 from elmo.model.dropout import Dropout
 from elmo.tasks.heads.layers import BiLstm, FeatureVectors, FeatureWidths, compute_in_chunks, join_outputs
 
-MAX_FULL_LENGTH = 1024  # tokens of the longest passage with full self-attention; SQuAD passages are shorter
+MAX_FULL_LENGTH = 1024  # maximum number of tokens of a passage with full self-attention; SQuAD passages are shorter
 MAX_LENGTH = 17  # maximum number of tokens of an answer, as in the paper
 
 
@@ -34,7 +34,7 @@ class AnswerSpan:
 
 @dataclass(frozen=True)
 class AnswerBounds:
-    """Log-probability of each token to be the first or the last token of the answer; -inf for padding."""
+    """Log-probabilities that a token is the first or the last token of the answer; -inf for padding."""
 
     first: Tensor  # (batch, time)
     last: Tensor  # (batch, time)
@@ -62,14 +62,14 @@ class AnswersHead(nn.Module):
     def forward(
         self, passages: FeatureVectors, questions: FeatureVectors, *, rows: Tensor | None = None
     ) -> AnswerBounds:
-        """Compute where the answer to each question starts and ends.
+        """Compute log-probabilities for the first and the last token of the answer to each question.
 
         ``rows`` (batch,) is the passage index of each question; None means that question i is about passage i.
         """
         if rows is None:
             rows = torch.arange(len(passages.mask), device=passages.mask.device)
         passage_mask = passages.mask[rows]  # (batch, time)
-        passage = self.dropout(self._encode(passages)[rows])  # (batch, time, width); encodes a passage once
+        passage = self.dropout(self._encode(passages)[rows])  # (batch, time, width); each passage is encoded once
         question = self.dropout(self._encode(questions))  # (batch, question time, width)
         attended = self.attention(
             passage, question, passage_mask=passage_mask, question_mask=questions.mask
@@ -98,7 +98,7 @@ class AnswersHead(nn.Module):
         is_end: Tensor,
         rows: Tensor | None = None,
     ) -> Tensor:
-        """Compute the mean of −log Σ p(gold first token) − log Σ p(gold last token) (Eq. 1 of the paper).
+        """Compute the mean of −log Σ p(gold first token) − log Σ p(gold last token) (Clark and Gardner 2018, Eq. 1).
 
         ``is_start`` and ``is_end`` (batch, time) are true for the first and the last token of each gold answer.
         """
@@ -205,7 +205,7 @@ class QuestionAttention(nn.Module):
 class SelfAttention(nn.Module):
     """Attention from each token of the passage to all others: [p_i; c_i; p_i ⊙ c_i].
 
-    c_i is the mean of the other tokens, weighted by attention from token i. As in the published program, a learned
+    c_i is the mean of the other tokens, weighted by attention from token i. As in the published code, a learned
     score represents "no token", so that c_i may be near zero. c_i is zero for a passage of one token. A passage of
     more than ``MAX_FULL_LENGTH`` tokens is split into blocks of half this length, and tokens attend to their own
     block and its neighbors. Memory and time then grow linearly with the length.

@@ -54,12 +54,13 @@ class LinearHead(LabelHead):
 
 
 class BiattentiveHead(LabelHead):
-    """ReLU layer, biLSTM encoder, biattention, biLSTM integrator, four kinds of pooling, two final layers.
+    """Biattentive network: ReLU layer, biLSTM encoder, biattention, biLSTM integrator, pooling, final layers.
 
     Output features are concatenated with the states of the encoder before biattention: x = [h; ELMo].
 
-    ``final_layers`` "maxout" are those of the paper without batch normalization, which cannot train on a batch
-    of one text and makes the loss of a text depend on its batch. "relu" are two layers with ReLU activations.
+    ``final_layers="maxout"`` uses the maxout layers of the paper, but without batch normalization, which cannot be
+    trained on a batch of one text and makes the loss of a text depend on the other texts of its batch.
+    ``final_layers="relu"`` uses layers with ReLU activations.
     """
 
     def __init__(

@@ -144,7 +144,7 @@ class CoreferenceHead(nn.Module):
         tokens = self._encode(features)
         n_tokens = len(tokens.inputs)
         if speakers is not None and speakers.shape != (n_tokens,):
-            raise ShapeError(f"speakers must have one id for each of {n_tokens} tokens; found {tuple(speakers.shape)}")
+            raise ShapeError(f"speakers must have shape ({n_tokens},), one id per token; found {tuple(speakers.shape)}")
         spans = enumerate_spans(features.lengths, self.max_span_width)
         hidden = self.vectors.apply_layer(self.mention_layer, tokens, spans)  # (span, hidden)
         mentions = self.mention_score(hidden).squeeze(1)  # (span,)
@@ -255,7 +255,7 @@ def enumerate_spans(lengths: Tensor, max_width: int) -> Spans:
 
 
 def prune_crossing(spans: Spans, scores: Tensor, n: int) -> Tensor:
-    """Choose the ``n`` best spans, without spans that cross a better one (Lee et al. 2017, section 5).
+    """Choose the ``n`` best spans, without spans that cross a better span (Lee et al. 2017, section 5).
 
     Two spans cross if they share tokens and neither contains the other. Return the sorted indices of the spans.
     """
@@ -294,7 +294,7 @@ class SpanVectors(nn.Module):
     """Vectors of spans: g = [h_first; h_last; x̂; φ(width)] (Lee et al. 2017).
 
     x̂ is the mean of the words, weighted by attention. The attention score of a word is a linear function of its
-    state, as in the published program.
+    state, as in the published code.
     """
 
     def __init__(self, *, state_width: int, input_width: int, max_span_width: int, feature_width: int) -> None:
@@ -344,7 +344,7 @@ class SpanVectors(nn.Module):
 class PairScore(nn.Module):
     """Score of a pair of spans: s_a(i, j) = FFNN([g_i; g_j; g_i ⊙ g_j; φ(i, j)]) (Lee et al. 2017).
 
-    φ embeds the distance of the two spans and whether they have the same speaker. The first layer is split into
+    φ embeds the distance between the two spans and whether they have the same speaker. The first layer is split into
     parts for g_i, g_j, their product and φ, so that the parts for g_i and g_j are computed once per span.
     """
 

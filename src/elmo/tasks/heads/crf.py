@@ -44,7 +44,7 @@ class Crf(nn.Module):
             rules = build_transitions([""] * n_tags, "plain")
         for name, rule in (("starts", rules.start), ("steps", rules.between), ("ends", rules.end)):
             if not rule.any():  # possible with the tags of a damaged model file
-                raise ConfigError(f"cannot build a CRF: the tag rules allow no {name}")
+                raise ConfigError(f"cannot build a CRF: the tag rules forbid all {name} of a sequence")
             self.register_buffer(f"allowed_{name}", torch.from_numpy(rule))
             self.register_parameter(name, nn.Parameter(torch.zeros(rule.shape), requires_grad=has_transitions))
 
@@ -146,14 +146,14 @@ class Chain:
         return BestPaths(tags.masked_fill(~mask, -1), torch.where(mask[:, 0], scores, 0))
 
     def _compute_sums(self, emissions: Tensor, mask: Tensor) -> ChainSums | None:
-        """Compute the fast sums; return None if they are inexact, for example if all paths are forbidden."""
+        """Compute ``ChainSums``; return None if they would be inexact, or if the tensors are not on a CPU."""
         if emissions.device.type != "cpu":  # double precision is missing or slow on other devices
             return None
         sums = ChainSums.compute(emissions, mask, starts=self.starts, steps=self.steps, ends=self.ends)
         return sums if sums.is_exact else None
 
     def _forward(self, emissions: Tensor, mask: Tensor) -> list[Tensor]:
-        """Compute for each time (batch, tag) the log of the sum over all paths that end with the tag.
+        """Compute for each time (batch, tag) the log of the sum of exp(score) over all paths that end with the tag.
 
         Padding repeats the sums of the last word.
         """
@@ -166,7 +166,7 @@ class Chain:
         return sums
 
     def _backward(self, emissions: Tensor, mask: Tensor) -> list[Tensor]:
-        """Compute for each time (batch, tag) the log of the sum over all paths that continue after the tag."""
+        """Compute for each time (batch, tag) the log of the sum of exp(score) over all paths after the tag."""
         words, is_word = emissions.unbind(dim=1), mask[:, :, None].unbind(dim=1)
         sums = [self.ends.expand_as(words[0])]
         for t in range(len(words) - 1, 0, -1):
@@ -182,7 +182,7 @@ class ChainSums:
     log Z and marginals are sums of products. They are computed with one matrix product per word, and rescaled to
     a sum of 1 (Rabiner 1989, section V). On a CPU, this is faster than ``logsumexp``: a little with 9 tags, seven
     times with 73. In double precision, the result is exact unless a reachable tag has less than 1e-290 of the sum
-    of its word: the digits that are lost there may matter at later words.
+    at its word: the digits that are lost there may matter at later words.
     """
 
     log_z: Tensor  # (batch,): 0 for an empty sentence

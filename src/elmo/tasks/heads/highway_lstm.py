@@ -1,7 +1,7 @@
 """A deep stack of highway LSTM layers with alternating directions (He et al. 2017, section 2.1).
 
-A layer multiplies the inputs of all time steps in one matrix product. The loop over time has a custom backward
-pass, so autograd sees one operation per layer.
+Each layer multiplies the inputs of all time steps by its weights in one matrix product. The loop over time has a
+custom backward pass, so autograd sees one operation per layer.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class SimilarityHead(nn.Module):
         return torch.cat([masked_mean(states, mask), masked_max(states, mask)], dim=-1)
 
     def loss(self, first: FeatureVectors, second: FeatureVectors, scores: Tensor) -> Tensor:
-        """Compute the mean Kullback-Leibler divergence of the predictions from the gold ``scores`` (batch,)."""
+        """Compute the mean of KL(gold ‖ predicted) for gold ``scores`` (batch,); see ``build_score_distribution``."""
         target = build_score_distribution(scores, low=self.low, high=self.high)
         log_probabilities = self(first, second).log_softmax(dim=-1)  # (batch, n_scores)
         return F.kl_div(log_probabilities, target.to(log_probabilities.dtype), reduction="batchmean")

@@ -33,10 +33,10 @@ class TagPrediction:
 
 
 class TaggerHead(nn.Module):
-    """A biLSTM with ``hidden_width`` units per direction, and a CRF (``has_crf``) or a softmax.
+    """Head for sequence tagging: a biLSTM with ``hidden_width`` units per direction, and a CRF or a softmax.
 
     ``dropout`` is applied before each LSTM layer and drops the same units at every word of a sentence. Predicted
-    tags follow ``rules``, the allowed transitions between tags; training data may break them.
+    tags follow ``rules``, the allowed transitions between tags; the tags of the training data may break them.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class TaggerHead(nn.Module):
 
 
 class RolesHead(nn.Module):
-    """Highway LSTM with ``n_layers`` layers of ``hidden_width`` units; the paper has 8 layers.
+    """Head for semantic roles: a highway LSTM with ``n_layers`` layers of ``hidden_width`` units.
 
     ``dropout`` is applied to the input and to the states of every layer, and drops the same units at every word of
     a sentence. Predicted tags follow ``rules``, the allowed transitions between tags, which have no learned
@@ -136,7 +136,7 @@ class RolesHead(nn.Module):
 
 
 def _select_sentences(features: FeatureVectors, predicates: Tensor, *, rows: Tensor | None) -> FeatureVectors:
-    """Return the features of the sentence of each predicate; raise ``DataError`` for a position outside of it."""
+    """Return the features of the sentence of each predicate; raise ``DataError`` if a predicate is outside it."""
     if rows is not None:
         outputs = None if features.outputs is None else features.outputs[rows]
         features = FeatureVectors(features.inputs[rows], features.mask[rows], outputs)

@@ -1,6 +1,6 @@
 """The kinds of tasks, one file each. A kind defines the labels, the head and the scores of its task.
 
-- ``task``: what all kinds share: the protocol ``Task``, ``Labels`` and ``HeadOptions``.
+- ``task``: definitions that all kinds share: the protocol ``Task``, ``Labels`` and ``HeadOptions``.
 - ``tagging``, ``classification``, ``entailment``, ``similarity``, ``answers``, ``roles``, ``coreference``:
   the kinds.
 - ``registry``: looks up kinds by name and reads their files (``read_examples``).

@@ -122,7 +122,7 @@ class Classification(LabelTask):
     options: ClassificationOptions = ClassificationOptions()
 
     def build_head(self, widths: FeatureWidths) -> LabelHead:
-        """Build the biattentive network or the linear classifier, as the options say."""
+        """Build the network that the options select: biattentive or linear."""
         options = self.options
         values: dict[str, Any] = {"dropout": options.dropout}
         if options.network == "linear":

@@ -18,9 +18,9 @@ from elmo.tasks.kinds.task import OPTIONAL, Embed, HeadOptions
 from elmo.tasks.scores.coreference import check_extra, coreference_scores
 
 Clusters = tuple[tuple[Span, ...], ...]
-SINGLETON_SHARE = 0.02  # a smaller fraction of clusters with one mention is taken as annotation errors
+SINGLETON_SHARE = 0.02  # if a smaller fraction of the clusters has one mention, these are treated as annotation errors
 MAX_TRAINED_TOKENS = 1500  # longer training documents are split between sentences
-MAX_PADDED = 16_384  # sentences of a document with more tokens, including padding, are grouped by length
+MAX_PADDED = 16_384  # maximum size of a document with padding; the sentences of larger documents are grouped by length
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class CoreferenceOptions(HeadOptions):
         kept_share: Number of spans to keep as candidate mentions, as a fraction of the number of tokens.
         max_antecedents: Maximum number of antecedents to score for a mention.
         dropout: Dropout inside the network.
-        has_singletons: Whether to predict clusters of one mention; None decides by the training data.
+        has_singletons: Whether to predict clusters of one mention; None detects it from the training data.
         is_coarse: Whether to choose candidate antecedents by a bilinear score instead of by distance.
         feature_width: Width of the embeddings of span widths, distances and speakers.
         input_dropout: Dropout on the input features.
@@ -54,7 +54,7 @@ class CoreferenceOptions(HeadOptions):
 
 @dataclass(frozen=True)
 class PredictedClusters:
-    """Clusters of mentions, and the probability of each mention's link, or of having no link."""
+    """Clusters of mentions; a confidence is the probability that a mention has its link, or has no link."""
 
     clusters: Clusters
     confidences: tuple[tuple[float, ...], ...]
@@ -161,7 +161,7 @@ def embed_document(embed: Embed, text: Sequence[Words]) -> DocumentFeatures:
     """Compute the features of a document.
 
     The sentences of a large document are grouped by length, so that one long sentence does not pad all others
-    to its length. In a group, no sentence is more than twice as long as another: at most half is padding.
+    to its length. In a group, no sentence is more than twice as long as another, so at most half of a group is padding.
     """
     if len(text) * max(map(len, text), default=0) <= MAX_PADDED:
         return embed(text)
@@ -177,7 +177,8 @@ def embed_document(embed: Embed, text: Sequence[Words]) -> DocumentFeatures:
 def split_document(document: Document, max_tokens: int) -> list[Document]:
     """Split a document between sentences into parts of similar length.
 
-    The parts have about ``max_tokens`` tokens or less. Mentions in the same part stay in the same cluster.
+    The parts have about ``max_tokens`` tokens or less. The mentions of a cluster that are in the same part stay
+    together.
     """
     total = sum(map(len, document.text))
     n_parts = -(-total // max_tokens)
@@ -212,13 +213,13 @@ def _gold_clusters(example: Document) -> Clusters:
 
 
 def _check_mentions(example: Document) -> Clusters:
-    """Return the gold clusters; raise ``DataError`` for a mention that occurs twice, as metrics would be wrong."""
+    """Return the gold clusters; raise ``DataError`` if a mention occurs twice: metrics would be wrong."""
     seen: set[tuple[int, int]] = set()
     for span in (span for cluster in _gold_clusters(example) for span in cluster):
         if (span.start, span.end) in seen:
             raise DataError(
                 f"{format_location(example.location)}each mention of document {example.name[:40]!r} must be in one "
-                f"cluster; found the mention of tokens {span.start} to {span.end} twice"
+                f"cluster; found tokens {span.start} to {span.end} twice"
             )
         seen.add((span.start, span.end))
     return _gold_clusters(example)

@@ -33,5 +33,5 @@ class Entailment(LabelTask):
     options: EntailmentOptions = EntailmentOptions()
 
     def build_head(self, widths: FeatureWidths) -> EsimHead:
-        """Build an ESIM network."""
+        """Build an ESIM network (Chen et al. 2017)."""
         return EsimHead(widths, n_labels=len(self.labels), **asdict(self.options))

@@ -1,6 +1,6 @@
 """Check the names and types of options in plans of ``elmo evidence`` and in ``--set TABLE.NAME=VALUE``.
 
-The dataclasses of options check the ranges of their values.
+The ranges of values are checked by the dataclasses of the options.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def find_option_problems(
     Args:
         values: Option values by name.
         options: Dataclass that defines the names and types of the options.
-        table: Name of the options in messages, such as "head".
+        table: Name of the table in messages, such as "head".
         without: Fields of the dataclass that cannot be set.
     """
     types = get_type_hints(options)
@@ -53,7 +53,7 @@ def parse_assignments(
             expected = f"TABLE.NAME=VALUE, with one of the tables {', '.join(tables)}"
             problems.append(f"each setting must be {expected}; found {assignment[:60]!r}")
         elif name in values[table]:
-            problems.append(f"[{table}] {name} must have one value; found a second one: {text[:40]!r}")
+            problems.append(f"[{table}] {name} must be set once; found a second value: {text[:40]!r}")
         else:
             values[table][name] = _parse_value(text.strip())
     for table, options in tables.items():

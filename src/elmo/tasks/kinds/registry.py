@@ -78,7 +78,7 @@ def build_options(kind: str, values: Mapping[str, Any]) -> Any:
     """Create the head options for a kind of task; a value of None means the default."""
     check_kind(kind)
     options = KINDS[kind][1]
-    return options(**_choose(values, {entry.name for entry in fields(options)}, owner=kind))
+    return options(**_choose(values, {entry.name for entry in fields(options)}, owner=f"the head for {kind}"))
 
 
 def read_examples(
@@ -95,7 +95,7 @@ def read_examples(
         kind: Kind of task, such as "tagging".
         paths: Files to read; they may be compressed.
         is_labeled: Whether the files have gold labels.
-        tokenize: Splits raw text into tokens; not used for files with one word per line.
+        tokenize: Function that splits raw text into tokens; not used for files with one word per line.
         options: Options of the reader, such as columns and file format.
     """
     left_out: Counter[str] = Counter()
@@ -112,7 +112,7 @@ def iter_examples(
 
 
 def _find_reader(kind: str, *, tokenize: Tokenize, options: Mapping[str, Any] | None) -> Callable[..., Iterator[Any]]:
-    """Return the function that reads files of a kind, with its options set."""
+    """Return the function that reads the files of a kind of task, with its options applied."""
     check_kind(kind)
     reader, known = _READERS[kind]
     values = _choose(options or {}, known - {"tokenize"}, owner=f"the reader of {kind}")

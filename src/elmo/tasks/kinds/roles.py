@@ -62,7 +62,7 @@ class Roles:
     options: RolesOptions = RolesOptions()
     _tag_ids: dict[tuple[tuple[Span, ...], int], tuple[int, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
-    )  # cache of tag ids by roles and sentence length, for later epochs
+    )  # cache for later epochs: maps roles and sentence length to tag ids
 
     @classmethod
     def from_examples(cls, train: Sequence[Predicate], options: RolesOptions | None = None) -> Self:
@@ -108,7 +108,7 @@ class Roles:
         known.check(roles, what="roles")
 
     def score(self, examples: Sequence[Predicate], predictions: Sequence[PredictedRoles]) -> dict[str, float]:
-        """Compute precision, recall and F1 over spans with roles, without the spans of the predicate.
+        """Compute precision, recall and F1 over spans with roles; parts of the predicate (C-V) are ignored.
 
         The continuation of an argument, such as C-ARG1, counts as a separate span. The CoNLL-2005 scorer joins
         it with its ARG1, so its scores differ for arguments with several parts.
@@ -131,7 +131,7 @@ class Roles:
 
 def _gold_roles(example: Predicate) -> tuple[Span, ...]:
     if example.roles is None:
-        raise DataError(f"{format_location(example.location)}the roles of the predicate must be a tuple; found None")
+        raise DataError(f"{format_location(example.location)}the predicate must have gold roles; found None")
     return example.roles
 
 

@@ -64,7 +64,7 @@ class Similarity:
         low, high = math.floor(min(scores)), math.ceil(max(scores))
         if high - low > 1000:
             raise DataError(
-                f"training scores must be on a scale of at most 1000, such as 1 to 5; "
+                f"difference between the highest and the lowest training score must be at most 1000; "
                 f"found scores from {min(scores)} to {max(scores)}"
             )
         return cls(low, max(high, low + 1), options or SimilarityOptions())
@@ -74,7 +74,7 @@ class Similarity:
         return SimilarityHead(widths, low=self.low, high=self.high, **asdict(self.options))
 
     def loss(self, head: nn.Module, embed: Embed, examples: Sequence[TextPair]) -> Tensor:
-        """Compute the mean Kullback-Leibler divergence of the predicted distributions from the gold scores."""
+        """Compute the mean of KL(gold ‖ predicted); each gold score is a distribution over the two nearest integers."""
         scores = torch.tensor([_gold_score(example) for example in examples]).clamp(self.low, self.high)
         first, second = embed_columns(embed, examples)
         return cast("SimilarityHead", head).loss(first, second, scores)
@@ -89,7 +89,7 @@ class Similarity:
         outside = [example for example in examples if not self.low <= _gold_score(example) <= self.high]
         if outside:
             _log.warning(
-                "%sscores outside the training scale are never predicted: %d of %d are outside %d to %d, such as %g",
+                "%s%d of %d scores are outside the training scale of %d to %d and are never predicted; the first is %g",
                 format_location(outside[0].location), len(outside), len(examples), self.low, self.high,
                 outside[0].score,
             )  # fmt: skip

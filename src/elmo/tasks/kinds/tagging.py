@@ -26,7 +26,7 @@ from elmo.tasks.heads.taggers import TaggerHead
 from elmo.tasks.kinds.task import Embed, HeadOptions, Labels, pad_label_ids
 from elmo.tasks.scores.labels import span_scores
 
-NEARLY_ALL = 0.95  # if at least this fraction of the tags other than O mark spans, the others are mistakes
+NEARLY_ALL = 0.95  # if at least this fraction of the tags other than O mark spans, the others count as typos
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Tagging:
     letters: str = "BIES"  # letters of a BIOES scheme in the data, such as BILU for BILOU
     _learned: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[int, ...]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
-    )  # cache of BIOES tags and their ids by the tags of the data, for later epochs
+    )  # cache for later epochs: maps the tags of a sentence to BIOES tags and their ids
 
     @classmethod
     def from_examples(cls, train: Sequence[TaggedSentence], options: TaggingOptions | None = None) -> Self:
@@ -184,20 +184,20 @@ def _gold_tags(example: TaggedSentence) -> tuple[str, ...]:
 
 
 def _check_stray_tags(train: Sequence[TaggedSentence]) -> None:
-    """Raise ``DataError`` for a tag that is no span tag if nearly all others are: it is probably a typo."""
+    """Raise ``DataError`` if nearly all tags mark spans, but some do not: these are probably typos."""
     tags = [tag for example in train for tag in _gold_tags(example) if tag != "O"]
     n_fit = sum(map(is_span_tag, tags))
     if n_fit < NEARLY_ALL * len(tags):
         return
     for example in train:
-        _check_span_tags(example, f"like {n_fit:,} of the {len(tags):,} tags other than O")
+        _check_span_tags(example, f"as {n_fit:,} of the {len(tags):,} tags other than O are")
 
 
 def _check_span_tags(example: TaggedSentence, reason: str) -> None:
     for number, tag in enumerate(_gold_tags(example), start=1):
         if not is_span_tag(tag):
             raise DataError(
-                f"{format_location(example.location)}tag {number} must be O, or B- or I- and a label, {reason}; "
+                f"{format_location(example.location)}tag {number} must be O or a span tag such as B-LOC, {reason}; "
                 f"found {tag[:40]!r}"
             )
 

@@ -1,4 +1,4 @@
-"""What all kinds of tasks share: the protocol ``Task``, labels, and options with range checks."""
+"""Definitions that all kinds of tasks share: the protocol ``Task``, labels, and options with range checks."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def count_tokens(example: Example) -> int:
 
 
 def embed_columns(embed: Embed, examples: Sequence[Example]) -> list[FeatureVectors]:
-    """Compute the features of the first sentence of each example, of the second sentence of each, and so on."""
+    """Compute the features of the first sentences of all examples, then of all second sentences, and so on."""
     return [embed(sentences) for sentences in zip(*(example.sentences for example in examples), strict=True)]
 
 
 def unique_rows(sentences: Iterable[Words]) -> tuple[list[Words], Tensor]:
-    """Return the unique sentences, and for each of ``sentences`` its index among them."""
+    """Return the unique sentences, and the index of each of ``sentences`` in this list."""
     rows: dict[Words, int] = {}
     indices = [rows.setdefault(words, len(rows)) for words in sentences]
     return list(rows), torch.tensor(indices)
@@ -135,8 +135,8 @@ class Labels:
                 f"{format_location(location)}unknown {what.removesuffix('s')} {name[:40]!r}; this model knows: {known}"
             )
         _log.warning(
-            "%s%s that were not seen in training are never predicted: found %s of %s, for example %r",
-            format_location(location), what, f"{len(unseen):,}", f"{len(labels):,}", name[:40],
+            "%s%s of %s %s were not seen in training and are never predicted; the first is %r",
+            format_location(location), f"{len(unseen):,}", f"{len(labels):,}", what, name[:40],
         )  # fmt: skip
 
 

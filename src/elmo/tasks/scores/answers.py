@@ -48,7 +48,7 @@ def answer_scores(
 ) -> AnswerScores:
     """Compute the mean exact match and F1 over questions; a missing answer (None) scores 0."""
     if not gold:
-        raise DataError("scores need at least one question; found none")
+        raise DataError("cannot compute scores: there are no questions")
     n_exact, f1 = 0, 0.0
     for k, (answers, answer) in enumerate(zip(gold, predicted, strict=True)):
         if not answers:

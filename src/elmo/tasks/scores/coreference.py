@@ -3,7 +3,7 @@
 The definitions are those of the reference scorer (Pradhan et al. 2014): a mention is correct if its start and
 end match those of a gold mention, and numerators and denominators are summed over documents. MUC: Vilain et al.
 1995; B³: Bagga & Baldwin 1998; CEAF: Luo 2005; BLANC: Recasens & Hovy 2011, extended by Luo et al. 2014; LEA:
-Moosavi & Strube 2016. A document without gold and predicted clusters does not change the scores.
+Moosavi & Strube 2016. A document without any gold or predicted cluster does not change the scores.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Overlaps:
 def check_extra() -> None:
     """Raise ``MissingExtraError`` if scipy, which the CEAF metrics need, is not installed."""
     if find_spec("scipy") is None:
-        raise MissingExtraError("CEAF", extra="tasks")
+        raise MissingExtraError("scoring coreference (CEAF)", extra="tasks")
 
 
 def coreference_scores(
@@ -189,7 +189,7 @@ def _score(recall_sum: float, recall_total: float, precision_sum: float, precisi
 
 
 def _blanc(links: CoreferenceScore | None, non_links: CoreferenceScore | None) -> CoreferenceScore:
-    """Compute BLANC: the mean score of links and non-links, without those that the gold clusters lack (None)."""
+    """Compute BLANC, the mean of the scores of links and of non-links; a score is None if the gold data has none."""
     kinds = [kind for kind in (links, non_links) if kind is not None]
     n = max(len(kinds), 1)
     return CoreferenceScore(

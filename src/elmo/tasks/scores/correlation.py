@@ -33,7 +33,8 @@ def correlation_scores(gold: Sequence[float], predicted: Sequence[float]) -> Cor
     gold_row, predicted_row = _check_numbers(gold, "gold"), _check_numbers(predicted, "predicted")
     if gold_row.shape != predicted_row.shape or not gold_row.size:
         raise DataError(
-            f"each gold number must have a predicted number; found {gold_row.size} and {predicted_row.size}"
+            f"numbers of gold and predicted scores must be equal and at least 1; "
+            f"found {gold_row.size} and {predicted_row.size}"
         )
     return CorrelationScores(
         pearson=_pearson(gold_row, predicted_row),
@@ -50,7 +51,7 @@ def _pearson(gold: _Row, predicted: _Row) -> float:
 
 
 def _unit_vector(row: _Row) -> _Row:
-    """Center a row and scale it to length 1; scaling it first prevents the underflow of tiny squares."""
+    """Center a row and scale it to length 1; dividing by the maximum first keeps tiny squares from underflowing."""
     scaled = row / np.abs(row).max()
     centered = scaled - scaled.mean()
     length = float(np.linalg.norm(centered))

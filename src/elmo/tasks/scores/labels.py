@@ -57,9 +57,9 @@ class LabelScores:
 
 
 def label_scores(gold: Sequence[str], predicted: Sequence[str]) -> LabelScores:
-    """Compute the scores of predicted labels, one for each gold label."""
+    """Compute the scores of predicted labels; ``gold[i]`` is the correct label for ``predicted[i]``."""
     if not gold:
-        raise DataError("scores need at least one labeled example; found none")
+        raise DataError("cannot compute scores: there are no labeled examples")
     pairs = Counter(zip(gold, predicted, strict=True))
     n_correct = Counter({label: n for (label, other), n in pairs.items() if label == other})
     by_label = _score_labels(n_correct, Counter(predicted), Counter(gold))
