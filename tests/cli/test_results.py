@@ -29,7 +29,7 @@ def test_an_output_that_cannot_be_written_is_an_error_before_the_work_starts(tmp
     (tmp_path / "y.tsv").mkdir()
     (tmp_path / "z").touch()
     for name, message in (
-        ("x.csv", "ends in .tsv or .json"),
+        ("x.csv", "must end in .tsv or .json"),
         ("y.tsv", "found a folder"),
         ("z/no/x.tsv", "cannot write .*z is a file, not a folder"),
     ):
