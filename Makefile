@@ -1,10 +1,10 @@
-# make run          show words in context with the bundled models (or MODEL=), as tables and a picture
+# make run          show a demonstration with the bundled models, or with MODEL=…, as tables and a picture
 # make quick        run the fast tests, in about a minute
 # make test         run all tests
 # make check        check style, types and the direction of imports
 # make conformance  compare with AllenNLP, simple_elmo, TensorFlow and ELMoForManyLangs
 # make bench        run the benchmarks that need no data
-# Each command installs what it needs into .venv; nothing has to be installed by hand.
+# Each command installs its requirements into .venv.
 
 PYTHON ?= python3
 VENV := .venv
@@ -22,14 +22,14 @@ help:
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
 
 $(BIN)/python:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "elmo needs Python 3.11 or newer; name one with make PYTHON=…")'
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "elmo requires Python 3.11 or newer; set the interpreter with make PYTHON=…")'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/ready: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) '.[all,dev]'
 	touch $@
 
-# `make run` needs fewer packages than the tests do.
+# `make run` needs fewer packages than the tests.
 $(VENV)/ready-to-run: pyproject.toml constraints.txt | $(BIN)/python
 	test $(VENV)/ready -nt pyproject.toml || $(INSTALL) '.[lexicon,plots,zh]'
 	touch $@
@@ -49,13 +49,14 @@ check: $(VENV)/ready
 	$(BIN)/lint-imports
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-# Installs AllenNLP, simple_elmo, TensorFlow and ELMoForManyLangs into .venvs/peers, one venv each, and compares.
+# Installs AllenNLP, simple_elmo, TensorFlow and ELMoForManyLangs into .venvs/peers, each in its own environment,
+# and compares elmo with them.
 conformance: $(VENV)/ready
 	tests/conformance/peers/setup.sh $(PEERS)
 	test -d $(PEERS)/models/original || $(PEERS)/allennlp/bin/python tests/conformance/peers/make_models.py $(PEERS)/models
 	$(BIN)/python -m pytest -m conformance tests/conformance
 
-# Benchmarks that need arguments (data, a model) are run by hand; the first lines of each say what it needs.
+# These benchmarks need arguments, such as data or a model, which the docstring of each script describes.
 NEED_ARGUMENTS := change substitutes synthetic_change task_peers wsd
 BENCHMARKS := $(filter-out $(NEED_ARGUMENTS:%=benchmarks/%.py),$(sort $(wildcard benchmarks/*.py)))
 

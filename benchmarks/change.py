@@ -135,11 +135,14 @@ def changes(
 
 
 def with_interval(x: Vectors, y: Vectors, n: int = 2000) -> tuple[float, float, float]:
-    """Return the correlation and its bootstrap interval over words."""
+    """Return the correlation and its bootstrap interval over words; NaN if ``x`` or ``y`` is constant."""
+    correlation = rank_correlation(x, y)
+    if correlation is None:
+        return np.nan, np.nan, np.nan
     generator = np.random.default_rng(0)
     resampled = [rank_correlation(x[k], y[k]) for k in generator.integers(0, len(x), (n, len(x)))]
     low, high = np.quantile([value for value in resampled if value is not None], (0.025, 0.975))
-    return rank_correlation(x, y) or 0.0, float(low), float(high)
+    return correlation, float(low), float(high)
 
 
 def context(usage: Usage) -> list[str]:
@@ -197,6 +200,9 @@ def senses(
             scores.setdefault(name, []).append(agreement(gold[kept], guess[kept], spelling[kept]))
         random = generator.permutation(gold[kept])
         scores.setdefault("random, DWUG's sizes", []).append(agreement(gold[kept], random, spelling[kept]))
+    if not scores:
+        print("\nsenses: no word has two or more clusters in DWUG")
+        return {}
     n = len(next(iter(scores.values())))
     print(f"\n{f'senses, {n} words':24}{'ARI':>8}{'V':>8}{'clusters':>10}{'ARI with spelling':>19}")
     results: dict[str, dict[str, float]] = {}

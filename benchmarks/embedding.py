@@ -1,20 +1,23 @@
 """Measure the speed of encoding, compared with AllenNLP, simple_elmo and the limit of the hardware.
 
-usage: embedding.py [TEXT] [--peers] [--sizes …]
+usage: embedding.py [TEXT] [--peers] [--sizes …] [--settings …]
 
 TEXT has one tokenized sentence per line; by default, random words with Zipf-distributed frequencies.
-``--peers`` adds AllenNLP and simple_elmo from .venvs/peers, where ``make conformance`` installs them, and
-uses the models there; without it, models with random weights are created. A peer runs in
-tests/conformance/peers/worker.py, with the same JSON lines as ``--serve`` here.
+``--peers`` adds AllenNLP and simple_elmo from the folder in which ``make conformance`` installs them
+(.venvs/peers, or that of the environment variable ELMO_PEERS) and uses the models there; without it, models with
+random weights are created. A peer runs in tests/conformance/peers/worker.py, with the same JSON lines as
+``--serve`` here.
+
+``--settings`` are precisions of the products. With the suffix ``+torch``, the engine computes with torch alone;
+``+avx2`` and ``+avx512`` select other compiled kernels than the best for this CPU (ELMO_KERNELS).
 
 Every system runs in a separate process with two threads, and the systems take turns in each round. Peers read
 sentences sorted by length, in their best batch size of a trial. A ratio is the median over rounds of our
 result divided by that of the best peer in the same round. The cache of words is cleared before each text.
 
 ``limit`` is the share of the speed that the matrix products alone would allow: the multiplications of a token
-(each distinct word once, no padding) at the rate of packed float32 products of 128 rows, measured in each
-round. ``ms`` is the time of one sentence of twelve cached words, ``new`` that of twelve new words.
-``--settings`` are precisions of the products; ``+compiled`` adds the compiled loops.
+(each distinct word once, no padding) at the rate of large products of the same type, which product_rates.py
+measures in each round. ``ms`` is the time of one sentence of twelve cached words, ``new`` that of twelve new words.
 """
 
 from __future__ import annotations
@@ -32,11 +35,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from product_rates import measure_rates
+
 if TYPE_CHECKING:
     from elmo import Elmo
 
 ROOT = Path(__file__).resolve().parents[1]
-PEERS = ROOT / ".venvs" / "peers"
+PEERS = Path(os.environ.get("ELMO_PEERS") or ROOT / ".venvs" / "peers").absolute()
 WORKER = ROOT / "tests" / "conformance" / "peers" / "worker.py"
 THREADS = 2
 REPEATS = 9  # measurements of one sentence in every round
@@ -50,16 +55,17 @@ def main() -> None:
     parser.add_argument("text", type=Path, nargs="?")
     parser.add_argument("--peers", action="store_true", help="compare with AllenNLP and simple_elmo")
     parser.add_argument("--sizes", nargs="+", default=["small", "original"])
-    parser.add_argument("--settings", nargs="+", default=["float32", "float32+compiled", "bfloat16", "int8"])
+    parser.add_argument("--settings", nargs="+", default=["float32", "bfloat16", "int8"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, nargs="+", default=None, help="number of tokens of TEXT, one per size")
     parser.add_argument("--serve", nargs=2, metavar=("MODEL", "DTYPE"), help=argparse.SUPPRESS)
+    parser.add_argument("--threads", type=int, default=THREADS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(Path(options.serve[0]), options.serve[1])
+        serve(*options.serve, n_threads=options.threads)
         return
     if options.peers and not (PEERS / "models").is_dir():
-        parser.error(f"--peers: {PEERS} has no models; run make conformance first")
+        parser.error(f"--peers: {PEERS} has no models; run make conformance, or set ELMO_PEERS")
     with tempfile.TemporaryDirectory(prefix="elmo-") as folder:
         for number, size in enumerate(options.sizes):
             model = PEERS / "models" / size if options.peers else random_model(Path(folder) / size, size)
@@ -76,8 +82,9 @@ class System:
 
     name: str
     command: list[str]
-    is_compiled: bool = False
-    batch: int = 0  # best batch size of a peer
+    kernels: str | None = None  # value of ELMO_KERNELS; None: the best for this CPU
+    precision: str = "float32"
+    batch: int = 0  # number of sentences of a call: the best of a trial for a peer; 0: all
     throughputs: list[float] = field(default_factory=list)  # tokens per second
     latencies: list[float] = field(default_factory=list)  # seconds
     new_latencies: list[float] = field(default_factory=list)
@@ -87,10 +94,10 @@ class System:
     def start(self) -> None:
         """Start the process and load the model."""
         pipe = subprocess.PIPE
+        environment = os.environ | ({} if self.kernels is None else {"ELMO_KERNELS": self.kernels})
         self.process = subprocess.Popen(
-            self.command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True,
-            env=os.environ | {"ELMO_COMPILED": "1" if self.is_compiled else "0"},
-        )  # fmt: skip
+            self.command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=environment
+        )
         self.load = self._read_answer()["load"]
 
     def send(self, **command: Any) -> dict[str, Any]:
@@ -100,9 +107,9 @@ class System:
         self.process.stdin.flush()
         return self._read_answer()
 
-    def rate(self, text: Path, batch: int) -> float:
+    def rate(self, text: Path, batch: int, **command: Any) -> float:
         """Measure the tokens per second of a whole text."""
-        result = self.send(op="throughput", file=str(text), batch=batch, sort=True)
+        result = self.send(op="throughput", file=str(text), batch=batch, sort=True, **command)
         return result["tokens"] / result["seconds"]
 
     def stop(self) -> None:
@@ -123,28 +130,27 @@ def compare(size: str, model: Path, text: Path, options: argparse.Namespace) -> 
     """Print the table of one size."""
     ours = []
     for setting in options.settings:
-        dtype, _, how = setting.partition("+")
-        command = [sys.executable, __file__, "--serve", str(model), dtype]
-        ours.append(System(f"elmo {setting}", command, is_compiled=how == "compiled"))
+        ours.append(start_elmo(str(model), setting))
     venvs = {"allennlp": "allennlp", "simple_elmo": "tensorflow"} if options.peers else {}
     peers = [
         System(name, [f"{PEERS}/{venv}/bin/python", str(WORKER), name, str(PEERS), str(model)])
         for name, venv in venvs.items()
     ]
-    for system in [*ours, *peers]:
-        system.start()
     for peer in peers:
+        peer.start()
         peer.batch = max(BATCHES, key=lambda batch, peer=peer: peer.rate(text, batch))
     for system in ours:
         system.rate(text, 0)  # warm-up
-    limits: list[float] = []
+    work = ours[0].send(op="work", file=str(text))["multiplications"]
+    limits: list[dict[str, float]] = []  # of each round: tokens per second of each type
     for number in range(options.rounds):
         for system in [*ours, *peers]:
             system.throughputs.append(system.rate(text, system.batch))
             latency = system.send(op="latency", sentence=SENTENCE, repeat=REPEATS)
             system.latencies.append(latency["seconds"])
             system.new_latencies.append(latency.get("new", latency["seconds"]))
-        limits.append(ours[0].send(op="limit", file=str(text))["rate"])
+        rates = measure_rates(n_threads=THREADS)
+        limits.append({precision: rate / work for precision, rate in rates.items()})
         print(f"{size}, round {number + 1} of {options.rounds}", file=sys.stderr)
     for system in [*ours, *peers]:
         system.megabytes = system.send(op="memory")["megabytes"]
@@ -154,6 +160,8 @@ def compare(size: str, model: Path, text: Path, options: argparse.Namespace) -> 
     )
     for system in [*ours, *peers]:
         print(format_line(system, peers, limits, is_ours=system in ours), flush=True)
+    middle = {name: statistics.median(limit[name] for limit in limits) for name in limits[0]}
+    print("limits, tokens/s: " + ", ".join(f"{name} {rate:,.0f}" for name, rate in middle.items()))
     if peers:
         least = min(peer.megabytes for peer in peers)
         fastest = min(peer.load for peer in peers)
@@ -161,12 +169,22 @@ def compare(size: str, model: Path, text: Path, options: argparse.Namespace) -> 
         print(f"memory {memory:.2f} x that of the smaller peer; load {load:.2f} x that of the faster peer")
 
 
-def format_line(system: System, peers: list[System], limits: list[float], *, is_ours: bool) -> str:
+def start_elmo(model: str, setting: str, *, n_threads: int = THREADS) -> System:
+    """Start a process with one of our settings, such as ``int8`` or ``float32+torch``."""
+    precision, _, kernels = setting.partition("+")
+    command = [sys.executable, __file__, "--serve", model, precision, "--threads", str(n_threads)]
+    system = System(f"elmo {setting}", command, {"": None, "torch": "0"}.get(kernels, kernels), precision=precision)
+    system.start()
+    return system
+
+
+def format_line(system: System, peers: list[System], limits: list[dict[str, float]], *, is_ours: bool) -> str:
     """Format the figures of one system; ours with ratios to the best peer of the same round."""
     rate, latency = statistics.median(system.throughputs), statistics.median(system.latencies)
     ratio = time_ratio = share = ""
     if is_ours:
-        shares = [rate / limit for rate, limit in zip(system.throughputs, limits, strict=True)]
+        type_limits = [limit.get(system.precision, limit["float32"]) for limit in limits]
+        shares = [rate / limit for rate, limit in zip(system.throughputs, type_limits, strict=True)]
         share = f"{statistics.median(shares):.0%}"
         if peers:
             best = [max(rates) for rates in zip(*(peer.throughputs for peer in peers), strict=True)]
@@ -185,23 +203,26 @@ def format_line(system: System, peers: list[System], limits: list[float], *, is_
 # --- worker -----------------------------------------------------------------------------------------
 
 
-def serve(model: Path, dtype: str) -> None:
+def serve(model: str, precision: str, *, n_threads: int) -> None:
     """Answer commands from standard input, one JSON line each."""
     import torch
 
     from elmo import Elmo
 
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(n_threads)
     begin = time.perf_counter()
-    elmo = Elmo.from_pretrained(model, dtype=dtype)
+    elmo = Elmo.from_pretrained(model, dtype=precision)
     answer(load=time.perf_counter() - begin)
     for line in sys.stdin:
         command = json.loads(line)
+        layers = command.get("layers", "all")
         if command["op"] == "throughput":
             sentences = read(command["file"])
+            size = command["batch"] or len(sentences)
             elmo.clear_cache()
             begin = time.perf_counter()
-            elmo.encode(sentences, layers="all")
+            for first in range(0, len(sentences), size):
+                elmo.encode(sentences[first : first + size], layers=layers)
             answer(tokens=sum(map(len, sentences)), seconds=time.perf_counter() - begin)
         elif command["op"] == "latency":
             times: dict[bool, list[float]] = {True: [], False: []}
@@ -210,11 +231,11 @@ def serve(model: Path, dtype: str) -> None:
                     if is_new:
                         elmo.clear_cache()
                     begin = time.perf_counter()
-                    elmo.encode([command["sentence"]], layers="all")
+                    elmo.encode([command["sentence"]], layers=layers)
                     times[is_new].append(time.perf_counter() - begin)
             answer(seconds=statistics.median(times[False][1:]), new=statistics.median(times[True][1:]))
-        elif command["op"] == "limit":
-            answer(rate=compute_limit(elmo, read(command["file"])))
+        elif command["op"] == "work":
+            answer(multiplications=count_multiplications(elmo, read(command["file"])))
         elif command["op"] == "memory":
             answer(megabytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
@@ -229,8 +250,8 @@ def read(path: str) -> list[list[str]]:
     return [row.split() for row in Path(path).read_text(encoding="utf-8").splitlines() if row.strip()]
 
 
-def compute_limit(elmo: Elmo, sentences: list[list[str]]) -> float:
-    """Compute the tokens per second if only matrix products took time."""
+def count_multiplications(elmo: Elmo, sentences: list[list[str]]) -> float:
+    """Count the multiplications per token of a text, each distinct word once and without padding."""
     lstm, chars = elmo.config.lstm, elmo.config.chars
     assert chars is not None
     n_tokens = sum(map(len, sentences))
@@ -240,32 +261,7 @@ def compute_limit(elmo: Elmo, sentences: list[list[str]]) -> float:
     above = 2 * chars.n_highway * chars.n_filters**2 + chars.n_filters * lstm.state_width
     words = {token for sentence in sentences for token in sentence}
     word_work = sum(filters * (min(len(word.encode()), 48) + 3) + above for word in words)
-    return n_tokens * measure_product_rate(lstm.state_width, 4 * lstm.cell_width) / (token_work + word_work)
-
-
-def measure_product_rate(width: int, n_gates: int) -> float:
-    """Measure the multiplications per second of a recurrent product of 128 rows, packed if possible."""
-    import torch
-
-    left, weight = torch.randn(128, width), torch.randn(n_gates, width)
-    try:
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight, 128)
-
-        def product() -> Any:
-            return torch.ops.mkldnn._linear_pointwise(left, packed, None, "none", [], "")
-
-        product()
-    except (AttributeError, RuntimeError):
-
-        def product() -> Any:
-            return torch.nn.functional.linear(left, weight)
-
-    times = []
-    for _ in range(60):
-        begin = time.perf_counter()
-        product()
-        times.append(time.perf_counter() - begin)
-    return left.numel() * n_gates / statistics.median(times[10:])
+    return (token_work + word_work) / n_tokens
 
 
 # --- random text and models -------------------------------------------------------------------

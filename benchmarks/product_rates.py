@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 ROWS = 128
@@ -35,7 +35,9 @@ def main() -> None:
         print(f"{precision:10}{text}")
 
 
-def measure_rates(*, n_threads: int, n_rows: int = ROWS) -> dict[str, float]:
+def measure_rates(
+    *, n_threads: int, n_rows: int = ROWS, shapes: Sequence[tuple[int, int]] = SHAPES, types: Sequence[str] = TYPES
+) -> dict[str, float]:
     """Measure the multiplications per second of each supported type."""
     import torch
 
@@ -43,8 +45,8 @@ def measure_rates(*, n_threads: int, n_rows: int = ROWS) -> dict[str, float]:
     torch.set_num_threads(n_threads)
     rates: dict[str, float] = {}
     try:
-        for n_in, n_out in SHAPES:
-            for precision in TYPES:
+        for n_in, n_out in shapes:
+            for precision in types:
                 for product in build_products(precision, n_rows, n_in, n_out):
                     rate = n_rows * n_in * n_out / measure_seconds(product)
                     rates[precision] = max(rate, rates.get(precision, 0.0))

@@ -71,7 +71,13 @@ def main() -> None:
         "SemEval-2007": (semcor, semeval),
     }
     for name, (train, test) in parts.items():
-        print(f"{name}: {len(train.instances):,} usages to train on, {len(test.instances):,} to test")
+        n_train, n_test = len(train.instances), len(test.instances)
+        if not n_train or not n_test:
+            parser.error(
+                f"{name}: expected usages to train on and to test, found {n_train:,} and {n_test:,}; "
+                "use a corpus with more documents"
+            )
+        print(f"{name}: {n_train:,} usages to train on, {n_test:,} to test")
     print(f"\n{'layer':10}{'method':12}" + "".join(f"{name:>16}" for name in parts), flush=True)
     results: dict[tuple[str, str], dict[str, dict[str, SenseScore]]] = {}
     rights: dict[tuple[str, str], dict[str, list[bool]]] = {}

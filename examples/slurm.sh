@@ -19,7 +19,7 @@ processes=${PROCESSES:-1}
 export OMP_NUM_THREADS=$((${SLURM_CPUS_PER_TASK:-1} / processes))
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 # without it, a restarted machine does not find the others
 
-# One torchrun per machine; they connect to the first. Slurm ends all of them with the job.
+# Start one torchrun per machine; all connect to the first machine. If one fails, srun stops the others.
 srun --kill-on-bad-exit=1 torchrun \
     --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "$processes" --max-restarts 10 \
     --rdzv-backend c10d --rdzv-endpoint "$first:29400" --rdzv-id "$SLURM_JOB_ID" \

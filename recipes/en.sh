@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train the bundled English model. DATA is the folder of lm-en, OUT a folder for the run (2 GB).
+# Train the bundled English model. DATA is the folder that contains lm-en; OUT is a folder for the run (2 GB).
 set -euo pipefail
 : "${DATA:?}" "${OUT:?}"
 elmo train "$DATA"/lm-en/train-*.txt.xz --format tokens --out "$OUT/en" \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make src/elmo/plots/fonts/cjk.ttf: the Chinese characters that pictures fall back to.
+# Build src/elmo/plots/fonts/cjk.ttf, the fallback font for Chinese characters in pictures.
 #
 # Source: Droid Sans Fallback (Google, Apache License 2.0), from Debian's package fonts-droid-fallback.
 # Characters: GB 2312 (symbols, kana and the 3,755 most frequent simplified characters, level 1) and level 1
@@ -31,12 +31,12 @@ def decode(codec, rows, cells):
             try:
                 yield bytes([row, cell]).decode(codec)
             except UnicodeDecodeError:
-                pass  # a hole in the table
+                pass  # no character has this code
 
 
 gb2312 = set(decode("gb2312", range(0xA1, 0xD8), range(0xA1, 0xFF)))
 big5 = set(decode("big5", range(0xA1, 0xC7), [*range(0x40, 0x7F), *range(0xA1, 0xFF)]))
-latin = {chr(code) for code in range(0x20, 0x7F)}  # a line of Chinese text may have digits in it
+latin = {chr(code) for code in range(0x20, 0x7F)}  # Chinese text may contain letters and digits
 
 options = subset.Options()
 options.hinting = False
@@ -48,7 +48,7 @@ font = TTFont(source, recalcTimestamp=False)
 subsetter = subset.Subsetter(options)
 subsetter.populate(text="".join(sorted(gb2312 | big5 | latin)))
 subsetter.subset(font)
-# Another name than the original: the license asks that changes are stated, and both may be installed.
+# Rename the font, because the license requires changes to be stated and the original may be installed as well.
 for record in font["name"].names:
     names = {1: "elmo CJK", 3: "elmo CJK, subset of Droid Sans Fallback", 4: "elmo CJK", 6: "elmoCJK"}
     if record.nameID in names:

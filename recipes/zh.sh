@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train the bundled Chinese model. DATA is the folder of lm-zh, OUT a folder for the run (2 GB).
+# Train the bundled Chinese model. DATA is the folder that contains lm-zh; OUT is a folder for the run (2 GB).
 set -euo pipefail
 : "${DATA:?}" "${OUT:?}"
 elmo train "$DATA"/lm-zh/train.txt.xz --tokenizer zh --simplified --out "$OUT/zh" \

@@ -114,6 +114,7 @@ def test_spearman_and_its_interval_are_those_of_scipy(benchmark: Any) -> None:
     ).confidence_interval  # fmt: skip
     assert (low, high) == (pytest.approx(drawn.low, abs=0.08), pytest.approx(drawn.high, abs=0.08))
     assert benchmark("change").with_interval(x, x * 2)[0] == pytest.approx(1.0)
+    assert np.isnan(benchmark("change").with_interval(np.ones(len(x)), x)).all()  # a constant measure
 
 
 def test_agreement_is_of_the_parting_and_not_of_its_names(benchmark: Any) -> None:

@@ -33,7 +33,7 @@ def elmo(request: pytest.FixtureRequest) -> Elmo:
 def test_they_are_there_and_the_english_one_is_the_default() -> None:
     assert bundled_models() == tuple(LANGUAGES)
     assert describe(None).fingerprint == describe("en").fingerprint
-    with pytest.raises(ConfigError, match="unknown bundled model 'fr'; expected one of en, zh"):
+    with pytest.raises(ConfigError, match="bundled model must be one of en, zh; found 'fr'"):
         bundled_folder("fr")
 
 

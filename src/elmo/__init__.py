@@ -5,7 +5,7 @@
 >>> elmo.encode("I sat by the bank of the river .").vectors.shape
 
 Names are imported when they are first used (see ``__init__.pyi``), because importing torch takes more than a
-second. The errors are imported at once, so that an ``except`` clause does not import anything.
+second. The error classes are imported immediately, so that an ``except`` clause does not trigger an import.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 from elmo.errors import ConfigError, raise_all
 
@@ -22,15 +22,15 @@ MAX_ROWS = 1 << 26  # rows of an embedding table or a softmax
 
 @dataclass(frozen=True)
 class CharCnnConfig:
-    """Convolutions over the characters of a token, max-pooled, then highway layers.
+    """A character CNN: convolutions over the characters of a token, max-pooling and highway layers.
 
     Attributes:
-        n_characters: Number of characters; their ids are 1..n, and 0 is padding.
+        n_characters: Number of distinct characters; their ids are 1..n, and 0 is padding.
         char_width: Width of a character vector.
-        filters: Pairs of filter width and number of filters.
+        filters: Pairs of a filter width and the number of filters of that width.
         n_highway: Number of highway layers.
-        activation: Activation after the convolutions.
-        max_characters: Characters per token, with the two word boundaries.
+        activation: Activation function after the convolutions.
+        max_characters: Number of character ids per token, including the two word boundaries; longer tokens are cut.
     """
 
     n_characters: int = 261
@@ -56,9 +56,9 @@ class CharCnnConfig:
         ]
         for width, count in self.filters[:MAX_FILTERS]:
             problems += _outside("filter width", width, 1, self.max_characters)
-            problems += _outside("filters of one width", count, 1, MAX_WIDTH)
+            problems += _outside("number of filters of one width", count, 1, MAX_WIDTH)
         if self.activation not in ("relu", "tanh"):
-            problems.append(f"activation must be 'relu' or 'tanh', found {self.activation!r:.40}")
+            problems.append(f"activation must be 'relu' or 'tanh'; found {self.activation!r:.40}")
         return problems
 
 
@@ -81,17 +81,17 @@ class WordConfig:
 
 @dataclass(frozen=True)
 class LstmConfig:
-    """Two stacks of LSTM layers of equal shape, forward and backward.
+    """A forward and a backward stack of LSTM layers, all of the same shape.
 
     Attributes:
-        n_layers: Layers of each stack.
-        cell_width: Number of cells of a layer.
-        state_width: Width of the projected state; ``cell_width`` means no projection.
-        cell_clip: Limit of the absolute cell values.
-        state_clip: Limit of the absolute values of projected states.
+        n_layers: Number of layers in each stack.
+        cell_width: Width of the cell of each layer.
+        state_width: Width of the projected state; if it equals ``cell_width``, there is no projection.
+        cell_clip: Largest absolute value of the cell, to which it is clipped; None means no clipping.
+        state_clip: Largest absolute value of the projected state, to which it is clipped; None means no clipping.
         has_skip: Whether the layers after the first add their input to their output.
-        forget_bias: Added to the forget gate at run time, as in TensorFlow. It is separate from the bias, so
-            that weights stay equal bit for bit in every conversion.
+        forget_bias: Number that is added to the forget gate at run time, as in TensorFlow. It is not added to
+            the stored bias, so that a conversion keeps the weights bit for bit.
     """
 
     n_layers: int = 2
@@ -104,7 +104,7 @@ class LstmConfig:
 
     @property
     def has_projection(self) -> bool:
-        """Whether the state is a projection of the cells."""
+        """Whether the state is a projection of the LSTM output."""
         return self.state_width < self.cell_width
 
     def problems(self) -> list[str]:
@@ -117,10 +117,12 @@ class LstmConfig:
         if self.state_width > self.cell_width:
             problems.append(f"state_width {self.state_width} must not exceed cell_width {self.cell_width}")
         for name, clip in (("cell_clip", self.cell_clip), ("state_clip", self.state_clip)):
-            if clip is not None and not 0 < clip <= 1e30:  # also works for huge integers
-                problems.append(f"{name} must be a positive number or null, found {clip!r:.40}")
+            if (
+                clip is not None and not 0 < clip <= 1e30
+            ):  # unlike math.isfinite, this does not overflow for huge integers
+                problems.append(f"{name} must be null or a positive number up to 1e30; found {clip!r:.40}")
         if not abs(self.forget_bias) <= 1e30:
-            problems.append(f"forget_bias must be between -1e30 and 1e30, found {self.forget_bias!r:.40}")
+            problems.append(f"forget_bias must be between -1e30 and 1e30; found {self.forget_bias!r:.40}")
         return problems
 
 
@@ -129,11 +131,11 @@ class BiLmConfig:
     """A biLM: a token layer that reads characters, words or both, and two LSTM stacks.
 
     Attributes:
-        chars: Layers that read characters.
-        words: Table of word vectors.
+        chars: Character CNN; None if the model does not read characters.
+        words: Table of word vectors; None if the model does not read words.
         lstm: The LSTM stacks.
-        alphabet: What a character is: a UTF-8 byte of the word (``bytes``) or of its simplified Chinese form
-            (``simplified``), or a Unicode character (``unicode``). None without ``chars``.
+        alphabet: What counts as a character: a UTF-8 byte of the word (``bytes``) or of its simplified Chinese form
+            (``simplified``), or a Unicode character (``unicode``). None if ``chars`` is None.
     """
 
     chars: CharCnnConfig | None
@@ -152,11 +154,11 @@ class BiLmConfig:
         if (self.chars is None) != (self.alphabet is None):
             problems.append("alphabet and chars must both be set or both be null")
         if self.alphabet not in (None, "bytes", "simplified", "unicode"):
-            problems.append(f"alphabet must be 'bytes', 'simplified' or 'unicode', found {self.alphabet!r:.40}")
+            problems.append(f"alphabet must be 'bytes', 'simplified' or 'unicode'; found {self.alphabet!r:.40}")
         if self.words and not self.chars and self.words.word_width != self.lstm.state_width:
             problems.append(
                 f"word_width {self.words.word_width} must equal state_width {self.lstm.state_width}: "
-                "word vectors are the direct input of the LSTMs"
+                "without a character CNN, word vectors are the direct input of the LSTMs"
             )
         if problems:
             raise_all(problems, subject="biLM config", kind=ConfigError)
@@ -189,7 +191,7 @@ class BiLmConfig:
         chars, words = values.get("chars"), values.get("words")
         if chars is not None:
             chars = _check_values(chars, CharCnnConfig)
-            if chars.get("filters") is not None:
+            if "filters" in chars:
                 chars["filters"] = filters_from_json(chars["filters"])
         return cls(
             chars=None if chars is None else CharCnnConfig(**chars),
@@ -200,9 +202,9 @@ class BiLmConfig:
 
 
 def parameter_shapes(config: BiLmConfig) -> dict[str, tuple[int, ...]]:
-    """Return the name and shape of every parameter of ``BiLm.from_config(config)`` without building it.
+    """Return the name and shape of every parameter of ``BiLm.from_config(config)`` without building the model.
 
-    Readers compare the header of a file with them before they allocate memory.
+    Readers compare these shapes with the header of a file before they allocate memory.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     token_width = 0
@@ -235,28 +237,25 @@ def parameter_shapes(config: BiLmConfig) -> dict[str, tuple[int, ...]]:
 
 
 def n_parameters(config: BiLmConfig) -> int:
-    """Count the weights, without the rows for padding."""
+    """Return the number of weights, not counting the padding rows of embedding tables."""
     shapes = parameter_shapes(config)
     n_padding = sum(shape[1] for name, shape in shapes.items() if name.endswith("_embed.weight"))
     return sum(map(math.prod, shapes.values())) - n_padding
 
 
 def _outside(name: str, value: int, low: int, high: int) -> list[str]:
-    return [] if low <= value <= high else [f"{name} must be in {low}..{high}, found {value!r:.40}"]
+    return [] if low <= value <= high else [f"{name} must be in {low}..{high}; found {value!r:.40}"]
 
 
 def filters_from_json(values: Any) -> tuple[tuple[int, int], ...]:
     """Convert ``[[width, count], …]`` to tuples; raise ``ConfigError`` for anything else."""
-    is_pairs = isinstance(values, list | tuple) and all(
-        isinstance(pair, list | tuple) and len(pair) == 2 and all(type(n) is int for n in pair)
-        for pair in cast("list[Any]", values)
-    )
-    if not is_pairs:
-        raise ConfigError(f"filters must be a list of [width, count] pairs, found {str(values)[:80]}")
-    return tuple((width, count) for width, count in values)
+    match values:
+        case [*pairs] if all(isinstance(pair, list | tuple) and [*map(type, pair)] == [int, int] for pair in pairs):
+            return tuple((width, count) for width, count in pairs)
+    raise ConfigError(f"filters must be a list of [width, count] pairs; found {str(values)[:80]}")
 
 
-# Types of JSON values that are accepted for a type of field.
+# The types of JSON values that are accepted for each field annotation.
 _FIELD_TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (int, float),
@@ -268,14 +267,14 @@ _FIELD_TYPES: dict[str, tuple[type, ...]] = {
 def _check_values(values: Any, kind: type) -> dict[str, Any]:
     """Return the values as keyword arguments for dataclass ``kind``; reject unknown keys and wrong types."""
     if not isinstance(values, Mapping):
-        raise ConfigError(f"{kind.__name__}: expected an object, found {type(values).__name__}")
+        raise ConfigError(f"{kind.__name__} must be a JSON object; found {values!r:.40}")
     known = {field.name: str(field.type) for field in fields(kind)}
     problems = [f"unknown key {key!r}" for key in values if key not in known]
     for key, value in values.items():
         allowed = _FIELD_TYPES.get(known.get(key, ""))
         # bool is a subclass of int, but "n_layers": true is an error
         if allowed and (not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed)):
-            problems.append(f"{key} must be {known[key]}, found {value!r:.40}")
+            problems.append(f"{key} must be {known[key]}; found {value!r:.40}")
     required = [field.name for field in fields(kind) if field.default is field.default_factory]
     problems += [f"missing key {name!r}" for name in required if name not in values]
     if problems:

@@ -5,18 +5,18 @@
     ElmoError
     ├── ConfigError              an option is out of range, or options contradict each other
     ├── FormatError              the files of a model are damaged, incomplete or of an unknown format
-    │   └── ChecksumError        a file does not have its recorded SHA-256
-    ├── DataError                text or an embedding file cannot be used
+    │   └── ChecksumError        the SHA-256 of a file differs from the recorded one
+    ├── DataError                an input, such as text, tokens or stored vectors, cannot be used
     │   ├── EncodingError        a text file is not UTF-8
     │   └── SentenceTooLongError a sentence is longer than the limit
-    ├── ShapeError               tensors do not fit together
+    ├── ShapeError               tensors have incompatible shapes
     ├── StateError               a start state is missing or belongs to another model
-    ├── OutputError              an output cannot be written, or belongs to another job
+    ├── OutputError              an output cannot be written, or it belongs to another job
     ├── TrainingError            a training run cannot continue
     └── MissingExtraError        an optional library is not installed
 
 A message says in one line what is wrong, what was expected, what was found and what to do. The command line
-prints it without a change.
+prints it unchanged.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 
 
 class ElmoError(Exception):
-    """Base class of all errors that elmo raises, with a message of one line."""
+    """Base class of all errors that elmo raises; every message is one line."""
 
 
 class ConfigError(ElmoError):
@@ -52,23 +52,23 @@ class FormatError(ElmoError):
 
 
 class ChecksumError(FormatError):
-    """A file does not have its recorded SHA-256."""
+    """The SHA-256 of a file differs from the recorded one."""
 
 
 class DataError(ElmoError):
-    """Text or an embedding file cannot be used."""
+    """An input, such as text, tokens or stored vectors, cannot be used."""
 
 
 class EncodingError(DataError):
-    """A text file is not UTF-8; the message has the line and the byte."""
+    """A text file is not UTF-8; the message states the first invalid byte or the detected encoding."""
 
 
 class SentenceTooLongError(DataError):
-    """A sentence is longer than the limit; the message has the limit."""
+    """A sentence is longer than the limit; the message states the limit."""
 
 
 class ShapeError(ElmoError):
-    """Tensors do not fit together."""
+    """Tensors have incompatible shapes."""
 
 
 class StateError(ElmoError):
@@ -76,7 +76,7 @@ class StateError(ElmoError):
 
 
 class OutputError(ElmoError):
-    """An output cannot be written, or belongs to another job."""
+    """An output cannot be written, or it belongs to another job."""
 
 
 class TrainingError(ElmoError):
@@ -87,11 +87,11 @@ class MissingExtraError(ElmoError):
     """An optional library is not installed."""
 
     def __init__(self, feature: str, *, extra: str) -> None:
-        super().__init__(f"{feature} needs an extra: pip install 'pyelmo[{extra}]'")
+        super().__init__(f"{feature} requires an optional dependency: pip install 'pyelmo[{extra}]'")
 
 
 def raise_all(problems: Sequence[str], *, subject: str, kind: type[ElmoError] = FormatError) -> None:
-    """Raise one error that lists all problems of ``subject``; do nothing without problems."""
+    """Raise one error that lists all problems of ``subject``; do nothing if there are none."""
     if problems:
         listed = "; ".join(problems[:20])
         more = f"; and {len(problems) - 20} more" if len(problems) > 20 else ""

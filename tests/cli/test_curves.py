@@ -44,13 +44,13 @@ def test_json_has_every_figure(run: Run, here: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["nothing"], ["nothing: expected a training run"]),
-        (["model"], ["model: expected a training run"]),
-        (["corpus.txt"], ["corpus.txt, line 1: expected a JSON object"]),
-        (["begun"], ["begun.training/log.jsonl: no log entries yet"]),
-        (["damaged"], ["damaged.training/log.jsonl, line 2: expected a JSON object"]),
+        (["nothing"], ["nothing must be a training run"]),
+        (["model"], ["model must be a training run"]),
+        (["corpus.txt"], ["corpus.txt, line 1: the entry must be a JSON object"]),
+        (["begun"], ["begun.training/log.jsonl: it has no log entries yet"]),
+        (["damaged"], ["damaged.training/log.jsonl, line 2: the entry must be a JSON object"]),
         (["good", "--out", "x.gif"], ["x.gif", ".png"]),
-        (["good", "--against", "hours"], ["the log has no times"]),
+        (["good", "--against", "hours"], ["it has no times"]),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(run: Run, here: Path, arguments: list[str], parts: list[str]) -> None:

@@ -52,7 +52,7 @@ def test_a_wrong_picture_name_is_an_error_before_anything_is_computed(run: Run) 
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     outcome = run("demo", "--model", "model", "--picture", "words.txt")
     assert (outcome.code, outcome.out) == (1, "")
-    assert "words.txt: expected a name that ends in .png or .pdf or .svg" in outcome.err
+    assert "the output name must end in .png or .pdf or .svg; found words.txt" in outcome.err
 
 
 def test_the_bundled_models_separate_the_senses_of_every_word(run: Run) -> None:

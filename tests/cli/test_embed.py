@@ -94,10 +94,10 @@ def test_lines_that_are_not_utf8_are_reported(run: Run, here: Path) -> None:
     assert_fails(run("embed", "odd.txt", *MODEL), "odd.txt:1", "0xff")
     skipped = run("embed", "odd.txt", *MODEL, "--errors", "skip")
     assert len(skipped.out.splitlines()) == 1
-    assert skipped.err == "elmo: warning: skipped 1 lines that are not UTF-8\n"
+    assert skipped.err == "elmo: warning: skipped lines that are not UTF-8: 1\n"
     repaired = run("embed", "odd.txt", *MODEL, "--errors", "surrogateescape")
     assert lines_of(repaired.out)[0]["tokens"] == ["the", "\udcff", "bank"]
-    assert "repaired 1 lines" in repaired.err
+    assert "repaired lines that are not UTF-8: 1" in repaired.err
 
 
 def test_progress_without_a_terminal_is_logged(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def test_ctrl_c_works_while_stdin_is_empty(start: Start, here: Path) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130
     assert process.stderr
-    said = "elmo: interrupted; nothing is saved yet: the same command starts from the beginning\n"
+    said = "elmo: interrupted; nothing was saved, so the same command starts from the beginning\n"
     assert process.stderr.read() == said
 
 
@@ -107,7 +107,7 @@ def test_after_ctrl_c_of_a_restarted_job_the_message_says_to_drop_restart(
     command = (*COMMAND, "--out", "v.npz", "--restart")
     monkeypatch.setattr(ShardedRun, "_finish", _ctrl_c)
     stopped = run(*command, stdin="".join(LINES))
-    said = "elmo: interrupted; run it without --restart to resume after the last complete shard\n"
+    said = "elmo: interrupted; run the command without --restart to resume after the last complete shard\n"
     assert (stopped.code, stopped.err) == (130, said)
 
 
@@ -117,9 +117,9 @@ def _ctrl_c(*_: object) -> None:
 
 def test_workers_without_an_output_file_are_errors(run: Run) -> None:
     refused = run("embed", "corpus.txt", "--model", "model", "--workers", "2")
-    assert_fails(refused, "2 workers need an output file", "--out")
+    assert_fails(refused, "cannot use 2 workers without an output file", "--out")
     refused = run("embed", "corpus.txt", "--model", "model", "--out", "v.npz", "--device", "cuda:0,cuda:1")
-    assert_fails(refused, "2 devices need at least as many workers, found 1", "--workers")
+    assert_fails(refused, "--workers must be at least 2, one per device; found 1")
 
 
 def test_the_help_explains_workers_and_batches(run: Run) -> None:

@@ -49,17 +49,22 @@ def test_without_matplotlib_everything_else_is_written(run: Run, here: Path, mon
     found = run("evidence", "plan.toml", "--out", "found", "--tables", "1", "--seeds", "1", "--tasks", "mood")
     assert found.code == 0, found.err
     assert (here / "found" / "evidence.json").is_file()
-    assert "warning: did not draw gains.png, mixes.png; install matplotlib: pip install 'pyelmo[plots]'" in found.err
+    assert (
+        "warning: cannot draw gains.png, mixes.png: matplotlib is not installed; run: pip install 'pyelmo[plots]'"
+        in found.err
+    )
 
 
 def test_errors_are_one_line(run: Run, here: Path) -> None:
     write_plan(here)
-    assert_fails(run("evidence", "plan.toml", "--out", "x", "--tables", "4"), "table numbers such as 1,2,3", code=2)
+    assert_fails(
+        run("evidence", "plan.toml", "--out", "x", "--tables", "4"), "expected table numbers from 1 to 3", code=2
+    )
     assert_fails(run("evidence", "plan.toml", "--out", "x", "--tables", ""), "at least one table or the curve")
     assert_fails(run("evidence", "plan.toml", "--out", "x", "--tasks", "pos"), "unknown task 'pos'", "ner, mood")
     assert_fails(run("evidence", "nothing.toml", "--out", "x"), "nothing.toml")
     (here / "plan.toml").write_text("[ner]\nkind = 'tagging'\ntrain = 'a'\n")
-    assert_fails(run("evidence", "plan.toml", "--out", "x"), "a: no such file", "[ner] dev: expected a path")
+    assert_fails(run("evidence", "plan.toml", "--out", "x"), "a: no such file", "[ner] dev must be a path")
     assert not (here / "x").exists()
 
 

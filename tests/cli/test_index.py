@@ -65,7 +65,7 @@ def test_an_index_without_usages_is_reported(run: Run) -> None:
 @pytest.mark.parametrize(
     ("stopped_at", "message"),
     [
-        ("_UsageShardMaker.vectors", "nothing is saved yet: the same command starts from the beginning"),
+        ("_UsageShardMaker.vectors", "nothing was saved, so the same command starts from the beginning"),
         ("_write_description", "run the same command again to resume after the last complete shard"),
     ],
 )
@@ -85,7 +85,7 @@ def test_errors_are_one_line(run: Run, indexed: Path, here: Path) -> None:
     assert_fails(run("neighbors", "nowhere", "[[a]]", *model), "no such folder; build an index")
     assert_fails(run("neighbors", "more", "[[a]]", *model), "expected an index")
     assert_fails(run("neighbors", indexed, "the bank", *model), "no word is marked")
-    assert_fails(run("neighbors", indexed, "[[a]]", *model, "--out", "x.csv"), "ends in .tsv or .json")
+    assert_fails(run("neighbors", indexed, "[[a]]", *model, "--out", "x.csv"), "must end in .tsv or .json")
     assert_fails(run("index", "corpus.txt", *model, "--words", "w.txt", "--out", "x"), "no such file")
     assert_fails(run("index", "corpus.txt", *model, "--words", ",", "--out", "x"), "found none")
     assert_fails(run("index", "corpus.txt", *model, "--out", "corpus.txt"), "expected a folder")

@@ -18,5 +18,5 @@ def test_words_come_from_a_list_or_a_file(tmp_path: Path) -> None:
     assert parse_words("bank") == ("bank",)
     assert parse_words(None) is None
     for value in ("nowhere.txt", "a/b"):
-        with pytest.raises(DataError, match="no such file; pass words as a file or as a,b,c"):
+        with pytest.raises(DataError, match="no such file; expected a file of words or a list such as a,b,c"):
             parse_words(value)

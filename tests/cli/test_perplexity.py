@@ -24,7 +24,8 @@ def test_the_table_has_every_start_with_and_without_unknown_words(run: Run) -> N
     assert lines[2].startswith("          most frequent: . 3, I 1, It 1, ")
     assert lines[-2:] == [
         "",
-        "report the geometric mean as <UNK>, with carry for running text (as in bilm-tf) or zero for single sentences",
+        "for publication, report the geometric mean with unknown words as <UNK>: "
+        "carry for running text (as in bilm-tf), zero for single sentences",
     ]
     table = [line.split() for line in lines[4:-2]]
     names = ["forward", "backward", "arithmetic", "geometric", "nats/token", "bits/char"]

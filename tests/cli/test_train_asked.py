@@ -66,7 +66,7 @@ def test_resume_names_the_options_that_it_cannot_use(run: Run, here: Path) -> No
     trained(run, *SMALL, *QUICK)
     options = ["--epochs", "3", "--from", "model", "--threads", "2", "--keep-order"]
     outcome = run("train", "--resume", "--out", "m", *options)
-    message = "--resume uses the options of the run: remove --keep-order, --from, --epochs, --threads"
+    message = "--resume continues with the options of the run; remove --keep-order, --from, --epochs, --threads"
     assert_fails(outcome, message, code=2)
     outcome = run("train", "--resume", "--out", "m", "--log-format", "json", "--verbose")
     assert outcome.code == 0, outcome.err

@@ -55,5 +55,5 @@ def test_ctrl_c_before_the_first_checkpoint_says_that_the_training_starts_again(
 
     monkeypatch.setattr("elmo.train.run._plan_run", ctrl_c)
     stopped = run("train", "corpus.txt", "--out", "m", "--quiet", *OPTIONS)
-    said = "elmo: interrupted; there is no checkpoint yet: the same command starts the training again\n"
+    said = "elmo: interrupted; no checkpoint was saved, so the same command starts from the beginning\n"
     assert (stopped.code, stopped.err) == (130, said)

@@ -116,12 +116,12 @@ def test_senses_of_a_chinese_word_from_text_and_index(run: Run, periods: Path) -
 
 
 def test_a_word_that_the_tokenizer_splits_is_reported(run: Run, periods: Path) -> None:
-    hint = "the tokenizer en splits it into 河 | 岸: choose another with --tokenizer"
+    hint = "the tokenizer en splits it into 河 | 岸; choose another with --tokenizer"
     refused = run("-q", "senses", "河岸", "old.zh.txt", *MODEL)
     assert_fails(refused, "'河岸' does not occur in the text; " + hint)
     outcome = run("change", "old.zh.txt", "new.zh.txt", "--words", "河岸", *MODEL)
     assert outcome.code == 1
-    assert f"skipping 河岸: expected 10 usages or more in each period, found 0 in old, 0 in new; {hint}" in outcome.err
+    assert f"skipping 河岸: expected at least 10 usages in each period, found 0 in old, 0 in new; {hint}" in outcome.err
 
 
 def test_options_without_effect_on_an_index_are_reported(run: Run, periods: Path) -> None:
@@ -129,7 +129,7 @@ def test_options_without_effect_on_an_index_are_reported(run: Run, periods: Path
     assert run("index", "old.txt", "--out", "usages", *MODEL).code == 0
     plain, asked = run("senses", "bank", "usages"), run("senses", "bank", "usages", "--by", "substitutes")
     assert plain.err == ""
-    assert "usages: this index has vectors, so --by has no effect" in asked.err
+    assert "usages: ignoring --by, because the index already has vectors" in asked.err
     assert asked.out == plain.out
 
 
@@ -141,7 +141,7 @@ def test_the_largest_number_of_senses_is_reported(run: Run, here: Path) -> None:
         run("senses", "bank", "many.txt", "--layers", "top", *MODEL, *more) for more in ((), ("--clusters", "12"))
     )
     assert found.out.startswith("bank: 10 senses in 56 usages")
-    assert "10 is the largest number that is tried; set a larger one with --clusters" in found.out
+    assert "10 is the largest number of senses that is tried; set a larger one with --clusters" in found.out
     assert asked.out.startswith("bank: 12 senses")
     assert "is the largest number" not in asked.out
 
@@ -158,7 +158,7 @@ def test_change_agrees_in_table_json_and_file(run: Run, periods: Path) -> None:
     assert values["periods"] == ["old", "new"]
     assert {word["word"] for word in values["words"]} == {"bank", "the"}
     assert [one["word"] for one in values["left_out"]] == ["tree"]
-    assert "skipping tree: expected 4 usages or more" in outcome.err
+    assert "skipping tree: expected at least 4 usages" in outcome.err
     assert run(*asked, "--min-count", "4", "--out", "c.tsv").code == 0
     rows = table(periods / "c.tsv")
     assert [row["word"] for row in rows] == [word["word"] for word in values["words"]]
@@ -205,8 +205,8 @@ def test_similarity_agrees_in_lines_json_and_file(run: Run, here: Path) -> None:
     [
         (("substitutes", "the bank"), ("sentence 1: no word is marked", "[[this]]")),
         (("substitutes", "the bank", "--word", "tree"), ("sentence 1: 'tree' does not occur in 'the bank'",)),
-        (("substitutes", "[[a]] [[b]]"), ("sentence 1: expected one word marked", "found 2")),
-        (("substitutes", "a [[ ]]"), ("sentence 1: expected one word marked", "found an empty mark")),
+        (("substitutes", "[[a]] [[b]]"), ("sentence 1: only one word may be marked", "found 2")),
+        (("substitutes", "a [[ ]]"), ("sentence 1: a mark [[ ]] must contain a word", "found an empty mark")),
         (("substitutes", ""), ("no word is marked",)),
         (("substitutes", "a [[b]]", "--candidates", "no/such.txt"), ("no/such.txt: no such file",)),
         (("substitutes", "a [[b]]", "--candidates", "empty.txt"), ("expected words, found none",)),
@@ -219,7 +219,7 @@ def test_similarity_agrees_in_lines_json_and_file(run: Run, here: Path) -> None:
         (("senses", "bank", "old.txt", "--clusters", "13"), ("expected at least 13 usages", "found 12")),
         (("senses", "bank", "old.txt", "--picture", "x.doc"), ("x.doc",)),
         (("change", "old.txt", "nowhere.txt"), ("nowhere.txt: no such file",)),
-        (("change", "old.txt", "empty.txt", "--words", "bank"), ("empty: expected text of this period",)),
+        (("change", "old.txt", "empty.txt", "--words", "bank"), ("empty: expected text for this period",)),
         (("change", "old.txt", "new.txt", "--words", "tree"), ("no word has enough usages",)),
         (("change", "--uses", "nowhere"), ("nowhere: expected a folder with uses.csv files",)),
         (("similarity", "nowhere.txt"), ("cannot read nowhere.txt: No such file",)),
@@ -261,10 +261,10 @@ def test_a_missing_model_is_one_line(run: Run, periods: Path, arguments: tuple[s
         (("senses", "bank"), "INPUT"),
         (("senses", "bank", "old.txt", "--method", "dbscan"), "--method"),
         (("senses", "bank", "old.txt", "--layers", "all"), "--layers"),
-        (("change", "old.txt"), "expected one text for each of two or more periods"),
+        (("change", "old.txt"), "expected two or more texts, one for each period"),
         (("change", "old.txt", "new.txt", "--measure", "cosine"), "--measure"),
-        (("change", "old.txt", "-"), "texts are read twice"),
-        (("similarity", "a", "b", "c"), "found 3 names"),
+        (("change", "old.txt", "-"), "stdin can be read only once"),
+        (("similarity", "a", "b", "c"), "found 3 arguments"),
     ],
 )
 def test_wrong_usage_names_the_option(run: Run, periods: Path, arguments: tuple[str, ...], part: str) -> None:

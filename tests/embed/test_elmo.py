@@ -50,7 +50,7 @@ def test_vectors_can_be_tensors_and_have_other_precisions(elmo: Elmo) -> None:
     (tensor * torch.ones(1, requires_grad=True)).sum().backward()  # works with autograd
     assert elmo.encode(TEXT, dtype="float16").vectors.dtype == np.float16
     assert elmo.encode(TEXT, dtype="bfloat16", as_tensor=True).vectors.dtype == torch.bfloat16
-    with pytest.raises(ConfigError, match="numpy has no bfloat16"):
+    with pytest.raises(ConfigError, match="dtype must not be bfloat16"):
         elmo.encode(TEXT, dtype="bfloat16")
     with pytest.raises(ConfigError, match="dtype must be one of"):
         elmo.encode(TEXT, dtype="int7")
@@ -62,7 +62,7 @@ def test_vectors_can_be_tensors_and_have_other_precisions(elmo: Elmo) -> None:
 
 
 def test_a_missing_device_is_a_config_error(elmo: Elmo) -> None:
-    with pytest.raises(ConfigError, match="device must be one of cpu, cuda, mps, xpu, found 'nowhere'"):
+    with pytest.raises(ConfigError, match="device must be one of cpu, cuda, mps, xpu; found 'nowhere'"):
         elmo.to("nowhere")
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="cannot use device cuda"):
@@ -149,5 +149,5 @@ def test_a_sentence_too_long_for_memory_is_an_error_that_names_a_limit() -> None
     done = subprocess.run(
         [sys.executable, "-c", _LITTLE_MEMORY], capture_output=True, text=True, env=environment, check=False
     )
-    assert "longest of 90000 tokens, does not fit in memory" in done.stdout, done.stderr
+    assert "up to 90000 tokens: not enough memory" in done.stdout, done.stderr
     assert done.stdout.endswith("of more than 45000 tokens\n")

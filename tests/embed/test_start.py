@@ -71,7 +71,7 @@ def test_a_smaller_batch_keeps_the_other_carried_rows_and_a_larger_one_adds_rows
 
 
 def test_carry_is_an_object_and_unknown_starts_are_errors(elmo: Elmo) -> None:
-    with pytest.raises(StateError, match=r"start=Carry\(\)"):
+    with pytest.raises(StateError, match=r"create one Carry\(\)"):
         elmo.encode(TEXT, start="carry")
     with pytest.raises(ConfigError, match="start must be"):
         elmo.encode(TEXT, start="lukewarm")

@@ -41,11 +41,11 @@ def test_outputs_for_tokens_use_the_lengths_and_ignore_padding(elmo: Elmo) -> No
     for name, value in values.items():
         np.testing.assert_array_equal(value, again[name])
     assert not values["elmo"][1, 5].any()
-    with pytest.raises(DataError, match="row 1 has 6 tokens, but its length is 7"):
+    with pytest.raises(DataError, match=r"length of row 1 must be in 0\.\.6; found 7"):
         elmo.outputs(tokens=rows, lengths=[6, 7])
-    with pytest.raises(DataError, match="a length for each of 2 rows"):
+    with pytest.raises(DataError, match="lengths must have 2 values"):
         elmo.outputs(tokens=rows, lengths=[6])
-    with pytest.raises(DataError, match="row 0: expected a list of tokens, found one string"):
+    with pytest.raises(DataError, match="row 0 must be a list of tokens; found one string"):
         elmo.outputs(tokens=["the cat"], lengths=[2])
-    with pytest.raises(DataError, match="either sentences, or tokens"):
+    with pytest.raises(DataError, match="either sentences or tokens"):
         elmo.outputs()

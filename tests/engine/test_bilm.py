@@ -246,9 +246,9 @@ def test_max_tokens_limits_the_size_of_a_batch(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_sentence_over_the_limit_is_refused_and_the_message_has_the_limit() -> None:
     elmo = Elmo(tiny_model())
-    with pytest.raises(SentenceTooLongError, match=r"sentence 1 has 11 tokens, but the limit is 10; split it"):
+    with pytest.raises(SentenceTooLongError, match=r"sentence 1 must have at most 10 tokens; found 11; split it"):
         elmo.encode([["a"], ["a"] * 11], max_tokens=10)
-    with pytest.raises(SentenceTooLongError, match="sentence 5 has"):  # counted over the call, not within a batch
+    with pytest.raises(SentenceTooLongError, match="sentence 5 must have"):  # counted over the call, not within a batch
         elmo.encode([["a"]] * 5 + [["a"] * 11], max_tokens=10, batch_size=2)
     assert len(elmo.encode([["a"] * 10], max_tokens=10)[0].tokens) == 10
 

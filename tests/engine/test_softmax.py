@@ -319,7 +319,7 @@ def test_tied_weights_get_the_gradients_of_separate_weights() -> None:
 
 def test_wrong_shapes_are_reported() -> None:
     softmax, (states, targets) = random_softmax(), random_tokens(3)
-    with pytest.raises(ShapeError, match=r"expected states of shape \(token, 5\) .* found \(3, 4\) and \(3,\)"):
+    with pytest.raises(ShapeError, match=r"states must have shape \(token, 5\) .* found \(3, 4\) and \(3,\)"):
         compute_loss(softmax, states[:, :4], targets)
     with pytest.raises(ShapeError, match=r"found \(3, 5\) and \(2,\)"):
         compute_token_losses(softmax, states, targets[:2])

@@ -213,7 +213,7 @@ def test_a_test_set_is_scored_instead_of_dev(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_baseline_without_vectors_is_refused_before_data_is_read(tmp_path: Path) -> None:
     path = write_plan(tmp_path, PLAN.replace('vectors = "glove.txt"', ""))
-    with pytest.raises(ConfigError, match=r"\[ner\] has no word vectors .*\[mood\] has no word vectors"):
+    with pytest.raises(ConfigError, match=r"\[ner\] needs word vectors .*\[mood\] needs word vectors"):
         collected(tmp_path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     path.write_text(path.read_text() + "[mood.words]\ncharacters = 3\n[ner.words]\ncharacters = 3\n")

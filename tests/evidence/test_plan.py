@@ -91,26 +91,26 @@ fit = 3
     assert "\n" not in message
     for part in (
         "[defaults] has no option 'seed'; it has: model, vectors, seeds, fit, words",
-        "[defaults] seeds: expected an integer of at least 1, found 0",
+        "[defaults] seeds must be an integer of at least 1; found 0",
         "[defaults.fit] has no option 'rate'; it has: epochs, patience, batch_size",
-        "[one] kind: expected one of tagging, classification, entailment",
+        "[one] kind must be one of tagging, classification, entailment",
         "nothing.conll: no such file or folder",
         "uses the environment variable $NOT_SET_AT_ALL, which is not set",
         "[two] has no option 'device'; it has: kind, train, dev",
-        "[two] dev: expected a path, found nothing",
-        "[two] max_train: expected an integer of at least 1, found True",
+        "[two] dev must be a path; found nothing",
+        "[two] max_train must be an integer of at least 1; found True",
         "[two.reader] the reader of tagging has no option 'label'; it has: file_format, separator, tags",
-        "[two.reader] tokenizer: expected one of",
+        "[two.reader] tokenizer must be one of",
         "[two.head] has no option 'heads'; it has: hidden_width",
-        "[two.head] hidden_width: expected an integer, found 'wide'",
+        "[two.head] hidden_width must be an integer; found 'wide'",
         "[two.fit] has no option 'seed'",
-        "[two.fit] epochs: expected an integer, found 0.5",
+        "[two.fit] epochs must be an integer; found 0.5",
         "[two.words] has no option 'elmo'; it has: layer_norm, dropout",
-        "[three] train: expected a path, found 3",
-        "[three.head] network: expected one of biattentive, linear, found 'cubic'",
+        "[three] train must be a path; found 3",
+        "[three.head] network must be one of biattentive, linear; found 'cubic'",
     ):
         assert part in message, part
-    assert re.search(r"and \d more$|\[four.fit\]: expected a table", message)
+    assert re.search(r"and \d more$|\[four.fit\] must be a table", message)
 
 
 @pytest.mark.parametrize(
@@ -118,13 +118,13 @@ fit = 3
     [
         ("", "expected at least one task"),
         ("[defaults]\nseeds = 1\n", "expected at least one task"),
-        ("seeds = 3\n", r"\[seeds\]: expected a table, found 3"),
-        ("[ner\n", "expected a plan in TOML"),
-        ("x = \udcff", "expected a plan in TOML"),
-        ("defaults = 1\n", r"\[defaults\]: expected a table, found 1"),
-        ("[a]\nkind = []\n", "kind: expected one of"),
-        ("[a]\nreader = {tags = 1.5}\nkind = 'tagging'", "tags: expected a string, a number"),
-        ("[a]\nfit = {epochs = 0}\nkind = 'tagging'", r"\[a.fit\]: .*epochs must be at least 1, found 0"),
+        ("seeds = 3\n", r"\[seeds\] must be a table; found 3"),
+        ("[ner\n", "cannot read .* as TOML"),
+        ("x = \udcff", "cannot read .* as TOML"),
+        ("defaults = 1\n", r"\[defaults\] must be a table; found 1"),
+        ("[a]\nkind = []\n", "kind must be one of"),
+        ("[a]\nreader = {tags = 1.5}\nkind = 'tagging'", "tags must be a string, a number"),
+        ("[a]\nfit = {epochs = 0}\nkind = 'tagging'", r"\[a.fit\]: .*epochs must be at least 1; found 0"),
     ],
 )
 def test_an_invalid_plan_is_refused(tmp_path: Path, text: str, part: str) -> None:

@@ -50,7 +50,7 @@ def test_fewer_examples_have_more_epochs_up_to_a_bound() -> None:
 
 
 def test_no_tables_and_unknown_tables_are_refused() -> None:
-    with pytest.raises(ConfigError, match="tables must be among 1, 2, 3, found 4"):
+    with pytest.raises(ConfigError, match="tables must be among 1, 2, 3; found 4"):
         list_runs({}, tables=[1, 4], has_curve=False, n_seeds=1)
-    with pytest.raises(ConfigError, match="at least one table or the curve"):
+    with pytest.raises(ConfigError, match="choose at least one table or the curve"):
         list_runs({}, tables=[], has_curve=False, n_seeds=1)

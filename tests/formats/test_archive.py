@@ -151,7 +151,7 @@ def test_two_models_in_one_archive_are_refused_by_name(folder: Path, tmp_path: P
     with zipfile.ZipFile(path, "a") as out:
         for file in folder.iterdir():
             out.write(file, f"two/{file.name}")
-    with pytest.raises(FormatError, match=r"expected one model, found one, two; unpack it and load one"):
+    with pytest.raises(FormatError, match=r"expected one model, found one, two; unpack the archive and load one"):
         load(path)
 
 
@@ -169,7 +169,7 @@ def test_an_archive_without_a_model_lists_its_content(tmp_path: Path) -> None:
 def test_a_file_that_is_only_named_like_an_archive_is_refused(tmp_path: Path) -> None:
     for name, content in (("a.zip", b""), ("b.tar", b"hello"), ("c.tgz", b"\0" * 2048), ("d.zip", b"x" * 9999)):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(FormatError, match="expected a zip or tar archive, found neither"):
+        with pytest.raises(FormatError, match="expected a zip or tar archive, found another kind of file"):
             load(tmp_path / name)
 
 
@@ -190,7 +190,7 @@ def test_a_gzip_of_several_parts_and_with_zeros_behind_loads(model, folder: Path
 def test_a_truncated_zip_is_reported(folder: Path, tmp_path: Path) -> None:
     raw = zipped(tmp_path / "x.zip", folder).read_bytes()
     (tmp_path / "x.zip").write_bytes(raw[: len(raw) // 2])
-    with pytest.raises(FormatError, match="it may be truncated"):
+    with pytest.raises(FormatError, match="the file may be truncated"):
         load(tmp_path / "x.zip")
 
 
@@ -212,7 +212,7 @@ def test_weights_of_a_large_member_load_and_zeros_are_taken_for_a_bomb(tmp_path:
             with archive.unpacked(tmp_path / f"{name}.zip") as root:
                 assert (root / "model.hdf5").read_bytes() == content
         else:
-            with pytest.raises(FormatError, match=r"'model\.hdf5': expected at most 20 times its \d+ packed bytes"):
+            with pytest.raises(FormatError, match=r"'model\.hdf5' must unpack to at most 20 times its packed size"):
                 load(tmp_path / f"{name}.zip")
 
 

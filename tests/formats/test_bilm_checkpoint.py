@@ -197,7 +197,7 @@ def test_a_model_of_words_needs_its_table_and_its_vocabulary(tmp_path: Path) -> 
         bilm_checkpoint.read(tmp_path / "a")
     write_training_folder(tmp_path / "b", model)
     (tmp_path / "b" / "vocab.txt").unlink()
-    with pytest.raises(FormatError, match="needs a vocabulary of the same size, found none"):
+    with pytest.raises(FormatError, match="needs a vocabulary of the same size; found none"):
         bilm_checkpoint.read(tmp_path / "b")
 
 

@@ -281,7 +281,7 @@ def test_ambiguous_folders_are_refused_with_the_candidates(tmp_path: Path) -> No
 
 def test_a_table_of_words_needs_its_vocabulary(tmp_path: Path) -> None:
     publish(tmp_path, options(chars=False))
-    with pytest.raises(FormatError, match="a table of 9 words needs a vocabulary of the same size, found none"):
+    with pytest.raises(FormatError, match="a word table of 9 rows needs a vocabulary of the same size; found none"):
         bilm_hdf5.read(tmp_path)
 
 
@@ -304,9 +304,9 @@ def test_a_folder_of_another_kind_is_not_matched(tmp_path: Path) -> None:
         (tiny_model(alphabet="unicode"), "it reads Unicode characters"),
         (tiny_model("both"), "it reads words and characters"),
         (tiny_model("both", alphabet="unicode"), "Unicode characters.*; it reads words and characters"),
-        (tiny_model(vocab=True, words=("a\nb",)), "its word 'a.nb' cannot be a line of vocab.txt"),
-        (tiny_model(vocab=True, words=("\ud800",)), "cannot be a line of vocab.txt"),
-        (tiny_model(vocab=True, words=("!!!MAXTERMID",)), "cannot be a line of vocab.txt"),
+        (tiny_model(vocab=True, words=("a\nb",)), "its word 'a.nb' cannot be written as a line of vocab.txt"),
+        (tiny_model(vocab=True, words=("\ud800",)), "cannot be written as a line of vocab.txt"),
+        (tiny_model(vocab=True, words=("!!!MAXTERMID",)), "cannot be written as a line of vocab.txt"),
     ],
 )
 def test_a_model_that_the_format_cannot_represent_is_refused(tmp_path: Path, model: Any, message: str) -> None:

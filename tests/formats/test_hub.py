@@ -116,8 +116,8 @@ def test_the_folder_in_the_cache_loads_as_a_path_too(answers: dict[str, str]) ->
 
 
 def test_errors_of_the_hub_are_reported_in_one_line(answers: dict[str, str]) -> None:
-    assert answers["me/tiny@v9"] == "FormatError: me/tiny@v9: the Hub has this model, but no revision 'v9'"
-    assert "me/none: no such folder or archive, and the Hub has no such model" in answers["me/none"]
+    assert answers["me/tiny@v9"] == "FormatError: me/tiny@v9: the Hub has this model, but not the revision 'v9'"
+    assert "me/none: no such folder or archive, and no such model on the Hub" in answers["me/none"]
     assert "me/gated: access to this model is restricted" in answers["me/gated"]
     assert "me/down: " in answers["me/down"]
     assert "500" in answers["me/down"]

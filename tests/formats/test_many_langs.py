@@ -152,7 +152,7 @@ class TestDictionaries:
             ("bank\t4\n", "", "expected 10 tokens, one per row of the table, found 9"),
             ("bank\t4\n", "bank\t4\nbanks\t4\n", "expected 10 tokens, one per row of the table, found 11"),
             ("bank\t4\n", "bank\t4\nx\t1\ny\t1\nz\t1\n", "expected at most 11 lines, found 13"),
-            ("<oov>\t0", "oov\t0", "expected <oov>, found none"),
+            ("<oov>\t0", "oov\t0", "missing <oov>"),
         ],
     )
     def test_what_does_not_fit_its_table_is_refused(self, old: str, new: str, message: str, tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ class TestArchitecture:
     )  # fmt: skip
     def test_absurd_sizes_are_refused(self, change: dict[str, Any], tmp_path: Path) -> None:
         weights = random_weights(architecture())
-        with pytest.raises(FormatError, match=r"must|expected char_dim or word_dim above 0"):
+        with pytest.raises(FormatError, match=r"must"):
             load(write_folder(tmp_path / "m", architecture(**change), weights=weights))
 
     def test_weights_of_another_size_are_all_named(self, tmp_path: Path) -> None:

@@ -78,13 +78,13 @@ def test_half_precision_takes_half_the_bytes_and_reads_as_rounded_float32(tmp_pa
 def test_weights_beyond_float16_are_named_and_nothing_is_left_behind(tmp_path: Path) -> None:
     model = tiny_model()
     model.weights["forward_stack.0.bias"][3] = 1e6
-    with pytest.raises(OutputError, match=r"as float16: forward_stack\.0\.bias has values out of range"):
+    with pytest.raises(OutputError, match=r"as float16: forward_stack\.0\.bias has values that are out of range"):
         native.write(model, tmp_path / "model", dtype="float16")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unknown_dtype_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="dtype: expected one of float32, float16, bfloat16, found 'int8'"):
+    with pytest.raises(OutputError, match="dtype must be one of float32, float16, bfloat16; found 'int8'"):
         native.write(tiny_model(), tmp_path / "model", dtype="int8")  # type: ignore[arg-type]
 
 
@@ -237,7 +237,7 @@ def test_a_link_in_a_strangers_folder_is_not_written_through(tmp_path: Path) -> 
 def test_a_warm_state_of_another_model_is_refused(tmp_path: Path) -> None:
     native.write(tiny_model(), tmp_path / "model")
     before = content(tmp_path / "model")
-    with pytest.raises(StateError, match=r"warm state: hidden: expected \(2, 2, 4\), found \(2, 1, 4\)"):
+    with pytest.raises(StateError, match=r"warm state: hidden: expected shape \(2, 2, 4\), found \(2, 1, 4\)"):
         native.add_warm(tmp_path / "model", WarmState(torch.zeros(2, 1, 4), torch.zeros(2, 2, 6)))
     with pytest.raises(StateError, match="cell contains values that are not finite"):
         native.add_warm(tmp_path / "model", WarmState(torch.zeros(2, 2, 4), torch.full((2, 2, 6), torch.nan)))
@@ -323,7 +323,7 @@ def test_a_config_of_another_program_is_refused(tmp_path: Path) -> None:
     native.write(tiny_model(), tmp_path / "model")
     (tmp_path / "model" / "config.json").write_text('{"model_type": "bert"}')
     rewrite_sums(tmp_path / "model")
-    with pytest.raises(FormatError, match=r"config\.json: expected an object with format 'elmo', found None"):
+    with pytest.raises(FormatError, match=r"config\.json must be a JSON object with format 'elmo'; found None"):
         native.read(tmp_path / "model")
 
 
@@ -332,7 +332,7 @@ def test_a_newer_version_is_refused_with_the_next_step(tmp_path: Path) -> None:
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": 2}))
     rewrite_sums(tmp_path / "model")
-    with pytest.raises(FormatError, match="expected format_version 1, found 2; update pyelmo"):
+    with pytest.raises(FormatError, match="format_version must be 1; found 2; update pyelmo"):
         native.read(tmp_path / "model")
 
 
@@ -344,7 +344,7 @@ def test_every_mismatch_of_the_weights_is_reported_at_once(tmp_path: Path) -> No
     with pytest.raises(FormatError) as caught:
         native.read(tmp_path / "two")
     assert "missing backward_stack.1.input_weight (24, 4)" in str(caught.value)
-    assert "forward_stack.0.bias: expected (24,), found [32]" in str(caught.value)
+    assert "forward_stack.0.bias: expected (24,), found (32,)" in str(caught.value)
 
 
 def test_truncated_weights_are_reported_in_bytes(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_truncated_weights_are_reported_in_bytes(tmp_path: Path) -> None:
     path = tmp_path / "model" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-4])
     rewrite_sums(tmp_path / "model")
-    with pytest.raises(FormatError, match=r"model\.safetensors: expected (\d+) bytes of data, found \d+"):
+    with pytest.raises(FormatError, match=r"model\.safetensors: .*expected (\d+) bytes of data, found \d+"):
         native.read(tmp_path / "model")
 
 

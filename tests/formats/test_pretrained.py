@@ -55,7 +55,7 @@ def test_with_several_formats_in_one_folder_our_own_is_read(folder: Path, tmp_pa
 def test_no_source_is_the_bundled_english_model_and_an_empty_one_is_refused() -> None:
     assert_same_model(load(None), load(formats.bundled_folder("en")))
     assert describe(None).source == "en"
-    with pytest.raises(ConfigError, match="expected the name, path or Hub id of a model, found an empty string"):
+    with pytest.raises(ConfigError, match="model must be a name, a path or a Hub id; found an empty string"):
         load("")
 
 
@@ -170,9 +170,9 @@ def test_published_fixtures_convert_to_our_format_bit_by_bit(tmp_path: Path, nam
 
 
 def test_impossible_conversions_are_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="hdf5 supports float32 only, found dtype 'float16'"):
+    with pytest.raises(ConfigError, match="dtype must be float32 for to='hdf5'; found 'float16'"):
         convert(folder, tmp_path / "out", to="hdf5", dtype="float16")
-    with pytest.raises(ConfigError, match="expected to='native' or to='hdf5', found 'onnx'"):
+    with pytest.raises(ConfigError, match="to must be 'native' or 'hdf5'; found 'onnx'"):
         convert(folder, tmp_path / "out", to="onnx")  # type: ignore[arg-type]
     with pytest.raises(OutputError, match="already exists"):
         convert(folder, folder)

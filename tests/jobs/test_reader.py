@@ -57,9 +57,9 @@ def test_a_sentence_does_not_keep_its_shard_in_memory(tmp_path: Path, elmo: Elmo
 
 
 def test_the_error_names_the_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"v\.npz: no such file, and no v\.npz\.manifest\.json next to it"):
+    with pytest.raises(DataError, match=r"v\.npz: neither this file nor v\.npz\.manifest\.json exists"):
         read_embeddings(tmp_path / "v.npz")
-    with pytest.raises(DataError, match=r"v\.txt: expected a name that ends in \.hdf5"):
+    with pytest.raises(DataError, match=r"v\.txt: the file name must end in \.hdf5"):
         read_embeddings(tmp_path / "v.txt")
 
 
@@ -69,7 +69,7 @@ def test_reading_an_unfinished_job_is_an_error(tmp_path: Path, elmo: Elmo, text:
 
     with pytest.raises(KeyboardInterrupt):
         embed_corpus(EmbedJob((text,), tmp_path / "v.npz", shard_tokens=3), elmo, on_progress=stop)
-    with pytest.raises(DataError, match=r"this job is not finished; run it again"):
+    with pytest.raises(DataError, match=r"the job is not finished; run it again"):
         read_embeddings(tmp_path / "v.npz")
 
 
@@ -79,7 +79,7 @@ def test_a_damaged_shard_is_named(tmp_path: Path, elmo: Elmo, text: str) -> None
     data = bytearray(path.read_bytes())
     data[-9] ^= 1  # inside a number: only the checksum detects it
     path.write_bytes(data)
-    with pytest.raises(ChecksumError, match=r"v-00001\.safetensors: expected SHA-256"):
+    with pytest.raises(ChecksumError, match=r"v-00001\.safetensors: SHA-256 must be"):
         list(read_embeddings(tmp_path / "v.safetensors"))
     assert len(list(read_embeddings(tmp_path / "v.safetensors", verify=False))) == len(LINES)
     path.unlink()
@@ -94,7 +94,7 @@ def test_a_manifest_cannot_name_files_outside_its_folder(tmp_path: Path, elmo: E
     for name in ("../secret.npz", "/etc/passwd", "a/b.npz", "..", "", "a\0b"):
         values["shards"][0]["file"] = name
         path.write_text(json.dumps(values))
-        with pytest.raises(DataError, match="expected plain file names"):
+        with pytest.raises(DataError, match="must have a plain name"):
             list(read_embeddings(path))
 
 
@@ -153,7 +153,7 @@ def test_an_npz_file_with_pickles_or_a_false_size_is_an_error(tmp_path: Path) ->
     path = tmp_path / "v.npz"
     pickled = npy(np.array([{}], dtype=object))
     huge = npy(np.zeros(1, np.float32)).replace(b"(1,)", b"(99999999999999,)")
-    for data, reason in ((pickled, "expected plain numbers"), (huge, "npy|bytes of data|header")):
+    for data, reason in ((pickled, "plain numbers"), (huge, "npy|bytes of data|header")):
         npz(path, {"vectors.npy": data})
         with pytest.raises(DataError, match=reason):
             list(read_embeddings(path))
@@ -165,12 +165,12 @@ def test_an_npz_file_with_pickles_or_a_false_size_is_an_error(tmp_path: Path) ->
 def test_a_safetensors_header_with_a_false_size_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "v.safetensors"
     path.write_bytes(struct.pack("<Q", 1 << 60) + b"{}")
-    with pytest.raises(DataError, match="a header of"):
+    with pytest.raises(DataError, match="invalid header size"):
         list(read_embeddings(path))
     entry = {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}
     header = json.dumps({"__metadata__": {"elmo": "{}"}, "vectors": entry}).encode()
     path.write_bytes(struct.pack("<Q", len(header)) + header)
-    with pytest.raises(DataError, match="ends before its data"):
+    with pytest.raises(DataError, match="the file is truncated"):
         list(read_embeddings(path))
 
 
@@ -179,17 +179,17 @@ def test_an_hdf5_file_cannot_link_to_other_files(tmp_path: Path) -> None:
     write_hdf5([shard(sentences([("a",)]))], other)
     with h5py.File(path, "w") as file:
         file["0"] = h5py.ExternalLink(str(other), "0")
-    with pytest.raises(DataError, match="expected a dataset '0' inside the file"):
+    with pytest.raises(DataError, match="'0' must be a dataset that is stored in this file"):
         list(read_embeddings(path))
     with h5py.File(path, "w") as file:
         data = file.create_dataset("0", (1, 4), "f4", external=[(str(other), 0, 16)])
         data.attrs["tokens"] = '["a"]'
-    with pytest.raises(DataError, match="expected a dataset '0' inside the file"):
+    with pytest.raises(DataError, match="'0' must be a dataset that is stored in this file"):
         list(read_embeddings(path))
 
 
 def test_an_hdf5_file_without_tokens_is_an_error(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "v.hdf5", "w") as file:
         file["0"] = np.zeros((1, 4), np.float32)
-    with pytest.raises(DataError, match="elmo embed did not write this file"):
+    with pytest.raises(DataError, match="only files of elmo embed have it"):
         list(read_embeddings(tmp_path / "v.hdf5"))

@@ -191,7 +191,7 @@ def test_a_folder_that_cannot_be_created_is_a_one_line_error(job: EmbedJob, text
     with pytest.raises(OutputError, match=r"cannot write .*v\.npz: (Not a directory|File exists)"):
         embed_corpus(replace(job, out=text / "v.npz"), elmo)
     (text.parent / "folder.npz").mkdir()
-    with pytest.raises(OutputError, match="expected a file name, found a folder"):
+    with pytest.raises(OutputError, match="the output must be a file; found a folder"):
         embed_corpus(replace(job, out=text.parent / "folder.npz"), elmo)
 
 
@@ -204,7 +204,9 @@ def test_a_folder_without_permission_is_a_one_line_error(job: EmbedJob, out: Pat
 
 def test_an_output_cannot_be_one_of_the_inputs(folder: Path, text: Path, elmo: Elmo) -> None:
     for inputs in (str(folder), str(folder / "*")):
-        with pytest.raises(OutputError, match=r"v\.npz is one of the inputs; choose another output"):
+        with pytest.raises(
+            OutputError, match=r"v\.npz: the output, or another file of the job, is one of the inputs; choose"
+        ):
             embed_corpus(EmbedJob((inputs,), folder / "v.npz"), elmo)
     assert list(contents(folder)) == [text.name]
 
@@ -213,7 +215,7 @@ def test_an_output_cannot_be_one_of_the_inputs(folder: Path, text: Path, elmo: E
 def test_a_restart_never_removes_its_own_input(folder: Path, text: Path, elmo: Elmo, name: str) -> None:
     source = text.rename(folder / name)
     expected = contents(folder)
-    with pytest.raises(OutputError, match=r"text\.jsonl is one of the inputs"):
+    with pytest.raises(OutputError, match=r"text\.jsonl: the output, or another file of the job, is one of the inputs"):
         embed_corpus(EmbedJob((str(source),), folder / "text.jsonl", restart=True), elmo)
     assert contents(folder) == expected
 
@@ -221,16 +223,17 @@ def test_a_restart_never_removes_its_own_input(folder: Path, text: Path, elmo: E
 @pytest.mark.parametrize(
     ("change", "kind", "match"),
     [
-        ({"out": Path("v.txt")}, OutputError, r"v\.txt: expected a name that ends in \.hdf5"),
+        ({"out": Path("v.txt")}, OutputError, r"v\.txt: the file name must end in \.hdf5"),
         ({"layers": "bottom"}, ConfigError, "layers must be average"),
-        ({"layers": 3}, ConfigError, r"layer must be in 0\.\.2"),
+        ({"layers": 3}, ConfigError, r"0\.\.2; found 3"),
         ({"dtype": "float64"}, ConfigError, "dtype must be one of float32, float16"),
         ({"start": "cold"}, ConfigError, "start must be"),
-        ({"input_format": "html"}, ConfigError, "input format: expected one of"),
-        ({"errors": "ignore"}, ConfigError, "errors: expected one of"),
+        ({"input_format": "html"}, ConfigError, "input format must be one of"),
+        ({"errors": "ignore"}, ConfigError, "errors must be one of"),
         ({"batch_size": 0}, ConfigError, "batch_size must be at least 1"),
         ({"shard_tokens": 0}, ConfigError, "shard_tokens must be at least 1"),
         ({"inputs": ("no.txt",)}, DataError, r"no\.txt: no such file"),
+        ({"inputs": "no.txt"}, ConfigError, r"inputs must be a tuple of strings; found one string; use \('no\.txt',\)"),
     ],
 )
 def test_wrong_options_are_errors_before_anything_is_written(
@@ -249,14 +252,16 @@ def test_a_missing_warm_state_is_an_error(job: EmbedJob) -> None:
 def test_a_value_too_large_for_float16_is_an_error(job: EmbedJob) -> None:
     elmo = tiny_elmo()
     elmo.bilm.token_layer.projection.bias.fill_(1e6)  # type: ignore[union-attr, operator]
-    with pytest.raises(OutputError, match=r"text\.txt:1: a value of its vectors does not fit float16"):
+    with pytest.raises(OutputError, match=r"text\.txt:1: cannot store the vectors as float16"):
         embed_corpus(replace(job, dtype="float16", layers=0), elmo)
 
 
 def test_the_error_has_the_place_of_a_sentence_that_is_too_long(job: EmbedJob, text: Path, elmo: Elmo) -> None:
     text.write_text("a b\n" + "x " * 100_001)
     for out in (job.out, None):
-        with pytest.raises(SentenceTooLongError, match=r"text\.txt:2: this sentence has 100001 tokens"):
+        with pytest.raises(
+            SentenceTooLongError, match=r"text\.txt:2: a sentence must have at most 100000 tokens; found 100001"
+        ):
             embed_corpus(replace(job, out=out), elmo, stdout=io.StringIO())
 
 

@@ -67,7 +67,7 @@ def test_a_job_can_be_resumed_with_another_number_of_workers(long_job: EmbedJob,
 def test_an_error_in_a_worker_is_raised_unchanged(long_job: EmbedJob) -> None:
     elmo = tiny_elmo()
     elmo.bilm.token_layer.projection.bias.fill_(1e6)  # type: ignore[union-attr, operator]
-    with pytest.raises(OutputError, match=r"text\.txt:1: a value of its vectors does not fit float16"):
+    with pytest.raises(OutputError, match=r"text\.txt:1: cannot store the vectors as float16"):
         embed_corpus(replace(long_job, dtype="float16", layers=0), elmo)
 
 
@@ -95,7 +95,7 @@ def test_a_killed_worker_is_a_one_line_error_and_complete_shards_are_kept(
             worker = max(set(children(os.getpid())) - before)
             os.kill(worker, signal.SIGKILL)
 
-    match = r"v\.npz: a worker was killed \(signal 9\); complete shards are kept: run the job again"
+    match = r"v\.npz: a worker was killed \(signal 9\); run the job again to resume it"
     with pytest.raises(OutputError, match=match):
         embed_corpus(replace(long_job, restart=True), elmo, on_progress=kill_one)
     assert not [name for name in contents(out.parent) if name.endswith((".part", ".lock"))]
@@ -114,10 +114,10 @@ def test_a_finished_job_starts_no_worker(long_job: EmbedJob, elmo: Elmo) -> None
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"workers": 0}, "workers must be at least 1, found 0"),
-        ({"out": None}, "2 workers need an output file"),
-        ({"devices": ("cpu", "cpu", "cpu")}, "3 devices need at least as many workers, found 2"),
-        ({"devices": ("cuda:0", "cpu")}, "devices must be of one kind, found cuda:0, cpu"),
+        ({"workers": 0}, "workers must be at least 1; found 0"),
+        ({"out": None}, "cannot use 2 workers without an output file"),
+        ({"devices": ("cpu", "cpu", "cpu")}, "--workers must be at least 3, one per device; found 2"),
+        ({"devices": ("cuda:0", "cpu")}, "devices must be of one type; found cuda:0, cpu"),
     ],
 )
 def test_contradictory_options_are_errors(long_job: EmbedJob, change: dict[str, object], match: str) -> None:

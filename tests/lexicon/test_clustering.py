@@ -108,13 +108,13 @@ def test_half_the_squared_distance_of_reduced_rows_is_the_cosine_distance() -> N
 
 def test_invalid_arguments_are_rejected() -> None:
     rows = np.ones((5, 3))
-    with pytest.raises(ConfigError, match="one of agglomerative, kmeans, affinity, hdbscan, found 'ward'"):
+    with pytest.raises(ConfigError, match="one of agglomerative, kmeans, affinity, hdbscan; found 'ward'"):
         cluster(rows, method="ward")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ConfigError, match="n_clusters must be between 1 and 5, the number of usages, found 6"):
+    with pytest.raises(ConfigError, match="n_clusters must be between 1 and 5, the number of usages; found 6"):
         cluster(rows, n_clusters=6)
-    with pytest.raises(ConfigError, match="hdbscan chooses the number of clusters"):
+    with pytest.raises(ConfigError, match="hdbscan chooses it itself"):
         cluster(rows, method="hdbscan", n_clusters=2)
-    with pytest.raises(ConfigError, match="max_clusters must be at least 2, found 1"):
+    with pytest.raises(ConfigError, match="max_clusters must be at least 2; found 1"):
         cluster(rows, max_clusters=1)
-    with pytest.raises(DataError, match="finite vectors"):
+    with pytest.raises(DataError, match="vectors must be finite"):
         cluster(rows * np.nan)

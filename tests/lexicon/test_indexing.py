@@ -174,7 +174,7 @@ def test_tokens_with_no_break_spaces_or_surrogates_are_sampled(job: IndexJob, el
 def test_invalid_jobs_are_rejected_before_writing(job: IndexJob, elmo: Elmo) -> None:
     with pytest.raises(ConfigError, match="several vectors per usage"):
         replace(job, layers="all")
-    with pytest.raises(ConfigError, match="limit needs to read the text twice"):
+    with pytest.raises(ConfigError, match="cannot use limit with stdin: the text is read twice"):
         replace(job, inputs=("-",), limit=3)
     with pytest.raises(DataError, match="no such file"):
         build_index(replace(job, inputs=("nowhere.txt",)), elmo)

@@ -92,7 +92,7 @@ def test_a_missing_or_damaged_approximate_index_is_reported(
     ApproximateIndex.build(index)
     (index.folder / "approximate.usearch").write_bytes(b"no graph" * 100)
     with pytest.raises(
-        DataError, match=r"cannot read .*approximate\.usearch: |approximate\.usearch belongs to another"
+        DataError, match=r"cannot read .*approximate\.usearch: |approximate\.usearch: it belongs to another"
     ):
         find_neighbors(elmo, index, [QUERY], approximate=True)
     monkeypatch.setitem(__import__("sys").modules, "usearch.index", None)
@@ -104,12 +104,12 @@ def test_an_approximate_index_of_an_older_index_is_rejected(job: IndexJob, elmo:
     pytest.importorskip("usearch")
     ApproximateIndex.build(build_index(job, elmo))
     rebuilt = build_index(replace(job, layers="top", restart=True), elmo)
-    with pytest.raises(DataError, match="older than the index"):
+    with pytest.raises(DataError, match="it was built for an older index"):
         ApproximateIndex.open(rebuilt)
 
 
 def test_invalid_arguments_are_rejected(index: Index, elmo: Elmo) -> None:
-    with pytest.raises(ConfigError, match="among must be all, same or others, found 'none'"):
+    with pytest.raises(ConfigError, match="among must be all, same or others; found 'none'"):
         find_neighbors(elmo, index, [QUERY], among="none")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="k must be at least 1"):
         find_neighbors(elmo, index, [QUERY], k=0)

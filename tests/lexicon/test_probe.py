@@ -321,9 +321,9 @@ def test_a_folder_is_read_file_by_file(tmp_path: Path) -> None:
         ("a\tX\nb\t\n", 2, DataError, r"a\.tsv:2: expected a label in column 2, found nothing"),
         ("\tX\n", 2, DataError, r"a\.tsv:1: expected a word in column 1, found nothing"),
         ("a\tX\n", 3, DataError, r"a\.tsv:1: expected 3 columns or more"),
-        ("a\tX\n", 0, ConfigError, "at least 1, found 0"),
+        ("a\tX\n", 0, ConfigError, "at least 1; found 0"),
         ("a\tX\n", 1, ConfigError, "contains the words"),
-        ("w\tt\na\tX\tY\n", "t", DataError, r"a\.tsv:2: expected 2 columns, as in the header, .* found 3"),
+        ("w\tt\na\tX\tY\n", "t", DataError, r"a\.tsv:2: expected 2 columns separated by tabs, found 3"),
     ],
 )
 def test_files_without_labels_are_rejected_with_their_place(
@@ -372,7 +372,7 @@ def test_invalid_options_and_bytes_are_rejected(tmp_path: Path) -> None:
 
 def test_a_text_without_sentence_ends_is_rejected(tmp_path: Path) -> None:
     path = columns(tmp_path, "a\tX\n" * 100_001)
-    with pytest.raises(DataError, match=r"a\.tsv:1: expected an empty line within 100,000 words"):
+    with pytest.raises(DataError, match=r"a\.tsv:1: expected an empty line after at most 100,000 words"):
         read_labels(path, 2)
 
 
@@ -462,12 +462,12 @@ def test_chinese_labels_are_drawn_or_reported(
     found = probe_layers(elmo, by_word(12, seed=1), by_word(5, seed=2))
     draw_probing(found, tmp_path / "a.png", column="词性")
     has_font = not figure.find_fonts("短词性")[1]
-    assert ("these labels are numbered" in caplog.text) == (not has_font)
+    assert ("numbers instead of these labels" in caplog.text) == (not has_font)
     caplog.clear()
     monkeypatch.setattr(figure, "CJK_FONTS", ())
     monkeypatch.setattr(figure, "_BUNDLED_FILE", font_manager.findfont(figure.LATIN_FONT))
     draw_probing(found, tmp_path / "b.png", column="词性")
-    assert "these labels are numbered" in caplog.text
+    assert "numbers instead of these labels" in caplog.text
     assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -63,7 +63,7 @@ def test_instances_have_unique_ids(tmp_path: Path) -> None:
     bank = {"toks": [{"w": "bank", "lemma": "bank", "sk": ["bank%1:17:01::"]}]}
     found = [sentence.instances[0].id for sentence in read_sense_corpus(jsonl(tmp_path / "a.jsonl", bank, bank))]
     assert len(set(found)) == 2
-    with pytest.raises(DataError, match=r"a\.jsonl:2: duplicate instance 'd\.s1\.t0'"):
+    with pytest.raises(DataError, match=r"a\.jsonl:2: instance 'd\.s1\.t0' occurs twice"):
         list(read_sense_corpus(jsonl(tmp_path / "a.jsonl", *[bank | {"doc": "d", "s": "1"}] * 2)))
 
 
@@ -102,7 +102,7 @@ def test_invalid_json_and_empty_files_are_rejected(tmp_path: Path) -> None:
     path.write_text("\n\n")
     with pytest.raises(DataError, match=r"s\.jsonl: expected sentences in JSON lines or XML, found none"):
         list(read_sense_corpus(path))
-    with pytest.raises(DataError, match=r"s\.jsonl: expected XML, because gold keys are given"):
+    with pytest.raises(DataError, match=r"s\.jsonl: a corpus with a file of gold keys must be XML"):
         list(read_sense_corpus(jsonl(path, {"toks": WORDS}), gold=path))
 
 
@@ -122,15 +122,15 @@ def test_xml_and_its_gold_keys_are_joined(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("</wf>\n<inst", "</wg>\n<inst", r"d\.xml:5: expected XML, found mismatched tag"),
-        ("</corpus>\n", "", r"d\.xml:11: expected XML, found no element found"),
-        ("&amp;</wf>", "&lol;</wf>", r"d\.xml:7: expected XML, found undefined entity"),
+        ("</wf>\n<inst", "</wg>\n<inst", r"d\.xml:5: cannot parse the XML: mismatched tag"),
+        ("</corpus>\n", "", r"d\.xml:11: cannot parse the XML: no element found"),
+        ("&amp;</wf>", "&lol;</wf>", r"d\.xml:7: cannot parse the XML: undefined entity"),
         ('pos="NOUN"', 'pos="X"', r"d\.xml:6: expected an instance with id, lemma and pos NOUN"),
-        ("t1", "t0", r"d\.xml:8: duplicate instance 'd0\.s0\.t0'"),
+        ("t1", "t0", r"d\.xml:8: instance 'd0\.s0\.t0' occurs twice"),
         ("<text id", "<page id", r"d\.xml:3: expected corpus > text > sentence.* found <page> in corpus"),
         ('">The</wf>', '"><b>The</b></wf>', r"d\.xml:5: .*found <b> in corpus/text/sentence/wf"),
         ('">The</wf>', '"/>', r"d\.xml:5: expected a word, found none"),
-        ("<sentence", "stray<sentence", r"d\.xml:4: expected text only inside words, found 'stray'"),
+        ("<sentence", "stray<sentence", r"d\.xml:4: expected text only in <wf> and <instance>, found 'stray'"),
     ],
 )
 def test_an_error_in_xml_names_its_line(tmp_path: Path, old: str, new: str, problem: str) -> None:
@@ -152,12 +152,9 @@ def test_a_dtd_is_rejected_before_its_entities_expand(tmp_path: Path) -> None:
         ("", r"d\.txt: expected gold keys, found none"),
         ("d0.s0.t0\n", r"d\.txt:1: expected the id of an instance and its sense keys, found 'd0\.s0\.t0'"),
         ("d0.s0.t0 bank\n", r"d\.txt:1: expected the id of an instance"),
-        (GOLD + GOLD, r"d\.txt:3: duplicate instance 'd0\.s0\.t0'"),
+        (GOLD + GOLD, r"d\.txt:3: instance 'd0\.s0\.t0' occurs twice"),
         (GOLD.splitlines()[0], r"d\.txt: expected a key for the instance 'd0\.s0\.t1' \(.*d\.xml:8\)"),
-        (
-            GOLD + "d9 bank%1:17:01::\n",
-            r"expected keys of instances in .*d\.xml, found 1 other instances, such as 'd9'",
-        ),
+        (GOLD + "d9 bank%1:17:01::\n", r"all instances must be in .*d\.xml; found 1 that are not, such as 'd9'"),
     ],
 )
 def test_gold_keys_that_do_not_match_the_corpus_are_rejected(tmp_path: Path, gold: str, problem: str) -> None:

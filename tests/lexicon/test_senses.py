@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,17 @@ import typer
 from typer.testing import CliRunner
 
 from elmo import ConfigError, DataError
-from elmo.lexicon.senses import Senses, context_names, find_senses, select_distinct
-from elmo.lexicon.usages import Usage, Usages
+from elmo.lexicon.senses import (
+    Senses,
+    context_names,
+    embed_by,
+    find_senses,
+    name_by_substitutes,
+    select_distinct,
+    senses_in_corpus,
+)
+from elmo.lexicon.usages import Usage, Usages, entry_key, find_usages, respell
+from elmo.text.reader import read_sentences
 from elmo.text.tokenizers import Tokens
 
 pytest.importorskip("sklearn")
@@ -156,10 +166,10 @@ def test_the_figure_labels_the_usages_whose_sentences_it_shows(monkeypatch: pyte
 
     figures: list[Figure] = []
 
-    def keep(figure: Figure, _: Path) -> None:
-        figures.append(figure)
+    def keep(_: Path, build: Callable[[], Figure]) -> None:
+        figures.append(build())
 
-    monkeypatch.setattr(senses_picture, "save_figure", keep)
+    monkeypatch.setattr(senses_picture, "draw_figure", keep)
     found = find_senses(banks(), n_clusters=n_senses)
     senses_picture.draw_senses(found, "x.png")
     axes = figures[0].axes[0]
@@ -204,6 +214,22 @@ def test_the_command_prints_writes_and_draws(app: typer.Typer) -> None:
     assert len(table) == 37
     code, out, _ = run(app, "senses", "BANK", "corpus.txt", "--model", "model", "--limit", "8", "--json")
     assert (code, json.loads(out)["usages"]) == (0, 8)
+
+
+def test_one_call_finds_the_senses_of_a_word_in_a_corpus(app: typer.Typer) -> None:
+    elmo = Elmo.from_pretrained("model")
+    sentences = list(read_sentences(["corpus.txt"], tokenizer=elmo.tokenizer))
+    found = senses_in_corpus(elmo, sentences, "Bank", n_clusters=2, limit=30, seed=1, layers="top")
+    items = find_usages(sentences, ["Bank"], key=entry_key(elmo), limit=30, seed=1)["Bank"]
+    vectors = embed_by(elmo, [respell(usage, "Bank") for usage in items], layers="top").vectors
+    assert found.usages.items == tuple(items)
+    assert np.array_equal(found.usages.vectors, vectors)
+    parts = find_senses(Usages(tuple(items), vectors), n_clusters=2, name_of=name_by_substitutes(elmo), seed=1)
+    assert found.items == parts.items
+    as_written = senses_in_corpus(elmo, sentences, "Bank", n_clusters=2, is_as_written=True, layers="top")
+    assert not np.array_equal(as_written.usages.vectors[: len(vectors)], vectors)
+    with pytest.raises(DataError, match="'tree' does not occur in the text; check its spelling and the tokenizer"):
+        senses_in_corpus(elmo, sentences, "tree")
 
 
 def test_senses_are_named_by_substitutes_if_the_model_has_a_softmax(app: typer.Typer) -> None:

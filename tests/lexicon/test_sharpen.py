@@ -157,7 +157,7 @@ def test_a_model_without_projections_is_rejected_before_text_is_read() -> None:
         raise AssertionError
         yield
 
-    with pytest.raises(ConfigError, match="expected a model whose LSTMs have projections"):
+    with pytest.raises(ConfigError, match="LSTMs have no projections"):
         sharpen_model(Elmo(tiny_model(cell_width=4, state_width=4)), never())
 
 
@@ -245,7 +245,7 @@ def test_reading_stops_after_the_maximum_number_of_tokens(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("texts", "message"), [(text(1), r"found a sentence; pass \[text\]"), ([["a b"]], "found str")]
+    ("texts", "message"), [(text(1), r"found a single text; pass \[text\]"), ([["a b"]], "found str")]
 )
 def test_texts_must_have_tokenized_sentences(texts: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
@@ -308,12 +308,12 @@ def test_the_inverse_matrix_restores_the_model() -> None:
 
 
 def test_states_without_projections_are_rejected() -> None:
-    with pytest.raises(ConfigError, match="expected a model whose LSTMs have projections"):
+    with pytest.raises(ConfigError, match="LSTMs have no projections"):
         transform_states(tiny_model(cell_width=4, state_width=4), build_matrix())
 
 
 def test_a_matrix_of_another_size_is_rejected() -> None:
-    with pytest.raises(ShapeError, match="expected a matrix of 4 x 4"):
+    with pytest.raises(ShapeError, match="matrix must be 4 x 4"):
         transform_states(tiny_model(), build_matrix(5))
 
 

@@ -194,7 +194,7 @@ def test_a_model_with_one_direction_works_with_a_warning(caplog: pytest.LogCaptu
     metadata = {"training": {"directions": "backward"}}
     one_way = Elmo(tiny_model(softmax=True, words=WORDS, metadata=metadata))
     found = substitutes(one_way, SENTENCE, combine="product")
-    assert "only has the backward direction" in caplog.text
+    assert "has only the backward direction" in caplog.text
     assert {one.forward for one in found.items} == {None}
     backward = substitutes(one_way, SENTENCE, combine="backward")
     assert [one.word for one in found.items] == [one.word for one in backward.items]
@@ -219,7 +219,7 @@ def test_invalid_arguments_are_rejected(elmo: Elmo) -> None:
         substitutes(Elmo(tiny_model(softmax=True)), SENTENCE, start="warm")
     with pytest.raises(DataError, match="no word is marked"):
         substitutes(elmo, "the bank")
-    with pytest.raises(DataError, match="candidates for 1 usages, found 0"):
+    with pytest.raises(DataError, match="the number of candidate lists must be 1, one per usage; found 0"):
         Substituter(elmo).rank([usage(elmo)], [])
 
 
@@ -320,7 +320,8 @@ def test_chinese_words_are_unchanged_without_a_warning(caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize(
-    ("language", "message"), [("qq", "does not support the language 'qq'"), (None, "the tokenizer has no language")]
+    ("language", "message"),
+    [("qq", "does not support the language 'qq'"), (None, "the language of the tokenizer is unknown")],
 )
 def test_an_unsupported_language_is_reported_once(
     caplog: pytest.LogCaptureFixture, language: str | None, message: str

@@ -96,9 +96,9 @@ def test_a_usage_can_be_respelled() -> None:
 
 
 def test_invalid_arguments_are_rejected(elmo: Elmo) -> None:
-    with pytest.raises(DataError, match=r"expected a span within 1 tokens, found 1\.\.2"):
+    with pytest.raises(DataError, match=r"the span must be within 0\.\.1 and not empty; found 1\.\.2"):
         Usage(Tokens.from_words(["a"]), 1, 2)
-    with pytest.raises(ShapeError, match=r"expected vectors \(usage, width\) of 0 usages"):
+    with pytest.raises(ShapeError, match=r"vectors must have the shape \(0, width\), one row per usage"):
         Usages((), np.zeros((1, 2)))
     with pytest.raises(DataError, match="found only white space"):
         find_usages(SENTENCES, [" "], key=entry_key(elmo))
@@ -158,7 +158,7 @@ def test_chinese_words_are_found() -> None:
     [
         ("the bank", None, "sentence 7: no word is marked"),
         ("the bank", "river", "sentence 7: 'river' does not occur in 'the bank'"),
-        ("[[a]] [[b]]", None, "expected one word marked by"),
+        ("[[a]] [[b]]", None, "only one word may be marked"),
         ("", "x", "does not occur in"),
     ],
 )
@@ -184,14 +184,14 @@ def test_one_mark_gives_the_same_usage_in_both_functions() -> None:
     ("sentence", "message"),
     [
         ("a bank", r"sentence 7: expected a word marked like \[\[this\]\], found none: 'a bank'"),
-        ("[[a]] [[ ]]", r"sentence 7: expected one word marked by \[\[ \]\], found an empty mark"),
+        ("[[a]] [[ ]]", r"sentence 7: a mark \[\[ \]\] must contain a word; found an empty mark"),
         ("a [[]] b", "found an empty mark"),
     ],
 )
 def test_an_empty_mark_is_reported(sentence: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         find_marked_usages(SPACES, sentence, number=7)
-    with pytest.raises(DataError, match=r"sentence 7: (no word is marked|expected one word marked)"):
+    with pytest.raises(DataError, match=r"sentence 7: (no word is marked|a mark \[\[ \]\] must contain a word)"):
         find_marked_usage(SPACES, sentence, number=7)
 
 
@@ -236,12 +236,15 @@ def test_lemmas_periods_sentences_and_spans_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"x\.uses\.csv:1: expected columns lemma, .*, found no lemma, grouping"),
-        (HEAD.replace("grouping", "period"), r":1: expected columns .*, found no grouping$"),
+        ("", r"x\.uses\.csv:1: expected the columns lemma, .*, found no column lemma, grouping"),
+        (HEAD.replace("grouping", "period"), r":1: expected the columns .*, found no column grouping$"),
         (HEAD + "bank\tnn\n", r":2: expected 7 columns, found 2"),
-        (HEAD + row("bank", "1", "a bank") + row("bank", "1", "a bank", "2"), r":3: .* within 2 tokens, found '2'"),
+        (HEAD + row("bank", "1", "a bank") + row("bank", "1", "a bank", "2"), r":3: .* below 2, .* found '2'"),
         (HEAD + row("bank", "1", "a bank", "x"), r":2: expected a token index such as 3 or 3:5, found 'x'"),
-        (HEAD + row("bank", "1", "a bank", "1:1"), r":2: expected an index within 2 tokens, found '1:1'"),
+        (
+            HEAD + row("bank", "1", "a bank", "1:1"),
+            r":2: expected a token index below 2, or a range within 0:2, found '1:1'",
+        ),
         (HEAD + row("", "1", "a bank"), r":2: expected a lemma and a grouping, found '' and '1'"),
     ],
 )
@@ -255,7 +258,7 @@ def test_an_error_in_a_file_names_its_line(tmp_path: Path, text: str, message: s
 def test_a_folder_without_uses_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"expected files uses\.csv or WORD\.uses\.csv, found none"):
         read_uses(tmp_path)
-    with pytest.raises(DataError, match="this folder does not exist"):
+    with pytest.raises(DataError, match="but it does not exist"):
         read_uses(tmp_path / "none")
 
 

@@ -209,7 +209,7 @@ def test_the_command_rejects_invalid_arguments(wic: Path) -> None:
         run(data, gold, "--model", model)
     with pytest.raises(AssertionError, match="found 3"):
         run(data, gold, gold, "--model", model)
-    with pytest.raises(OutputError, match=r"ends in \.tsv"):
+    with pytest.raises(OutputError, match=r"\.tsv or \.json"):
         run(data, "--model", model, "--out", wic / "x.doc")
     data.rename(wic / "x.tsv")
     with pytest.raises(OutputError, match="one of the inputs"):

@@ -191,11 +191,11 @@ def test_missing_ids_and_wrong_states_are_reported() -> None:
     config = CONFIGS["words"]
     bilm = random_bilm(config)
     _, word_ids = random_ids(config, [3, 2])
-    with pytest.raises(ShapeError, match="found neither"):
+    with pytest.raises(ShapeError, match="pass char_ids, word_ids or both"):
         bilm()
-    with pytest.raises(ShapeError, match="expected word_ids, found none"):
+    with pytest.raises(ShapeError, match="word_ids must be passed"):
         bilm(torch.ones(1, 2, 6, dtype=torch.long))
-    with pytest.raises(ShapeError, match="2 layers and 2 rows, found 2 layers and 5 rows"):
+    with pytest.raises(ShapeError, match="2 layers and 2 rows; found 2 layers and 5 rows"):
         bilm(None, word_ids, state=bilm.zero_state(5))
-    with pytest.raises(ShapeError, match="expected lengths of shape"):
+    with pytest.raises(ShapeError, match="lengths must have shape"):
         bilm(None, word_ids, lengths=torch.tensor([3]))

@@ -85,13 +85,13 @@ def test_several_mixes_have_separate_weights() -> None:
 
 
 def test_wrong_options_and_shapes_are_reported() -> None:
-    with pytest.raises(ShapeError, match="expected 2 layers to mix, found 3"):
+    with pytest.raises(ShapeError, match="this mix must have 2 layers; found 3"):
         LayerMix(2)(sentences())
-    with pytest.raises(ConfigError, match="expected 3 weights, one per layer, found 2"):
+    with pytest.raises(ConfigError, match="weights must have 3 values, one per layer; found 2"):
         LayerMix(3, weights=[0.0, 1.0])
     with pytest.raises(ConfigError, match="either top_only or weights"):
         LayerMix(3, weights=[0.0, 1.0, 2.0], top_only=True)
     with pytest.raises(ConfigError, match=r"dropout must be at least 0 and below 1"):
         LayerMix(3, dropout=1.5)
-    with pytest.raises(ConfigError, match="at least one mix"):
+    with pytest.raises(ConfigError, match="at least one LayerMix"):
         LayerMixes([])

@@ -71,11 +71,11 @@ def test_tied_weights_belong_to_the_table_and_are_saved_once() -> None:
 
 def test_wrong_shapes_are_reported() -> None:
     softmax, (states, targets) = random_softmax(), random_tokens(3)
-    with pytest.raises(ShapeError, match=r"expected states of shape \(token, 5\) .* found \(3, 4\) and \(3,\)"):
+    with pytest.raises(ShapeError, match=r"states must have shape \(token, 5\) .* found \(3, 4\) and \(3,\)"):
         softmax(states[:, :4], targets)
     with pytest.raises(ShapeError, match=r"found \(3, 5\) and \(2,\)"):
         softmax.token_losses(states, targets[:2])
-    with pytest.raises(ShapeError, match=r"tied to a table of shape \(24, 5\), found \(23, 5\)"):
+    with pytest.raises(ShapeError, match=r"a table of shape \(24, 5\) .* found \(23, 5\)"):
         Softmax(n_words=23, width=5, tied_to=nn.Embedding(23, 5))
 
 
@@ -99,7 +99,7 @@ def test_cutoffs_outside_the_vocabulary_or_out_of_order_are_refused(cutoffs: lis
 
 
 def test_cutoffs_that_leave_a_part_of_width_zero_are_refused() -> None:
-    with pytest.raises(ConfigError, match="width 60 is too small for 3 cutoffs"):
+    with pytest.raises(ConfigError, match=r"width must be at least 64 for 3 cutoffs .* found 60"):
         AdaptiveSoftmax(n_words=40, width=60, cutoffs=[1, 2, 3])
 
 
@@ -189,5 +189,5 @@ def test_hits_are_all_pairs_of_equal_target_and_sample() -> None:
 
 @pytest.mark.parametrize(("n_words", "n_samples"), [(10, 11), (10, 0), (0, 0)])
 def test_impossible_numbers_of_samples_are_refused(n_words: int, n_samples: int) -> None:
-    with pytest.raises(ConfigError, match=f"expected 1 to {n_words} samples"):
+    with pytest.raises(ConfigError, match=f"n_samples must be in 1..{n_words}"):
         LogUniformSampler(n_words, n_samples)

@@ -51,10 +51,10 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Figure]:
     def draw(*words: WordChange, measure: str = "apd") -> Figure:
         figures: list[Figure] = []
 
-        def keep(figure: Figure, _: Path) -> None:
-            figures.append(figure)
+        def keep(_: Path, build: Callable[[], Figure]) -> None:
+            figures.append(build())
 
-        monkeypatch.setattr(change_picture, "save_figure", keep)
+        monkeypatch.setattr(change_picture, "draw_figure", keep)
         periods = tuple(words[0].n_usages)
         change_picture.draw_changes(Changes(measure, periods, words), "x.png")
         return figures[0]

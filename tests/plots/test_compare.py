@@ -84,7 +84,7 @@ def test_characters_without_a_font_give_numbers_and_a_one_line_warning(
     assert (tmp_path / "x.png").exists()
     messages = [record.getMessage() for record in caplog.records if record.name == "elmo.plots.compare"]
     assert len(messages) == 1
-    assert messages[0].startswith("no font can draw \U00012000: the sentences are shown as numbers only; ")
+    assert messages[0].startswith("no font can draw \U00012000: showing numbers instead of sentences; ")
     assert "apt install fonts-noto-cjk" in messages[0]
 
 
@@ -155,5 +155,5 @@ def test_a_title_is_not_parsed_as_math_and_words_need_their_average(tmp_path: Pa
     draw_words([comparison(r"a $\foo$", r"the $\foo$", word=r"$\foo$", layers=0)], tmp_path / "x.png")
     bare = Comparison("bank", BANKS.uses, {"0": BANKS.matrices["0"]})
     for words in ([], [bare]):
-        with pytest.raises(DataError, match="average layer"):
+        with pytest.raises(DataError, match="must have an average layer"):
             draw_words(words, tmp_path / "y.png")

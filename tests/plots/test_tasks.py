@@ -72,10 +72,10 @@ def test_mixes_are_read_from_every_position_of_elmo() -> None:
 
 
 def test_mixes_that_cannot_be_drawn_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="expected a model with ELMo to draw, found none"):
+    with pytest.raises(DataError, match="no model uses ELMo"):
         draw_mixes([], tmp_path / "mix.png")
-    with pytest.raises(DataError, match="at most 40 models"):
+    with pytest.raises(DataError, match="more than 40 models"):
         draw_mixes(MIXES[:1] * (MAX_COLUMNS + 1), tmp_path / "mix.png")
-    with pytest.raises(OutputError, match=r"mix\.doc: expected a name that ends in"):
+    with pytest.raises(OutputError, match=r"mix\.doc"):
         draw_mixes(MIXES, tmp_path / "mix.doc")
     assert not list(tmp_path.iterdir())

@@ -92,13 +92,13 @@ def test_the_first_report_and_figures_that_are_no_numbers_are_drawn_too(tmp_path
     text = drawn(tmp_path / "odd.svg", write_log(tmp_path / "odd", odd, tail=b'{"step": 3, "n_'))
     assert ">forward  2.0e+09<" in text
     write_log(tmp_path / "none", odd[:2])
-    with pytest.raises(DataError, match="expected a loss or a perplexity"):
+    with pytest.raises(DataError, match="neither losses nor perplexities"):
         draw_curves(tmp_path / "none", tmp_path / "none.png")
 
 
 def test_hours_are_drawn_where_they_were_measured(tmp_path: Path) -> None:
     run = write_log(tmp_path / "m.training")
-    with pytest.raises(DataError, match=r"log.jsonl: the log has no times; draw it against tokens or steps"):
+    with pytest.raises(DataError, match=r"log\.jsonl against hours: it has no times; use tokens or steps"):
         draw_curves(run, tmp_path / "x.png", against="hours")
     for seconds, unit in ((0.1, "seconds"), (10, "minutes"), (100, "hours")):
         write_times(run, seconds)
@@ -111,8 +111,8 @@ def test_an_empty_run_is_left_out_with_a_warning_and_refused_if_alone(
     runs = [write_log(tmp_path / "begun.training", []), write_log(tmp_path / "m.training")]
     with caplog.at_level(logging.WARNING, logger="elmo"):
         assert "begun" not in drawn(tmp_path / "x.svg", *runs)
-    assert [record.getMessage().split(": ")[1] for record in caplog.records] == ["no log entries yet"]
-    with pytest.raises(DataError, match=r"begun\.training/log\.jsonl: no log entries yet"):
+    assert [record.getMessage().split(": ")[1] for record in caplog.records] == ["it has no log entries yet"]
+    with pytest.raises(DataError, match=r"begun\.training/log\.jsonl: it has no log entries yet"):
         draw_curves(runs[0], tmp_path / "y.svg")
     with pytest.raises(DataError, match="at least one run"):
         draw_curves([], tmp_path / "y.svg")
@@ -128,7 +128,7 @@ def test_a_name_that_no_font_can_draw_is_a_number_and_one_line_of_advice(
     assert "m  4.25" in text
     assert "run 2  4.25" in text
     (message,) = [record.getMessage() for record in caplog.records if record.name == "elmo.plots.training"]
-    assert message.startswith("no font can draw \U00012000: shown as run 2, in the order given; ")
+    assert message.startswith("no font can draw \U00012000: showing the runs as run 2, in the given order; ")
 
 
 def test_a_chinese_name_is_drawn_where_a_font_is_installed(tmp_path: Path) -> None:
@@ -223,4 +223,6 @@ def test_a_missing_library_is_reported_with_the_command_that_installs_it(
     with caplog.at_level(logging.WARNING, logger="elmo"):
         assert write_curves(folder) is None
     (record,) = caplog.records
-    assert record.getMessage() == ("cannot draw the curves: a picture needs an extra: pip install 'pyelmo[plots]'")
+    assert record.getMessage() == (
+        "skipping the picture of the curves: a picture requires an optional dependency: pip install 'pyelmo[plots]'"
+    )

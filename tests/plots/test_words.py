@@ -30,10 +30,10 @@ def test_characters_without_a_font_become_boxes_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     draw_bars([Panel("\U0001f9ff", ["\U0001f9ff x"], [[1.0]])], tmp_path / "a.png", title="t")
-    assert "no font can draw \U0001f9ff, shown as boxes" in caplog.text
+    assert "no font can draw \U0001f9ff: showing boxes instead" in caplog.text
     assert (tmp_path / "a.png").stat().st_size > 1000
 
 
 def test_empty_data_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="expected data to draw, found none"):
+    with pytest.raises(DataError, match="there must be at least one panel; found none"):
         draw_bars([], tmp_path / "a.png", title="t")

@@ -114,6 +114,16 @@ def test_after_an_error_the_old_file_is_unchanged(model: Pretrained, tmp_path: P
         assert [one.read_bytes() for one in tmp_path.iterdir()] == ([] if before is None else [before])
 
 
+def test_score_sentences_writes_the_same_file_as_perplexity(model: Pretrained, tmp_path: Path) -> None:
+    perplexity(model, TEXT, start="carry", out=tmp_path / "expected.tsv", by="token")
+    results = list(score_sentences(model, TEXT, start="carry", out=tmp_path / "scores.tsv", by="token"))
+    assert [scores.tokens for scores in results] == [tuple(tokens) for tokens in TEXT]
+    assert (tmp_path / "scores.tsv").read_bytes() == (tmp_path / "expected.tsv").read_bytes()
+    with pytest.raises(DataError, match="no sentence with a word"):
+        list(score_sentences(model, [], out=tmp_path / "empty.tsv"))
+    assert not (tmp_path / "empty.tsv").exists()
+
+
 def test_the_output_never_replaces_the_input(model: Pretrained, tmp_path: Path) -> None:
     (tmp_path / "text.tsv").write_text("the bank\n")
     for text in (tmp_path / "text.tsv", [tmp_path], tmp_path / "*.tsv"):

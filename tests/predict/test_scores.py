@@ -13,6 +13,7 @@ from elmo.embed.elmo import Elmo
 from elmo.errors import ConfigError, DataError, FormatError, StateError
 from elmo.formats.pretrained import Pretrained
 from elmo.predict import predictor, scores
+from elmo.predict.evaluate import perplexity
 from elmo.predict.scores import SentenceScores
 from tests import oracle
 from tests.formats.tiny import WORDS, tiny_model
@@ -204,6 +205,16 @@ def test_strings_are_tokenized_and_paths_are_read(tmp_path: Path) -> None:
     assert [scored.sentence.line for scored in result] == [1, 3]
     result = scores.score_sentences(model, ["the bank.", ["the", "river"]], tokenizer="whitespace")
     assert [scored.tokens for scored in result] == [("the", "bank."), ("the", "river")]
+
+
+def test_results_have_a_short_repr() -> None:
+    model = tiny_model(softmax=True)
+    (scored,) = scores.score_sentences(model, "the bank")
+    assert repr(scored) == f"SentenceScores('the bank', start='zero', perplexity={scored.perplexity:,.2f})"
+    result = perplexity(model, ["the bank"])
+    zero, carry = (result[start].geometric_mean for start in ("zero", "carry"))
+    assert repr(result) == f"Perplexity(zero {zero:,.2f}, carry {carry:,.2f}; 2 tokens, 0.0% unknown)"
+    assert repr(result["zero"]).startswith("Means(forward=")
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,8 @@ def test_a_string_that_names_a_file_is_an_error(tmp_path: Path, monkeypatch: pyt
     [
         (7, "found int"),
         (b"bytes", "found bytes"),
-        ([7], "sentence 1: expected text"),
-        (["a", b"b"], "sentence 2: expected text"),
+        ([7], "sentence 1 must be text"),
+        (["a", b"b"], "sentence 2 must be text"),
         ([["a", 7]], "sentence 1: tokens: expected strings, found int"),
         ([Path("nothing.txt")], "nothing.txt"),
     ],

@@ -58,7 +58,7 @@ def test_a_failure_leaves_no_folder_behind(tmp_path: Path) -> None:
 
 
 def test_a_failure_of_the_system_is_an_output_error(tmp_path: Path) -> None:
-    said = "cannot write .*model: No space left on device; free some space and run it again$"
+    said = "cannot write .*model: No space left on device; free some disk space and try again$"
     with pytest.raises(OutputError, match=said), atomic_folder(tmp_path / "model"):
         raise OSError(28, "No space left on device")
     assert list_names(tmp_path) == []
@@ -85,7 +85,7 @@ def test_parent_folders_are_created_unless_a_file_is_in_the_way(tmp_path: Path) 
         make_parents(tmp_path / "a" / "b" / "x.tsv")
     assert list_names(tmp_path / "a") == ["b"]
     (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match=r"x\.tsv: expected a folder, but .*file is a file$"):
+    with pytest.raises(OutputError, match=r"cannot write .*x\.tsv: .*file is a file, not a folder$"):
         check_output_file(tmp_path / "file" / "b" / "x.tsv")
     with pytest.raises(OutputError, match=r"cannot write .*x\.tsv: Not a directory$"):
         make_parents(tmp_path / "file" / "b" / "x.tsv")
@@ -100,7 +100,7 @@ def test_an_output_file_needs_the_right_suffix_and_must_not_be_a_folder_or_an_in
     path = tmp_path / "x.tsv"
     check_output_file(path, suffixes=(".tsv", ".json"), inputs=["-", tmp_path / "y.tsv"])
     check_output_file(tmp_path / "x.TSV", suffixes=(".tsv",))
-    with pytest.raises(OutputError, match=r"x\.doc: expected a name that ends in \.tsv or \.json$"):
+    with pytest.raises(OutputError, match=r"the output name must end in \.tsv or \.json; found .*x\.doc$"):
         check_output_file(tmp_path / "x.doc", suffixes=(".tsv", ".json"))
     with pytest.raises(OutputError, match="expected a file name, found a folder"):
         check_output_file(tmp_path)

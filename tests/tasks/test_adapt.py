@@ -124,22 +124,22 @@ def test_a_run_does_not_resume_with_other_options(tmp_path: Path) -> None:
     for checkpoint in tmp_path.glob("step-*"):
         shutil.rmtree(checkpoint)  # killed after the biLM was done, before the first epoch was
     for elmo, adapt in ((lm(seed=5), 0.5), (lm(), 0.25)):
-        with pytest.raises(ConfigError, match="adapt: this run was started with other data or options"):
+        with pytest.raises(ConfigError, match="adapt: the run was started with other data or options"):
             learned(elmo, adapt=adapt, folder=tmp_path)
 
 
 @pytest.mark.parametrize(
     ("elmo", "epochs", "message"),
     [
-        (Elmo(tiny_model()), 1, "cannot adapt this tiny model, because it has no softmax and no vocabulary"),
+        (Elmo(tiny_model()), 1, "cannot adapt this tiny model: it has no softmax and no vocabulary"),
         (
             Elmo(tiny_model(vocab=True)),
             1,
-            r"cannot adapt this tiny model, because it has no softmax; .*elmo train TEXT --from MODEL",
+            r"cannot adapt this tiny model: it has no softmax; .*elmo train TEXT --from MODEL",
         ),
-        (lm(alphabet="unicode"), 1, "reads characters with its own dictionary"),
-        (lm(), 0, "must be a number of epochs above 0, found 0"),
-        (lm(), float("nan"), "must be a number of epochs above 0, found nan"),
+        (lm(alphabet="unicode"), 1, "has its own character dictionary"),
+        (lm(), 0, "must be a number of epochs above 0; found 0"),
+        (lm(), float("nan"), "must be a number of epochs above 0; found nan"),
     ],
 )
 def test_a_model_that_is_not_a_language_model_is_refused_in_one_line(elmo: Elmo, epochs: float, message: str) -> None:

@@ -154,14 +154,14 @@ def test_the_best_epoch_is_the_first_with_the_highest_score(
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_advice(store: FeatureStore) -> None:
-    with pytest.raises(TrainingError, match=r"the loss is not finite in epoch 1; .*smaller learning rate"):
+    with pytest.raises(TrainingError, match=r"loss must be finite; found .* in epoch 1; .*smaller learning rate"):
         trained(store, options=replace(OPTIONS, learning_rate=1e30, clip=1e30, epochs=20))
 
 
 def test_an_empty_list_of_examples_is_refused(store: FeatureStore) -> None:
     task = Tagging.from_examples(TRAIN, HEAD)
     for parts in (([], DEV), (TRAIN, [])):
-        with pytest.raises(DataError, match="examples, found none"):
+        with pytest.raises(DataError, match=r"there are no .* examples"):
             TaskModel.train(task, *parts, store=store, options=OPTIONS)
 
 

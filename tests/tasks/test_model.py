@@ -86,7 +86,7 @@ def test_a_description_is_checked_against_the_weights(folder: Path, tmp_path: Pa
         ({"epochs": 3}, "cannot read this task model"),
         ({"epochs": [{"x": 1}]}, "cannot read this task model"),
         ({"reading": [1]}, "cannot read this task model"),
-        ({"task": task}, r"head\.lstm\.layers\.0\.ahead\.weight_ih_l0: expected shape \(40000000, \d+\), found \(32"),
+        ({"task": task}, r"head\.lstm\.layers\.0\.ahead\.weight_ih_l0: expected shape \(40000000, \d+\); found \(32"),
         ({"task": deep}, "option n_layers must be an integer from 1 to 64"),
         ({"kind": "parsing"}, "kind of task must be one of"),
     ):
@@ -121,7 +121,7 @@ def test_another_bilm_than_in_training_is_refused(folder: Path, tmp_path: Path) 
     path = tmp_path / "tagger.safetensors"
     trained(store(folder), options=SHORT, elmo_name=str(folder)).save(path)
     with pytest.raises(
-        ConfigError, match=r"trained with the biLM .* \([0-9a-f]{12}…\), found another one \([0-9a-f]{12}…\)"
+        ConfigError, match=r"biLM must be .* with the fingerprint [0-9a-f]{12}…, as in training; found [0-9a-f]{12}…"
     ):
         TaskModel.load(path, elmo=Elmo(tiny_model(seed=7)))
 
@@ -133,7 +133,7 @@ def test_files_that_are_not_task_models_are_refused(folder: Path, tmp_path: Path
     with pytest.raises(FormatError, match="nothing"):
         TaskModel.load(tmp_path / "nothing.safetensors")
     path.write_bytes(raw[: len(raw) // 2])
-    with pytest.raises(FormatError, match="not a task model, or it is damaged"):
+    with pytest.raises(FormatError, match="not a task model, or is damaged"):
         TaskModel.load(path)
     save_file({"x": torch.zeros(1)}, path)
     with pytest.raises(FormatError, match="expected a task model written by elmo task train"):
@@ -148,7 +148,7 @@ def test_files_that_are_not_task_models_are_refused(folder: Path, tmp_path: Path
     about |= TaskModel.load(path)._description()
     save_file(tensors, path, metadata={"elmo": json.dumps(about)})
     with pytest.raises(
-        FormatError, match=r"tagger\.safetensors: head\.scores\.linear\.weight: expected shape .*, found \(1,\)"
+        FormatError, match=r"tagger\.safetensors: head\.scores\.linear\.weight: expected shape .*; found \(1,\)"
     ):
         TaskModel.load(path)
 
@@ -210,7 +210,7 @@ def test_a_given_bilm_is_ignored_with_a_warning_if_the_file_has_its_own(
     model = saved(path, Elmo(tiny_model()))
     with caplog.at_level(logging.WARNING):
         again = TaskModel.load(path, elmo=Elmo(tiny_model(seed=7)))
-    assert "tagger.safetensors contains its own biLM; ignoring the given one" in caplog.text
+    assert "tagger.safetensors contains a biLM; ignoring the biLM that was passed" in caplog.text
     assert again.evaluate(DEV) == model.evaluate(DEV)
 
 
@@ -221,7 +221,7 @@ def test_files_of_another_version_are_refused_in_one_line(tmp_path: Path) -> Non
     save_file(load_file(path), path, metadata={"elmo": json.dumps(about(path) | {"version": 1})})
     with pytest.raises(
         FormatError,
-        match=r"tagger\.safetensors: .*another version of elmo wrote this file \(expected .* 3, found \d\); train it",
+        match=r"tagger\.safetensors: format version of the task model must be 3; found \d; train the model again",
     ):
         TaskModel.load(path)
 
@@ -246,9 +246,7 @@ def test_an_incomplete_bilm_is_refused(tmp_path: Path) -> None:
             TaskModel.load(path)
         assert "\n" not in str(caught.value)
     save_file(tensors, path, metadata={"elmo": json.dumps(description | {"version": VERSION + 1})})
-    with pytest.raises(
-        FormatError, match=r"another version of elmo wrote this file \(expected format version 3, found \d\); train it"
-    ):
+    with pytest.raises(FormatError, match=r"format version of the task model must be 3; found \d; train the model"):
         TaskModel.load(path)
 
 

@@ -135,7 +135,9 @@ def test_words_that_columns_cannot_represent_are_refused_or_escaped(tmp_path: Pa
     message = [PredictedTags(("O", "O"), (1.0, 1.0))]
     path = tmp_path / "p.conll"
     path.write_text("before")
-    with pytest.raises(OutputError, match=r"without tabs and line breaks in columns, found 'a\\tb'; use .jsonl"):
+    with pytest.raises(
+        OutputError, match=r"cannot write 'a\\tb' to a column: it must not be blank or contain tabs, .* \.jsonl"
+    ):
         write_predictions(path, "tagging", zip(odd, message, strict=True))
     assert [one.name for one in tmp_path.iterdir()] == ["p.conll"]
     assert path.read_text() == "before"
@@ -153,10 +155,10 @@ def test_unknown_suffixes_and_input_files_are_refused_as_output(tmp_path: Path) 
             if suffix in suffixes:
                 check_output(tmp_path / f"p{suffix}", kind)
             else:
-                with pytest.raises(OutputError, match=f"expected a file name that ends in .* for {kind}"):
+                with pytest.raises(OutputError, match=f"the file name for predictions of {kind} must end in"):
                     check_output(tmp_path / f"p{suffix}", kind)
     (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match=r"expected a folder, but .*file is a file"):
+    with pytest.raises(OutputError, match=r"cannot write .*file is a file, not a folder"):
         check_output(tmp_path / "file" / "p.jsonl", "tagging")
     (tmp_path / "folder.jsonl").mkdir()
     with pytest.raises(OutputError, match="found a folder"):
@@ -166,7 +168,7 @@ def test_unknown_suffixes_and_input_files_are_refused_as_output(tmp_path: Path) 
 
 
 def test_an_object_that_is_not_an_example_is_refused() -> None:
-    with pytest.raises(TypeError, match="expected an example of a task, found int"):
+    with pytest.raises(TypeError, match="expected an example of a task; found int"):
         to_record(3, PredictedScore(1.0))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -61,8 +62,18 @@ def test_the_same_call_writes_the_same_bytes_and_refuses_to_overwrite(folder: Pa
 def test_inputs_of_predict_exclude_each_other(folder: Path) -> None:
     train(folder)
     for inputs in ({}, {"files": ["x.txt"], "text": ["x"]}, {"question": "Who?"}):
-        with pytest.raises(ConfigError, match="expected files, text, or question and passage"):
+        with pytest.raises(ConfigError, match="pass exactly one input: files, text, or a question with its passage"):
             tasks.predict(folder / "ner.safetensors", **inputs)  # pyright: ignore[reportArgumentType]
+
+
+def test_models_and_results_have_short_reprs(folder: Path) -> None:
+    model = train(folder)
+    assert re.fullmatch(
+        r"TaskModel\(kind='tagging', elmo='.*model', best_epoch=\d of 2, scores=\{'f1': .*\}\)", repr(model)
+    )
+    result = tasks.evaluate(model, [folder / "train.conll"], no_cache=True)
+    assert re.fullmatch(r"Evaluation\(kind='tagging', scores=\{.*\}, 5 examples\)", repr(result))
+    assert repr(tasks.predict(model, text=["The Bank"])) == "Predictions(kind='tagging', inputs=())"
 
 
 def test_examples_of_one_sentence_are_held_out_together() -> None:

@@ -68,7 +68,7 @@ def test_files_are_read_in_order(tmp_path: Path) -> None:
 def test_a_typo_is_an_error_before_the_first_sentence(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"absent\.txt: no such file"):
         read_sentences([tmp_path / "absent.txt"], tokenizer=EN)
-    with pytest.raises(ConfigError, match="expected one of text, tokens, conllu, found 'xml'"):
+    with pytest.raises(ConfigError, match="must be one of text, tokens, conllu; found 'xml'"):
         read_sentences([], tokenizer=EN, input_format="xml")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="split requires input format text"):
         read_sentences([], tokenizer=EN, input_format="tokens", split=True)
@@ -160,11 +160,11 @@ def test_forms_may_contain_spaces_and_unusual_characters() -> None:
     [
         ("1\tword", r"f\.conllu:2: expected 10 columns separated by tabs, found 2"),
         (row(1, "a").replace("\t", " "), r"f\.conllu:2: expected 10 columns separated by tabs, found 1"),
-        (row(1, ""), r"f\.conllu:2: expected a form in column 2, found nothing"),
-        (row(2, "a"), r"f\.conllu:2: expected word 1, found id '2'"),
-        (row("x", "a"), r"f\.conllu:2: expected word 1, found id 'x'"),
-        (row("١", "a"), r"f\.conllu:2: expected word 1, found id '١'"),
-        (row(1, "a") + "\n" + row(1, "b"), r"f\.conllu:3: expected word 2, found id '1'"),
+        (row(1, ""), r"f\.conllu:2: expected a word form in column 2, found an empty string"),
+        (row(2, "a"), r"f\.conllu:2: expected word id 1, found '2'"),
+        (row("x", "a"), r"f\.conllu:2: expected word id 1, found 'x'"),
+        (row("١", "a"), r"f\.conllu:2: expected word id 1, found '١'"),
+        (row(1, "a") + "\n" + row(1, "b"), r"f\.conllu:3: expected word id 2, found '1'"),
     ],
 )
 def test_a_bad_line_gives_an_error_with_its_number(bad: str, message: str) -> None:

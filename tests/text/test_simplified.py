@@ -119,7 +119,7 @@ def test_training_from_a_simplified_model_stays_simplified(model: Path, tmp_path
 
 def test_training_from_another_model_cannot_become_simplified(tmp_path: Path) -> None:
     native.write(tiny_model(), tmp_path / "bytes")
-    with pytest.raises(ConfigError, match="expected a model that was trained on simplified"):
+    with pytest.raises(ConfigError, match="the model to start from must have been trained on simplified"):
         train_bilm("a.txt", tmp_path / "m", init_from=tmp_path / "bytes", simplified=True)  # before the text is read
 
 
@@ -136,7 +136,7 @@ def test_a_vocabulary_in_traditional_characters_is_an_error(tmp_path: Path) -> N
     (tmp_path / "text.txt").write_text(f"{PAIRS[0][0]}\n" * 40, encoding="utf-8")
     (tmp_path / "words.txt").write_text("<S>\n</S>\n<UNK>\n蘋果\n", encoding="utf-8")
     options = CorpusOptions(vocabulary=tmp_path / "words.txt", simplified=True)
-    with pytest.raises(DataError, match=r"expected simplified words, found '蘋果' .*write '苹果'"):
+    with pytest.raises(DataError, match=r"must contain simplified words; found '蘋果' .*instead of '苹果'"):
         build_corpus(tmp_path / "text.txt", tmp_path / "c", options)
 
 

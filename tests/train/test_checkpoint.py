@@ -137,7 +137,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
         for file in path.parent.iterdir():
             file.unlink()
         path.parent.rmdir()
-    assert "using the checkpoint before it" in caplog.text
+    assert "using the previous checkpoint" in caplog.text
 
 
 def save_for_ever(folder: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_full_disk_has_the_same_message_as_in_other_commands(tmp_path: Path, m
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr("safetensors.torch.save_file", full)
-    said = "cannot write .*step-000000001: No space left on device; free some space and run it again$"
+    said = "cannot write .*step-000000001: No space left on device; free some disk space and try again$"
     with pytest.raises(OutputError, match=said):
         Checkpoints(tmp_path).save(snapshot(1), step=1)
 

@@ -221,7 +221,7 @@ def test_a_tokenizer_of_the_callers_own_may_be_used(file: Path, tmp_path: Path) 
         def __call__(self, text: str) -> Tokens:
             return Tokens.from_words(["a\tb"])
 
-    with pytest.raises(DataError, match="tokenizer halves: expected tokens without tab"):
+    with pytest.raises(DataError, match="tokens of the tokenizer halves must not contain tabs"):
         build(file, tmp_path / "other", tokenizer=Tabs(), heldout=0)
 
 
@@ -313,7 +313,7 @@ def test_other_files_may_be_held_out(file: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="heldout and heldout_file cannot be combined"):
         build_tokens(file, tmp_path / "corpus", heldout=0.1, heldout_file=other)
     other.write_text("\n\n")
-    with pytest.raises(DataError, match="the held-out files: expected text"):
+    with pytest.raises(DataError, match="the held-out files must contain text"):
         build_tokens(file, tmp_path / "other", heldout=None, heldout_file=other)
 
 
@@ -436,7 +436,7 @@ def test_a_corpus_does_not_become_its_own_text(
     Path("text/a.txt").write_text(RAW_TEXT)
     place = "text/deep/corpus" if inputs == ["text"] else "corpus"
     build("text/a.txt", place)
-    with pytest.raises(OutputError, match=f"{place}: expected a .* input.*use another") as caught:
+    with pytest.raises(OutputError, match=f"{place} must not .* input.*use another") as caught:
         build(inputs, place)
     assert "\n" not in str(caught.value)
     build("text/a.txt", "text/deep/corpus")  # a single file next to it is fine
@@ -457,7 +457,7 @@ def test_the_chinese_tokenizer_is_chosen_automatically(
             corpus = build("-", tmp_path / "corpus", heldout=0)
     else:
         corpus = build(path, tmp_path / "corpus", heldout=0)
-    assert "using tokenizer zh: the text is mostly Chinese" in caplog.text
+    assert "using the tokenizer zh: the text is mostly Chinese" in caplog.text
     assert sentences(corpus)[2] == "我 每天 吃 一个 苹果 。"
     assert Corpus.open(tmp_path / "corpus").tokenizer == "zh"
     named = build(path, tmp_path / "named", heldout=0, tokenizer="zh")
@@ -502,7 +502,7 @@ def test_japanese_is_cut_by_makeshift_and_said_so(tmp_path: Path, caplog: pytest
     corpus = build(path, tmp_path / "corpus", heldout=0)
     assert sentences(corpus)[0] == "猫 はマットの 上 に 座 った 。"
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "using tokenizer en: the text is Japanese" in caplog.text
+    assert "using the tokenizer en: the text is Japanese" in caplog.text
 
 
 def test_chinese_without_jieba_says_what_to_install_and_leaves_nothing(
@@ -512,7 +512,7 @@ def test_chinese_without_jieba_says_what_to_install_and_leaves_nothing(
     monkeypatch.setitem(sys.modules, "jieba", None)
     path = tmp_path / "zh.txt"
     path.write_text(CHINESE, encoding="utf-8")
-    message = "the text is mostly Chinese; the tokenizer zh needs an extra: pip install 'pyelmo[zh]'"
+    message = "the text is mostly Chinese; the tokenizer zh requires an optional dependency: pip install 'pyelmo[zh]'"
     with pytest.raises(MissingExtraError, match=re.escape(message)):
         build(path, tmp_path / "new" / "corpus")
     assert [item.name for item in tmp_path.iterdir()] == ["zh.txt"]
@@ -525,7 +525,7 @@ def test_a_binary_file_is_called_one_even_where_a_byte_is_not_utf_8(tmp_path: Pa
     path = tmp_path / f"data.{kind}"
     path.write_bytes(compressed(kind, b"ab\xff\xfecd\n" + bytes(9)))
     for options in ({}, {"errors": "replace"}):
-        with pytest.raises(DataError, match=r"data\.\w+: expected text, found a NUL at byte") as caught:
+        with pytest.raises(DataError, match=r"data\.\w+: found a NUL at byte") as caught:
             build(path, tmp_path / "corpus", **options)
         assert not isinstance(caught.value, EncodingError)
     path.write_bytes(compressed(kind, b"ab\xff\xfecd\n" * 20))
@@ -578,26 +578,26 @@ def test_a_damaged_corpus_is_refused_and_built_again(file: Path, tmp_path: Path,
 
 
 def test_a_folder_with_other_files_is_left_alone(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="expected a corpus"):
+    with pytest.raises(DataError, match="cannot read the corpus"):
         Corpus.open(tmp_path)
-    with pytest.raises(DataError, match="expected a corpus"):
+    with pytest.raises(DataError, match="cannot read the corpus"):
         Corpus.open(tmp_path / "absent")
-    with pytest.raises(OutputError, match=r"expected a corpus or a new folder, found the input file text\.txt"):
+    with pytest.raises(OutputError, match=r"must not contain input files; found text\.txt"):
         build_tokens(file, tmp_path)
     (tmp_path / "manifest.json").write_text(json.dumps({"kind": "other"}))
-    with pytest.raises(DataError, match="expected the manifest of a corpus"):
+    with pytest.raises(DataError, match="must be the manifest of a corpus"):
         Corpus.open(tmp_path)
-    with pytest.raises(OutputError, match="expected a folder for the corpus"):
+    with pytest.raises(OutputError, match="must be a folder for the corpus"):
         build_tokens(file, file)
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "expected text to train on, found no words"),
-        (b"\n \n\t\n", "expected text to train on, found no words"),
-        (b"one sentence only\n", "expected at least 2 sentences to train on, found 1"),
-        (b"\x00\x01\x02\n" * 99, "expected text, found a NUL at byte 1; the file is binary"),
+        (b"", "at least 2 sentences to train on; found 0"),
+        (b"\n \n\t\n", "at least 2 sentences to train on; found 0"),
+        (b"one sentence only\n", "must contain at least 2 sentences to train on; found 1"),
+        (b"\x00\x01\x02\n" * 99, "found a NUL at byte 1; the file is binary"),
         (b"\x89PNG\r\n\x1a\n\x00\x00", "this is a picture, not text"),
         ("héllo\nyou".encode("utf-16"), "this file is UTF-16"),
         (b"PK\x03\x04" + bytes(40), "this is a zip archive"),
@@ -618,16 +618,16 @@ def test_bad_text_is_refused_in_one_line_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"input_format": "xml"}, "input_format must be one of text, tokens, conllu, found 'xml'"),
-        ({"split": True}, "split: only raw text can be split into sentences"),
+        ({"input_format": "xml"}, "input_format must be one of text, tokens, conllu; found 'xml'"),
+        ({"split": True}, "split is only possible for the input format text; found 'tokens'"),
         ({"errors": "ignore"}, "errors must be one of strict"),
         ({"heldout": 1.5}, "heldout must be a share between 0 and 1"),
         ({"heldout": -1}, "heldout must be a share between 0 and 1"),
-        ({"heldout": 4}, "the text has 4 sentences, too few to hold out 4"),
-        ({"max_sentence": 0}, "max_sentence must be at least 1, found 0"),
-        ({"processes": 0}, "processes must be at least 1, found 0"),
+        ({"heldout": 4}, "cannot hold out 4 of 4 sentences"),
+        ({"max_sentence": 0}, "max_sentence must be at least 1; found 0"),
+        ({"processes": 0}, "processes must be at least 1; found 0"),
         ({"blank_lines": True, "deduplicate": True}, "cannot be combined"),
-        ({"tokenizer": "klingon"}, "tokenizer: expected one of"),
+        ({"tokenizer": "klingon"}, "tokenizer must be one of"),
         ({"heldout_file": "absent.txt", "heldout": None}, r"absent\.txt: no such file"),
     ],
 )

@@ -101,7 +101,9 @@ def test_every_row_is_read_by_one_process_and_no_process_has_two_more_than_anoth
 def test_fewer_rows_than_processes_are_refused(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path)
     few = replace(OPTIONS, batch_size=3)
-    with pytest.raises(ConfigError, match="batch_size 3 is too small for 4 processes and 1 accumulation"):
+    with pytest.raises(
+        ConfigError, match=r"batch_size must be at least 4 × 1 \(processes × accumulation steps\); found 3"
+    ):
         Trainer(corpus, CONFIG, few, tmp_path / "run", ranks=Ranks(3, 4))
     assert not (tmp_path / "run").exists()
 
@@ -186,11 +188,11 @@ def test_two_processes_add_up_wait_for_each_other_and_notice_what_differs_or_die
     assert first[:2] == second[:2] == ["[[3.0, 3.0], [3.0, 3.0]] 10.0", "True"]
     assert (first[2], second[2]) == ("False", "True")  # the first came first
     assert first[3] == second[3]
-    assert first[3].startswith("ConfigError: process 1 of 2 differs from process 0 in its options;")
+    assert first[3].startswith("ConfigError: process 1 of 2 must have the same options as process 0;")
     assert first[4] == "nothing"
-    assert second[4].startswith("DataError: process 1 of 2 cannot read the corpus that process 0 built: ")
+    assert second[4].startswith("DataError: process 1 of 2 cannot read the corpus of process 0: ")
     assert second[4].endswith("elsewhere-1 on a disk that all machines share")
-    assert first[5].startswith("TrainingError: process 0 of 2 lost the connection to the others")
+    assert first[5].startswith("TrainingError: process 0 of 2 lost the connection to the other processes")
 
 
 @pytest.mark.slow

@@ -181,14 +181,14 @@ def test_a_model_without_a_softmax_starts_with_a_random_one_and_a_warning(
         is_fresh = name.startswith("softmax.")
         expected = fresh.objective.state_dict()[name] if is_fresh else model.weights[name.removeprefix("bilm.")]
         assert_same_tensor(weight, expected)
-    with pytest.raises(ConfigError, match="has no vocabulary; use new_vocabulary"):
+    with pytest.raises(ConfigError, match="has no vocabulary; set new_vocabulary"):
         model_vocabulary(model)
 
 
 def test_an_adaptive_softmax_starts_at_random(text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     corpus = make_corpus(text, tmp_path)
     start = prepare_weights(tiny_model(softmax=True, words=WORDS), corpus, is_adaptive=True)
-    assert "an adaptive softmax has different weights" in caplog.text
+    assert "an adaptive softmax cannot use the weights of the model" in caplog.text
     options = replace(OPTIONS, n_vocab=start.n_vocab, cutoffs=(8,))
     Trainer(corpus, start.config, options, tmp_path / "run", initial=start)
 
@@ -203,7 +203,9 @@ def test_a_text_without_known_words_gives_a_warning(
 
 def test_a_unicode_alphabet_is_refused(text: Path, tmp_path: Path) -> None:
     model = tiny_model(alphabet="unicode", name="ELMoForManyLangs")
-    with pytest.raises(ConfigError, match="this ELMoForManyLangs model reads characters with its own dictionary"):
+    with pytest.raises(
+        ConfigError, match="cannot train this ELMoForManyLangs model: it has its own character dictionary"
+    ):
         prepare_weights(model, make_corpus(text, tmp_path))
 
 
@@ -252,7 +254,7 @@ def test_entries_that_no_text_can_hold_are_left_out_of_a_vocabulary(
     model = replace(model, vocab=Vocabulary(words, bos="<bos>", eos="<eos>", unknown="<oov>"))
     found = model_vocabulary(model)
     assert found.words == ("<S>", "</S>", "<UNK>", "bank", "the")
-    assert "leaving out 5 entries of the model's vocabulary" in caplog.text
+    assert "ignoring 5 entries of the model's vocabulary" in caplog.text
     start = prepare_weights(model, make_corpus(text, tmp_path, vocabulary=found))
     assert model.softmax is not None
     rows = [words.index("<bos>"), words.index("<eos>"), words.index("<oov>"), words.index("bank"), 6]
@@ -285,17 +287,17 @@ def test_a_run_resumes_with_the_same_bytes_and_only_from_its_own_model(text: Pat
     assert model.softmax is not None
     other = replace(model, softmax=replace(model.softmax, bias=model.softmax.bias + 1))
     for another in (prepare_weights(other, corpus), None):
-        with pytest.raises(ConfigError, match="was started with another init_from"):
+        with pytest.raises(ConfigError, match="init_from must be the same as before"):
             Trainer(corpus, start.config, options, tmp_path / "cut", initial=another).run()
 
 
 def test_a_run_of_another_size_is_refused(text: Path, tmp_path: Path) -> None:
     model, corpus = tiny_model(softmax=True, words=WORDS), make_corpus(text, tmp_path)
     start = prepare_weights(model, corpus)
-    with pytest.raises(ConfigError, match="found one that predicts 9"):
+    with pytest.raises(ConfigError, match=r"the run must predict .* words; found 9"):
         Trainer(corpus, start.config, replace(OPTIONS, n_vocab=9), tmp_path / "run", initial=start)
     other = replace(start.config, lstm=replace(start.config.lstm, has_skip=False))
-    with pytest.raises(ConfigError, match="found one with another shape"):
+    with pytest.raises(ConfigError, match="the run must have the shape of the model; found another shape"):
         Trainer(corpus, other, replace(OPTIONS, n_vocab=start.n_vocab), tmp_path / "run", initial=start)
 
 

@@ -64,17 +64,17 @@ def test_zeros_after_a_power_cut_are_a_cut_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "part"),
     [
-        (b'{"step": 30, "n_tok\n', "expected a JSON object"),
-        (b"[1, 2]\n", "expected a JSON object"),
-        (b"[1]", "expected a JSON object"),
-        (b"\xff\xfe\n", "expected a JSON object"),
-        (b"[" * 100_000 + b"\n", "expected a JSON object"),
-        (b'{"step": 990}\n', "expected 'n_tokens'"),
-        (b'{"step": -1, "n_tokens": 1}\n', "expected a count as 'step', found -1"),
-        (b'{"step": true, "n_tokens": 1}\n', "expected a count as 'step', found True"),
-        (b'{"step": 990, "n_tokens": 1, "loss": "low"}\n', "expected a number as 'loss', found 'low'"),
-        (b'{"step": 990, "n_tokens": 1, "loss": 1' + b"0" * 400 + b"}\n", "expected a number as 'loss'"),
-        (b'{"step": 7, "n_tokens": 1}\n', "expected a step after 200, found 7"),
+        (b'{"step": 30, "n_tok\n', "must be a JSON object"),
+        (b"[1, 2]\n", "must be a JSON object"),
+        (b"[1]", "must be a JSON object"),
+        (b"\xff\xfe\n", "must be a JSON object"),
+        (b"[" * 100_000 + b"\n", "must be a JSON object"),
+        (b'{"step": 990}\n', "n_tokens must be present"),
+        (b'{"step": -1, "n_tokens": 1}\n', "step must be a whole number of at least 0; found -1"),
+        (b'{"step": true, "n_tokens": 1}\n', "step must be a whole number of at least 0; found True"),
+        (b'{"step": 990, "n_tokens": 1, "loss": "low"}\n', "loss must be a number; found 'low'"),
+        (b'{"step": 990, "n_tokens": 1, "loss": 1' + b"0" * 400 + b"}\n", "loss must be a number"),
+        (b'{"step": 7, "n_tokens": 1}\n', "step must be at least 200; found 7"),
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, line: bytes, part: str) -> None:
@@ -90,7 +90,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: bytes, part: str) -> None
 def test_other_files_than_a_run_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("empty", "nothing"):
-        with pytest.raises(FormatError, match=rf"{name}: expected a training run \(a folder with log.jsonl"):
+        with pytest.raises(FormatError, match=rf"{name} must be a training run: a folder with log.jsonl"):
             read_log(tmp_path / name)
 
 
@@ -130,7 +130,7 @@ def test_a_log_that_lost_lines_is_continued_and_not_filled_with_zeros(
     log = LogFile(tmp_path / "log.jsonl")
     log.cut(100)  # somebody removed it
     assert log.path.read_bytes() == b""
-    assert "entries at the end are missing" in caplog.text
+    assert "the last entries are missing" in caplog.text
 
 
 def test_a_full_disk_or_a_folder_as_log_is_one_line(tmp_path: Path) -> None:

@@ -161,10 +161,10 @@ def test_a_trainer_that_is_closed_leaves_no_threads(corpus: Corpus, tmp_path: Pa
 @pytest.mark.slow
 def test_another_corpus_config_or_option_is_not_mixed_into_a_run(corpus: Corpus, tmp_path: Path) -> None:
     Trainer(corpus, CONFIG, OPTIONS, tmp_path / "run").run()
-    with pytest.raises(ConfigError, match="was started with another options"):
+    with pytest.raises(ConfigError, match="was started with different options"):
         Trainer(corpus, CONFIG, replace(OPTIONS, dropout=DropoutOptions(0.2)), tmp_path / "run").run()
     other = replace(CONFIG, lstm=replace(CONFIG.lstm, has_skip=False))
-    with pytest.raises(ConfigError, match="was started with another config"):
+    with pytest.raises(ConfigError, match="was started with different config"):
         Trainer(corpus, other, OPTIONS, tmp_path / "run").run()
 
 
@@ -266,5 +266,5 @@ def test_window_resets_must_be_a_share(share: float) -> None:
 
 def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
     check_version({"version": CHECKPOINT_VERSION}, tmp_path)
-    with pytest.raises(ConfigError, match=r"another version of elmo wrote these checkpoints \(version 1"):
+    with pytest.raises(ConfigError, match=r"must have version 2; found 1"):
         check_version({"step": 3}, tmp_path)

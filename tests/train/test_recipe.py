@@ -113,9 +113,9 @@ def test_a_local_model_is_stored_with_its_absolute_path(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"version": 2, "texts": 3}', "as the recipe of a run"),
-        ("[]", "as the recipe of a run"),
-        ('{"inputs": ["a.txt"]}', r"another version of elmo wrote this recipe \(version 1, expected 2\)"),
+        ('{"version": 2, "texts": 3}', "is not a valid training recipe"),
+        ("[]", "is not a valid training recipe"),
+        ('{"inputs": ["a.txt"]}', "must have version 2; found 1"),
     ],
 )
 def test_a_damaged_recipe_and_one_of_another_version_are_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -129,7 +130,7 @@ def test_a_run_is_resumed_without_its_text_and_options(tmp_path: Path) -> None:
     for name in ("model.safetensors", "softmax.safetensors", "warm.safetensors", "vocab.txt"):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert resume_bilm(tmp_path / "parts") == tmp_path / "parts"  # nothing is left to do
-    with pytest.raises(DataError, match="expected a run to resume"):
+    with pytest.raises(DataError, match=r"cannot resume .*: there is no run with this output"):
         resume_bilm(tmp_path / "never")
 
 
@@ -163,19 +164,25 @@ def test_an_adaptive_softmax_trains_but_is_not_part_of_the_model(
     [
         ({"epochs": 1, "hours": 1}, "epochs and hours both set how long"),
         ({"hours": -1}, "hours must be a positive number"),
+        ({"hours": 0}, "hours must be a positive number"),
+        ({"hours": math.nan}, "hours must be a positive number"),
+        ({"hours": math.inf}, "hours must be a positive number"),
         ({"new_vocabulary": True}, "new_vocabulary needs a model to start from"),
         ({"init_from": "x", "preset": "tiny"}, "the run has the shape of the model"),
-        ({"adaptive": (5,), "samples": 10}, "samples and adaptive are two kinds of softmax"),
+        ({"adaptive": (5,), "samples": 10}, "samples and adaptive choose different kinds of softmax"),
         ({"adaptive": (5,), "tied": True}, "cannot be tied"),
-        ({"batch_size": 10, "accumulate": 11}, "batch_size 10 cannot be split into 11 parts"),
+        ({"batch_size": 10, "accumulate": 11}, "a batch of 10 rows cannot be split into 11 parts"),
         ({"epochs": 1, "n_steps": 5}, "epochs and n_steps both set how long"),
         ({"hours": 1, "n_steps": 5}, "hours and n_steps both set how long"),
         ({"threads": 0}, "threads must be at least 1"),
-        ({"optimizer": "fast"}, "optimizer: name must be one of adagrad, adamw, sgd, found 'fast'"),
+        ({"optimizer": "fast"}, "optimizer: name must be one of adagrad, adamw, sgd; found 'fast'"),
         ({"heldout": 0}, "a run needs held-out text"),
-        ({"vocabulary": Vocabulary(("<S>",))}, "expected a number of words or a file, .* found a Vocabulary"),
+        (
+            {"vocabulary": Vocabulary(("<S>",))},
+            "must be a number of words or a file with one word per line; found a Vocabulary",
+        ),
         ({"init_from": "x", "vocabulary": 9}, "the run has the vocabulary of the model"),
-        ({"split": object()}, "split: expected a value that can be stored as JSON"),
+        ({"split": object()}, "split must be a value that can be stored as JSON"),
         ({"direction": "up"}, "directions must be one of both, forward, backward"),
         ({"precision": "half"}, "precision must be"),
     ],
@@ -223,7 +230,7 @@ def test_training_one_direction_of_a_model_warns_that_the_other_is_lost(
     both = train_bilm(source, tmp_path / "both", preset=TINY, epochs=1, samples=0)
     assert "training only the" not in caplog.text
     train_bilm(source, tmp_path / "one", init_from=both, epochs=1, samples=0, direction="backward")
-    assert "training only the backward direction; the new model will not have the forward direction" in caplog.text
+    assert "training only the backward direction; the new model will have no forward direction" in caplog.text
 
 
 @pytest.mark.slow

@@ -65,13 +65,13 @@ def started_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 OTHERS: list[tuple[dict[str, Any], str]] = [
-    ({"seed": 5}, r"another seed \(4, not 5\); resume it"),
-    ({"epochs": 3}, r"another epochs \(2, not 3\)"),
-    ({"threads": 2}, r"another threads \(1, not 2\)"),
-    ({"clip": 1.0}, r"another clip \(default, not 1\.0\)"),
-    ({"deduplicate": True}, r"another deduplicate \(default, not True\)"),
-    ({"tokenizer": "whitespace"}, r"another tokenizer \(default, not whitespace\)"),
-    ({"hours": 1, "epochs": None}, r"another epochs \(2, not default\), hours \(default, not 1\)"),
+    ({"seed": 5}, r"other options: seed \(4, not 5\); resume it"),
+    ({"epochs": 3}, r"other options: epochs \(2, not 3\)"),
+    ({"threads": 2}, r"other options: threads \(1, not 2\)"),
+    ({"clip": 1.0}, r"other options: clip \(default, not 1\.0\)"),
+    ({"deduplicate": True}, r"other options: deduplicate \(default, not True\)"),
+    ({"tokenizer": "whitespace"}, r"other options: tokenizer \(default, not whitespace\)"),
+    ({"hours": 1, "epochs": None}, r"other options: epochs \(2, not default\), hours \(default, not 1\)"),
 ]
 
 
@@ -92,7 +92,7 @@ def test_a_started_run_is_not_changed_by_other_text_and_resumes_with_its_own(
     train_bilm(text, tmp_path / "whole", **SETTINGS)
     (tmp_path / "other.txt").write_text("Another text.\n" * 90)
     before = contents(tmp_path / "model.training")
-    with pytest.raises(ConfigError, match=r"another texts \(….*text\.txt, not ….*other\.txt\)"):
+    with pytest.raises(ConfigError, match=r"other options: texts \(….*text\.txt, not ….*other\.txt\)"):
         train_bilm(tmp_path / "other.txt", started, **SETTINGS)
     text.write_text("Another text.\n" * 90)
     with pytest.raises(ConfigError, match=r"has changed since its start \(.*text\.txt\); resume it \(--resume\)"):

@@ -99,18 +99,18 @@ SPECIAL = b"<S>\n</S>\n<UNK>\n"
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"the\nof\n", "expected the special words <S>, </S>, <UNK>, found no <S>, </S>, <UNK>"),
+        (b"the\nof\n", "the special words <S>, </S>, <UNK> must be included; found no <S>, </S>, <UNK>"),
         (b"<S>\n</S>\n<unk>\nthe\n", "found no <UNK>"),
         (b"", "found no <S>, </S>, <UNK>"),
-        (SPECIAL, "expected words besides the special ones, found none"),
+        (SPECIAL, "the vocabulary has only special words"),
         (SPECIAL + b"a\nb\na\n", "the word 'a' occurs twice, in line 4 and 6"),
         (SPECIAL + b"a\n<S>\n", "the word '<S>' occurs twice, in line 1 and 5"),
-        (SPECIAL + b"a\n\nb\n", "expected a word, found an empty line 5"),
-        (SPECIAL + b"the\t3012\n", "vocab.txt:4: expected one word per line, found a tab (a table"),
-        (SPECIAL + b"a\0b\n", "vocab.txt:4: expected one word per line, found a NUL byte (a binary file"),
+        (SPECIAL + b"a\n\nb\n", "line 5 is empty"),
+        (SPECIAL + b"the\t3012\n", "vocab.txt must have one word per line; found a tab (a table"),
+        (SPECIAL + b"a\0b\n", "vocab.txt must have one word per line; found a NUL byte (a binary file?) in line 4"),
         (SPECIAL + b"caf\xe9\n", "vocab.txt:4: byte 4 of the line (0xe9) is not UTF-8"),
         (b"\x89PNG\r\n\x1a\n\0\0", "this is a picture, not text"),
-        (None, "vocab.txt: expected a vocabulary file with one word per line, found a folder"),
+        (None, "vocab.txt must be a vocabulary file with one word per line; found a folder"),
     ],
 )
 def test_a_bad_vocabulary_is_one_line_and_leaves_nothing(
@@ -132,10 +132,13 @@ def test_a_bad_vocabulary_is_one_line_and_leaves_nothing(
     ("given", "message"),
     [
         ("nowhere.txt", "cannot read nowhere.txt: No such file"),
-        ([*WORDS, 7], "expected a file or a list of strings, found a list with other values"),
-        ([*WORDS, "a\nb"], "expected a word, found a line break in word 8"),
-        ([*WORDS, "\udcff"], r"expected Unicode text, found the lone surrogate '\udcff'"),
-        (Vocabulary(("B", "E", "U", "<S>"), bos="B", eos="E", unknown="U"), "found the special word <S> in word 4"),
+        ([*WORDS, 7], "must be a file or a list of strings; found a list with other values"),
+        ([*WORDS, "a\nb"], "word 8 contains a line break"),
+        ([*WORDS, "\udcff"], r"words must be valid Unicode; found the lone surrogate '\udcff'"),
+        (
+            Vocabulary(("B", "E", "U", "<S>"), bos="B", eos="E", unknown="U"),
+            "word 4 must be an ordinary word; found the special word <S>",
+        ),
         (["a", "a", "", "b", ""], "found no <S>, </S>, <UNK>; the word 'a' occurs twice"),
     ],
 )
@@ -153,7 +156,7 @@ def test_a_vocabulary_that_no_model_can_hold_is_refused_before_any_work(
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join(WORDS), encoding="utf-8")
     for given in (path, WORDS):
-        with pytest.raises(DataError, match="expected at most 6 words, found"):
+        with pytest.raises(DataError, match="must have at most 6 words; found"):
             read_vocabulary(given)
     assert len(read_vocabulary(WORDS[:6])) == 3
 

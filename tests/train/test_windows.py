@@ -211,13 +211,13 @@ def test_evaluation_reads_the_whole_stream_once_in_order(
 
 def test_too_few_sentences_and_bad_sizes_are_refused() -> None:
     stream = stream_of([[5], [6, 7]])
-    with pytest.raises(DataError, match=r"a batch of 3 rows needs at least 3 sentences, found 2; use a smaller batch"):
+    with pytest.raises(DataError, match=r"a batch of 3 rows needs at least 3 sentences; found 2; use a smaller batch"):
         Windows(stream, batch_size=3, window=4, seed=None)
-    with pytest.raises(DataError, match="expected at least one sentence, and </S> as the last token"):
+    with pytest.raises(DataError, match="must contain at least one sentence and end in </S>"):
         Windows(stream[:-1], batch_size=1, window=4, seed=None)
-    with pytest.raises(ConfigError, match="window must be at least 1, found 0"):
+    with pytest.raises(ConfigError, match="window must be at least 1; found 0"):
         Windows(stream, batch_size=1, window=0, seed=None)
-    with pytest.raises(ConfigError, match="rows: expected at least one of the 2 rows of the batch"):
+    with pytest.raises(ConfigError, match="rows must contain at least one of the 2 rows of the batch"):
         Windows(stream, batch_size=2, window=4, seed=None, rows=slice(2, 4))
     with pytest.raises(ConfigError, match="found epoch -1, window 0"):
         Windows(stream, batch_size=2, window=4, seed=None).at(Position(-1, 0))

@@ -1,11 +1,11 @@
 """The command ``elmo``.
 
-- ``app``: the list of commands and the global options.
-- one file per command: it parses the arguments, calls one library function and prints the result.
-- ``generate``: options of a command from the signature of a library function.
-- ``options``: options that several commands share.
-- ``console``: errors, log and progress on stderr.
-- ``results``: files and tables of results.
+- ``app`` lists the commands and declares the global options.
+- Each command has a file with its name, which parses the arguments, calls the library and prints the result.
+- ``generate`` creates the options of a command from the signature of a library function.
+- ``options`` declares the options that several commands share.
+- ``console`` writes errors, log records and progress to stderr.
+- ``results`` prints results and writes them to files.
 
 This file runs a command and turns every error into one line and an exit code.
 """
@@ -28,8 +28,8 @@ FAILED, MISUSED, UNEXPECTED, INTERRUPTED, PIPE_CLOSED = 1, 2, 70, 130, 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    0: success; 1: an error, with its reason in one line on stderr; 2: wrong usage; 70: a bug in elmo;
-    130: Ctrl-C; 141: the reader of the output has closed the pipe.
+    The exit codes are 0: success; 1: an error, explained in one line on stderr; 2: wrong usage; 70: a bug in
+    elmo; 130: interrupted with Ctrl-C; 141: the program that reads the output has closed the pipe.
     """
     console = Console()
     with console.handle_logging():
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _run(sys.argv[1:] if argv is None else argv, console)
             finally:
                 if not sys.stdout.closed:
-                    sys.stdout.flush()  # raises the error of a full disk
+                    sys.stdout.flush()  # raises an error now if the disk is full
         except BaseException as error:
             return _handle_error(error, console)
 
@@ -52,13 +52,13 @@ def _run(argv: Sequence[str], console: Console) -> int:
     group: Any = get_command(build_app(argv))
     match list(argv):
         case [name, "--help" | "-h"] if name in group.commands:
-            # The help as click prints it, but without parsing the arguments: that would make typer import
-            # pydantic, which takes longer than everything else.
+            # Print the help as click does, but without parsing the arguments, because typer would import
+            # pydantic for that, which takes longer than everything else.
             parent = typer.Context(group, info_name="elmo", help_option_names=["--help", "-h"])
             command = group.commands[name]
             print(command.get_help(typer.Context(command, info_name=name, parent=parent)))
             return 0
-    # the class of click, or of its copy inside newer versions of typer
+    # UsageError, from click or from the copy of click in newer versions of typer
     usage_error = cast("type[Exception]", typer.BadParameter.__mro__[1])
     try:
         with group.make_context("elmo", move_global_options(argv) or ["--help"], obj=console) as context:
@@ -76,7 +76,7 @@ def _run(argv: Sequence[str], console: Console) -> int:
 
 
 def _simplify_message(error: Any) -> None:
-    """Replace the messages of pydantic by shorter ones."""
+    """Replace the message of pydantic in a usage error with a shorter one."""
     details = getattr(error.__cause__, "errors", list)()
     if not details:
         return
@@ -96,7 +96,7 @@ def _simplify_message(error: Any) -> None:
 
 
 def _handle_error(error: BaseException, console: Console) -> int:
-    """Print an error in one line and return the exit code."""
+    """Print an error on one line and return the exit code of the command."""
     if isinstance(error, KeyboardInterrupt):
         console.print_interrupt(kind="Interrupted", code=INTERRUPTED)
         return INTERRUPTED
@@ -112,7 +112,7 @@ def _handle_error(error: BaseException, console: Console) -> int:
         _discard_stdout()
         paths = (error.filename, error.filename2)
         names = [os.fsdecode(path) for path in paths if isinstance(path, str | bytes)]
-        if not names and error.errno == errno.ENOSPC:  # only errors of print have no file name
+        if not names and error.errno == errno.ENOSPC:  # an error without a file name comes from print
             names = ["stdout"]
         message = ": ".join([*names, error.strerror or str(error) or type(error).__name__])
     elif isinstance(error, MemoryError) or _is_out_of_memory(error):
@@ -120,20 +120,20 @@ def _handle_error(error: BaseException, console: Console) -> int:
     else:
         code = UNEXPECTED
         trace = "".join(traceback.format_exception(error)) if console.is_verbose else None
-        hint = "" if trace else "; run again with --verbose for the traceback, and please report it"
+        hint = "" if trace else "; please report this bug with the traceback that --verbose shows"
         message = f"unexpected {type(error).__name__}: {error}{hint}"
     console.print_error(message, kind=type(error).__name__, code=code, trace=trace)
     return code
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Whether torch has no memory; on the CPU it raises a plain ``RuntimeError``."""
+    """Return whether torch ran out of memory; on the CPU, torch raises a plain ``RuntimeError``."""
     text = str(error)
     return isinstance(error, RuntimeError) and ("allocate memory" in text or "out of memory" in text)
 
 
 def _discard_stdout() -> None:
-    """Drop output that cannot be written, so that the interpreter does not try again when it exits."""
+    """Discard output that cannot be written, so that Python does not try to write it again at exit."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):

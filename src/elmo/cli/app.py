@@ -1,45 +1,24 @@
-"""The command ``elmo``: its commands and its global options."""
+"""The typer application of ``elmo``: the list of commands and the global options."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from elmo import __version__
-from elmo.cli import (
-    change,
-    compare,
-    convert,
-    curves,
-    demo,
-    embed,
-    evidence,
-    index,
-    info,
-    neighbors,
-    perplexity,
-    probe,
-    score,
-    senses,
-    sharpen,
-    similarity,
-    substitutes,
-    task,
-    train,
-    warm,
-    wsd,
-)
+from elmo.cli import task
 from elmo.cli.options import examples
 
-_TYPE = re.compile(r" <(?:list\[)?(?:str|path)\]?>", re.IGNORECASE)  # says nothing next to a metavar
+_TYPE = re.compile(r" <(?:list\[)?(?:str|path)\]?>", re.IGNORECASE)  # types that the help of an argument does not need
 
 
 class _PanelGroup(TyperGroup):
-    """Lists the commands in panels, as plain text; rich would double the time of ``--help``."""
+    """A typer group that lists its commands in panels as plain text; rich would double the time of ``--help``."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {}
@@ -51,7 +30,7 @@ class _PanelGroup(TyperGroup):
 
 
 class _PanelCommand(TyperCommand):
-    """Lists the options in panels, as plain text."""
+    """A typer command that lists its options in panels as plain text."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
@@ -72,19 +51,19 @@ def _write_panels(panels: dict[str, list[tuple[str, str]]], formatter: Any) -> N
                 formatter.write_dl(rows)
 
 
-_PANELS = {
-    "Embed": (embed, compare, demo, info, convert, warm, sharpen),
-    "Train": (train, perplexity, curves),
-    "Words": (index, neighbors, substitutes, senses, change, wsd, probe, similarity, score),
-    "Tasks": (evidence,),
+_PANELS = {  # each command is the function ``command`` of the module elmo.cli.NAME
+    "Embed": ("embed", "compare", "demo", "info", "convert", "warm", "sharpen"),
+    "Train": ("train", "perplexity", "curves"),
+    "Words": ("index", "neighbors", "substitutes", "senses", "change", "wsd", "probe", "similarity", "score"),
+    "Tasks": ("evidence",),
 }
 
 
 def build_app(argv: Sequence[str]) -> typer.Typer:
-    """Build the command for these arguments.
+    """Build the typer application for these command-line arguments.
 
-    Only the commands that ``argv`` names get their options; the others are listed in the help. Reading the
-    options of all commands would double the time of ``elmo --help``.
+    Only the commands that ``argv`` names get their options; the other commands are only listed in the help,
+    because reading the options of all commands would double the time of ``elmo --help``.
     """
     app = typer.Typer(
         name="elmo",
@@ -98,9 +77,9 @@ def build_app(argv: Sequence[str]) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["--help", "-h"]},
     )
-    for panel, modules in _PANELS.items():
-        for module in modules:
-            name = module.__name__.rpartition(".")[2]
+    for panel, names in _PANELS.items():
+        for name in names:
+            module = import_module(f"elmo.cli.{name}")
             command = module.command if name in argv else _without_options(module.command.__doc__)
             app.command(name, cls=_PanelCommand, rich_help_panel=panel, epilog=module.EXAMPLES)(command)
     if "task" in argv:
@@ -114,7 +93,7 @@ def build_app(argv: Sequence[str]) -> typer.Typer:
 
 def _without_options(description: str | None) -> Callable[[], None]:
     def command() -> None:
-        """Do nothing; this command is only listed."""
+        """Do nothing; this command is only listed in the help."""
 
     command.__doc__ = description
     return command
@@ -136,11 +115,15 @@ def set_global_options(
     *,
     log_format: Annotated[
         Literal["text", "json"],
-        # the callback runs at once, so that errors in later arguments are already printed as JSON
-        typer.Option(help="Format of errors, log and progress on stderr.", callback=_set_log_format, is_eager=True),
+        # is_eager: the callback runs first, so that errors in other arguments are already printed as JSON
+        typer.Option(
+            help="Format of errors, log messages and progress on stderr.", callback=_set_log_format, is_eager=True
+        ),
     ] = "text",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show all log records and tracebacks.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show errors only; no progress.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Show errors only, without warnings and progress.")
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
@@ -149,7 +132,7 @@ def set_global_options(
 
     The options below may be placed before or after the name of a command.
     """
-    del log_format, version  # their callbacks have handled them
+    del log_format, version  # handled by their callbacks
     if verbose and quiet:
         raise typer.BadParameter("--verbose and --quiet cannot be combined", ctx=context)
     if verbose:

@@ -1,36 +1,18 @@
-"""``elmo change``: rank words by how far they changed between periods."""
+"""``elmo change``: rank words by how much their usage changed between periods."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elmo.cli.console import UsageProgress, logger, track_sentences, warn_about_bytes
+from elmo.cli import options as opt
+from elmo.cli.console import UsageProgress, logger, show_progress, track_sentences, warn_about_bytes
 from elmo.cli.generate import options_from
-from elmo.cli.options import (
-    AsJson,
-    AsWritten,
-    By,
-    Device,
-    Errors,
-    InputFormat,
-    Model,
-    OneVector,
-    Picture,
-    ResultFile,
-    Split,
-    Start,
-    Tokenizer,
-    Words,
-    examples,
-    parse_layers,
-    parse_words,
-)
-from elmo.cli.results import check_result_file, format_usage, hint_about_tokenizer, write_results
+from elmo.cli.results import check_result_file, format_usage, print_results, write_results
 from elmo.text.display import one_line
 
 if TYPE_CHECKING:
@@ -38,7 +20,7 @@ if TYPE_CHECKING:
     from elmo.lexicon.change import Changes
     from elmo.text.reader import Sentence
 
-EXAMPLES = examples(
+EXAMPLES = opt.examples(
     "elmo change corpus.txt more --words the,river --min-count 1",
     "elmo change corpus.txt more --words the --min-count 1 --json",
     "elmo change corpus.txt more --min-count 1 --skip 0 --out c.tsv",
@@ -61,58 +43,62 @@ def command(
     context: typer.Context,
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="PERIOD",
-            help="One text per period, in order of time: two or more files, globs or folders.",
-            show_default=False,
+        opt.argument(
+            metavar="PERIOD", help="Two or more files, globs or folders: one for each period, in chronological order."
         ),
     ] = None,
     *,
-    words: Words = None,
+    words: opt.Words = None,
     uses: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Read usages from DWUG files in this folder instead of texts.", show_default=False
+        opt.option(
+            metavar="FOLDER",
+            help="Read usages from this folder of DWUG data (Diachronic Word Usage Graphs) instead of texts.",
         ),
     ] = None,
-    model: Model = None,
+    model: opt.Model = None,
     settings: dict[str, Any],
     limit: Annotated[
         int,
         typer.Option(
-            min=1, max=1000, metavar="N", help="Usages of a word per period; a word with more usages is sampled."
+            min=1,
+            max=1000,
+            metavar="N",
+            help="Maximum number of usages per word and period; if there are more, a random sample is used.",
         ),
     ] = 200,
     n_examples: Annotated[
-        int, typer.Option("--examples", min=0, metavar="N", help="Sentences to show for each period.")
+        int, typer.Option("--examples", min=0, metavar="N", help="Number of typical sentences to show for each period.")
     ] = 2,
-    top: Annotated[int, typer.Option(min=0, metavar="N", help="Number of words to show sentences for.")] = 10,
-    by: By = "layers",
-    layers: OneVector = "top",
-    as_written: AsWritten = False,
-    as_json: AsJson = False,
-    out: ResultFile = None,
-    picture: Picture = None,
-    input_format: InputFormat = "text",
-    tokenizer: Tokenizer = None,
-    split: Split = False,
-    errors: Errors = "strict",
-    start: Start = "zero",
-    device: Device = "cpu",
+    top: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Number of top-ranked words to show sentences for.")
+    ] = 10,
+    by: opt.By = "layers",
+    layers: opt.OneVector = "top",
+    as_written: opt.AsWritten = False,
+    as_json: opt.AsJson = False,
+    out: opt.ResultFile = None,
+    picture: opt.Picture = None,
+    input_format: opt.InputFormat = "text",
+    tokenizer: opt.Tokenizer = None,
+    split: opt.Split = False,
+    errors: opt.Errors = "strict",
+    start: opt.Start = "zero",
+    device: opt.Device = "cpu",
     **options: Any,
 ) -> None:
-    """Rank words by how far they changed between periods, with p-values.
+    """Rank words by how much their usage changed between periods, with p-values.
 
-    Without --words, the frequent words of all periods with three letters or more are ranked.
+    Without --words, frequent words with three letters or more that occur in all periods are ranked.
     """
     from elmo.embed.elmo import Elmo
     from elmo.errors import DataError
     from elmo.lexicon.change import COLUMNS, ChangeOptions, change_in_corpora, change_in_uses
-    from elmo.lexicon.usages import read_uses, sort_periods
+    from elmo.lexicon.usages import hint_about_tokenizer, read_uses, sort_periods
     from elmo.text.lines import Tally, expand_paths
 
     check_result_file(out)
-    listed = parse_words(words)
+    listed = opt.parse_words(words)
     paths = inputs or []
     _check_inputs(context, paths, uses, has_words=listed is not None)
     uses_by_period = None if uses is None else read_uses(uses)
@@ -120,9 +106,9 @@ def command(
         expand_paths([path])  # reports a missing file before a large model is loaded
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     shared: dict[str, Any] = {
-        "words": listed, "limit": limit, "by": by, "layers": parse_layers(layers), "start": start,
+        "words": listed, "limit": limit, "by": by, "layers": opt.parse_layers(layers), "start": start,
         "is_as_written": as_written,
-        # The figure of a single word shows its usages.
+        # the figure of a single word shows its usages
         "options": ChangeOptions(
             **settings, n_examples=n_examples, keep_usages=listed is not None and len(listed) == 1
         ),
@@ -142,10 +128,8 @@ def command(
         logger.warning("skipping %s: %s%s", skipped.word, skipped.reason, hint)
     if not changes.words:
         raise DataError("no word has enough usages in each period; use more text or a smaller --min-count")
-    print(json.dumps(changes.to_json(), ensure_ascii=False) if as_json else "\n".join(_lines(changes, top)))
-    if out:
-        write_results(out, columns=COLUMNS, rows=changes.rows(), values=changes.to_json())
-        logger.info("wrote %s", out)
+    print_results(changes.to_json(), _lines(changes, top), as_json=as_json)
+    write_results(out, columns=COLUMNS, rows=changes.rows(), values=changes.to_json())
     if picture:
         from elmo.plots.change import draw_changes
 
@@ -158,43 +142,39 @@ def _check_inputs(context: typer.Context, paths: list[str], uses: Path | None, *
         raise typer.BadParameter("expected texts or --uses FOLDER, found both", ctx=context)
     if uses is None and len(paths) < 2:
         raise typer.BadParameter(
-            f"expected one text for each of two or more periods, or --uses FOLDER; found {len(paths)}", ctx=context
+            f"expected two or more texts, one for each period, or --uses FOLDER; found {len(paths)}", ctx=context
         )
     if "-" in paths and not has_words:
         raise typer.BadParameter(
-            "texts are read twice without --words, but stdin can be read only once; use --words", ctx=context
+            "stdin can be read only once, but texts are read twice without --words; add --words", ctx=context
         )
 
 
 def _corpora(
     context: typer.Context, elmo: Elmo, paths: list[str], reading: dict[str, Any]
 ) -> dict[str, Callable[[], Iterable[Sentence]]]:
-    """Return a function that reads each text, by the name of its period."""
-    from elmo.cli.console import show_progress
+    """Return for each period, by its name, a function that reads its text."""
     from elmo.text.reader import read_sentences
 
     stems = [Path(path).name.partition(".")[0] or path for path in paths]
-    names = stems if len(set(stems)) == len(stems) else paths  # 1850s/all.txt and 1950s/all.txt
+    names = stems if len(set(stems)) == len(stems) else paths  # e.g. for 1850s/all.txt and 1950s/all.txt
 
-    def reader(path: str) -> Callable[[], Iterable[Sentence]]:
-        def read() -> Iterable[Sentence]:
-            with show_progress(context.obj, n_sentences=None, is_stdout_free=True) as show:
-                yield from track_sentences(read_sentences([path], tokenizer=elmo.tokenizer, **reading), show)
+    def read(path: str) -> Iterable[Sentence]:
+        with show_progress(context.obj, n_sentences=None, is_stdout_free=True) as show:
+            yield from track_sentences(read_sentences([path], tokenizer=elmo.tokenizer, **reading), show)
 
-        return read
-
-    return {name: reader(path) for name, path in zip(names, paths, strict=True)}
+    return {name: partial(read, path) for name, path in zip(names, paths, strict=True)}
 
 
 def _lines(changes: Changes, top: int) -> list[str]:
-    """Format the ranking, its correlation with frequency, and typical usages."""
+    """Return the lines to print: the ranking, its correlation with frequency, and typical usages."""
     from elmo.text.display import text_width
 
     size = max(4, *(text_width(one_line(word.word)) for word in changes.words))
     first, last = changes.periods[0], changes.periods[-1]
     head = f"{'word':{size}}  {changes.measure:>7}  {'95 % interval':>16}  {'p':>7}  {'q':>7}  {'usages':>11}"
     has_frequency = all(word.per_million for word in changes.words)
-    lines = [one_line(f"{first} → {last}"), head + (f"  {'per million':>19}" if has_frequency else "")]
+    lines = [f"{first} → {last}", head + (f"  {'per million':>19}" if has_frequency else "")]
     for word in changes.words:
         step = word.overall
         name = one_line(word.word)
@@ -207,15 +187,15 @@ def _lines(changes: Changes, top: int) -> list[str]:
         lines.append(row)
         if len(word.steps) > 1:
             steps = "; ".join(f"{s.earlier} → {s.later} {s.value:.4f} (q {s.q:.3f})" for s in word.steps[:-1])
-            lines.append(one_line(f"{'':{size}}  {steps}"))
+            lines.append(f"{'':{size}}  {steps}")
     if (correlation := changes.frequency_correlation) is not None:
         n_words = len(changes.words)
         lines += ["", f"rank correlation of change with frequency: {correlation:+.2f} ({n_words} words)"]
     for word in changes.words[:top]:
         step = word.overall
         if step.appeared or step.declined:
-            lines += ["", one_line(f"{word.word}: usages most typical of {last}")]
+            lines += ["", f"{word.word}: usages most typical of {last}"]
             lines += [f"  + {format_usage(usage)}" for usage in step.appeared]
-            lines.append(one_line(f"{word.word}: usages most typical of {first}"))
+            lines.append(f"{word.word}: usages most typical of {first}")
             lines += [f"  - {format_usage(usage)}" for usage in step.declined]
     return lines

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from elmo.cli import options as opt
 from elmo.cli.console import logger, warn_about_script
-from elmo.cli.options import AsJson, Device, Layers, Model, Picture, Start, Tokenizer, examples, parse_layers
+from elmo.cli.results import print_results
 from elmo.text.display import one_line
 
 if TYPE_CHECKING:
     from elmo.embed.comparison import Comparison
 
-EXAMPLES = examples(
+EXAMPLES = opt.examples(
     "elmo compare bank 'the bank of the river' 'the bank has money'",
     "elmo compare bank 'a bank' 'two [[banks]]' 'BANK' --json",
     "elmo compare 苹果 '他每天吃一个苹果' '苹果发布了新款手机' --model zh",
@@ -23,37 +21,32 @@ EXAMPLES = examples(
 
 
 def command(
-    word: Annotated[
-        str, typer.Argument(metavar="WORD", help="A word, or a phrase such as 'New York'.", show_default=False)
-    ],
+    word: opt.Word,
     sentences: Annotated[
         list[str],
-        typer.Argument(
+        opt.argument(
             metavar="SENTENCE",
-            help="Two or more sentences with the word; mark an occurrence like [[this]] to select it.",
-            show_default=False,
+            help="Two or more sentences that contain the word. To choose one of several occurrences, or another form, "
+            "mark it like [[this]].",
         ),
     ],
     *,
-    model: Model = None,
-    layers: Layers = "all",
-    picture: Picture = None,
-    as_json: AsJson = False,
-    tokenizer: Tokenizer = None,
-    start: Start = "zero",
-    device: Device = "cpu",
+    model: opt.Model = None,
+    layers: opt.Layers = "all",
+    picture: opt.Picture = None,
+    as_json: opt.AsJson = False,
+    tokenizer: opt.Tokenizer = None,
+    start: opt.Start = "zero",
+    device: opt.Device = "cpu",
 ) -> None:
-    """Compare a word in two or more sentences: a similarity matrix per layer."""
+    """Compare a word in two or more sentences, with a table of similarities for each layer."""
     from elmo.embed.comparison import compare
     from elmo.embed.elmo import Elmo
 
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     warn_about_script(elmo.tokenizer, sentences)
-    comparison = compare(elmo, word, sentences, layers=parse_layers(layers), start=start)
-    if as_json:
-        print(json.dumps(comparison.to_json()))
-    else:
-        print("\n".join(_format_lines(comparison)))
+    comparison = compare(elmo, word, sentences, layers=opt.parse_layers(layers), start=start)
+    print_results(comparison.to_json(), _format_lines(comparison), as_json=as_json)
     if picture:
         from elmo.plots.compare import draw_comparison
 
@@ -62,12 +55,10 @@ def command(
 
 
 def _format_lines(comparison: Comparison) -> list[str]:
-    """Format the sentences, then a table per layer."""
+    """Return the lines to print: the sentences, then a table of similarities for each layer."""
     labels = [f"S{k}" for k in range(1, len(comparison.uses) + 1)]
     size = max(map(len, labels))
-    lines = []
-    for label, use in zip(labels, comparison.uses, strict=True):
-        lines.append(f"{label:{size}}  {use.marked(one_line)}")
+    lines = [f"{label:{size}}  {use.marked(one_line)}" for label, use in zip(labels, comparison.uses, strict=True)]
     for name, matrix in comparison.matrices.items():
         title = f"layer {name}" if name.isdigit() else name
         lines += ["", f"{title:{max(size, 8)}}" + "".join(f"{label:>8}" for label in labels)]

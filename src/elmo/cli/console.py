@@ -1,4 +1,4 @@
-"""What a command writes to stderr: errors, log records, progress and warnings, as text or JSON lines."""
+"""Write errors, log records and progress of a command to stderr, as text or as JSON lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO, cast
 
 from elmo.errors import ElmoError
 from elmo.text.display import one_line
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from elmo.text.reader import Sentence
     from elmo.text.tokenizers import Tokenizer
 
-LOG_SECONDS = 10.0  # between two log lines about progress
+LOG_SECONDS = 10.0  # minimum time between two log lines about progress
 logger = logging.getLogger("elmo.cli")
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class Console:
-    """Writes everything that a command reports apart from its results.
+    """Writes everything that a command prints, except its results.
 
     Attributes:
         is_json: Whether to write JSON lines.
         is_verbose: Whether to show all log records and tracebacks.
         is_quiet: Whether to show errors only.
-        after_interrupt: What to do after Ctrl-C, for its message; a function is called when Ctrl-C comes.
+        after_interrupt: Hint to append to the message after Ctrl-C, or a function that returns the hint.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Console:
             logger.setLevel(logging.INFO)
             for stream in (sys.stdout, sys.stderr):
                 if isinstance(stream, io.TextIOWrapper):
-                    # file names and text may have characters that the encoding of the terminal lacks
+                    # file names and text may contain characters that the terminal cannot encode
                     stream.reconfigure(errors="backslashreplace")
             try:
                 yield
@@ -73,7 +73,7 @@ class Console:
 
     @contextmanager
     def show_log(self, name: str) -> Iterator[None]:
-        """Show the records of level INFO of a logger too, unless the command is quiet."""
+        """Also show the INFO records of the logger ``name``, unless the command is quiet."""
         shown = logging.getLogger(name)
         if not (self.is_quiet or self.is_verbose):
             shown.setLevel(logging.INFO)
@@ -83,7 +83,7 @@ class Console:
             shown.setLevel(logging.NOTSET)
 
     def set_verbose(self) -> None:
-        """Show all log records, also those of other libraries, and the warnings of Python."""
+        """Show all log records, including those of other libraries, and Python warnings."""
         self.is_verbose = True
         logging.getLogger("elmo").setLevel(logging.DEBUG)
         logger.setLevel(logging.DEBUG)
@@ -97,7 +97,7 @@ class Console:
         logger.setLevel(logging.ERROR)
 
     def print_error(self, message: str, *, kind: str, code: int, trace: str | None = None) -> None:
-        """Print why the command ends, on one line."""
+        """Print on one line why the command failed, after the traceback if there is one."""
         if self.is_json:
             fields: dict[str, Any] = {"error": kind, "exit_code": code}
             fields |= {"traceback": trace} if trace else {}
@@ -106,22 +106,22 @@ class Console:
             self.print_line(f"{trace or ''}elmo: {one_line(message)}")
 
     def print_interrupt(self, *, kind: str, code: int) -> None:
-        """Print that Ctrl-C ended the command, and what to do next."""
+        """Print that Ctrl-C stopped the command, and how to continue."""
         hint = self.after_interrupt
         try:
             hint = hint if isinstance(hint, str) else hint()
-        except ElmoError:  # the output cannot be read; the next run reports it
+        except ElmoError:  # the output of the job cannot be read; the next run reports the error
             hint = ""
         self.print_error(f"interrupted{hint}", kind=kind, code=code)
 
     def print_line(self, line: str) -> None:
-        """Print a line on stderr; ignore a closed stderr."""
+        """Print a line to stderr; do nothing if stderr is closed."""
         with contextlib.suppress(OSError, ValueError):
             print(line, file=sys.stderr, flush=True)
 
 
 class _LogHandler(logging.Handler):
-    """Prints log records. It looks up stderr each time, because a progress bar may have replaced it."""
+    """Prints log records to the current ``sys.stderr``, which a progress bar may have replaced."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
@@ -144,22 +144,43 @@ class _LogHandler(logging.Handler):
 
 def _format_json(level: str, message: str, fields: dict[str, Any]) -> str:
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    return json.dumps({"time": now, "level": level, "message": message} | fields, default=str)
+    return dump_json({"time": now, "level": level, "message": message} | fields, sys.stderr)
+
+
+def dump_json(values: Any, stream: TextIO) -> str:
+    """Return values as one line of JSON; non-ASCII characters are escaped if ``stream`` cannot encode all of them."""
+    is_unicode = (stream.encoding or "utf-8").lower().startswith("utf")
+    return json.dumps(values, ensure_ascii=not is_unicode, default=str)
+
+
+class LogInterval:
+    """Limits log lines about progress to one every ``LOG_SECONDS`` seconds."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def is_over(self) -> bool:
+        """Return whether the next line is due; if it is, start a new interval."""
+        now = time.monotonic()
+        if now - self._last < LOG_SECONDS:
+            return False
+        self._last = now
+        return True
 
 
 class ShowProgress(Protocol):
-    """Shows the progress of a job."""
+    """A function that shows the progress of a job."""
 
     def __call__(self, progress: Progress, /) -> None:
-        """Show the progress; this is called often."""
+        """Show the progress; jobs call this often."""
         ...
 
 
 @contextmanager
 def show_progress(console: Console, *, n_sentences: int | None, is_stdout_free: bool) -> Iterator[ShowProgress | None]:
-    """Show progress as a bar on a terminal, else as log lines; yield None for a quiet command.
+    """Yield a function that shows progress: a bar on a terminal, otherwise log lines; None with --quiet.
 
-    ``is_stdout_free`` means that no results are printed to stdout.
+    ``is_stdout_free`` states that no results are printed to stdout, where they would disturb the bar.
     """
     is_bar = not console.is_json and sys.stderr.isatty() and (is_stdout_free or not sys.stdout.isatty())
     if console.is_quiet:
@@ -171,19 +192,34 @@ def show_progress(console: Console, *, n_sentences: int | None, is_stdout_free: 
         yield _ProgressLines(n_sentences)
 
 
+@contextmanager
+def show_counts(
+    console: Console, stage: Literal["embedding", "predicting"], *, n_sentences: int | None
+) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that shows progress from the numbers of finished sentences and tokens."""
+    from elmo.jobs.plan import Progress
+
+    with show_progress(console, n_sentences=n_sentences, is_stdout_free=True) as show:
+
+        def report(n_done: int, n_tokens: int) -> None:
+            if show is not None:
+                show(Progress(stage, sentences=n_done, tokens=n_tokens, shards=0, kept=0))
+
+        yield report
+
+
 class _ProgressLines:
     """Logs the progress of a job every ``LOG_SECONDS`` seconds."""
 
     def __init__(self, n_sentences: int | None) -> None:
         self._n_sentences = n_sentences
         self._rate = _TokenRate()
-        self._last = time.monotonic()
+        self._interval = LogInterval()
 
     def __call__(self, progress: Progress) -> None:
         rate = self._rate(progress)
-        if time.monotonic() - self._last < LOG_SECONDS:
+        if not self._interval.is_over():
             return
-        self._last = time.monotonic()
         total = "" if self._n_sentences is None else f" of {self._n_sentences:,}"
         counts = f"{progress.sentences:,}{total} sentences, {progress.tokens:,} tokens, {rate:,.0f} tokens/s"
         logger.info(
@@ -199,7 +235,7 @@ class _ProgressLines:
 
 
 class _TokenRate:
-    """Computes tokens per second, without the tokens of earlier runs."""
+    """Computes tokens per second, without the tokens that were finished before the job was resumed."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
@@ -223,7 +259,7 @@ def _show_bar(n_sentences: int | None) -> Iterator[ShowProgress]:
         rich_progress.TimeElapsedColumn() if n_sentences is None else rich_progress.TimeRemainingColumn(),
         console=RichConsole(stderr=True),
         transient=True,
-        redirect_stdout=False,  # does not change results on stdout
+        redirect_stdout=False,  # results on stdout bypass the bar
     )
     rate = _TokenRate()
     with bar:
@@ -237,7 +273,7 @@ def _show_bar(n_sentences: int | None) -> Iterator[ShowProgress]:
 
 
 def track_sentences(sentences: Iterable[Sentence], show: ShowProgress | None) -> Iterator[Sentence]:
-    """Yield the same sentences and show how many were read."""
+    """Yield the sentences unchanged, and show how many have been read."""
     from elmo.jobs.plan import Progress
 
     n_tokens = 0
@@ -249,27 +285,26 @@ def track_sentences(sentences: Iterable[Sentence], show: ShowProgress | None) ->
 
 
 class UsageProgress:
-    """Logs every ``LOG_SECONDS`` seconds how many usages are done."""
+    """Logs the number of finished usages every ``LOG_SECONDS`` seconds."""
 
     def __init__(self, stage: str, *, is_quiet: bool) -> None:
-        self._stage, self._is_quiet, self._last = stage, is_quiet, time.monotonic()
+        self._stage, self._is_quiet, self._interval = stage, is_quiet, LogInterval()
 
     def __call__(self, n_done: int, n_all: int) -> None:
-        """Log the number of usages, unless the last line is too recent."""
-        if not self._is_quiet and time.monotonic() - self._last >= LOG_SECONDS:
-            self._last = time.monotonic()
+        """Log the number of finished usages if a line is due."""
+        if not self._is_quiet and self._interval.is_over():
             logger.info("%s: %s of %s usages", self._stage, f"{n_done:,}", f"{n_all:,}")
 
 
 def describe_resume(out: Path, *, restart: bool) -> str:
-    """Return what to do after Ctrl-C in a job that writes ``out``: it resumes after its complete shards."""
+    """Return the hint for the message after Ctrl-C: how to resume the job that writes ``out``."""
     from elmo.jobs.manifest import OutputFiles, read_manifest
 
     manifest = OutputFiles(out).manifest
     if not manifest.exists() or not read_manifest(manifest).shards:
-        return "; nothing is saved yet: the same command starts from the beginning"
+        return "; nothing was saved, so the same command starts from the beginning"
     if restart:
-        return "; run it without --restart to resume after the last complete shard"
+        return "; run the command without --restart to resume after the last complete shard"
     return "; run the same command again to resume after the last complete shard"
 
 
@@ -286,8 +321,8 @@ def warn_about_script(tokenizer: Tokenizer, sentences: Sequence[str]) -> None:
 
 
 def warn_about_bytes(tally: Tally) -> None:
-    """Report the lines that an error policy repaired or skipped."""
+    """Warn about lines that are not UTF-8 and were therefore repaired or skipped."""
     if tally.repaired:
-        logger.warning("repaired %d lines that are not UTF-8", tally.repaired)
+        logger.warning("repaired lines that are not UTF-8: %d", tally.repaired)
     if tally.skipped:
-        logger.warning("skipped %d lines that are not UTF-8", tally.skipped)
+        logger.warning("skipped lines that are not UTF-8: %d", tally.skipped)

@@ -5,19 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
+from elmo.cli import options as opt
 from elmo.cli.console import logger
 from elmo.cli.generate import options_from
-from elmo.cli.options import ModelArgument, examples
 
-EXAMPLES = examples("elmo convert en half --dtype float16", "elmo convert path/to/model for-allennlp --to hdf5")
+EXAMPLES = opt.examples("elmo convert en half --dtype float16", "elmo convert path/to/model for-allennlp --to hdf5")
 
 
 @options_from("elmo.formats.pretrained:convert")
 def command(
-    model: ModelArgument,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to create.", show_default=False)],
+    model: opt.ModelArgument,
+    out: Annotated[Path, opt.argument(metavar="OUT", help="Folder to create.")],
     **options: Any,
 ) -> None:
     """Convert a model of any published format to elmo's own format, or to AllenNLP's."""

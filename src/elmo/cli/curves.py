@@ -1,23 +1,23 @@
-"""``elmo curves``: plot training runs, and print a table of their results."""
+"""``elmo curves``: plot the curves of training runs and print a table of their results."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from elmo.cli import options as opt
 from elmo.cli.console import logger
 from elmo.cli.generate import options_from
-from elmo.cli.options import AsJson, examples
+from elmo.cli.results import print_results
 from elmo.text.display import one_line
 
 if TYPE_CHECKING:
     from elmo.plots.training import RunSummary
 
-EXAMPLES = examples(
+EXAMPLES = opt.examples(
     "elmo curves first",
     "elmo curves first second.training --out both.svg --against steps",
     "elmo curves second.training/log.jsonl --smooth 5 --json",
@@ -28,18 +28,18 @@ EXAMPLES = examples(
 def command(
     runs: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="RUN", help="Folders MODEL.training, models next to them, or log.jsonl files.", show_default=False
+        opt.argument(
+            metavar="RUN", help="Training runs: folders MODEL.training, the model folders MODEL, or log.jsonl files."
         ),
     ],
     *,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Picture to write: .png, .pdf or .svg.")] = Path(
         "curves.png"
     ),
-    as_json: AsJson = False,
+    as_json: opt.AsJson = False,
     **options: Any,
 ) -> None:
-    """Plot training loss and held-out perplexity of one or more runs, finished or not."""
+    """Plot the training loss and the held-out perplexity of one or more runs, finished or not."""
     from elmo.plots.figure import check_picture
     from elmo.plots.training import draw_curves, read_nonempty, summarize
 
@@ -47,15 +47,12 @@ def command(
     logs = read_nonempty(runs)
     draw_curves(logs, out, **options)
     summaries = [summarize(run, options["smooth"]) for run in logs]
-    if as_json:
-        print(json.dumps([asdict(summary) for summary in summaries]))
-    else:
-        print("\n".join(_format_table(summaries)))
+    print_results([asdict(summary) for summary in summaries], _format_table(summaries), as_json=as_json)
     logger.info("wrote %s", out)
 
 
 def _format_table(summaries: list[RunSummary]) -> list[str]:
-    """Format one line per run, names on the left, numbers aligned on the right."""
+    """Return a table with one line per run: its name on the left, numbers aligned on the right."""
     from elmo.plots.training import format_perplexity, format_short
     from elmo.text.display import text_width
 

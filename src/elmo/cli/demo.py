@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from elmo.cli import options as opt
 from elmo.cli.console import logger
-from elmo.cli.options import Model, Picture, examples
 from elmo.text.display import one_line
 
 if TYPE_CHECKING:
     from elmo.embed.comparison import Comparison
 
-EXAMPLES = examples("elmo demo", "elmo demo --model path/to/model --picture words.png")
+EXAMPLES = opt.examples("elmo demo", "elmo demo --model path/to/model --picture words.png")
 
 
 @dataclass(frozen=True)
 class DemoWord:
-    """A word with two senses: two sentences with the first sense, then two with the second."""
+    """An ambiguous word, with two sentences for its first sense and two sentences for its second sense."""
 
     model: str
     word: str
@@ -51,14 +51,14 @@ WORDS = (
 )  # fmt: skip
 
 
-def command(*, model: Model = None, picture: Picture = None) -> None:
-    """Show ambiguous words in sentences, with one similarity table per word.
+def command(*, model: opt.Model = None, picture: opt.Picture = None) -> None:
+    """Compare a few ambiguous words in example sentences, with a table of similarities for each.
 
-    With --model, only the English words are shown; otherwise, the words of every bundled model.
+    Without --model, all bundled models are used. With --model, only the English words are shown.
     """
     results = _compare_words(model)
-    tables = [_format_table(word, comparison, 1 + 4 * k) for k, (word, comparison) in enumerate(results)]
-    print("\n\n".join("\n".join(lines) for lines in tables))
+    tables = ["\n".join(_format_table(*result, 1 + 4 * k)) for k, result in enumerate(results)]
+    print("\n\n".join(tables))
     if picture:
         from elmo.plots.compare import draw_words
 
@@ -75,29 +75,25 @@ def _compare_words(model: str | None) -> list[tuple[DemoWord, Comparison]]:
     if model is None:
         bundled_folder()  # raises if no model is bundled
     languages = bundled_models() if model is None else bundled_models()[:1]
-    loaded: dict[str, Elmo] = {}
     results: list[tuple[DemoWord, Comparison]] = []
-    for word in WORDS:
-        if word.model not in languages:
-            continue
+    for language in languages:
+        words = [word for word in WORDS if word.model == language]
         try:
-            if word.model not in loaded:
-                loaded[word.model] = Elmo.from_pretrained(model or bundled_folder(word.model))
+            elmo = Elmo.from_pretrained(model or bundled_folder(language))
         except MissingExtraError as error:
-            if word.model != "zh":  # the Chinese tokenizer is an extra
+            if language != "zh":  # only the Chinese tokenizer requires an extra
                 raise
-            logger.warning("skipping %s: %s", word.word, error)
+            logger.warning("skipping %s: %s", ", ".join(word.word for word in words), error)
             continue
-        results.append((word, compare(loaded[word.model], word.word, word.sentences)))
+        results += [(word, compare(elmo, word.word, word.sentences)) for word in words]
     return results
 
 
 def _format_table(word: DemoWord, comparison: Comparison, first: int) -> list[str]:
-    """Format the sentences, numbered from ``first`` as in the picture, and their average similarities."""
+    """Return the lines to print for a word: its sentences, numbered from ``first``, and their similarities."""
     a, b, c, d = numbers = range(first, first + 4)
     lines = [f"{word.word}: {word.senses[0]} ({a}, {b}) and {word.senses[1]} ({c}, {d})", ""]
-    for number, use in zip(numbers, comparison.uses, strict=True):
-        lines.append(f" {number:2}  {use.marked(one_line)}")
+    lines += [f" {number:2}  {use.marked(one_line)}" for number, use in zip(numbers, comparison.uses, strict=True)]
     matrix = comparison.matrices["average"]
     lines += ["", "     " + "".join(f"{number:8}" for number in numbers)]
     for number, row in zip(numbers, matrix.tolist(), strict=True):

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elmo.cli.console import logger
+from elmo.cli import options as opt
+from elmo.cli.console import describe_resume, logger, show_progress, warn_about_bytes
 from elmo.cli.generate import options_from
-from elmo.cli.options import Inputs, Layers, Model, Precision, Start, Tokenizer, examples, parse_layers
 from elmo.text.display import one_line, shorten
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
     from elmo.jobs.plan import EmbedJob, JobPlan, JobSummary
 
-EXAMPLES = examples(
+EXAMPLES = opt.examples(
     "elmo embed corpus.txt more/*.txt --out vectors.h5",
     "elmo embed corpus.txt --layers all --dtype float16 --out v.npz",
     "elmo embed corpus.txt --split --out big.parquet --dry-run",
@@ -27,8 +27,8 @@ EXAMPLES = examples(
     "elmo embed corpus.txt --model path/to/model --out other.h5",
     "elmo embed - --layers top < corpus.txt",
 )
-_N_SHOWN = 10  # sentences on a terminal
-_LINE_WIDTH = 80  # of a sentence on a terminal, in Latin letters
+_N_SHOWN = 10  # number of sentences shown on a terminal
+_LINE_WIDTH = 80  # maximum width of a sentence on a terminal, in Latin letters
 
 
 @options_from(
@@ -39,36 +39,38 @@ _LINE_WIDTH = 80  # of a sentence on a terminal, in Latin letters
 )
 def command(
     context: typer.Context,
-    inputs: Inputs,
+    inputs: opt.Inputs,
     *,
-    model: Model = None,
+    model: opt.Model = None,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Output file. The suffix is the format: .h5 (AllenNLP's layout), .safetensors, .npz, "
+            help="Output file. Its suffix selects the format: .h5 (AllenNLP's layout), .safetensors, .npz, "
             ".parquet or .jsonl.",
-            show_default="JSON lines on stdout; on a terminal, their shapes",
+            show_default="JSON lines on stdout; on a terminal, only the shapes of the vectors",
         ),
     ] = None,
-    layers: Layers = "average",
-    tokenizer: Tokenizer = None,
-    precision: Precision = "float32",
-    start: Start = "zero",
+    layers: opt.Layers = "average",
+    tokenizer: opt.Tokenizer = None,
+    precision: opt.Precision = "float32",
+    start: opt.Start = "zero",
     device: Annotated[
-        str, typer.Option(metavar="cpu|cuda|mps|xpu", help="Where to compute; with --workers also cuda:0,cuda:1,…")
+        str,
+        typer.Option(
+            metavar="cpu|cuda|mps|xpu", help="Device to compute on; with --workers, a list such as cuda:0,cuda:1."
+        ),
     ] = "cpu",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print an estimate of the job, and write nothing.")
+        bool, typer.Option("--dry-run", help="Print the estimated size of the job and write nothing.")
     ] = False,
     **options: Any,
 ) -> None:
-    """Embed text: a vector for every token.
+    """Compute a vector for every token of a text.
 
-    After Ctrl-C, a kill or a full disk, run the same command again: with --out it resumes after the last
-    complete shard (also with another number of workers) and writes the same bytes as an uninterrupted run.
+    If a command with --out is interrupted, run it again: it resumes after the last complete shard, even with
+    another number of workers, and writes the same bytes as an uninterrupted run.
     """
-    from elmo.cli.console import describe_resume, show_progress
     from elmo.embed.elmo import Elmo
     from elmo.jobs.plan import EmbedJob, plan_corpus
     from elmo.jobs.run import embed_corpus
@@ -78,14 +80,14 @@ def command(
     job = EmbedJob(
         inputs=tuple(inputs),
         out=out,
-        layers=parse_layers(layers),
+        layers=opt.parse_layers(layers),
         start=start,
         devices=tuple(devices) if len(devices) > 1 else (),
         **options,
     )
-    files = expand_paths(job.inputs)  # reports a typo before a large model is loaded
+    files = expand_paths(job.inputs)  # reports a missing file before a large model is loaded
     if job.input_format != "conllu" and any(".conllu" in Path(file).suffixes for file in files):
-        logger.warning("a .conllu file is read as %s; use --format conllu", job.input_format)
+        logger.warning("a .conllu file is read as %s; add --format conllu to read it as CoNLL-U", job.input_format)
     if job.input_format != "text" and tokenizer is not None:
         logger.warning("--tokenizer has no effect: the input of --format %s is already tokenized", job.input_format)
     elmo = Elmo.from_pretrained(model, device=devices[0], dtype=precision, tokenizer=tokenizer)
@@ -106,8 +108,7 @@ def command(
 
 
 def _print_shapes(job: EmbedJob, elmo: Elmo) -> None:
-    """Print the shapes of the first sentences; the numbers of one sentence would fill several screens."""
-    from elmo.cli.console import warn_about_bytes
+    """Print only the shapes of the first vectors; the numbers of one sentence would fill several screens."""
     from elmo.jobs.groups import check_length
     from elmo.jobs.plan import encode_sentences
     from elmo.text.lines import Tally
@@ -154,7 +155,6 @@ def _format_size(n_bytes: float) -> str:
 
 
 def _report_summary(job: EmbedJob, summary: JobSummary) -> None:
-    from elmo.cli.console import warn_about_bytes
     from elmo.text.lines import Tally
 
     warn_about_bytes(Tally(repaired=summary.repaired_lines, skipped=summary.skipped_lines))

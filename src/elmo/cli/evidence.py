@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from elmo.cli import options as opt
 from elmo.cli.console import logger
-from elmo.cli.options import MODEL_HELP, AsJson, examples
-from elmo.text.display import one_line
+from elmo.cli.results import print_results
 
 if TYPE_CHECKING:
     from elmo.evidence.collect import RunReport
 
-EXAMPLES = examples(
+EXAMPLES = opt.examples(
     "elmo evidence plan.toml --vectors glove.txt --out evidence",
     "elmo evidence plan.toml -m path/to/model --out other --tables 1 --curve",
     "elmo evidence plan.toml --out evidence --tables 1,3 --tasks ner --seeds 2",
@@ -26,27 +25,25 @@ _CONDITIONS = {
     "top_only": "last layer only",
     "lambda_1": "ELMo with λ=1",
     "output": "ELMo at the output",
-    "both": "ELMo at both",
+    "both": "ELMo at input and output",
 }
 
 
 def _check_tables(value: str) -> str:
     if not all(part.strip() in ("1", "2", "3") for part in value.split(",") if part.strip()):
-        raise typer.BadParameter(f"expected table numbers such as 1,2,3, found {value[:40]!r}")
+        raise typer.BadParameter(f"expected table numbers from 1 to 3, such as 1,3; found {value[:40]!r}")
     return value
 
 
 def command(
     context: typer.Context,
-    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan with its tasks.", show_default=False)],
+    plan: Annotated[Path, opt.argument(metavar="PLAN.toml", help="TOML file that lists the tasks.")],
     *,
-    out: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Folder for runs, tables and figures.", show_default=False)
-    ],
+    out: Annotated[Path, opt.option(metavar="FOLDER", help="Folder for runs, tables and figures.")],
     model: Annotated[
         str | None,
         typer.Option(
-            "--model", "-m", envvar="ELMO_MODEL", metavar="MODEL", help=MODEL_HELP, show_default="that of the plan"
+            "--model", "-m", envvar="ELMO_MODEL", metavar="MODEL", help=opt.MODEL_HELP, show_default="from the plan"
         ),
     ] = None,
     vectors: Annotated[
@@ -54,33 +51,37 @@ def command(
         typer.Option(
             metavar="FILE",
             help="File of static word vectors: GloVe, word2vec or fastText.",
-            show_default="that of the plan",
+            show_default="from the plan",
         ),
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Number of runs per condition.", show_default="that of the plan, else 3"),
+        typer.Option(min=1, metavar="N", help="Number of runs per condition.", show_default="from the plan, or 3"),
     ] = None,
     tables: Annotated[
-        str, typer.Option(metavar="1,2,3", callback=_check_tables, help="Which tables to repeat; '' for none.")
+        str, typer.Option(metavar="1,2,3", callback=_check_tables, help="Numbers of the tables to repeat; '' for none.")
     ] = "1,2,3",
-    curve: Annotated[bool, typer.Option("--curve", help="Also train on fewer examples.")] = False,
+    curve: Annotated[bool, typer.Option("--curve", help="Also train on subsets of the training data.")] = False,
     tasks: Annotated[
         str | None, typer.Option(metavar="a,b,c", help="Run only these tasks of the plan.", show_default="all")
     ] = None,
     cache: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Folder that keeps computed layers.", show_default="layers in --out"),
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder in which computed layers are cached.",
+            show_default="layers in the folder of --out",
+        ),
     ] = None,
-    as_json: AsJson = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Repeat the comparisons of the paper on your own data.
 
-    Table 1 compares ELMo with the same network without it, table 2 the last layer with all layers, table 3
-    ELMo at the input with ELMo at the output; the curve uses fewer training examples. Results are kept in
-    FOLDER/runs: the same command resumes after an interruption, and repeats no run.
+    Table 1 compares ELMo with the same network without ELMo. Table 2 compares the last layer with all layers.
+    Table 3 compares ELMo at the input with ELMo at the output. With --curve, scores for smaller training sets
+    are measured as well. Finished runs are kept in FOLDER/runs, so the same command resumes after an interruption.
 
-    PLAN.toml has a table for each task: [ner], then kind = "tagging", and files for train and dev; see
+    PLAN.toml has a section for each task, such as [ner] with kind = "tagging" and the files train and dev; see
     examples/evidence.toml.
     """
     from elmo.evidence.collect import collect_evidence
@@ -91,7 +92,7 @@ def command(
     names = None if tasks is None else [name.strip() for name in tasks.split(",") if name.strip()]
     plan_read = read_plan(plan, only=names)
     source = context.get_parameter_source("model")
-    if plan_read.model and not (source is not None and source.name == "COMMANDLINE"):
+    if plan_read.model and (source is None or source.name != "COMMANDLINE"):
         model = plan_read.model  # the plan overrides the environment, the command line overrides the plan
     context.obj.after_interrupt = "; run the same command again to resume"
     evidence = collect_evidence(
@@ -106,13 +107,12 @@ def command(
         on_run=_log_run,
     )
     drawn, skipped = draw_pictures(evidence, out)
-    if as_json:
-        print(json.dumps(evidence.to_json(), ensure_ascii=False))
-    else:
-        print("\n".join(map(one_line, format_evidence(evidence))))
+    print_results(evidence.to_json(), format_evidence(evidence), as_json=as_json)
     logger.info("wrote evidence.json, evidence.txt%s to %s", "".join(f", {name}" for name in drawn), out)
     if skipped:
-        logger.warning("did not draw %s; install matplotlib: pip install 'pyelmo[plots]'", ", ".join(skipped))
+        logger.warning(
+            "cannot draw %s: matplotlib is not installed; run: pip install 'pyelmo[plots]'", ", ".join(skipped)
+        )
 
 
 def _log_run(report: RunReport) -> None:

@@ -1,4 +1,4 @@
-"""Generate the options of a command from a library function or dataclass.
+"""Generate the options of a command from the source of a library function or dataclass.
 
 The library declares each option once: type and default in the signature, help in the ``Args:`` section of the
 docstring. ``options_from`` reads them from the source file with ``ast``, because importing the module would
@@ -33,27 +33,25 @@ def options_from(
     flags: Mapping[str, str | Sequence[str]] | None = None,
     metavars: Mapping[str, str] | None = None,
     minimums: Mapping[str, float] | None = None,
-    callbacks: Mapping[str, Callable[..., Any]] | None = None,
 ) -> Callable[[Command], Command]:
     """Return a decorator that adds the options of a library function or dataclass to a command.
 
-    The command gets the values as ``**options``, under the names of the library. Parameters that the command
-    declares itself are not added. Decorators may be stacked; the options of the upper one come first.
+    The command receives the values as ``**options``, under their names in the library. Parameters that the
+    command declares itself are not added. If decorators are stacked, the options of the upper one come first.
 
     Args:
         source: ``"module:name"``, for example ``"elmo.train.run:train_bilm"``. The keyword-only parameters of
             a function become options, or all fields of a dataclass.
-        into: Pass the values as one dict with this name. It has only the options set on the command line.
-            Use it for a dataclass that is an argument of the library function.
+        into: Pass the values to the command as one dict under this name, with only the options that are set on
+            the command line. Use it for a dataclass that is an argument of the library function.
         skip: Names that do not become options.
-        panels: Title of a help panel and the names of its options. Also sets their order.
-        flags: Names on the command line, where they differ from the parameter's name with dashes.
-        metavars: Placeholders for the value in the help.
-        minimums: Smallest values of numbers.
-        callbacks: Typer callbacks that check or change a value.
+        panels: Titles of help panels, and the names of their options in order.
+        flags: Names on the command line that differ from the default ``--parameter-name``.
+        metavars: Placeholders for values in the help.
+        minimums: Smallest allowed values of numeric options.
     """
     panel_of = {name: panel for panel, names in (panels or {}).items() for name in names}
-    flags, metavars, minimums, callbacks = flags or {}, metavars or {}, minimums or {}, callbacks or {}
+    flags, metavars, minimums = flags or {}, metavars or {}, minimums or {}
 
     def build_parameter(option: Option) -> inspect.Parameter:
         names = flags.get(option.name, option.flag)
@@ -64,7 +62,6 @@ def options_from(
             rich_help_panel=panel_of.get(option.name),
             metavar=metavars.get(option.name, option.metavar),
             min=minimums.get(option.name),
-            callback=callbacks.get(option.name),
         )
         return inspect.Parameter(
             f"{into}_{option.name}" if into else option.name,
@@ -73,65 +70,54 @@ def options_from(
             annotation=Annotated[option.type, info],
         )
 
-    def read_parameters(command: Callable[..., Any]) -> _Parameters:
-        signature = inspect.signature(command, eval_str=True)
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD and p.name != into]
-        excluded = {*skip, *(() if into else (p.name for p in own))}
-        declared = {option.name: option for option in read_options(source, skip=excluded)}
-        used = {*skip, *panel_of, *flags, *metavars, *minimums, *callbacks}
+    def generate(own: Collection[str]) -> _Generated:
+        options = {option.name: option for option in read_options(source, skip={*skip, *own})}
+        used = {*skip, *panel_of, *flags, *metavars, *minimums}
         if unknown := sorted(used - _list_names(source)):
             raise TypeError(f"{source} has no parameter {', '.join(unknown)}")
-        order = [name for name in panel_of if name in declared]
-        order += [name for name in declared if name not in panel_of]
-        return _Parameters(own, {name: (declared[name], build_parameter(declared[name])) for name in order})
+        order = dict.fromkeys([*(name for name in panel_of if name in options), *options])
+        return {name: (options[name], build_parameter(options[name])) for name in order}
 
     def decorate(command: Command) -> Command:
-        return cast("Command", _GeneratedCommand(command, into, read_parameters))
+        return cast("Command", _GeneratedCommand(command, into, generate))
 
     return decorate
-
-
-@dataclass(frozen=True)
-class _Parameters:
-    """The parameters that a command declares itself, and those generated for it, by name in the library."""
-
-    own: Sequence[inspect.Parameter]
-    generated: Mapping[str, tuple[Option, inspect.Parameter]]
 
 
 class _GeneratedCommand:
     """A command with generated options.
 
-    The source of the library is read when typer asks for the signature. Only the command that runs needs it.
+    The source of the library is read when typer asks for the signature, which it does only for the command that runs.
     """
 
     def __init__(
-        self,
-        command: Callable[..., Any],
-        into: str | None,
-        read_parameters: Callable[[Callable[..., Any]], _Parameters],
+        self, command: Callable[..., Any], into: str | None, generate: Callable[[Collection[str]], _Generated]
     ) -> None:
         update_wrapper(self, command, assigned=("__module__", "__name__", "__qualname__", "__doc__"), updated=())
-        self._command, self._into, self._read_parameters = command, into, read_parameters
+        self._command, self._into, self._generate = command, into, generate
 
     @cached_property
-    def _parameters(self) -> _Parameters:
-        return self._read_parameters(self._command)
+    def _own(self) -> list[inspect.Parameter]:
+        """Parameters that the command declares itself, or that a decorator below this one has generated."""
+        parameters = inspect.signature(self._command, eval_str=True).parameters.values()
+        return [p for p in parameters if p.kind is not p.VAR_KEYWORD and p.name != self._into]
+
+    @cached_property
+    def _generated(self) -> _Generated:
+        return self._generate(() if self._into else [parameter.name for parameter in self._own])
 
     @property
     def generated_names(self) -> set[str]:
-        """Names of all generated parameters, also of the decorators below this one."""
+        """Names of all generated parameters, including those of the decorators below this one."""
         below: set[str] = getattr(self._command, "generated_names", set())
-        return below | {parameter.name for _, parameter in self._parameters.generated.values()}
+        return below | {parameter.name for _, parameter in self._generated.values()}
 
     @property
     def __signature__(self) -> inspect.Signature:
-        own = self._parameters.own
         below: set[str] = getattr(self._command, "generated_names", set())
-        first = [parameter for parameter in own if parameter.name not in below]
-        last = [parameter for parameter in own if parameter.name in below]
-        generated = [parameter for _, parameter in self._parameters.generated.values()]
-        return inspect.Signature([*first, *generated, *last])
+        first = [parameter for parameter in self._own if parameter.name not in below]
+        last = [parameter for parameter in self._own if parameter.name in below]
+        return inspect.Signature([*first, *(parameter for _, parameter in self._generated.values()), *last])
 
     @property
     def __annotations__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -139,20 +125,19 @@ class _GeneratedCommand:
 
     def __call__(self, *arguments: Any, **values: Any) -> Any:
         """Run the command with the values of its options under the names of the library."""
-        generated = self._parameters.generated
-        read = {name: values.pop(parameter.name) for name, (_, parameter) in generated.items()}
-        for name, value in read.items():
-            if not value and generated[name][0].is_list:
-                read[name] = generated[name][0].default
+        options: dict[str, Any] = {}
+        for name, (option, parameter) in self._generated.items():
+            value = values.pop(parameter.name)
+            options[name] = option.default if option.is_list and not value else value
         if self._into:
             context = next(value for value in values.values() if hasattr(value, "get_parameter_source"))
-            read = {name: value for name, value in read.items() if is_set(context, generated[name][1].name)}
-            return self._command(*arguments, **values, **{self._into: read})
-        return self._command(*arguments, **values, **read)
+            is_given = {name: is_set(context, parameter.name) for name, (_, parameter) in self._generated.items()}
+            options = {self._into: {name: value for name, value in options.items() if is_given[name]}}
+        return self._command(*arguments, **values, **options)
 
 
 def is_set(context: typer.Context, *names: str) -> bool:
-    """Whether the command line or the environment sets at least one of these parameters."""
+    """Return whether the command line or the environment sets at least one of these parameters."""
     sources = [context.get_parameter_source(name) for name in names]
     return any(source is not None and not source.name.startswith("DEFAULT") for source in sources)
 
@@ -165,8 +150,8 @@ class Option:
         name: Name in the library.
         type: Type for typer.
         default: Default in the library, or ``inspect.Parameter.empty``.
-        help: Its line in the docstring, without the sentence ``Default: …``.
-        show_default: Text of the sentence ``Default: …``, or whether to show the default itself.
+        help: Description in the docstring, without its sentence ``Default: …``.
+        show_default: Text of the sentence ``Default: …``, or whether the help shows the value of the default.
     """
 
     name: str
@@ -177,7 +162,7 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """Usual name on the command line."""
+        """The default name on the command line, such as ``--batch-size``."""
         if self.type not in (bool, bool | None):
             return f"--{self.name.replace('_', '-')}"
         name = re.sub("^(is|has)_", "", self.name).replace("_", "-")
@@ -185,7 +170,7 @@ class Option:
 
     @property
     def metavar(self) -> str | None:
-        """Usual placeholder for the value in the help; typer lists the choices of a ``Literal``."""
+        """The default placeholder for the value in the help, such as ``N``; None for a ``Literal``."""
         placeholders = ((int, "N"), (float, "X"), (Path, "PATH"), (str, "TEXT"), (list[str], "TEXT"))
         return next((text for kind, text in placeholders if self.type in (kind, kind | None)), None)
 
@@ -196,22 +181,21 @@ class Option:
 
     @property
     def is_required(self) -> bool:
-        """Whether there is no default."""
+        """Whether the option has no default."""
         return self.default is _REQUIRED
+
+
+_Generated = dict[str, tuple[Option, inspect.Parameter]]  # by name in the library
 
 
 def read_options(source: str, *, skip: Collection[str] = ()) -> list[Option]:
     """Read the options of ``"module:name"`` from its source file."""
-    module, _, name = source.partition(":")
-    module, node = _find(module, name)
-    parameters = list(_parameters(node, source))
-    help_lines = read_descriptions(ast.get_docstring(node) or "")  # pyright: ignore[reportArgumentType]
     options = []
-    for parameter, annotation, default in parameters:
+    for module, help_lines, (parameter, annotation, default) in _declarations(source):
         if parameter in skip:
             continue
         if annotation is None or parameter not in help_lines:
-            raise TypeError(f"{source}: {parameter} needs a type and a line in the docstring")
+            raise TypeError(f"{source}: {parameter} must have a type and a line in the docstring")
         text, _, shown = help_lines[parameter].partition("Default: ")
         value = _REQUIRED if default is None else _constant(module, default, f"{source}: {parameter}")
         options.append(
@@ -243,21 +227,37 @@ def read_descriptions(docstring: str) -> dict[str, str]:
 Declaration = tuple[str, ast.expr | None, ast.expr | None]  # name, annotation, default
 
 
+def _declarations(source: str) -> Iterator[tuple[str, Mapping[str, str], Declaration]]:
+    """Yield the module, the help lines and the declaration of each option.
+
+    A function with ``**options: Unpack[Name]`` also has the keys of the ``TypedDict`` with this name.
+    """
+    module, node = _find(*source.split(":"))
+    nodes = [(module, node)]
+    if isinstance(node, ast.FunctionDef) and (unpacked := re.search(r": Unpack\[(\w+)\]", ast.unparse(node.args))):
+        nodes.append(_find(module, unpacked[1]))
+    for module, node in nodes:
+        declarations = list(_parameters(node, source))
+        help_lines = read_descriptions(ast.get_docstring(node) or "")  # pyright: ignore[reportArgumentType]
+        yield from ((module, help_lines, declaration) for declaration in declarations)
+
+
 def _parameters(node: ast.AST, source: str) -> Iterator[Declaration]:
     if isinstance(node, ast.FunctionDef):
         for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
             yield argument.arg, argument.annotation, default
     elif isinstance(node, ast.ClassDef):
+        is_partial = any(keyword.arg == "total" for keyword in node.keywords)  # TypedDict(total=False)
         for field in node.body:
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                yield field.target.id, field.annotation, field.value
+                default = ast.Constant(None) if is_partial else field.value
+                yield field.target.id, field.annotation, default
     else:
         raise TypeError(f"{source} is not a function or a dataclass")
 
 
 def _list_names(source: str) -> set[str]:
-    _, node = _find(*source.split(":"))
-    return {name for name, _, _ in _parameters(node, source)}
+    return {name for _, _, (name, _, _) in _declarations(source)}
 
 
 @cache
@@ -319,7 +319,7 @@ def _type(module: str, node: ast.AST, where: str) -> Any:
         alias_module, alias = _find(module, node.id)
         if not isinstance(alias, ast.ImportFrom | ast.ClassDef | ast.FunctionDef):
             return _type(alias_module, alias, where)
-    raise TypeError(f"{where}: no option for the type {text}; skip it or declare it in the command")
+    raise TypeError(f"{where}: cannot generate an option of the type {text}; skip it or declare it in the command")
 
 
 _OPERATORS = {ast.LShift: operator.lshift, ast.Mult: operator.mul, ast.Pow: operator.pow}

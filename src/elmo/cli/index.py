@@ -1,4 +1,4 @@
-"""``elmo index``: index the usages of the words of a corpus, with their vectors."""
+"""``elmo index``: build a searchable index of the usages in a corpus."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from elmo.cli.console import UsageProgress, logger
+from elmo.cli import options as opt
+from elmo.cli.console import UsageProgress, describe_resume, logger, show_progress
 from elmo.cli.generate import options_from
-from elmo.cli.options import Device, Inputs, Model, OneVector, Tokenizer, Words, examples, parse_layers, parse_words
 
-EXAMPLES = examples(
+EXAMPLES = opt.examples(
     "elmo index corpus.txt --out usages",
     "elmo index corpus.txt --words bank,river --out few",
     "elmo index corpus.txt more/*.txt --limit 100 --out sample",
@@ -27,29 +27,30 @@ EXAMPLES = examples(
 )
 def command(
     context: typer.Context,
-    inputs: Inputs,
+    inputs: opt.Inputs,
     *,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the index.", show_default=False)],
-    model: Model = None,
-    words: Words = None,
-    layers: OneVector = "average",
-    tokenizer: Tokenizer = None,
-    device: Device = "cpu",
+    out: Annotated[Path, opt.option(metavar="FOLDER", help="Folder for the index.")],
+    model: opt.Model = None,
+    words: opt.Words = None,
+    layers: opt.OneVector = "average",
+    tokenizer: opt.Tokenizer = None,
+    device: opt.Device = "cpu",
     **options: Any,
 ) -> None:
-    """Index a corpus: the position and the vector of each word.
+    """Build a searchable index of the usages in a corpus: their positions and vectors.
 
-    After Ctrl-C, a kill or a full disk, run the same command again: it resumes after the last complete part
-    and writes the same bytes as an uninterrupted run.
+    If the command is interrupted, run it again: it resumes after the last complete shard and writes the same
+    bytes as an uninterrupted run.
     """
-    from elmo.cli.console import describe_resume, show_progress
     from elmo.embed.elmo import Elmo
     from elmo.lexicon.index import SHARDS
     from elmo.lexicon.indexing import IndexJob, build_index, is_complete
     from elmo.text.lines import expand_paths
 
-    job = IndexJob(inputs=tuple(inputs), out=out, words=parse_words(words), layers=parse_layers(layers), **options)
-    expand_paths(job.inputs)  # reports a typo before a large model is loaded
+    job = IndexJob(
+        inputs=tuple(inputs), out=out, words=opt.parse_words(words), layers=opt.parse_layers(layers), **options
+    )
+    expand_paths(job.inputs)  # reports a missing file before a large model is loaded
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     context.obj.after_interrupt = partial(describe_resume, out / SHARDS, restart=job.restart)
     if job.restart and is_complete(out):

@@ -1,21 +1,20 @@
-"""``elmo info``: show what a model is, or how this machine computes it."""
+"""``elmo info``: describe a model, or how this machine computes its vectors."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elmo.cli.options import MODEL_HELP, AsJson, Precision, examples
-from elmo.text.display import one_line
+from elmo.cli import options as opt
+from elmo.cli.results import print_results
 
 if TYPE_CHECKING:
     from elmo.config import BiLmConfig
     from elmo.formats import ModelInfo
 
-EXAMPLES = examples(
+EXAMPLES = opt.examples(
     "elmo info",
     "elmo info path/to/model --json",
     "elmo info --engine",
@@ -26,14 +25,12 @@ _ALPHABETS = {"bytes": "UTF-8 bytes", "simplified": "UTF-8 bytes of simplified C
 
 
 def command(
-    model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", envvar="ELMO_MODEL", help=MODEL_HELP, show_default=False)
-    ] = None,
+    model: Annotated[str | None, opt.argument(metavar="MODEL", envvar="ELMO_MODEL", help=opt.MODEL_HELP)] = None,
     engine: Annotated[
-        bool, typer.Option("--engine", help="Show how this machine computes the model, and why.")
+        bool, typer.Option("--engine", help="Show how vectors are computed on this machine, and why.")
     ] = False,
-    precision: Precision = "float32",
-    as_json: AsJson = False,
+    precision: opt.Precision = "float32",
+    as_json: opt.AsJson = False,
 ) -> None:
     """Show the format, sizes, vocabulary and checksum of a model."""
     if precision != "float32" and not engine:
@@ -48,12 +45,8 @@ def command(
 
         info = describe(model)
         values, rows = asdict(info), _rows(info)
-    if as_json:
-        print(json.dumps(values, default=str))
-        return
     width = max(len(name) for name, _ in rows)
-    for name, value in rows:
-        print(one_line(f"{name:{width}}  {value}").rstrip())
+    print_results(values, [f"{name:{width}}  {value}".rstrip() for name, value in rows], as_json=as_json)
 
 
 def _rows(info: ModelInfo) -> list[tuple[str, str]]:

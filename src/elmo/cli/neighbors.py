@@ -1,25 +1,22 @@
-"""``elmo neighbors``: find the usages of a corpus that are nearest to a word in a sentence."""
+"""``elmo neighbors``: find the usages in a corpus that are nearest to a word in context."""
 
 from __future__ import annotations
 
-import json
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from elmo.cli import options as opt
 from elmo.cli.console import logger, warn_about_script
 from elmo.cli.generate import options_from
-from elmo.cli.options import AsJson, Device, MarkedSentences, Model, Picture, ResultFile, Tokenizer, examples
-from elmo.cli.results import check_result_file, format_usage, write_results
-from elmo.text.display import one_line
+from elmo.cli.results import check_result_file, format_usage, print_results, write_results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from elmo.lexicon.neighbors import Neighbors
 
-EXAMPLES = examples(
+EXAMPLES = opt.examples(
     "elmo neighbors usages 'by the [[bank]] of the river'",
     "elmo neighbors usages 'the river' --word river -n 3 --json",
     "elmo neighbors usages 'a [[bank]]' --among others --out n.tsv",
@@ -30,17 +27,15 @@ _COLUMNS = ("sentence", "word", "rank", "similarity", "neighbor", "before", "aft
 
 @options_from("elmo.lexicon.neighbors:find_neighbors", flags={"k": "-n"}, minimums={"k": 1})
 def command(
-    index: Annotated[
-        Path, typer.Argument(metavar="INDEX", help="A folder written by 'elmo index'.", show_default=False)
-    ],
-    sentences: MarkedSentences,
+    index: Annotated[Path, opt.argument(metavar="INDEX", help="Index folder written by 'elmo index'.")],
+    sentences: opt.MarkedSentences,
     *,
-    model: Model = None,
-    as_json: AsJson = False,
-    out: ResultFile = None,
-    picture: Picture = None,
-    tokenizer: Tokenizer = None,
-    device: Device = "cpu",
+    model: opt.Model = None,
+    as_json: opt.AsJson = False,
+    out: opt.ResultFile = None,
+    picture: opt.Picture = None,
+    tokenizer: opt.Tokenizer = None,
+    device: opt.Device = "cpu",
     **options: Any,
 ) -> None:
     """Find the usages in a corpus that are nearest to a word in context."""
@@ -54,10 +49,8 @@ def command(
     warn_about_script(elmo.tokenizer, sentences)
     results = find_neighbors(elmo, opened, sentences, **options)
     values = [result.to_json() for result in results]
-    print(json.dumps(values, ensure_ascii=False) if as_json else "\n\n".join(map(_format_table, results)))
-    if out:
-        write_results(out, columns=_COLUMNS, rows=_rows(results), values=values)
-        logger.info("wrote %s", out)
+    print_results(values, list(chain.from_iterable(map(_format_lines, results)))[1:], as_json=as_json)
+    write_results(out, columns=_COLUMNS, rows=_rows(results), values=values)
     if picture:
         from elmo.plots.words import draw_neighbors
 
@@ -65,10 +58,10 @@ def command(
         logger.info("wrote %s", picture)
 
 
-def _format_table(result: Neighbors) -> str:
-    before, word, after = result.usage.parts()
+def _format_lines(result: Neighbors) -> list[str]:
+    """Return the lines to print: a blank line, the sentence and its neighbors."""
     lines = [f"  {near.similarity:6.3f}  {format_usage(near.usage)}" for near in result.items]
-    return "\n".join([one_line(f"{before}[{word}]{after}"), *(lines or ["  no neighbors"])])
+    return ["", "{}[{}]{}".format(*result.usage.parts()), *(lines or ["  no neighbors"])]
 
 
 def _rows(results: Sequence[Neighbors]) -> Iterator[list[object]]:

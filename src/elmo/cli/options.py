@@ -1,7 +1,8 @@
-"""The options and arguments that several commands share."""
+"""Options and arguments that several commands share."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
@@ -10,101 +11,123 @@ import typer
 if TYPE_CHECKING:
     from elmo.embed.encoding import LayerChoice
 
-MODEL_HELP = "en or zh (bundled), a folder, an archive or a Hub id, in any published format."
+MODEL_HELP = "en or zh (bundled), or a folder, an archive or a Hub id; all published formats are supported."
 LAYERS = ("average", "top", "all", "concat")
+
+# Declare a parameter whose default is not shown in the help, because it is None or missing.
+argument = partial(typer.Argument, show_default=False)
+option = partial(typer.Option, show_default=False)
 
 
 def examples(*commands: str) -> str:
-    """Return the end of a command's help; tests run every example."""
+    """Return the section of a command's help that lists examples; tests run every example."""
     return "\b\nExamples:\n" + "\n".join(f"  {command}" for command in commands)  # \b: keeps the line breaks
 
 
 def _check_layers(value: str) -> str:
     if value in LAYERS or (value.isascii() and value.isdigit() and len(value) < 4):
         return value
-    raise typer.BadParameter(f"expected {', '.join(LAYERS)} or the number of a layer, found {value[:40]!r}")
+    raise typer.BadParameter(f"expected {', '.join(LAYERS)} or a layer number, found {value[:40]!r}")
 
 
 def _check_one_vector(value: str) -> str:
     if value == "all":
-        raise typer.BadParameter("expected one vector per word, found all; use concat to join the layers")
+        raise typer.BadParameter(
+            "all gives several vectors per word, but this command needs one; use concat to join the layers"
+        )
     return _check_layers(value)
 
 
 def parse_layers(value: str) -> LayerChoice | int:
-    """Convert the value of ``--layers`` for the library."""
+    """Convert the value of ``--layers`` to a layer number or to the name of a layer choice."""
     return int(value) if value.isdigit() else cast("LayerChoice", value)
 
 
-Inputs = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="INPUT", help="Files, globs or folders, plain or compressed; - is stdin.", show_default=False
+_INPUTS = argument(metavar="INPUT", help="Files, globs or folders, plain or compressed; - is stdin.")
+Inputs = Annotated[list[str], _INPUTS]
+OptionalInputs = Annotated[list[str] | None, _INPUTS]
+Texts = Annotated[list[str], argument(metavar="TEXT", help=_INPUTS.help)]
+Word = Annotated[str, argument(metavar="WORD", help="A word, or a phrase such as 'New York'.")]
+MarkedSentences = Annotated[
+    list[str], argument(metavar="SENTENCE", help="Sentences in which the word is marked like [[this]].")
+]
+Model = Annotated[str | None, option("--model", "-m", envvar="ELMO_MODEL", metavar="MODEL", help=MODEL_HELP)]
+ModelArgument = Annotated[str, argument(metavar="MODEL", help=MODEL_HELP)]
+Layers = Annotated[
+    str,
+    typer.Option(
+        metavar="average|top|all|concat|0..",
+        callback=_check_layers,
+        help="Layers to use: the average of all, the top layer, all separately, all concatenated, or a layer number.",
     ),
 ]
-Model = Annotated[
-    str | None, typer.Option("--model", "-m", envvar="ELMO_MODEL", metavar="MODEL", help=MODEL_HELP, show_default=False)
-]
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
-Layers = Annotated[
-    str, typer.Option(metavar="average|top|all|concat|0..", callback=_check_layers, help="Layers to use.")
-]
 OneVector = Annotated[
-    str, typer.Option("--layers", metavar="average|top|concat|0..", callback=_check_one_vector, help="Layers to use.")
+    str,
+    typer.Option(
+        "--layers",
+        metavar="average|top|concat|0..",
+        callback=_check_one_vector,
+        help="Layers to use: the average of all, the top layer, all concatenated, or a layer number.",
+    ),
 ]
 InputFormat = Annotated[
     Literal["text", "tokens", "conllu"],
-    typer.Option("--format", help="One sentence per line, tokens separated by spaces, or CoNLL-U."),
+    typer.Option(
+        "--format",
+        help="Format of the input: raw text or tokens separated by spaces, with one sentence per line, or CoNLL-U.",
+    ),
 ]
 Split = Annotated[bool, typer.Option("--split", help="Split lines of text into sentences.")]
 Tokenizer = Annotated[
     str | None,
     typer.Option(
-        metavar="en|zh|whitespace|spacy:xx", help="Tokenizer for text.", show_default="that of the model, or en"
+        metavar="en|zh|whitespace|spacy:xx",
+        help="Tokenizer for raw text.",
+        show_default="the tokenizer of the model, or en",
     ),
 ]
 Start = Annotated[
     Literal["zero", "warm"],
     typer.Option(help="LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'."),
 ]
-Device = Annotated[str, typer.Option(metavar="cpu|cuda|mps|xpu", help="Where to compute.")]
+Device = Annotated[str, typer.Option(metavar="cpu|cuda|mps|xpu", help="Device to compute on.")]
 Precision = Annotated[
     Literal["float32", "bfloat16", "int8"],
     typer.Option(help="Precision of the network; lower precision is faster on processors that support it."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
 Errors = Annotated[
     Literal["strict", "replace", "skip", "surrogateescape"],
-    typer.Option(help="What to do with bytes that are not UTF-8."),
+    typer.Option(
+        help="What to do with bytes that are not UTF-8: stop, replace them, skip the line, or keep them as "
+        "surrogate escapes."
+    ),
 ]
 Words = Annotated[
     str | None,
-    typer.Option(metavar="FILE|a,b,c", help="Words: a file with one word per line, or a list.", show_default=False),
-]
-MarkedSentences = Annotated[
-    list[str],
-    typer.Argument(metavar="SENTENCE", help="Sentences with the word marked like [[this]].", show_default=False),
-]
-MarkedWord = Annotated[
-    str | None, typer.Option("--word", help="The word, for sentences without a marked word.", show_default=False)
-]
-ResultFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--out", metavar="FILE.tsv", help="Also write the results to a .tsv or .json file.", show_default=False
+    option(
+        metavar="FILE|a,b,c", help="Use only these words: a file with one word per line, or a comma-separated list."
     ),
 ]
+ResultFile = Annotated[
+    Path | None, option("--out", metavar="FILE.tsv", help="Also write the results to a .tsv or .json file.")
+]
+ScoreFile = Annotated[Path | None, option("--out", metavar="FILE", help="Write scores to a .tsv or .jsonl file.")]
 By = Annotated[
     Literal["layers", "substitutes"],
-    typer.Option(help="Compare the vectors of the word, or its predicted substitutes."),
+    typer.Option(help="Represent each usage by the vector of the word (layers) or by predicted substitutes."),
 ]
 AsWritten = Annotated[
-    bool, typer.Option("--as-written", help="Keep inflected and capitalized forms; do not replace them by the word.")
+    bool,
+    typer.Option(
+        "--as-written",
+        help="Embed inflected and capitalized forms as written, instead of replacing them with the word.",
+    ),
 ]
 
 
-def _check_picture(path: Path | None) -> Path | None:
-    """Check that a picture can be drawn, before the work starts."""
+def check_picture_option(path: Path | None) -> Path | None:
+    """Check before the work starts that a picture can be written to this file."""
     if path is not None:
         from elmo.plots.figure import check_picture
 
@@ -114,14 +137,12 @@ def _check_picture(path: Path | None) -> Path | None:
 
 Picture = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE.png", help="Also draw a figure (.png, .pdf or .svg).", show_default=False, callback=_check_picture
-    ),
+    option(metavar="FILE.png", help="Also draw a figure (.png, .pdf or .svg).", callback=check_picture_option),
 ]
 
 
 def parse_words(value: str | None, *, option: str = "--words") -> tuple[str, ...] | None:
-    """Read the words of an option: a list ``a,b,c``, or a file if the value looks like a path."""
+    """Return the words of an option: a list such as ``a,b,c``, or the lines of a file."""
     from elmo.errors import DataError
     from elmo.text.lines import read_lines
 
@@ -130,7 +151,7 @@ def parse_words(value: str | None, *, option: str = "--words") -> tuple[str, ...
     path = Path(value)
     if "," not in value and (path.suffix or "/" in value or path.is_file()):
         if not path.is_file():
-            raise DataError(f"{value[:200]}: no such file; pass words as a file or as a,b,c")
+            raise DataError(f"{value[:200]}: no such file; expected a file of words or a list such as a,b,c")
         listed = [line.text.strip() for line in read_lines(path)]
     else:
         listed = [word.strip() for word in value.split(",")]

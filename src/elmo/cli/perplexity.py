@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from elmo.cli.console import logger, warn_about_bytes
+from elmo.cli import options as opt
+from elmo.cli.console import logger, show_counts, warn_about_bytes
 from elmo.cli.generate import options_from
-from elmo.cli.options import AsJson, Device, ModelArgument, Tokenizer, examples
-from elmo.text.display import one_line
+from elmo.cli.results import print_results
 
 if TYPE_CHECKING:
     from elmo.predict.evaluate import Perplexity
     from elmo.predict.scores import Means
 
-EXAMPLES = examples(
+EXAMPLES = opt.examples(
     "elmo perplexity en corpus.txt",
     "elmo perplexity path/to/model corpus.txt more --split --start carry --json",
     "elmo perplexity en corpus.txt --start zero --out scores.tsv",
     "elmo perplexity en corpus.txt --start zero --by token --out scores.jsonl",
 )
 _COLUMNS = ("forward", "backward", "arithmetic", "geometric", "nats/token", "bits/char")
-_N_UNKNOWN_WORDS = 10  # in the table
-_ADVICE = "report the geometric mean as <UNK>, with carry for running text (as in bilm-tf) or zero for single sentences"
+_N_UNKNOWN_WORDS = 10  # number of unknown words in the table
+_ADVICE = (
+    "for publication, report the geometric mean with unknown words as <UNK>: "
+    "carry for running text (as in bilm-tf), zero for single sentences"
+)
 
 
 @options_from(
@@ -36,44 +37,36 @@ _ADVICE = "report the geometric mean as <UNK>, with carry for running text (as i
 )
 def command(
     context: typer.Context,
-    model: ModelArgument,
-    text: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TEXT", help="Files, globs or folders, plain or compressed; - is stdin.", show_default=False
-        ),
-    ],
+    model: opt.ModelArgument,
+    text: opt.Texts,
     *,
     start: Annotated[
         Literal["all", "zero", "warm", "carry"],
         typer.Option(
             help="LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'; carry "
-            "continues from the previous sentence; all uses every state that the model has."
+            "continues from the previous sentence; all measures with each available state."
         ),
     ] = "all",
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write scores to a .tsv or .jsonl file.", show_default=False)
-    ] = None,
+    out: opt.ScoreFile = None,
     by: Annotated[
         Literal["sentence", "token"] | None,
-        typer.Option(help="Write one score per sentence or per token.", show_default="sentence"),
+        typer.Option(help="Unit of the scores in --out: sentence or token.", show_default="sentence"),
     ] = None,
-    as_json: AsJson = False,
-    tokenizer: Tokenizer = None,
-    device: Device = "cpu",
+    as_json: opt.AsJson = False,
+    tokenizer: opt.Tokenizer = None,
+    device: opt.Device = "cpu",
     **options: Any,
 ) -> None:
-    """Measure how well a model predicts text: perplexity over every token, with the full softmax.
+    """Measure the perplexity of a model on text, with the full softmax.
 
-    For publication, report the geometric mean with unknown words as <UNK>: with start carry for running text,
-    as in bilm-tf, or with start zero for single sentences. To compare with left-to-right models, report the
+    For publication, report the geometric mean with unknown words as <UNK>: with --start carry for running text,
+    as in bilm-tf, or with --start zero for single sentences. To compare with left-to-right models, report the
     forward perplexity.
 
-    The value bits/char counts the characters of all words and one boundary after each word.
+    The number of characters for bits/char includes one separator after each word.
     """
-    from elmo.cli.console import show_progress
     from elmo.embed.elmo import Elmo
-    from elmo.jobs.plan import EmbedJob, Progress
+    from elmo.jobs.plan import EmbedJob
     from elmo.predict.evaluate import perplexity
     from elmo.predict.score_files import check_score_file
     from elmo.text.lines import Tally, expand_paths
@@ -81,7 +74,7 @@ def command(
 
     if by is not None and out is None:
         raise typer.BadParameter("--by requires --out", ctx=context)
-    files = expand_paths(text)  # reports a typo before a large model is loaded
+    files = expand_paths(text)  # reports a missing file before a large model is loaded
     if out is not None:
         check_score_file(out, inputs=files)
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
@@ -89,24 +82,16 @@ def command(
     reading = {name: options.pop(name) for name in ("input_format", "split", "errors")}
     sentences = read_sentences(text, tokenizer=elmo.tokenizer, tally=tally, **reading)
     n_lines = None if context.obj.is_quiet else EmbedJob(tuple(text), **reading).count_lines()
-    with show_progress(context.obj, n_sentences=n_lines, is_stdout_free=True) as show:
-
-        def report(n_sentences: int, n_tokens: int) -> None:
-            if show is not None:
-                show(Progress("predicting", sentences=n_sentences, tokens=n_tokens, shards=0, kept=0))
-
+    with show_counts(context.obj, "predicting", n_sentences=n_lines) as report:
         result = perplexity(elmo, sentences, start=start, out=out, by=by or "sentence", on_progress=report, **options)
     warn_about_bytes(tally)
-    if as_json:
-        print(json.dumps({"model": model, **result.to_json()}))
-    else:
-        print("\n".join(map(one_line, _format_lines(result))))
+    print_results({"model": model, **result.to_json()}, _format_lines(result), as_json=as_json)
     if out is not None:
         logger.info("wrote %s", out)
 
 
 def _format_lines(result: Perplexity) -> list[str]:
-    """Format the counts, then a table with two lines per start state: unknown words as <UNK>, or left out."""
+    """Return the lines to print: counts, then a table with and without unknown words for each start state."""
     means = next(iter(result.by_start.values())).with_unknown
     lines = [
         f"text      {result.n_sentences:,} sentences, {result.n_tokens:,} tokens, "

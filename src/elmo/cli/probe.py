@@ -2,72 +2,80 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from elmo.cli import options as opt
 from elmo.cli.console import logger
-from elmo.cli.options import AsJson, Device, Errors, Model, Picture, ResultFile, Start, examples
-from elmo.cli.results import check_result_file, write_results
-from elmo.text.display import one_line
+from elmo.cli.results import check_result_file, print_results, write_results
 
 if TYPE_CHECKING:
     from elmo.lexicon.probe import Baseline, LabeledSentences, LayerProbe, MeanScore, ProbeResults
 
-EXAMPLES = examples(
+EXAMPLES = opt.examples(
     "elmo probe train.conllu dev.conllu --column upos",
     "elmo probe train.conllu dev.conllu --column feats:Number --seeds 3",
     "elmo probe train.conllu dev.conllu --column deprel --picture x.png",
     "elmo probe train.tsv dev.tsv --column 2 --out probes.tsv",
 )
 _COLUMNS = ("layer", "measure", "label", "n", "mean", "spread")
-_N_LABELS = 12  # in the table
-_FILE = "CoNLL-U, or one word with its labels per line; plain or compressed."
+_N_LABELS = 12  # number of labels in the table
 
 
 def command(
-    train: Annotated[str, typer.Argument(metavar="TRAIN", help=_FILE, show_default=False)],
-    dev: Annotated[str, typer.Argument(metavar="DEV", help="Text to score, in the same format.", show_default=False)],
+    train: Annotated[
+        str,
+        opt.argument(
+            metavar="TRAIN", help="Training file: CoNLL-U, or one word with its labels per line; plain or compressed."
+        ),
+    ],
+    dev: Annotated[str, opt.argument(metavar="DEV", help="File to evaluate on, in the same format.")],
     *,
     column: Annotated[
         str,
-        typer.Option(
+        opt.option(
             "--column",
             "-c",
             metavar="NAME|N",
-            help="Labels: upos, xpos, deprel or feats:Number in CoNLL-U; else a column number or name.",
-            show_default=False,
+            help="Column of the labels: upos, xpos, deprel or a feature such as feats:Number in CoNLL-U; "
+            "in other files, a number from 1 or a name from the header.",
         ),
     ],
-    model: Model = None,
+    model: opt.Model = None,
     tokens_column: Annotated[
-        str | None, typer.Option(metavar="NAME|N", help="Column of the words.", show_default="form, or 1")
+        str | None,
+        typer.Option(metavar="NAME|N", help="Column of the words.", show_default="form in CoNLL-U, otherwise 1"),
     ] = None,
     file_format: Annotated[
         Literal["auto", "conllu", "columns"],
-        typer.Option("--format", help="CoNLL-U, or columns separated by tabs or spaces."),
+        typer.Option("--format", help="File format: CoNLL-U, or columns separated by tabs or spaces; auto detects it."),
     ] = "auto",
-    header: Annotated[bool, typer.Option("--header", help="The first line names the columns.")] = False,
+    header: Annotated[bool, typer.Option("--header", help="The first line contains the names of the columns.")] = False,
     seeds: Annotated[
         int, typer.Option(min=1, metavar="N", help="Number of probes per layer, with different seeds.")
     ] = 1,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="First seed.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="N", help="Random seed of the first probe; each further probe uses the next number."
+        ),
+    ] = 0,
     max_tokens: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Maximum number of labeled words per file.", show_default="300,000"),
     ] = None,
-    as_json: AsJson = False,
-    out: ResultFile = None,
-    picture: Picture = None,
-    errors: Errors = "strict",
-    start: Start = "zero",
-    device: Device = "cpu",
+    as_json: opt.AsJson = False,
+    out: opt.ResultFile = None,
+    picture: opt.Picture = None,
+    errors: opt.Errors = "strict",
+    start: opt.Start = "zero",
+    device: opt.Device = "cpu",
 ) -> None:
-    """Measure how well each layer predicts labels, with linear classifiers.
+    """Measure how well linear classifiers predict labels from each layer.
 
-    In the control task, each word has a random label, so a classifier can only memorize it. Selectivity is
-    the accuracy minus that of the control task.
+    In the control task, each word has a random label, which a classifier can only memorize. Selectivity is the
+    accuracy minus the accuracy in the control task.
     """
     from elmo.embed.elmo import Elmo
     from elmo.lexicon.probe import MAX_TRAIN_TOKENS, probe_layers, read_labels
@@ -75,31 +83,20 @@ def command(
     check_result_file(out, inputs=[train, dev])
     parts = []
     for path in (train, dev):  # reports errors in the files before a large model is loaded
-        parts.append(
-            read_labels(
-                path,
-                column,
-                tokens_column=tokens_column,
-                file_format=file_format,
-                has_header=header,
-                max_tokens=max_tokens or MAX_TRAIN_TOKENS,
-                errors=errors,
-            )
-        )
-        _report_labels(path, parts[-1])
+        part = read_labels(
+            path, column, tokens_column=tokens_column, file_format=file_format, has_header=header,
+            max_tokens=max_tokens or MAX_TRAIN_TOKENS, errors=errors,
+        )  # fmt: skip
+        _report_labels(path, part)
+        parts.append(part)
     elmo = Elmo.from_pretrained(model, device=device)
     results = probe_layers(elmo, *parts, n_seeds=seeds, seed=seed, start=start, on_progress=logger.info)
     if results.unknown_labels:
         listed = ", ".join(f"{label} {n:,}" for label, n in list(results.unknown_labels.items())[:10])
-        logger.warning("labels that are not in train count as errors: %s", listed)
+        logger.warning("words in DEV whose label does not occur in TRAIN count as errors: %s", listed)
     values = {"column": column, **results.to_json()}
-    if as_json:
-        print(json.dumps(values, ensure_ascii=False))
-    else:
-        print("\n".join(map(one_line, _lines(results))))
-    if out is not None:
-        write_results(out, columns=_COLUMNS, rows=results.rows(), values=values)
-        logger.info("wrote %s", out)
+    print_results(values, _lines(results), as_json=as_json)
+    write_results(out, columns=_COLUMNS, rows=results.rows(), values=values)
     if picture is not None:
         from elmo.plots.words import draw_probing
 
@@ -117,7 +114,7 @@ def _report_labels(path: str, part: LabeledSentences) -> None:
 
 
 def _lines(results: ProbeResults) -> list[str]:
-    """Format the sizes of the data, a table of layers and a table of labels."""
+    """Return the lines to print: the sizes of the data, a table of layers and a table of labels."""
     n_labels = len(results.labels)
     lines = [
         f"train     {results.n_train:,} words",

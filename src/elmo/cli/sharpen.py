@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
+from elmo.cli import options as opt
 from elmo.cli.console import logger
-from elmo.cli.options import Device, Errors, InputFormat, ModelArgument, Split, Tokenizer, examples
 
-_MAX_CLIPPED = 1e-3  # a larger share of clipped values changes probabilities visibly
-EXAMPLES = examples(
+_MAX_CLIPPED = 1e-3  # share of clipped values above which the change of the probabilities is noticeable
+EXAMPLES = opt.examples(
     "elmo sharpen en articles.txt --out sharp",
     "elmo compare bank 'the bank of the river' 'the bank has money' --model sharp",
     "elmo convert sharp sharp-half --dtype float16",
@@ -21,31 +21,28 @@ EXAMPLES = examples(
 
 
 def command(
-    model: ModelArgument,
+    model: opt.ModelArgument,
     text: Annotated[
         list[str],
-        typer.Argument(
-            metavar="TEXT",
-            help="Running text on many subjects: files, globs or folders; - is stdin.",
-            show_default=False,
-        ),
+        opt.argument(metavar="TEXT", help="Running text on many subjects: files, globs or folders; - is stdin."),
     ],
     *,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="New folder for the model.")],
-    input_format: InputFormat = "text",
-    split: Split = False,
-    errors: Errors = "strict",
-    tokenizer: Tokenizer = None,
+    input_format: opt.InputFormat = "text",
+    split: opt.Split = False,
+    errors: opt.Errors = "strict",
+    tokenizer: opt.Tokenizer = None,
     seed: Annotated[
-        int, typer.Option(metavar="N", min=0, max=2**63 - 1, help="Seed for choosing words and usages.")
+        int, typer.Option(metavar="N", min=0, max=2**63 - 1, help="Random seed for choosing words and usages.")
     ] = 0,
-    device: Device = "cpu",
+    device: opt.Device = "cpu",
 ) -> None:
-    """Transform the vectors of a model so that their angles separate word senses better.
+    """Transform the vectors of a model so that their similarities separate word senses better.
 
-    The text must be in its original order. About 300,000 tokens are needed, and at most two million are read,
-    which takes a minute or two with the bundled models. Predictions stay the same, except where the model
-    clipped its states. Everything trained on the old vectors must be trained again.
+    The sentences of the text must be in their original order. About 300,000 tokens are needed, and at most two
+    million are read, which takes a minute or two with the bundled models. Predictions stay the same, except where
+    the original model clips its states. Task models and indexes of the original model cannot be used with the new
+    model.
     """
     from elmo.embed.elmo import Elmo
     from elmo.formats import native
@@ -62,7 +59,7 @@ def command(
     native.write(result.model, out)
     if result.clipped > _MAX_CLIPPED:
         logger.warning(
-            "the original model clips %.2g%% of its state values, the new model none; predictions differ slightly",
+            "predictions differ slightly: the original model clips %.2g%% of its state values, the new model none",
             100 * result.clipped,
         )
     if result.after <= result.before:
@@ -70,8 +67,8 @@ def command(
             "the vectors did not improve; check that the text is in its original order and covers many subjects"
         )
     logger.info(
-        "wrote %s: for held-out words, two usages close together in the text are more similar than two other usages "
-        "in %.0f%% of cases (before: %.0f%%)",
+        "wrote %s: for held-out words, a usage is more similar to a nearby usage than to a distant usage of the same "
+        "word in %.0f%% of cases (before: %.0f%%)",
         out,
         100 * result.after,
         100 * result.before,

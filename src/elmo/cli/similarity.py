@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from elmo.cli import options as opt
 from elmo.cli.console import logger
-from elmo.cli.options import AsJson, Device, Layers, Model, Picture, ResultFile, Start, examples, parse_layers
-from elmo.cli.results import check_result_file, write_results
-from elmo.text.display import one_line
+from elmo.cli.results import check_result_file, print_results, write_results
 
 if TYPE_CHECKING:
     from elmo.lexicon.word_pairs import PairSimilarities
 
-EXAMPLES = examples(
+EXAMPLES = opt.examples(
     "elmo similarity pairs.data.txt",
     "elmo similarity wic --layers all",
     "elmo similarity pairs.data.txt --layers 1 --out pairs.tsv",
@@ -30,57 +28,56 @@ def command(
     context: typer.Context,
     inputs: Annotated[
         list[Path],
-        typer.Argument(
+        opt.argument(
             metavar="FOLDER | DATA [GOLD]",
-            help="A Words in Context folder (train and dev), or a file of pairs and one of labels (T or F).",
-            show_default=False,
+            help="A folder of Words in Context data (train and dev), or a file of pairs, with or without a file of "
+            "labels (T or F).",
         ),
     ],
     *,
-    model: Model = None,
-    layers: Layers = "average",
+    model: opt.Model = None,
+    layers: opt.Layers = "average",
     tune: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(metavar="DATA GOLD", help="Pairs to tune the threshold on.", show_default="train of the folder"),
+        typer.Option(metavar="DATA GOLD", help="Pairs to tune the threshold on.", show_default="FOLDER/train"),
     ] = None,
-    out: ResultFile = None,
-    picture: Picture = None,
-    as_json: AsJson = False,
-    start: Start = "zero",
-    device: Device = "cpu",
+    out: opt.ResultFile = None,
+    picture: opt.Picture = None,
+    as_json: opt.AsJson = False,
+    start: opt.Start = "zero",
+    device: opt.Device = "cpu",
 ) -> None:
     """Measure how similar a word is in two sentences, and judge whether it has the same sense.
 
-    DATA has the WiC format: word, part of speech, indexes such as 2-5 (from 0), two tokenized sentences.
+    Each line of DATA is in the WiC format: the word, its part of speech, its positions in both sentences such as
+    2-5 (counted from 0), and two tokenized sentences.
     """
     from elmo.embed.elmo import Elmo
     from elmo.lexicon.word_pairs import WicFiles, compare_pairs, find_wic_files, read_pairs
 
     if len(inputs) > 2:
-        raise typer.BadParameter(f"expected a folder, or DATA and GOLD, found {len(inputs)} names", ctx=context)
+        raise typer.BadParameter(
+            f"expected a folder, DATA, or DATA and GOLD, found {len(inputs)} arguments", ctx=context
+        )
     if len(inputs) == 1 and inputs[0].is_dir():
         files = find_wic_files(inputs[0], tune=tune)
     else:
         files = WicFiles(*inputs, tune=tune)
     if files.gold is not None and files.tune is None:
-        raise typer.BadParameter("GOLD needs a threshold: add --tune DATA GOLD", ctx=context)
+        raise typer.BadParameter("GOLD requires --tune DATA GOLD, to choose a threshold", ctx=context)
     check_result_file(out, inputs=[path for path in (files.data, files.gold, *(files.tune or ())) if path])
     data = read_pairs(files.data, files.gold)  # before the model is loaded, to report mistakes early
     tune_pairs = None if files.tune is None else read_pairs(*files.tune)
     elmo = Elmo.from_pretrained(model, device=device)
-    result = compare_pairs(elmo, data, tune=tune_pairs, layers=parse_layers(layers), start=start)
+    result = compare_pairs(elmo, data, tune=tune_pairs, layers=opt.parse_layers(layers), start=start)
     rows = list(result.rows())
     values = {"judged": [judged.to_json() for judged in result.judgments.values()], "pairs": rows}
-    if as_json:
-        print(json.dumps(values, ensure_ascii=False))
-    elif data.is_same is not None and tune_pairs is not None:
-        print("\n".join(_format_accuracies(result, n_tuned=len(tune_pairs.pairs))))
+    if data.is_same is not None and tune_pairs is not None:
+        lines = _format_accuracies(result, n_tuned=len(tune_pairs.pairs))
     else:
-        print("\n".join(_format_pairs(result)))
-    if out is not None:
-        table = ([row[name] for name in _COLUMNS] for row in rows)
-        write_results(out, columns=_COLUMNS, rows=table, values=values)
-        logger.info("wrote %s", out)
+        lines = _format_pairs(result)
+    print_results(values, lines, as_json=as_json)
+    write_results(out, columns=_COLUMNS, rows=([row[name] for name in _COLUMNS] for row in rows), values=values)
     if picture:
         from elmo.plots.words import draw_pairs
 
@@ -102,7 +99,7 @@ def _format_accuracies(result: PairSimilarities, *, n_tuned: int) -> list[str]:
 
 
 def _format_pairs(result: PairSimilarities) -> list[str]:
-    """Format a line per pair: the cosine of each layer, T or F if it was judged, and both sentences."""
+    """Return a line for each pair: the cosine of each layer, T or F if a threshold is known, both sentences."""
     lines = ["".join(f"{layer:>10}" for layer in result.cosines) + "  sentences"]
     for k, pair in enumerate(result.data.pairs):
         cells = []
@@ -111,5 +108,5 @@ def _format_pairs(result: PairSimilarities) -> list[str]:
             label = " " if judged is None else "T" if judged.is_same[k] else "F"
             cells.append(f"{cosines[k]:8.3f} {label}")
         texts = ["{}[{}]{}".format(*usage.parts()) for usage in (pair.first, pair.second)]
-        lines.append("".join(cells) + one_line("  " + "  |  ".join(texts)))
+        lines.append("".join(cells) + "  " + "  |  ".join(texts))
     return lines

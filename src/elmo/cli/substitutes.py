@@ -1,34 +1,21 @@
-"""``elmo substitutes``: predict the words that fit in the position of a word."""
+"""``elmo substitutes``: predict other words that fit in the place of a word."""
 
 from __future__ import annotations
 
-import json
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from elmo.cli import options as opt
 from elmo.cli.console import logger, warn_about_script
 from elmo.cli.generate import options_from
-from elmo.cli.options import (
-    AsJson,
-    Device,
-    MarkedSentences,
-    Model,
-    Picture,
-    ResultFile,
-    Tokenizer,
-    examples,
-    parse_words,
-)
-from elmo.cli.results import check_result_file, write_results
-from elmo.text.display import one_line
+from elmo.cli.results import check_result_file, print_results, write_results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from elmo.lexicon.substitutes import Substitutes
 
-EXAMPLES = examples(
+EXAMPLES = opt.examples(
     "elmo substitutes 'I sat by the [[bank]] of the river .'",
     "elmo substitutes 'the river' 'a river' --word river -n 3 --json",
     "elmo substitutes 'a [[bank]]' --candidates river,café",
@@ -47,22 +34,21 @@ _COLUMNS = ("sentence", "target", "rank", "substitute", "lemma", "probability", 
     minimums={"n": 1},
 )
 def command(
-    sentences: MarkedSentences,
+    sentences: opt.MarkedSentences,
     *,
+    model: opt.Model = None,
     candidates: Annotated[
         str | None,
-        typer.Option(
+        opt.option(
             metavar="FILE|a,b,c",
-            help="Rank these words instead: a file with one word per line, or a list.",
-            show_default=False,
+            help="Rank only these words: a file with one word per line, or a comma-separated list.",
         ),
     ] = None,
-    model: Model = None,
-    as_json: AsJson = False,
-    out: ResultFile = None,
-    picture: Picture = None,
-    tokenizer: Tokenizer = None,
-    device: Device = "cpu",
+    as_json: opt.AsJson = False,
+    out: opt.ResultFile = None,
+    picture: opt.Picture = None,
+    tokenizer: opt.Tokenizer = None,
+    device: opt.Device = "cpu",
     **options: Any,
 ) -> None:
     """Predict substitutes for a word in context, using both language models."""
@@ -70,15 +56,13 @@ def command(
     from elmo.lexicon.substitutes import find_substitutes
 
     check_result_file(out)
-    words = parse_words(candidates, option="--candidates")
+    words = opt.parse_words(candidates, option="--candidates")
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     warn_about_script(elmo.tokenizer, sentences)
     results = find_substitutes(elmo, sentences, candidates=words, **options)
     values = [result.to_json() for result in results]
-    print(json.dumps(values, ensure_ascii=False) if as_json else "\n\n".join(map(_format_table, results)))
-    if out:
-        write_results(out, columns=_COLUMNS, rows=_rows(results), values=values)
-        logger.info("wrote %s", out)
+    print_results(values, list(chain.from_iterable(map(_format_lines, results)))[1:], as_json=as_json)
+    write_results(out, columns=_COLUMNS, rows=_rows(results), values=values)
     if picture:
         from elmo.plots.words import draw_substitutes
 
@@ -86,16 +70,16 @@ def command(
         logger.info("wrote %s", picture)
 
 
-def _format_table(result: Substitutes) -> str:
-    before, word, after = result.usage.parts()
-    lines = [one_line(f"{before}[{word}]{after}")]
+def _format_lines(result: Substitutes) -> list[str]:
+    """Return the lines to print: a blank line, the sentence and its substitutes."""
+    lines = ["", "{}[{}]{}".format(*result.usage.parts())]
     if not result.items:
-        lines.append("  no word of the vocabulary fits")
+        lines.append("  no substitutes")
     for item in result.items:
-        candidate = "" if item.candidate in (None, item.word) else f"  ({one_line(str(item.candidate))})"
+        candidate = "" if item.candidate in (None, item.word) else f"  ({item.candidate})"
         share = f"{item.probability:9.2%}" if item.is_known else f"{'unknown':>9}"
-        lines.append(f"{share}  {one_line(item.word)}{candidate}")
-    return "\n".join(lines)
+        lines.append(f"{share}  {item.word}{candidate}")
+    return lines
 
 
 def _rows(results: Sequence[Substitutes]) -> Iterator[list[object]]:

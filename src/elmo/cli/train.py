@@ -1,4 +1,4 @@
-"""``elmo train``: train a model on text, show the progress, resume an interrupted run."""
+"""``elmo train``: train a model on text, or resume an interrupted run."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from elmo.cli.console import LOG_SECONDS, logger
+from elmo.cli import options as opt
+from elmo.cli.console import LogInterval, logger
 from elmo.cli.generate import is_set, options_from
-from elmo.cli.options import examples
 
 if TYPE_CHECKING:
     from elmo.train import BuildProgress, StepReport
 
-EXAMPLES = examples(
+EXAMPLES = opt.examples(
     "elmo train corpus.txt --out trained --preset tiny --epochs 1",
     "elmo train corpus.txt --out other --preset tiny --optimizer adamw",
     "elmo train corpus.txt --out tuned --from trained --epochs 1",
 )
-MAX_WORDS = 1 << 20  # limit of a model folder
+MAX_WORDS = 1 << 20  # maximum size of the vocabulary
 _PYTHON_ONLY = (
     "heldout_seed", "split", "max_sentence", "n_steps", "final_rate", "momentum", "log_every",
     "evaluate_tokens", "processes", "on_report", "on_progress",
@@ -34,7 +34,7 @@ def _is_number(value: str) -> bool:
 
 def _check_vocabulary(value: str | None) -> str | None:
     if value is not None and _is_number(value) and not 4 <= int(value) <= MAX_WORDS:
-        raise typer.BadParameter(f"expected 4 to {MAX_WORDS:,} words, or a file, found {value[:40]}")
+        raise typer.BadParameter(f"expected a number of words from 4 to {MAX_WORDS:,}, or a file, found {value[:40]}")
     return value
 
 
@@ -75,14 +75,11 @@ def _check_cutoffs(value: str | None) -> str | None:
 )  # fmt: skip
 def command(
     context: typer.Context,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="INPUT", help="Files, globs or folders, plain or compressed; - is stdin."),
-    ] = None,
+    inputs: opt.OptionalInputs = None,
     *,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="New folder for the model.")],
     resume: Annotated[
-        bool, typer.Option("--resume", help="Resume the run that writes --out, with the options of its start.")
+        bool, typer.Option("--resume", help="Resume the interrupted run of --out, with its original options.")
     ] = False,
     vocabulary: Annotated[
         str | None,
@@ -98,8 +95,8 @@ def command(
         Literal["tiny", "mini", "small", "medium", "original"] | None,
         typer.Option(
             rich_help_panel="Model",
-            help="Size of the model; the last three are published sizes.",
-            show_default="by the size of the text",
+            help="Size of the model; small, medium and original are published sizes.",
+            show_default="chosen by the size of the text",
         ),
     ] = None,
     adaptive: Annotated[
@@ -115,8 +112,8 @@ def command(
 ) -> None:
     """Train a model on raw text, in any language.
 
-    Run the same command again, or with --resume, to resume an interrupted run after its last checkpoint.
-    Corpus, checkpoints, log.jsonl and curves.png are in FOLDER.training.
+    If the run is interrupted, run the same command again, or use --resume, to continue from the last checkpoint.
+    The corpus, the checkpoints, log.jsonl and curves.png are in FOLDER.training.
     """
     from elmo.train import resume_bilm, train_bilm
     from elmo.train.run_folder import RunFolder
@@ -124,18 +121,18 @@ def command(
     def describe_resume() -> str:
         if RunFolder(out).has_checkpoint:
             return "; run the same command again to resume after the last checkpoint"
-        return "; there is no checkpoint yet: the same command starts the training again"
+        return "; no checkpoint was saved, so the same command starts from the beginning"
 
     console = context.obj
     console.after_interrupt = describe_resume
     if os.environ.get("RANK", "0") != "0":
-        console.set_quiet()  # only the first process of torchrun reports
+        console.set_quiet()  # only the first process of torchrun prints
     if not resume and not inputs:
         raise typer.BadParameter("Missing argument 'INPUT...'.")
     if resume and inputs:
-        raise typer.BadParameter("--resume uses the text of the run: remove INPUT")
+        raise typer.BadParameter("--resume continues with the text of the run; remove INPUT")
     if resume and (others := _set_options(context, but=("out", "resume", "tensorboard"))):
-        raise typer.BadParameter(f"--resume uses the options of the run: remove {', '.join(others)}")
+        raise typer.BadParameter(f"--resume continues with the options of the run; remove {', '.join(others)}")
     watchers: dict[str, Any] = {"tensorboard": options.pop("tensorboard")}
     if not console.is_quiet:
         watchers |= {"on_report": StepLines(), "on_progress": _CorpusLines()}
@@ -155,7 +152,7 @@ def command(
 
 
 def _set_options(context: typer.Context, *, but: tuple[str, ...]) -> list[str]:
-    """Return the options that are set on the command line, as they are written there."""
+    """Return the flags of the options that are set on the command line."""
     parameters = [parameter for parameter in context.command.params if parameter.name not in but]
     return [parameter.opts[0] for parameter in parameters if is_set(context, str(parameter.name))]
 
@@ -164,12 +161,11 @@ class _CorpusLines:
     """Logs the progress of building the corpus at intervals."""
 
     def __init__(self) -> None:
-        self._last = time.monotonic()
+        self._interval = LogInterval()
 
     def __call__(self, progress: BuildProgress) -> None:
-        if time.monotonic() - self._last < LOG_SECONDS:
+        if not self._interval.is_over():
             return
-        self._last = time.monotonic()
         share = f"{progress.done / progress.total:.0%}, " if progress.total else ""
         stage = {"read": "reading the text", "write": "writing the corpus"}[progress.step]
         logger.info(
@@ -179,22 +175,19 @@ class _CorpusLines:
 
 
 class StepLines:
-    """Logs each report: loss or perplexity, speed, time left."""
+    """Logs the loss or the held-out perplexity, the speed and the time left at each report."""
 
     def __init__(self) -> None:
         self._begin: tuple[float, int] | None = None  # time and step of the first report
 
     def __call__(self, report: StepReport) -> None:
-        """Log a report."""
+        """Log one report."""
         now = time.monotonic()
         if self._begin is None:
             self._begin = (now, report.step)
         fields: dict[str, Any] = {"step": report.step, "steps": report.n_steps, "epoch": report.epoch}
-        heldout = {
-            name: value
-            for name in ("heldout_forward", "heldout_backward")
-            if (value := getattr(report, name)) is not None
-        }
+        heldout = {"heldout_forward": report.heldout_forward, "heldout_backward": report.heldout_backward}
+        heldout = {name: value for name, value in heldout.items() if value is not None}
         if heldout:
             fields |= heldout
             line = "held-out perplexity " + " / ".join(f"{value:,.1f}" for value in heldout.values())

@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Annotated, Any
 
-import typer
-
+from elmo.cli import options as opt
 from elmo.cli.console import logger
 from elmo.cli.generate import options_from
-from elmo.cli.options import Device, ModelArgument, Tokenizer, examples
 
-EXAMPLES = examples(
+EXAMPLES = opt.examples(
     "elmo warm path/to/model corpus.txt",
     "elmo warm en corpus.txt --out warm-model",
     "elmo embed corpus.txt --model warm-model --start warm --out warm.h5",
@@ -22,17 +20,17 @@ EXAMPLES = examples(
     "elmo.embed.warm:add_warm_state", skip=("tokenizer", "device", "show_progress"), metavars={"out": "FOLDER"}
 )
 def command(
-    model: ModelArgument,
-    text: Annotated[
-        list[str],
-        typer.Argument(metavar="TEXT", help="Running text: files, globs or folders; - is stdin.", show_default=False),
-    ],
+    model: opt.ModelArgument,
+    text: Annotated[list[str], opt.argument(metavar="TEXT", help="Running text: files, globs or folders; - is stdin.")],
     *,
-    tokenizer: Tokenizer = None,
-    device: Device = "cpu",
+    tokenizer: opt.Tokenizer = None,
+    device: opt.Device = "cpu",
     **options: Any,
 ) -> None:
-    """Read running text and store its mean state with the model, for --start warm."""
+    """Add a warm state, computed from running text, to a model, for --start warm.
+
+    The warm state is the mean state between sentences. Only the first 2,048 sentences are read.
+    """
     from elmo.embed.warm import add_warm_state
 
     folder = add_warm_state(

@@ -1,101 +1,96 @@
-"""``elmo wsd``: rank the WordNet senses of a word in context; train and evaluate senses."""
+"""``elmo wsd``: rank the WordNet senses of a word in context, and train or evaluate senses."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from elmo.cli.console import logger
-from elmo.cli.options import AsJson, Device, Model, OneVector, Picture, Start, Tokenizer, examples, parse_layers
-from elmo.text.display import one_line
+from elmo.cli import options as opt
+from elmo.cli.console import logger, show_counts
+from elmo.cli.results import print_results
 
 if TYPE_CHECKING:
     from elmo.lexicon.wordnet import WordNet
-    from elmo.lexicon.wsd import OnProgress, SensePrediction
+    from elmo.lexicon.wsd import SensePrediction
     from elmo.plots.words import Panel
 
-EXAMPLES = examples(
+EXAMPLES = opt.examples(
     "elmo wsd --train semcor.jsonl --out s.safetensors",
     "elmo wsd 'the [[bank]] lent money' --senses s.safetensors",
     "elmo wsd 'by the [[banks]]' --pos noun --senses s.safetensors",
     "elmo wsd 'a [[bank]]' --senses s.safetensors --picture s.png",
     "elmo wsd --evaluate dev.xml --gold dev.txt --senses s.safetensors",
 )
-_N_SHOWN = 10  # senses of a word
+_N_SHOWN = 10  # number of senses to print for each word
 
 
 def command(
     context: typer.Context,
     texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TEXT", help="Sentences with words marked like [[this]].", show_default=False),
+        list[str] | None, opt.argument(metavar="TEXT", help="Sentences with words marked like [[this]].")
     ] = None,
     *,
-    senses: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File of senses written by --train.", show_default=False)
-    ] = None,
+    senses: Annotated[Path | None, opt.option(metavar="FILE", help="File of senses written by --train.")] = None,
     train: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Train senses on a tagged corpus such as SemCor: JSON lines, or XML with --gold.",
-            show_default=False,
+        opt.option(
+            metavar="FILE", help="Train senses on a tagged corpus such as SemCor: JSON lines, or XML with --gold."
         ),
     ] = None,
     evaluate: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Predict and score the senses of a tagged corpus: XML with --gold, or JSON lines.",
-            show_default=False,
+        opt.option(
+            metavar="FILE", help="Predict the senses of a tagged corpus and score them: XML with --gold, or JSON lines."
         ),
     ] = None,
-    gold: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Gold keys of an XML corpus.", show_default=False)
-    ] = None,
+    gold: Annotated[Path | None, opt.option(metavar="FILE", help="Correct sense keys of an XML corpus.")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
+        opt.option(
             metavar="FILE",
-            help="Output of --train (.safetensors), or predictions of --evaluate (one id and key per line).",
-            show_default=False,
+            help="Output of --train (.safetensors), or predictions of --evaluate (an instance id and a sense key "
+            "per line).",
         ),
     ] = None,
-    model: Model = None,
+    model: opt.Model = None,
     method: Annotated[
         Literal["knn", "prior", "centroid", "first"],
         typer.Option(
-            help="Vote of the nearest usages, nearest centroid with or without frequency, or WordNet's first sense."
+            help="Vote of the nearest usages (knn), nearest centroid with or without sense frequency (prior, "
+            "centroid), or WordNet's first sense (first)."
         ),
     ] = "knn",
     pos: Annotated[
         Literal["noun", "verb", "adj", "adv"] | None,
         typer.Option(help="Part of speech of the marked words.", show_default="any"),
     ] = None,
-    layers: OneVector = "top",
+    layers: opt.OneVector = "top",
     compact: Annotated[
-        bool, typer.Option("--compact", help="Train centroids only: a small file, without the method knn.")
+        bool,
+        typer.Option(
+            "--compact", help="With --train: store only centroids, in a smaller file that does not support knn."
+        ),
     ] = False,
     wordnet: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Folder of WordNet 3.0.", show_default="$WNSEARCHDIR, $WNHOME/dict or the system's"
+            metavar="FOLDER",
+            help="Folder of WordNet 3.0.",
+            show_default="$WNSEARCHDIR, $WNHOME/dict or a system folder",
         ),
     ] = None,
-    as_json: AsJson = False,
-    picture: Picture = None,
-    tokenizer: Tokenizer = None,
-    start: Start = "zero",
-    device: Device = "cpu",
+    as_json: opt.AsJson = False,
+    picture: opt.Picture = None,
+    tokenizer: opt.Tokenizer = None,
+    start: opt.Start = "zero",
+    device: opt.Device = "cpu",
 ) -> None:
     """Rank the WordNet senses of a word in context.
 
-    Train the senses once on SemCor, with the same model. --layers and --start are options of the training.
+    First train senses on SemCor with --train, using the same model. --layers and --start apply only to --train.
     """
     from elmo.embed.elmo import Elmo
     from elmo.lexicon.sense_corpora import read_sense_corpus
@@ -107,11 +102,13 @@ def command(
         raise typer.BadParameter("--picture requires TEXT", ctx=context)
     if train is not None and out is not None:
         elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
-        n_sentences = sum(1 for _ in read_sense_corpus(train, gold=gold))  # reports errors before the work
+        n_sentences = sum(
+            1 for _ in read_sense_corpus(train, gold=gold)
+        )  # reports errors in the corpus before training
         context.obj.after_interrupt = "; nothing was written and existing files are unchanged"
-        with _track(context, n_sentences) as on_progress:
+        with show_counts(context.obj, "embedding", n_sentences=n_sentences) as on_progress:
             trained = train_senses(
-                elmo, read_sense_corpus(train, gold=gold), layers=parse_layers(layers), start=start,
+                elmo, read_sense_corpus(train, gold=gold), layers=opt.parse_layers(layers), start=start,
                 on_progress=on_progress,
             )  # fmt: skip
         (trained.compact() if compact else trained).save(out)
@@ -122,7 +119,7 @@ def command(
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
     if evaluate is not None:
         sentences = list(read_sense_corpus(evaluate, gold=gold))
-        with _track(context, len(sentences)) as on_progress:
+        with show_counts(context.obj, "embedding", n_sentences=len(sentences)) as on_progress:
             predictions = list(
                 disambiguate(elmo, sentences, trained, wordnet=net, method=method, on_progress=on_progress)
             )
@@ -132,10 +129,8 @@ def command(
     for number, text in enumerate(texts or (), start=1):
         predictions = disambiguate_text(elmo, text, trained, wordnet=net, pos=pos, method=method, number=number)
         panels += [_panel(prediction, net) for prediction in predictions]
-        if as_json:
-            print(json.dumps([prediction.to_json(net) for prediction in predictions]))
-        else:
-            print("\n".join(line for prediction in predictions for line in _lines(prediction, net)))
+        values = [prediction.to_json(net) for prediction in predictions]
+        print_results(values, [line for x in predictions for line in _lines(x, net)], as_json=as_json)
     if picture:
         from elmo.plots.words import draw_bars
 
@@ -144,7 +139,7 @@ def command(
 
 
 def _check(context: typer.Context, *, texts: list[str] | None, **files: Path | None) -> None:
-    """Check that the options fit together and the files exist, before a model is loaded."""
+    """Check before a model is loaded that the options can be combined and that the files exist."""
     from elmo.storage.atomic import check_output_file
     from elmo.text.lines import expand_paths
 
@@ -163,21 +158,6 @@ def _check(context: typer.Context, *, texts: list[str] | None, **files: Path | N
     expand_paths([str(files[name]) for name in ("train", "evaluate", "gold") if files[name]])
 
 
-@contextmanager
-def _track(context: typer.Context, n_sentences: int) -> Iterator[OnProgress]:
-    """Show the progress of embedding; yield the function that receives it."""
-    from elmo.cli.console import show_progress
-    from elmo.jobs.plan import Progress
-
-    with show_progress(context.obj, n_sentences=n_sentences, is_stdout_free=True) as show:
-
-        def on_progress(n_done: int, n_tokens: int) -> None:
-            if show is not None:
-                show(Progress("embedding", sentences=n_done, tokens=n_tokens, shards=0, kept=0))
-
-        yield on_progress
-
-
 def _print_scores(predictions: Sequence[SensePrediction], *, as_json: bool, out: Path | None) -> None:
     from elmo.lexicon.sense_corpora import score_senses
     from elmo.lexicon.wsd import write_predictions
@@ -186,18 +166,16 @@ def _print_scores(predictions: Sequence[SensePrediction], *, as_json: bool, out:
         logger.info("wrote %s: %s predictions", out, f"{write_predictions(out, predictions):,}")
     instances = [prediction.instance for prediction in predictions]
     if instances and not any(instance.keys for instance in instances):
-        logger.warning("no scores, because there are no gold keys: add --gold")
+        logger.warning("cannot compute scores: the corpus has no gold keys; add --gold")
         return
     keys = {prediction.instance.id: prediction.key for prediction in predictions}
     scores = score_senses(keys, instances)
-    if as_json:
-        print(json.dumps({name: score.to_json() for name, score in scores.items()}))
-        return
-    print(f"{'':6}{'instances':>10}{'answered':>10}{'precision':>11}{'recall':>9}{'F1':>9}")
+    lines = [f"{'':6}{'instances':>10}{'answered':>10}{'precision':>11}{'recall':>9}{'F1':>9}"]
     for name, s in scores.items():
-        print(f"{name:6}{s.n_instances:10,}{s.n_answered:10,}{s.precision:11.2%}{s.recall:9.2%}{s.f1:9.2%}")
+        lines.append(f"{name:6}{s.n_instances:10,}{s.n_answered:10,}{s.precision:11.2%}{s.recall:9.2%}{s.f1:9.2%}")
     n_back_off = sum(prediction.is_back_off for prediction in predictions)
-    print(f"not in the training corpus, ranked in WordNet's order: {n_back_off:,}")
+    lines.append(f"words without a sense in the training corpus, ranked in WordNet's order: {n_back_off:,}")
+    print_results({name: score.to_json() for name, score in scores.items()}, lines, as_json=as_json)
 
 
 def _panel(prediction: SensePrediction, net: WordNet) -> Panel:
@@ -209,14 +187,13 @@ def _panel(prediction: SensePrediction, net: WordNet) -> Panel:
 
 
 def _lines(prediction: SensePrediction, net: WordNet) -> list[str]:
-    """Format a sentence and the best senses of its word."""
-    before, word, after = map(one_line, prediction.usage.parts())
-    lines = [f"{before}[{word}]{after}"]
+    """Return the lines to print for a marked word: its sentence and its best senses."""
+    lines = ["{}[{}]{}".format(*prediction.usage.parts())]
     if prediction.is_back_off:
-        lines.append("the training corpus has none of these senses: WordNet's order")
+        lines.append("none of these senses is in the training corpus; ranked in WordNet's order")
     for sense in prediction.senses[:_N_SHOWN]:
         score = "      -" if sense.score is None else f"{sense.score:7.3f}"
-        lines.append(f"{score} {sense.n_usages:5} ×  {sense.key:24} {one_line(net.definition(sense.key))}")
+        lines.append(f"{score} {sense.n_usages:5} ×  {sense.key:24} {net.definition(sense.key)}")
     if len(prediction.senses) > _N_SHOWN:
         lines.append(f"and {len(prediction.senses) - _N_SHOWN} more senses; --json lists all of them")
     return lines

@@ -1,4 +1,4 @@
-"""Encode text: a vector for every token in its context.
+"""Encode text: compute a contextual vector for every token.
 
     model = elmo.Elmo.from_pretrained()
     encoding = model.encode("I sat by the bank of the river.")
@@ -8,11 +8,11 @@ Files, in reading order:
 
 - ``elmo.py``: ``Elmo``, which loads a model and encodes text.
 - ``encoding.py``: ``Encoding``, the vectors of one sentence, and ``similarity``.
-- ``start.py``: the state that a sentence starts from; ``Carry``.
+- ``start.py``: the state at the start of a sentence; ``Carry``.
 - ``find.py``: find words and phrases in a sentence.
-- ``comparison.py``: ``compare`` a word across sentences.
-- ``warm.py``: ``add_warm_state`` to a model on disk.
-- ``tfhub.py``: the outputs of TF-Hub's elmo module.
+- ``comparison.py``: ``compare``, the similarity of a word in different sentences.
+- ``warm.py``: ``add_warm_state``, which stores a warm state with a model.
+- ``tfhub.py``: the outputs of TF-Hub's ELMo module.
 """
 
 import lazy_loader as _lazy

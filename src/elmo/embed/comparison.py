@@ -1,4 +1,4 @@
-"""Compare a word across sentences: how similar its vectors are in each layer."""
+"""Compare the vectors of a word in different sentences, for each layer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Use:
-    """A word in one sentence.
+    """A usage of a word: the word in one sentence.
 
     Attributes:
         text: The sentence.
@@ -38,38 +38,41 @@ class Use:
 
     @property
     def word(self) -> str:
-        """The word as this sentence spells it."""
+        """The word as it is spelled in this sentence."""
         return self.text[slice(*self.span)]
 
     def marked(self, escape: Callable[[str], str]) -> str:
-        """Return the sentence with the word in brackets; ``escape`` is applied to each part."""
+        """Return the sentence with the word in brackets; ``escape`` is applied to the word and the text around it."""
         begin, end = self.span
         return f"{escape(self.text[:begin])}[{escape(self.word)}]{escape(self.text[end:])}"
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Cosine similarities between the uses of a word.
+    """Cosine similarities between the usages of a word.
 
     Attributes:
         word: The word.
-        uses: The word in each sentence.
-        matrices: A matrix (use, use) per layer, by name: "0", "1", …, "average".
+        uses: The usage in each sentence.
+        matrices: For each layer name ("0", "1", …, "average"), a matrix of cosines (usage, usage).
     """
 
     word: str
     uses: tuple[Use, ...]
     matrices: Mapping[str, NDArray[np.float64]]
 
+    def __repr__(self) -> str:
+        return f"Comparison({self.word!r} in {len(self.uses)} sentences, layers: {', '.join(self.matrices)})"
+
     def rows(self) -> Iterator[tuple[str, int, int, float]]:
-        """Yield (layer, first use, second use, similarity) for each layer and pair; uses count from 0."""
+        """Yield (layer, first usage, second usage, similarity) for each layer and pair of usages, numbered from 0."""
         for layer, matrix in self.matrices.items():
             for a in range(len(self.uses)):
                 for b in range(a + 1, len(self.uses)):
                     yield layer, a, b, float(matrix[a, b])
 
     def to_json(self) -> dict[str, Any]:
-        """Return the comparison as JSON values."""
+        """Return the comparison as a JSON object."""
         uses = [
             {"text": use.text, "word": use.word, "span": list(use.span), "tokens": list(use.tokens)}
             for use in self.uses
@@ -86,23 +89,23 @@ def compare(
     layers: LayerChoice | int = "all",
     start: Start = "zero",
 ) -> Comparison:
-    """Compute how similar a word, or a phrase such as "New York", is in each pair of sentences.
+    """Compute the cosine similarity of a word, or of a phrase such as "New York", in each pair of sentences.
 
-    The first match in each sentence counts, in any case if there is none with the same case (Bank, bank).
-    To select another one, or another word, mark it in the text: ``"the bank by the [[bank]]"``.
+    The first match in each sentence is used. Matches with the same case are preferred: bank matches bank before Bank.
+    To select another match, or another word, mark it in the text: ``"the bank by the [[bank]]"``.
 
     Args:
         elmo: The model.
         word: A word or a phrase.
         sentences: Two or more sentences, each a string or a list of tokens.
-        layers: As in ``Elmo.encode``; "all" returns each layer and the average.
+        layers: As in ``Elmo.encode``; "all" compares each layer and the average of all layers.
         start: As in ``Elmo.encode``.
     """
     if not word.strip():
-        raise DataError("expected a word to compare, found an empty string")
-    if isinstance(sentences, str) or len(sentences) < 2:
-        n = 1 if isinstance(sentences, str) else len(sentences)
-        raise DataError(f"expected two or more sentences to compare {word[:40]!r} in, found {n}")
+        raise DataError("the word to compare must not be empty")
+    n = 1 if isinstance(sentences, str) else len(sentences)
+    if n < 2:
+        raise DataError(f"cannot compare {word[:40]!r}: there must be two or more sentences; found {n}")
     uses, inputs, spans = [], [], []
     for number, sentence in enumerate(sentences, start=1):
         tokens, text, offsets, mark = _read_sentence(elmo, sentence, number)
@@ -110,13 +113,13 @@ def compare(
         inside = [i for i, (begin, end) in enumerate(offsets) if span and begin < span[1] and end > span[0]]
         if span is None or not inside:
             raise DataError(
-                f"sentence {number} does not contain the word {word[:40]!r}: {excerpt(text)!r}; "
-                "mark the word that you mean, like [[this]]"
+                f"cannot find {word[:40]!r} in sentence {number}: {excerpt(text)!r}; mark the word to compare, "
+                "like [[this]]"
             )
         use = Use(text, span, tokens.tokens[inside[0] : inside[-1] + 1])
         if offsets[inside[0]][0] < span[0] or offsets[inside[-1]][1] > span[1]:
             logger.warning(
-                "sentence %d: %r is only part of the token %r, whose vector is used; check the tokenizer",
+                "sentence %d: %r is only part of the token %r; using the vector of the token; check the tokenizer",
                 number,
                 use.word,
                 " ".join(use.tokens)[:80],
@@ -127,7 +130,7 @@ def compare(
     encodings = elmo.encode(inputs, layers="all", start=start)
     vectors = np.stack(
         [cast("Vectors", encoding.span(*span)) for encoding, span in zip(encodings, spans, strict=True)]
-    )  # (use, layer, width)
+    )  # (usage, layer, width)
     return Comparison(word, tuple(uses), _compute_matrices(vectors, layers))
 
 
@@ -144,14 +147,9 @@ def _read_sentence(
 
 
 def _compute_matrices(vectors: Vectors, layers: str | int) -> dict[str, NDArray[np.float64]]:
-    """Compute cosines (use, use) per layer from ``vectors`` (use, layer, width)."""
+    """Compute the cosines (usage, usage) in each layer from ``vectors`` (usage, layer, width)."""
     n_layers = vectors.shape[1]
-    selected: dict[str, Vectors] = {}
-    if layers == "all" or isinstance(layers, int):
-        numbers = range(n_layers) if isinstance(layers, str) else [layers]
-        if not all(0 <= i < n_layers for i in numbers):
-            raise ConfigError(f"layer must be in 0..{n_layers - 1}, found {layers}")
-        selected = {str(i): vectors[:, i] for i in numbers}
+    selected = {str(i): vectors[:, i] for i in range(n_layers) if layers in ("all", i)}
     if layers == "top":
         selected = {str(n_layers - 1): vectors[:, -1]}
     if layers in ("all", "average"):
@@ -159,5 +157,5 @@ def _compute_matrices(vectors: Vectors, layers: str | int) -> dict[str, NDArray[
     if layers == "concat":
         selected = {"concat": vectors.reshape(len(vectors), -1)}
     if not selected:
-        raise ConfigError(f"layers must be average, top, all, concat or 0..{n_layers - 1}, found {layers!r}")
+        raise ConfigError(f"layers must be average, top, all, concat or 0..{n_layers - 1}; found {layers!r:.40}")
     return {name: cast("NDArray[np.float64]", similarity(rows, rows)) for name, rows in selected.items()}

@@ -1,4 +1,4 @@
-"""``Elmo``: load a pretrained model and encode text into a vector for every token in its context."""
+"""``Elmo``: load a pretrained model, and compute a contextual vector for every token of a text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Sentence = str | Sequence[str] | Tokens
 DEVICES = ("cpu", "cuda", "mps", "xpu")
-PRECISIONS = (*DTYPES, "int8")  # of the network; vectors are never int8
+PRECISIONS = (*DTYPES, "int8")  # int8 is a precision of the network only, not of the vectors
 CARRY_BATCH_SIZE = 256  # default batch size with a Carry, as in bilm-tf
 
 
@@ -51,14 +51,14 @@ class Elmo:
     >>> bank = model.encode("I sat by the bank of the river.").word("bank")
 
     Attributes:
-        bilm: The network, an ``nn.Module``, for training it as part of another model.
+        bilm: The network, an ``nn.Module`` that can be trained as part of another model.
         config: The architecture of the network.
-        vocab: The vocabulary of the softmax, if the model has one.
-        softmax: The weights of the softmax, if the model has one.
+        vocab: The vocabulary of the softmax; None if the model has no vocabulary.
+        softmax: The weights of the softmax; None if the model has no softmax.
         pretrained: The model as it was loaded, with its metadata and warm state.
-        tokenizer: Splits text into tokens.
-        n_layers: Number of layers of a vector: the token layer and each LSTM layer.
-        width: Width of one layer.
+        tokenizer: The tokenizer that splits text into tokens.
+        n_layers: Number of layers, including the token layer.
+        width: Number of values per token in one layer.
     """
 
     def __init__(
@@ -75,9 +75,8 @@ class Elmo:
         from elmo.engine.bilm import Engine
         from elmo.model.bilm import BiLm
 
-        _check_precision(dtype)
         if not isinstance(model, Pretrained):
-            raise ConfigError(f"expected a loaded model, found {type(model).__name__}; use Elmo.from_pretrained")
+            raise ConfigError(f"model must be a Pretrained; found {type(model).__name__}; use Elmo.from_pretrained")
         self.pretrained = model
         self.config = model.config
         self.n_layers, self.width = model.config.n_layers, model.config.width
@@ -106,11 +105,11 @@ class Elmo:
         """Load a model in any published format.
 
         Args:
-            source: A bundled model ("en", "zh"), a folder, an archive or a Hub id; "en" by default.
+            source: A bundled model ("en" or "zh"), a folder, an archive or a Hub id. Default: "en".
             device: "cpu", "cuda", "mps" or "xpu".
             dtype: Precision of the network: "float32", "float64", "bfloat16", "float16" or "int8".
-            tokenizer: The name of a tokenizer ("en", "zh", "whitespace", "spacy:LANG") or a function from
-                text to a list of tokens; by default, the tokenizer of the model.
+            tokenizer: The name of a tokenizer ("en", "zh", "whitespace", "spacy:LANG"), or a function that
+                splits a string into a list of tokens. Default: the tokenizer of the model.
         """
         from elmo.formats.pretrained import load
 
@@ -129,14 +128,14 @@ class Elmo:
         dtype: str = "float32",
         tokenizer: str | Tokenizer | Callable[[str], Sequence[str]] | None = None,
     ) -> Self:
-        """Load AllenNLP or bilm-tf files by name.
+        """Load a model from AllenNLP or bilm-tf files.
 
         Args:
             options: The options file (JSON).
             weights: The weights file (HDF5).
             vocab: The vocabulary file.
-            softmax: The softmax weights.
-            embedding: Cached token embeddings for the words of ``vocab``.
+            softmax: The file of the softmax weights.
+            embedding: A file of precomputed token embeddings for the words of ``vocab``.
             device: As in ``from_pretrained``.
             dtype: As in ``from_pretrained``.
             tokenizer: As in ``from_pretrained``.
@@ -149,13 +148,18 @@ class Elmo:
         return cls(model, device=device, dtype=dtype, tokenizer=tokenizer)
 
     def save_pretrained(self, folder: str | Path, *, dtype: Dtype = "float32") -> None:
-        """Write the model with its current weights to a folder, in elmo's native format."""
+        """Write the model with its current weights to a folder, in elmo's native format.
+
+        Args:
+            folder: The folder to write.
+            dtype: Data type of the stored weights.
+        """
         from elmo.formats import native
 
         native.write(self.as_pretrained(), Path(folder), dtype=dtype)
 
     def as_pretrained(self) -> Pretrained:
-        """Return the model with its current weights; the name of its tokenizer is part of the metadata."""
+        """Return the model with its current weights, and with the name of its tokenizer in the metadata."""
         weights = {name: weight.detach().cpu().float() for name, weight in self.bilm.state_dict().items()}
         metadata = dict(self.pretrained.metadata)
         if self._tokenizer_name not in (None, metadata.get("tokenizer", "en")):
@@ -167,40 +171,41 @@ class Elmo:
 
     @property
     def device(self) -> torch.device:
-        """The device of the network."""
+        """The device on which the network runs."""
         return next(self.bilm.parameters()).device
 
     @property
     def precision(self) -> str:
-        """The precision of the network: the name of a torch dtype, or int8."""
+        """The precision of the network: the name of a torch dtype, or "int8"."""
         dtype = next(self.bilm.parameters()).dtype
         return "int8" if self._engine.is_int8 else str(dtype).removeprefix("torch.")
 
     @property
     def kernels(self) -> Kernels:
-        """The matrix-product kernels that are used on this machine, and why."""
+        """The matrix multiplication kernels that are used on this machine, and the reason for this choice."""
         return self._engine.kernels
 
     def engine(self) -> dict[str, str]:
-        """Describe how this machine computes the network."""
+        """Describe the kernels, the precision and the threads that compute the network."""
         return self._engine.describe()
 
     def to(self, device: str | torch.device | None = None, *, dtype: str | None = None) -> Self:
-        """Move the network to a device, or change its precision."""
+        """Move the network to another device or change its precision; None leaves the current value."""
         import torch
 
         from elmo.engine.matmul import choose_kernels
 
-        _check_precision(dtype)
+        if dtype is not None and dtype not in PRECISIONS:
+            raise ConfigError(f"dtype must be one of {', '.join(PRECISIONS)}; found {dtype!r:.40}")
         if device is not None and str(device).partition(":")[0] not in DEVICES:
-            raise ConfigError(f"device must be one of {', '.join(DEVICES)}, found {str(device)!r:.40}")
+            raise ConfigError(f"device must be one of {', '.join(DEVICES)}; found {str(device)!r:.40}")
         is_int8 = self._engine.is_int8 if dtype is None else dtype == "int8"
         weight = next(self.bilm.parameters())
-        if is_int8:  # raise before anything is moved
+        if is_int8:  # raise an error before anything is moved
             is_cpu = str(weight.device if device is None else device).partition(":")[0] == "cpu"
             choose_kernels(torch.empty(0, device="cpu" if is_cpu else "meta"), is_int8=True)
         before = weight.device, weight.dtype, self._engine.is_int8
-        # int8 weights are rounded from float32 inside the engine
+        # the engine rounds int8 weights from float32
         torch_dtype = None if dtype is None else getattr(torch, "float32" if dtype == "int8" else dtype)
         try:
             self.bilm.to(device=device, dtype=torch_dtype)
@@ -232,18 +237,19 @@ class Elmo:
     ) -> Encoding | list[Encoding]:
         """Compute a vector for every token.
 
-        One string returns one ``Encoding``; an iterable returns a list in the same order. The vectors of a
-        sentence depend on that sentence only, not on its batch, unless ``start`` is a ``Carry``.
+        For a single string, the result is one ``Encoding``; for an iterable, it is a list in the same order.
+        The vectors of a sentence do not depend on the other sentences, unless ``start`` is a ``Carry``.
 
         Args:
             sentences: A string, or an iterable of strings and lists of tokens. Strings are tokenized.
             layers: "average", "top", "concat", "all" (layer, time, width), a layer number or a ``LayerMix``.
-            start: State at the start of a sentence: "zero", "warm" (of the model) or a ``Carry``.
-            batch_size: Sentences per batch; by default, as many as 16,384 tokens hold.
+            start: State at the start of a sentence: "zero", "warm" (stored with the model) or a ``Carry``.
+            batch_size: Number of sentences per batch. Default: as many as fit into 16,384 tokens.
             as_tensor: Return tensors instead of NumPy arrays.
-            dtype: Type of the returned vectors; by default, the precision of the network.
-            device: Move the model to this device first.
-            max_tokens: Maximum number of tokens of one sentence, and of one batch; 100,000 by default.
+            dtype: Data type of the returned vectors. Default: the precision of the network.
+            device: Device to which the model is moved first.
+            max_tokens: Maximum number of tokens in a sentence. A value below 16,384 also limits the default size of
+                batches. Default: 100,000.
             show_progress: Show a progress bar on stderr.
         """
         is_single = isinstance(sentences, str | Tokens)
@@ -263,23 +269,11 @@ class Elmo:
         return encodings[0] if is_single else encodings
 
     def _tokenize(self, sentence: Any, index: int, *, max_tokens: int | None = None) -> Tokens:
-        if isinstance(sentence, str):
-            tokens = self.tokenizer(sentence)
-            if not isinstance(tokens, Tokens):  # a user's function, such as str.split
-                tokens = Tokens.from_words(tokens)
-        elif isinstance(sentence, Tokens):
-            tokens = sentence
-        elif isinstance(sentence, Sequence) and not isinstance(sentence, bytes | bytearray):
-            try:
-                tokens = Tokens.from_words(cast("Sequence[str]", sentence))
-            except DataError as error:
-                raise DataError(f"sentence {index}: {error}") from error
-        else:
-            raise DataError(f"sentence {index}: expected text or a list of tokens, found {type(sentence).__name__}")
+        tokens = as_tokens(sentence, self.tokenizer, subject=f"sentence {index}")
         if max_tokens is not None and len(tokens) > max_tokens:
             raise SentenceTooLongError(
-                f"sentence {index} has {len(tokens)} tokens, but the limit is {max_tokens}; "
-                "split it, or raise max_tokens"
+                f"sentence {index} must have at most {max_tokens} tokens; found {len(tokens)}; split it, or increase "
+                "max_tokens"
             )
         return tokens
 
@@ -294,7 +288,7 @@ class Elmo:
     ) -> Iterator[tuple[Tokens, Tensor]]:
         """Run the network; yield each sentence with all its layers (layer, time, width), in order."""
         if batch_size is not None and batch_size < 1:
-            raise ConfigError(f"batch_size must be at least 1, found {batch_size}")
+            raise ConfigError(f"batch_size must be at least 1; found {batch_size}")
         carry = start if isinstance(start, Carry) else None
         state = None if isinstance(start, Carry) else self._fixed_start(start)
         if batch_size is None and carry is not None:
@@ -310,8 +304,8 @@ class Elmo:
                     raise
                 longest = max(len(tokens) for tokens in batch)
                 raise SentenceTooLongError(
-                    f"a batch of {len(batch)} sentences, the longest of {longest} tokens, does not fit in "
-                    f"memory; use a smaller batch_size, or split sentences of more than {longest // 2} tokens"
+                    f"cannot encode a batch of {len(batch)} sentences with up to {longest} tokens: not enough memory; "
+                    f"use a smaller batch_size, or split sentences of more than {longest // 2} tokens"
                 ) from error
             if carry is not None:
                 carry.update(output.state)
@@ -323,9 +317,11 @@ class Elmo:
         if start == "warm":
             return warm_start(self.pretrained.warm, self.bilm.zero_state(1))
         if start == "carry":
-            raise StateError("start='carry' is not supported here; pass the same start=Carry() to every call")
+            raise StateError(
+                "start must be 'zero', 'warm' or a Carry; found 'carry'; create one Carry() and pass it to every call"
+            )
         value = repr(start) if isinstance(start, str) else type(start).__name__
-        raise ConfigError(f"start must be 'zero', 'warm' or a Carry(), found {value[:40]}")
+        raise ConfigError(f"start must be 'zero', 'warm' or a Carry(); found {value[:40]}")
 
     def outputs(
         self,
@@ -335,17 +331,17 @@ class Elmo:
         lengths: Sequence[int] | None = None,
         start: Start = "zero",
     ) -> dict[str, Vectors]:
-        """Compute the outputs of the TF-Hub module, by its names, padded with zeros to the longest sentence.
+        """Compute the outputs of TF-Hub's ELMo module, under the same names.
 
         The result has ``word_emb`` (batch, time, width / 2), the token layer; ``lstm_outputs1`` and
-        ``lstm_outputs2`` (batch, time, width), the LSTM layers; ``elmo`` (batch, time, width), their weighted
-        sum, with the published weights if there are any; and ``default`` (batch, width), its mean over the
-        tokens.
+        ``lstm_outputs2`` (batch, time, width), the LSTM layers; ``elmo`` (batch, time, width), the weighted sum
+        of all layers, with the published weights if the model has them; and ``default`` (batch, width), the
+        mean of ``elmo`` over the tokens. Shorter sentences are padded with zeros.
 
         Args:
-            sentences: Strings, split on spaces as the module does.
-            tokens: Lists of tokens, instead of ``sentences``.
-            lengths: Number of tokens of each row of ``tokens``; the rest of a row is padding.
+            sentences: Strings, which are split at spaces, as the module does.
+            tokens: Lists of tokens; use either this or ``sentences``.
+            lengths: Number of tokens in each row of ``tokens``; the rest of a row is padding.
             start: As in ``encode``.
         """
         from elmo.embed.tfhub import build_outputs, read_rows
@@ -358,10 +354,10 @@ class Elmo:
         return build_outputs(layers, [len(row) for row in rows], self.config, self.pretrained.mix)
 
     def warm_up(self, text: Iterable[Sentence], *, show_progress: bool = False) -> WarmState:
-        """Compute a warm state from running text and keep it, so that ``start="warm"`` works.
+        """Compute a warm state from running text and store it in this object, for ``start="warm"``.
 
         Args:
-            text: Sentences in their original order. Only the first 2,048 are read.
+            text: Sentences in their original order. Only the first 2,048 are used.
             show_progress: Show a progress bar on stderr.
         """
         items = [text] if isinstance(text, str) else text
@@ -371,11 +367,11 @@ class Elmo:
         return warm
 
     def clear_cache(self) -> None:
-        """Free the cached vectors of up to 50,000 words."""
+        """Free the memory of the cached token vectors, which are kept for up to 50,000 words."""
         self._engine.clear_cache()
 
     def batch(self, sentences: Iterable[Sentence]) -> IdBatch:
-        """Return padded character ids of sentences with their boundaries, the input of ``bilm``."""
+        """Return the padded ids of sentences with their boundary tokens, as input for ``bilm``."""
         return self.indexer.batch(
             [self._tokenize(item, index).tokens for index, item in enumerate(_as_list(sentences))]
         )
@@ -386,15 +382,25 @@ def _as_list(sentences: Any) -> list[Any]:
         return [sentences]
     if isinstance(sentences, Iterable):
         return list(cast("Iterable[Any]", sentences))
-    raise DataError(f"expected text, or sentences in a list, found {type(sentences).__name__}")
+    raise DataError(f"sentences must be a string or an iterable of sentences; found {type(sentences).__name__}")
+
+
+def as_tokens(sentence: Any, tokenizer: Tokenizer, *, subject: str) -> Tokens:
+    """Return the tokens of a sentence, which is a string or a list of tokens; ``subject`` is for error messages."""
+    if isinstance(sentence, Tokens):
+        return sentence
+    if isinstance(sentence, str):
+        tokens: Any = tokenizer(sentence)  # a function of the caller, such as str.split, returns a list
+        return tokens if isinstance(tokens, Tokens) else Tokens.from_words(tokens)
+    if not isinstance(sentence, Sequence) or isinstance(sentence, bytes | bytearray):
+        raise DataError(f"{subject} must be text or a list of tokens; found {type(sentence).__name__}")
+    try:
+        return Tokens.from_words(cast("Sequence[str]", sentence))
+    except DataError as error:
+        raise DataError(f"{subject}: {error}") from error
 
 
 def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
-    """Return whether an error means that memory ran out; torch and oneDNN only say so in the message."""
+    """Return whether memory ran out; torch and oneDNN raise a RuntimeError, so the message is searched."""
     message = str(error)
     return isinstance(error, MemoryError) or "memory" in message or "could not create a primitive" in message
-
-
-def _check_precision(dtype: str | None) -> None:
-    if dtype is not None and dtype not in PRECISIONS:
-        raise ConfigError(f"dtype must be one of {', '.join(PRECISIONS)}, found {dtype!r:.40}")

@@ -1,4 +1,4 @@
-"""``Encoding``, the vectors of one sentence: look up words, phrases and the sentence, and compare them."""
+"""``Encoding``: the vectors of one sentence, with lookup by word, phrase or position."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 class Encoding:
     """The tokens of one sentence and a vector for each of them.
 
-    ``Elmo.encode`` returns it. Look up a vector by word, phrase or position:
+    This is the result of ``Elmo.encode``. Look up a vector by word, phrase or position:
 
     >>> import elmo
     >>> encoding = elmo.Elmo.from_pretrained().encode("She moved to New York.")
@@ -43,14 +43,15 @@ class Encoding:
     >>> encoding.sentence().shape  # the mean of all tokens
     (320,)
 
-    With ``encode(..., layers="all")`` every vector has a layer axis first: ``vectors`` is
+    With ``encode(..., layers="all")``, the first axis of every vector is the layer: ``vectors`` is
     (layer, time, width), and ``word("moved")`` is (layer, width). Compare vectors with ``elmo.similarity``.
 
     Attributes:
         tokens: The tokens.
-        vectors: A NumPy array, or a tensor with ``as_tensor=True``; (time, width) or (layer, time, width).
-        text: The sentence; None if it was passed as tokens.
-        offsets: Begin and end of each token in ``text``, end exclusive; None if passed as tokens.
+        vectors: The vectors, (time, width) or (layer, time, width): a NumPy array, or a tensor if ``encode`` was
+            called with ``as_tensor=True``.
+        text: The text of the sentence; None if it was passed as tokens.
+        offsets: Begin and end (exclusive) of each token in ``text``; None if it was passed as tokens.
     """
 
     tokens: tuple[str, ...]
@@ -70,11 +71,11 @@ class Encoding:
         return f"Encoding({words!r}, {len(self.tokens)} tokens, vectors ({shape}){example})"
 
     def word(self, token: str, *, occurrence: int = 0) -> Vectors | Tensor:
-        """Return the vector of a token by its exact spelling.
+        """Return the vector of a token, which must be spelled exactly as in the sentence.
 
         Args:
-            token: The token, as in ``tokens``.
-            occurrence: Which one to take if the token occurs several times, from 0.
+            token: The token.
+            occurrence: Index of the occurrence to use if the token occurs several times, from 0.
         """
         spans = [(i, i + 1) for i, other in enumerate(self.tokens) if other == token]
         return self.span(*self._pick(spans, token, occurrence))
@@ -86,8 +87,8 @@ class Encoding:
 
         Args:
             phrase: One or more words.
-            occurrence: Which one to take if the phrase occurs several times, from 0.
-            pooling: "mean", "max", or "ends" (first and last vector side by side).
+            occurrence: Index of the occurrence to use if the phrase occurs several times, from 0.
+            pooling: "mean", "max", or "ends" (the first and the last vector, concatenated).
         """
         if self.text is not None and self.offsets is not None:
             whole, parts = find_phrase(phrase, self.text, self.offsets)
@@ -102,23 +103,25 @@ class Encoding:
     def characters(self, begin: int, end: int, *, pooling: Pooling = "mean") -> Vectors | Tensor:
         """Return the pooled vector of the tokens that overlap ``text[begin:end]``."""
         if self.offsets is None:
-            raise DataError("this sentence was given as tokens and has no character offsets; use span()")
+            raise DataError("cannot find characters: the sentence was passed as tokens and has no text; use span()")
         inside = [i for i, (first, last) in enumerate(self.offsets) if first < end and last > begin]
         if not inside:
-            raise DataError(f"no token overlaps characters {begin}..{end} of a text of {len(self.text or '')}")
+            raise DataError(
+                f"cannot find a token at characters {begin}..{end}: the text has {len(self.text or '')} characters"
+            )
         return self.span(inside[0], inside[-1] + 1, pooling=pooling)
 
     def span(self, begin: int, end: int, *, pooling: Pooling = "mean") -> Vectors | Tensor:
-        """Return the pooled vector of the tokens begin..end, end exclusive."""
+        """Return the pooled vector of the tokens from ``begin`` to ``end`` (exclusive)."""
         if not 0 <= begin < end <= len(self.tokens):
-            raise DataError(f"expected a span within 0..{len(self.tokens)} tokens, found {begin}..{end}")
+            raise DataError(f"span must be within 0..{len(self.tokens)} and not empty; found {begin}..{end}")
         return pool(self.vectors[..., begin:end, :], pooling)
 
     def sentence(self, pooling: Pooling = "mean") -> Vectors | Tensor:
-        """Return the pooled vector of the whole sentence; zeros for a sentence without tokens."""
+        """Return the pooled vector of the whole sentence, which is zero if there are no tokens."""
         if self.tokens:
             return self.span(0, len(self.tokens), pooling=pooling)
-        shape = (*self.vectors.shape[:-2], 1, self.vectors.shape[-1])  # like one token of zeros
+        shape = (*self.vectors.shape[:-2], 1, self.vectors.shape[-1])  # one token whose vector is zero
         if isinstance(self.vectors, np.ndarray):
             return pool(np.zeros(shape, dtype=self.vectors.dtype), pooling)
         return pool(self.vectors.new_zeros(shape), pooling)
@@ -128,15 +131,14 @@ class Encoding:
             return spans[occurrence]
         sentence = " ".join(self.tokens[:12])[:200] + (" …" if len(self.tokens) > 12 else "")
         if not spans:
-            raise DataError(f"{phrase[:40]!r} is not in the sentence: {sentence!r}")
+            raise DataError(f"cannot find {phrase[:40]!r} in the sentence {sentence!r}")
         raise DataError(
-            f"occurrence must be in 0..{len(spans) - 1} for {phrase[:40]!r}, found {occurrence}; "
-            f"the sentence: {sentence!r}"
+            f"occurrence of {phrase[:40]!r} must be in 0..{len(spans) - 1}; found {occurrence}; sentence: {sentence!r}"
         )
 
 
 def pool(vectors: Vectors | Tensor, pooling: Pooling) -> Vectors | Tensor:
-    """Pool (…, time, width) to (…, width), or to (…, 2 · width) for "ends"."""
+    """Pool vectors (…, time, width) over time: to (…, width), or to (…, 2 · width) for "ends"."""
     if pooling == "mean":
         return vectors.mean(-2)
     if pooling == "max":
@@ -148,18 +150,18 @@ def pool(vectors: Vectors | Tensor, pooling: Pooling) -> Vectors | Tensor:
         import torch
 
         return torch.cat([cast("Tensor", first), cast("Tensor", last)], dim=-1)
-    raise ConfigError(f"pooling must be 'mean', 'max' or 'ends', found {pooling!r:.40}")
+    raise ConfigError(f"pooling must be 'mean', 'max' or 'ends'; found {pooling!r:.40}")
 
 
 def similarity(a: Vectors | Tensor, b: Vectors | Tensor) -> float | Vectors:
-    """Return the cosine of two vectors, or the matrix of cosines between the rows of ``a`` and of ``b``.
+    """Return the cosine of two vectors, or the cosines of each row of ``a`` with each row of ``b``.
 
-    Computed in float64, so that half-precision vectors do not lose further precision. The cosine of a zero
-    vector is 0.
+    The cosines are computed in float64, so that vectors in half precision lose no further precision. The
+    cosine with a zero vector is 0.
     """
     x, y = (_as_float64(vectors) for vectors in (a, b))
     if x.ndim not in (1, 2) or y.ndim not in (1, 2) or x.shape[-1] != y.shape[-1]:
-        raise ShapeError(f"expected vectors of the same width, found shapes {x.shape} and {y.shape}")
+        raise ShapeError(f"vectors must have one or two axes and the same width; found shapes {x.shape} and {y.shape}")
     cosines = np.clip(_normalize(np.atleast_2d(x)) @ _normalize(np.atleast_2d(y)).T, -1.0, 1.0)
     if x.ndim == 1 and y.ndim == 1:
         return float(cosines[0, 0])
@@ -178,7 +180,7 @@ def _normalize(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def layer_selector(layers: LayerChoice | int | LayerMix, n_layers: int) -> Callable[[Tensor], Tensor]:
-    """Return a function that reduces all layers (layer, time, width) to the selected vectors."""
+    """Return a function that computes the selected vectors from all layers (layer, time, width)."""
     import torch
 
     from elmo.model.bilm import Layers
@@ -190,7 +192,7 @@ def layer_selector(layers: LayerChoice | int | LayerMix, n_layers: int) -> Calla
         def mix_layers(states: Tensor) -> Tensor:
             mask = torch.ones(1, states.size(1), dtype=torch.bool, device=states.device)
             was_training = mix.training
-            mix.eval()  # no dropout here
+            mix.eval()  # without dropout
             try:
                 with torch.inference_mode():
                     return mix(Layers(states[None], mask, has_boundaries=False))[0]
@@ -200,7 +202,7 @@ def layer_selector(layers: LayerChoice | int | LayerMix, n_layers: int) -> Calla
         return mix_layers
     if isinstance(layers, int | np.integer) and not isinstance(layers, bool):
         if not -n_layers <= layers < n_layers:
-            raise ConfigError(f"layer must be in 0..{n_layers - 1}, found {layers}")
+            raise ConfigError(f"layers must be a layer number in 0..{n_layers - 1}; found {layers}")
         return lambda states: states[int(layers)].clone()  # a view would keep all layers in memory
     selectors: dict[str, Callable[[Tensor], Tensor]] = {
         "average": lambda states: states.mean(dim=0),
@@ -210,24 +212,24 @@ def layer_selector(layers: LayerChoice | int | LayerMix, n_layers: int) -> Calla
     }
     if not isinstance(layers, str) or layers not in selectors:
         value = repr(layers) if isinstance(layers, str | bool) else type(layers).__name__
-        raise ConfigError(f"layers must be {', '.join(selectors)}, 0..{n_layers - 1} or a LayerMix, found {value[:40]}")
+        raise ConfigError(f"layers must be {', '.join(selectors)}, 0..{n_layers - 1} or a LayerMix; found {value[:40]}")
     return selectors[layers]
 
 
 def vector_converter(*, as_tensor: bool, dtype: str | None) -> Callable[[Tensor], Any]:
-    """Return a function that converts a tensor to the requested type: NumPy or tensor, and dtype."""
+    """Return a function that converts a tensor to the requested dtype, and to NumPy unless ``as_tensor``."""
     import torch
 
     if dtype is not None and dtype not in DTYPES:
-        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, found {dtype!r:.40}")
+        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}; found {dtype!r:.40}")
     if dtype == "bfloat16" and not as_tensor:
-        raise ConfigError("numpy has no bfloat16; use as_tensor=True, or dtype='float16'")
+        raise ConfigError("dtype must not be bfloat16 for NumPy arrays; use as_tensor=True, or dtype='float16'")
 
     def convert(vectors: Tensor) -> Any:
         if dtype is not None:
             vectors = vectors.to(getattr(torch, dtype))
         if as_tensor:
-            # autograd refuses tensors made in inference mode
+            # autograd cannot use tensors that were created in inference mode
             return vectors.clone() if vectors.is_inference() else vectors
         if vectors.dtype == torch.bfloat16:
             vectors = vectors.float()

@@ -1,4 +1,4 @@
-"""Find words and phrases in a sentence, and read ``[[marks]]`` around a word."""
+"""Find words and phrases in a sentence, and words that are marked like ``[[this]]``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from elmo.errors import DataError
 
-Span = tuple[int, int]  # begin and end, end exclusive
+Span = tuple[int, int]  # begin and end (exclusive)
 
 _MARK = re.compile(r"\[\[(.*?)\]\]", re.DOTALL)
 
@@ -16,7 +16,7 @@ _MARK = re.compile(r"\[\[(.*?)\]\]", re.DOTALL)
 def find_phrase(
     phrase: str, text: str, offsets: Sequence[Span], *, ignore_case: bool = False
 ) -> tuple[list[Span], list[Span]]:
-    """Find a phrase in ``text``: the matches that are whole tokens, and those that are part of a token.
+    """Find a phrase in ``text``; return the matches of whole tokens, and those that split a token.
 
     ``offsets`` are the character offsets of the tokens. White space in the phrase matches any white space.
     """
@@ -26,7 +26,7 @@ def find_phrase(
     parts: list[Span] = []
     if not pattern:
         return whole, parts
-    # a lookahead, because matches may overlap
+    # a lookahead finds overlapping matches
     for match in re.finditer(f"(?=({pattern}))", text, re.IGNORECASE if ignore_case else re.NOFLAG):
         begin, end = match.span(1)
         if begin in begins and end in ends:
@@ -37,10 +37,11 @@ def find_phrase(
 
 
 def _is_inside_word(text: str, position: int) -> bool:
-    """Return whether a word spans this position: "bank" is not in "banker", but 苹果 may be in 苹果树.
+    """Return whether a position is inside a word, so that a match cannot begin or end there.
 
-    Scripts without upper and lower case either put no spaces between words (Chinese, Thai) or attach
-    particles to them (Korean, Arabic), so part of a token can be the word.
+    For example, "bank" does not match in "banker", but 苹果 matches in 苹果树: scripts without upper and lower
+    case either have no spaces between words (Chinese, Thai) or attach particles to words (Korean, Arabic), so
+    a word can be a part of a token.
     """
     if not 0 < position < len(text):
         return False
@@ -51,7 +52,7 @@ def _is_inside_word(text: str, position: int) -> bool:
 
 
 def find_word(word: str, text: str, offsets: Sequence[Span]) -> Span | None:
-    """Find the first match of a word: whole tokens before parts of tokens, same case before any case."""
+    """Find the first match of a word; prefer whole tokens to parts of tokens, and the same case to other cases."""
     same_case = find_phrase(word, text, offsets)
     any_case = find_phrase(word, text, offsets, ignore_case=True)
     matches = next((spans for pair in zip(same_case, any_case, strict=True) for spans in pair if spans), [])
@@ -59,7 +60,7 @@ def find_word(word: str, text: str, offsets: Sequence[Span]) -> Span | None:
 
 
 def joined_offsets(tokens: Sequence[str]) -> tuple[Span, ...]:
-    """Return the offsets of tokens in the text that joins them with spaces."""
+    """Return the offsets that tokens have when they are joined with spaces."""
     offsets, begin = [], 0
     for token in tokens:
         offsets.append((begin, begin + len(token)))
@@ -70,13 +71,13 @@ def joined_offsets(tokens: Sequence[str]) -> tuple[Span, ...]:
 def parse_marks(sentence: str, number: int) -> tuple[str, tuple[Span, ...]]:
     """Remove ``[[ ]]`` marks; return the plain sentence and the span of each marked word.
 
-    ``number`` is the number of the sentence, for error messages.
+    ``number`` is the number of the sentence in error messages.
     """
     plain, spans, position = "", [], 0
     for match in _MARK.finditer(sentence):
         if not match[1].strip():
             raise DataError(
-                f"sentence {number}: expected one word marked by [[ ]], found an empty mark: {excerpt(sentence)!r}"
+                f"sentence {number}: a mark [[ ]] must contain a word; found an empty mark in {excerpt(sentence)!r}"
             )
         plain += sentence[position : match.start()]
         spans.append((len(plain), len(plain) + len(match[1])))
@@ -85,15 +86,15 @@ def parse_marks(sentence: str, number: int) -> tuple[str, tuple[Span, ...]]:
 
 
 def parse_mark(sentence: str, number: int) -> tuple[str, Span | None]:
-    """Remove the mark of a sentence with at most one; return the plain sentence and the marked span."""
+    """Remove the mark of a sentence that has at most one; return the plain sentence and the marked span."""
     plain, spans = parse_marks(sentence, number)
     if len(spans) > 1:
         raise DataError(
-            f"sentence {number}: expected one word marked by [[ ]], found {len(spans)}: {excerpt(sentence)!r}"
+            f"sentence {number}: only one word may be marked by [[ ]]; found {len(spans)} in {excerpt(sentence)!r}"
         )
     return plain, spans[0] if spans else None
 
 
 def excerpt(text: str) -> str:
-    """Shorten a sentence for an error message."""
+    """Shorten a text to at most 60 characters, for error messages."""
     return text if len(text) <= 60 else text[:59] + "…"

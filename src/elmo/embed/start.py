@@ -1,4 +1,4 @@
-"""The state that a sentence starts from: zero, the model's warm state, or the end of the last batch."""
+"""The LSTM state at the start of a sentence: zero, the warm state, or carried from the previous batch."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from elmo.engine.bilm import Engine
     from elmo.model.bilm import BiLmState
 
-STREAMS = 32  # parts of a text that are read in parallel to compute a warm state
-WARM_SENTENCES = 2048  # the mean no longer changes after this many sentences
+STREAMS = 32  # number of parts of a text that are read in parallel
+WARM_SENTENCES = 2048  # the mean hardly changes after this many sentences
 
 
 class Carry:
-    """The state at the end of each batch row, which the next batch starts from.
+    """The state at the end of each row of a batch, from which the next batch starts.
 
     bilm-tf and AllenNLP carry the state by default. To reproduce their vectors, create one ``Carry`` and
     pass it to each call of ``encode``: row k of a batch starts from the state at the end of row k of the
-    previous batch. A smaller batch leaves the other rows unchanged; a larger one starts its new rows from
-    zero.
+    previous batch. If a batch is smaller, the states of the other rows are kept; if it is larger, its new
+    rows start from zero.
     """
 
     def __init__(self) -> None:
-        self.state: BiLmState | None = None  # one row per batch row so far
+        self.state: BiLmState | None = None  # as many rows as the largest batch so far
 
     def rows(self, n: int, zero: BiLmState) -> BiLmState:
-        """Return the first ``n`` rows; new rows start from ``zero``, a state of one row."""
+        """Return the states of the first ``n`` rows; new rows are copies of ``zero``, a state with one row."""
         import torch
 
         from elmo.model.bilm import BiLmState
@@ -40,7 +40,9 @@ class Carry:
             self.state = BiLmState(zero.hidden[:, :, :0], zero.cell[:, :, :0])
         own, other = (tuple(x.shape[i] for x in (s.hidden, s.cell) for i in (1, 3)) for s in (self.state, zero))
         if own != other:
-            raise ShapeError("this Carry belongs to a model of another shape; create a new Carry()")
+            raise ShapeError(
+                "cannot use this Carry: it holds states of another shape, from another model; create a new Carry()"
+            )
         missing = max(0, n - self.state.hidden.size(2))
         kept = self.state.hidden[:, :, :n].to(zero.hidden), self.state.cell[:, :, :n].to(zero.cell)
         return BiLmState(
@@ -49,7 +51,7 @@ class Carry:
         )
 
     def update(self, state: BiLmState) -> None:
-        """Store the state at the end of a batch."""
+        """Store the states at the end of a batch."""
         import torch
 
         from elmo.model.bilm import BiLmState
@@ -68,28 +70,28 @@ Start = Literal["zero", "warm"] | Carry
 
 
 def warm_start(warm: WarmState | None, zero: BiLmState) -> BiLmState:
-    """Return a model's warm state as one row, with the dtype and device of ``zero``.
+    """Return a warm state as a state with one row, with the dtype and device of ``zero``.
 
     Raises ``StateError`` if the model has no warm state.
     """
     from elmo.model.bilm import BiLmState
 
     if warm is None:
-        raise StateError("this model has no warm state; add one with: elmo warm MODEL TEXT")
+        raise StateError("cannot use start='warm': this model has no warm state; add one with: elmo warm MODEL TEXT")
     return BiLmState(warm.hidden[:, :, None].to(zero.hidden), warm.cell[:, :, None].to(zero.cell))
 
 
 def compute_warm_state(engine: Engine, sentences: Iterable[Sequence[str]], *, show_progress: bool = False) -> WarmState:
-    """Compute the mean state at the end of a sentence in running text, with the state carried on.
+    """Compute the mean of the states at the end of each sentence, where the state is carried between sentences.
 
-    Only the first ``WARM_SENTENCES`` are read, as ``STREAMS`` parallel streams. The first sentences of each
-    stream start near zero and are skipped if there are enough others.
+    Only the first ``WARM_SENTENCES`` sentences are read, as ``STREAMS`` parallel streams. The first sentences
+    of each stream are still close to the zero state and are skipped if there are enough others.
     """
     text = list(islice((tuple(sentence) for sentence in sentences if sentence), WARM_SENTENCES))
     if not text:
         raise DataError("cannot compute the warm state: the text has no tokens")
     n_streams = min(STREAMS, len(text))
-    n_steps = len(text) // n_streams  # the remainder is not read, so that all streams have equal length
+    n_steps = len(text) // n_streams  # the remainder is not used, so that all streams have equal length
     n_skipped = 3 if n_steps > 6 else 0
     carry = Carry()
     zero = engine.bilm.zero_state(1)

@@ -1,4 +1,4 @@
-"""Build the outputs of TF-Hub's elmo module, by its names, for ``Elmo.outputs``."""
+"""Compute the outputs of TF-Hub's ELMo module, for ``Elmo.outputs``."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ def read_rows(
     tokens: Sequence[Sequence[str]] | None,
     lengths: Sequence[int] | None,
 ) -> list[Sequence[str]]:
-    """Return the tokens of each row, from either signature of the module: text, or tokens with lengths."""
+    """Return the tokens of each row, from sentences or from padded tokens with lengths."""
     if (sentences is None) == (tokens is None):
-        raise DataError("expected either sentences, or tokens with their lengths")
+        raise DataError("cannot compute the outputs: pass either sentences or tokens")
     if tokens is None:
         if lengths is not None:
-            raise DataError("lengths can only be used with tokens; pass tokens=… instead of sentences")
+            raise DataError("cannot use lengths with sentences; pass tokens=… instead of sentences")
         rows = [sentences] if isinstance(sentences, str | Tokens) else cast("Iterable[str]", sentences)
         return [_split(row) for row in rows]
     for k, row in enumerate(tokens):
         if isinstance(row, str):
-            raise DataError(f"row {k}: expected a list of tokens, found one string; pass it as a sentence")
+            raise DataError(f"row {k} must be a list of tokens; found one string; pass it as a sentence")
     if lengths is None:
         return list(tokens)
     if len(lengths) != len(tokens):
-        raise DataError(f"expected a length for each of {len(tokens)} rows, found {len(lengths)}")
+        raise DataError(f"lengths must have {len(tokens)} values, one per row; found {len(lengths)}")
     for k, (row, length) in enumerate(zip(tokens, lengths, strict=True)):
         if not 0 <= length <= len(row):
-            raise DataError(f"row {k} has {len(row)} tokens, but its length is {length}")
+            raise DataError(f"length of row {k} must be in 0..{len(row)}; found {length}")
     return [row[:length] for row, length in zip(tokens, lengths, strict=True)]
 
 
 def _split(row: str | Sequence[str] | Tokens) -> Sequence[str]:
-    """Split text on spaces only, as the module does."""
+    """Split a string at spaces only, as TF-Hub's module does."""
     if isinstance(row, str):
         return [token for token in row.split(" ") if token]
     return row.tokens if isinstance(row, Tokens) else row
@@ -53,9 +53,9 @@ def _split(row: str | Sequence[str] | Tokens) -> Sequence[str]:
 def build_outputs(
     layers: Iterable[Tensor], lengths: Sequence[int], config: BiLmConfig, mix: MixWeights | None
 ) -> dict[str, Vectors]:
-    """Build the module's outputs from all layers (layer, time, width) of each sentence.
+    """Compute the outputs of TF-Hub's module from all layers (layer, time, width) of each sentence.
 
-    Outputs are padded with zeros to the longest sentence. Without ``mix``, layers have equal weights.
+    Outputs are padded with zeros to the longest sentence. Without ``mix``, all layers have equal weights.
     """
     import torch
 
@@ -81,5 +81,5 @@ def build_outputs(
         for i, name in enumerate(lstm_names, start=1):
             outputs[name][row, :n_tokens] = states[i]
         outputs["elmo"][row, :n_tokens] = mixed
-        outputs["default"][row] = mixed.mean(dim=0)  # over true tokens, without padding
+        outputs["default"][row] = mixed.mean(dim=0)  # the mean over tokens, without padding
     return outputs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from elmo.embed.elmo import Elmo
@@ -13,7 +14,7 @@ from elmo.text.reader import read_sentences
 
 def add_warm_state(
     model: str | Path,
-    texts: list[str],
+    texts: str | Sequence[str],
     *,
     out: Path | None = None,
     split: bool = False,
@@ -22,27 +23,28 @@ def add_warm_state(
     device: str = "cpu",
     show_progress: bool = False,
 ) -> Path:
-    """Read running text and store its mean state with the model, for ``start="warm"``; return its folder.
+    """Compute a warm state from running text and store it with the model; return the folder of the model.
 
     Args:
         model: A name as in ``Elmo.from_pretrained``.
         texts: Files, globs or folders of running text; "-" is stdin.
-        out: New folder for a copy in elmo's native format. Default: MODEL itself, or NAME-warm in the current
-            folder if MODEL has another format.
-        split: Split lines into sentences.
-        errors: What to do with bytes that are not UTF-8: "strict" (stop), "replace", "skip" (the line) or
-            "surrogateescape".
-        tokenizer: Replaces the tokenizer of the model.
+        out: New folder for a copy of the model in elmo's native format. Default: the state is added to the
+            model itself or, if its format cannot store a state, to a copy NAME-warm in the current folder.
+        split: Split lines of text into sentences.
+        errors: What to do with bytes that are not UTF-8: stop ("strict"), replace them, skip the line, or keep them
+            as surrogate escapes.
+        tokenizer: Tokenizer to use instead of that of the model.
         device: Device of the network.
         show_progress: Show a progress bar on stderr.
     """
     folder = Path(model)
     if out is None and not native.can_read(folder):
-        # other formats cannot store a state
+        # other formats cannot store a warm state
         out = Path(f"{folder.name.split('.')[0] or 'model'}-warm")
     if out is not None and out.exists():
-        raise OutputError(f"{out} already exists; choose a new folder")
+        raise OutputError(f"cannot write {out}: it already exists; choose a new folder")
     elmo = Elmo.from_pretrained(model, device=device, tokenizer=tokenizer)
+    texts = [texts] if isinstance(texts, str) else texts
     sentences = read_sentences(texts, tokenizer=elmo.tokenizer, split=split, errors=errors)
     warm = elmo.warm_up((sentence.tokens for sentence in sentences), show_progress=show_progress)
     if out is None:

@@ -6,8 +6,8 @@
 
 The files, in reading order:
 
-- ``plan``: read a plan in TOML and the examples of its tasks.
-- ``runs``: define the conditions of the paper's tables, train a run and store its result.
+- ``plan``: read a plan in TOML, and the examples of its tasks.
+- ``runs``: the conditions that the paper compares; train runs and store their results.
 - ``collect``: ``collect_evidence``, which trains all runs and builds the tables.
 - ``tables``: compute means, confidence intervals, tables, curves and layer mixes, and format them as text.
 """

@@ -1,4 +1,4 @@
-"""Collect the evidence of a plan: train all runs that are missing, then build the tables."""
+"""Collect the evidence for a plan: train the runs that are missing, then build the tables."""
 
 from __future__ import annotations
 
@@ -27,15 +27,25 @@ JSON_NAME, TEXT_NAME = "evidence.json", "evidence.txt"
 
 @dataclass(frozen=True)
 class RunReport:
-    """A finished run, and the progress of all runs."""
+    """The result of a finished run, and the progress of the whole plan.
+
+    Attributes:
+        run: The run.
+        result: Its result.
+        score: Name of the main score of the task.
+        is_new: Whether this call trained the run; false if the result was read from disk.
+        n_done: Number of finished runs.
+        n_all: Number of all runs.
+        seconds_left: Estimated time until all runs are finished.
+    """
 
     run: EvidenceRun
     result: RunResult
-    score: str  # name of the score
-    is_new: bool  # false for a result of an earlier call
+    score: str
+    is_new: bool
     n_done: int
     n_all: int
-    seconds_left: float  # an estimate
+    seconds_left: float
 
 
 def collect_evidence(
@@ -49,26 +59,26 @@ def collect_evidence(
     curve: bool = False,
     tasks: Sequence[str] | None = None,
     cache: str | Path | None = None,
-    on_run: Callable[[RunReport], None] = lambda report: None,
-    on_epoch: Callable[[EvidenceRun, Epoch], None] = lambda run, epoch: None,
+    on_run: Callable[[RunReport], None] | None = None,
+    on_epoch: Callable[[EvidenceRun, Epoch], None] | None = None,
     show_progress: bool = False,
 ) -> Evidence:
-    """Train all runs that are not in ``out`` yet, and write ``evidence.json`` and ``evidence.txt`` there.
+    """Train the runs of a plan and write the results to ``evidence.json`` and ``evidence.txt`` in the folder ``out``.
 
-    To resume a call that was stopped, repeat it; finished runs are not trained again.
+    Runs that are already finished are not trained again, so a call that was interrupted can be repeated to resume.
 
     Args:
-        plan: A plan in TOML, or one from ``read_plan``.
+        plan: A plan file in TOML, or the result of ``read_plan``.
         out: Folder for runs and results.
-        model: The biLM; None uses that of the plan, or the bundled one.
-        vectors: File of static word vectors; None uses that of the plan.
-        seeds: Number of runs per condition; None uses that of the plan, or 3.
-        tables: Which tables of the paper to repeat, out of 1, 2 and 3.
-        curve: Also train on fewer examples (Figure 1).
-        tasks: Names of the tasks of the plan to run; None runs all.
+        model: The biLM; None uses the model of the plan, or the bundled model.
+        vectors: File with static word vectors; None uses the file of the plan.
+        seeds: Number of runs per condition; None uses the number of the plan, or 3.
+        tables: Numbers of the tables of the paper to repeat: 1, 2 and 3.
+        curve: Whether to train on fewer examples as well (Figure 1).
+        tasks: Names of the tasks to run; None runs all tasks of the plan.
         cache: Folder for computed layers; None uses ``out/layers``.
-        on_run: Called after each run.
-        on_epoch: Called after each epoch of a run.
+        on_run: Function to call after each run.
+        on_epoch: Function to call after each epoch of a run.
         show_progress: Show progress bars.
     """
     plan = plan if isinstance(plan, EvidencePlan) else read_plan(plan, only=tasks)
@@ -92,11 +102,13 @@ def collect_evidence(
         earlier = {run: result for run in runs if (result := store.load(run)) is not None}
         results: dict[EvidenceRun, RunResult] = {}
         for run in runs:
-            kept = store.load(run)  # load again: two tasks may differ only in their names
-            results[run] = kept or store.train(run, on_epoch=partial(on_epoch, run), show_progress=show_progress)
-            seconds_left = _estimate_seconds(runs[len(results) :], earlier, results)
-            score = data[run.task].task.main_score
-            on_run(RunReport(run, results[run], score, kept is None, len(results), len(runs), seconds_left))
+            kept = store.load(run)  # load again: an identical task with another name may have trained it
+            watch = None if on_epoch is None else partial(on_epoch, run)
+            results[run] = kept or store.train(run, on_epoch=watch, show_progress=show_progress)
+            if on_run is not None:
+                seconds_left = _estimate_seconds(runs[len(results) :], earlier, results)
+                score = data[run.task].task.main_score
+                on_run(RunReport(run, results[run], score, kept is None, len(results), len(runs), seconds_left))
         evidence = Evidence(
             tasks=tuple(_summarize_task(task) for task in data.values()),
             n_seeds=n_seeds,
@@ -111,10 +123,10 @@ def collect_evidence(
 
 
 def _check_baselines(plan: EvidencePlan, vectors: Path | None) -> None:
-    """Raise ``ConfigError`` for a task whose baseline has no word vectors."""
+    """Raise ``ConfigError`` if the baseline of a task has no word vectors."""
     problems = [
-        f"[{task.name}] has no word vectors for its baseline: give static vectors (--vectors, or vectors in "
-        "[defaults]), or set characters in its words to more than 0"
+        f"[{task.name}] needs word vectors for its baseline without ELMo: use static vectors (--vectors, or vectors in "
+        "[defaults]), or set characters in words to more than 0"
         for task in plan.tasks
         if vectors is None and not task.words["characters"]
     ]
@@ -124,7 +136,7 @@ def _check_baselines(plan: EvidencePlan, vectors: Path | None) -> None:
 def _estimate_seconds(
     left: Sequence[EvidenceRun], earlier: Mapping[EvidenceRun, RunResult], results: Mapping[EvidenceRun, RunResult]
 ) -> float:
-    """Estimate by the mean over runs of the same task and size, else of the same task, else over all runs."""
+    """Estimate the time of the runs ``left`` from runs of the same task and size, else of the same task, else all."""
     known = {**earlier, **results}
     total = 0.0
     for run in left:
@@ -150,12 +162,11 @@ def _summarize_task(data: TaskData) -> TaskSummary:
 
 
 def _list_results(store: RunStore, results: Mapping[EvidenceRun, RunResult]) -> tuple[dict[str, Any], ...]:
-    """List all results without their times, which are never the same."""
+    """List the results of all runs, without their times, which differ between repetitions."""
     listed = []
     for run, result in results.items():
-        values = {name: value for name, value in asdict(result).items() if name != "seconds"}
-        about = {"task": run.task, "condition": run.condition, "seed": run.seed, "n_examples": run.n_examples}
-        listed.append({"key": store.key(run), **about, **values})
+        about = {"key": store.key(run), **asdict(run), **asdict(result)}
+        listed.append({name: value for name, value in about.items() if name not in ("n_all", "seconds")})
     return tuple(listed)
 
 

@@ -1,24 +1,24 @@
-"""Read a plan of experiments: which tasks, from which files, with which options.
+"""Read a plan of experiments: the tasks, their files and their options.
 
 A plan is a TOML file::
 
-    [defaults]                       # optional, like everything in it
-    vectors = "$DATA/glove.txt"      # absolute, or relative to the plan; $NAME is an environment variable
+    [defaults]                       # optional, and all of its keys are optional
+    vectors = "$DATA/glove.txt"      # absolute, or relative to the plan; $DATA is an environment variable
     model = "my-elmo"
-    seeds = 3
-    fit = {patience = 3}             # FitOptions
-    words = {dropout = 0.5}          # Features, except those that the conditions set
+    seeds = 3                        # number of runs per condition
+    fit = {patience = 3}             # training options: fields of FitOptions
+    words = {dropout = 0.5}          # feature options: fields of Features, except those that the conditions set
 
-    [ner]                            # any name
+    [ner]                            # a task with any name
     kind = "tagging"
-    train = "ner/train.conll.xz"     # or a list of files
-    dev = "ner/dev.conll.xz"         # selects the best epoch; scored if there is no test
+    train = "ner/train.conll.xz"     # a file or a list of files
+    dev = "ner/dev.conll.xz"         # selects the best epoch; scored if there is no test file
     test = "ner/test.conll.xz"
-    max_train = 3000                 # number of examples, spread over the file; also max_dev
+    max_train = 3000                 # use at most 3,000 examples, spread evenly over the file; also max_dev
     reader = {tags = 3}              # options of the reader; tokenizer = "en" for raw text
     head = {hidden_width = 100}      # options of the head
-    fit = {epochs = 15}              # in addition to the defaults
-    words = {characters = 32}
+    fit = {epochs = 15}              # training options of this task, in addition to the defaults
+    words = {characters = 32}        # feature options of this task, in addition to the defaults
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ import hashlib
 import os
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,11 @@ from elmo.tasks.kinds.task import example_key
 from elmo.text.lines import expand_paths
 from elmo.text.tokenizers import load_tokenizer
 
-MAX_BYTES = 1 << 20  # of a plan
+MAX_BYTES = 1 << 20  # maximum size of a plan
 _DEFAULTS = ("model", "vectors", "seeds", "fit", "words")
-_TASK_KEYS = (
-    "kind", "train", "dev", "test", "max_train", "max_dev", "reader", "head", "fit", "words",
-)  # fmt: skip
-_NOT_FIT = ("seed",)  # seeds count from 1
-_NOT_WORDS = ("elmo", "top_only", "mix_penalty", "is_bilm_tuned")  # set by the conditions
+_TASK_KEYS = ("kind", "train", "dev", "test", "max_train", "max_dev", "reader", "head", "fit", "words")
+_NOT_FIT = ("seed",)  # not an option of a plan: the runs of a condition have the seeds 1, 2, 3, …
+_NOT_WORDS = ("elmo", "top_only", "mix_penalty", "is_bilm_tuned")  # not options of a plan: the conditions set them
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 
 
@@ -74,7 +73,7 @@ class TaskPlan:
 
 @dataclass(frozen=True)
 class EvidencePlan:
-    """The tasks of a plan, and defaults that ``collect_evidence`` may override."""
+    """The tasks of a plan, and default values, which the arguments of ``collect_evidence`` override."""
 
     path: str  # for messages
     tasks: tuple[TaskPlan, ...]
@@ -84,11 +83,11 @@ class EvidencePlan:
 
 
 def read_plan(path: str | Path, *, only: Collection[str] | None = None) -> EvidencePlan:
-    """Read a plan; raise one ``ConfigError`` with all problems.
+    """Read a plan of experiments; raise one ``ConfigError`` that lists all problems.
 
     Args:
-        path: The TOML file.
-        only: Names of the tasks to keep; None keeps all.
+        path: The plan, a TOML file.
+        only: Names of the tasks to read; None reads all tasks.
     """
     path = Path(path)
     values = _read_toml(path)
@@ -98,7 +97,7 @@ def read_plan(path: str | Path, *, only: Collection[str] | None = None) -> Evide
     reader.check_defaults()
     names = list(values) if only is None else list(dict.fromkeys(only))
     if not values or not names:
-        problems.append("expected at least one task, a table such as [ner], found none")
+        problems.append("expected at least one task (a table such as [ner]); found none")
     for name in names:
         if name not in values:
             problems.append(f"unknown task {name[:40]!r}; this plan has: {', '.join(values)}")
@@ -119,18 +118,18 @@ def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:  # ValueError: also text that is not UTF-8
-        raise ConfigError(f"{format_path(path)}: expected a plan in TOML: {error}") from error
+        raise ConfigError(f"cannot read {format_path(path)} as TOML: {error}") from error
 
 
 def _as_table(value: Any, problems: list[str], *, table: str) -> Mapping[str, Any] | None:
     if isinstance(value, dict):
         return value
-    problems.append(f"[{table}]: expected a table, found {value!r:.40}")
+    problems.append(f"[{table}] must be a table; found {value!r:.40}")
     return None
 
 
 class _PlanReader:
-    """Turns the tables of a plan into options, and collects all problems."""
+    """Converts the tables of a plan into options, and collects the problems."""
 
     def __init__(self, folder: Path, defaults: Mapping[str, Any], problems: list[str]) -> None:
         self.folder = folder
@@ -140,7 +139,7 @@ class _PlanReader:
         self.vectors: str | None = None
 
     def check_defaults(self) -> None:
-        """Check the table of defaults; read model and vectors."""
+        """Check the table ``[defaults]``, and read the model and the vectors from it."""
         defaults = self.defaults
         self.problems += find_unknown_names(defaults, _DEFAULTS, table="defaults")
         self._check_count(defaults, "seeds", table="defaults")
@@ -156,7 +155,7 @@ class _PlanReader:
             self.model = path if path and Path(path).exists() else str(defaults["model"])
 
     def read_task(self, name: str, values: Any) -> TaskPlan | None:
-        """Read one task; None if it has problems."""
+        """Read the table of one task; return None if it has problems."""
         n_problems = len(self.problems)
         table = _as_table(values, self.problems, table=name)
         if table is None:
@@ -164,7 +163,7 @@ class _PlanReader:
         self.problems += find_unknown_names(table, _TASK_KEYS, table=name)
         kind = str(table.get("kind"))
         if kind not in KINDS:
-            self.problems.append(f"[{name}] kind: expected one of {', '.join(KINDS)}, found {kind[:40]!r}")
+            self.problems.append(f"[{name}] kind must be one of {', '.join(KINDS)}; found {kind[:40]!r}")
         files = {
             part: self._read_paths(table.get(part), f"[{name}] {part}")
             for part in ("train", "dev", "test")
@@ -190,9 +189,7 @@ class _PlanReader:
             tokenizer=tokenizer,
             head=head,
             fit=fit,
-            words={
-                entry.name: getattr(words, entry.name) for entry in fields(Features) if entry.name not in _NOT_WORDS
-            },
+            words={name: value for name, value in asdict(words).items() if name not in _NOT_WORDS},
             max_train=table.get("max_train"),
             max_dev=table.get("max_dev"),
         )
@@ -200,12 +197,12 @@ class _PlanReader:
     def _check_count(self, values: Mapping[str, Any], name: str, *, table: str) -> None:
         value = values.get(name, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            self.problems.append(f"[{table}] {name}: expected an integer of at least 1, found {value!r:.40}")
+            self.problems.append(f"[{table}] {name} must be an integer of at least 1; found {value!r:.40}")
 
     def _read_options(
         self, values: Mapping[str, Any], part: str, options: type[Any], *, name: str, without: Collection[str] = ()
     ) -> Any:
-        """Create a dataclass of options from a table of the task and the same table of the defaults."""
+        """Create options from a table of the task and the table with the same name in the defaults."""
         table = f"{name}.{part}"
         own: list[str] = []
         chosen = _as_table(values.get(part, {}), own, table=table) or {}
@@ -222,14 +219,14 @@ class _PlanReader:
             return None
 
     def _read_reader(self, kind: str, value: Any, *, name: str) -> tuple[dict[str, Any], str]:
-        """Read the options of the kind's reader, and the name of the tokenizer."""
+        """Read the options of the reader for a kind of task, and the name of the tokenizer."""
         table = f"{name}.reader"
         options = dict(_as_table(value, self.problems, table=table) or {})
         tokenizer = str(options.pop("tokenizer", "whitespace"))
         invalid = [key for key, option in options.items() if not isinstance(option, str | int)]
         for key in invalid:
             self.problems.append(
-                f"[{table}] {key}: expected a string, a number, true or false, found {options[key]!r:.40}"
+                f"[{table}] {key} must be a string, a number, true or false; found {options[key]!r:.40}"
             )
         try:
             load_tokenizer(tokenizer)
@@ -238,14 +235,14 @@ class _PlanReader:
         if not invalid:
             try:
                 read_examples(kind, (), options=options)
-            except NoFilesError:  # options are checked first: they are valid
+            except NoFilesError:  # raised after all options were checked: they are valid
                 pass
             except ConfigError as error:
                 self.problems.append(f"[{table}] {error}")
         return options, tokenizer
 
     def _read_paths(self, value: Any, where: str) -> tuple[str, ...]:
-        """Read one or more files, folders or patterns; relative paths start at the folder of the plan."""
+        """Read one or more paths of files, folders or globs; they are relative to the folder of the plan."""
         paths: list[str] = []
         for item in value if isinstance(value, list) and value else [value]:
             path = self._read_path(item, where)
@@ -260,8 +257,7 @@ class _PlanReader:
 
     def _read_path(self, value: Any, where: str) -> str | None:
         if not isinstance(value, str) or not value:
-            found = "nothing" if value is None else repr(value)[:40]
-            self.problems.append(f"{where}: expected a path, found {found}")
+            self.problems.append(f"{where} must be a path; found {'nothing' if value is None else repr(value)[:40]}")
             return None
         names = (name for match in _VARIABLE.findall(value) for name in match if name)
         if unset := [name for name in names if name not in os.environ]:
@@ -273,25 +269,25 @@ class _PlanReader:
 
 @dataclass(frozen=True, eq=False)
 class TaskData:
-    """The examples that all runs of a task share, without their file positions."""
+    """The examples of a task, which all of its runs share; their locations are removed."""
 
     plan: TaskPlan
-    task: Any  # labels and options, from all training examples
+    task: Any  # the task with its labels and options
     train: Sequence[Any]
     dev: Sequence[Any]
     test: Sequence[Any]  # empty: dev is scored
-    digest: str
+    digest: str  # hash of the examples
     left_out: Mapping[str, int]  # number of skipped examples by reason
 
     @property
     def words(self) -> set[str]:
-        """All words of the examples."""
+        """All distinct words of the examples."""
         examples = (*self.train, *self.dev, *self.test)
         return {word for example in examples for sentence in example.sentences for word in sentence}
 
 
 def read_tasks(plan: EvidencePlan) -> dict[str, TaskData]:
-    """Read the examples of all tasks; raise one ``DataError`` with all problems."""
+    """Read the examples of all tasks; raise one ``DataError`` that lists all problems."""
     data: dict[str, TaskData] = {}
     problems: list[str] = []
     for task in plan.tasks:
@@ -306,7 +302,7 @@ def read_tasks(plan: EvidencePlan) -> dict[str, TaskData]:
 def read_task(plan: TaskPlan) -> TaskData:
     """Read the examples of one task."""
     tokenize = load_tokenizer(plan.tokenizer)
-    left_out: dict[str, int] = {}
+    left_out: Counter[str] = Counter()
     parts: dict[str, list[Any]] = {"test": []}
     for name, paths, limit in (
         ("train", plan.train, plan.max_train),
@@ -316,10 +312,9 @@ def read_task(plan: TaskPlan) -> TaskData:
         if paths:
             labeled = read_examples(plan.kind, paths, tokenize=tokenize, options=plan.reader)
             parts[name] = _spread(labeled.examples, limit)
-            for reason, n in labeled.left_out.items():
-                left_out[reason] = left_out.get(reason, 0) + n
+            left_out.update(labeled.left_out)
             if not parts[name]:
-                raise DataError(f"{name}: expected examples, found none")
+                raise DataError(f"{name}: expected examples; found none")
     task = build_task(plan.kind, parts["train"], plan.head)
     for name in ("dev", "test"):
         if parts[name]:
@@ -328,7 +323,7 @@ def read_task(plan: TaskPlan) -> TaskData:
         task.build_head(FeatureWidths(4, 4))
     except (ValueError, RuntimeError, ZeroDivisionError) as error:
         problem = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError(f"[{plan.name}.head]: cannot build a network with these options: {problem}") from error
+        raise ConfigError(f"head: cannot build a network with these options: {problem}") from error
     digest = _digest(parts)
     train, dev, test = (
         [replace(example, location=None) for example in parts[name]] for name in ("train", "dev", "test")
@@ -337,7 +332,7 @@ def read_task(plan: TaskPlan) -> TaskData:
 
 
 def _spread(examples: Sequence[Any], limit: int | None) -> list[Any]:
-    """Take at most ``limit`` examples, evenly spread: corpora are often sorted by genre."""
+    """Return at most ``limit`` examples, spread evenly over the corpus, because corpora are often sorted by genre."""
     if limit is None or len(examples) <= limit:
         return list(examples)
     return [examples[k * len(examples) // limit] for k in range(limit)]

@@ -1,12 +1,12 @@
-"""The runs of an experiment: what each condition is, and how one run is trained and its result kept.
+"""The conditions that the paper compares, and the training runs for them.
 
-Peters et al. 2018 compare ELMo with a baseline without it (Table 1), the last layer with all layers and two
-values of λ (Table 2), and the positions of ELMo in the network (Table 3); Figure 1 uses less and less
-training data.
+Peters et al. 2018 compare ELMo with a baseline without ELMo (Table 1), the last layer with all layers and two values of
+λ (Table 2), and ELMo at different positions in the network (Table 3). Figure 1 compares different amounts of training
+data.
 
-The result of a run is a file named by a hash of everything that it depends on. So each run is trained once for
-all tables and all calls; a run that was killed resumes after its last epoch; and a changed plan repeats only
-the runs that the change affects.
+The result of a run is stored in a file whose name is a hash of everything that the result depends on. Therefore each
+run is trained only once for all tables and calls, an interrupted run resumes after its last epoch, and after a change
+of the plan only the affected runs are trained again.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ TABLES: Mapping[int, tuple[str, ...]] = {
     2: (BASELINE, "top_only", "lambda_1", ELMO),
     3: (ELMO, "output", "both"),
 }
-COMPARED: Mapping[int, tuple[tuple[str, str], ...]] = {  # condition, over which; the first is printed
+COMPARED: Mapping[int, tuple[tuple[str, str], ...]] = {  # pairs to compare; the text shows the first pair
     1: ((ELMO, BASELINE),),
     2: ((ELMO, "top_only"), ("top_only", BASELINE), ("lambda_1", BASELINE), (ELMO, BASELINE),
         (ELMO, "lambda_1")),
     3: (("both", ELMO), ("output", ELMO), ("both", "output")),
 }  # fmt: skip
-SHARES = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
-MIN_EXAMPLES = 4  # of a point of the curve
-MAX_FACTOR = 4.0  # by which runs with little data have more epochs
-VERSION = 3  # another version repeats all runs
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)  # fractions of the training examples for the curve of Figure 1
+MIN_EXAMPLES = 4  # minimum number of training examples
+MAX_FACTOR = 4.0  # maximum factor for the number of epochs of runs with fewer examples
+VERSION = 3  # increase it to train all runs again
 _log = logging.getLogger(__name__)
 _LABEL_LOG = logging.getLogger("elmo.tasks.kinds.task")
 
 
 @dataclass(frozen=True)
 class EvidenceRun:
-    """One training run: a task, a condition, a seed, and the number of training examples."""
+    """One training run: a task, a condition, a seed, and a number of training examples out of ``n_all``."""
 
     task: str
     condition: str
@@ -77,18 +77,18 @@ class EvidenceRun:
 
     @property
     def share(self) -> float:
-        """Fraction of the training examples that is used."""
+        """Fraction of the training examples that the run uses."""
         return self.n_examples / self.n_all
 
 
 def list_runs(
     n_train: Mapping[str, int], *, tables: Collection[int], has_curve: bool, n_seeds: int
 ) -> list[EvidenceRun]:
-    """List the runs that the tables and the curve need, each once, task by task."""
+    """List the runs that the tables and the curve need, without duplicates, task by task."""
     if unknown := sorted(set(tables) - set(TABLES)):
-        raise ConfigError(f"tables must be among {', '.join(map(str, TABLES))}, found {unknown[0]}")
+        raise ConfigError(f"tables must be among {', '.join(map(str, TABLES))}; found {unknown[0]}")
     if not tables and not has_curve:
-        raise ConfigError("expected at least one table or the curve, found none")
+        raise ConfigError("nothing to do: choose at least one table or the curve")
     runs: dict[EvidenceRun, None] = {}
     for task, n_all in n_train.items():
         conditions = dict.fromkeys(name for table in sorted(set(tables)) for name in TABLES[table])
@@ -103,18 +103,18 @@ def list_runs(
 
 
 def curve_sizes(n_all: int) -> list[int]:
-    """Return increasing numbers of training examples; the last one is all of them."""
+    """Return the numbers of training examples for the curve, in increasing order; the last one is ``n_all``."""
     sizes = {round(share * n_all) for share in SHARES if share < 1}
     return [*sorted(size for size in sizes if MIN_EXAMPLES <= size < n_all), n_all]
 
 
 def condition_features(condition: str, words: Mapping[str, Any]) -> Features:
-    """Return the features of a condition; ``words`` are the features that the plan sets."""
+    """Return the features of a condition: the options in ``words``, overridden by those of the condition."""
     return Features(**{**words, **CONDITIONS[condition]})
 
 
 def run_options(run: EvidenceRun, fit: FitOptions) -> FitOptions:
-    """Return the training options of a run: with less data epochs are shorter, so there are more of them."""
+    """Return the training options of a run; runs with fewer examples have more epochs, which are shorter."""
     factor = min(MAX_FACTOR, 1 / math.sqrt(run.share))
 
     def scale(epochs: int) -> int:
@@ -131,43 +131,52 @@ def run_options(run: EvidenceRun, fit: FitOptions) -> FitOptions:
 
 @dataclass(frozen=True)
 class RunResult:
-    """The result of a run."""
+    """The result of a training run.
 
-    score: float  # main score of the task, at the best epoch
+    Attributes:
+        score: Main score of the task at the best epoch.
+        scores: All scores at the best epoch, by name.
+        best_epoch: Number of the best epoch.
+        n_epochs: Number of epochs.
+        mixes: Mix at each position (``input``, ``output``) at the best epoch, as in ``Epoch``.
+        seconds: Training time since the run was last started or resumed.
+    """
+
+    score: float
     scores: Mapping[str, float]
     best_epoch: int
     n_epochs: int
-    mixes: Mapping[str, Mapping[str, Any]]  # at the best epoch, by position: shares of the layers, and gamma
-    seconds: float  # since the run was started or resumed
+    mixes: Mapping[str, Mapping[str, Any]]
+    seconds: float
 
 
 @dataclass(frozen=True, eq=False)
 class EvidenceSources:
-    """The biLM, static vectors and cache of all runs."""
+    """The biLM, the static vectors and the cache, which all runs share."""
 
     elmo: Elmo
-    elmo_key: str  # identifies the biLM and how it is run
+    elmo_key: str  # identifies the biLM, its precision and its start state
     vectors: Path | None
     vectors_digest: str
     cache: FeatureCache
 
 
 class RunStore:
-    """Trains runs, and keeps their results in a folder."""
+    """Trains runs and keeps their results in a folder."""
 
     def __init__(self, folder: Path, data: Mapping[str, TaskData], sources: EvidenceSources) -> None:
         self.folder = folder
         self.data = data
         self.sources = sources
-        self._static: tuple[str, StaticVectors | None] = ("", None)  # of the last task
+        self._static: tuple[str, StaticVectors | None] = ("", None)  # vectors of the last task
 
     def key(self, run: EvidenceRun) -> str:
-        """Hash everything that the result depends on; names of files and tasks are not included."""
+        """Return a hash of everything that the result of a run depends on; names of files and tasks do not matter."""
         text = json.dumps(self.describe(run), sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def describe(self, run: EvidenceRun) -> dict[str, Any]:
-        """Return everything that the result depends on."""
+        """Return everything that the result of a run depends on."""
         data = self.data[run.task]
         features = condition_features(run.condition, data.plan.words)
         return {
@@ -183,7 +192,7 @@ class RunStore:
         }
 
     def load(self, run: EvidenceRun) -> RunResult | None:
-        """Return the result of a finished run, or None."""
+        """Return the result of a finished run; None if the run is not finished."""
         key = self.key(run)
         path = self._path(key)
         try:
@@ -194,19 +203,19 @@ class RunStore:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-            _log.warning("%s: cannot read this result: %s; training the run again", path.name, error)
+            _log.warning("cannot read the result %s: %s; training the run again", path.name, error)
             return None
-        shutil.rmtree(self._training(key), ignore_errors=True)  # left if the run was killed at its end
+        shutil.rmtree(self._training(key), ignore_errors=True)  # checkpoints remain if the run was killed at its end
         return result
 
     def train(
-        self, run: EvidenceRun, *, on_epoch: Callable[[Epoch], None] = lambda epoch: None, show_progress: bool = False
+        self, run: EvidenceRun, *, on_epoch: Callable[[Epoch], None] | None = None, show_progress: bool = False
     ) -> RunResult:
-        """Train a run, from its last checkpoint if there is one, and keep the result."""
+        """Train a run, resuming from its last checkpoint if there is one, and store the result."""
         begin = time.monotonic()
         key, data = self.key(run), self.data[run.task]
         training = self._training(key)
-        with _silence(_LABEL_LOG):  # unseen labels were reported when the data was read
+        with _silence(_LABEL_LOG):  # unseen labels were already reported when the data was read
             model = TaskModel.train(
                 data.task,
                 select_examples(run, data),
@@ -237,7 +246,7 @@ class RunStore:
     def _build_store(self, run: EvidenceRun) -> FeatureStore:
         data, sources = self.data[run.task], self.sources
         if self._static[0] != run.task:
-            # other words would only make the table larger
+            # words that do not occur in the task would only make the table larger
             static = sources.vectors and read_static(sources.vectors, words=data.words, max_words=0)
             self._static = (run.task, static or None)
         features = condition_features(run.condition, data.plan.words)
@@ -251,7 +260,7 @@ class RunStore:
 
 
 def select_examples(run: EvidenceRun, data: TaskData) -> list[Any]:
-    """Return the training examples of a run, in their order; larger runs of a seed include smaller ones."""
+    """Return the training examples of a run; with the same seed, a larger selection includes a smaller one."""
     if run.n_examples == len(data.train):
         return list(data.train)
     order = np.random.default_rng((run.seed, len(data.train))).permutation(len(data.train))
@@ -259,7 +268,7 @@ def select_examples(run: EvidenceRun, data: TaskData) -> list[Any]:
 
 
 def _sort_keys(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Sort names at every depth, as they are in the checkpoints of resumed runs."""
+    """Sort the keys at every level, because a resumed run reads them in sorted order from its checkpoint."""
     return json.loads(json.dumps(values, sort_keys=True))
 
 

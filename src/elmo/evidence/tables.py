@@ -1,4 +1,4 @@
-"""Summarize the results of runs: means, intervals, the tables and figures of the paper, and their text."""
+"""Compute the tables and figures of the paper from the results of runs, and format them as text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STEPS = 100_000
 
 @dataclass(frozen=True)
 class ScoreSummary:
-    """Scores of one condition over seeds."""
+    """Scores of one condition over all seeds."""
 
     mean: float
     spread: float | None  # sample standard deviation; None for one seed
@@ -27,44 +27,38 @@ class ScoreSummary:
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference between two conditions."""
+    """Difference between the mean scores of two conditions."""
 
     difference: float
     interval: tuple[float, float] | None  # 95 % confidence interval; None for one seed
-    error_reduction: float | None  # as a fraction of the error of the other condition; None if that is 0
+    error_reduction: float | None  # as a fraction of the error of the second condition; None if that error is 0
 
 
 def summarize(scores: Sequence[float]) -> ScoreSummary:
-    """Compute mean and standard deviation."""
+    """Compute the mean and the standard deviation of scores."""
     spread = float(np.std(scores, ddof=1)) if len(scores) > 1 else None
     return ScoreSummary(float(np.mean(scores)), spread, tuple(scores))
 
 
 def compare(first: ScoreSummary, second: ScoreSummary) -> Difference:
-    """Subtract the mean of ``second`` from that of ``first``, with Welch's t interval (Welch 1947)."""
-    difference = first.mean - second.mean
-    error = 1 - second.mean
-    interval = _interval(difference, first, second)
+    """Compute the difference ``first`` - ``second`` of two means, with Welch's t interval (Welch 1947)."""
+    difference, error = first.mean - second.mean, 1 - second.mean
+    interval = None
+    if first.spread is not None and second.spread is not None:
+        sizes = [len(first.scores), len(second.scores)]
+        parts = [first.spread**2 / sizes[0], second.spread**2 / sizes[1]]
+        variance, margin = sum(parts), 0.0
+        if variance > 0:
+            freedom = variance**2 / sum(part**2 / (size - 1) for part, size in zip(parts, sizes, strict=True))
+            margin = t_quantile(freedom) * math.sqrt(variance)
+        interval = (difference - margin, difference + margin)
     return Difference(difference, interval, difference / error if error > 0 else None)
 
 
-def _interval(difference: float, first: ScoreSummary, second: ScoreSummary) -> tuple[float, float] | None:
-    if first.spread is None or second.spread is None:
-        return None
-    sizes = [len(first.scores), len(second.scores)]
-    parts = [first.spread**2 / sizes[0], second.spread**2 / sizes[1]]
-    variance = sum(parts)
-    if variance == 0:
-        return (difference, difference)
-    freedom = variance**2 / sum(part**2 / (size - 1) for part, size in zip(parts, sizes, strict=True))
-    margin = t_quantile(freedom) * math.sqrt(variance)
-    return (difference - margin, difference + margin)
-
-
 def t_quantile(freedom: float) -> float:
-    """Return the value that |t| stays below with probability 0.95, for any real number of degrees of freedom.
+    """Return the value that |t| does not exceed with probability 0.95, for any real number of degrees of freedom.
 
-    With t = √ν · tan θ the density is proportional to cos^(ν-1) θ, which is integrated numerically.
+    With t = √ν · tan θ, the density is proportional to cos^(ν-1) θ, which is integrated numerically.
     """
     angles = np.linspace(0, np.pi / 2, _STEPS + 1)
     heights = np.cos(angles[:-1] + angles[1] / 2) ** (freedom - 1)  # at the midpoint of each step
@@ -74,7 +68,7 @@ def t_quantile(freedom: float) -> float:
 
 @dataclass(frozen=True)
 class Gain:
-    """Gain of a condition over another one."""
+    """Gain of one condition over another condition."""
 
     condition: str
     over: str
@@ -83,7 +77,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class TableRow:
-    """One task: the scores of each condition."""
+    """A row of a table: the scores of one task under each condition."""
 
     task: str
     cells: Mapping[str, ScoreSummary]
@@ -100,7 +94,7 @@ class ScoreTable:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """Scores without and with ELMo for one number of training examples."""
+    """Scores with and without ELMo for one number of training examples."""
 
     n_examples: int
     baseline: ScoreSummary
@@ -117,14 +111,14 @@ class Curve:
 
     @property
     def n_enough(self) -> int | None:
-        """Smallest number of examples with which ELMo matches the baseline trained on all examples; None if none."""
+        """Smallest number of examples with which ELMo reaches the baseline with all examples; None if it does not."""
         goal = self.points[-1].baseline.mean
         return next((point.n_examples for point in self.points if point.elmo.mean >= goal), None)
 
 
 @dataclass(frozen=True)
 class MixSummary:
-    """Learned layer weights of one task at one position (Figure 2): means over seeds."""
+    """Learned layer weights of one task at one position (Figure 2), averaged over seeds."""
 
     task: str
     condition: str
@@ -136,7 +130,7 @@ class MixSummary:
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """A task and the sizes of its data."""
+    """A task, its score and the sizes of its data."""
 
     task: str
     kind: str
@@ -149,7 +143,7 @@ class TaskSummary:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The results of a plan."""
+    """The results of a plan: tables, curves and layer mixes, and the runs that they are computed from."""
 
     tasks: tuple[TaskSummary, ...]
     n_seeds: int
@@ -159,8 +153,12 @@ class Evidence:
     mixes: tuple[MixSummary, ...]
     runs: tuple[Mapping[str, Any], ...]
 
+    def __repr__(self) -> str:
+        tasks, tables = [task.task for task in self.tasks], [table.number for table in self.tables]
+        return f"Evidence(tasks={tasks}, tables={tables}, n_seeds={self.n_seeds}, {len(self.runs)} runs)"
+
     def to_json(self) -> dict[str, Any]:
-        """Return the values of ``evidence.json``; the same runs give the same bytes."""
+        """Return the content of ``evidence.json``; the same runs give the same content."""
         return {"format": "elmo evidence", "version": 1, **asdict(self)}
 
 
@@ -168,7 +166,7 @@ Results = Mapping[EvidenceRun, RunResult]
 
 
 def build_tables(results: Results, tasks: Sequence[str], numbers: Sequence[int]) -> tuple[ScoreTable, ...]:
-    """Build the tables with these numbers."""
+    """Build the tables of the paper with these numbers."""
     return tuple(
         ScoreTable(number, tuple(_row(results, task, number) for task in tasks)) for number in sorted(set(numbers))
     )
@@ -191,7 +189,7 @@ def _summary(results: Results, task: str, condition: str, n_examples: int | None
 
 
 def build_curves(results: Results, tasks: Sequence[str]) -> tuple[Curve, ...]:
-    """Build a curve for each task."""
+    """Build the curve of Figure 1 for each task."""
     curves = []
     for task in tasks:
         points = []
@@ -203,7 +201,7 @@ def build_curves(results: Results, tasks: Sequence[str]) -> tuple[Curve, ...]:
 
 
 def build_mixes(results: Results) -> tuple[MixSummary, ...]:
-    """Average the layer weights of runs with all examples; runs with the top layer only have none."""
+    """Average the layer weights over seeds, for runs with all examples and a learned mix."""
     grouped: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for run, result in results.items():
         if run.n_examples == run.n_all and run.condition != "top_only":
@@ -223,7 +221,7 @@ _NAMES = {
     2: {"baseline": "baseline", "top_only": "last only", "lambda_1": "all, λ=1", "input": "all, λ=0.001"},
     3: {"input": "input", "output": "output", "both": "both"},
 }
-_GAIN_TITLES = {  # the first of COMPARED
+_GAIN_TITLES = {  # for the first pair of COMPARED
     1: "ELMo over baseline",
     2: "all over last only",
     3: "both over input",
@@ -233,7 +231,7 @@ _TITLES = {
     2: "Table 2. The last layer only, or all layers with a small (λ=0.001) or large (λ=1) penalty",
     3: "Table 3. ELMo at the input, at the output, or at both",
 }
-_TASK = 24  # Latin letters
+_TASK = 24  # maximum width of the name of a task, in terminal columns
 
 
 def format_evidence(evidence: Evidence) -> list[str]:
@@ -244,7 +242,12 @@ def format_evidence(evidence: Evidence) -> list[str]:
     if evidence.curves:
         lines += ["Figure 1. Fewer training examples"]
         for curve in evidence.curves:
-            lines += [*_align(_curve_rows(curve)), *_curve_note(curve), ""]
+            lines += _align(_curve_rows(curve))
+            enough, n_all = curve.n_enough, curve.points[-1].n_examples
+            if enough is not None and enough < n_all:
+                share = f"{enough / n_all:.0%}"
+                lines.append(f"  With ELMo, {enough:,} examples are as good as {n_all:,} without it ({share}).")
+            lines.append("")
     if evidence.mixes:
         lines += ["Figure 2. Learned layer weights", *_align(_mix_rows(evidence.mixes)), ""]
     return [*lines, *_notes(evidence)]
@@ -258,7 +261,7 @@ def _table_rows(table: ScoreTable, evidence: Evidence) -> list[list[str]]:
     for row in table.rows:
         gain = row.gains[0].gain
         cells = [_format_summary(row.cells[name]) for name in TABLES[table.number]]
-        cells += [_format_gain(gain), _format_reduction(gain)]
+        cells += [_format_gain(gain), "-" if gain.error_reduction is None else f"{gain.error_reduction:+.1%}"]
         task = about[row.task]
         rows.append([_task(row.task), task.score, f"{task.n_train:,}", *cells])
     return rows
@@ -272,13 +275,6 @@ def _curve_rows(curve: Curve) -> list[list[str]]:
         cells = [_format_summary(point.baseline), _format_summary(point.elmo), _format_gain(point.gain)]
         rows.append([share, f"{point.n_examples:,}", *cells])
     return rows
-
-
-def _curve_note(curve: Curve) -> list[str]:
-    enough, n_all = curve.n_enough, curve.points[-1].n_examples
-    if enough is None or enough == n_all:
-        return []
-    return [f"  With ELMo, {enough:,} examples are as good as {n_all:,} without it ({enough / n_all:.0%})."]
 
 
 def _mix_rows(mixes: Sequence[MixSummary]) -> list[list[str]]:
@@ -298,10 +294,10 @@ def _notes(evidence: Evidence) -> list[str]:
         notes.append("In brackets: 95 % confidence interval of the difference (Welch's t over seeds).")
     notes.append("Error reduction: the difference divided by the distance to 100 %.")
     if any(task.scored_on == "dev" for task in evidence.tasks):
-        notes.append("Scored on dev, which also selects the best epoch; a test set in the plan is scored instead.")
+        notes.append("Tasks without a test set are scored on the dev set, which also selects the best epoch.")
     if evidence.curves:
-        limit = f"at most {MAX_FACTOR:.0f} times"
-        notes.append(f"With a fraction s of the examples, runs have 1/√s times the epochs, {limit}.")
+        limit = f"at most {MAX_FACTOR:.0f} times as many"
+        notes.append(f"Runs with a fraction s of the examples have 1/√s times as many epochs, {limit}.")
     return notes
 
 
@@ -331,7 +327,3 @@ def _format_gain(gain: Difference) -> str:
         return text
     low, high = gain.interval
     return f"{text} [{100 * low:+.2f}, {100 * high:+.2f}]"
-
-
-def _format_reduction(gain: Difference) -> str:
-    return "-" if gain.error_reduction is None else f"{gain.error_reduction:+.1%}"

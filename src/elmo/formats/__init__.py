@@ -1,18 +1,19 @@
 """Load and convert models of every published ELMo format.
 
 ``load`` reads a model from a bundled name, a path, an archive or the Hugging Face Hub and returns a
-``Pretrained``. ``convert`` writes it in elmo's own format or for AllenNLP. Files, in reading order:
+``Pretrained``. ``convert`` writes a model in elmo's native format or for AllenNLP. Modules, in reading order:
 
 - ``pretrained``: ``Pretrained``, the result of every reader, with ``load``, ``detect``, ``describe``,
-  ``convert`` and ``fingerprint``; ``archive`` and ``hub`` unpack or download a model for it.
-- One module per format, each with ``NAME``, ``can_read(folder)`` and ``read(folder)``: ``native`` (our own),
-  ``bilm_hdf5`` (bilm-tf, AllenNLP, NLPL, SeqVec), ``bilm_checkpoint`` (bilm-tf training), ``tf_hub`` and
+  ``convert`` and ``fingerprint``; ``archive`` unpacks a model and ``hub`` downloads one.
+- One module per format, each with ``NAME``, ``can_read(folder)`` and ``read(folder)``: ``native`` (elmo's own
+  format), ``bilm_hdf5`` (bilm-tf, AllenNLP, NLPL, SeqVec), ``bilm_checkpoint`` (bilm-tf training), ``tf_hub`` and
   ``many_langs`` (ELMoForManyLangs).
-- ``bilm_layout``: names and shapes in bilm-tf's files, shared by its three readers.
+- ``bilm_layout``: option names, weight names and shapes of bilm-tf, for ``bilm_hdf5``, ``bilm_checkpoint`` and
+  ``tf_hub``.
 - ``containers``: safe readers of HDF5, TensorFlow checkpoints and torch state dicts.
 
 Files come from untrusted sources: no pickle is executed, no link leads out of a model's folder, every size is
-checked before memory is allocated, and archives are bounded.
+checked before memory is allocated, and the unpacked size of archives is limited.
 """
 
 import lazy_loader as _lazy

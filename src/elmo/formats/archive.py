@@ -1,8 +1,8 @@
 """Unpack a zip or tar archive with a model into a temporary folder.
 
 Archives are untrusted. Members that point outside the folder, links and devices are refused, and so is an
-archive that unpacks to far more than its size: trained weights hardly compress. The file has three parts:
-unpacking, the tar reader and the zip reader. Both readers yield ``ArchiveMember``.
+archive that unpacks to far more than its size: trained weights hardly compress. The module has three parts:
+unpacking, the tar reader and the zip reader. Both readers yield ``ArchiveMember`` objects.
 """
 
 from __future__ import annotations
@@ -20,32 +20,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import IO, BinaryIO, cast
 
 from elmo.errors import ElmoError, FormatError, OutputError
-from elmo.storage.files import format_error, format_path, open_regular
+from elmo.storage.files import BoundedReads, format_error, format_path, open_regular
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 MAX_MEMBERS = 4096
-MAX_RATIO = 20  # of unpacked to packed size; trained weights reach 1.1, vocabularies 4
+MAX_RATIO = 20  # largest ratio of unpacked to packed size; trained weights reach 1.1, vocabularies 4
 FREE_BYTES = 1 << 24  # a member below this size may have any ratio
-FREE_TOTAL = 1 << 26  # and so may an archive below this size
+FREE_TOTAL = 1 << 26  # an archive that unpacks to less than this size may have any ratio
 
 # Files that a format reader may open. As in huggingface_hub, a star also matches folders.
-PATTERNS = (
-    "*.json",
-    "*.hdf5",
-    "*.h5",
-    "*.safetensors",
-    "*[vV]ocab*.txt",
-    "*.dic",
-    "*.pkl",
-    "*.pb",
-    "*.index",
-    "*.data-*-of-*",
-    "*checkpoint",
-    "*SHA256SUMS",
-)
+PATTERNS = ("*.json", "*.hdf5", "*.h5", "*.safetensors", "*[vV]ocab*.txt", "*.dic", "*.pkl", "*.pb", "*.index",
+            "*.data-*-of-*", "*checkpoint", "*SHA256SUMS")  # fmt: skip
 
 _BLOCK = 1 << 20
 _DAMAGE_ERRORS = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, EOFError, OSError, ValueError,
@@ -63,7 +51,7 @@ class ArchiveMember:
 
 
 def is_model_file(name: str) -> bool:
-    """Return whether a file of an archive or a repository may be part of a model."""
+    """Return whether a file in a folder, an archive or a repository may be part of a model, judging by its name."""
     path = PurePosixPath(name)
     if path.name.startswith("._") or path.parts[:1] == ("__MACOSX",):  # added to zips by macOS
         return False
@@ -85,7 +73,7 @@ def is_archive(path: Path) -> bool:
 def unpacked(path: Path) -> Iterator[Path]:
     """Unpack the model files of an archive into a temporary folder, which is removed on exit.
 
-    Do not keep files mapped into memory beyond the context.
+    Files must not stay mapped into memory after the context ends.
     """
     try:
         temporary = tempfile.TemporaryDirectory(prefix="elmo-", ignore_cleanup_errors=True)
@@ -102,7 +90,7 @@ def _unpack(path: Path, folder: Path) -> None:
             size = file.seek(0, 2)
             read_members = _member_reader(file)
             if read_members is None:
-                raise FormatError("expected a zip or tar archive, found neither")
+                raise FormatError("expected a zip or tar archive, found another kind of file")
             seen: set[str] = set()
             for member in read_members(file, size):
                 _extract(member, folder, seen)
@@ -115,7 +103,7 @@ def _unpack(path: Path, folder: Path) -> None:
 
 
 def _member_reader(file: BinaryIO) -> Callable[[BinaryIO, int], Iterator[ArchiveMember]] | None:
-    """Choose the reader for the first bytes of a file."""
+    """Choose the reader by the first bytes of a file; None if it is not an archive."""
     file.seek(0)
     start = file.read(512)
     file.seek(0)
@@ -133,13 +121,15 @@ def _extract(member: ArchiveMember, folder: Path, seen: set[str]) -> None:
     # some file systems ignore case, or treat composed and decomposed letters as equal
     alias = unicodedata.normalize("NFC", str(name)).casefold()
     if alias in seen:
-        raise FormatError(f"expected unique names, found {str(name)!r:.80} twice")
+        raise FormatError(
+            f"expected unique names, found {str(name)!r:.80} twice (ignoring case and Unicode normalization)"
+        )
     seen.add(alias)
     free = shutil.disk_usage(folder).free
     if member.size > free:
         raise OutputError(
             f"unpacking {str(name)!r:.80} takes {member.size} bytes, but {folder.parent} has {free} free; "
-            "set TMPDIR to a larger disk"
+            "set TMPDIR to a folder on a larger disk"
         )
     target = folder / name
     try:
@@ -155,11 +145,11 @@ def _extract(member: ArchiveMember, folder: Path, seen: set[str]) -> None:
                 break
             out.write(block)
     if n_bytes != member.size:
-        raise FormatError(f"{str(name)!r:.80}: expected {member.size} bytes, found another number")
+        raise FormatError(f"{str(name)!r:.80}: expected {member.size} bytes, found a different number of bytes")
 
 
 def _safe_name(name: str) -> PurePosixPath:
-    """Return a member's name as a relative path; refuse one that leaves the folder on any system."""
+    """Return the name of a member as a relative path; reject a name that could leave the folder on any system."""
     parts = name.split("/")
     is_safe = (
         not name.startswith("/")
@@ -172,20 +162,21 @@ def _safe_name(name: str) -> PurePosixPath:
         and all(len(part.encode("utf-8", "replace")) <= 255 for part in parts)
     )  # fmt: skip
     if not is_safe or not name:
-        raise FormatError(f"unsafe or too long file name in the archive: {name!r:.80}")
+        raise FormatError(f"the file name {name!r:.80} is unsafe or too long")
     return PurePosixPath(name)
 
 
 def _check_total(n_bytes: int, packed: int) -> None:
-    """Refuse an archive that unpacks to far more than its size."""
+    """Reject an archive that unpacks to far more than its size."""
     if n_bytes > MAX_RATIO * packed + FREE_TOTAL:
         raise FormatError(
-            f"expected at most {MAX_RATIO} times its {packed} bytes when unpacked, found {n_bytes} or more"
+            f"the archive must unpack to at most {MAX_RATIO} times its size; found {n_bytes} bytes or "
+            f"more from {packed} packed bytes"
         )
 
 
 # --- tar -----------------------------------------------------------------------------------------
-# Python's tarfile allocates as much memory for a name as a header declares. This reader knows regular files
+# Python's tarfile allocates as much memory for a name as a header declares. This reader supports regular files
 # and folders of POSIX, GNU and older tar, with long names, and reads the archive once from front to back.
 
 _TAR_BLOCK = 512
@@ -207,7 +198,8 @@ def _read_gzipped_tar(file: BinaryIO, size: int) -> Iterator[ArchiveMember]:
 class _GzipStream:
     """The decompressed bytes of a gzip file, which may consist of several parts.
 
-    Python's ``gzip`` reads headers byte by byte and any number of parts: seconds for a few megabytes.
+    Python's ``gzip`` reads headers byte by byte and accepts any number of parts, so that a crafted file of a few
+    megabytes could take seconds.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -217,7 +209,7 @@ class _GzipStream:
         self._n_parts = 1
 
     def read(self, n_bytes: int) -> bytes:
-        """Return at most ``n_bytes``; nothing at the end."""
+        """Read at most ``n_bytes``; return ``b""`` at the end."""
         while True:
             if self._part.eof and not self._next_part():
                 return b""
@@ -245,7 +237,10 @@ class _GzipStream:
 
 @dataclass
 class _BoundedStream:
-    """Sequential reads that check the ratio of bytes read to bytes consumed from the file."""
+    """Reads the unpacked data of an archive from front to back.
+
+    Raises ``FormatError`` if it is far larger than the part of the file read so far (a decompression bomb).
+    """
 
     source: Callable[[int], bytes]
     packed_size: int
@@ -280,14 +275,14 @@ def _tar_members(stream: _BoundedStream) -> Iterator[ArchiveMember]:
         block = stream.read_exactly(_TAR_BLOCK)
         if not any(block):
             while stream.read(_READ_SIZE):
-                pass  # gzip's checksum is at the end
+                pass  # read to the end, where gzip's checksum is verified
             return
         if not _is_tar_header(block):
             raise FormatError(f"expected a tar header at byte {stream.position - _TAR_BLOCK}, found none")
         kind, size = block[156:157], _tar_number(block[124:136])
         if kind in (b"x", b"g", b"L"):
             if size > _MAX_ATTRIBUTES:
-                raise FormatError(f"expected at most {_MAX_ATTRIBUTES} bytes of attributes, found {size} declared")
+                raise FormatError(f"expected at most {_MAX_ATTRIBUTES} bytes of attributes, found {size}")
             attributes = stream.read_exactly(size)
             stream.skip_to(_next_block(stream.position))
             if kind == b"L":
@@ -329,7 +324,7 @@ def _tar_name(block: bytes) -> str:
 
 
 def _extended_attributes(data: bytes) -> tuple[str | None, int | None]:
-    """Read path and size from a POSIX extended header: lines ``length key=value``; length includes itself."""
+    """Read path and size from a POSIX extended header: lines ``length key=value``, where length is that of the line."""
     attributes: dict[bytes, bytes] = {}
     position = 0
     while position < len(data):
@@ -357,7 +352,7 @@ def _decode(raw: bytes) -> str:
 
 
 def _tar_number(digits: bytes) -> int:
-    """Read an octal number, or GNU's binary form of a large one."""
+    """Read an octal number, or a large number in GNU's binary form."""
     if digits[:1] == b"\x80":
         return int.from_bytes(digits[1:], "big")
     text = digits.strip(b" \0")
@@ -373,16 +368,16 @@ def _next_block(position: int) -> int:
 # --- zip -----------------------------------------------------------------------------------------
 # zipfile does the reading; the whole directory is checked before the first member is read.
 
-_MAX_DIRECTORY = 1 << 20  # bytes; enough for 4096 members with names of 200 letters
+_MAX_DIRECTORY = 1 << 20  # bytes; enough for 4096 members with names of 200 characters
 _LOCAL_HEADER_SIZE = 30
 
 
 def _read_zip(file: BinaryIO, size: int) -> Iterator[ArchiveMember]:
     try:
-        archive = zipfile.ZipFile(_BoundedReads(file))
+        archive = zipfile.ZipFile(cast("IO[bytes]", BoundedReads(file, _MAX_DIRECTORY)))
     except zipfile.BadZipFile as error:
         raise FormatError(
-            f"expected a zip directory at the end of the file, found none ({error}): it may be truncated"
+            f"expected a zip directory at the end of the file, found none ({error}); the file may be truncated"
         ) from error
     with archive:
         entries = archive.infolist()
@@ -395,23 +390,6 @@ def _read_zip(file: BinaryIO, size: int) -> Iterator[ArchiveMember]:
         for entry in entries:
             with archive.open(entry) as data:
                 yield ArchiveMember(entry.orig_filename, entry.file_size, entry.is_dir(), data.read)
-
-
-class _BoundedReads:
-    """A file whose single reads are bounded, because ``zipfile`` reads the whole directory at once.
-
-    Where a zip file declares the directory's size depends on the reader (there are two records, and Python
-    versions differ in where they look for the second), so the read itself is bounded, not the declared size.
-    """
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
-
-    def read(self, n_bytes: int = -1) -> bytes:
-        if n_bytes > _MAX_DIRECTORY:
-            raise FormatError(f"expected a zip directory of at most {_MAX_DIRECTORY} bytes, found {n_bytes} declared")
-        return self._file.read(n_bytes if n_bytes >= 0 else _MAX_DIRECTORY)
 
 
 def _check_entry(entry: zipfile.ZipInfo) -> None:
@@ -428,15 +406,15 @@ def _check_entry(entry: zipfile.ZipInfo) -> None:
         )
     if entry.file_size > FREE_BYTES and entry.file_size > MAX_RATIO * entry.compress_size:
         raise FormatError(
-            f"{name}: expected at most {MAX_RATIO} times its {entry.compress_size} packed bytes, "
-            f"found {entry.file_size} declared"
+            f"{name} must unpack to at most {MAX_RATIO} times its packed size; "
+            f"found {entry.file_size} bytes from {entry.compress_size}"
         )
 
 
 def _check_overlaps(entries: list[zipfile.ZipInfo], *, end: int) -> None:
-    """Refuse members that share bytes, which would let a small file unpack to any size."""
+    """Reject members that share bytes, because a small file could then unpack to any size."""
     entries = sorted(entries, key=lambda entry: entry.header_offset)
     starts = [entry.header_offset for entry in entries] + [end]
     for entry, next_start in zip(entries, starts[1:], strict=True):
         if not 0 <= entry.header_offset <= next_start - _LOCAL_HEADER_SIZE - entry.compress_size:
-            raise FormatError(f"{entry.orig_filename!r:.80}: its bytes overlap those of another member")
+            raise FormatError(f"the bytes of {entry.orig_filename!r:.80} overlap those of another member")

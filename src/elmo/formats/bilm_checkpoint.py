@@ -1,11 +1,11 @@
 """Read the folder of a bilm-tf training run (options, checkpoint, vocabulary) without TensorFlow.
 
-The softmax, which published HDF5 files lack, is kept; the optimizer's slots are not read. The vocabulary is
-optional unless the model reads words.
+Unlike published HDF5 files, a checkpoint contains the softmax, which is read too; the optimizer's slots are not.
+The vocabulary is optional unless the model reads words.
 
-Variables are identified by their *role*: the name of the dataset in published HDF5 files (``bilm_layout``).
-Variables of the token layer have that name in checkpoints too. Those of the LSTMs have different names in
-different versions of TensorFlow. ``tf_hub`` reads its variables with the same functions.
+Variables are identified by their *role*: the name of the same weights in bilm-tf's HDF5 files (``bilm_layout``).
+Variables of the token layer have that name in checkpoints too; the names of LSTM variables depend on the version
+of TensorFlow. ``tf_hub`` uses the same functions for its variables.
 """
 
 from __future__ import annotations
@@ -66,21 +66,22 @@ def read(folder: Path) -> Pretrained:
         weights=read_weights(bundle, variables),
         format=NAME,
         vocab=Vocabulary.from_lines(read_lines(find_member(folder, vocab_name))) if vocab_name else None,
-        softmax=_read_softmax(bundle, softmax, subject) if softmax else None,
+        softmax=_read_softmax(bundle, softmax) if softmax else None,
         metadata={"training": dict(options.training), "checkpoint": prefix, **_read_progress(bundle)},
     )
 
 
 def find_latest(folder: Path) -> str:
-    """Return the prefix of the latest checkpoint: the one TensorFlow recorded, or else the highest step.
+    """Return the prefix of the latest checkpoint: the one that TensorFlow recorded, or else that of the highest step.
 
-    Only the base name of the record is used, because it is often an absolute path on another computer.
+    Only the last part of the recorded path is used, because it is often an absolute path on another computer.
     """
     prefixes = _prefixes(folder)
     if _STATE not in list_names(folder):
         if not prefixes:
             raise FormatError(f"{format_path(folder)}: expected a TensorFlow checkpoint (.index and .data), found none")
-        steps = sorted((_step(prefix), prefix) for prefix in prefixes)
+        numbers = {prefix: re.search(r"-(\d{1,18})$", prefix) for prefix in prefixes}
+        steps = sorted((int(number[1]) if number else -1, prefix) for prefix, number in numbers.items())
         if len(steps) > 1 and steps[-1][0] == steps[-2][0]:
             raise FormatError(
                 f"{format_path(folder)}: expected one latest checkpoint, found "
@@ -106,13 +107,8 @@ def _prefixes(folder: Path) -> list[str]:
     return [prefix for prefix in prefixes if prefix and any(name.startswith(f"{prefix}.data-") for name in names)]
 
 
-def _step(prefix: str) -> int:
-    number = re.search(r"-(\d{1,18})$", prefix)
-    return int(number[1]) if number else -1
-
-
 def _find_file(folder: Path, pattern: str, preferred: str) -> str | None:
-    """Return the file name that matches; with several matches, the preferred one."""
+    """Return the name of the file that matches the pattern; with several matches, the preferred one."""
     matches = [name for name in list_names(folder) if re.fullmatch(pattern, name)]
     if len(matches) > 1 and preferred not in matches:
         raise FormatError(
@@ -125,19 +121,16 @@ def _n_words(bundle: Bundle, variables: Mapping[str, str], subject: str) -> int:
     shape = bundle.shapes[variables["embedding"]] if "embedding" in variables else ()
     if len(shape) != 2:
         raise FormatError(
-            f"{subject}: expected a table {_SCOPE}embedding, because options.json has no char_cnn, found "
+            f"{subject}: expected a table {_SCOPE}embedding, because options.json has no char_cnn; found "
             f"{shape or 'none'}"
         )
     return shape[0]
 
 
-def _read_softmax(bundle: Bundle, variables: Mapping[str, str], subject: str) -> SoftmaxWeights:
+def _read_softmax(bundle: Bundle, variables: Mapping[str, str]) -> SoftmaxWeights:
     import torch
 
-    weight, bias = (torch.from_numpy(read_floats(bundle, variables[role])) for role in _SOFTMAX)
-    if not (weight.isfinite().all() and bias.isfinite().all()):
-        raise FormatError(f"{subject}: {_SCOPE}softmax contains values that are not finite")
-    return SoftmaxWeights(weight, bias)
+    return SoftmaxWeights(*(torch.from_numpy(read_floats(bundle, variables[role])) for role in _SOFTMAX))
 
 
 def _read_progress(bundle: Bundle) -> dict[str, Any]:
@@ -170,9 +163,10 @@ _CELL_PART = re.compile(
 
 
 def assign_roles(names: Iterable[str], *, scope: str) -> dict[str, str]:
-    """Map roles to the names of the variables in ``scope``, without the optimizer's slots.
+    """Map roles to the names of the variables in ``scope``; the optimizer's slots are ignored.
 
-    Two variables with one role, or a variable without a role, mean that the file is another kind of model.
+    If two variables have the same role, or a variable has none, the file is another kind of model, and
+    ``FormatError`` is raised.
     """
     variables: dict[str, str] = {}
     unknown: list[str] = []
@@ -223,7 +217,7 @@ def find_mismatches(bundle: Bundle, variables: Mapping[str, str], shapes: Mappin
 
 
 def read_weights(bundle: Bundle, variables: Mapping[str, str]) -> dict[str, Tensor]:
-    """Read the variables, already checked by ``find_mismatches``, as our parameters."""
+    """Read variables that ``find_mismatches`` has checked, and convert them to parameters of the biLM."""
     import torch
 
     weights: dict[str, Tensor] = {}
@@ -235,5 +229,5 @@ def read_weights(bundle: Bundle, variables: Mapping[str, str]) -> dict[str, Tens
 
 def read_floats(bundle: Bundle, name: str) -> Array:
     """Read one variable as float32."""
-    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, and is refused later
+    with np.errstate(over="ignore"):  # a float64 outside the range of float32 becomes infinite, and is rejected later
         return bundle.read(name).astype(np.float32, copy=False)

@@ -3,7 +3,7 @@
 File names vary between publishers: options are ``*options.json``, and the weights are the HDF5 file that
 contains ``RNN_0``. A softmax is in ``*softmax*.hdf5`` (``softmax/W`` and ``softmax/b``, or ``W`` and ``b`` at
 the root) or in the weights file (``softmax/…``). A token cache (``embedding``, one row per word of the
-vocabulary) is used if there is no character network, or if the caller names it.
+vocabulary) is used if there is no character CNN, or if the caller passes it.
 """
 
 from __future__ import annotations
@@ -12,25 +12,14 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from elmo.errors import FormatError, OutputError, raise_all
-from elmo.formats.bilm_layout import (
-    N_CHARACTERS,
-    Array,
-    BilmOptions,
-    dataset_shapes,
-    format_options,
-    from_parameters,
-    identity,
-    identity_shapes,
-    read_options,
-    to_parameters,
-)
+from elmo.formats import bilm_layout
+from elmo.formats.bilm_layout import Array, BilmOptions, dataset_shapes, identity_shapes
 from elmo.formats.containers.hdf5 import Dataset, Hdf5File, create_hdf5
 from elmo.formats.pretrained import Pretrained, SoftmaxWeights
 from elmo.storage import files
@@ -42,21 +31,11 @@ if TYPE_CHECKING:
 
 NAME = "bilm-tf HDF5"
 _SUFFIXES = (".hdf5", ".h5")
-# A layer in the file that the options do not mention would be silently ignored, so it is refused.
+# Numbered parts of the network: one that is in the file but not in the options raises an error.
 _NUMBERED = ("CNN/W_cnn_#", "CNN/b_cnn_#", "CNN_high_#", "RNN_#", "RNN_0/RNN/MultiRNNCell/Cell#",
              "RNN_1/RNN/MultiRNNCell/Cell#")  # fmt: skip
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _ModelFiles:
-    options: Path
-    weights: Path
-    vocab: Path | None = None
-    softmax: Path | None = None
-    embedding: Path | None = None  # a token cache, used in place of the characters
-    meta: Path | None = None
 
 
 def can_read(folder: Path) -> bool:
@@ -65,7 +44,7 @@ def can_read(folder: Path) -> bool:
     if not any(name.endswith("options.json") for name in names):
         return False
     hdf5 = [name for name in names if name.endswith(_SUFFIXES)]
-    # next to a TensorFlow checkpoint, HDF5 files may be anything
+    # next to a TensorFlow checkpoint, HDF5 files may be unrelated to the model
     return any("RNN_0" in _root_names(folder, name) for name in hdf5) or (
         bool(hdf5) and not any(name.endswith(".index") for name in names)
     )
@@ -82,7 +61,7 @@ def read(folder: Path) -> Pretrained:
     roots = {name: _root_names(folder, name) for name in hdf5}
     candidates = [name for name in hdf5 if "RNN_0" in roots[name]]
     if not candidates:
-        # read the most likely weights: the error in that file says more than "nothing found"
+        # read the most likely file anyway: its error says more than "nothing found"
         likely = [name for name in hdf5 if "weights" in name.lower() and "softmax" not in name.lower()]
         candidates = likely or hdf5
         candidates = candidates if len(candidates) == 1 else []
@@ -90,20 +69,22 @@ def read(folder: Path) -> Pretrained:
     softmax = [name for name in hdf5 if "softmax" in name.lower() and name != weights]
     caches = [name for name in hdf5 if "embedding" in roots[name] and name != weights]
     needs_cache = caches and not {"char_embed", "embedding"} & set(roots[weights])
-
-    def path(name: str | None) -> Path | None:
-        return None if name is None else files.find_member(folder, name)
-
-    return _read(
-        _ModelFiles(
-            files.find_member(folder, options),
-            files.find_member(folder, weights),
-            vocab=path(_vocabulary_name(folder, names)),
-            softmax=path(_only_one(folder, softmax, "softmax file") if softmax else None),
-            embedding=path(_only_one(folder, caches, "token cache") if needs_cache else None),
-            meta=path("meta.json" if "meta.json" in names else None),
-        )
+    optional = {
+        "vocab": _vocabulary_name(folder, names),
+        "softmax": _only_one(folder, softmax, "softmax file") if softmax else None,
+        "embedding": _only_one(folder, caches, "token cache") if needs_cache else None,
+    }
+    model = read_files(
+        files.find_member(folder, options),
+        files.find_member(folder, weights),
+        **{part: files.find_member(folder, name) for part, name in optional.items() if name is not None},
     )
+    try:
+        if "meta.json" in names:
+            cast("dict[str, Any]", model.metadata)["meta"] = files.read_json(files.find_member(folder, "meta.json"))
+    except FormatError as error:  # notes of the publisher, which the model does not need
+        logger.warning("ignored meta.json: %s", error)
+    return model
 
 
 def read_files(
@@ -121,49 +102,40 @@ def read_files(
         weights: The HDF5 file with the weights.
         vocab: The vocabulary, one word per line.
         softmax: The HDF5 file with the output layer.
-        embedding: A token cache. The model then looks up the words of ``vocab`` in it instead of reading
-            characters, and ``weights`` only needs the LSTMs.
+        embedding: The HDF5 file with a token cache. The model then looks up the words of ``vocab`` in this cache
+            instead of reading characters, and ``weights`` only needs the LSTMs.
     """
-
-    def path(name: str | Path | None) -> Path | None:
-        return None if name is None else Path(name)
-
-    return _read(_ModelFiles(Path(options), Path(weights), path(vocab), path(softmax), path(embedding)))
-
-
-def _read(paths: _ModelFiles) -> Pretrained:
     import torch
 
-    options = read_options(paths.options)
-    with Hdf5File(paths.weights) as file:
-        if paths.embedding is not None:
-            with Hdf5File(paths.embedding) as cache:
-                config = options.config(n_words=_n_words(cache, options))
+    bilm = bilm_layout.read_options(Path(options))
+    with Hdf5File(Path(weights)) as file:
+        if embedding is not None:
+            with Hdf5File(Path(embedding)) as cache:
+                config = bilm.config(n_words=_n_words(cache, bilm))
                 parameters = _read_parameters(cache, config, prefix="embedding")
             parameters |= _read_parameters(file, config, prefix="RNN_")
         else:
             names = file.children()
-            has_words = options.chars is None or ("char_embed" not in names and "embedding" in names)
-            config = options.config(n_words=_n_words(file, options) if has_words else None)
+            has_words = bilm.chars is None or ("char_embed" not in names and "embedding" in names)
+            config = bilm.config(n_words=_n_words(file, bilm) if has_words else None)
             parameters = _read_parameters(file, config)
-        has_softmax = paths.softmax is None and file.children("softmax")
-        softmax = _read_softmax(file, options) if has_softmax else None
-    if paths.softmax is not None:
-        with Hdf5File(paths.softmax) as file:
-            softmax = _read_softmax(file, options)
-    metadata: dict[str, Any] = {"training": dict(options.training)} if options.training else {}
+        has_softmax = softmax is None and file.children("softmax")
+        output_layer = _read_softmax(file, bilm) if has_softmax else None
+    if softmax is not None:
+        with Hdf5File(Path(softmax)) as file:
+            output_layer = _read_softmax(file, bilm)
     return Pretrained(
         config=config,
         weights={name: torch.from_numpy(array) for name, array in parameters.items()},
         format=NAME,
-        vocab=None if paths.vocab is None else Vocabulary.from_lines(files.read_lines(paths.vocab)),
-        softmax=softmax,
-        metadata=metadata | _read_meta(paths.meta),
+        vocab=None if vocab is None else Vocabulary.from_lines(files.read_lines(Path(vocab))),
+        softmax=output_layer,
+        metadata={"training": dict(bilm.training)} if bilm.training else {},
     )
 
 
 def _read_parameters(file: Hdf5File, config: BiLmConfig, *, prefix: str = "") -> dict[str, Array]:
-    """Read the datasets with names that start with ``prefix``, converted to our parameters.
+    """Read the datasets with names that start with ``prefix``, and convert them to parameters of the biLM.
 
     Every header is checked before the first number is read, and all mismatches are reported at once.
     """
@@ -187,11 +159,11 @@ def _read_parameters(file: Hdf5File, config: BiLmConfig, *, prefix: str = "") ->
     for name, dataset in datasets.items():
         array = file.read(dataset)
         if name in expected:
-            parameters |= to_parameters(name, array)
-        elif not np.array_equal(array, identity(dataset.shape)):
+            parameters |= bilm_layout.to_parameters(name, array)
+        elif not np.array_equal(array, bilm_layout.identity(dataset.shape)):
             file.refuse(
                 f"dataset {dataset.name} projects to the same width: AllenNLP applies it, bilm-tf does not; "
-                "remove it or make it an identity, depending on how the model was trained"
+                "remove it if the model was trained with bilm-tf"
             )
     return parameters
 
@@ -226,7 +198,7 @@ def _n_words(file: Hdf5File, options: BilmOptions) -> int:
     dataset = file.dataset("embedding")
     width = options.lstm.state_width
     if dataset is None:
-        file.refuse("expected a dataset 'embedding', or char_cnn in the options and 'char_embed', found neither")
+        file.refuse("expected a dataset 'embedding' (or 'char_embed', with char_cnn in the options), found neither")
     if len(dataset.shape) != 2 or dataset.shape[1] != width:
         file.refuse(f"dataset embedding: expected (words, {width}), found {dataset.shape}")
     return dataset.shape[0]
@@ -243,19 +215,16 @@ def _read_softmax(file: Hdf5File, options: BilmOptions) -> SoftmaxWeights:
     if len(weight.shape) != 2 or weight.shape[1] != width or bias.shape != weight.shape[:1]:
         file.refuse(f"softmax: expected W (words, {width}) and b (words,), found {weight.shape} and {bias.shape}")
     file.check_together([weight, bias])
-    softmax = SoftmaxWeights(*(torch.from_numpy(file.read(dataset)) for dataset in (weight, bias)))
-    if not (softmax.weight.isfinite().all() and softmax.bias.isfinite().all()):
-        file.refuse("softmax contains values that are not finite")
-    return softmax
+    return SoftmaxWeights(*(torch.from_numpy(file.read(dataset)) for dataset in (weight, bias)))
 
 
 def _root_names(folder: Path, name: str) -> list[str]:
-    """List the names at the root of an HDF5 file; none if it cannot be read, as folders contain anything."""
+    """List the names at the root of an HDF5 file; return an empty list if the file cannot be read."""
     try:
         with Hdf5File(files.find_member(folder, name)) as file:
             return file.children()
     except FormatError as error:
-        logger.debug("skipped: %s", error)
+        logger.debug("ignored an HDF5 file: %s", error)
         return []
 
 
@@ -272,24 +241,9 @@ def _vocabulary_name(folder: Path, names: Sequence[str]) -> str | None:
     if "vocab.txt" in candidates:
         return "vocab.txt"
     if len(candidates) > 1:
-        listed = ", ".join(map(files.format_path, candidates[:8]))
-        logger.warning(
-            "%s: found several vocabulary files and used none: %s; keep one, or name it vocab.txt",
-            files.format_path(folder),
-            listed,
-        )
+        message = "%s: found several vocabulary files and used none: %s; keep one, or name it vocab.txt"
+        logger.warning(message, files.format_path(folder), ", ".join(map(files.format_path, candidates[:8])))
     return candidates[0] if len(candidates) == 1 else None
-
-
-def _read_meta(path: Path | None) -> dict[str, Any]:
-    """Read a publisher's notes; a model loads without them too."""
-    if path is None:
-        return {}
-    try:
-        return {"meta": files.read_json(path)}
-    except FormatError as error:
-        logger.warning("skipped: %s", error)
-        return {}
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -298,10 +252,13 @@ def _read_meta(path: Path | None) -> dict[str, Any]:
 def write(model: Pretrained, folder: Path) -> None:
     """Write a folder that AllenNLP 0.9, bilm-tf and simple_elmo can read.
 
-    The files are ``options.json`` and ``weights.hdf5``, and if the model has them ``vocab.txt``,
-    ``softmax_weights.h5`` and ``meta.json``. (simple_elmo takes any ``*.hdf5`` for the weights, hence the
-    suffix of the softmax.) A forget bias other than TensorFlow's 1 is added to the forget gates, rounded to
-    float32. The format cannot store warm states, mixes and the name of the tokenizer.
+    The files are ``options.json`` and ``weights.hdf5`` and, if the model has them, ``vocab.txt``,
+    ``softmax_weights.h5`` and ``meta.json``. The softmax file ends in ``.h5`` because simple_elmo takes any ``*.hdf5``
+    file for the weights.
+
+    Readers of this format always add a forget bias of 1. If the model has another forget bias, the difference is
+    added to the stored biases of the forget gates and rounded to float32. The format cannot store a warm state, a
+    mix or the name of the tokenizer.
     """
     _check_writable(model)
     tokenizer = str(model.metadata.get("tokenizer", "en"))
@@ -317,12 +274,12 @@ def write(model: Pretrained, folder: Path) -> None:
     training = model.metadata.get("training")
     options = BilmOptions(model.config.chars, model.config.lstm, training if isinstance(training, Mapping) else {})
     with atomic_folder(folder) as temporary:
-        _write_json(temporary / "options.json", format_options(options))
+        _write_json(temporary / "options.json", bilm_layout.format_options(options))
         with create_hdf5(temporary / "weights.hdf5") as (file, _):
             for name in dataset_shapes(model.config):
-                file[name] = from_parameters(name, parameters)
+                file[name] = bilm_layout.from_parameters(name, parameters)
             for name, shape in identity_shapes(model.config).items():
-                file[name] = identity(shape)
+                file[name] = bilm_layout.identity(shape)
         if model.vocab is not None:
             text = "".join(f"{word}\n" for word in model.vocab.words)
             (temporary / "vocab.txt").write_bytes(text.encode("utf-8"))
@@ -335,29 +292,31 @@ def write(model: Pretrained, folder: Path) -> None:
 
 
 def _check_writable(model: Pretrained) -> None:
-    """Refuse a model that the format cannot represent."""
+    """Raise ``OutputError`` if the format cannot represent the model."""
     config, problems = model.config, []
     if config.alphabet == "unicode":
-        problems.append("it reads Unicode characters, but the format has bytes")
+        problems.append("it reads Unicode characters, but the format supports only bytes")
     if config.alphabet == "simplified":
-        problems.append("it simplifies Chinese characters before reading them, but the format does not")
+        problems.append("it simplifies Chinese characters before reading them, which the format does not support")
     if config.chars and config.words:
-        problems.append("it reads words and characters, but the format has only one of them")
-    if config.alphabet == "bytes" and config.chars and config.chars.n_characters != N_CHARACTERS:
-        problems.append(f"it has {config.chars.n_characters} characters, but the format has {N_CHARACTERS}")
+        problems.append("it reads words and characters, but the format supports only one of them")
+    if config.alphabet == "bytes" and config.chars and config.chars.n_characters != bilm_layout.N_CHARACTERS:
+        problems.append(
+            f"it has {config.chars.n_characters} characters, but the format supports {bilm_layout.N_CHARACTERS}"
+        )
     if model.vocab is not None:
         if (model.vocab.bos, model.vocab.eos, model.vocab.unknown) != ("<S>", "</S>", "<UNK>"):
             problems.append("the special words of its vocabulary are not <S>, </S> and <UNK>")
         for word in model.vocab.words:
             has_surrogates = any("\ud800" <= character <= "\udfff" for character in word)
             if "\n" in word or word.endswith("\r") or word == MAXTERMID or has_surrogates:
-                problems.append(f"its word {word!r:.40} cannot be a line of vocab.txt")
+                problems.append(f"its word {word!r:.40} cannot be written as a line of vocab.txt")
                 break
-    raise_all(problems, subject="this model cannot be written as bilm-tf HDF5", kind=OutputError)
+    raise_all(problems, subject="cannot write this model as bilm-tf HDF5", kind=OutputError)
 
 
 def _with_standard_forget_bias(model: Pretrained) -> dict[str, Array]:
-    """Return the weights for a forget bias of 1, which every reader of the format adds."""
+    """Return the weights, adjusted to the forget bias of 1 that every reader of the format adds."""
     arrays = {name: weight.numpy(force=True) for name, weight in model.weights.items()}
     excess, cell = model.config.lstm.forget_bias - 1.0, model.config.lstm.cell_width
     if excess != 0:

@@ -1,12 +1,12 @@
-"""Names and shapes in bilm-tf's files, translated to ours and back.
+"""Convert the option names, weight names and shapes in bilm-tf's files to those of elmo, and back.
 
-The readers of HDF5 files, of training checkpoints and of TF-Hub modules share this file. It has two parts:
+The readers of HDF5 files, of training checkpoints and of TF-Hub modules share this module. It has two parts:
 
-- ``options.json``. Published option names end here: ``lstm.dim`` is our ``cell_width``,
-  ``lstm.projection_dim`` our ``state_width``, ``lstm.proj_clip`` our ``state_clip``.
+- ``options.json``. Published option names are used only here: ``lstm.dim`` is ``cell_width`` in elmo,
+  ``lstm.projection_dim`` is ``state_width``, and ``lstm.proj_clip`` is ``state_clip``.
 - Arrays. TensorFlow stores matrices as (in, out), the input and state weights of a cell in one matrix, and
-  gates in the order i, j, f, o. We store (out, in), two matrices, and i, f, j, o. No value changes, so every
-  number survives a round trip.
+  gates in the order i, j, f, o. elmo stores (out, in), two matrices, and i, f, j, o. No value is changed, so a
+  round trip preserves every number.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from elmo.config import (
     CharCnnConfig,
     LstmConfig,
     WordConfig,
+    filters_from_json,
 )
-from elmo.errors import OutputError, raise_all
+from elmo.errors import ConfigError, OutputError, raise_all
 from elmo.storage.files import format_path, read_json
 from elmo.text.ids import N_BYTE_CHARACTERS as N_CHARACTERS  # rows of char_embed, without the mask
 
@@ -51,7 +52,7 @@ class BilmOptions:
     training: Mapping[str, Any] = field(default_factory=dict)  # training options and unknown keys
 
     def config(self, *, n_words: int | None = None) -> BiLmConfig:
-        """Return the config of the network; with ``n_words``, of one that reads words, not characters."""
+        """Return the config of the network; with ``n_words``, the network reads words instead of characters."""
         if n_words is None:
             alphabet = "bytes" if self.chars else None
             return BiLmConfig(chars=self.chars, words=None, lstm=self.lstm, alphabet=alphabet)
@@ -80,7 +81,7 @@ def parse_options(values: Any, *, subject: str) -> BilmOptions:
 def format_options(options: BilmOptions) -> dict[str, Any]:
     """Return the JSON values of an options file for AllenNLP 0.9, bilm-tf and simple_elmo.
 
-    They count 262 characters, including the mask.
+    These programs expect ``n_characters`` to be 262, which includes the mask.
     """
     chars, lstm = options.chars, options.lstm
     if chars is not None and chars.n_characters != N_CHARACTERS:
@@ -111,9 +112,7 @@ def _parse_lstm(lstm: _OptionFields) -> LstmConfig:
     dim = lstm.integer("dim", 1, MAX_WIDTH)
     projection_dim = lstm.integer("projection_dim", 1, MAX_WIDTH)
     if projection_dim > dim and len(lstm.problems) == n_problems:
-        lstm.problems.append(
-            f"lstm.projection_dim {projection_dim} must not exceed lstm.dim {dim}: such layers cannot be stacked"
-        )
+        lstm.problems.append(f"lstm.projection_dim {projection_dim} must not exceed lstm.dim {dim}")
     return LstmConfig(
         n_layers=lstm.integer("n_layers", 1, MAX_LAYERS, default=1),
         cell_width=dim,
@@ -121,12 +120,12 @@ def _parse_lstm(lstm: _OptionFields) -> LstmConfig:
         cell_clip=lstm.clip("cell_clip"),
         state_clip=lstm.clip("proj_clip"),
         has_skip=lstm.boolean("use_skip_connections"),
-        forget_bias=1.0,  # added by TensorFlow's LSTMCell at run time, and by AllenNLP on loading
+        forget_bias=1.0,  # TensorFlow's LSTMCell adds it at run time, and AllenNLP when it loads the weights
     )
 
 
 def _parse_char_cnn(cnn: _OptionFields) -> CharCnnConfig:
-    # 261 in files for training, 262 in files for inference, which include the mask
+    # 261 in options for training; 262 in options for inference, where it includes the mask
     cnn.integer("n_characters", N_CHARACTERS, N_CHARACTERS + 1, default=N_CHARACTERS + 1)
     max_characters = cnn.integer("max_characters_per_token", 3, MAX_CHARACTERS, default=50)
     activation: Literal["relu", "tanh"] = "tanh" if cnn.values.get("activation") == "tanh" else "relu"
@@ -146,20 +145,17 @@ def _parse_char_cnn(cnn: _OptionFields) -> CharCnnConfig:
 
 def _parse_filters(cnn: _OptionFields, max_characters: int) -> tuple[tuple[int, int], ...]:
     values = cnn.values.get("filters")
-    is_valid = isinstance(values, list) and 0 < len(values) <= MAX_FILTERS
-    filters: list[tuple[int, int]] = []
-    for pair in values if isinstance(values, list) and is_valid else ():
-        match pair:
-            case [int(width), int(count)] if 1 <= width <= max_characters and 1 <= count <= MAX_WIDTH:
-                filters.append((width, count))
-            case _:
-                is_valid = False
-    if not is_valid or sum(count for _, count in filters) > MAX_WIDTH:
+    try:
+        filters = filters_from_json(values)
+    except ConfigError:
+        filters = ()
+    is_valid = all(1 <= width <= max_characters and count >= 1 for width, count in filters)
+    if not is_valid or not 0 < len(filters) <= MAX_FILTERS or sum(count for _, count in filters) > MAX_WIDTH:
         cnn.problems.append(
-            f"char_cnn.filters: expected 1..{MAX_FILTERS} pairs [width, count], widths up to "
-            f"{max_characters} and {MAX_WIDTH} filters in total, found {values!r:.80}"
+            f"char_cnn.filters: expected 1..{MAX_FILTERS} pairs [width, count], with widths up to "
+            f"{max_characters} and at most {MAX_WIDTH} filters in total, found {values!r:.80}"
         )
-    return tuple(filters)
+    return filters
 
 
 class _OptionFields:
@@ -170,8 +166,8 @@ class _OptionFields:
         self.problems = problems
         self.values: dict[str, Any] = values if isinstance(values, dict) else {}
         if not isinstance(values, dict):
-            problems.append(f"{prefix.rstrip('.') or 'the file'}: expected an object, found {values!r:.40}")
-            self.problems = []  # its missing keys are not worth reporting too
+            problems.append(f"{prefix.rstrip('.') or 'the file'}: expected a JSON object, found {values!r:.40}")
+            self.problems = []  # do not also report its keys as missing
 
     def section(self, key: str) -> _OptionFields:
         """Return a nested object."""
@@ -187,7 +183,7 @@ class _OptionFields:
         return low
 
     def clip(self, key: str) -> float | None:
-        """Return a positive bound, or None."""
+        """Return a clipping bound, which must be positive; a missing key or null means no clipping."""
         value = self.values.get(key)
         if value is None:
             return None
@@ -197,7 +193,7 @@ class _OptionFields:
         return None
 
     def boolean(self, key: str) -> bool:
-        """Return true or false; a missing key is false."""
+        """Return true or false; a missing key or null means false."""
         value = self.values.get(key)
         if value is None or isinstance(value, bool):
             return bool(value)
@@ -207,13 +203,13 @@ class _OptionFields:
 
 # --- arrays --------------------------------------------------------------------------------------
 
-_GATES = [0, 2, 1, 3]  # i, j, f, o <-> i, f, j, o: the same in both directions
+_GATES = [0, 2, 1, 3]  # converts i, j, f, o to i, f, j, o, and back
 _STACKS = ("forward_stack", "backward_stack")  # RNN_0, RNN_1
 _CNN = "token_layer.cnn"
 
 
 def dataset_shapes(config: BiLmConfig) -> dict[str, Shape]:
-    """Return name and shape of every dataset in a published weights file for this config."""
+    """Return the name and shape of every dataset in a bilm-tf weights file for this config."""
     shapes: dict[str, Shape] = {}
     state, cell = config.lstm.state_width, config.lstm.cell_width
     if config.words:
@@ -240,9 +236,9 @@ def dataset_shapes(config: BiLmConfig) -> dict[str, Shape]:
 
 
 def identity_shapes(config: BiLmConfig) -> dict[str, Shape]:
-    """Return the projections to the same width, which bilm-tf omits and AllenNLP requires.
+    """Return the name and shape of projections that keep the width, which bilm-tf omits and AllenNLP requires.
 
-    As identity matrices with zero bias they change nothing, and both systems can read the file.
+    They are written as identity matrices with zero bias, which have no effect, so that both can read the file.
     """
     shapes: dict[str, Shape] = {}
     state = config.lstm.state_width
@@ -260,7 +256,7 @@ def identity(shape: Shape) -> Array:
 
 
 def cell_group(direction: int, layer: int) -> str:
-    """Return the HDF5 group of one LSTM cell."""
+    """Return the HDF5 group of one LSTM layer."""
     return f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
 
 
@@ -269,27 +265,23 @@ def _cell_groups(config: BiLmConfig) -> list[str]:
 
 
 def to_parameters(name: str, array: Array) -> dict[str, Array]:
-    """Convert one published dataset to our parameters."""
-    part = name.rpartition("/")[2]
+    """Convert one bilm-tf dataset to parameters with the names and shapes of ``config.parameter_shapes``."""
+    part, target = name.rpartition("/")[2], _parameter_name(name)
     if part in ("embedding", "char_embed"):
         # a row of zeros in front for the padding id 0, which training did not have
-        return {_parameter_name(name): np.concatenate([np.zeros_like(array[:1]), array])}
+        return {target: np.concatenate([np.zeros_like(array[:1]), array])}
     if part.startswith("W_cnn"):  # (1, width, char, count) -> (count, char, width)
-        return {_parameter_name(name): np.ascontiguousarray(array[0].transpose(2, 1, 0))}
+        return {target: np.ascontiguousarray(array[0].transpose(2, 1, 0))}
     if part == "B":
-        return {_parameter_name(name): _swap_gates(array)}
-    if part == "W_0":
-        target = _parameter_name(name)
-        half = len(array) // 2  # rows of the input, then of the state; both have the width of a state
-        return {
-            f"{target}.input_weight": _gates_first(array[:half]),
-            f"{target}.state_weight": _gates_first(array[half:]),
-        }
-    return {_parameter_name(name): np.ascontiguousarray(array.T)}
+        return {target: _swap_gates(array)}
+    if part == "W_0":  # rows of the input, then of the state; both have the width of a state
+        inputs, states = np.split(array, 2)
+        return {f"{target}.input_weight": _gates_first(inputs), f"{target}.state_weight": _gates_first(states)}
+    return {target: np.ascontiguousarray(array.T)}
 
 
 def from_parameters(name: str, parameters: Mapping[str, Array]) -> Array:
-    """Convert our parameters to one published dataset: the inverse of ``to_parameters``."""
+    """Convert parameters to the bilm-tf dataset ``name``: the inverse of ``to_parameters``."""
     part, source = name.rpartition("/")[2], _parameter_name(name)
     if part in ("embedding", "char_embed"):
         return parameters[source][1:]
@@ -304,7 +296,7 @@ def from_parameters(name: str, parameters: Mapping[str, Array]) -> Array:
 
 
 def _parameter_name(name: str) -> str:
-    """Return our name of a published dataset; for ``W_0``, the name of the LSTM layer."""
+    """Return the parameter name for a bilm-tf dataset; for ``W_0``, which has two parameters, the LSTM layer's name."""
     group, _, part = name.rpartition("/")
     kind = "weight" if part.startswith("W") else "bias"
     match part.rsplit("_", 1):
@@ -330,7 +322,7 @@ def _swap_gates(array: Array) -> Array:
 
 
 def _gates_first(weight: Array) -> Array:
-    """Transpose (width, 4 * cell) to (4 * cell, width) in our gate order, 3 times faster gate by gate."""
+    """Transpose (width, 4 * cell) to (4 * cell, width) in the gate order i, f, j, o; gate by gate is 3 times faster."""
     width, cell = len(weight), weight.shape[1] // 4
     result = np.empty((4, cell, width), np.float32)
     for ours, theirs in enumerate(_GATES):

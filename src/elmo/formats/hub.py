@@ -1,4 +1,4 @@
-"""Download a model from the Hugging Face Hub, limited to files that a format reader may open."""
+"""Download a model from the Hugging Face Hub; only files that a format reader may open are downloaded."""
 
 from __future__ import annotations
 
@@ -39,28 +39,28 @@ def download(repo_id: str, revision: str | None = None) -> Path:
         return Path(folder)
 
     try:
-        # the config first: do not download gigabytes of some other kind of model
+        # first only the config, so that another kind of model is rejected before gigabytes are downloaded
         _refuse_transformers(fetch([_CONFIG]), name)
         return fetch(PATTERNS)
     except HFValidationError as error:
         raise FormatError(f"{format_path(name)}: expected a Hub id such as org/name: {format_error(error)}") from error
     except GatedRepoError as error:
         raise FormatError(
-            f"{name}: access to this model is restricted; request it on the Hub, then run `hf auth login`"
+            f"{name}: access to this model is restricted; request access on the Hub, then run `hf auth login`"
         ) from error
     except RepositoryNotFoundError as error:
         raise FormatError(
-            f"{name}: no such folder or archive, and the Hub has no such model, or it is private (`hf auth login`)"
+            f"{name}: no such folder or archive, and no such model on the Hub; if it is private, run `hf auth login`"
         ) from error
     except RevisionNotFoundError as error:
-        raise FormatError(f"{name}: the Hub has this model, but no revision {revision!r}") from error
+        raise FormatError(f"{name}: the Hub has this model, but not the revision {revision!r}") from error
     except LocalEntryNotFoundError as error:
         cause = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else format_error(error.__cause__ or error)
         raise FormatError(
-            f"{name}: no such folder or archive, the Hub's cache does not contain it, and it could not be "
+            f"{name}: no such folder or archive, no such model in the Hub's cache, and it could not be "
             f"downloaded: {cause}; check the network, HF_HUB_OFFLINE and HF_ENDPOINT"
         ) from error
-    # the libraries below raise all of these when a server disconnects or sends nonsense
+    # huggingface_hub and its HTTP library raise these if a server disconnects or sends invalid data
     except (HTTPError, OSError, ValueError, RuntimeError, KeyError, AssertionError) as error:
         raise FormatError(f"{name}: the download from the Hub failed: {format_error(error)}; try again") from error
 

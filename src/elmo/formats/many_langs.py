@@ -1,13 +1,13 @@
-"""Read an ELMoForManyLangs folder (EFML, HIT-SCIR/ELMoForManyLangs).
+"""Read an ELMoForManyLangs folder (EFML for short; HIT-SCIR/ELMoForManyLangs on GitHub).
 
 ``config.json`` contains the training arguments and names an architecture file, which most published folders
 lack; the shapes of the weights then determine the architecture. ``char.dic`` and ``word.dic`` are the
 dictionaries, ``token_embedder.pkl`` and ``encoder.pkl`` the weights, and ``classifier.pkl`` the softmax, if
 the author saved it.
 
-EFML projects the token layer and the cells of every LSTM even if the width stays the same; our networks have
-no such projections. For those rare shapes, a dead filter or dead cells (zero weights, so zero output) make
-the widths differ. The vectors are the same.
+EFML projects the token layer and the output of every LSTM even if the width stays the same; elmo only has
+projections that change the width. For such rare models, the reader adds a dead filter or dead cells (all weights
+are zero, so the output is zero) to make the widths differ. The vectors stay the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from elmo.config import MAX_FILTERS, MAX_LAYERS, BiLmConfig, CharCnnConfig, LstmConfig, WordConfig, filters_from_json
 from elmo.errors import ConfigError, FormatError, raise_all
@@ -34,16 +34,18 @@ Shapes = Mapping[str, tuple[int, ...]]
 NAME = "ELMoForManyLangs"
 _SPECIAL_WORDS = ("<oov>", "<bos>", "<eos>", "<pad>")
 _TOKENS, _ENCODER, _CLASSIFIER = "token_embedder.pkl", "encoder.pkl", "classifier.pkl"
-_PUBLISHED = "cnn_50_100_512_4096_sample.json"  # EFML's sample, with which its models were trained
+_PUBLISHED = (
+    "cnn_50_100_512_4096_sample.json"  # the sample config of EFML, with which the published models were trained
+)
 _WORD_TABLE = "word_emb_layer.embedding.weight"
 _CHAR_TABLE = "char_emb_layer.embedding.weight"
 _STACKS = ("forward", "backward")
-_MAX_TOKENS = 1 << 19  # of a dictionary; EFML's come from 20 million words of text
+_MAX_TOKENS = 1 << 19  # maximum number of tokens in a dictionary; EFML builds it from 20 million words of text
 _SUPPORTED = "only the 'cnn' token embedder with the 'elmo' encoder is supported"
 
 
 def can_read(folder: Path) -> bool:
-    """Return whether the folder contains weights of EFML."""
+    """Return whether the folder contains weights in the format of EFML."""
     return not {_TOKENS, _ENCODER}.isdisjoint(list_names(folder))
 
 
@@ -52,7 +54,7 @@ def read(folder: Path) -> Pretrained:
     tokens = open_state_dict(find_member(folder, _TOKENS))
     encoder = open_state_dict(find_member(folder, _ENCODER))
     if "char_lstm.weight_ih_l0" in tokens.tensors or "encoder.weight_ih_l0" in encoder.tensors:
-        raise FormatError(f"{format_path(folder)}: {_SUPPORTED}, found an LSTM")
+        raise FormatError(f"{format_path(folder)}: {_SUPPORTED}; found an LSTM")
     arch, origin = _read_architecture(folder, tokens, encoder)
     n_words, n_characters = _n_rows(tokens, _WORD_TABLE), _n_rows(tokens, _CHAR_TABLE)
     try:
@@ -65,14 +67,14 @@ def read(folder: Path) -> Pretrained:
     characters = {name: i for i, name in enumerate(UnicodeAlphabet.SPECIAL)}
     if arch.char_width:
         characters = _read_dictionary(folder, "char.dic", n_rows=n_characters, special=UnicodeAlphabet.SPECIAL)
-    classifier = None
-    if _CLASSIFIER in list_names(folder):
-        classifier = open_state_dict(find_member(folder, _CLASSIFIER))
+    has_classifier = _CLASSIFIER in list_names(folder)
+    classifier = open_state_dict(find_member(folder, _CLASSIFIER)) if has_classifier else None
     softmax_names = _softmax_names(classifier, arch)
     n_classes = classifier.shapes[softmax_names[0]][0] if classifier and softmax_names else 0
     ids: dict[str, int] = {}
-    if arch.word_width or n_classes:
-        n_rows = n_words if arch.word_width else n_classes
+    has_words = arch.word_width > 0
+    if has_words or n_classes:
+        n_rows = n_words if has_words else n_classes
         ids = _read_dictionary(folder, "word.dic", n_rows=n_rows, special=_SPECIAL_WORDS)
     words = sorted(ids, key=ids.__getitem__)
     rows = [ids[word] for word in words]
@@ -82,11 +84,9 @@ def read(folder: Path) -> Pretrained:
         softmax = SoftmaxWeights(classifier.read(weight), classifier.read(bias).flatten())
     return Pretrained(
         config=config,
-        weights=_read_weights(arch, tokens, encoder, config=config, word_rows=rows if arch.word_width else None),
+        weights=_read_weights(arch, tokens, encoder, config=config, word_rows=rows if has_words else None),
         format=NAME,
-        vocab=(
-            Vocabulary(tuple(words), bos="<bos>", eos="<eos>", unknown="<oov>") if arch.word_width or softmax else None
-        ),
+        vocab=Vocabulary(tuple(words), bos="<bos>", eos="<eos>", unknown="<oov>") if has_words or softmax else None,
         characters=characters,
         softmax=softmax,
         metadata={"architecture": origin},
@@ -94,17 +94,15 @@ def read(folder: Path) -> Pretrained:
 
 
 def _read_architecture(folder: Path, tokens: StateDict, encoder: StateDict) -> tuple[EfmlArchitecture, str]:
-    """Return the architecture and its origin: a file in this folder, or the shapes of the weights.
+    """Return the architecture and its origin: a file in the model's folder, or the shapes of the weights.
 
-    EFML follows ``config_path`` anywhere, and nearly all published folders name a file on the author's disk.
-    We follow it only inside the folder, and look for its last part next to ``config.json`` and in
-    ``configs``.
+    The value ``config_path`` in ``config.json`` is the path of the architecture file, in nearly all published folders
+    a path on the author's computer. This function opens only files inside the model's folder; it also looks for
+    a file with the same name next to ``config.json`` and in ``configs``.
     """
     arguments = read_json(find_member(folder, "config.json"))
     if not isinstance(arguments, dict):
-        raise FormatError(
-            f"{format_path(folder / 'config.json')}: expected an object, found {type(arguments).__name__}"
-        )
+        raise FormatError(f"{format_path(folder / 'config.json')} must be a JSON object; found {arguments!r:.40}")
     path = arguments.get("config_path")
     path = path.replace("\\", "/") if isinstance(path, str) else ""
     name = path.rpartition("/")[2]
@@ -114,9 +112,8 @@ def _read_architecture(folder: Path, tokens: StateDict, encoder: StateDict) -> t
         candidates.insert(0, path)
     for candidate in (*candidates, _PUBLISHED, f"configs/{_PUBLISHED}"):
         if candidate != "config.json" and os.path.lexists(folder / candidate):
-            return _parse_architecture(
-                read_json(find_member(folder, candidate)), f"{format_path(folder / candidate)}"
-            ), candidate
+            values = read_json(find_member(folder, candidate))
+            return _parse_architecture(values, format_path(folder / candidate)), candidate
     return _infer_architecture(tokens.shapes, encoder.shapes), "inferred from the shapes of the weights"
 
 
@@ -127,7 +124,7 @@ def _parse_architecture(values: Any, subject: str) -> EfmlArchitecture:
     def section(name: str) -> Mapping[str, Any]:
         section = values.get(name) if isinstance(values, dict) else None
         if not isinstance(section, dict):
-            problems.append(f"expected an object {name!r}, found none")
+            problems.append(f"{name} must be a JSON object; found {section!r:.40}")
             return {}
         return section
 
@@ -143,7 +140,7 @@ def _parse_architecture(values: Any, subject: str) -> EfmlArchitecture:
     encoder, tokens = section("encoder"), section("token_embedder")
     for part, expected in ((tokens, "cnn"), (encoder, "elmo")):
         if part and str(part.get("name")).lower() != expected:
-            problems.append(f"{_SUPPORTED}, found {str(part.get('name'))!r:.40} in place of {expected!r}")
+            problems.append(f"{_SUPPORTED}; found {str(part.get('name'))!r:.40} in place of {expected!r}")
     word_width, char_width = get(tokens, "word_dim", int), get(tokens, "char_dim", int)
     filters: tuple[tuple[int, int], ...] = ()
     n_highway, activation = 0, "relu"
@@ -168,7 +165,7 @@ def _parse_architecture(values: Any, subject: str) -> EfmlArchitecture:
         state_clip=get(encoder, "proj_clip", float, int, type(None)) or None,
     )
     if not arch.word_width and not arch.char_width:
-        problems.append("expected char_dim or word_dim above 0, found neither")
+        problems.append("char_dim or word_dim must be above 0; found neither")
     raise_all(problems, subject=subject)
     return arch
 
@@ -176,9 +173,10 @@ def _parse_architecture(values: Any, subject: str) -> EfmlArchitecture:
 def _read_dictionary(folder: Path, name: str, *, n_rows: int, special: tuple[str, ...]) -> dict[str, int]:
     r"""Read a dictionary of tokens and their table rows: lines ``token\tid``.
 
-    EFML strips each line, which removes U+3000 and leaves a single field, so a single field means U+3000. We
-    strip nothing else: a no-break space stays the token it was in training. As in EFML, the table has as many
-    rows as there are tokens, in any order; if two tokens share a row, another row is unused.
+    EFML strips each line and reads a line with a single field as the token U+3000, which stripping removes; this
+    function reads such a line in the same way. It strips nothing else, so that a no-break space stays a token, as in
+    training. As in EFML, the table has as many rows as there are tokens, in any order; if two tokens share a row,
+    another row is unused.
     """
     path = find_member(folder, name)
     ids: dict[str, int] = {}
@@ -196,7 +194,7 @@ def _read_dictionary(folder: Path, name: str, *, n_rows: int, special: tuple[str
             break
     missing = [token for token in special if token not in ids]
     if missing and not problems:
-        problems.append(f"expected {', '.join(missing)}, found none")
+        problems.append(f"missing {', '.join(missing)}")
     if len(ids) != n_rows and not problems:
         problems.append(f"expected {n_rows} tokens, one per row of the table, found {len(ids)}")
     raise_all(problems, subject=format_path(path))
@@ -209,10 +207,10 @@ def _n_rows(tokens: StateDict, table: str) -> int:
 
 
 def _softmax_names(classifier: StateDict | None, arch: EfmlArchitecture) -> tuple[str, str] | None:
-    """Return the names of weight and bias in EFML's full or sampled softmax; None for any other.
+    """Return the names of weight and bias in EFML's full or sampled softmax; None for any other softmax.
 
-    Also None if the softmax does not use the top layer: EFML trains it on the second LSTM layer of any model.
-    The sampled softmax's ``oov_column`` is not used, because unknown words have their own row.
+    Also return None if the softmax does not read the top layer: EFML always trains it on the second LSTM layer.
+    ``oov_column`` of the sampled softmax is not used, because unknown words have a row in the table.
     """
     shapes = classifier.shapes if classifier is not None and arch.n_layers == 2 else {}
     for weight, bias in (("hidden2tag.weight", "hidden2tag.bias"), ("column_emb.weight", "column_bias.weight")):
@@ -243,7 +241,7 @@ class EfmlArchitecture:
 
 
 def _infer_architecture(tokens: Shapes, encoder: Shapes) -> EfmlArchitecture:
-    """Infer an architecture from shapes; everything else is as published."""
+    """Infer the architecture from the shapes of the weights; other values are those of the published models."""
     published = EfmlArchitecture()
 
     def axis(shapes: Shapes, name: str, k: int, default: int) -> int:
@@ -264,13 +262,13 @@ def _infer_architecture(tokens: Shapes, encoder: Shapes) -> EfmlArchitecture:
 
 
 def _to_config(arch: EfmlArchitecture, *, n_words: int, n_characters: int) -> BiLmConfig:
-    """Return our config of the network; raise ``ConfigError`` if a size is out of range."""
+    """Return the config of the biLM; raise ``ConfigError`` if a size is out of range."""
     if arch.cell_width < 1:
-        raise ConfigError(f"cell_width must be at least 1, found {arch.cell_width}")
+        raise ConfigError(f"cell_width must be at least 1; found {arch.cell_width}")
     words = WordConfig(n_words, arch.word_width) if arch.word_width else None
     filters, n_highway = (arch.filters, arch.n_highway) if arch.char_width else ((), 0)
     if not arch.char_width or (words is None and sum(count for _, count in filters) == arch.state_width):
-        filters = (*filters, (1, 1))  # dead
+        filters = (*filters, (1, 1))  # the dead filter
     chars = CharCnnConfig(
         n_characters=n_characters if arch.char_width else len(UnicodeAlphabet.SPECIAL),
         char_width=arch.char_width or 1,
@@ -292,7 +290,7 @@ def _to_config(arch: EfmlArchitecture, *, n_words: int, n_characters: int) -> Bi
 
 
 def _find_mismatches(arch: EfmlArchitecture, tokens: StateDict, encoder: StateDict) -> list[str]:
-    """List the differences between two files and an architecture that ``_to_config`` accepts."""
+    """List the differences between both weight files and the architecture, which ``_to_config`` has accepted."""
     problems = []
     for file, expected in ((tokens, _token_shapes(arch, tokens.shapes)), (encoder, _encoder_shapes(arch))):
         name = file.path.name
@@ -314,14 +312,17 @@ def _read_weights(
     config: BiLmConfig,
     word_rows: Sequence[int] | None,
 ) -> dict[str, Tensor]:
-    """Read all weights with our names; ``word_rows`` are the word table's rows in vocabulary order."""
+    """Read all weights and return them under the names of ``config.parameter_shapes``.
+
+    ``word_rows`` are the indices of the word table's rows, in vocabulary order.
+    """
     weights: dict[str, Tensor] = {}
     if word_rows is not None:
         table = tokens.read(_WORD_TABLE)
         if list(word_rows) != list(range(len(table))):
             table = table[list(word_rows)]
         weights["token_layer.word_embed.weight"] = _with_padding(table)
-    weights |= _read_cnn(arch, tokens, config=config)
+    weights |= _read_cnn(arch, tokens, chars=cast("CharCnnConfig", config.chars))
     for stack in _STACKS:
         for layer in range(arch.n_layers):
             cell = _read_cell(encoder, f"{stack}_layer_{layer}", n_dead=config.lstm.cell_width - arch.cell_width)
@@ -330,7 +331,7 @@ def _read_weights(
 
 
 def _token_shapes(arch: EfmlArchitecture, stored: Shapes) -> dict[str, tuple[int, ...]]:
-    """Return EFML's names and shapes of the token layer; the file determines the rows of its tables."""
+    """Return EFML's names and shapes of the token layer; the number of rows of its tables is taken from the file."""
     shapes: dict[str, tuple[int, ...]] = {}
     n_filters = 0
     if arch.word_width:
@@ -362,18 +363,16 @@ def _encoder_shapes(arch: EfmlArchitecture) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _read_cnn(arch: EfmlArchitecture, tokens: StateDict, *, config: BiLmConfig) -> dict[str, Tensor]:
-    """Read the character network and the projection after it.
+def _read_cnn(arch: EfmlArchitecture, tokens: StateDict, *, chars: CharCnnConfig) -> dict[str, Tensor]:
+    """Read the character CNN and the projection of the token layer.
 
-    A highway layer of EFML is one linear layer [transform; gate], and its gate is the share of the input;
-    ours is the share of the transform. σ(−x) = 1 − σ(x), so the gate changes its sign.
+    A highway layer of EFML is one linear layer with the rows [transform; gate]. Its gate is the weight of the input,
+    while the gate of elmo is the weight of the transform. Because σ(−x) = 1 − σ(x), the gate is negated.
     """
     import torch
     from torch.nn.functional import pad
 
-    if config.chars is None:
-        raise FormatError("expected a network with characters, found none")
-    chars, cnn = config.chars, "token_layer.cnn"
+    cnn = "token_layer.cnn"
     n_filters = sum(count for _, count in arch.filters) if arch.char_width else 0
     n_dead = chars.n_filters - n_filters
     weights: dict[str, Tensor] = {}
@@ -398,7 +397,7 @@ def _read_cnn(arch: EfmlArchitecture, tokens: StateDict, *, config: BiLmConfig) 
 
 
 def _read_cell(encoder: StateDict, name: str, *, n_dead: int) -> dict[str, Tensor]:
-    """Read one LSTM layer; its gates are in our order, i, f, j, o, and only the state part has a bias."""
+    """Read one LSTM layer; EFML and elmo have the same gate order, and only ``state_linearity`` has a bias."""
     from torch.nn.functional import pad
 
     def by_gate(part: str) -> Tensor:
@@ -424,5 +423,5 @@ def _with_padding(table: Tensor) -> Tensor:
 
 
 def _count(shapes: Shapes, pattern: str, limit: int) -> int:
-    """Count the numbered names, from 0 to the first that is missing."""
+    """Count the names of the form ``pattern`` with numbers 0, 1, …, up to the first that is missing."""
     return next((i for i in range(limit) if pattern.format(i) not in shapes), limit)

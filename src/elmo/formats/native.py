@@ -1,8 +1,8 @@
-r"""Elmo's own format: a folder of safetensors, JSON and text, with a checksum for every file.
+r"""The native format of elmo: a folder of safetensors, JSON and text files, with checksums.
 
-- ``config.json``: the biLM's config, the vocabulary's special words, a published mix, metadata.
+- ``config.json``: the config of the biLM, the special words of the vocabulary, a published mix, and metadata.
 - ``model.safetensors``: the weights, with the names of ``config.parameter_shapes``.
-- ``vocab.txt``: one word per line, in id order, if the model has words. If any word contains a line break, a
+- ``vocab.txt``: one word per line, in id order, if there is a vocabulary. If any word contains a line break, a
   carriage return or a lone surrogate, config.json has ``"is_escaped": true``, and every line uses the escapes
   ``\\``, ``\n``, ``\r`` and ``\udXXX``.
 - ``characters.json``: the id of each character, for a Unicode alphabet.
@@ -18,14 +18,15 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from elmo.config import MAX_ROWS, BiLmConfig, n_parameters, parameter_shapes
+from elmo import __version__
+from elmo.config import BiLmConfig, n_parameters, parameter_shapes
 from elmo.errors import ConfigError, FormatError, OutputError, StateError, raise_all
-from elmo.formats.pretrained import MixWeights, Pretrained, SoftmaxWeights, WarmState
+from elmo.formats.pretrained import MixWeights, Pretrained, SoftmaxWeights, WarmState, warm_shapes
 from elmo.storage import atomic, files, tensors
 from elmo.storage.atomic import atomic_file
 from elmo.text.ids import UnicodeAlphabet, Vocabulary
@@ -34,7 +35,7 @@ NAME = "elmo"
 VERSION = 1
 CONFIG, WEIGHTS, VOCAB, CHARACTERS = "config.json", "model.safetensors", "vocab.txt", "characters.json"
 SOFTMAX, WARM = "softmax.safetensors", "warm.safetensors"
-# config.json says which other files exist, so it is last in SHA256SUMS: no truncation goes unnoticed
+# config.json, which every model has, is last in SHA256SUMS, so that a truncated SHA256SUMS is detected
 ORDER = (WARM, VOCAB, SOFTMAX, WEIGHTS, CHARACTERS, CONFIG)
 
 logger = logging.getLogger(__name__)
@@ -54,20 +55,20 @@ def read(folder: Path, *, verify: bool = True, is_mapped: bool = True) -> Pretra
     Args:
         folder: The model's folder.
         verify: Compare every file with its recorded SHA-256 before using it.
-        is_mapped: Map float32 weights into memory instead of reading them.
+        is_mapped: Map float32 weights into memory; they are then read from the file when they are used.
     """
     source = _VerifiedFolder(folder, verify=verify, is_mapped=is_mapped)
     values = source.config()
-    config, width = values.bilm, values.bilm.lstm.state_width
+    config, n_words = values.bilm, values.n_softmax_words
     weights = source.tensors(WEIGHTS, parameter_shapes(config))
     characters = softmax = warm = None
     if config.alphabet == "unicode" and config.chars:
         characters = _read_characters(source, config.chars.n_characters)
-    if values.n_softmax_words is not None:
-        shapes = {"weight": (values.n_softmax_words, width), "bias": (values.n_softmax_words,)}
+    if n_words is not None:
+        shapes = {"weight": (n_words, config.lstm.state_width), "bias": (n_words,)}
         softmax = SoftmaxWeights(**source.tensors(SOFTMAX, shapes))
     if source.has(WARM):
-        warm = WarmState(**source.tensors(WARM, _warm_shapes(config)))
+        warm = WarmState(**source.tensors(WARM, warm_shapes(config)))
     return Pretrained(
         config=config,
         weights=weights,
@@ -82,7 +83,7 @@ def read(folder: Path, *, verify: bool = True, is_mapped: bool = True) -> Pretra
 
 
 class _VerifiedFolder:
-    """A model's folder; the size and then the SHA-256 of each file are checked before its content is used."""
+    """The folder of a model; the size and SHA-256 of each file are checked before its content is used."""
 
     def __init__(self, folder: Path, *, verify: bool, is_mapped: bool) -> None:
         self.folder, self._is_mapped = folder, is_mapped
@@ -94,30 +95,25 @@ class _VerifiedFolder:
         self._verify = verify
 
     def has(self, name: str) -> bool:
-        """Return whether an optional file belongs to the model: with checksums, only if it is listed."""
+        """Return whether an optional file belongs to the model; it must be in ``SHA256SUMS``, if the folder has one."""
         return name in (files.list_names(self.folder) if self.sums is None else self.sums)
 
     def config(self) -> NativeConfig:
-        return _parse_config(self.json(CONFIG), files.format_path(self.folder / CONFIG))
-
-    def json(self, name: str) -> Any:
-        return files.read_json(self._verified(name, files.JSON_LIMIT))
-
-    def lines(self, name: str) -> list[str]:
-        return files.read_lines(self._verified(name, files.LINES_LIMIT))
+        return _parse_config(files.read_json(self.path(CONFIG)), files.format_path(self.folder / CONFIG))
 
     def tensors(self, name: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
         tensors.check(files.find_member(self.folder, name), shapes)
-        return tensors.read(self._verified(name, None), shapes, is_mapped=self._is_mapped)
+        return tensors.read(self.path(name, None), shapes, is_mapped=self._is_mapped)
 
-    def _verified(self, name: str, limit: int | None) -> Path:
+    def path(self, name: str, limit: int | None = files.JSON_LIMIT) -> Path:
+        """Return the path of a file of at most ``limit`` bytes, after verifying its SHA-256."""
         path = files.find_member(self.folder, name)
         with files.open_regular(path, limit):
             pass  # checks the size
         if self._verify and self.sums is not None:
             if name not in self.sums:
                 sums_path = files.format_path(self.folder / files.CHECKSUMS_NAME)
-                raise FormatError(f"{sums_path}: expected a line for {name}, found none")
+                raise FormatError(f"{sums_path} must have a line for {name}; found none")
             files.verify_checksum(path, self.sums[name])
         return path
 
@@ -126,7 +122,7 @@ def _read_vocab(
     source: _VerifiedFolder, *, n_words: int, is_escaped: bool, bos: str, eos: str, unknown: str
 ) -> Vocabulary:
     subject = files.format_path(source.folder / VOCAB)
-    lines = source.lines(VOCAB)
+    lines = files.read_lines(source.path(VOCAB, files.LINES_LIMIT))
     if len(lines) != n_words:
         raise FormatError(f"{subject}: expected {n_words} words, found {len(lines)} lines")
     if is_escaped:
@@ -139,19 +135,14 @@ def _read_vocab(
 
 def _read_characters(source: _VerifiedFolder, n_characters: int) -> dict[str, int]:
     subject = files.format_path(source.folder / CHARACTERS)
-    ids = source.json(CHARACTERS)
+    ids = files.read_json(source.path(CHARACTERS))
     if not isinstance(ids, dict) or not all(type(i) is int and 0 <= i < n_characters for i in ids.values()):
-        raise FormatError(f"{subject}: expected an object with an id in 0..{n_characters - 1} per character")
+        raise FormatError(f"{subject} must be a JSON object with an id in 0..{n_characters - 1} per character")
     try:
         UnicodeAlphabet(ids)  # checks that the special characters are present
     except FormatError as error:
         raise FormatError(f"{subject}: {error}") from error
     return ids
-
-
-def _warm_shapes(config: BiLmConfig) -> dict[str, tuple[int, ...]]:
-    lstm = config.lstm
-    return {"hidden": (2, lstm.n_layers, lstm.state_width), "cell": (2, lstm.n_layers, lstm.cell_width)}
 
 
 # --- config.json ---------------------------------------------------------------------------------
@@ -171,18 +162,12 @@ class NativeConfig:
 def _parse_config(values: Any, subject: str) -> NativeConfig:
     if not isinstance(values, dict) or values.get("format") != NAME:
         actual = values.get("format") if isinstance(values, dict) else values
-        raise FormatError(f"{subject}: expected an object with format {NAME!r}, found {actual!r:.40}")
+        raise FormatError(f"{subject} must be a JSON object with format {NAME!r}; found {actual!r:.40}")
     if values.get("format_version") != VERSION:
         raise FormatError(
-            f"{subject}: expected format_version {VERSION}, found {values.get('format_version')!r:.40}; update pyelmo"
+            f"{subject}: format_version must be {VERSION}; found {values.get('format_version')!r:.40}; update pyelmo"
         )
-    problems = []
-    for key, checks in _CHECKS.items():
-        if values.get(key) is not None:
-            problems += [f"{key}: {problem}" for problem in _section_problems(values[key], checks)]
-    metadata = values.get("metadata", {})
-    if not isinstance(metadata, dict):
-        problems.append("metadata must be an object")
+    problems = _section_problems(values)
     try:
         bilm = BiLmConfig.from_json(values.get("config", {}))
     except ConfigError as error:
@@ -196,58 +181,53 @@ def _parse_config(values: Any, subject: str) -> NativeConfig:
         vocabulary=values.get("vocabulary"),
         n_softmax_words=None if softmax is None else softmax["n_words"],
         mix=None if mix is None else MixWeights(tuple(mix["weights"]), mix["gamma"]),
-        metadata=metadata,
+        metadata=values.get("metadata", {}),
     )
 
 
-def _section_problems(section: Any, checks: Mapping[str, Callable[[Any], bool]]) -> list[str]:
-    if not isinstance(section, dict):
-        return [f"must be an object or null, found {section!r:.40}"]
-    return [
-        *(f"unexpected {key!r:.40}" for key in section if key not in checks),
-        *(f"missing {key!r}" for key in checks if key not in section),
-        *(
-            f"invalid {key} {section[key]!r:.40}"
-            for key, is_valid in checks.items()
-            if key in section and not is_valid(section[key])
-        ),
-    ]
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MAX_ROWS
+def _section_problems(values: Mapping[str, Any]) -> list[str]:
+    """List the sections of ``config.json`` that do not have the expected form."""
+    problems = []
+    match values.get("vocabulary"):
+        case {"n_words": int(), "is_escaped": bool(), "bos": str(), "eos": str(), "unknown": str(), **more} if not more:
+            pass
+        case None:
+            pass
+        case other:
+            names = "n_words, is_escaped, bos, eos and unknown"
+            problems.append(f"vocabulary must be null or a JSON object with the keys {names}; found {other!r:.80}")
+    match values.get("softmax"):
+        case None | {"n_words": int()}:
+            pass
+        case other:
+            problems.append(f"softmax must be null or a JSON object with the key n_words; found {other!r:.80}")
+    match values.get("mix"):
+        case None:
+            pass
+        case {"weights": [*weights], "gamma": gamma} if all(map(_is_number, (*weights, gamma))):
+            pass
+        case other:
+            problems.append(
+                f"mix must be null or a JSON object with a list weights and a number gamma; found {other!r:.80}"
+            )
+    if not isinstance(values.get("metadata", {}), dict):
+        problems.append("metadata must be a JSON object")
+    return problems
 
 
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < 1e30
 
 
-_CHECKS: dict[str, dict[str, Callable[[Any], bool]]] = {
-    "vocabulary": {
-        "n_words": _is_count,
-        "is_escaped": lambda value: isinstance(value, bool),
-        "bos": _is_text,
-        "eos": _is_text,
-        "unknown": _is_text,
-    },
-    "softmax": {"n_words": _is_count},
-    "mix": {"weights": lambda value: isinstance(value, list) and all(map(_is_number, value)), "gamma": _is_number},
-}
-
-
 def _format_config(model: Pretrained, *, dtype: str, is_escaped: bool) -> str:
-    """Return the text of ``config.json``; the same model gives the same text."""
+    """Return the text of ``config.json``; it is always the same for the same model."""
     vocab, mix, metadata = model.vocab, model.mix, dict(model.metadata)
     if model.format != NAME:
         metadata.setdefault("converted_from", model.format)
     values = {
         "format": NAME,
         "format_version": VERSION,
-        "library_version": _library_version(),
+        "library_version": __version__,
         "dtype": dtype,
         "config": model.config.to_json(),
         "vocabulary": None if vocab is None else {
@@ -264,33 +244,24 @@ def _format_config(model: Pretrained, *, dtype: str, is_escaped: bool) -> str:
         raise OutputError(f"the model's mix or metadata cannot be written as JSON: {error}") from error
 
 
-def _library_version() -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("pyelmo")
-    except PackageNotFoundError:  # not installed, but run from a source folder
-        return None
-
-
 # --- writing -------------------------------------------------------------------------------------
 
 
 def write(model: Pretrained, folder: Path, *, dtype: tensors.Dtype = "float32") -> None:
-    """Write a model to a new folder, completely or not at all; the same model gives the same bytes.
+    """Write a model to a new folder, completely or not at all; the bytes are always the same for the same model.
 
     Args:
         model: The model.
         folder: The folder to create.
-        dtype: Precision of the weights and the softmax in the file; they are read as float32.
+        dtype: Precision of the stored weights and softmax; they are converted back to float32 when they are read.
     """
-    tensors.torch_dtype(dtype)  # refuse an unknown name before writing anything
+    tensors.torch_dtype(dtype)  # reject an unknown name before anything is written
     is_escaped = model.vocab is not None and any(map(_NEEDS_ESCAPES.search, model.vocab.words))
     texts = {CONFIG: _format_config(model, dtype=dtype, is_escaped=is_escaped)}
     if model.vocab is not None:
-        if len(model.vocab) > files.MAX_LINES:  # the limit of the reader, and so are those below
+        if len(model.vocab) > files.MAX_LINES:  # the limits here and below are those of the reader
             raise OutputError(f"{VOCAB}: expected at most {files.MAX_LINES} words, found {len(model.vocab)}")
-        words = [_ESCAPED.sub(_escape, word) for word in model.vocab.words] if is_escaped else model.vocab.words
+        words = map(_escape, model.vocab.words) if is_escaped else model.vocab.words
         texts[VOCAB] = "".join(f"{word}\n" for word in words)
     if model.characters is not None:
         texts[CHARACTERS] = json.dumps(dict(model.characters), indent=0) + "\n"
@@ -304,65 +275,51 @@ def write(model: Pretrained, folder: Path, *, dtype: tensors.Dtype = "float32") 
             (new / name).write_bytes(content)
         tensors.write(model.weights, new / WEIGHTS, dtype=dtype)
         if model.softmax:
-            softmax = {"weight": model.softmax.weight, "bias": model.softmax.bias}
-            tensors.write(softmax, new / SOFTMAX, dtype=dtype)
+            tensors.write(vars(model.softmax), new / SOFTMAX, dtype=dtype)
         if model.warm:
-            (new / WARM).write_bytes(_warm_bytes(model.warm, model.config))
+            (new / WARM).write_bytes(tensors.to_bytes(vars(model.warm)))
         sums = {name: files.compute_sha256(new / name) for name in ORDER if (new / name).exists()}
         (new / files.CHECKSUMS_NAME).write_text(files.format_checksums(sums, ORDER), encoding="ascii", newline="\n")
         (new / "README.md").write_text(_model_card(model, dtype=dtype), encoding="utf-8", newline="\n")
 
 
 def add_warm(folder: Path, warm: WarmState) -> None:
-    """Store a warm state in a model's folder, replacing an existing one.
+    """Store a warm state in the folder of a model, replacing an existing one.
 
-    A crash at any moment leaves a model that loads: a warm.safetensors that SHA256SUMS does not list is not
-    part of the model. So the old one is removed from the list before the new file is written, and the new one
-    is added afterwards.
+    The model can be loaded even after a crash in the middle, because a ``warm.safetensors`` that is not listed in
+    ``SHA256SUMS`` is ignored: the old file is removed from the list before the new file is written, and the new
+    file is added to the list afterwards.
     """
     source = _VerifiedFolder(folder, verify=True, is_mapped=False)
-    content, sums = _warm_bytes(warm, source.config().bilm), source.sums
+    raise_all(warm.problems(source.config().bilm), subject="warm state", kind=StateError)
+    sums = source.sums
     if sums is not None and sums.pop(WARM, None):
         _replace(folder / files.CHECKSUMS_NAME, files.format_checksums(sums, ORDER).encode())
-    _replace(folder / WARM, content)
+    _replace(folder / WARM, tensors.to_bytes(vars(warm)))
     if sums is not None:
         sums[WARM] = files.compute_sha256(folder / WARM)
         _replace(folder / files.CHECKSUMS_NAME, files.format_checksums(sums, ORDER).encode())
 
 
 def _replace(path: Path, content: bytes) -> None:
-    with atomic_file(path) as temporary, temporary.open("xb") as file:  # never writes through a link
+    with atomic_file(path) as temporary, temporary.open("xb") as file:  # mode "x" never follows a link
         file.write(content)
 
 
-def _warm_bytes(warm: WarmState, config: BiLmConfig) -> bytes:
-    parts = {"hidden": warm.hidden, "cell": warm.cell}
-    problems = []
-    for name, shape in _warm_shapes(config).items():
-        if tuple(parts[name].shape) != shape:
-            problems.append(f"{name}: expected {shape}, found {tuple(parts[name].shape)}")
-        elif not parts[name].isfinite().all():
-            problems.append(f"{name} contains values that are not finite")
-    if problems:
-        raise_all(problems, subject="warm state", kind=StateError)
-    return tensors.to_bytes(parts)
-
-
 _NEEDS_ESCAPES = re.compile("[\n\r\ud800-\udfff]")
-_ESCAPED = re.compile("[\\\\\n\r\ud800-\udfff]")
+_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r"})
 _ESCAPE = re.compile(r"\\(\\|n|r|ud[89a-f][0-9a-f]{2}|)")
-_CHARACTERS_BY_LETTER = {"\\": "\\", "n": "\n", "r": "\r"}
-_LETTERS_BY_CHARACTER = {character: letter for letter, character in _CHARACTERS_BY_LETTER.items()}
+_ESCAPED_CHARACTERS = {"\\": "\\", "n": "\n", "r": "\r"}
 
 
-def _escape(match: re.Match[str]) -> str:
-    return f"\\{_LETTERS_BY_CHARACTER.get(match[0]) or f'u{ord(match[0]):04x}'}"
+def _escape(word: str) -> str:
+    return word.translate(_ESCAPES).encode("utf-8", "backslashreplace").decode()  # surrogates become \udXXX
 
 
 def _unescape(match: re.Match[str]) -> str:
     if not match[1]:
-        raise ValueError(f"expected an escape \\\\, \\n, \\r or \\udXXX, found another in {match.string[:40]!r}")
-    return _CHARACTERS_BY_LETTER.get(match[1]) or chr(int(match[1][1:], 16))
+        raise ValueError(f"an escape must be \\\\, \\n, \\r or \\udXXX; found another one in {match.string[:40]!r}")
+    return _ESCAPED_CHARACTERS.get(match[1]) or chr(int(match[1][1:], 16))
 
 
 # --- model card ----------------------------------------------------------------------------------
@@ -373,17 +330,10 @@ _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,40}")
 def _model_card(model: Pretrained, *, dtype: str) -> str:
     """Return the text of ``README.md``: front matter for the Hub, sizes and an example."""
     config, lstm = model.config, model.config.lstm
-    token_layer = {
-        (True, False): "characters", (False, True): "words", (True, True): "words and characters",
-    }[config.chars is not None, config.words is not None]  # fmt: skip
-    front = [
-        "library_name: pyelmo",
-        "pipeline_tag: feature-extraction",
-        "tags:",
-        "- elmo",
-        "- bilm",
-        "- word-embeddings",
-    ]
+    token_layer = " and ".join(
+        name for name, part in (("words", config.words), ("characters", config.chars)) if part is not None
+    )
+    front = ["library_name: pyelmo", "pipeline_tag: feature-extraction", "tags: [elmo, bilm, word-embeddings]"]
     meta = model.metadata.get("meta")  # an NLPL model's meta.json
     notes = {**(meta if isinstance(meta, dict) else {}), **model.metadata}
     for key, names in (("language", ("language", "languages")), ("license", ("license", "licence"))):
@@ -394,9 +344,9 @@ def _model_card(model: Pretrained, *, dtype: str) -> str:
             front += [f"{key}:", *(f'- "{tag}"' for tag in tags)]
     rows = [
         ("Parameters", f"{n_parameters(config):,}"),
-        ("Token layer", f"{token_layer}" + (f" ({config.alphabet})" if config.alphabet else "")),
+        ("Token layer", token_layer + (f" ({config.alphabet})" if config.alphabet else "")),
         ("Layers", f"{config.n_layers}: the token layer and {lstm.n_layers} LSTM layers"),
-        ("Vector width", f"{config.width}"),
+        ("Vector width", str(config.width)),
         ("LSTM cells", f"{lstm.cell_width} in each direction"),
         ("Vocabulary", "none" if model.vocab is None else f"{len(model.vocab):,} words"),
         ("Output layer (softmax)", "yes" if model.softmax else "no"),

@@ -1,6 +1,6 @@
-"""``Pretrained``, a model as read from its files, and ``load``, which reads one of any published format.
+"""Load models of every published format; the result is a ``Pretrained``.
 
-``load`` takes a name, a path, an archive or a Hugging Face Hub id. It finds the model's folder
+``load`` takes the name of a bundled model, a path, an archive or a Hugging Face Hub id. It finds the model's folder
 (``_model_folder``), asks each format reader whether it can read the folder (``detect``), and calls the first
 one that can. ``describe``, ``convert`` and ``fingerprint`` build on that.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from elmo.text.ids import ByteAlphabet, SimplifiedAlphabet, TokenIndexer, Unicod
 if TYPE_CHECKING:
     from torch import Tensor
 
-_MAX_DEPTH = 3  # of a model's folder inside an archive
+_MAX_DEPTH = 3  # maximum depth of a model's folder inside an archive
 DEFAULT_MODEL = "en"
 _MODELS = Path(__file__).resolve().parents[1] / "models"
 _KNOWN_FILES = (
@@ -46,10 +47,27 @@ class SoftmaxWeights:
 
 @dataclass(frozen=True)
 class WarmState:
-    """An average LSTM state from which every sentence can start."""
+    """A start state stored with the model: the mean LSTM state between sentences of running text."""
 
     hidden: Tensor  # (direction, layer, width)
     cell: Tensor  # (direction, layer, cell)
+
+    def problems(self, config: BiLmConfig) -> list[str]:
+        """List the tensors that do not fit a model with this config, or that are not finite."""
+        problems = []
+        for name, shape in warm_shapes(config).items():
+            tensor: Tensor = getattr(self, name)
+            if tuple(tensor.shape) != shape:
+                problems.append(f"{name}: expected shape {shape}, found {tuple(tensor.shape)}")
+            elif not tensor.isfinite().all():
+                problems.append(f"{name} contains values that are not finite")
+        return problems
+
+
+def warm_shapes(config: BiLmConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors of a warm state."""
+    lstm = config.lstm
+    return {"hidden": (2, lstm.n_layers, lstm.state_width), "cell": (2, lstm.n_layers, lstm.cell_width)}
 
 
 @dataclass(frozen=True)
@@ -64,16 +82,16 @@ class MixWeights:
 class Pretrained:
     """A model as read from its files.
 
-    Creating one checks that all parts fit together, and reports every mismatch in one ``FormatError``.
+    The constructor checks that all parts fit together and reports every mismatch in one ``FormatError``.
 
     Args:
         config: Sizes of the network.
-        weights: Parameters, named and shaped as in ``config.parameter_shapes``.
+        weights: Parameters, with the names and shapes of ``config.parameter_shapes``.
         format: Name of the file format, as ``elmo info`` shows it.
         vocab: Words of the word table or of the softmax, in id order.
-        characters: Ids of a Unicode alphabet's characters.
+        characters: Ids of the characters of a Unicode alphabet.
         softmax: The output layer.
-        warm: A stored start state.
+        warm: The warm state.
         mix: A published layer mix.
         metadata: JSON values; ``"tokenizer"`` names the tokenizer of the training text.
     """
@@ -93,7 +111,7 @@ class Pretrained:
             raise_all(mismatches, subject=f"{self.format} model")
 
     def indexer(self) -> TokenIndexer:
-        """Build the indexer that turns tokens into the ids of the token layer."""
+        """Build the indexer that converts tokens to the ids that the token layer reads."""
         alphabet, chars = None, self.config.chars
         if chars is not None and self.config.alphabet == "unicode":
             alphabet = UnicodeAlphabet(self.characters or {}, chars.max_characters)
@@ -111,66 +129,62 @@ class Pretrained:
         for name, weight in self.weights.items():
             if name in expected and tuple(weight.shape) != expected[name]:
                 problems.append(f"{name}: expected {expected[name]}, found {tuple(weight.shape)}")
+        tensors = dict(self.weights)
+        if self.softmax is not None:
+            tensors |= {"softmax weight": self.softmax.weight, "softmax bias": self.softmax.bias}
         problems += [
-            f"{name} contains values that are not finite"
-            for name, values in self._tensors()
-            if not values.isfinite().all()
+            f"{name} contains values that are not finite" for name in tensors if not tensors[name].isfinite().all()
         ]
         if config.words and (self.vocab is None or len(self.vocab) != config.words.n_words):
             problems.append(
-                f"a table of {config.words.n_words} words needs a vocabulary of the same size, found "
+                f"a word table of {config.words.n_words} rows needs a vocabulary of the same size; found "
                 f"{'none' if self.vocab is None else len(self.vocab)}"
             )
         if config.alphabet == "unicode" and self.characters is None:
-            problems.append("a Unicode alphabet needs its character dictionary, found none")
+            problems.append("a Unicode alphabet needs a character dictionary; found none")
         if self.characters is not None and config.chars is not None:
             n = config.chars.n_characters
             outside = [i for i in self.characters.values() if not 0 <= i < n]
             if outside:
-                problems.append(f"character ids must be in 0..{n - 1}, found {outside[0]!r:.40}")
+                problems.append(f"character ids must be in 0..{n - 1}; found {outside[0]!r:.40}")
         if self.softmax is not None:
             rows, width = self.softmax.weight.shape
             if width != lstm.state_width or tuple(self.softmax.bias.shape) != (rows,):
                 problems.append(
-                    f"softmax: expected width {lstm.state_width} and {rows} biases, found "
+                    f"softmax: expected width {lstm.state_width} and bias of shape {(rows,)}, found "
                     f"{width} and {tuple(self.softmax.bias.shape)}"
                 )
             if self.vocab is not None and len(self.vocab) != rows:
                 problems.append(f"softmax has {rows} rows, but the vocabulary has {len(self.vocab)} words")
         if self.warm is not None:
-            shapes = (2, lstm.n_layers, lstm.state_width), (2, lstm.n_layers, lstm.cell_width)
-            actual = tuple(self.warm.hidden.shape), tuple(self.warm.cell.shape)
-            if actual != shapes:
-                problems.append(f"warm state: expected {shapes}, found {actual}")
+            problems += [f"warm state {problem}" for problem in self.warm.problems(config)]
         if self.mix is not None and len(self.mix.weights) != config.n_layers:
             problems.append(f"mix: expected {config.n_layers} weights, found {len(self.mix.weights)}")
+        if self.mix is not None and not all(map(math.isfinite, (*self.mix.weights, self.mix.gamma))):
+            problems.append("mix contains values that are not finite")
         return problems
-
-    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        yield from self.weights.items()
-        for name, part in (("softmax", self.softmax), ("warm state", self.warm)):
-            if part is not None:
-                yield from ((f"{name} {key}", tensor) for key, tensor in vars(part).items())
 
 
 def fingerprint(model: Pretrained, *, with_warm: bool = False) -> str:
-    """Compute the SHA-256 of everything that determines a model's layers; it is the same in every format.
+    """Compute the SHA-256 of everything that determines a model's vectors; it is the same in every file format.
 
-    That is the config, the alphabet, the word table and the weights. The softmax, a published mix and the
-    metadata do not change the layers and are not included.
+    This includes the config, the alphabet, the words of a word table, and the weights. The softmax, a published mix and
+    the metadata do not change the vectors and are not included.
 
     Args:
         model: The model.
-        with_warm: Include the warm state, which matters to results computed with ``start="warm"``.
+        with_warm: Whether to include the warm state, which affects results computed with ``start="warm"``.
     """
     digest = hashlib.sha256()
 
     def add(name: str, value: Any) -> None:
-        line = json.dumps([name, value], sort_keys=True)  # always one line, so parts cannot run together
+        line = json.dumps(
+            [name, value], sort_keys=True
+        )  # always one line, so that two different lists of parts never give the same bytes
         digest.update(line.encode() + b"\n")
 
     config = model.config.to_json()
-    # publishers write the same clip as 3 or as 3.0
+    # some publishers write a clip as 3, others as 3.0
     config["lstm"] |= {key: float(value) for key, value in config["lstm"].items() if type(value) is int}
     add("config", config)
     if model.characters is not None:
@@ -210,7 +224,7 @@ class FormatReader(Protocol):
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What ``elmo info`` shows about a model.
+    """The summary of a model that ``elmo info`` shows.
 
     Args:
         source: The name or path that was loaded.
@@ -220,10 +234,10 @@ class ModelInfo:
         n_parameters: Number of weights.
         n_words: Size of the vocabulary, if there is one.
         has_softmax: Whether the model has an output layer.
-        has_warm: Whether the model has a stored start state.
+        has_warm: Whether the model has a warm state.
         has_mix: Whether the model has a published layer mix.
-        fingerprint: SHA-256 of config and weights, the same in every format.
-        metadata: Everything else that the files contain.
+        fingerprint: SHA-256 of config and weights; it is the same in every file format.
+        metadata: Other values from the model's files, such as training options.
     """
 
     source: str
@@ -243,9 +257,9 @@ def load(source: str | Path | None = None) -> Pretrained:
     """Read a model of any published format.
 
     Args:
-        source: The name of a bundled model (None is the English one), a folder, an archive, one of the
-            model's files, or a Hugging Face Hub id, ``org/name`` or ``org/name@revision``. Write ``./en``
-            for a folder that has the name of a bundled model.
+        source: The name of a bundled model (None means the English one), a folder, an archive, one of the
+            model's files, or a Hugging Face Hub id (``org/name`` or ``org/name@revision``). If a folder has the
+            same name as a bundled model, write ``./en`` to load the folder.
     """
     with _model_folder(source) as (folder, is_temporary):
         return _read(folder, is_temporary=is_temporary)
@@ -279,16 +293,16 @@ def convert(
     Args:
         source: The model, as for ``load``.
         out: The folder to create.
-        to: Output format: native is elmo's own (with checksums and a model card); hdf5 is for AllenNLP,
+        to: Output format: ``native`` is elmo's own (with checksums and a model card); ``hdf5`` is for AllenNLP,
             bilm-tf and simple_elmo.
         dtype: Precision of the weights in the file; hdf5 supports float32 only.
     """
     from elmo.formats import bilm_hdf5, native
 
     if to not in ("native", "hdf5"):
-        raise ConfigError(f"convert: expected to='native' or to='hdf5', found {to!r:.40}")
+        raise ConfigError(f"convert: to must be 'native' or 'hdf5'; found {to!r:.40}")
     if to == "hdf5" and dtype != "float32":
-        raise ConfigError(f"convert: hdf5 supports float32 only, found dtype {dtype!r:.40}; use to='native'")
+        raise ConfigError(f"convert: dtype must be float32 for to='hdf5'; found {dtype!r:.40}; use to='native'")
     model = load(source)
     if to == "native":
         native.write(model, Path(out), dtype=dtype)
@@ -308,31 +322,29 @@ def bundled_folder(name: str = DEFAULT_MODEL) -> Path:
     if not names:
         raise ConfigError(
             "no model is bundled with this installation; pass a path or a Hub id such as org/name (on the "
-            "command line with --model, or in the variable ELMO_MODEL)"
+            "command line with --model, or in the environment variable ELMO_MODEL)"
         )
     if name not in names:
-        raise ConfigError(f"unknown bundled model {name[:40]!r}; expected one of {', '.join(names)}")
+        raise ConfigError(f"bundled model must be one of {', '.join(names)}; found {name[:40]!r}")
     return _MODELS / name
 
 
 def bundled_name(checksum: str, *, with_warm: bool = False) -> str | None:
     """Return the name of the bundled model with this fingerprint, or None."""
-    for name in bundled_models():
-        if fingerprint(load(name), with_warm=with_warm) == checksum:
-            return name
-    return None
+    names = bundled_models()
+    return next((name for name in names if fingerprint(load(name), with_warm=with_warm) == checksum), None)
 
 
 def detect(folder: str | Path) -> FormatReader | None:
     """Return the reader for the model in a folder, or None if no format matches.
 
-    When files of several formats are in one folder, elmo's own format comes first, because it has checksums.
+    If a folder contains files of several formats, elmo's native format is preferred, because it has checksums.
     """
     return next((reader for reader in _readers() if reader.can_read(Path(folder))), None)
 
 
 def _readers() -> Iterator[FormatReader]:
-    # imported one at a time: most searches end at the first or second
+    # readers are imported only when needed: most models have the first or second format
     from elmo.formats import native
 
     yield native
@@ -354,10 +366,10 @@ def _read(folder: Path, *, is_temporary: bool) -> Pretrained:
         files = ", ".join(map(format_path, list_names(folder)[:8])) or "nothing"
         raise FormatError(f"{format_path(folder)}: expected {_KNOWN_FILES}; found {files}")
     try:
-        if reader is native and is_temporary:  # memory-mapped weights would be lost with the folder
+        if reader is native and is_temporary:  # mapped weights would be lost when the folder is removed
             return native.read(folder, is_mapped=False)
         return reader.read(folder)
-    except ConfigError as error:  # sizes in a file that no network can have
+    except ConfigError as error:  # a size in a file is out of range
         raise FormatError(f"{format_path(folder)}: {error}") from error
     except OSError as error:  # a disk or network failure in the middle of a file
         raise FormatError(f"cannot read {format_path(folder)}: {format_error(error)}") from error
@@ -369,7 +381,7 @@ def _model_folder(source: str | Path | None) -> Iterator[tuple[Path, bool]]:
     if source is None:
         source = bundled_folder()
     elif source == "":  # an unset shell variable, not a request for the bundled model
-        raise ConfigError("expected the name, path or Hub id of a model, found an empty string")
+        raise ConfigError("model must be a name, a path or a Hub id; found an empty string")
     elif isinstance(source, str) and source in bundled_models():
         source = bundled_folder(source)
     path = Path(source)
@@ -379,7 +391,7 @@ def _model_folder(source: str | Path | None) -> Iterator[tuple[Path, bool]]:
         raise FormatError(f"cannot open {format_path(path)!s:.200}: {error.strerror}") from error
     if is_folder:
         yield path, False
-    elif is_file and is_model_file(path.name):  # one file of a model selects its folder
+    elif is_file and is_model_file(path.name):  # a file of a model stands for its folder
         yield path.parent, False
     elif is_file and archive.is_archive(path):
         with archive.unpacked(path) as root:
@@ -399,13 +411,13 @@ def _model_folder(source: str | Path | None) -> Iterator[tuple[Path, bool]]:
 
 
 def _looks_like_path(path: Path) -> bool:
-    """Return whether something with the form of a Hub id is more likely a mistyped path."""
+    """Return whether a string in the form of a Hub id is more likely a mistyped path."""
     name = path.name
     return path.parent.is_dir() or is_model_file(name) or name.lower().endswith(archive.SUFFIXES)
 
 
 def _find_model(root: Path, source: Path) -> Path:
-    """Find the one folder of an unpacked archive that contains a model, level by level."""
+    """Find the only folder of an unpacked archive that contains a model; search level by level."""
     level = [root]
     for _ in range(_MAX_DEPTH + 1):
         matches = [folder for folder in level if detect(folder) is not None]
@@ -413,7 +425,9 @@ def _find_model(root: Path, source: Path) -> Path:
             return matches[0]
         if matches:
             listed = ", ".join(format_path(folder.relative_to(root)) for folder in matches[:8])
-            raise FormatError(f"{format_path(source)}: expected one model, found {listed}; unpack it and load one")
+            raise FormatError(
+                f"{format_path(source)}: expected one model, found {listed}; unpack the archive and load one of them"
+            )
         level = [path for folder in level for path in sorted(folder.iterdir()) if path.is_dir()]
     files = ", ".join(format_path(name) for name, _ in _file_sizes(root)[:8])
     raise FormatError(

@@ -2,14 +2,13 @@
 
 No public source confirms the names of the LSTM variables in ``google/elmo/2`` and ``/3``. So names are
 matched by what all likely layouts share (a direction, a layer number, and kernel, bias or projection at the
-end), shapes must agree with each other, and ambiguous files are refused. This reader is tested only on files
-of that layout. The graph (``saved_model.pb``) is not read: sizes come from the shapes; clips, skip
+end), shapes must be consistent, and ambiguous files are rejected. This reader has been tested only on generated
+files with such names. The graph (``saved_model.pb``) is not read: sizes are derived from the shapes; clipping, skip
 connections and activation are those of every English biLM published with bilm-tf.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,13 +49,13 @@ def read(folder: Path) -> Pretrained:
         config=config,
         weights=read_weights(bundle, variables),
         format=NAME,
-        mix=_read_mix(bundle, mix, subject) if mix else None,
+        mix=_read_mix(bundle, mix) if mix else None,
         metadata={"scope": scope.rstrip("/")},
     )
 
 
 def _find_scope(bundle: Bundle) -> str:
-    """Return the path before the biLM's variables, such as ``bilm/`` or ``module/bilm/``."""
+    """Return the prefix of the names of the biLM's variables, such as ``bilm/`` or ``module/bilm/``."""
     matches = [name for name in bundle.names if name.rpartition("/")[2] == "char_embed"]
     if len(matches) != 1:
         raise FormatError(f"expected one variable char_embed, found {matches[:5] or bundle.names[:5]}")
@@ -64,7 +63,7 @@ def _find_scope(bundle: Bundle) -> str:
 
 
 def _count_layers_from_zero(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the same roles, with LSTM layers counted from 0 if the file counts from 1."""
+    """Return the same variables, with LSTM layers numbered from 0 if the file numbers them from 1."""
     cells = [match for role in variables if (match := re.fullmatch(r"(RNN_.*/Cell)(\d+)(/.*)", role))]
     if not cells or min(int(match[2]) for match in cells) != 1:
         return dict(variables)
@@ -77,7 +76,7 @@ def _infer_config(bundle: Bundle, variables: Mapping[str, str]) -> BiLmConfig:
 
     def shape(role: str, n_axes: int) -> Shape:
         if role not in variables:
-            raise FormatError(f"expected a variable for {role}, found none among {len(bundle.names)}")
+            raise FormatError(f"expected a variable for {role}, found none among {len(bundle.names)} variables")
         shape = bundle.shapes[variables[role]]
         if len(shape) != n_axes:
             raise FormatError(f"{format_path(variables[role])}: expected {n_axes} axes, found shape {shape}")
@@ -106,7 +105,7 @@ def _infer_config(bundle: Bundle, variables: Mapping[str, str]) -> BiLmConfig:
 
 
 def _find_mix(bundle: Bundle) -> dict[str, str]:
-    """Return the names of the mix's two variables, in any scope; empty if the module has none."""
+    """Return the names of the two variables of the mix, in any scope; an empty dict if the module has no mix."""
     matches = {
         part: [name for name in bundle.names if f"/{name}".endswith(f"/aggregation/{part}")]
         for part in ("weights", "scaling")
@@ -118,10 +117,6 @@ def _find_mix(bundle: Bundle) -> dict[str, str]:
     return {part: names[0] for part, names in matches.items()}
 
 
-def _read_mix(bundle: Bundle, mix: Mapping[str, str], subject: str) -> MixWeights:
+def _read_mix(bundle: Bundle, mix: Mapping[str, str]) -> MixWeights:
     weights, gamma = (read_floats(bundle, mix[part]) for part in ("weights", "scaling"))
-    values = MixWeights(tuple(float(weight) for weight in weights), float(gamma))
-    if not all(math.isfinite(value) for value in (*values.weights, values.gamma)):
-        name = format_path(mix["weights"])
-        raise FormatError(f"{subject}: {name} or its scaling contains values that are not finite")
-    return values
+    return MixWeights(tuple(weights.tolist()), gamma.item())

@@ -1,4 +1,4 @@
-"""Embed large corpora on disk, with resumable jobs.
+"""Embed large corpora in resumable jobs, and read the vectors from disk.
 
     from elmo.jobs import EmbedJob, embed_corpus, read_embeddings
 
@@ -8,15 +8,15 @@
 
 Files, in reading order:
 
-- ``plan.py``: ``EmbedJob``, the options of a job; ``plan_corpus``, an estimate of its size.
+- ``plan.py``: ``EmbedJob``, the options of a job; ``plan_corpus``, which estimates its output and memory.
 - ``run.py``: ``embed_corpus``, which runs a job.
-- ``groups.py``: the sentences of each shard.
-- ``sharded.py``: one run that writes shards, and how it resumes an earlier run.
+- ``groups.py``: split the sentences into groups, one per shard.
+- ``sharded.py``: write the shards of a job, or resume an earlier run.
 - ``pipeline.py``: threads that read ahead and write in the background.
-- ``workers.py``: how a shard is made, here or in worker processes.
+- ``workers.py``: make shards, in this process or in worker processes.
 - ``shard.py``: a shard as flat arrays.
-- ``manifest.py``: file names, and the list of complete shards.
-- ``writers.py`` and ``reader.py``: the file formats; ``read_embeddings``.
+- ``manifest.py``: the names of the output files, and the manifest.
+- ``writers.py`` and ``reader.py``: the file formats, and ``read_embeddings``.
 """
 
 import lazy_loader as _lazy

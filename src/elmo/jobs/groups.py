@@ -15,8 +15,8 @@ from elmo.engine.batches import MAX_TOKENS
 from elmo.errors import SentenceTooLongError
 from elmo.text.reader import Sentence
 
-MAX_CHARACTERS = 1 << 26  # characters of a group, whose text is in memory
-MAX_SENTENCES = 1 << 18  # sentences of a group: empty lines are sentences too
+MAX_CHARACTERS = 1 << 26  # per group, because the text of a group is in memory
+MAX_SENTENCES = 1 << 18  # per group, because empty lines are sentences without tokens
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Group:
         sentences: The sentences.
         n_tokens: Number of tokens.
         is_last: Whether this is the last group of the job.
-        digest: SHA-256 of all sentences up to the end of this group.
+        digest: SHA-256 of all sentences of the job up to the end of this group.
     """
 
     index: int
@@ -41,7 +41,10 @@ class Group:
 
 
 def split_groups(sentences: Iterable[Sentence], *, max_tokens: int) -> Iterator[Group]:
-    """Yield at least one group, each of up to ``max_tokens`` tokens or of one longer sentence."""
+    """Yield groups of up to ``max_tokens`` tokens; a longer sentence is a group by itself.
+
+    There is always at least one group, even without sentences.
+    """
     digest = hashlib.sha256()
     index, first, n_tokens, n_characters = 0, 0, 0, 0
     group: list[Sentence] = []
@@ -61,7 +64,7 @@ def split_groups(sentences: Iterable[Sentence], *, max_tokens: int) -> Iterator[
 
 
 def _serialize(sentence: Sentence) -> bytes:
-    """Return everything that the output stores about a sentence, as one line."""
+    """Return everything that the output stores about a sentence, as a line of JSON."""
     tokens = sentence.tokens
     fields = [tokens.tokens, tokens.offsets, sentence.path, sentence.line, sentence.start]
     return json.dumps(fields).encode() + b"\n"
@@ -71,6 +74,5 @@ def check_length(sentence: Sentence) -> None:
     """Raise a ``SentenceTooLongError`` if a sentence has more than ``MAX_TOKENS`` tokens."""
     if len(sentence.tokens) > MAX_TOKENS:
         raise SentenceTooLongError(
-            f"{sentence.place}: this sentence has {len(sentence.tokens)} tokens, but the limit is "
-            f"{MAX_TOKENS}; split it"
+            f"{sentence.place}: a sentence must have at most {MAX_TOKENS} tokens; found {len(sentence.tokens)}"
         )

@@ -1,7 +1,8 @@
 """The files of a job on disk: their names, and the manifest that lists the complete shards.
 
-The manifest is a JSON file next to the output. It is replaced atomically after each shard; a shard that it
-does not list does not count. It has no dates or machine names: two runs of one job end with the same bytes.
+The manifest is a JSON file next to the output. It is replaced atomically after each shard. Shards that it does
+not list are incomplete and are written again. It contains no dates or machine names, so that two runs of the
+same job write the same bytes.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 class OutputFiles:
     """Names of all files that a job may write.
 
-    ``vectors.npz``: that file, or ``vectors-00000.npz``, …, and ``vectors.npz.manifest.json`` next to it.
-    ``vectors.hdf5``: that file; its shards are staged in ``vectors.hdf5.parts/`` until the last is complete.
+    A job with the output ``vectors.npz`` writes that file if there is one shard, or ``vectors-00000.npz``,
+    ``vectors-00001.npz``, … if there are several, and ``vectors.npz.manifest.json``. A job with the output
+    ``vectors.hdf5`` first writes its shards to the folder ``vectors.hdf5.parts`` and then assembles the file.
     """
 
     def __init__(self, out: Path) -> None:
@@ -36,7 +38,7 @@ class OutputFiles:
         self.suffix = out.suffix.lower()
         if self.suffix not in SUFFIXES:
             raise OutputError(
-                f"{format_path(out)}: expected a name that ends in {', '.join(SUFFIXES)}, found {out.suffix!r}"
+                f"{format_path(out)}: the file name must end in {', '.join(SUFFIXES)}; found {out.suffix!r}"
             )
         self.is_assembled = self.suffix in HDF5_SUFFIXES
         self.folder = out.parent
@@ -47,7 +49,7 @@ class OutputFiles:
         self._prefix = "part" if self.is_assembled else out.stem
 
     def shard(self, index: int, *, is_only: bool) -> Path:
-        """Return the path of a shard; ``is_only``: the job has no other."""
+        """Return the path of a shard; ``is_only`` means that the job has one shard."""
         if is_only and not self.is_assembled:
             return self.out
         return self.shard_folder / f"{self._prefix}-{index:05d}{self.shard_suffix}"
@@ -56,22 +58,22 @@ class OutputFiles:
         """Create the folder of the output if it does not exist."""
         try:
             if self.out.is_dir():
-                raise OutputError(f"{format_path(self.out)}: expected a file name, found a folder")
+                raise OutputError(f"{format_path(self.out)}: the output must be a file; found a folder")
             self.folder.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:
             raise cannot_write(self.out, error) from error
 
     def is_known(self) -> bool:
-        """Return whether a job has started to write here."""
+        """Return whether a job has started to write this output."""
         return self.manifest.exists() or self.lock.exists()
 
     def existing(self) -> list[Path]:
-        """Return the output and complete shards of earlier runs, without the manifest."""
+        """Return the files of earlier runs that exist: the output and complete shards, but not the manifest."""
         shards = [self.shard_folder / name for name in list_names(self.shard_folder) if self._is_shard(name)]
         return [self.out, *shards] if self.out.is_file() else shards
 
     def remove_strays(self, keep: Iterable[Path]) -> None:
-        """Remove temporary files and complete shards of killed runs, except ``keep``; needs the lock."""
+        """Remove temporary files and shards of earlier runs, except ``keep``; the caller must hold the lock."""
         kept = set(keep)
         try:
             for path in [*self.existing(), *self._temporaries()]:
@@ -81,13 +83,13 @@ class OutputFiles:
             raise cannot_write(self.out, error) from error
 
     def remove_parts(self) -> None:
-        """Remove the staged shards of an assembled file."""
+        """Remove the shards that an HDF5 file was assembled from."""
         if self.is_assembled:
             shutil.rmtree(self.shard_folder, ignore_errors=True)
 
     def _is_shard(self, name: str) -> bool:
         pattern = rf"{re.escape(self._prefix)}-\d{{5,}}{re.escape(self.shard_suffix)}"
-        # "a-00000.npz" may be the output of another job, which then has a manifest
+        # a file such as "a-00000.npz" can also be the output of another job, which then has a manifest
         is_output = _manifest_path(self.shard_folder / name).exists()
         return re.fullmatch(pattern, name) is not None and not is_output
 
@@ -106,15 +108,15 @@ def _manifest_path(out: Path) -> Path:
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """A complete shard.
+    """The entry of a complete shard in the manifest.
 
     Attributes:
-        file: Its name, in the folder of the manifest (HDF5: in the folder of parts).
-        sha256: Its checksum.
-        first: Index of its first sentence.
+        file: File name of the shard, in the folder of the output (for HDF5, in the folder ``OUT.parts``).
+        sha256: SHA-256 of the file.
+        first: Index of the first sentence.
         sentences: Number of sentences.
         tokens: Number of tokens.
-        input: SHA-256 of all sentences of the job up to the last of this shard.
+        input: SHA-256 of all sentences of the job up to the end of this shard.
     """
 
     file: str
@@ -135,7 +137,7 @@ class Manifest:
         options: All options that change the bytes of the output.
         shards: The complete shards.
         is_complete: Whether the job is finished.
-        sha256: Checksum of ``out``, if it was assembled from the shards.
+        sha256: SHA-256 of the output, if it was assembled from the shards.
     """
 
     out: str
@@ -162,42 +164,42 @@ class Manifest:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read and check a manifest; ``DataError`` if it is damaged or another file."""
+    """Read and check a manifest; raise ``DataError`` if the file is damaged or not a manifest."""
+    subject = format_path(path)
     try:
         values = read_json(path, _MAX_BYTES)
     except ElmoError as error:
         raise DataError(str(error)) from error
     if not isinstance(values, dict) or values.pop("version", None) != VERSION:
-        raise DataError(
-            f"{format_path(path)}: expected the manifest of an embedding job, version {VERSION}, found another file"
-        )
+        raise DataError(f"cannot read {subject}: it is not the manifest of an embedding job (version {VERSION})")
     types = {"out": str, "model": str, "options": dict, "shards": list, "is_complete": bool, "sha256": str | None}
     if values.keys() != types.keys() or not all(isinstance(values[name], types[name]) for name in types):
-        raise DataError(f"{format_path(path)}: expected the keys {', '.join(types)}, found others or wrong types")
-    values["shards"] = tuple(
-        _read_record(shard, subject=f"{format_path(path)}: shard {i}") for i, shard in enumerate(values["shards"])
-    )
-    checksums = [shard.sha256 for shard in values["shards"]] + [values["sha256"] or "0" * 64]
-    file_names = [shard.file for shard in values["shards"]] + [values["out"]]
-    if not all(_SHA256.fullmatch(value) for value in checksums) or not all(map(_is_plain_name, file_names)):
-        raise DataError(f"{format_path(path)}: expected plain file names with SHA-256 checksums, found others")
+        raise DataError(f"{subject}: a manifest must have the keys {', '.join(types)}; found {', '.join(values)[:80]}")
+    values["shards"] = shards = tuple(_read_record(shard, subject) for shard in values["shards"])
+    checksums = [shard.sha256 for shard in shards] + [values["sha256"] or "0" * 64]
+    file_names = [shard.file for shard in shards] + [values["out"]]
+    if not all(map(_SHA256.fullmatch, checksums)) or not all(map(_is_plain_name, file_names)):
+        raise DataError(
+            f"{subject}: each file must have a plain name without a folder and a SHA-256; found other values"
+        )
     n_sentences = 0
-    for shard in values["shards"]:
+    for shard in shards:
         if shard.first != n_sentences or shard.sentences < 0 or shard.tokens < 0:
             raise DataError(
-                f"{format_path(path)}: expected a shard that starts at sentence {n_sentences}, found {shard.first}"
+                f"{subject}: a shard must have first = {n_sentences} and counts of at least 0; "
+                f"found first = {shard.first}, sentences = {shard.sentences}, tokens = {shard.tokens}"
             )
         n_sentences += shard.sentences
     return Manifest(**values)
 
 
-def _read_record(values: Any, *, subject: str) -> ShardRecord:
+def _read_record(values: Any, subject: str) -> ShardRecord:
     types = {field.name: int if field.type == "int" else str for field in fields(ShardRecord)}
     if not isinstance(values, dict) or {name: type(value) for name, value in values.items()} != types:
-        raise DataError(f"{subject}: expected {', '.join(types)}, found {str(values)[:80]}")
+        raise DataError(f"{subject}: a shard must have the keys {', '.join(types)}; found {str(values)[:80]}")
     return ShardRecord(**values)
 
 
 def _is_plain_name(name: str) -> bool:
-    """Return whether a name stays in its folder."""
+    """Return whether a file name has no folder part."""
     return name not in ("", ".", "..") and "\0" not in name and Path(name).name == name

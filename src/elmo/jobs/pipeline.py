@@ -1,7 +1,7 @@
 """Overlap reading, computing and writing with threads.
 
-Each side holds at most one item, so memory stays constant if one side is faster. The threads end before the
-context is left. An error in a thread is raised in the thread that waits for its result.
+Each thread works on one item at a time, so memory does not grow if one of them is slower. The threads end
+before their context manager exits. An error in a thread is raised in the thread that waits for the result.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 
 class _StoppedError(Exception):
-    """The consumer has left."""
+    """Stops the reading thread after the consumer has left the context."""
 
 
 @contextmanager
 def read_ahead(source: Iterable[S], gather: Callable[[Iterable[S]], Iterator[T]]) -> Iterator[Iterator[T]]:
-    """Iterate over ``gather(source)``; a thread makes each item while the previous one is in use.
+    """Provide an iterator over ``gather(source)``; a thread computes the next item while the current one is in use.
 
-    If the context is left early, the thread stops before it takes another item of ``source``.
+    If the context is left early, the thread stops before it takes another item from ``source``.
     """
     is_stopped = threading.Event()
 
@@ -53,9 +53,9 @@ def _iterate_ahead(items: Iterator[T], pool: ThreadPoolExecutor) -> Iterator[T]:
 class BackgroundWriter:
     """A thread that runs one task at a time, in order; use it as a context manager.
 
-    Leaving the context waits for the current task. If that task fails, its error is raised even when the
-    context is left because of another error, which came later in the order of the work; only Ctrl-C and
-    similar take precedence.
+    Leaving the context waits for the current task. If that task fails, its error replaces an exception that
+    was raised in the context, because the task belongs to earlier work. Only KeyboardInterrupt and other
+    exceptions that are not an ``Exception`` are kept.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class BackgroundWriter:
         self._current: Future[None] | None = None
 
     def submit(self, task: Callable[[], None]) -> None:
-        """Start ``task`` when the previous one is done; raises the error of the previous one."""
+        """Wait for the previous task, raise its error if it failed, and start ``task``."""
         self._wait()
         self._current = self._pool.submit(task)
 
@@ -76,7 +76,7 @@ class BackgroundWriter:
         interrupt: KeyboardInterrupt | None = None
         while self._current is not None and not self._current.done():
             try:
-                # not for the thread: joining it a second time after Ctrl-C fails in Python 3.11
+                # wait for the future: in Python 3.11, the thread cannot be joined again after Ctrl-C
                 wait([self._current])
             except KeyboardInterrupt as pressed:
                 interrupt = pressed  # raised when the task is done
@@ -88,6 +88,6 @@ class BackgroundWriter:
 
     def _wait(self) -> None:
         if self._current is not None:
-            wait([self._current])  # after Ctrl-C here, the task is still current
-            done, self._current = self._current, None  # an error is raised once
+            wait([self._current])  # if Ctrl-C interrupts this line, the task stays current
+            done, self._current = self._current, None  # so that its error is raised only once
             done.result()

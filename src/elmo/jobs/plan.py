@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
 
 SHARD_BYTES = 1 << 26  # default size of the vectors of one shard
-SHARD_TOKENS = 1 << 17  # limit for small vectors: a token takes about 200 bytes while it is read
-_LIBRARY_BYTES = 300 << 20  # estimated memory of Python and torch
+SHARD_TOKENS = (
+    1 << 17
+)  # upper limit of the default, because the text of a token takes memory even if vectors are narrow
+_LIBRARY_BYTES = 300 << 20  # estimated memory that Python and torch use
 _TOKEN_TEXT_BYTES = 200  # estimated memory of a token with its offsets
-_COUNTED_BYTES = 1 << 32  # counting the lines of larger files would delay the job
+_COUNTED_BYTES = 1 << 32  # lines are not counted in larger inputs, because that takes too long
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7", b"BZh", b"\x28\xb5")  # first bytes of compressed files
 
 
@@ -37,21 +39,22 @@ class EmbedJob:
 
     Args:
         inputs: Files, globs or folders of text, compressed or not; "-" is stdin.
-        out: Output file. The suffix is the format: .h5 (AllenNLP's layout), .safetensors, .npz, .parquet or
-            .jsonl. Default: JSON lines on stdout.
+        out: Output file. Its suffix selects the format: .h5 (AllenNLP's layout), .safetensors, .npz, .parquet
+            or .jsonl. Default: JSON lines on stdout.
         layers: Layers to write: "average", "top", "all", "concat" or a layer number.
-        input_format: One sentence per line ("text"), tokens separated by spaces ("tokens"), or "conllu".
+        input_format: Format of the input: raw text ("text") or tokens separated by spaces ("tokens"), with one sentence
+            per line, or "conllu".
         split: Split lines of text into sentences.
-        errors: What to do with bytes that are not UTF-8: "strict" (stop), "replace", "skip" (the line) or
-            "surrogateescape".
-        dtype: Type of the vectors in the output.
-        start: State at the start of a sentence: "zero", or the "warm" state of the model.
-        batch_size: Sentences per batch. Changes the speed, not the vectors. Default: as many as 16,384 tokens
-            hold.
-        shard_tokens: Tokens per shard. Default: about 64 MB of vectors.
-        restart: Start over if an earlier run left output, instead of resuming it.
-        workers: Number of processes. Changes the speed, not the vectors. Needs an output file.
-        devices: Devices of the workers, used in turn. Default: the device of the model.
+        errors: What to do with bytes that are not UTF-8: stop ("strict"), replace them, skip the line, or keep them
+            as surrogate escapes.
+        dtype: Data type of the vectors in the output.
+        start: State at the start of a sentence: "zero", or "warm" (stored with the model).
+        batch_size: Number of sentences per batch; affects the speed, not the vectors. Default: as many as fit into
+            16,384 tokens.
+        shard_tokens: Maximum number of tokens per shard. Default: about 64 MB of vectors.
+        restart: Replace the output of an earlier run instead of resuming it.
+        workers: Number of processes; affects the speed, not the vectors. More than one requires an output file.
+        devices: Devices of the workers, assigned in turn. Default: the device of the model.
     """
 
     inputs: tuple[str, ...]
@@ -69,29 +72,33 @@ class EmbedJob:
     devices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in ("inputs", "devices"):
+            if isinstance(value := getattr(self, name), str):
+                raise ConfigError(f"{name} must be a tuple of strings; found one string; use ({value[:40]!r},)")
         for name in ("batch_size", "shard_tokens", "workers"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1, found {value}")
+                raise ConfigError(f"{name} must be at least 1; found {value}")
         if self.workers > 1 and self.out is None:
-            raise ConfigError(f"{self.workers} workers need an output file; set out (--out), or use one worker")
+            raise ConfigError(f"cannot use {self.workers} workers without an output file; set out (--out)")
         if len(self.devices) > self.workers:
-            raise ConfigError(
-                f"{len(self.devices)} devices need at least as many workers, found {self.workers}; set --workers"
-            )
+            raise ConfigError(f"--workers must be at least {len(self.devices)}, one per device; found {self.workers}")
         if len({name.partition(":")[0] for name in self.devices}) > 1:
-            raise ConfigError(f"devices must be of one kind, found {', '.join(self.devices)[:80]}")
+            raise ConfigError(f"devices must be of one type; found {', '.join(self.devices)[:80]}")
 
     def tokens_per_shard(self, layout: Layout) -> int:
-        """Return the maximum number of tokens of a shard; one longer sentence may exceed it."""
+        """Return the maximum number of tokens per shard; only a shard with a single longer sentence exceeds it."""
         return self.shard_tokens or min(max(1, SHARD_BYTES // layout.token_bytes), SHARD_TOKENS)
 
     def reads_pipe(self) -> bool:
-        """Return whether an input is a pipe, which may block and can be read only once."""
+        """Return whether an input is stdin or a pipe, which may block and can be read only once."""
         return any(path == "-" or not path.is_file() for path in expand_paths(self.inputs))
 
     def count_lines(self) -> int | None:
-        """Count the lines of the input; None if lines are not sentences or counting is too slow."""
+        """Count the lines of the input, each of which is a sentence.
+
+        Returns None if lines are not sentences, if the input is a pipe or compressed, or if counting takes too long.
+        """
         if self.split or self.input_format == "conllu" or self.reads_pipe():
             return None
         files = [path for path in expand_paths(self.inputs) if path != "-"]
@@ -110,7 +117,10 @@ class EmbedJob:
         return n_lines
 
     def sentences(self, tokenizer: Tokenizer, tally: Tally | None = None) -> Iterator[Sentence]:
-        """Check that the inputs exist, and return an iterator over their tokenized sentences."""
+        """Check that the inputs exist, and return an iterator over their tokenized sentences.
+
+        ``tally`` counts the lines that are not valid UTF-8.
+        """
         return read_sentences(
             self.inputs,
             tokenizer=tokenizer,
@@ -127,10 +137,10 @@ class Progress:
 
     Attributes:
         stage: The current stage.
-        sentences: Sentences done so far, including those of earlier runs.
-        tokens: Tokens done so far, including those of earlier runs.
-        shards: Complete shards.
-        kept: Sentences that an earlier run had done.
+        sentences: Number of sentences done so far, including those of earlier runs.
+        tokens: Number of tokens done so far, including those of earlier runs.
+        shards: Number of complete shards.
+        kept: Number of sentences that an earlier run had completed.
     """
 
     stage: Literal["embedding", "assembling", "predicting"]
@@ -145,40 +155,40 @@ class JobSummary:
     """Result of a job.
 
     Attributes:
-        sentences: Sentences in the output.
-        tokens: Tokens in the output.
-        kept: Sentences that an earlier run had done.
-        was_complete: An earlier run had finished the job; nothing was written.
+        sentences: Number of sentences in the output.
+        tokens: Number of tokens in the output.
+        kept: Number of sentences that an earlier run had completed.
+        was_complete: Whether an earlier run had finished the job, so that this run wrote nothing.
         files: The output files, in order.
-        manifest: The manifest; None for a stream.
-        repaired_lines: Lines that were not UTF-8 and were repaired.
-        skipped_lines: Lines that were not UTF-8 and were skipped.
-        is_cut_short: The reader of the stream closed it before the end.
+        manifest: Path of the manifest; None if the output is a stream.
+        repaired_lines: Number of lines that were not valid UTF-8 and were repaired.
+        skipped_lines: Number of lines that were not valid UTF-8 and were skipped.
+        is_cut_short: Whether the reader closed the output stream before the end.
     """
 
     sentences: int
     tokens: int
-    kept: int
-    was_complete: bool
-    files: tuple[Path, ...]
-    manifest: Path | None
-    repaired_lines: int
-    skipped_lines: int
+    kept: int = 0
+    was_complete: bool = False
+    files: tuple[Path, ...] = ()
+    manifest: Path | None = None
+    repaired_lines: int = 0
+    skipped_lines: int = 0
     is_cut_short: bool = False
 
 
 @dataclass(frozen=True)
 class JobPlan:
-    """Estimate of a job.
+    """Estimated size of a job.
 
     Attributes:
-        sentences: Sentences of the text.
-        tokens: Tokens of the text.
-        shards: Number of shards; 0 for a stream.
+        sentences: Number of sentences in the input.
+        tokens: Number of tokens in the input.
+        shards: Number of shards; 0 if the output is a stream.
         tokens_per_shard: Maximum number of tokens per shard.
         output_bytes: Estimated size of the output.
         memory_bytes: Estimated peak memory of all processes.
-        files: Files that the job would write, in order; the manifest is the last.
+        files: Files that the job writes, in order; the manifest is the last one.
     """
 
     sentences: int
@@ -191,12 +201,12 @@ class JobPlan:
 
 
 def plan_corpus(job: EmbedJob, model: Elmo | BiLmConfig, *, tokenizer: Tokenizer | None = None) -> JobPlan:
-    """Read the text of a job and estimate its output and memory; nothing is computed or written.
+    """Read the input of a job and estimate the size of its output and the memory it needs, without running it.
 
     Args:
         job: The job.
         model: The model, or its config.
-        tokenizer: Replaces the tokenizer of the model; English by default if ``model`` is a config.
+        tokenizer: Tokenizer. Default: that of the model, or the English one if ``model`` is a config.
     """
     config = model if isinstance(model, BiLmConfig) else model.config
     if tokenizer is None:
@@ -213,11 +223,11 @@ def plan_corpus(job: EmbedJob, model: Elmo | BiLmConfig, *, tokenizer: Tokenizer
         n_sentences += len(group.sentences)
         n_tokens += group.n_tokens
         n_bytes += sum(len(token) for sentence in group.sentences for token in sentence.tokens.tokens)
-    # A number is about 12 characters of JSON; in other formats a token has its end and offsets.
+    # A number takes about 12 characters in JSON. Other formats store the end and the offsets of each token.
     is_json = files is None or files.suffix == ".jsonl"
     per_token = 12 * (layout.n_layers or 1) * layout.width if is_json else layout.token_bytes + 24
-    per_sentence = 1000 if files is not None and files.is_assembled else 40  # HDF5 has a dataset per sentence
-    # The network holds the layers of a batch about three times, a writer its shard twice.
+    per_sentence = 1000 if files is not None and files.is_assembled else 40  # HDF5 has one dataset per sentence
+    # The network holds about three copies of the layers of a batch, and a writer holds two copies of its shard.
     loaded = _LIBRARY_BYTES + 4 * n_parameters(config)
     computing = 3 * widest_batch * 4 * config.n_layers * config.width
     writing, text = 2 * widest_shard * layout.token_bytes, widest_shard * _TOKEN_TEXT_BYTES
@@ -242,7 +252,7 @@ def plan_corpus(job: EmbedJob, model: Elmo | BiLmConfig, *, tokenizer: Tokenizer
 
 
 def encode_sentences(sentences: Sequence[Sentence], job: EmbedJob, elmo: Elmo) -> list[Encoding]:
-    """Encode sentences with the options of the job; ``OutputError`` if a value overflows the dtype."""
+    """Encode sentences with the options of a job; raise ``OutputError`` if a value does not fit its dtype."""
     encodings = elmo.encode(
         [sentence.tokens for sentence in sentences],
         layers=cast("Any", job.layers),
@@ -252,5 +262,7 @@ def encode_sentences(sentences: Sequence[Sentence], job: EmbedJob, elmo: Elmo) -
     )
     for sentence, encoding in zip(sentences, encodings, strict=True):
         if not np.isfinite(np.asarray(encoding.vectors)).all():
-            raise OutputError(f"{sentence.place}: a value of its vectors does not fit {job.dtype}; use float32")
+            raise OutputError(
+                f"{sentence.place}: cannot store the vectors as {job.dtype}: a value overflows; use float32"
+            )
     return encodings

@@ -25,7 +25,7 @@ from elmo.storage.tensors import DESCRIPTION, read_arrays
 if TYPE_CHECKING:
     import h5py
 
-# Exceptions of libraries for damaged files; pyarrow raises subclasses of these.
+# Exceptions that libraries raise for damaged files; those of pyarrow are subclasses.
 DAMAGED_FILE_ERRORS = (
     OSError, EOFError, ValueError, KeyError, TypeError, IndexError, RuntimeError, NotImplementedError,
     zipfile.BadZipFile, zlib.error, struct.error, MemoryError, OverflowError, RecursionError,
@@ -33,32 +33,36 @@ DAMAGED_FILE_ERRORS = (
 
 
 def read_embeddings(path: str | Path, *, verify: bool = True) -> Iterator[Encoding]:
-    """Read the sentences of a job in the order of its input, with tokens, offsets and vectors.
+    """Read the sentences that a job has written, in the order of its input.
 
-    The text is not stored: ``Encoding.text`` is None, and offsets refer to the sentence in the input. JSON
-    lines are read as float32.
+    Each sentence is an ``Encoding`` with tokens, offsets and vectors. The text is not stored, so
+    ``Encoding.text`` is None; offsets refer to the sentence in the input. The vectors in JSON lines are read
+    as float32.
 
     Args:
-        path: The output of the job, its manifest, or a single file of any format.
-        verify: Check the SHA-256 of each file that a manifest lists.
+        path: The output of a job, its manifest, or a single shard.
+        verify: Check the SHA-256 of each file that the manifest lists.
     """
     path = Path(path)
     if path.name.endswith(".manifest.json"):
         return _read_job(path, verify=verify)
     if path.suffix.lower() not in SUFFIXES:
-        raise DataError(f"{format_path(path)}: expected a name that ends in {', '.join(SUFFIXES)} or .manifest.json")
+        raise DataError(
+            f"{format_path(path)}: the file name must end in {', '.join(SUFFIXES)} or .manifest.json; "
+            f"found {path.suffix!r}"
+        )
     manifest = OutputFiles(path).manifest
     if not path.exists() and manifest.exists():
         return _read_job(manifest, verify=verify)
     if not path.is_file():
-        raise DataError(f"{format_path(path)}: no such file, and no {format_path(manifest.name)} next to it")
+        raise DataError(f"cannot read {format_path(path)}: neither this file nor {format_path(manifest.name)} exists")
     return _read_file(path)
 
 
 def _read_job(path: Path, *, verify: bool) -> Iterator[Encoding]:
     manifest = read_manifest(path)
     if not manifest.is_complete:
-        raise DataError(f"{format_path(path)}: this job is not finished; run it again to finish it")
+        raise DataError(f"cannot read {format_path(path)}: the job is not finished; run it again to finish it")
     files = [(shard.file, shard.sha256) for shard in manifest.shards]
     if manifest.sha256:
         files = [(manifest.out, manifest.sha256)]
@@ -69,11 +73,11 @@ def _read_files(folder: Path, files: list[tuple[str, str]], *, verify: bool) -> 
     for name, expected in files:
         path = folder / name
         if not path.is_file():
-            raise DataError(f"{format_path(path)}: the manifest lists this file, but it does not exist")
+            raise DataError(f"cannot read {format_path(path)}: the manifest lists this file, but it does not exist")
         if verify and (actual := compute_sha256(path)) != expected:
             raise ChecksumError(
-                f"{format_path(path)}: expected SHA-256 {expected[:12]}…, found {actual[:12]}…: the file is "
-                "damaged; run the job again to repair it"
+                f"{format_path(path)}: SHA-256 must be {expected[:12]}…; found {actual[:12]}…; the file is damaged: "
+                "run the job again to repair it"
             )
         yield from _read_file(path)
 
@@ -89,7 +93,7 @@ def _read_file(path: Path) -> Iterator[Encoding]:
 
 @contextmanager
 def _report_damage(path: Path) -> Iterator[None]:
-    """Raise ``DataError`` for a damaged file."""
+    """Raise ``DataError`` instead of the exceptions that libraries raise for damaged files."""
     try:
         yield
     except DAMAGED_FILE_ERRORS as error:
@@ -98,7 +102,7 @@ def _report_damage(path: Path) -> Iterator[None]:
 
 
 def read_shard(path: Path) -> Shard:
-    """Read one npz, safetensors or Parquet file."""
+    """Read a shard from an npz, safetensors or Parquet file."""
     readers: dict[str, Callable[[Path], tuple[dict[str, Any], Any]]] = {
         ".npz": _read_npz,
         ".safetensors": read_arrays,
@@ -111,7 +115,7 @@ def read_shard(path: Path) -> Shard:
 
 def _read_shard_sentences(path: Path) -> Iterator[Encoding]:
     shard = read_shard(path)
-    with _report_damage(path):  # a token may not be UTF-8
+    with _report_damage(path):  # tokens in a damaged file may be invalid UTF-8
         yield from shard.encodings()
 
 
@@ -120,7 +124,7 @@ def _read_npz(path: Path) -> tuple[dict[str, Any], Any]:
         arrays = {}
         for info in archive.infolist():
             if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-                raise ValueError(f"{info.filename!r:.40} is compressed, which elmo embed never does")
+                raise ValueError(f"{info.filename!r:.40} is compressed; elmo embed writes uncompressed files")
             with archive.open(info) as member:
                 arrays[info.filename.removesuffix(".npy")] = _read_npy(member, info.file_size)
     text = str(arrays.pop(DESCRIPTION)[()])
@@ -128,14 +132,14 @@ def _read_npz(path: Path) -> tuple[dict[str, Any], Any]:
 
 
 def _read_npy(member: Any, size: int) -> np.ndarray[Any, Any]:
-    """Read an array; compare its declared shape with the file size before memory is allocated."""
+    """Read an array; check its shape against the file size before memory is allocated."""
     if np.lib.format.read_magic(member) != (1, 0):
-        raise ValueError("expected npy 1.0")
+        raise ValueError("the npy version must be 1.0")
     shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(member)
     if is_fortran or dtype.hasobject or dtype.kind not in "fiuU":
-        raise ValueError(f"expected plain numbers in C order, found {dtype}")
+        raise ValueError(f"an array must contain plain numbers in C order; found {dtype}")
     if math.prod(shape) * dtype.itemsize != size - member.tell():
-        raise ValueError(f"expected {size - member.tell()} bytes of data, found shape {shape} of {dtype}")
+        raise ValueError(f"an array must have {size - member.tell()} bytes of data; found shape {shape} of {dtype}")
     return np.frombuffer(member.read(), dtype=dtype).reshape(shape)
 
 
@@ -153,22 +157,24 @@ def _read_parquet(path: Path) -> tuple[dict[str, Any], Any]:
         for text, raw in zip(table["token"].to_pylist(), table["token_bytes"].to_pylist(), strict=True)
     ]
     column = table["vector"].combine_chunks()
-    # (time, layer · width) in Parquet; a shard has the layer axis first
+    # from (time, layer · width) in Parquet; a shard is (layer, time, width)
     vectors = column.flatten().to_numpy(zero_copy_only=False).reshape(table.num_rows, n_layers or 1, width)
     offsets = [table[name].fill_null(-1).to_numpy() for name in ("begin", "end")]
     sentences = table["sentence"].to_numpy() - description["first"]
     if len(sentences) and (sentences[0] < 0 or (np.diff(sentences) < 0).any()):
-        raise ValueError("the sentences are not in order")
+        raise ValueError("the rows must be sorted by sentence")
     n_sentences = description["sentences"]
     if not 0 <= n_sentences <= 1 << 32 or (len(sentences) and sentences[-1] >= n_sentences):
-        raise ValueError(f"the description declares {n_sentences} sentences")
+        raise ValueError(
+            f"the sentence numbers must be below {n_sentences}, the number of sentences in the description"
+        )
     return {
         "vectors": vectors[:, 0] if n_layers is None else np.ascontiguousarray(vectors.transpose(1, 0, 2)),
         "lengths": np.bincount(sentences, minlength=n_sentences).astype(np.int64),
         "token_bytes": np.frombuffer(b"".join(tokens), dtype=np.uint8),
         "token_ends": np.cumsum([len(token) for token in tokens], dtype=np.int64),
         "offsets": np.stack(offsets, axis=1),
-        "places": np.zeros((n_sentences, 3), dtype=np.int64),  # Parquet has no place of an empty sentence
+        "places": np.zeros((n_sentences, 3), dtype=np.int64),  # not stored in Parquet files
     }, description
 
 
@@ -187,13 +193,13 @@ def _read_hdf5(path: Path) -> Iterator[Encoding]:
 def _read_hdf5_sentence(file: h5py.File, key: str, size: int) -> Encoding:
     import h5py
 
-    # elmo and AllenNLP never write links or data outside the file
+    # neither elmo nor AllenNLP writes soft links or data outside the file
     link = file.get(key, getlink=True)
     data = file[key] if isinstance(link, h5py.HardLink) else None
     if not isinstance(data, h5py.Dataset) or data.external or data.is_virtual or data.nbytes > size:
-        raise ValueError(f"expected a dataset {key!r} inside the file")
+        raise ValueError(f"{key!r} must be a dataset that is stored in this file")
     if "tokens" not in data.attrs:
-        raise ValueError(f"dataset {key!r} has no attribute 'tokens': elmo embed did not write this file")
+        raise ValueError(f"dataset {key!r} must have an attribute 'tokens'; only files of elmo embed have it")
     offsets = json.loads(str(data.attrs["offsets"])) if "offsets" in data.attrs else None
     return _build_encoding(json.loads(str(data.attrs["tokens"])), offsets, data[()])
 
@@ -204,16 +210,16 @@ def _read_json_lines(path: Path) -> Iterator[Encoding]:
             values = json.loads(line)
             vectors = np.array(values["vectors"], dtype=np.float32)
             if not values["tokens"] and 0 in (shape := values["shape"]):
-                vectors = np.zeros(shape, dtype=np.float32)  # empty: no memory, however large the other axes
+                vectors = np.zeros(shape, dtype=np.float32)  # one axis is 0, so this takes no memory
             yield _build_encoding(values["tokens"], values["offsets"], vectors)
 
 
 def _build_encoding(tokens: Any, offsets: Any, vectors: np.ndarray[Any, Any]) -> Encoding:
     if vectors.ndim not in (2, 3) or vectors.shape[-2] != len(tokens) or vectors.dtype.kind != "f":
-        raise ValueError(f"expected a vector for each of {len(tokens)} tokens, found shape {vectors.shape}")
+        raise ValueError(f"there must be {len(tokens)} vectors, one per token; found shape {vectors.shape}")
     if not all(isinstance(token, str) for token in tokens):
-        raise ValueError("expected tokens as strings")
+        raise ValueError("tokens must be strings")
     pairs = None if offsets is None else tuple((int(begin), int(end)) for begin, end in offsets)
     if pairs is not None and len(pairs) != len(tokens):
-        raise ValueError(f"expected offsets for each of {len(tokens)} tokens, found {len(pairs)}")
+        raise ValueError(f"there must be {len(tokens)} offsets, one per token; found {len(pairs)}")
     return Encoding(tuple(tokens), vectors, offsets=pairs)

@@ -1,10 +1,13 @@
 """Run an embedding job: ``embed_corpus`` writes resumable shards to files, or JSON lines to a stream.
 
-A job may stop at any time, by Ctrl-C, ``kill -9`` or a full disk. The same job run again resumes after the
-last complete shard and ends with the same bytes (on the same machine, with the same number of threads).
-Memory does not depend on the size of the input: a process holds the model and three groups of sentences (one
-is read, one computed, one written); with workers, each holds the model and one group. Only HDF5, whose
-``sentence_to_index`` is one string, holds the text of all distinct sentences when it is assembled.
+A job can be stopped at any time, for example by Ctrl-C, ``kill -9`` or a full disk. The same job, run again,
+resumes after the last complete shard and writes the same bytes (on the same machine, with the same number of
+threads).
+
+Memory does not depend on the size of the input. A process holds the model and three groups of sentences: one
+is read, one is computed and one is written. With workers, each worker holds the model and one group. The
+exception is HDF5: its dataset ``sentence_to_index`` is a single string, so the text of all distinct sentences
+is in memory when the file is assembled.
 """
 
 from __future__ import annotations
@@ -43,18 +46,18 @@ def embed_corpus(
     >>> embed_corpus(job, "en")  # doctest: +SKIP
     >>> for encoding in read_embeddings("vectors.npz"): ...  # doctest: +SKIP
 
-    Raises ``OutputError`` if the output cannot be written or belongs to another job. Complete shards are
-    kept.
+    Raises ``OutputError`` if the output cannot be written or belongs to another job. After an error, complete
+    shards are kept.
 
     Args:
-        job: Input, output and options.
+        job: The input, output and options of the job.
         model: A loaded model, or a name as in ``Elmo.from_pretrained``.
-        on_progress: Called after each batch and each shard.
-        stdout: Receives the JSON lines of a job without ``out``. Default: ``sys.stdout``.
+        on_progress: Called with the progress after each batch and each shard; with workers, after each shard.
+        stdout: Stream for the JSON lines of a job without an output file. Default: ``sys.stdout``.
     """
     elmo = _load(job, model)
     layout = Layout.of(elmo.config, layers=job.layers, dtype=job.dtype)
-    encode_sentences([], job, elmo)  # report a wrong option before anything is written
+    encode_sentences([], job, elmo)  # report invalid options before anything is written
     tally = Tally()
     report = on_progress or (lambda _: None)
     if job.out is None:
@@ -80,15 +83,16 @@ def _load(job: EmbedJob, model: Elmo | str | Path | None) -> Elmo:
 def _write_stream(
     job: EmbedJob, elmo: Elmo, *, tally: Tally, report: Callable[[Progress], None], stream: TextIO
 ) -> JobSummary:
-    """Write JSON lines to a stream; if its reader closes it, the job ends without an error."""
+    """Write JSON lines to a stream; stop without an error if the reader closes the stream."""
     n_sentences, n_tokens, is_cut_short = 0, 0, False
+    is_ascii = not (stream.encoding or "utf-8").lower().startswith("utf")
     sentences = job.sentences(elmo.tokenizer, tally)
     try:
         for batch in split_batches(sentences, batch_size=job.batch_size):
             for sentence in batch:
                 check_length(sentence)
             for encoding in encode_sentences(batch, job, elmo):
-                stream.write(json_line(n_sentences, encoding) + "\n")
+                stream.write(json_line(n_sentences, encoding, is_ascii=is_ascii) + "\n")
                 n_sentences += 1
                 n_tokens += len(encoding)
             stream.flush()
@@ -96,16 +100,12 @@ def _write_stream(
     except BrokenPipeError:
         is_cut_short = True
         with suppress(OSError):
-            stream.close()  # otherwise the interpreter flushes it again at exit and prints an error
+            stream.close()  # otherwise the interpreter flushes the stream at exit and prints an error
     except OSError as error:
         raise cannot_write(Path(getattr(stream, "name", None) or "<stream>"), error) from error
     return JobSummary(
         sentences=n_sentences,
         tokens=n_tokens,
-        kept=0,
-        was_complete=False,
-        files=(),
-        manifest=None,
         repaired_lines=tally.repaired,
         skipped_lines=tally.skipped,
         is_cut_short=is_cut_short,

@@ -1,21 +1,20 @@
-"""``Shard``: sentences and their vectors as a few flat arrays, the content of every output file.
+"""``Shard``: sentences and their vectors as flat arrays, which every output format stores.
 
-Tokens are stored as concatenated UTF-8 bytes with the end of each, because NumPy strings would give every
-token the size of the longest, and a token may have ten megabytes. Lone surrogates are kept
-(``surrogatepass``).
+Tokens are stored as concatenated UTF-8 bytes, together with the end of each token. In a NumPy array of strings,
+every token would take as much memory as the longest one. Lone surrogates are kept (``surrogatepass``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmo.config import BiLmConfig
-from elmo.embed.encoding import Encoding
+from elmo.embed.encoding import Encoding, LayerChoice
 from elmo.errors import ConfigError, DataError, raise_all
 from elmo.text.reader import Sentence
 
@@ -28,7 +27,7 @@ Vectors = NDArray[np.floating]
 
 @dataclass(frozen=True)
 class Layout:
-    """The shape and dtype of the vectors of a job; ``n_layers`` is None for one vector per token."""
+    """The shape and dtype of the vectors of a job; ``n_layers`` is None if vectors have no layer axis."""
 
     n_layers: int | None
     width: int
@@ -36,30 +35,22 @@ class Layout:
 
     @classmethod
     def of(cls, config: BiLmConfig, *, layers: str | int, dtype: str) -> Layout:
-        """Return the layout of ``Elmo.encode(layers=…)`` for a model of this config."""
+        """Return the layout of the vectors that ``Elmo.encode(layers=…)`` computes with this config."""
+        n, names = config.n_layers, get_args(LayerChoice)
         if dtype not in DTYPES:
-            raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, found {dtype!r:.40}")
-        if isinstance(layers, int) and not isinstance(layers, bool):
-            if not -config.n_layers <= layers < config.n_layers:
-                raise ConfigError(f"layer must be in 0..{config.n_layers - 1}, found {layers}")
-            return cls(None, config.width, dtype)
-        layouts = {
-            "average": cls(None, config.width, dtype),
-            "top": cls(None, config.width, dtype),
-            "all": cls(config.n_layers, config.width, dtype),
-            "concat": cls(None, config.n_layers * config.width, dtype),
-        }
-        if layers not in layouts:
-            raise ConfigError(f"layers must be {', '.join(layouts)} or 0..{config.n_layers - 1}, found {layers!r:.40}")
-        return layouts[layers]
+            raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}; found {dtype!r:.40}")
+        is_number = isinstance(layers, int) and not isinstance(layers, bool) and -n <= layers < n
+        if not is_number and layers not in names:
+            raise ConfigError(f"layers must be {', '.join(names)} or 0..{n - 1}; found {layers!r:.40}")
+        return cls(n if layers == "all" else None, config.width * (n if layers == "concat" else 1), dtype)
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of the vectors of one token."""
+        """Number of bytes that the vectors of one token take."""
         return (self.n_layers or 1) * self.width * np.dtype(self.dtype).itemsize
 
     def empty(self, n_tokens: int) -> Vectors:
-        """Allocate the vectors of ``n_tokens`` tokens: (time, width) or (layer, time, width)."""
+        """Allocate an array for the vectors of ``n_tokens`` tokens: (time, width) or (layer, time, width)."""
         shape = (n_tokens, self.width) if self.n_layers is None else (self.n_layers, n_tokens, self.width)
         return np.empty(shape, dtype=self.dtype)
 
@@ -70,14 +61,15 @@ class Shard:
 
     Attributes:
         first: Index of the first sentence in the job.
-        vectors: (time, width) or (layer, time, width).
-        lengths: (sentence,): number of tokens.
-        token_bytes: All tokens in UTF-8.
-        token_ends: (time,): end of each token in ``token_bytes``.
-        offsets: (time, 2): begin and end in the text of the sentence; -1 if the input was tokens.
-        places: (sentence, 3): index into ``files``, line from 1, character where the text begins.
-        files: The input files.
-        has_offsets: Whether sentences without tokens have (empty) offsets.
+        vectors: The vectors of all tokens, (time, width) or (layer, time, width).
+        lengths: Number of tokens of each sentence, (sentence,).
+        token_bytes: All tokens in UTF-8, concatenated.
+        token_ends: End of each token in ``token_bytes``, (time,).
+        offsets: Begin and end of each token in the text of its sentence, (time, 2); -1 if the input was tokens.
+        places: Position of each sentence in the input, (sentence, 3): index into ``files``, line number from 1,
+            and the character where the sentence begins.
+        files: Names of the input files.
+        has_offsets: Whether a sentence without tokens has an empty tuple of offsets instead of None.
     """
 
     first: int
@@ -90,20 +82,25 @@ class Shard:
     files: tuple[str, ...] = ()
     has_offsets: bool = True
 
-    ARRAYS = ("lengths", "token_ends", "offsets", "places", "vectors", "token_bytes")  # widest items first
+    ARRAYS = (
+        "lengths",
+        "token_ends",
+        "offsets",
+        "places",
+        "vectors",
+        "token_bytes",
+    )  # sorted by item size, largest first
 
     @classmethod
     def of(cls, sentences: Sequence[Sentence], vectors: Vectors, *, first: int) -> Shard:
-        """Build a shard from sentences and the vectors of all their tokens."""
+        """Build a shard from sentences and the vectors of their tokens."""
         tokens = [token.encode("utf-8", "surrogatepass") for sentence in sentences for token in sentence.tokens.tokens]
         files = tuple(dict.fromkeys(sentence.path for sentence in sentences))
         index = {name: i for i, name in enumerate(files)}
         offsets = [
             pair
             for sentence in sentences
-            for pair in (
-                [(-1, -1)] * len(sentence.tokens) if sentence.tokens.offsets is None else sentence.tokens.offsets
-            )
+            for pair in sentence.tokens.offsets or [(-1, -1)] * len(sentence.tokens)  # empty without tokens
         ]
         places = [(index[sentence.path], sentence.line, sentence.start) for sentence in sentences]
         return cls(
@@ -120,14 +117,16 @@ class Shard:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], description: Any, *, subject: str) -> Shard:
-        """Build a shard from the arrays of a file; ``DataError`` if they do not match their description."""
+        """Build a shard from the arrays and the description of a file; raise ``DataError`` if they are invalid."""
         missing = [f"missing {name}" for name in cls.ARRAYS if name not in arrays]
         raise_all(missing, subject=subject, kind=DataError)
         if not isinstance(description, dict) or description.get("version") != VERSION:
-            raise DataError(f"{subject}: expected an embedding file of version {VERSION}, found another file")
+            raise DataError(f"cannot read {subject}: it is not an embedding file of version {VERSION}")
         first, files = description.get("first"), description.get("files")
         if type(first) is not int or not isinstance(files, list):
-            raise DataError(f"{subject}: expected a description with first and files, found {description!s:.80}")
+            raise DataError(
+                f"{subject}: the description must have an integer 'first' and a list 'files'; found {description!s:.80}"
+            )
         shard = cls(
             first=first,
             files=tuple(str(name) for name in files),
@@ -139,17 +138,17 @@ class Shard:
 
     @property
     def layout(self) -> Layout:
-        """The shape and dtype of the vectors."""
+        """The shape and dtype of the vectors of this shard."""
         n_layers = self.vectors.shape[0] if self.vectors.ndim == 3 else None
         return Layout(n_layers, self.vectors.shape[-1], str(self.vectors.dtype))
 
     @property
     def n_tokens(self) -> int:
-        """Number of tokens of all sentences."""
+        """Number of tokens in all sentences."""
         return len(self.token_ends)
 
     def description(self) -> dict[str, Any]:
-        """Return the values that are not in the arrays, as JSON values."""
+        """Return a JSON object with the counts, the layout and the input files of the shard."""
         layout = self.layout
         return {
             "version": VERSION,
@@ -164,7 +163,7 @@ class Shard:
         }
 
     def tokens(self) -> list[str]:
-        """Return all tokens, in order."""
+        """Decode and return all tokens, in order."""
         raw, begin, tokens = self.token_bytes.tobytes(), 0, []
         for end in self.token_ends.tolist():
             tokens.append(raw[begin:end].decode("utf-8", "surrogatepass"))
@@ -172,7 +171,7 @@ class Shard:
         return tokens
 
     def encodings(self) -> Iterator[Encoding]:
-        """Yield the sentences one by one; vectors are copies."""
+        """Yield the sentences one by one, with copies of their vectors."""
         tokens, offsets, begin = self.tokens(), self.offsets.tolist(), 0
         for length in self.lengths.tolist():
             end = begin + length
@@ -186,36 +185,28 @@ class Shard:
             begin = end
 
     def _mismatches(self) -> list[str]:
-        """Describe every array that does not match the others."""
-        n, sentences = len(self.token_ends), len(self.lengths)
+        """Describe each array whose shape, dtype or values do not match the other arrays."""
+        n, n_sentences, n_bytes = self.token_ends.size, self.lengths.size, self.token_bytes.size
+        layers, width = self.vectors.shape[:-2], self.vectors.shape[-1:]
+        shapes = {
+            "lengths": (("int64",), (n_sentences,)),
+            "token_ends": (("int64",), (n,)),
+            "offsets": (("int64",), (n, 2)),
+            "places": (("int64",), (n_sentences, 3)),
+            "token_bytes": (("uint8",), (n_bytes,)),
+            "vectors": (DTYPES, (*layers[:1], n, *width)),
+        }
         problems = []
-        for name, ndim, kinds in (
-            ("lengths", 1, "i"),
-            ("token_ends", 1, "i"),
-            ("offsets", 2, "i"),
-            ("places", 2, "i"),
-            ("token_bytes", 1, "u"),
-        ):
+        for name, (dtypes, shape) in shapes.items():
             array: NDArray[Any] = getattr(self, name)
-            if array.ndim != ndim or array.dtype.kind not in kinds:
-                problems.append(f"{name}: expected {ndim} axes of integers, found {array.shape} of {array.dtype}")
-        if self.vectors.ndim not in (2, 3) or str(self.vectors.dtype) not in DTYPES:
-            problems.append(
-                f"vectors: expected 2 or 3 axes of floats, found {self.vectors.shape} of {self.vectors.dtype}"
-            )
-        elif self.vectors.shape[-2] != n:
-            problems.append(f"vectors: expected {n} tokens, found {self.vectors.shape[-2]}")
+            if str(array.dtype) not in dtypes or array.shape != shape:
+                expected = f"{' or '.join(dtypes)} of shape {shape}"
+                problems.append(f"{name} must be {expected}; found {array.dtype} of shape {array.shape}")
         if problems:
             return problems
-        if self.offsets.shape != (n, 2):
-            problems.append(f"offsets: expected {(n, 2)}, found {self.offsets.shape}")
-        if self.places.shape != (sentences, 3):
-            problems.append(f"places: expected {(sentences, 3)}, found {self.places.shape}")
         if (self.lengths < 0).any() or (self.lengths > n).any() or int(self.lengths.sum()) != n:
-            problems.append(f"lengths: expected {n} tokens in total, found other lengths")
+            problems.append(f"lengths must not be negative and must add up to {n}, the number of tokens")
         ends = self.token_ends
-        if n and (ends[0] < 0 or (ends[1:] < ends[:-1]).any()):
-            problems.append("token_ends: expected increasing positions, found others")
-        if (int(ends[-1]) if n else 0) != len(self.token_bytes):
-            problems.append(f"token_bytes: expected the end of the last token, found {len(self.token_bytes)} bytes")
+        if (n and ends[0] < 0) or (ends[1:] < ends[:-1]).any() or (int(ends[-1]) if n else 0) != n_bytes:
+            problems.append(f"token_ends must be in ascending order and end at {n_bytes}, the size of token_bytes")
         return problems

@@ -2,8 +2,8 @@
 
 Reading, computing and writing overlap: while the calling thread computes the vectors of a group, one thread
 reads and tokenizes the next group, and another writes the shard of the previous one. Only these three groups
-are in memory. With workers, this process reads and updates the manifest, and each worker computes and writes
-one shard at a time; this process holds the text of twice as many groups as there are workers.
+are in memory. With workers, this process only reads the input and updates the manifest; each worker computes
+and writes one shard at a time. This process then holds the text of up to two groups per worker.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from elmo.errors import DataError, OutputError
 from elmo.jobs.groups import Group, split_groups
@@ -37,27 +37,16 @@ if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
 
 
-class Maker(Protocol):
-    """Makes a shard from a group of sentences."""
-
-    def vectors(self, group: Group, on_batch: Callable[[int, int], None] | None = None) -> Vectors:
-        """Compute the vectors; ``on_batch`` receives the number of sentences and tokens done."""
-        ...
-
-    def write(self, group: Group, vectors: Vectors) -> ShardRecord:
-        """Write the shard atomically and return its record."""
-        ...
-
-
 class ShardedRun:
-    """One run of a job that writes files; the caller holds the lock of the job.
+    """One run of a job that writes files; the caller must hold the lock of the job.
 
-    A different ``maker`` can write other content into the shards; ``options`` are then its options.
+    To write other content into the shards, pass an instance of a subclass of ``ShardMaker`` as ``maker``.
+    ``options`` are additional options that change the output; they are recorded in the manifest.
     """
 
     def __init__(
         self, job: EmbedJob, elmo: Elmo, *, files: OutputFiles, lock: int, limit: int,
-        report: Callable[[Progress], None], maker: Maker | None = None,
+        report: Callable[[Progress], None], maker: ShardMaker | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.job, self.elmo, self.files, self.lock, self.limit = job, elmo, files, lock, limit
@@ -69,10 +58,10 @@ class ShardedRun:
             options=_output_options(job, elmo, limit) | dict(options or {}),
         )
         self.kept = 0
-        self.n_sentences = self.n_tokens = 0  # computed, but maybe not yet in a complete shard
+        self.n_sentences = self.n_tokens = 0  # computed so far; the last ones may not be written yet
 
     def run(self, sentences: Iterator[Sentence], tally: Tally) -> JobSummary:
-        """Run the rest of the job."""
+        """Compute and write the shards that earlier runs have not completed."""
         self._prepare()
         was_complete = self.manifest.is_complete
         self.kept = self.n_sentences = sum(record.sentences for record in self.manifest.shards)
@@ -95,21 +84,21 @@ class ShardedRun:
         )
 
     def _prepare(self) -> None:
-        """Keep the complete shards of an earlier run, and remove its other files."""
+        """Find the complete shards of an earlier run, and remove its other files."""
         files, restart = self.files, self.job.restart
         shutil.rmtree(model_folder(files.out), ignore_errors=True)  # left by the workers of a killed run
         self._check_not_input([files.out, *files.existing()])  # --restart would remove them
         is_new = not files.manifest.exists()
         if is_new and not restart and files.existing():
             raise OutputError(
-                f"{format_path(files.existing()[0])} already exists without a manifest; choose another "
-                "output, or use --restart to replace it"
+                f"cannot write {format_path(files.existing()[0])}: it already exists without a manifest; choose "
+                "another output, or use --restart to replace it"
             )
         earlier = None if is_new else self._read_manifest()
         if earlier is not None and not restart:
             self.manifest = self._keep_complete(earlier)
         if self.manifest is not earlier:
-            # Write it before any shard, to recognize the files of a killed run.
+            # Write the manifest before any shard, so that the next run recognizes the files of this one.
             self.manifest.write(files.manifest)
         try:
             self._check_not_input([files.manifest])  # a folder or glob of the input may match it
@@ -125,10 +114,13 @@ class ShardedRun:
     def _check_not_input(self, outputs: list[Path]) -> None:
         inputs = {path.resolve() for path in expand_paths(self.job.inputs) if path != "-"}
         if inputs & {path.resolve() for path in outputs}:
-            raise OutputError(f"{format_path(self.files.out)} is one of the inputs; choose another output")
+            raise OutputError(
+                f"cannot write {format_path(self.files.out)}: the output, or another file of the job, is one of "
+                "the inputs; choose another output"
+            )
 
     def _read_manifest(self) -> Manifest | None:
-        """Read the manifest of an earlier run; None if it may be replaced."""
+        """Read the manifest of an earlier run; return None if this run may replace it."""
         path = self.files.manifest
         try:
             earlier = read_manifest(path)
@@ -138,20 +130,21 @@ class ShardedRun:
             raise OutputError(f"{error}; use --restart to start over") from error
         if earlier.out != self.manifest.out:
             raise OutputError(
-                f"{format_path(path)} belongs to {format_path(earlier.out)}; choose another name for this output"
+                f"cannot write {format_path(path)}: it is the manifest of {format_path(earlier.out)}; choose "
+                "another output"
             )
         differences = earlier.differences(self.manifest)
         if differences and not earlier.shards and not earlier.is_complete:
-            return None  # stopped before the first complete shard: nothing is lost
+            return None  # it stopped before its first shard was complete, so nothing is lost
         if differences and not self.job.restart:
             raise OutputError(
-                f"{format_path(self.files.out)} was started with other options: {'; '.join(differences)}; "
-                "use the same options to resume, choose another output, or use --restart to start over"
+                f"cannot resume {format_path(self.files.out)}: it was started with other options: "
+                f"{'; '.join(differences)}; use the same options, choose another output, or use --restart to start over"
             )
         return earlier
 
     def _keep_complete(self, earlier: Manifest) -> Manifest:
-        """Cut the manifest off before the first shard that is missing or damaged."""
+        """Return the manifest with only the shards before the first one that is missing or damaged."""
         files = self.files
         if earlier.sha256 is not None:
             is_sound = files.out.is_file() and compute_sha256(files.out) == earlier.sha256
@@ -164,10 +157,10 @@ class ShardedRun:
         return earlier
 
     def _read_groups(self, sentences: Iterator[Sentence]) -> AbstractContextManager[Iterator[Group]]:
-        """Split the input into groups, read ahead in a thread.
+        """Split the input into groups, which a thread reads ahead.
 
-        Not with workers, which compute in other processes, and not from a pipe: a thread that waits for input
-        cannot be stopped.
+        No thread is used with workers, which compute in other processes, or for pipes, because a thread that
+        waits for input cannot be stopped.
         """
         gather = partial(split_groups, max_tokens=self.limit)
         if self.job.workers > 1 or self.job.reads_pipe():
@@ -175,25 +168,25 @@ class ShardedRun:
         return read_ahead(sentences, gather)
 
     def _skip_done(self, groups: Iterable[Group]) -> Iterator[Group]:
-        """Yield the groups without a complete shard; check that the others have not changed."""
+        """Yield the groups without a complete shard; check that the input of the other groups is unchanged."""
         done, was_complete, n_groups = self.manifest.shards, self.manifest.is_complete, 0
         for group in groups:
             n_groups += 1
             if group.index < len(done):
                 record, last = done[group.index], group.first + len(group.sentences)
                 if record.sentences != len(group.sentences) or record.input != group.digest:
-                    raise self._input_error(f"has changed in sentences {group.first + 1} to {last}")
+                    raise self._input_error(f"sentences {group.first + 1} to {last} have changed")
             elif was_complete:
-                raise self._input_error("has grown")
+                raise self._input_error("it is longer now")
             else:
                 yield group
         if n_groups < len(done):
-            raise self._input_error("has become shorter")
+            raise self._input_error("it is shorter now")
 
     def _input_error(self, change: str) -> OutputError:
         return OutputError(
-            f"{format_path(self.files.out)}: the input {change} since this job was started; use the same "
-            "input, choose another output, or use --restart to start over"
+            f"cannot resume {format_path(self.files.out)}: the input has changed since the job was started: {change}; "
+            "use the same input, choose another output, or use --restart to start over"
         )
 
     def _make_shards(self, groups: Iterator[Group]) -> None:
@@ -206,37 +199,38 @@ class ShardedRun:
             self._report("embedding")
 
     def _make_here(self, groups: Iterator[Group]) -> None:
-        """Compute one shard while the previous one is written; Ctrl-C waits for the write and keeps it."""
+        """Compute one shard while the previous one is written; after Ctrl-C, the write is completed."""
         with BackgroundWriter() as writer:
             for group in groups:
                 vectors = self.maker.vectors(group, partial(self._report, "embedding"))
                 writer.submit(partial(self._write, group, vectors))
-                self._count(len(group.sentences), group.n_tokens)
+                self.n_sentences += len(group.sentences)
+                self.n_tokens += group.n_tokens
                 self._report("embedding")
 
     def _write(self, group: Group, vectors: Vectors) -> None:
         self._record(self.maker.write(group, vectors), is_last=group.is_last)
 
     def _make_with_workers(self, groups: Iterator[Group]) -> None:
-        """Let workers make the shards; record them in the order of their groups."""
+        """Let workers make the shards; add them to the manifest in the order of their groups."""
         first = next(groups, None)
         if first is None:
             return
-        pending: deque[_PendingShard] = deque()
+        pending: deque[tuple[Group, Future[ShardRecord]]] = deque()
         try:
             with Workers(self.job, self.elmo, lock=self.lock) as workers:
                 try:
                     for group in chain([first], groups):
-                        while pending and (len(pending) == 2 * self.job.workers or pending[0].is_done()):
+                        while pending and (len(pending) == 2 * self.job.workers or _is_made(pending[0][1])):
                             self._record_first(pending)
                             self._report("embedding")
-                        pending.append(_PendingShard(workers.submit(group), is_last=group.is_last))
+                        pending.append((group, workers.submit(group)))
                     while pending:
                         self._record_first(pending)
                         self._report("embedding")
                 except BaseException as error:
-                    # Ctrl-C keeps the shards that are done; any other error waits for the pending ones
-                    while pending and (isinstance(error, Exception) or pending[0].is_done()):
+                    # after Ctrl-C, keep only finished shards; after any other error, wait for the pending shards
+                    while pending and (isinstance(error, Exception) or _is_made(pending[0][1])):
                         self._record_first(pending)
                     raise
         except BaseException:
@@ -244,15 +238,17 @@ class ShardedRun:
                 self.files.remove_strays(self.files.shard_folder / record.file for record in self.manifest.shards)
             raise
 
-    def _record_first(self, pending: deque[_PendingShard]) -> None:
-        """Wait for the first pending shard, and record it."""
-        record = pending[0].future.result()
-        is_last = pending.popleft().is_last
-        self._record(record, is_last=is_last)
-        self._count(record.sentences, record.tokens)
+    def _record_first(self, pending: deque[tuple[Group, Future[ShardRecord]]]) -> None:
+        """Wait for the first pending shard, and add it to the manifest."""
+        group, future = pending[0]
+        record = future.result()
+        pending.popleft()
+        self._record(record, is_last=group.is_last)
+        self.n_sentences += record.sentences
+        self.n_tokens += record.tokens
 
     def _record(self, record: ShardRecord, *, is_last: bool) -> None:
-        """Add a complete shard to the manifest, after all shards before it."""
+        """Add a complete shard to the manifest, which must already list all earlier shards."""
         is_complete = is_last and not self.files.is_assembled
         self.manifest = replace(self.manifest, shards=(*self.manifest.shards, record), is_complete=is_complete)
         self.manifest.write(self.files.manifest)
@@ -264,16 +260,16 @@ class ShardedRun:
             self._report("assembling")
             parts = [files.shard_folder / record.file for record in records]
             needed, free = sum(part.stat().st_size for part in parts), shutil.disk_usage(files.folder).free
-            if free < needed:  # better now than after an hour of writing
+            if free < needed:  # fail now, not after an hour of writing
                 raise OutputError(
-                    f"{format_path(files.out)} needs {needed:,} bytes, but the disk has {free:,} left; free "
-                    "some space and run the job again to resume it"
+                    f"cannot write {format_path(files.out)}: the disk must have {needed:,} free bytes; found {free:,}; "
+                    "free some space and run the job again to resume it"
                 )
             with atomic_file(files.out) as temporary:
                 write_hdf5((read_shard(part) for part in parts), temporary)
             self.manifest = replace(self.manifest, sha256=compute_sha256(files.out))
         elif len(records) == 1 and records[0].file != files.out.name:
-            # started when the input was longer: the first shard is now the whole output
+            # an earlier run with a longer input wrote the first shard, which is now the whole output
             try:
                 (files.folder / records[0].file).replace(files.out)
             except OSError as error:
@@ -285,12 +281,8 @@ class ShardedRun:
         self.manifest.write(files.manifest)
         files.remove_parts()
 
-    def _count(self, n_sentences: int, n_tokens: int) -> None:
-        self.n_sentences += n_sentences
-        self.n_tokens += n_tokens
-
     def _report(self, stage: Literal["embedding", "assembling"], n_sentences: int = 0, n_tokens: int = 0) -> None:
-        """Report progress; ``n_sentences`` and ``n_tokens`` of the current group come on top."""
+        """Report progress; ``n_sentences`` and ``n_tokens`` are the parts of the current group that are done."""
         self.report(
             Progress(
                 stage=stage,
@@ -302,19 +294,13 @@ class ShardedRun:
         )
 
 
-@dataclass(frozen=True)
-class _PendingShard:
-    """A shard that a worker is making."""
-
-    future: Future[ShardRecord]
-    is_last: bool
-
-    def is_done(self) -> bool:
-        return self.future.done() and not self.future.cancelled() and self.future.exception() is None
+def _is_made(future: Future[ShardRecord]) -> bool:
+    """Return whether a worker has made the shard without an error."""
+    return future.done() and not future.cancelled() and future.exception() is None
 
 
 def compute_fingerprint(elmo: Elmo, *, start: str) -> str:
-    """Compute the fingerprint of the current weights, and of the warm state if ``start`` is "warm"."""
+    """Compute the fingerprint of the current weights of a model, including its warm state if ``start`` is "warm"."""
     from elmo.formats.pretrained import fingerprint
 
     current = replace(elmo.pretrained, weights=elmo.bilm.state_dict())

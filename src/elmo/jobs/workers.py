@@ -1,12 +1,12 @@
 """Make shards from groups of sentences, in this process or in worker processes.
 
-``ShardMaker`` computes and writes a shard. ``Workers`` is the parent's side of worker processes; ``serve``
-runs in each of them. Parent and worker exchange pickled objects over pipes: first a ``WorkerOptions``, which
-is answered with None when the model is loaded; then one group at a time, each answered with its
-``ShardRecord``. An error is answered with a ``WorkerError``.
+``ShardMaker`` computes and writes a shard. ``Workers`` starts worker processes and sends them groups; ``serve``
+is the main loop of a worker process. The parent and a worker exchange pickled objects over pipes. The parent
+first sends ``WorkerOptions``, and the worker answers None when the model is loaded. The parent then sends one
+group at a time, and the worker answers with its ``ShardRecord``, or with a ``WorkerError`` after an error.
 
-Workers are plain programs and do not use ``multiprocessing``, which would run the caller's script again in
-each of them, or fork a process that has threads. A worker ends when its parent ends, even if it was killed.
+Workers do not use ``multiprocessing``, which either runs the caller's script again in each process, or forks a
+process that has threads. A worker exits when its parent exits, even if the parent was killed.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from elmo.storage.files import compute_sha256, format_path
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
 
-_MODEL = "model"  # a subfolder: the native format writes to a temporary name next to it first
+_MODEL = "model"  # a subfolder, because the model is first written to a temporary name next to it
 _PROGRAM = "from elmo.jobs.workers import serve; serve()"
 
 
 class ShardMaker:
-    """Makes the shards of one job, each from its group alone; the caller holds the lock of the job."""
+    """Makes the shards of a job, each from one group of sentences; the caller must hold the lock of the job."""
 
     def __init__(self, job: EmbedJob, elmo: Elmo) -> None:
         if job.out is None:
-            raise ConfigError("shards need an output file; set out")
+            raise ConfigError("cannot write shards without an output file; set EmbedJob.out")
         self.job, self.elmo, self.files = job, elmo, OutputFiles(job.out)
         self.layout = Layout.of(elmo.config, layers=job.layers, dtype=job.dtype)
 
     def vectors(self, group: Group, on_batch: Callable[[int, int], None] | None = None) -> Vectors:
-        """Compute the vectors of all tokens; ``on_batch`` receives the sentences and tokens done."""
+        """Compute the vectors of a group; ``on_batch`` receives the number of sentences and tokens done."""
         vectors, n_sentences, n_tokens = self.layout.empty(group.n_tokens), 0, 0
         for batch in split_batches(group.sentences, batch_size=self.job.batch_size):
             for encoding in encode_sentences(batch, self.job, self.elmo):
@@ -65,7 +65,7 @@ class ShardMaker:
         return vectors
 
     def write(self, group: Group, vectors: Vectors) -> ShardRecord:
-        """Write the shard atomically and return its record."""
+        """Write the shard of a group atomically and return its record."""
         path = self.files.shard(group.index, is_only=group.is_last and group.index == 0)
         with atomic_file(path) as temporary:
             path.parent.mkdir(exist_ok=True)
@@ -86,11 +86,12 @@ class ShardMaker:
 
 
 class Workers:
-    """``job.workers`` processes, each started when there is a group for it; use it as a context manager.
+    """A pool of ``job.workers`` processes; use it as a context manager.
 
-    One thread per process waits for its answers. Leaving the context kills all processes; shards are written
-    atomically, and the caller removes temporary files. ``lock`` is the lock of the job: workers inherit it,
-    so that no other run starts while one of them is alive.
+    A process is started when there is a group for it, and one thread per process waits for its answers.
+    Leaving the context kills all processes. This damages no shard, because shards are written atomically; the
+    caller removes temporary files. ``lock`` is the lock of the job. Workers inherit it, so that no other run
+    can start while one of them is alive.
     """
 
     def __init__(self, job: EmbedJob, elmo: Elmo, *, lock: int) -> None:
@@ -99,8 +100,6 @@ class Workers:
         self._job, self._lock, self._elmo = job, lock, elmo
         self._out = cast("Path", job.out)  # EmbedJob requires it for workers
         self._model = model_folder(self._out)
-        self._devices = job.devices or (str(elmo.device),)
-        self._precision = elmo.precision
         self._n_threads = max(1, torch.get_num_threads() // job.workers)
         self._pool = ThreadPoolExecutor(job.workers, thread_name_prefix="elmo-worker")
         self._local = threading.local()  # the worker of each thread
@@ -110,7 +109,7 @@ class Workers:
         self._is_closed = False
 
     def submit(self, group: Group) -> Future[ShardRecord]:
-        """Let the next free worker make the shard of a group."""
+        """Send a group to the next free worker; the result is the record of its shard."""
         return self._pool.submit(self._make, group)
 
     def __enter__(self) -> Self:
@@ -140,8 +139,9 @@ class Workers:
     def _start(self) -> _Worker:
         with self._guard:
             if self._is_closed:
-                raise OutputError("the workers are closed")  # nobody waits for this result
-            device = self._devices[len(self._workers) % len(self._devices)]
+                raise OutputError("cannot start a worker: the pool is closed")  # nothing waits for this result
+            devices = self._job.devices or (str(self._elmo.device),)
+            device = devices[len(self._workers) % len(devices)]
             worker = _Worker(self._out, self._lock)
             self._workers.append(worker)
         worker.request(
@@ -149,7 +149,7 @@ class Workers:
                 job=self._job,
                 model=self._model / _MODEL,
                 device=device,
-                precision=self._precision,
+                precision=self._elmo.precision,
                 n_threads=self._n_threads,
             )
         )
@@ -164,25 +164,24 @@ class Workers:
 
 
 def model_folder(out: Path) -> Path:
-    """Return the folder of the workers' model: next to the output, where the next run can remove it."""
+    """Return the temporary folder of the model that workers load; it is next to the output."""
     return out.with_name(f".{out.name}.model")
 
 
 def _write_model(elmo: Elmo, folder: Path) -> None:
-    """Write the model with its current weights, for every worker to map into memory."""
+    """Write the model with its current weights to a folder, from which the workers load it."""
     from elmo.formats import native
 
-    weights = {name: weight.detach().cpu().float() for name, weight in elmo.bilm.state_dict().items()}
     vocab = elmo.vocab if elmo.config.words else None
     try:
         folder.mkdir()
-        native.write(replace(elmo.pretrained, weights=weights, vocab=vocab, softmax=None), folder / _MODEL)
+        native.write(replace(elmo.as_pretrained(), vocab=vocab, softmax=None), folder / _MODEL)
     except OSError as error:
         raise cannot_write(folder, error) from error
 
 
 class _Worker:
-    """One worker process, used by one thread."""
+    """A worker process, as its parent sees it; only one thread uses it."""
 
     def __init__(self, out: Path, lock: int) -> None:
         self._out = out
@@ -198,7 +197,7 @@ class _Worker:
         )
 
     def request(self, message: WorkerOptions | Group) -> ShardRecord | None:
-        """Send a message and return the answer, or raise the error of the worker."""
+        """Send a message to the process and return its answer, or raise the error that it reports."""
         process = self._process
         assert process.stdin is not None  # noqa: S101 -- for the type checker
         assert process.stdout is not None  # noqa: S101
@@ -213,11 +212,11 @@ class _Worker:
         return answer
 
     def kill(self) -> None:
-        """Kill the process; a thread that waits for its answer gets an error."""
+        """Kill the process; a thread that waits for an answer gets an error."""
         self._process.kill()
 
     def close(self) -> None:
-        """Wait for the end of the process and close its pipes."""
+        """Wait until the process has exited, and close its pipes."""
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
@@ -228,24 +227,24 @@ class _Worker:
         code = self._process.wait()
         reason = f"exited with code {code}" if code >= 0 else f"was killed (signal {-code})"
         return OutputError(
-            f"{format_path(self._out)}: a worker {reason}; complete shards are kept: run the job again to "
-            "resume it, with fewer workers if memory is short"
+            f"cannot finish {format_path(self._out)}: a worker {reason}; run the job again to resume it, with fewer "
+            "workers if memory is short"
         )
 
 
-# --- the worker's side ----------------------------------------------------------------------------------
+# --- in the worker process ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """The first message to a worker.
+    """The first message that a worker receives.
 
     Attributes:
-        job: The job; its ``out`` sets the path of the shards.
-        model: A folder in elmo's native format.
-        device: The device of this worker.
+        job: The job; its output determines the paths of the shards.
+        model: Folder of the model, in elmo's native format.
+        device: Device of this worker.
         precision: Precision of the network.
-        n_threads: Threads of this worker.
+        n_threads: Number of threads of this worker.
     """
 
     job: EmbedJob
@@ -257,57 +256,45 @@ class WorkerOptions:
 
 @dataclass(frozen=True)
 class WorkerError:
-    """An error as a message; exceptions with custom arguments cannot be pickled."""
+    """An exception that a worker raised, as a message, because not every exception can be pickled."""
 
     kind: type[Exception]
     message: str
 
     def error(self) -> Exception:
-        """Return the error as it was raised."""
+        """Return the exception that the worker raised."""
         return self.kind.__new__(self.kind, self.message)
 
 
 def serve() -> None:
-    """Run a worker until its parent kills it or ends."""
+    """Run the main loop of a worker process, until its parent kills it or exits."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and kills the worker
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a library that prints must not write into the pipe
     messages: SimpleQueue[Any] = SimpleQueue()
     threading.Thread(target=_receive, args=(sys.stdin.buffer, messages), daemon=True).start()
-    options: WorkerOptions = messages.get()
-    maker: ShardMaker | None = None
-
-    def load() -> None:
-        nonlocal maker
-        maker = _load_maker(options)
-
-    def make() -> ShardRecord:
-        group: Group = messages.get()
-        if maker is None:
-            raise RuntimeError("the worker has no model")
-        return maker.write(group, maker.vectors(group))
-
-    _answer(answers, load)
+    maker: Any = None  # set by the first message
     while True:
-        _answer(answers, make)
+        message: WorkerOptions | Group = messages.get()
+        answer: ShardRecord | WorkerError | None = None
+        try:
+            if isinstance(message, WorkerOptions):
+                maker = _load_maker(message)
+            else:
+                answer = maker.write(message, maker.vectors(message))
+        except Exception as error:  # the parent raises it
+            answer = WorkerError(type(error), str(error))
+        pickle.dump(answer, answers)
+        answers.flush()
 
 
 def _receive(requests: BinaryIO, messages: SimpleQueue[Any]) -> None:
-    """Queue messages; exit at once when the pipe closes, which also happens when the parent is killed."""
+    """Queue messages; exit at once when the pipe is closed, which also happens when the parent is killed."""
     try:
         while True:
             messages.put(pickle.load(requests))  # noqa: S301 -- from our own parent
     finally:
         os._exit(0)  # the next run removes the temporary file of an unfinished shard
-
-
-def _answer(answers: BinaryIO, task: Callable[[], ShardRecord | None]) -> None:
-    try:
-        answer: ShardRecord | WorkerError | None = task()
-    except Exception as error:  # the parent raises it
-        answer = WorkerError(type(error), str(error))
-    pickle.dump(answer, answers)
-    answers.flush()
 
 
 def _load_maker(options: WorkerOptions) -> ShardMaker:
@@ -317,6 +304,6 @@ def _load_maker(options: WorkerOptions) -> ShardMaker:
     from elmo.formats import native
 
     torch.set_num_threads(options.n_threads)
-    model = native.read(options.model, verify=False)  # mapped: workers share the memory
+    model = native.read(options.model, verify=False)  # mapped into memory, which all workers share
     elmo = Elmo(model, device=options.device, dtype=options.precision, tokenizer="whitespace")
     return ShardMaker(options.job, elmo)

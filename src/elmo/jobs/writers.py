@@ -1,6 +1,6 @@
-"""Write shards as npz, safetensors, Parquet or JSON lines, and assemble AllenNLP's HDF5.
+"""Write shards as npz, safetensors, Parquet or JSON lines, and assemble HDF5 files in AllenNLP's layout.
 
-Every writer is deterministic: the same shard gives the same bytes.
+All writers are deterministic: they write the same bytes for the same shard.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SENTENCES = "sentence_to_index"  # AllenNLP's name
-_MAP_LIMIT = 1 << 30  # characters of SENTENCES, one string that HDF5 and its readers hold in memory
+_MAP_LIMIT = 1 << 30  # maximum number of characters of SENTENCES, a single string that readers load into memory
 _ROW_GROUP = 1 << 13  # tokens per Parquet row group
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -36,7 +36,7 @@ Writer = Callable[[Shard, BinaryIO], None]
 
 
 def write_npz(shard: Shard, file: BinaryIO) -> None:
-    """Write the arrays of a shard by name, uncompressed, for ``numpy.load``; ``elmo`` is the description."""
+    """Write the arrays of a shard by name, uncompressed, and its description as the array ``elmo``."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         description = np.array(json.dumps(shard.description()))
         for name, array in ((DESCRIPTION, description), *_arrays(shard)):
@@ -47,17 +47,17 @@ def write_npz(shard: Shard, file: BinaryIO) -> None:
 
 
 def write_safetensors(shard: Shard, file: BinaryIO) -> None:
-    """Write the arrays of a shard by name; ``elmo`` in the metadata is the description."""
+    """Write the arrays of a shard by name, and its description as the metadata entry ``elmo``."""
     write_arrays(_arrays(shard), shard.description(), file)
 
 
 def write_parquet(shard: Shard, file: BinaryIO) -> None:
     """Write one row per token: sentence, index, token, begin, end, vector, file, line, token_bytes.
 
-    ``vector`` has the layers one after another, each ``width`` numbers. ``begin`` and ``end`` are null if the
-    input was tokens. Parquet strings are Unicode: in ``token`` a lone surrogate becomes U+FFFD, and only then
-    ``token_bytes`` has the original token (UTF-8 with surrogates). A sentence without tokens has no row; the
-    description in the metadata of the schema counts it.
+    ``vector`` contains all layers, one after the other. ``begin`` and ``end`` are null if the input was tokens.
+    Parquet strings cannot contain lone surrogates, so ``token`` has U+FFFD in their place; ``token_bytes`` then
+    has the original token in UTF-8 with surrogates, and is null otherwise. A sentence without tokens has no
+    row, but is counted in the description, which is in the metadata of the schema.
     """
     pyarrow, parquet = _import_pyarrow()
     table = _build_table(shard, pyarrow)
@@ -73,34 +73,35 @@ def write_parquet(shard: Shard, file: BinaryIO) -> None:
 
 
 def write_json_lines(shard: Shard, file: BinaryIO) -> None:
-    """Write a line of JSON for each sentence; see ``json_line``."""
+    """Write one line of JSON per sentence, in the format of ``json_line``."""
     for index, encoding in enumerate(shard.encodings(), start=shard.first):
         file.write(json_line(index, encoding).encode("ascii") + b"\n")
 
 
-def json_line(index: int, encoding: Encoding) -> str:
-    r"""Format ``{"index", "tokens", "offsets", "vectors"}`` in ASCII; lone surrogates become ``\ud800``.
+def json_line(index: int, encoding: Encoding, *, is_ascii: bool = True) -> str:
+    """Format a sentence as a JSON object with index, tokens, offsets and vectors, in ASCII or in Unicode.
 
-    Numbers have nine digits, enough for a float32. A sentence without tokens also has its ``shape``, because
-    an empty list does not show it.
+    Numbers have nine significant digits, which is exact for float32. The object of a sentence without tokens also has
+    the ``shape`` of its vectors, because an empty list does not show it.
     """
     head = {"index": index, "tokens": encoding.tokens, "offsets": encoding.offsets}
     vectors = np.asarray(encoding.vectors)
     tail = f', "shape": {list(vectors.shape)}' if not encoding.tokens else ""
-    return f'{json.dumps(head)[:-1]}, "vectors": {_json_numbers(vectors)}{tail}}}'
+    text = json.dumps(head, ensure_ascii=is_ascii).encode("utf-8", "backslashreplace").decode()  # lone surrogates
+    return f'{text[:-1]}, "vectors": {_json_numbers(vectors)}{tail}}}'
 
 
 def write_hdf5(shards: Iterable[Shard], path: Path) -> None:
     """Write all shards of a job to one file in AllenNLP's layout.
 
-    Datasets "0", "1", … hold the vectors of one sentence each, in the order of the input. The dataset
+    The datasets "0", "1", … contain the vectors of one sentence each, in the order of the input. The dataset
     ``sentence_to_index`` has one string, a JSON object that maps a sentence (its tokens joined by spaces) to
-    the name of its dataset; equal sentences map to the first. Users of AllenNLP's files iterate over all
-    other names and expect vectors, so everything else is in attributes of the datasets: ``tokens``,
-    ``offsets`` (absent if the input was tokens) and ``place`` (file, line, character), each a JSON string.
-    Strings of variable length are stored outside the attribute, whose limit is 64 KB.
+    the name of its dataset; equal sentences map to the first one. Code that reads AllenNLP's files expects
+    that all other datasets are vectors, so everything else is in attributes of the datasets: ``tokens``,
+    ``offsets`` (absent if the input was tokens) and ``place`` (file, line, character), each as a JSON string.
+    These strings have variable length, because other attributes are limited to 64 KB.
     """
-    # v108: the oldest layout is slow with thousands of datasets in the root
+    # v108, because the oldest file version is slow with thousands of datasets
     with create_hdf5(path, libver=("earliest", "v108")) as (file, errors):
         _write_datasets(file, shards, errors)
 
@@ -116,7 +117,7 @@ SUFFIXES = (*HDF5_SUFFIXES, *WRITERS)
 
 
 def check_libraries(suffix: str) -> None:
-    """Raise ``MissingExtraError`` before work starts if a library is missing."""
+    """Raise ``MissingExtraError`` if a library that the format needs is not installed."""
     if suffix == ".parquet":
         _import_pyarrow()
 
@@ -128,7 +129,7 @@ def _arrays(shard: Shard) -> list[tuple[str, np.ndarray[Any, Any]]]:
 def _json_numbers(values: np.ndarray[Any, Any]) -> str:
     if values.ndim > 1:
         return f"[{', '.join(map(_json_numbers, values))}]"
-    # formatting a row at once is faster than the json library, and nine digits are shorter than its seventeen
+    # faster than the json library, which also writes seventeen digits instead of nine
     return f"[{', '.join(['%.9g'] * len(values)) % tuple(values.tolist())}]"
 
 
@@ -156,7 +157,7 @@ def _write_datasets(file: h5py.File, shards: Iterable[Shard], errors: FailSafeFi
         dataset = file.create_dataset(SENTENCES, (1,), dtype=h5py.string_dtype("utf-8"), track_times=False)
         dataset[0] = json.dumps(indices)
     else:
-        logger.warning("%s is omitted: the sentences have more than %d characters", SENTENCES, _MAP_LIMIT)
+        logger.warning("not writing %s: the sentences have more than %d characters", SENTENCES, _MAP_LIMIT)
     summary = {key: (description or {}).get(key) for key in ("version", "layers", "width", "dtype")}
     file.attrs.create(DESCRIPTION, json.dumps(summary), dtype=text)
 
@@ -182,7 +183,7 @@ def _build_table(shard: Shard, arrow: Any) -> pyarrow.Table:
     ]
     layout = shard.layout
     width = (layout.n_layers or 1) * layout.width
-    # (layer, time, width) to (time, layer · width)
+    # from (layer, time, width) to (time, layer · width)
     vectors = shard.vectors if layout.n_layers is None else shard.vectors.transpose(1, 0, 2)
     flat = arrow.array(np.ascontiguousarray(vectors).reshape(-1))
     has_no_offsets = shard.offsets[:, 0] < 0
@@ -203,5 +204,5 @@ def _build_table(shard: Shard, arrow: Any) -> pyarrow.Table:
 
 
 def _replace_surrogates(text: str) -> str:
-    """Replace lone surrogates by U+FFFD."""
+    """Replace each lone surrogate with U+FFFD."""
     return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -5,18 +5,18 @@ The unit of this package is a usage: a word in a sentence. The files, in reading
 ``usages``         find words in text, and compute their vectors
 ``indexing``       build an index of the usages of a corpus
 ``index``          read an index: usages, vectors and nearest usages
-``search``         exact nearest-neighbor search, as the index uses it
+``search``         exact nearest-neighbor search for the index
 ``neighbors``      the usages nearest to a word in context
-``substitutes``    the words that fit in the position of a word
-``word_pairs``     whether a word has the same sense in two sentences (Words in Context)
+``substitutes``    words that fit in the position of another word
+``word_pairs``     judge whether a word has the same sense in two sentences (Words in Context)
 ``clustering``     cluster the vectors of usages
 ``senses``         the senses of a word: clusters of its usages
-``change``         how far words changed between periods
+``change``         how much words changed between periods
 ``wordnet``        read WordNet
 ``sense_corpora``  read sense-tagged corpora
 ``wsd``            word sense disambiguation with WordNet
 ``probe``          linear probes of each layer
-``sharpen``        adapt a model so that senses separate better
+``sharpen``        transform the states of a model so that its vectors separate senses better
 
 >>> from elmo import Elmo
 >>> from elmo.lexicon import find_substitutes

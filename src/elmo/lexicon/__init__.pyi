@@ -23,9 +23,11 @@ from .sense_corpora import read_sense_corpus as read_sense_corpus
 from .sense_corpora import score_senses as score_senses
 from .senses import Sense as Sense
 from .senses import Senses as Senses
+from .senses import VectorOptions as VectorOptions
 from .senses import embed_by as embed_by
 from .senses import find_senses as find_senses
 from .senses import name_by_substitutes as name_by_substitutes
+from .senses import senses_in_corpus as senses_in_corpus
 from .sharpen import SharpenedModel as SharpenedModel
 from .sharpen import sharpen_model as sharpen_model
 from .sharpen import transform_states as transform_states
@@ -85,6 +87,7 @@ __all__ = [
     "Substitutes",
     "Usage",
     "Usages",
+    "VectorOptions",
     "WordChange",
     "WordNet",
     "WordPair",
@@ -115,6 +118,7 @@ __all__ = [
     "read_uses",
     "respell",
     "score_senses",
+    "senses_in_corpus",
     "sharpen_model",
     "train_senses",
     "transform_states",

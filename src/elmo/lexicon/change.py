@@ -1,4 +1,4 @@
-"""Measure how far words changed between periods, and test whether the change may be chance.
+"""Measure how much words changed between periods, and test whether the change is significant.
 
 ``change_in_corpora`` finds the usages of words in one corpus per period, ``change_in_uses`` takes usages from
 files of the Diachronic Word Usage Graphs, and ``measure_change`` takes usages with their vectors. All of them
@@ -7,19 +7,18 @@ rank words by their change from the first period to the last.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmo.errors import ConfigError, DataError
 from elmo.lexicon.clustering import Labels, Method, cluster
-from elmo.lexicon.senses import VectorSource, embed_by, select_distinct, usage_json
-from elmo.lexicon.substitutes import Start
+from elmo.lexicon.senses import VectorOptions, embed_by, select_distinct, usage_json
 from elmo.lexicon.usages import (
     Reservoir,
     Usage,
@@ -38,13 +37,12 @@ from elmo.text.reader import Sentence
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
-    from elmo.embed.encoding import LayerChoice
-    from elmo.model.mix import LayerMix
 
 MeasureName = Literal["apd", "prt", "prt-inverted", "jsd"]
 MEASURES: tuple[MeasureName, ...] = get_args(MeasureName)
 Floats = NDArray[np.float64]
-OnProgress = Callable[[int, int], None]  # receives the number of embedded usages, and of all usages
+UsesByWord = Mapping[str, Mapping[str, Sequence[Usage]]]  # word -> period -> usages
+OnProgress = Callable[[int, int], None]  # receives the number of embedded usages and the total number
 COLUMNS = (
     "rank", "word", "earlier", "later", "change", "low", "high", "p", "q", "usages_earlier", "usages_later",
     "per_million_earlier", "per_million_later",
@@ -53,17 +51,17 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class ChangeOptions:
-    """How change is measured and tested.
+    """Options for measuring and testing semantic change.
 
     Attributes:
-        measure: Average pairwise distance (apd), distance of the mean vectors (prt), its inverted cosine
-            (prt-inverted), or divergence of the senses (jsd).
-        method: Clustering method for senses, which jsd and the example sentences need.
-        min_count: Usages that a word needs in each period.
-        permutations: Number of permutations for the p-value. Default: 1,000, or 20 per word.
-        n_examples: Typical usages to keep for each period.
-        keep_usages: Keep the usages with their vectors in the result, for a figure.
-        seed: Seed of samples, permutations and clustering.
+        measure: Measure of change: average pairwise distance (apd), cosine distance of the mean vectors (prt),
+            1 / cosine of the mean vectors (prt-inverted), or Jensen-Shannon divergence of the senses (jsd).
+        method: Clustering method for the senses, which jsd and the choice of examples use.
+        min_count: Minimum number of usages of a word in each period; words with fewer usages are skipped.
+        permutations: Number of permutations for the p-value. Default: 20 per word, at least 1,000.
+        n_examples: Number of typical usages to keep for each period.
+        keep_usages: Whether to keep the usages and their vectors in the result, which a figure needs.
+        seed: Random seed for sampling, permutations and clustering.
     """
 
     measure: MeasureName = "apd"
@@ -75,13 +73,13 @@ class ChangeOptions:
     seed: int = 0
 
     def check(self, periods: Sequence[str]) -> None:
-        """Raise ``ConfigError`` for wrong options or periods."""
+        """Raise ``ConfigError`` if the options or the periods are invalid."""
         if len(periods) < 2 or len(set(periods)) < len(periods):
-            raise ConfigError(f"expected two or more different periods, found {', '.join(periods)!r:.80}")
+            raise ConfigError(f"periods must be two or more different names; found {', '.join(periods)!r:.80}")
         if self.measure not in MEASURES:
-            raise ConfigError(f"measure must be one of {', '.join(MEASURES)}, found {self.measure!r:.40}")
+            raise ConfigError(f"measure must be one of {', '.join(MEASURES)}; found {self.measure!r:.40}")
         if self.min_count < 1:
-            raise ConfigError(f"min_count must be at least 1, found {self.min_count}")
+            raise ConfigError(f"min_count must be at least 1; found {self.min_count}")
 
 
 @dataclass(frozen=True)
@@ -91,24 +89,24 @@ class PeriodChange:
     earlier: str
     later: str
     value: float
-    low: float  # 95 % confidence interval
-    high: float
-    p: float  # probability of such a change if the periods do not differ
-    q: float  # false discovery rate if all words up to this one count as changed
-    appeared: tuple[Usage, ...] = ()  # typical usages of the sense that became more frequent
-    declined: tuple[Usage, ...] = ()  # typical usages of the sense that became less frequent
+    low: float  # lower end of the 95% confidence interval
+    high: float  # upper end of the 95% confidence interval
+    p: float  # p-value of a permutation test
+    q: float  # false discovery rate if this word and all with a smaller p-value are reported as changed
+    appeared: tuple[Usage, ...] = ()  # typical usages of the sense whose share increased most
+    declined: tuple[Usage, ...] = ()  # typical usages of the sense whose share decreased most
 
 
 @dataclass(frozen=True, eq=False)
 class WordChange:
-    """The change of a word between consecutive periods and, for more than two, from the first to the last."""
+    """The change of a word between consecutive periods and, if there are more than two, from the first to the last."""
 
     word: str
-    steps: tuple[PeriodChange, ...]  # the last one is from the first period to the last
-    n_usages: Mapping[str, int]  # by period
-    per_million: Mapping[str, float] | None = None  # frequency by period
-    usages: Mapping[str, Usages] | None = None  # by period, with ``keep_usages``
-    labels: Labels | None = None  # (usage,) over all periods: the sense of each usage, from 0
+    steps: tuple[PeriodChange, ...]  # the last item is the change from the first period to the last
+    n_usages: Mapping[str, int]  # number of usages in each period
+    per_million: Mapping[str, float] | None = None  # occurrences per million tokens in each period
+    usages: Mapping[str, Usages] | None = None  # usages in each period; None without ``keep_usages``
+    labels: Labels | None = None  # sense of each usage (usage,), over all periods in order, from 0
 
     @property
     def overall(self) -> PeriodChange:
@@ -118,7 +116,7 @@ class WordChange:
 
 @dataclass(frozen=True)
 class SkippedWord:
-    """A word with too few usages."""
+    """A word that was not measured, and the reason."""
 
     word: str
     reason: str
@@ -147,13 +145,13 @@ class Changes:
                 )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the result as a dictionary of JSON values."""
         return {
             "measure": self.measure,
             "periods": list(self.periods),
             "correlation_with_frequency": self.frequency_correlation,
             "words": [_word_json(word) for word in self.words],
-            "left_out": [{"word": skipped.word, "reason": skipped.reason} for skipped in self.skipped],
+            "left_out": [asdict(skipped) for skipped in self.skipped],
         }
 
 
@@ -184,46 +182,43 @@ def change_in_corpora(
     max_words: int = 200,
     skip: int = 150,
     limit: int = 200,
-    by: VectorSource = "layers",
-    layers: LayerChoice | int | LayerMix = "average",
-    start: Start = "zero",
     is_as_written: bool = False,
     options: ChangeOptions | None = None,
     on_progress: OnProgress | None = None,
+    **vectors: Unpack[VectorOptions],
 ) -> Changes:
-    """Rank words by their change between corpora.
+    """Rank words by how much their usages differ between corpora of different periods.
 
     Args:
         elmo: The model.
         corpora: For each period, in order of time, a function that reads its corpus. Without ``words``, each
             corpus is read twice.
         words: Words to measure. Default: frequent words of all corpora with three letters or more.
-        max_words: Without words: number of words, the most frequent first.
-        skip: Without words: number of most frequent words to skip; most of them are function words.
-        limit: Usages of a word per period; a word with more usages is sampled.
-        by: Compare the vectors of the word, or its predicted substitutes.
-        layers: Layers for the vectors, as in ``Elmo.encode``; ``"all"`` is not possible.
-        start: Start state of the LSTMs, as in ``Elmo.encode``.
-        is_as_written: Keep inflected and capitalized forms; do not replace them by the word.
-        options: How change is measured and tested.
-        on_progress: Called with the number of embedded usages and the number of all usages.
+        max_words: Maximum number of words to measure, the most frequent first, if no words are given.
+        skip: Number of most frequent words to skip, mostly function words, if no words are given.
+        limit: Maximum number of usages of a word per period; if there are more, a random sample is used.
+        is_as_written: Encode usages as they are written, instead of replacing inflected and capitalized forms
+            with the word.
+        options: Options for measuring and testing the change.
+        on_progress: Called with the number of usages that are embedded so far and the total number of usages.
+        vectors: How to compute the vectors; see ``VectorOptions``.
     """
     options = options or ChangeOptions()
     options.check(list(corpora))
     if limit < options.min_count:
-        raise ConfigError(f"limit must be at least min_count, which is {options.min_count}, found {limit}")
+        raise ConfigError(f"limit must be at least min_count, which is {options.min_count}; found {limit}")
     key = entry_key(elmo)
     if words is None:
         texts = {period: WordCounter(read(), WordFilter(None, key=key)) for period, read in corpora.items()}
         for text in texts.values():
-            text.read()
+            deque(text, maxlen=0)  # reads the text to its end
         _check_not_empty(texts)
         counts = [text.counts for text in texts.values()]
         words = frequent_words(counts, min_count=options.min_count, max_words=max_words, skip=skip)
         if not words:
             raise DataError(
-                f"expected words that occur {options.min_count} times or more in each text and are not among "
-                f"the {skip} most frequent, found none; use --words, or a smaller --min-count or --skip"
+                f"expected words that occur at least {options.min_count} times in each text and are not among the "
+                f"{skip} most frequent, found none; use --words, or a smaller --min-count or --skip"
             )
     words = list(dict.fromkeys(words))
     texts = {period: WordCounter(read(), WordFilter(words, key=key)) for period, read in corpora.items()}
@@ -234,41 +229,38 @@ def change_in_corpora(
     per_million = {
         word: {period: text.per_million(to_entry(word, key)) for period, text in texts.items()} for word in words
     }
+    usages = {word: {period: by_period[period][word] for period in corpora} for word in words}
+    spellings = {} if is_as_written else {word: word for word in words}
     return _measure_usages(
-        elmo, {word: {period: by_period[period][word] for period in corpora} for word in words},
-        list(corpora), spellings={} if is_as_written else {word: word for word in words}, by=by,
-        layers=layers, start=start, per_million=per_million, options=options, on_progress=on_progress,
+        elmo, usages, list(corpora), spellings=spellings, per_million=per_million, options=options,
+        on_progress=on_progress, **vectors,
     )  # fmt: skip
 
 
 def change_in_uses(
     elmo: Elmo,
-    uses: Mapping[str, Mapping[str, Sequence[Usage]]],
+    uses: UsesByWord,
     periods: Sequence[str],
     *,
     words: Sequence[str] | None = None,
     limit: int = 200,
-    by: VectorSource = "layers",
-    layers: LayerChoice | int | LayerMix = "average",
-    start: Start = "zero",
     is_as_written: bool = False,
     options: ChangeOptions | None = None,
     on_progress: OnProgress | None = None,
+    **vectors: Unpack[VectorOptions],
 ) -> Changes:
-    """Rank words by their change between periods whose usages are known.
+    """Rank words by how much their usages differ between periods, from usages that are already collected.
 
     Args:
         elmo: The model.
         uses: Usages by lemma and period, as ``read_uses`` returns them.
-        periods: Periods in order of time.
-        words: Lemmas to measure. Default: all.
-        limit: Usages of a word per period; a word with more usages is sampled.
-        by: Compare the vectors of the word, or its predicted substitutes.
-        layers: Layers for the vectors, as in ``Elmo.encode``; ``"all"`` is not possible.
-        start: Start state of the LSTMs, as in ``Elmo.encode``.
-        is_as_written: Keep inflected and capitalized forms; do not replace them by the lemma.
-        options: How change is measured and tested.
-        on_progress: Called with the number of embedded usages and the number of all usages.
+        periods: Names of the periods, in order of time.
+        words: Lemmas to measure. Default: all lemmas.
+        limit: Maximum number of usages of a lemma per period; if there are more, a random sample is used.
+        is_as_written: Encode usages as they are written, instead of replacing each form with the lemma.
+        options: Options for measuring and testing the change.
+        on_progress: Called with the number of usages that are embedded so far and the total number of usages.
+        vectors: How to compute the vectors; see ``VectorOptions``.
     """
     options = options or ChangeOptions()
     options.check(periods)
@@ -277,12 +269,11 @@ def change_in_uses(
         for word in (uses if words is None else words)
         if word in uses
     }
+    spellings = {} if is_as_written else {word: strip_part_of_speech(word) for word in usages}
     changes = _measure_usages(
-        elmo, usages, periods,
-        spellings={} if is_as_written else {word: strip_part_of_speech(word) for word in usages}, by=by,
-        layers=layers, start=start, per_million=None, options=options, on_progress=on_progress,
-    )  # fmt: skip
-    unknown = [SkippedWord(word, "no file of uses for this word") for word in words or () if word not in uses]
+        elmo, usages, periods, spellings=spellings, options=options, on_progress=on_progress, **vectors
+    )
+    unknown = [SkippedWord(word, "the DWUG files have no usages of it") for word in words or () if word not in uses]
     return replace(changes, skipped=(*unknown, *changes.skipped))
 
 
@@ -294,7 +285,7 @@ def _sample(usages: Sequence[Usage], limit: int, seed: int, word: str) -> list[U
 
 
 class WordCounter:
-    """Yields the sentences of a corpus once, and counts tokens and words meanwhile."""
+    """Iterates over the sentences of a corpus once, and counts their tokens and words."""
 
     def __init__(self, sentences: Iterable[Sentence], word_filter: WordFilter) -> None:
         self._sentences, self._filter = sentences, word_filter
@@ -307,27 +298,22 @@ class WordCounter:
             self.counts.update(entry for _, entry in self._filter.find(sentence.tokens.tokens))
             yield sentence
 
-    def read(self) -> None:
-        """Count the whole corpus."""
-        for _ in self:
-            pass
-
     def per_million(self, entry: str) -> float:
-        """Return the frequency of an entry per million tokens."""
+        """Return how often an entry occurs per million tokens."""
         return 1e6 * self.counts[entry] / max(self.n_tokens, 1)
 
 
 def _check_not_empty(texts: Mapping[str, WordCounter]) -> None:
     for period, text in texts.items():
         if not text.n_tokens:
-            raise DataError(f"{period[:80]}: expected text of this period, found no words")
+            raise DataError(f"{period[:80]}: expected text for this period, found no words")
 
 
 def frequent_words(counts: Sequence[Mapping[str, int]], *, min_count: int, max_words: int, skip: int) -> list[str]:
     """Select words that occur in every period, the most frequent first.
 
-    Leaves out the ``skip`` most frequent words, which are mostly function words, tokens that are not spelled
-    with letters, and words of fewer than three letters or two Chinese characters.
+    The ``skip`` most frequent words, which are mostly function words, are left out, and so are tokens that
+    are not spelled with letters and words of fewer than three letters or two Chinese characters.
     """
     total = sum(map(Counter, counts), Counter[str]())
     ranked = sorted(total, key=lambda word: (-total[word], word))[skip:]
@@ -337,35 +323,33 @@ def frequent_words(counts: Sequence[Mapping[str, int]], *, min_count: int, max_w
 
 def _measure_usages(
     elmo: Elmo,
-    usages: Mapping[str, Mapping[str, Sequence[Usage]]],
+    usages: UsesByWord,
     periods: Sequence[str],
     *,
     spellings: Mapping[str, str],
-    by: VectorSource,
-    layers: LayerChoice | int | LayerMix,
-    start: Start,
-    per_million: Mapping[str, Mapping[str, float]] | None,
+    per_million: Mapping[str, Mapping[str, float]] | None = None,
     options: ChangeOptions,
     on_progress: OnProgress | None,
+    **vectors: Unpack[VectorOptions],
 ) -> Changes:
     """Embed the usages of all words that have enough of them, and measure their change."""
     reasons = {word: _find_missing(by_period, periods, options) for word, by_period in usages.items()}
     kept = {word: {period: usages[word][period] for period in periods} for word in usages if not reasons[word]}
-    if options.permutations is None:  # the q of a single changed word among all of them can reach 0.05
+    if options.permutations is None:  # enough that q can fall below 0.05 if a single word changed
         options = replace(options, permutations=max(1000, 20 * len(kept)))
-    embedded = _embed(elmo, kept, spellings=spellings, by=by, layers=layers, start=start, on_progress=on_progress)
+    embedded = _embed(elmo, kept, spellings=spellings, on_progress=on_progress, **vectors)
     changes = measure_change(embedded, periods, per_million=per_million, options=options)
     skipped = tuple(SkippedWord(word, reason) for word, reason in reasons.items() if reason)
     return replace(changes, skipped=skipped)
 
 
 def _find_missing(usages: Mapping[str, Any], periods: Sequence[str], options: ChangeOptions) -> str:
-    """Return why a word has too few usages; '' if it has enough."""
+    """Return which periods have too few usages of a word, as a message; '' if all have enough."""
     counts = [(period, len(usages.get(period, ()))) for period in periods]
     few = [f"{n} in {period}" for period, n in counts if n < options.min_count]
     if not few:
         return ""
-    return f"expected {options.min_count} usages or more in each period, found {', '.join(few)}"
+    return f"expected at least {options.min_count} usages in each period, found {', '.join(few)}"
 
 
 _BATCH_WORDS = 32  # words that are embedded together: a sentence with two of them is encoded once
@@ -373,13 +357,11 @@ _BATCH_WORDS = 32  # words that are embedded together: a sentence with two of th
 
 def _embed(
     elmo: Elmo,
-    usages: Mapping[str, Mapping[str, Sequence[Usage]]],
+    usages: UsesByWord,
     *,
     spellings: Mapping[str, str],
-    by: VectorSource,
-    layers: LayerChoice | int | LayerMix,
-    start: Start,
     on_progress: OnProgress | None,
+    **vectors: Unpack[VectorOptions],
 ) -> Iterator[tuple[str, dict[str, Usages]]]:
     """Yield each word with its embedded usages by period."""
     n_all = sum(len(items) for by_period in usages.values() for items in by_period.values())
@@ -393,25 +375,17 @@ def _embed(
             for items in usages[word].values()
             for usage in items
         ]
-        # Usages of the same sentence must be adjacent to be encoded together.
-        firsts: dict[int, int] = {}
-        ranks = [firsts.setdefault(id(usage.sentence), k) for k, usage in enumerate(respelled)]
-        order = sorted(range(len(ranks)), key=ranks.__getitem__)
 
         def report(n: int, n_before: int = n_before) -> None:
             if on_progress is not None:
                 on_progress(n_before + n, n_all)
 
-        sorted_usages = [respelled[k] for k in order]
-        embedded = embed_by(elmo, sorted_usages, by=by, layers=layers, start=start, on_progress=report)
-        vectors = embedded.vectors[np.argsort(order)]
+        rows = embed_by(elmo, respelled, on_progress=report, **vectors).vectors
         n_before += len(respelled)
-        row = 0
         for word in batch:
             by_period: dict[str, Usages] = {}
             for period, items in usages[word].items():
-                by_period[period] = Usages(tuple(items), vectors[row : row + len(items)])
-                row += len(items)
+                by_period[period], rows = Usages(tuple(items), rows[: len(items)]), rows[len(items) :]
             yield word, by_period
 
 
@@ -425,14 +399,14 @@ def measure_change(
     per_million: Mapping[str, Mapping[str, float]] | None = None,
     options: ChangeOptions | None = None,
 ) -> Changes:
-    """Rank words by the change of their vectors between periods.
+    """Rank words by how much the vectors of their usages differ between periods.
 
     Args:
         words: Words with their embedded usages by period. They are processed one at a time, so their vectors
             need not fit in memory together.
-        periods: Periods in order of time.
-        per_million: Frequency of each word in each period.
-        options: How change is measured and tested.
+        periods: Names of the periods, in order of time.
+        per_million: Occurrences per million tokens, by word and period.
+        options: Options for measuring and testing the change.
     """
     options = options or ChangeOptions()
     options.check(periods)
@@ -482,9 +456,10 @@ def _compare_periods(usages: Mapping[str, Usages], labels: Labels, options: Chan
 
 
 def _rank_typical(units: Floats, labels: Labels, is_own: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Rank usages of a period in the sense whose share is most above that in the other period.
+    """Return the usages of one period that are typical for it, the most typical first.
 
-    The first ones are near the center of that sense and far from the other period, so they are not outliers.
+    They belong to the sense whose share is larger than in the other period by the largest amount. Usages near the
+    center of that sense and far from the other period come first, so outliers come last.
     """
     n_senses = int(labels.max()) + 1
     own, other = (np.bincount(labels[mask], minlength=n_senses) / mask.sum() for mask in (is_own, ~is_own))
@@ -494,7 +469,7 @@ def _rank_typical(units: Floats, labels: Labels, is_own: NDArray[np.bool_]) -> N
 
 
 def _rank(changes: Changes) -> Changes:
-    """Sort the words, and add false discovery rates and the correlation with frequency."""
+    """Sort the words by change, and add false discovery rates and the correlation with frequency."""
     words = changes.words
     if not words:
         return changes
@@ -515,19 +490,20 @@ def _rank(changes: Changes) -> Changes:
 
 # --- Measures and tests -----------------------------------------------------------------------------
 
-_MAX_CELLS = 1 << 22  # numbers in a matrix of weights
+_MAX_CELLS = 1 << 22  # maximum size of a matrix of weights
 
 
 @dataclass(frozen=True, eq=False)
 class ChangeMeasure:
-    """A measure of change as a function of weights, for usages with certain vectors; see ``build_measure``.
+    """A measure of change for the usages of one word; ``build_measure`` creates it.
 
-    Weights are ones and zeros for the observed periods, shuffled for a permutation, and counts for a
-    bootstrap sample. A thousand permutations are then two matrix products.
+    It is a function of the weight of each usage in each period. The weights are 0 or 1 for the observed
+    periods and for permutations of them, and counts for bootstrap samples. If the weights of a thousand
+    permutations are in one matrix, two matrix products compute all of them.
     """
 
     name: str
-    features: Floats  # (usage, feature)
+    features: Floats  # numbers that the measure averages over usages (usage, feature)
 
     def __call__(self, earlier: Floats, later: Floats) -> Floats:
         """Return the change (case,) for the weights (case, usage) of each period."""
@@ -544,18 +520,19 @@ class ChangeMeasure:
 
 
 def build_measure(name: str, vectors: NDArray[np.floating[Any]], labels: Labels | None = None) -> ChangeMeasure:
-    """Return a measure of change for usages with ``vectors`` (usage, width) and senses ``labels`` (usage,).
+    """Return a measure of change for usages with ``vectors`` (usage, width) and sense numbers ``labels`` (usage,).
 
-    ``apd`` is the average cosine distance of all pairs across the periods; ``prt`` is 1 - cosine of the mean
-    vectors (prototypes), ``prt-inverted`` is 1 / cosine (Kutuzov and Giulianelli 2020); ``jsd`` is the
-    Jensen-Shannon divergence of the shares of senses, in bits from 0 to 1, and needs ``labels``.
+    ``apd`` is the average cosine distance of all pairs of usages from different periods. ``prt`` is 1 - cosine
+    of the mean vectors of the periods (prototypes), and ``prt-inverted`` is 1 / cosine (Kutuzov and Giulianelli
+    2020). ``jsd`` is the Jensen-Shannon divergence of the shares of the senses, in bits from 0 to 1; it needs
+    ``labels``.
     """
     if name not in MEASURES:
-        raise ConfigError(f"measure must be one of {', '.join(MEASURES)}, found {name!r:.40}")
+        raise ConfigError(f"measure must be one of {', '.join(MEASURES)}; found {name!r:.40}")
     features = np.asarray(vectors, dtype=np.float64)
     if name == "jsd":
         if labels is None:
-            raise ConfigError("jsd compares the shares of senses: pass the sense of each usage in labels")
+            raise ConfigError("cannot measure jsd without senses: pass the sense of each usage in labels")
         features = np.eye(int(labels.max()) + 1)[labels]
     elif name == "apd":
         features = unit_rows(features)
@@ -568,7 +545,7 @@ def _entropy(shares: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class ChangeEstimate:
-    """A change, its 95 % confidence interval, and its p-value under the hypothesis of no change."""
+    """The value of a change, its 95% confidence interval, and the p-value of a permutation test."""
 
     value: float
     low: float
@@ -579,18 +556,19 @@ class ChangeEstimate:
 def estimate_change(
     measure: ChangeMeasure, is_later: NDArray[np.bool_], *, permutations: int = 1000, seed: int = 0
 ) -> ChangeEstimate:
-    """Estimate the change between two periods; ``is_later`` (usage,) marks usages of the later one.
+    """Estimate the change between two periods; ``is_later`` (usage,) marks the usages of the later period.
 
-    p = (b + 1) / (m + 1) if b of m permutations of the periods change at least as much (Phipson and Smyth
-    2010). The interval is a bootstrap interval, shifted so that its mean is the value, because resampling
-    alone makes prt and jsd larger.
+    The p-value is (b + 1) / (m + 1) if b of m random permutations of the periods have a change at least as
+    large (Phipson and Smyth 2010). The confidence interval comes from bootstrap samples; it is shifted so that
+    their mean is the value, because resampling alone makes prt and jsd larger.
     """
     if permutations < 1:
-        raise ConfigError(f"permutations must be at least 1, found {permutations}")
+        raise ConfigError(f"permutations must be at least 1; found {permutations}")
     n_usages = len(measure.features)
     if len(is_later) != n_usages or is_later.all() or not is_later.any():
         raise DataError(
-            f"expected {n_usages} usages from two periods, found {len(is_later)}, {int(is_later.sum())} of them later"
+            f"is_later must mark some, but not all, of {n_usages} usages; "
+            f"found {int(is_later.sum())} of {len(is_later)} marked"
         )
     random = np.random.default_rng(seed)
     observed = is_later[None].astype(np.float64)
@@ -598,7 +576,7 @@ def estimate_change(
     permuted = np.concatenate([measure(1 - weights, weights) for weights in _permute(is_later, permutations, random)])
     resampled = np.concatenate([measure(*weights) for weights in _resample(is_later, max(permutations, 1000), random)])
     low, high = np.quantile(resampled, (0.025, 0.975)) - resampled.mean() + value
-    n_larger = int((permuted >= value - 1e-12).sum())  # sums in another order differ in the last bits
+    n_larger = int((permuted >= value - 1e-12).sum())  # tolerates rounding errors of sums in another order
     smallest = 1.0 if measure.name == "prt-inverted" else 0.0
     largest = 1.0 if measure.name == "jsd" else np.inf
     p = (n_larger + 1) / (permutations + 1)
@@ -606,13 +584,13 @@ def estimate_change(
 
 
 def _permute(is_later: NDArray[np.bool_], n: int, random: np.random.Generator) -> Iterator[Floats]:
-    """Yield ``n`` permutations of the periods as matrices (case, usage) of limited size."""
+    """Yield ``n`` random permutations of the periods, in matrices (case, usage) of limited size."""
     for size in _batch_sizes(n, len(is_later)):
         yield random.permuted(np.tile(is_later.astype(np.float64), (size, 1)), axis=1)
 
 
 def _resample(is_later: NDArray[np.bool_], n: int, random: np.random.Generator) -> Iterator[tuple[Floats, Floats]]:
-    """Yield ``n`` bootstrap samples of each period, as counts (case, usage) in matrices of limited size."""
+    """Yield ``n`` bootstrap samples of each period: counts of usages, in matrices (case, usage) of limited size."""
     for size in _batch_sizes(n, len(is_later)):
         both = []
         for is_own in (~is_later, is_later):
@@ -640,17 +618,15 @@ def adjust_p_values(p_values: Floats) -> Floats:
 
 
 def rank_correlation(x: Floats, y: Floats) -> float | None:
-    """Compute the Spearman correlation; None if one side is constant."""
-    if len(x) < 2:
-        return None
+    """Compute the Spearman rank correlation; None if all values of ``x`` or of ``y`` are equal."""
     a, b = _ranks(x), _ranks(y)
-    if a.std() == 0 or b.std() == 0:
+    if len(x) < 2 or a.std() == 0 or b.std() == 0:
         return None
     return float(np.corrcoef(a, b)[0, 1])
 
 
 def _ranks(values: Floats) -> Floats:
-    """Return ranks from 1; equal values share their mean rank."""
+    """Return the rank of each value, from 1; equal values share their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     return (ends - (counts - 1) / 2)[inverse]

@@ -1,8 +1,9 @@
 """Cluster the vectors of a word's usages and choose the number of clusters.
 
-Distances are cosine distances between the first principal components. The number of clusters is the one with
-the highest silhouette (Rousseeuw 1987) among those whose silhouette is higher than that of data without
-clusters, drawn from a normal distribution with the same covariance. If none is higher, there is one cluster.
+Distances are cosine distances, computed from the first principal components. To choose the number of clusters,
+the silhouette (Rousseeuw 1987) for each number is compared with that of simulated data without clusters, drawn
+from a normal distribution with the same covariance. Among the numbers whose silhouette is higher than that of
+the simulated data, the one with the highest silhouette is chosen; if there is none, all usages form one cluster.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ Floats = NDArray[np.floating[Any]]
 Labels = NDArray[np.int64]
 
 N_COMPONENTS = 20  # principal components; for a few hundred usages, the rest is mostly noise
-N_NULLS = 19  # data sets without clusters; being above all of them has a probability of 1 in 20
-SMALLEST_SHARE = 0.04  # smallest cluster, as a fraction of the usages; at least three usages
+N_NULLS = 19  # simulated data sets without clusters; the probability of exceeding all of them by chance is 1 in 20
+SMALLEST_SHARE = 0.04  # minimum size of a cluster as a fraction of the usages; at least three usages
 MAX_CLUSTERS = 10  # largest number of clusters that is tried
 MIN_USAGES = 6  # fewer usages form one cluster
 MAX_USAGES = 5000  # limits the memory for pairwise distances
@@ -34,12 +35,20 @@ MAX_USAGES = 5000  # limits the memory for pairwise distances
 
 @dataclass(frozen=True, eq=False)
 class Clustering:
-    """Cluster labels, 0 for the largest cluster. Silhouettes are None if the number of clusters was given."""
+    """The cluster of each usage.
 
-    labels: Labels  # (usage,)
+    Attributes:
+        labels: Cluster of each usage (usage,), from 0; clusters are sorted by size, the largest first.
+        n_clusters: Number of clusters.
+        silhouette: Silhouette of the clusters or, if one cluster was chosen, the highest silhouette of two or more
+            clusters. None if the number of clusters was not chosen by silhouette.
+        null: Threshold for the silhouette, which data without clusters do not exceed; None if ``silhouette`` is None.
+    """
+
+    labels: Labels
     n_clusters: int
-    silhouette: float | None = None  # the highest for two or more clusters, accepted or not
-    null: float | None = None  # what data without clusters reach
+    silhouette: float | None = None
+    null: float | None = None
 
 
 def cluster(
@@ -50,12 +59,24 @@ def cluster(
     max_clusters: int = MAX_CLUSTERS,
     seed: int = 0,
 ) -> Clustering:
-    """Cluster ``vectors`` (usage, width).
+    """Cluster the vectors of usages.
 
-    ``agglomerative`` (average linkage) and ``kmeans`` take a number of clusters or choose it. ``affinity``
-    (Frey and Dueck 2007) and ``hdbscan`` (Campello et al. 2013) always choose it themselves.
+    Args:
+        vectors: The vectors (usage, width).
+        method: ``agglomerative`` (average linkage), ``kmeans``, ``affinity`` (Frey and Dueck 2007) or
+            ``hdbscan`` (Campello et al. 2013). The last two always choose the number of clusters themselves.
+        n_clusters: Number of clusters. Default: chosen by silhouette.
+        max_clusters: Largest number of clusters to try.
+        seed: Random seed.
     """
     _check(vectors, method, n_clusters, max_clusters)
+    try:
+        return _cluster(vectors, method, n_clusters, max_clusters, seed)
+    except ImportError as error:
+        raise MissingExtraError("clustering", extra="lexicon") from error
+
+
+def _cluster(vectors: Floats, method: Method, n_clusters: int | None, max_clusters: int, seed: int) -> Clustering:
     rows = np.asarray(vectors, dtype=np.float64)
     points = reduce_dimensions(rows)
     n = len(points)
@@ -72,9 +93,10 @@ def cluster(
 
 
 def reduce_dimensions(vectors: Floats, n_components: int = N_COMPONENTS) -> NDArray[np.float64]:
-    """Project unit rows on their first principal components (usage, component).
+    """Scale vectors (usage, width) to unit length, and project them onto their first principal components.
 
-    Half the squared distance between two such rows approximates their cosine distance.
+    Half the squared distance between two rows of the result (usage, component) approximates the cosine
+    distance of the vectors.
     """
     rows = unit_rows(vectors)
     centered = rows - rows.mean(axis=0, keepdims=True) if len(rows) else rows
@@ -85,7 +107,7 @@ def reduce_dimensions(vectors: Floats, n_components: int = N_COMPONENTS) -> NDAr
 
 
 def silhouette(distances: Floats, labels: Labels) -> float:
-    """Compute the mean silhouette from distances (usage, usage); 0 for one cluster."""
+    """Compute the mean silhouette of a clustering from distances (usage, usage); 0 for one cluster."""
     n_clusters = int(labels.max()) + 1
     if n_clusters < 2:
         return 0.0
@@ -105,26 +127,33 @@ def silhouette(distances: Floats, labels: Labels) -> float:
 
 def _check(vectors: Floats, method: str, n_clusters: int | None, max_clusters: int) -> None:
     if vectors.ndim != 2 or not np.isfinite(vectors).all():
-        raise DataError(f"expected finite vectors (usage, width) to cluster, found shape {vectors.shape}")
+        raise DataError(
+            f"vectors must be finite and have the shape (usage, width); found shape {vectors.shape}"
+            f"{' with NaN or infinity' if vectors.ndim == 2 else ''}"
+        )
     if len(vectors) > MAX_USAGES:
-        raise ConfigError(f"expected at most {MAX_USAGES:,} usages, found {len(vectors):,}; use a sample")
+        raise ConfigError(f"cannot cluster {len(vectors):,} usages: the limit is {MAX_USAGES:,}; use a sample")
     if method not in METHODS:
-        raise ConfigError(f"method must be one of {', '.join(METHODS)}, found {method!r:.40}")
+        raise ConfigError(f"method must be one of {', '.join(METHODS)}; found {method!r:.40}")
     if max_clusters < 2:
-        raise ConfigError(f"max_clusters must be at least 2, found {max_clusters}")
+        raise ConfigError(f"max_clusters must be at least 2; found {max_clusters}")
     if n_clusters is None:
         return
     if method in ("affinity", "hdbscan"):
-        raise ConfigError(f"{method} chooses the number of clusters; use agglomerative or kmeans to set it")
+        raise ConfigError(f"cannot set the number of clusters: {method} chooses it itself; use agglomerative or kmeans")
     if not 1 <= n_clusters <= max(len(vectors), 1):
-        raise ConfigError(f"n_clusters must be between 1 and {len(vectors)}, the number of usages, found {n_clusters}")
+        raise ConfigError(f"n_clusters must be between 1 and {len(vectors)}, the number of usages; found {n_clusters}")
 
 
 Cut = Callable[[NDArray[np.float64], list[int], int, int], Iterator[Labels]]
 
 
 def _choose_number(points: NDArray[np.float64], cut: Cut, *, max_clusters: int, seed: int) -> Clustering:
-    """Choose the number with the highest silhouette among those that beat all null data, or one cluster."""
+    """Choose the number of clusters.
+
+    Candidates are the numbers whose silhouette is higher than that of all simulated data sets without clusters
+    (null data). The candidate with the highest silhouette is chosen; if there is none, all usages form one cluster.
+    """
     n = len(points)
     smallest = max(3, math.ceil(SMALLEST_SHARE * n))
     numbers = list(range(2, min(max_clusters, n // smallest) + 1))
@@ -142,10 +171,10 @@ def _choose_number(points: NDArray[np.float64], cut: Cut, *, max_clusters: int, 
         ]
     )  # (null, number)
     means = nulls.mean(axis=0)
-    threshold = means + (nulls - means).max()  # over all numbers, to correct for choosing among them
+    threshold = means + (nulls - means).max()  # the maximum over all numbers corrects for choosing among them
     is_above = scores > threshold
-    # Rank by the silhouette, not by its distance from the null: null data stretched along one axis split well
-    # in two.
+    # The silhouettes themselves are compared, not their distances from the threshold: null data stretched along
+    # one axis have a high silhouette for two clusters.
     best = int(np.where(is_above, scores, scores - 2).argmax())
     labels = np.zeros(n, dtype=np.int64)
     if is_above[best]:
@@ -154,7 +183,7 @@ def _choose_number(points: NDArray[np.float64], cut: Cut, *, max_clusters: int, 
 
 
 def _silhouettes(points: NDArray[np.float64], labels: Iterable[Labels]) -> NDArray[np.float64]:
-    """Compute the silhouette of each clustering without its noise (-1)."""
+    """Compute the silhouette of each clustering, without the points labeled as noise (-1)."""
     distances = _distances(points)
     scores = []
     for clustering in labels:
@@ -164,7 +193,7 @@ def _silhouettes(points: NDArray[np.float64], labels: Iterable[Labels]) -> NDArr
 
 
 def _distances(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute cosine distances (usage, usage)."""
+    """Compute the cosine distances (usage, usage) of reduced vectors."""
     squares = (points**2).sum(axis=1)
     distances = np.maximum((squares[:, None] + squares - 2 * points @ points.T) / 2, 0.0)
     np.fill_diagonal(distances, 0.0)
@@ -172,18 +201,19 @@ def _distances(points: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _tree(points: NDArray[np.float64], numbers: list[int], smallest: int, seed: int) -> Iterator[Labels]:
-    """Cut an average-linkage tree into clusters of at least ``smallest`` usages; the rest is noise (-1)."""
-    del seed  # deterministic
-    try:
-        from scipy.cluster.hierarchy import cut_tree, linkage
-        from scipy.spatial.distance import squareform
-    except ImportError as error:
-        raise MissingExtraError("clustering", extra="lexicon") from error
+    """Yield clusterings from an average-linkage tree, one for each number of clusters in ``numbers``.
+
+    Clusters have at least ``smallest`` usages; all other usages are noise (-1).
+    """
+    from scipy.cluster.hierarchy import cut_tree, linkage
+    from scipy.spatial.distance import squareform
+
+    del seed  # the result is deterministic
     tree = linkage(squareform(_distances(points), checks=False), method="average")
     cuts = np.asarray(cut_tree(tree))[:, ::-1]  # column c has c + 1 clusters
     large = [int((np.bincount(column) >= smallest).sum()) for column in cuts.T]
     for number in numbers:
-        # If no cut has that many large clusters, take the one with the most.
+        # If no cut has that many large clusters, take the cut with the most.
         at = next((c for c, n in enumerate(large) if n >= number), int(np.argmax(large)))
         labels = cuts[:, at].astype(np.int64)
         is_large = np.bincount(labels) >= smallest
@@ -191,11 +221,9 @@ def _tree(points: NDArray[np.float64], numbers: list[int], smallest: int, seed: 
 
 
 def _kmeans(points: NDArray[np.float64], numbers: list[int], smallest: int, seed: int) -> Iterator[Labels]:
-    """Run k-means from the centers of the tree's clusters: a good and reproducible start."""
-    try:
-        from sklearn.cluster import KMeans
-    except ImportError as error:
-        raise MissingExtraError("clustering", extra="lexicon") from error
+    """Yield k-means clusterings, started from the centers of the clusters of the tree."""
+    from sklearn.cluster import KMeans
+
     for labels in _tree(points, numbers, smallest, seed):
         n_clusters = int(labels.max()) + 1
         centers = np.stack([points[labels == k].mean(axis=0) for k in range(n_clusters)])
@@ -205,13 +233,11 @@ def _kmeans(points: NDArray[np.float64], numbers: list[int], smallest: int, seed
 
 
 def _affinity(points: NDArray[np.float64], seed: int) -> Labels:
-    try:
-        from sklearn.cluster import AffinityPropagation
-    except ImportError as error:
-        raise MissingExtraError("clustering", extra="lexicon") from error
+    from sklearn.cluster import AffinityPropagation
+
     similarities = -_distances(points)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it did not converge; all labels are -1
+        warnings.simplefilter("ignore")  # without convergence, all labels are -1
         settings: dict[str, Any] = {"affinity": "precomputed", "damping": 0.9, "max_iter": 1000}
         # The smallest similarity as preference gives few exemplars: words have few senses.
         model = AffinityPropagation(preference=similarities.min(), random_state=seed, **settings)
@@ -220,11 +246,9 @@ def _affinity(points: NDArray[np.float64], seed: int) -> Labels:
 
 
 def _hdbscan(points: NDArray[np.float64], seed: int) -> Labels:
-    del seed
-    try:
-        from sklearn.cluster import HDBSCAN
-    except ImportError as error:
-        raise MissingExtraError("clustering", extra="lexicon") from error
+    from sklearn.cluster import HDBSCAN
+
+    del seed  # the result is deterministic
     smallest = max(3, math.ceil(SMALLEST_SHARE * len(points)))
     settings: dict[str, Any] = {"metric": "precomputed", "copy": True}
     model = HDBSCAN(min_cluster_size=smallest, **settings)
@@ -232,7 +256,7 @@ def _hdbscan(points: NDArray[np.float64], seed: int) -> Labels:
 
 
 def _assign_noise(points: NDArray[np.float64], labels: Labels) -> Labels:
-    """Assign noise (-1) to the nearest cluster; without clusters, everything is one cluster."""
+    """Assign points labeled as noise (-1) to the nearest cluster; without clusters, all points form one cluster."""
     numbers = np.unique(labels[labels >= 0])
     if not len(numbers):
         return np.zeros(len(labels), dtype=np.int64)
@@ -242,7 +266,7 @@ def _assign_noise(points: NDArray[np.float64], labels: Labels) -> Labels:
 
 
 def _sort_by_size(labels: Labels) -> Labels:
-    """Renumber clusters by falling size; ties keep the order of the text."""
+    """Renumber clusters by size, the largest first; clusters of the same size keep the order of the text."""
     numbers, firsts, sizes = np.unique(labels, return_index=True, return_counts=True)
     ranks = np.empty(int(numbers.max()) + 1, dtype=np.int64)
     ranks[numbers[np.lexsort((firsts, -sizes))]] = np.arange(len(numbers))

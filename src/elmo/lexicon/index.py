@@ -1,8 +1,8 @@
-"""An index: the usages of a corpus with their vectors, on disk.
+"""Read an index: a folder with the usages of a corpus and their vectors.
 
-An index is a folder. ``index.json`` describes it, ``words.tsv`` lists its words, and shards of safetensors
-hold the sentences, the usages and their vectors. Each shard has a sorted list of its words, so that a word is
-found without reading the rest. ``build_index`` writes all of them; ``Index`` reads them.
+``index.json`` describes the index, ``words.tsv`` lists its words, and shards in safetensors format contain
+the sentences, the usages and their vectors. Each shard has a sorted list of its words, so that the usages of a word
+are found without reading the rest. ``build_index`` writes these files; ``Index`` reads them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
@@ -53,27 +54,27 @@ _MANIFEST_TYPES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Neighbor:
-    """A usage near a query, with its cosine similarity."""
+    """A usage near a query."""
 
     usage: Usage
-    similarity: float
-    number: int  # in the index
+    similarity: float  # cosine with the query
+    number: int  # number of the usage in the index
 
 
 class Index:
-    """The usages of a corpus with their vectors; data is read from disk as it is used.
+    """The usages of a corpus with their vectors, which are read from disk when they are needed.
 
     Attributes:
         folder: The folder of the index.
         model: Fingerprint of the model that computed the vectors.
-        tokenizer: Name of the tokenizer of the corpus.
-        layers: The layers of the vectors, as in ``Elmo.encode``.
-        start: The start state of the LSTMs, as in ``Elmo.encode``.
+        tokenizer: Name of the tokenizer that split the corpus into tokens.
+        layers: Layers of the vectors, as in ``Elmo.encode``.
+        start: Start state of the LSTMs, as in ``Elmo.encode``.
         width: Width of the vectors.
         n_sentences: Number of sentences of the corpus.
         n_tokens: Number of tokens of the corpus.
         n_words: Number of distinct words in the index.
-        key: Maps a token to its entry.
+        key: Function that maps a token to its dictionary entry.
         digest: Checksum of all shards.
     """
 
@@ -101,7 +102,7 @@ class Index:
                 f"{format_path(self.folder)}: expected {len(self._sizes)} shards with {values['usages']:,} "
                 "usages, but some are missing; run the same elmo index command again"
             )
-        # Each shard that is in use is an open file, so their number is limited.
+        # Each shard in use is an open file, so the number of shards in the cache is limited.
         self._shard = lru_cache(maxsize=_MAX_OPEN_SHARDS)(self._read_shard)
 
     def _read_shard(self, number: int) -> UsageShard:
@@ -121,18 +122,19 @@ class Index:
 
     @cached_property
     def words(self) -> dict[str, tuple[int, int]]:
-        """Each word with the number of its usages in the index and of its occurrences in the corpus."""
+        """For each word, the number of usages in the index and the number of occurrences in the corpus."""
         words: dict[str, tuple[int, int]] = {}
-        for line in read_lines(self.folder / WORDS):
-            if line.number == 1:
-                continue
-            try:
-                word, n_usages, n_occurrences = line.text.split("\t")
-                words[unescape_field(word)] = int(n_usages), int(n_occurrences)
-            except ValueError as error:
-                raise DataError(
-                    f"{line.path}:{line.number}: expected a word and two numbers, found {line.text[:80]!r}"
-                ) from error
+        with closing(read_lines(self.folder / WORDS)) as lines:  # so that an error closes the file at once
+            for line in lines:
+                if line.number == 1:
+                    continue
+                try:
+                    word, n_usages, n_occurrences = line.text.split("\t")
+                    words[unescape_field(word)] = int(n_usages), int(n_occurrences)
+                except ValueError as error:
+                    raise DataError(
+                        f"{line.path}:{line.number}: expected a word and two numbers, found {line.text[:80]!r}"
+                    ) from error
         return words
 
     def check_model(self, elmo: Elmo) -> None:
@@ -169,7 +171,10 @@ class Index:
         return np.concatenate([np.zeros(0, np.int64), *numbers])
 
     def usages(self, word: str, *, limit: int | None = None, seed: int = 0) -> Usages:
-        """Return a word's usages with their vectors, in corpus order; at most ``limit``, as a sample."""
+        """Return the usages of a word with their vectors, in corpus order.
+
+        If there are more than ``limit`` usages, a random sample is returned.
+        """
         numbers = self.numbers(word)
         if limit is not None and len(numbers) > limit:
             numbers = np.sort(np.random.default_rng(seed).choice(numbers, limit, replace=False))
@@ -178,18 +183,18 @@ class Index:
     def nearest(
         self, queries: Vectors, k: int = 10, *, among: Ints | None = None, exclude: Ints | None = None
     ) -> list[list[Neighbor]]:
-        """Find the ``k`` usages nearest to each query (query, width), best first; the search is exact.
+        """Find the ``k`` usages nearest to each query, best first, by exact search.
 
         Args:
-            queries: The vectors to compare with.
+            queries: Vectors to compare with (query, width).
             k: Number of usages per query.
-            among: Numbers of the usages to search; all by default.
+            among: Numbers of the usages to search; all usages by default.
             exclude: Numbers of usages to leave out.
         """
         if k < 1:
-            raise ConfigError(f"k must be at least 1, found {k}")
+            raise ConfigError(f"k must be at least 1; found {k}")
         if queries.ndim != 2 or queries.shape[1] != self.width:
-            raise DataError(f"expected queries (query, {self.width}), found shape {queries.shape}")
+            raise DataError(f"queries must have the shape (query, {self.width}); found {queries.shape}")
         blocks = self._all_blocks(exclude) if among is None else self._blocks_of(among)
         rows = find_nearest(queries, blocks, min(k, max(len(self), 1))).numbers
         if among is not None and len(among):
@@ -199,7 +204,7 @@ class Index:
     def rank(self, query: Vectors, numbers: Ints) -> list[Neighbor]:
         """Sort usages by their cosine to a query (width,), best first; negative numbers are ignored."""
         numbers = numbers[numbers >= 0]
-        # Computed row by row: the last bits of a matrix product would depend on the other rows.
+        # Not computed as a matrix product, in which the last bits of a row may depend on the other rows.
         cosines = (unit_rows(self.vectors(numbers)) * unit_rows(query[None])).sum(axis=1).clip(-1, 1)
         pairs = zip(cosines.tolist(), numbers.tolist(), strict=True)
         ranking = sorted(pairs, key=lambda pair: (-pair[0], pair[1]))
@@ -225,9 +230,9 @@ class Index:
             yield self._shard(number), end - self._sizes[number]
 
     def _locate(self, number: int) -> tuple[UsageShard, int]:
-        """Return the shard of a usage and its row there."""
+        """Return the shard that contains a usage, and the row of the usage in it."""
         if not 0 <= number < len(self):
-            raise DataError(f"expected the number of a usage in 0..{len(self) - 1}, found {number}")
+            raise DataError(f"the number of a usage must be between 0 and {len(self) - 1}; found {number}")
         k = int(np.searchsorted(self._ends, number, side="right"))
         return self._shard(k), number - int(self._ends[k]) + self._sizes[k]
 
@@ -239,59 +244,61 @@ def _read_description(folder: Path) -> dict[str, Any]:
     if not path.exists():
         if OutputFiles(folder / SHARDS).manifest.exists():
             raise DataError(f"{format_path(folder)}: this index is not complete; run the same elmo index command again")
-        raise DataError(f"{format_path(folder)}: expected an index with a file {MANIFEST}; build one with elmo index")
+        raise DataError(
+            f"{format_path(folder)}: expected an index, found no file {MANIFEST}; build one with elmo index"
+        )
     try:
         values = read_json(path, _MAX_MANIFEST_BYTES)
     except ElmoError as error:
         raise DataError(str(error)) from error
-    if not isinstance(values, dict) or values.pop("version", None) != VERSION:
+    is_valid = (
+        isinstance(values, dict)
+        and values.pop("version", None) == VERSION
+        and values.keys() == _MANIFEST_TYPES.keys()
+        and all(isinstance(values[name], types) for name, types in _MANIFEST_TYPES.items())
+        and all(type(size) is int and size >= 0 for size in values["shards"])
+    )
+    if not is_valid:
         raise DataError(
-            f"{format_path(path)}: expected an index of version {VERSION}, found another version; build the index again"
+            f"{format_path(path)}: expected an index of version {VERSION}, found another version or damaged values; "
+            "build the index again"
         )
-    if values.keys() != _MANIFEST_TYPES.keys() or not all(
-        isinstance(values[name], types) for name, types in _MANIFEST_TYPES.items()
-    ):
-        raise DataError(
-            f"{format_path(path)}: expected the keys {', '.join(_MANIFEST_TYPES)}, found other keys or types"
-        )
-    if not all(type(size) is int and size >= 0 for size in values["shards"]):
-        raise DataError(f"{format_path(path)}: expected non-negative integers as shard sizes")
     return values
 
 
 # --- Shards -----------------------------------------------------------------------------------------
 
 SHARD_VERSION = 1
-_NORM_ROWS = 1 << 12  # vectors that are converted to float64 at once
-_MAX_GAP = 100  # spaces between two tokens of a restored text
+_NORM_ROWS = 1 << 12  # number of vectors to convert to float64 at once
+_MAX_GAP = 100  # maximum number of spaces between two tokens of a restored text
 
 
 @dataclass(frozen=True)
 class UsedSentence(Sentence):
-    """A sentence with the spans and entries of the words to index."""
+    """A sentence with words to index."""
 
-    spans: tuple[Span, ...] = ()
-    entries: tuple[str, ...] = ()
+    spans: tuple[Span, ...] = ()  # tokens of each word
+    entries: tuple[str, ...] = ()  # dictionary entry of each word
 
 
 @dataclass(frozen=True, eq=False)
 class UsageShard:
-    """The arrays of one shard; spans and ends count tokens from the start of the shard.
+    """The arrays of one shard of an index; tokens are numbered from the start of the shard.
 
     Attributes:
-        lengths: (sentence,): Number of tokens.
-        token_ends: (time,): End of each token in ``token_bytes``.
-        offsets: (time, 2): Begin and end of each token in the text; -1 if the input was tokens.
-        places: (sentence, 3): File (an index into ``files``), line from 1, first character in the line.
-        spans: (usage, 2): First token, and one after the last.
-        order: (usage,): Numbers of the usages, sorted by entry.
-        entry_ends: (entry,): End of each entry in ``entry_bytes``.
-        usage_ends: (entry,): End of the entry's usages in ``order``.
-        norms: (usage,): Lengths of the vectors.
-        vectors: (usage, width).
-        token_bytes: The tokens in UTF-8.
-        entry_bytes: The entries in UTF-8, sorted as bytes.
-        files: The names of the input files.
+        lengths: Number of tokens of each sentence (sentence,).
+        token_ends: End of each token in ``token_bytes`` (time,).
+        offsets: Begin and end of each token in the text (time, 2); -1 if the input was tokens.
+        places: File (an index into ``files``), line from 1, and first character in the line (sentence, 3).
+        spans: First token of each usage, and last token + 1 (usage, 2).
+        order: Numbers of the usages, sorted by dictionary entry (usage,).
+        entry_ends: End of each entry in ``entry_bytes`` (entry,).
+        usage_ends: End of the usages of each entry in ``order`` (entry,).
+        norms: Lengths of the vectors (usage,).
+        vectors: Vectors of the usages (usage, width).
+        token_bytes: All tokens in UTF-8, without separators.
+        entry_bytes: All entries in UTF-8, sorted as bytes, without separators.
+        files: Names of the input files.
     """
 
     lengths: Ints
@@ -310,7 +317,7 @@ class UsageShard:
 
     @classmethod
     def build(cls, sentences: Sequence[UsedSentence], vectors: Vectors) -> UsageShard:
-        """Build a shard from sentences and the vectors of their usages."""
+        """Build a shard from sentences and the vectors of their usages (usage, width)."""
         text = Shard.of(sentences, np.zeros((0, 0), np.float32), first=0)  # text is stored as in elmo embed
         begins = np.cumsum(text.lengths) - text.lengths
         spans = [
@@ -335,7 +342,7 @@ class UsageShard:
         )  # fmt: skip
 
     def write(self, file: BinaryIO) -> None:
-        """Write the shard as safetensors."""
+        """Write the shard in safetensors format."""
         write_arrays(
             [(name, np.ascontiguousarray(getattr(self, name))) for name in ARRAYS],
             {"version": SHARD_VERSION, "files": list(self.files)},
@@ -344,7 +351,7 @@ class UsageShard:
 
     @classmethod
     def read(cls, path: Path) -> UsageShard:
-        """Map a file into memory; vectors and text are read as they are used."""
+        """Map a shard into memory; vectors and text are read from disk when they are needed."""
         try:
             arrays, description = read_arrays(path, is_mapped=True)
             if description["version"] != SHARD_VERSION or set(arrays) != set(ARRAYS):
@@ -360,14 +367,14 @@ class UsageShard:
         return len(self.vectors)
 
     def entries(self) -> Iterator[tuple[str, int]]:
-        """Yield each entry with the number of its usages, sorted by bytes."""
+        """Yield each dictionary entry and the number of its usages; entries are sorted as bytes."""
         raw, begin, n_before = self.entry_bytes.tobytes(), 0, 0
         for end, n in zip(self.entry_ends.tolist(), self.usage_ends.tolist(), strict=True):
             yield raw[begin:end].decode("utf-8", "surrogatepass"), n - n_before
             begin, n_before = end, n
 
     def usages_of(self, entry: str) -> Ints:
-        """Return the numbers of an entry's usages, in corpus order."""
+        """Return the numbers of the usages of a dictionary entry, in corpus order."""
         name = _encode(entry)
         k = bisect_left(range(len(self.entry_ends)), name, key=self._entry)
         if k == len(self.entry_ends) or self._entry(k) != name:
@@ -393,7 +400,7 @@ class UsageShard:
         return np.cumsum(self.lengths)
 
     def _tokens(self, first: int, last: int) -> Tokens:
-        """Restore a sentence with its text; all white space becomes spaces."""
+        """Restore a sentence and its text, in which all white space becomes spaces."""
         ends = self.token_ends[first:last].tolist()
         begin = int(self.token_ends[first - 1]) if first else 0
         raw = self.token_bytes[begin : ends[-1] if ends else begin].tobytes()
@@ -410,7 +417,7 @@ class UsageShard:
         return Tokens(text, tuple(tokens), offsets)
 
     def _check(self) -> None:
-        """Raise ``ValueError`` if the arrays are inconsistent, so that no lookup leaves them."""
+        """Raise ``ValueError`` if the arrays are inconsistent, so that lookups stay within their bounds."""
         n, n_tokens, n_sentences = len(self.vectors), len(self.token_ends), len(self.lengths)
         shapes = {
             "offsets": (n_tokens, 2), "places": (n_sentences, 3), "spans": (n, 2), "order": (n,),
@@ -425,7 +432,7 @@ class UsageShard:
                 wrong.append(name)
         kinds = {"norms": "f", "vectors": "f", "token_bytes": "u", "entry_bytes": "u"}
         wrong += [name for name in ARRAYS if getattr(self, name).dtype.kind != kinds.get(name, "i")]
-        if not wrong:  # the values are only compared if shapes and types are right
+        if not wrong:  # values can be checked only if shapes and types are correct
             for name, limit in {"spans": n_tokens + 1, "order": n}.items():
                 values = getattr(self, name)
                 if n and not (values.min() >= 0 and values.max() < limit):
@@ -440,11 +447,13 @@ class UsageShard:
             raise ValueError(f"inconsistent arrays: {', '.join(dict.fromkeys(wrong))}")
 
 
-ARRAYS = tuple(field.name for field in fields(UsageShard) if field.name != "files")  # widest items first
+ARRAYS = tuple(
+    field.name for field in fields(UsageShard) if field.name != "files"
+)  # sorted by item size, largest first
 
 
 def _compute_norms(vectors: Vectors) -> NDArray[np.float32]:
-    """Compute the lengths (usage,) in float64, some rows at a time to save memory."""
+    """Compute the lengths of vectors (usage,) in float64, some rows at a time to save memory."""
     norms = np.empty(len(vectors), dtype=np.float32)
     for begin in range(0, len(vectors), _NORM_ROWS):
         wide = vectors[begin : begin + _NORM_ROWS].astype(np.float64)

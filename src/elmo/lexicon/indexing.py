@@ -1,9 +1,9 @@
-"""Build an index of the words of a corpus: ``elmo index``.
+"""Build an index of the words of a corpus (``elmo index``).
 
-The work is an embedding job: shards, a manifest and a lock. A run that stops at any moment resumes after its
-last complete shard. ``index.json`` is written last, so an index with this file is complete. To rebuild an
-index, a new one is built inside its folder and replaces it when it is complete; until then the old index
-stays usable.
+Building an index is an embedding job with shards, a manifest and a lock. An interrupted job resumes after its
+last complete shard. ``index.json`` is written last, so an index that has this file is complete. To rebuild an
+index, a new index is built in a subfolder. It replaces the old index when it is complete; until then, the old
+index stays usable.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from elmo.jobs.shard import Layout
 from elmo.jobs.sharded import ShardedRun, compute_fingerprint
 from elmo.jobs.workers import ShardMaker
 from elmo.lexicon.index import MANIFEST, SHARDS, VERSION, WORDS, Index, UsageShard, UsedSentence
-from elmo.lexicon.usages import Reservoir, Vectors, WordFilter, entry_key
+from elmo.lexicon.usages import Reservoir, Vectors, WordFilter, check_one_vector, entry_key
 from elmo.storage.atomic import atomic_file, cannot_write, hold_lock, sync
 from elmo.storage.files import format_path
 from elmo.text.lines import ErrorPolicy, Tally, escape_field, expand_paths
@@ -41,29 +41,32 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-REBUILD = ".anew"  # folder of a new index inside the old one: on the same disk, and known to be ours
+REBUILD = ".anew"  # folder of a new index inside the folder of the old one, so on the same disk
 
 
 @dataclass(frozen=True)
 class IndexJob:
-    """The options of ``build_index``.
+    """The text to index, and the options of ``build_index``.
 
     Args:
         inputs: Files, globs or folders of text, compressed or not; - is stdin.
         out: Folder of the index.
         words: Words or phrases to index; all words by default.
-        limit: Maximum number of usages per word; a word with more usages is sampled. Default: no limit.
+        limit: Maximum number of usages per word; if there are more, a random sample is used. Default: no limit.
         layers: Layers of the vectors: average, top, concat or a number.
-        input_format: Format of the input: one sentence per line, tokens separated by spaces, or CoNLL-U.
+        input_format: Format of the input: raw text or tokens separated by spaces, with one sentence per line, or
+            CoNLL-U.
         split: Split lines of text into sentences.
-        errors: What to do with bytes that are not UTF-8.
+        errors: What to do with bytes that are not UTF-8: stop, replace them, skip the line, or keep them as surrogate
+            escapes.
         dtype: Type of the vectors on disk.
         start: LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'.
         keep_case: Treat Bank and bank as different words.
-        seed: Seed of the sample.
-        approximate: Also build an approximate index, for many millions of usages.
-        shard_tokens: Maximum number of tokens per shard; by default about 64 MB of vectors.
-        restart: Discard an unfinished index; a complete one is replaced when the new one is complete.
+        seed: Random seed for sampling usages.
+        approximate: Also build an approximate index, for fast searches in many millions of usages.
+        shard_tokens: Maximum number of tokens per shard; by default, shards have about 64 MB of vectors.
+        restart: Start over instead of resuming an unfinished index; a complete index is kept until the new one is
+            complete.
     """
 
     inputs: tuple[str, ...]
@@ -83,14 +86,11 @@ class IndexJob:
     restart: bool = False
 
     def __post_init__(self) -> None:
-        if self.layers == "all":
-            raise ConfigError(
-                "layers='all' gives several vectors per usage; use average, top, concat or the number of a layer"
-            )
+        check_one_vector(self.layers)
         if self.limit is not None and self.limit < 1:
-            raise ConfigError(f"limit must be at least 1, found {self.limit}")
+            raise ConfigError(f"limit must be at least 1; found {self.limit}")
         if self.limit is not None and "-" in self.inputs:
-            raise ConfigError("limit needs to read the text twice, which is not possible with stdin; use a file")
+            raise ConfigError("cannot use limit with stdin: the text is read twice; use a file")
 
     def embed_job(self) -> EmbedJob:
         """Return the embedding job that computes the vectors."""
@@ -108,13 +108,13 @@ def build_index(
     on_progress: Callable[[Progress], None] | None = None,
     on_graph_progress: Callable[[int, int], None] | None = None,
 ) -> Index:
-    """Build an index, or the missing part of one.
+    """Build an index, or resume an unfinished one.
 
     Args:
-        job: What to index, and how.
+        job: The text to index, and the options.
         elmo: The model.
         on_progress: Called with the progress of the embedding job.
-        on_graph_progress: Called with the number of usages in the approximate index, and of all usages.
+        on_graph_progress: Called with the number of usages in the approximate index and the total number.
     """
     if job.restart and is_complete(job.out):
         with _rebuild(job) as new:
@@ -130,7 +130,7 @@ def build_index(
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether a folder has a complete, readable index."""
+    """Return whether a folder contains a complete and readable index."""
     try:
         return len(Index(folder).words) >= 0
     except DataError:
@@ -140,7 +140,7 @@ def is_complete(folder: Path) -> bool:
 def _build(job: IndexJob, elmo: Elmo, on_progress: Callable[[Progress], None] | None) -> None:
     embed_job = job.embed_job()
     layout = Layout.of(elmo.config, layers=job.layers, dtype=job.dtype)
-    encode_sentences([], embed_job, elmo)  # reports wrong options before anything is written
+    encode_sentences([], embed_job, elmo)  # reports invalid options before anything is written
     tally = Tally()
     word_filter = WordFilter(job.words, key=entry_key(elmo, keep_case=job.keep_case))
     files = OutputFiles(job.out / SHARDS)
@@ -171,9 +171,9 @@ def _build(job: IndexJob, elmo: Elmo, on_progress: Callable[[Progress], None] | 
         if not summary.was_complete or not is_complete(job.out):
             _write_description(job, elmo, reader, files)
         if tally.repaired:
-            logger.warning("%d lines were not UTF-8 and were repaired", tally.repaired)
+            logger.warning("%d lines were not valid UTF-8 and were repaired", tally.repaired)
         if tally.skipped:
-            logger.warning("%d lines were not UTF-8 and were skipped", tally.skipped)
+            logger.warning("%d lines were not valid UTF-8 and were skipped", tally.skipped)
 
 
 def _make_folder(folder: Path) -> None:
@@ -181,23 +181,23 @@ def _make_folder(folder: Path) -> None:
         if folder.exists() and not folder.is_dir():
             raise OutputError(f"{format_path(folder)}: expected a folder, found a file")
         if folder.is_dir() and any(folder.iterdir()) and not OutputFiles(folder / SHARDS).is_known():
-            raise OutputError(f"{format_path(folder)}: this folder has other files; use an empty or new folder")
+            raise OutputError(f"{format_path(folder)}: this folder has other files; use an empty or a new folder")
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         raise cannot_write(folder, error) from error
 
 
 class _UsageReader:
-    """Finds the words to index in sentences, and counts what it reads."""
+    """Finds the words to index in sentences, and counts sentences and tokens."""
 
     def __init__(self, word_filter: WordFilter) -> None:
         self._filter = word_filter
-        self._sampled: frozenset[int] | None = None  # running numbers of usages; None: all
-        self.counts: Counter[str] | None = None  # occurrences in the corpus, if the index has a sample
+        self._sampled: frozenset[int] | None = None  # numbers of the sampled usages; None for all usages
+        self.counts: Counter[str] | None = None  # occurrences in the corpus; None without a sample
         self.n_sentences = self.n_tokens = 0
 
     def sample(self, sentences: Iterable[Sentence], *, limit: int, seed: int) -> None:
-        """Choose at most ``limit`` usages of each entry, reading the text once."""
+        """Read the text once, and choose a random sample of at most ``limit`` usages of each word."""
         reservoirs: dict[str, Reservoir[int]] = {}
         number = 0
         for sentence in sentences:
@@ -227,7 +227,7 @@ class _UsageReader:
 
 
 class _UsageShardMaker(ShardMaker):
-    """Makes the shards of an embedding job from usages instead of all tokens."""
+    """Makes shards with the vectors of usages instead of all tokens."""
 
     def vectors(self, group: Group, on_batch: Callable[[int, int], None] | None = None) -> Vectors:
         """Compute the vectors of the usages; the vector of a phrase is the mean of its tokens' vectors."""
@@ -254,7 +254,7 @@ class _UsageShardMaker(ShardMaker):
 
 
 def _write_description(job: IndexJob, elmo: Elmo, reader: _UsageReader, files: OutputFiles) -> None:
-    """Write the list of words and then ``index.json``, which makes the index complete."""
+    """Write the list of words and then ``index.json``, which marks the index as complete."""
     counts: Counter[str] = Counter()
     sizes: list[int] = []
     width = 0
@@ -287,10 +287,10 @@ def _write_description(job: IndexJob, elmo: Elmo, reader: _UsageReader, files: O
 
 @contextmanager
 def _rebuild(job: IndexJob) -> Iterator[IndexJob]:
-    """Yield a job that builds the new index in its own folder; on success it replaces the old index."""
+    """Provide a job that builds a new index in a subfolder; on success, the new index replaces the old one."""
     folder = job.out
     if any(path != "-" and folder.resolve() in path.resolve().parents for path in expand_paths(job.inputs)):
-        raise OutputError(f"{format_path(folder)} contains input files, which would change; use another folder")
+        raise OutputError(f"{format_path(folder)} contains input files; use another folder for the index")
     new = folder / REBUILD
     with hold_lock(OutputFiles(folder / SHARDS).lock, subject=folder):
         _finish_rebuild(folder)
@@ -306,9 +306,9 @@ def _rebuild(job: IndexJob) -> Iterator[IndexJob]:
 
 
 def _finish_rebuild(folder: Path) -> None:
-    """Clean up after a killed rebuild: install a complete new index, or remove a partial one.
+    """Clean up after an interrupted rebuild: install a new index if it is complete, otherwise remove it.
 
-    The caller holds the lock.
+    The caller must hold the lock.
     """
     if (folder / REBUILD / MANIFEST).exists():
         _replace_index(folder)
@@ -316,10 +316,10 @@ def _finish_rebuild(folder: Path) -> None:
 
 
 def _replace_index(folder: Path) -> None:
-    """Move the new files over the old ones; if killed at any moment, it can run again from the start."""
+    """Move the new files over the old ones; if this is interrupted, it can be run again."""
     files, new = OutputFiles(folder / SHARDS), folder / REBUILD
     try:
-        (folder / MANIFEST).unlink(missing_ok=True)  # nobody must read a mixture of both
+        (folder / MANIFEST).unlink(missing_ok=True)  # so that nobody can open a mixture of both indexes
         for path in sorted(new.iterdir()):
             if path.name not in (MANIFEST, files.lock.name):  # the lock in use stays where it is
                 path.replace(folder / path.name)

@@ -1,7 +1,7 @@
-"""Nearest neighbors: the usages of an index nearest to a word in context (Peters et al. 2018, Table 4).
+"""Find the usages of an index that are nearest to a word in context (Peters et al. 2018, Table 4).
 
-The search is exact unless an ``ApproximateIndex`` is used, a graph that finds most of the nearest usages
-faster (an extra, with usearch).
+The search is exact by default. An ``ApproximateIndex`` is faster but may miss some of the nearest usages; it
+needs the optional library usearch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Neighbors:
     items: tuple[Neighbor, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the result as a dictionary of JSON values."""
         return {
             "word": self.usage.word,
             "sentence": "".join(self.usage.parts()),
@@ -62,25 +62,26 @@ def find_neighbors(
     among: Among = "all",
     approximate: bool = False,
 ) -> list[Neighbors]:
-    """Find the usages nearest to the word of each sentence.
+    """Find the usages of an index that are nearest to the marked word of each sentence.
 
-    Each sentence of the corpus appears at most once for each of its words; the query sentence is left out.
+    If a sentence occurs several times in the corpus, each of its usages is returned only once. If the corpus
+    contains the sentence of the query, the query itself is left out.
 
     Args:
         elmo: The model that built the index.
         index: An index, or its folder.
         sentences: Sentences in which the word is marked like ``[[this]]``.
-        word: The word in sentences without a mark.
+        word: The word to search for in sentences without a mark.
         k: Number of neighbors.
-        among: Search all words, the same word, or only other words.
-        approximate: Use the approximate index, which is faster and may miss some neighbors.
+        among: Search the usages of all words, of the same word, or of other words.
+        approximate: Use the approximate index, which is faster but may miss some neighbors.
     """
     if among not in AMONG:
-        raise ConfigError(f"among must be all, same or others, found {among!r:.40}")
+        raise ConfigError(f"among must be all, same or others; found {among!r:.40}")
     if approximate and among != "all":
-        raise ConfigError(f"an approximate search needs among='all', found {among!r}")
+        raise ConfigError(f"among must be 'all' for an approximate search; found {among!r}")
     if k < 1:
-        raise ConfigError(f"k must be at least 1, found {k}")
+        raise ConfigError(f"k must be at least 1; found {k}")
     index = index if isinstance(index, Index) else Index(index)
     index.check_model(elmo)
     usages = [
@@ -99,7 +100,7 @@ def find_neighbors(
         else:
             rows = [_nearest_among(index, usages[n], vectors[n][None], among, size) for n in pending]
         neighbors |= {n: _drop_duplicates(usages[n], row) for n, row in zip(pending, rows, strict=True)}
-        # A sentence may occur in the corpus many times: search further until k different ones are found.
+        # A sentence may occur many times in the corpus: search more usages until k different ones are found.
         pending = [n for n in pending if len(neighbors[n]) < k and size < len(index)]
         size = min(4 * size, len(index))
     return [Neighbors(usage, tuple(neighbors[n][:k])) for n, usage in enumerate(usages)]
@@ -112,7 +113,7 @@ def _nearest_among(index: Index, usage: Usage, query: Vectors, among: Among, siz
 
 
 def _drop_duplicates(usage: Usage, neighbors: Sequence[Neighbor]) -> list[Neighbor]:
-    """Keep the first of equal usages, and drop those that equal the query."""
+    """Keep the first of several equal usages, and drop usages that are equal to the query."""
     by_key: dict[tuple[tuple[str, ...], int], Neighbor] = {}
     for neighbor in neighbors:
         by_key.setdefault((neighbor.usage.sentence.tokens, neighbor.usage.begin), neighbor)
@@ -124,15 +125,15 @@ def _drop_duplicates(usage: Usage, neighbors: Sequence[Neighbor]) -> list[Neighb
 
 GRAPH, GRAPH_DESCRIPTION = "approximate.usearch", "approximate.json"
 _MAX_DESCRIPTION_BYTES = 1 << 10
-# The usages of a word lie close together, and a short search may end among those of a wrong word. With
-# usearch's default of 64, one query in a hundred missed most of its ten nearest among 660,000 usages; with
-# 512, no query missed two.
+# The usages of a word lie close together, so a short search may end among the usages of a wrong word. Among
+# 660,000 usages, one query in a hundred missed most of its ten nearest with usearch's default expansion of 64;
+# with 512, no query missed more than one.
 _EXPANSION = 512
-_BATCH = 1 << 13  # usages added between two progress reports
+_BATCH = 1 << 13  # number of usages to add between two calls of on_progress
 
 
 class ApproximateIndex:
-    """A graph over the vectors of an index. Its cosines are exact, but it may miss some of the nearest."""
+    """A graph for approximate search in an index. Its cosines are exact, but it may miss some neighbors."""
 
     def __init__(self, index: Index, graph: Any) -> None:
         self._index, self._graph = index, graph
@@ -142,7 +143,7 @@ class ApproximateIndex:
     def build(cls, index: Index, *, on_progress: Callable[[int, int], None] | None = None) -> ApproximateIndex:
         """Build the graph and save it in the folder of the index.
 
-        ``on_progress`` is called with the number of usages in the graph and the number of all usages.
+        ``on_progress`` is called with the number of usages in the graph and the total number of usages.
         """
         graph = _import_usearch().Index(ndim=index.width, metric="cos", dtype="f16")
         for begin in range(0, len(index), _BATCH):
@@ -153,20 +154,19 @@ class ApproximateIndex:
         with atomic_file(index.folder / GRAPH) as temporary:
             try:
                 graph.save(str(temporary))
-            except RuntimeError as error:  # usearch reports a full disk like this
+            except RuntimeError as error:  # usearch raises it if the disk is full
                 raise OutputError(
-                    f"cannot write {format_path(index.folder / GRAPH)}: {format_error(error)}; "
-                    f"the disk has {disk_usage(index.folder).free:,} bytes left: free some space and "
-                    "run the command again"
+                    f"cannot write {format_path(index.folder / GRAPH)}: {format_error(error)}; the disk has "
+                    f"{disk_usage(index.folder).free:,} bytes left: free some space and run the command again"
                 ) from error
-            (index.folder / GRAPH_DESCRIPTION).unlink(missing_ok=True)  # an older graph is valid until here
+            (index.folder / GRAPH_DESCRIPTION).unlink(missing_ok=True)  # it describes an older graph
         with atomic_file(index.folder / GRAPH_DESCRIPTION) as temporary:
             temporary.write_text(json.dumps({"index": index.digest}) + "\n")
         return cls(index, graph)
 
     @classmethod
     def open(cls, index: Index) -> ApproximateIndex:
-        """Open the graph of an index; it stays on disk."""
+        """Open the graph of an index without reading it into memory."""
         library = _import_usearch()
         path, description = index.folder / GRAPH, index.folder / GRAPH_DESCRIPTION
         if not path.is_file() or not description.is_file():
@@ -176,7 +176,8 @@ class ApproximateIndex:
             )
         if read_json(description, _MAX_DESCRIPTION_BYTES) != {"index": index.digest}:
             raise DataError(
-                f"{format_path(path)} is older than the index; build it again with: elmo index … --approximate"
+                f"cannot use {format_path(path)}: it was built for an older index; build it again with: "
+                "elmo index … --approximate"
             )
         try:
             graph = library.Index.restore(str(path), view=True)
@@ -184,7 +185,8 @@ class ApproximateIndex:
             raise DataError(f"cannot read {format_path(path)}: {' '.join(str(error).split())[:200]}") from error
         if graph is None or graph.ndim != index.width or len(graph) != len(index):
             raise DataError(
-                f"{format_path(path)} belongs to another index; build it again with: elmo index … --approximate"
+                f"cannot use {format_path(path)}: it belongs to another index; build it again with: "
+                "elmo index … --approximate"
             )
         return cls(index, graph)
 

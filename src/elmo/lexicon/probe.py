@@ -1,9 +1,9 @@
-"""Linear probes: measure how well each layer of a model predicts the labels of words.
+"""Linear probes: measure how well the labels of words can be predicted from each layer of a model.
 
-A probe is a softmax regression on the standardized vectors of one layer, or on ELMo's learned mix of all
-layers. It is compared with a control task (Hewitt and Liang 2019), in which each word type has a random label
-from the same distribution, so that a probe can only memorize it. Selectivity is the accuracy on the task
-minus the accuracy on the control task.
+A probe is a softmax regression on the standardized vectors of one layer, or on a learned mix of all layers. It
+is compared with a control task (Hewitt and Liang 2019), in which each distinct word has a random label from the
+same distribution, so that the labels can only be memorized. Selectivity is the accuracy on the task minus the
+accuracy on the control task.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import random
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
 
 MAX_TRAIN_TOKENS = 300_000  # about 1.8 GB of vectors for three layers of 1,024
 MAX_LABELS = 1_000  # a column with more different values is probably the wrong one
-PENALTIES = (1e-2, 1e-3, 1e-4, 1e-5, 0.0)  # L2, the strongest first; chosen for each layer
-SELECTION_TOKENS = 60_000  # to choose the penalty, with every tenth sentence held out
+PENALTIES = (1e-2, 1e-3, 1e-4, 1e-5, 0.0)  # candidate weights of the L2 penalty, the strongest first
+SELECTION_TOKENS = 60_000  # maximum number of words to train on when the penalty is chosen
 BATCH_SIZE, N_EPOCHS, MIN_STEPS, LEARNING_RATE = 1024, 8, 600, 5e-3
 Integers = NDArray[np.int64]
-OnProgress = Callable[[str], None]  # receives a message after each part of the work
+OnProgress = Callable[[str], None]  # receives a message after each stage
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class MeanScore:
 
 @dataclass(frozen=True)
 class Baseline:
-    """Scores of predictions without vectors."""
+    """Scores of a simple prediction that uses no vectors."""
 
     accuracy: float
     unseen: float | None  # accuracy on words that are not in train; None if there are none
@@ -72,25 +73,38 @@ class LayerProbe:
     unseen: MeanScore | None  # accuracy on words that are not in train; None if there are none
     control: MeanScore  # accuracy on the control task
     selectivity: MeanScore
-    macro_f1: MeanScore  # mean F1 of the labels of dev
-    f1: Mapping[str, MeanScore]  # of each label of dev
-    penalty: float  # L2
-    shares: tuple[float, ...] = ()  # weights of the layers in the mix, mean over seeds
-    gamma: float | None = None  # scale of the mix
+    macro_f1: MeanScore  # mean F1 of all labels of dev
+    f1: Mapping[str, MeanScore]  # F1 of each label of dev
+    penalty: float  # weight of the L2 penalty
+    shares: tuple[float, ...] = ()  # weights of the layers in the mix, averaged over seeds
+    gamma: float | None = None  # scale of the mix, averaged over seeds
 
 
 @dataclass(frozen=True)
 class ProbeResults:
-    """Probes of every layer and of the mix, and baselines."""
+    """The scores of the probes of all layers and of the mix, and of two baselines.
+
+    Attributes:
+        layers: Scores of the probe of each layer; the last one is that of the mix.
+        labels: Number of words in dev with each label, the most frequent label first.
+        majority: Scores of always predicting the most frequent label of train.
+        per_word: Scores of predicting the most frequent label of each word in train, and the majority label
+            for words that are not in train.
+        unknown_labels: Number of words in dev with each label that is not in train; they count as errors.
+        n_train: Number of labeled words in train.
+        n_dev: Number of labeled words in dev.
+        n_unseen: Number of labeled words in dev that are not in train.
+        n_seeds: Number of probes per layer.
+    """
 
     layers: tuple[LayerProbe, ...]
-    labels: Mapping[str, int]  # counts in dev, the most frequent first
-    majority: Baseline  # always the most frequent label of train
-    per_word: Baseline  # the most frequent label of each word in train; for new words the majority
-    unknown_labels: Mapping[str, int]  # counts of labels that are only in dev; they count as errors
-    n_train: int  # labeled words
+    labels: Mapping[str, int]
+    majority: Baseline
+    per_word: Baseline
+    unknown_labels: Mapping[str, int]
+    n_train: int
     n_dev: int
-    n_unseen: int  # labeled words of dev that are not in train
+    n_unseen: int
     n_seeds: int
 
     def rows(self) -> Iterator[tuple[str, str, str, int, float, float]]:
@@ -109,7 +123,7 @@ class ProbeResults:
                 yield layer.layer, "f1", label, self.labels[label], score.mean, score.spread
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the result as a dictionary of JSON values."""
         return asdict(self)
 
 
@@ -123,19 +137,19 @@ def probe_layers(
     start: Start = "zero",
     on_progress: OnProgress | None = None,
 ) -> ProbeResults:
-    """Train a probe on each layer and on the mix of all layers, and score it on ``dev``.
+    """Train a probe on each layer and on the mix of all layers, and evaluate the probes on ``dev``.
 
     Args:
         elmo: The model.
         train: Sentences to train on.
-        dev: Sentences to score.
-        n_seeds: Number of probes per layer, with consecutive seeds.
-        seed: First seed. It determines the order of training and the labels of the control task.
+        dev: Sentences to evaluate on.
+        n_seeds: Number of probes per layer, which have consecutive seeds.
+        seed: First seed. It determines the order of the training words and the labels of the control task.
         start: Start state of the LSTMs, as in ``Elmo.encode``.
-        on_progress: Called with a message after each part of the work.
+        on_progress: Called with a message after each stage.
     """
     if n_seeds < 1:
-        raise ConfigError(f"n_seeds must be at least 1, found {n_seeds}")
+        raise ConfigError(f"n_seeds must be at least 1; found {n_seeds}")
     task = _ProbeTask(train, dev)
     report = on_progress or (lambda _: None)
     x, scale = _embed(elmo, train, start)
@@ -152,8 +166,8 @@ def probe_layers(
     return ProbeResults(
         layers=tuple(layers),
         labels=dict(task.dev_counts.most_common()),
-        majority=task.baseline([task.majority] * dev.n_labels),
-        per_word=task.baseline(task.predict_by_word()),
+        majority=task.score([task.majority] * dev.n_labels),
+        per_word=task.score(task.predict_by_word()),
         unknown_labels={label: n for label, n in task.dev_counts.most_common() if label not in task.id_of_label},
         n_train=train.n_labels,
         n_dev=dev.n_labels,
@@ -163,7 +177,7 @@ def probe_layers(
 
 
 class _ProbeTask:
-    """The labels of train and dev as ids, the labels of the control task, and scores of predictions."""
+    """The words and label ids of train and dev, for the task and the control task."""
 
     def __init__(self, train: LabeledSentences, dev: LabeledSentences) -> None:
         for name, part in (("train", train), ("dev", dev)):
@@ -188,7 +202,7 @@ class _ProbeTask:
         self.is_held_out = np.array(numbers) % 10 == 9  # to choose the penalty
 
     def control_labels(self, seed: int) -> tuple[Integers, Integers]:
-        """Draw a label for each word type; return those of the words of train and of dev."""
+        """Draw a random label for each distinct word; return the labels of the words of train and of dev."""
         cumulative = np.cumsum(np.bincount(self.y) / len(self.y))
         labels: dict[str, int] = {}
         for word in {*self.words, *self.dev_words}:
@@ -198,14 +212,15 @@ class _ProbeTask:
         return np.array(train), np.array(dev)
 
     def predict_by_word(self) -> list[int]:
-        """Predict the most frequent label of each word in train, or the majority for new words."""
+        """Predict the most frequent label of each word in train, and the majority label for other words."""
         seen: dict[str, Counter[int]] = defaultdict(Counter)
         for word, label in zip(self.words, self.y.tolist(), strict=True):
             seen[word][label] += 1
         best = {word: counts.most_common(1)[0][0] for word, counts in seen.items()}
         return [best.get(word, self.majority) for word in self.dev_words]
 
-    def baseline(self, predicted: Sequence[int]) -> Baseline:
+    def score(self, predicted: Sequence[int] | Integers) -> Baseline:
+        """Compute the accuracy of predictions for dev, on all words and on words that are not in train."""
         is_right = np.array(predicted) == self.dev_y
         unseen = float(is_right[self.is_unseen].mean()) if self.is_unseen.any() else None
         return Baseline(float(is_right.mean()), unseen)
@@ -221,7 +236,7 @@ class _ProbeTask:
 
 
 def _embed(elmo: Elmo, text: LabeledSentences, start: Start, *, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return the scaled vectors of labeled words (layer, token, width) in float16, and their scale."""
+    """Return the vectors of labeled words (layer, token, width) in float16, divided by ``scale``, and the scale."""
     import torch
 
     pieces: list[Tensor] = []
@@ -242,7 +257,7 @@ def _embed(elmo: Elmo, text: LabeledSentences, start: Start, *, scale: Tensor | 
 
 
 def _probe(task: _ProbeTask, x: Tensor, dev_x: Tensor, *, name: str, seeds: Sequence[int]) -> LayerProbe:
-    """Probe ``x`` (layer, token, width): one layer, or the mix of several."""
+    """Train and evaluate probes on ``x`` (layer, token, width), which has one layer or all layers to mix."""
     penalty = _choose_penalty(task, x, seed=seeds[0])
     accuracies, unseen, controls, f1s, mixes = [], [], [], [], []
     for seed in seeds:
@@ -250,9 +265,9 @@ def _probe(task: _ProbeTask, x: Tensor, dev_x: Tensor, *, name: str, seeds: Sequ
         y = np.stack([task.y, control])
         probes = _fit(x, y, n_labels=len(task.names), penalties=[penalty] * 2, seed=seed)
         predicted, predicted_control = probes.predict(dev_x)
-        is_right = predicted == task.dev_y
-        accuracies.append(float(is_right.mean()))
-        unseen.append(float(is_right[task.is_unseen].mean()) if task.is_unseen.any() else None)
+        scores = task.score(predicted)
+        accuracies.append(scores.accuracy)
+        unseen.append(scores.unseen)
         controls.append(float((predicted_control == dev_control).mean()))
         f1s.append(task.f1(predicted))
         mixes += probes.mixes[:1]
@@ -271,7 +286,7 @@ def _probe(task: _ProbeTask, x: Tensor, dev_x: Tensor, *, name: str, seeds: Sequ
 
 
 def _choose_penalty(task: _ProbeTask, x: Tensor, *, seed: int) -> float:
-    """Choose the penalty with the best accuracy on held-out sentences of train; the strongest of equals."""
+    """Choose the penalty with the best accuracy on held-out sentences of train; if several are equal, the strongest."""
     import torch
 
     train = np.flatnonzero(~task.is_held_out)[:SELECTION_TOKENS]
@@ -286,7 +301,7 @@ def _choose_penalty(task: _ProbeTask, x: Tensor, *, seed: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _SoftmaxRegressions:
-    """Several classifiers (heads) of the same vectors, with different labels or penalties."""
+    """Several softmax regressions (heads) on the same vectors, with different labels or penalties."""
 
     mean: Tensor  # (layer, 1, width)
     spread: Tensor
@@ -316,7 +331,7 @@ class _SoftmaxRegressions:
 
 
 def _fit(x: Tensor, y: Integers, *, n_labels: int, penalties: Sequence[float], seed: int) -> _SoftmaxRegressions:
-    """Fit softmax regressions of labels ``y`` (head, token) on ``x`` (layer, token, width) together."""
+    """Fit softmax regressions from vectors ``x`` (layer, token, width) to labels ``y`` (head, token)."""
     import torch
     import torch.nn.functional as F
 
@@ -338,7 +353,7 @@ def _fit(x: Tensor, y: Integers, *, n_labels: int, penalties: Sequence[float], s
     for _ in range(n_epochs):
         for batch in torch.randperm(n_tokens, generator=order).split(batch_size):
             logits = probes.logits(x[:, batch])
-            # the sum over heads, so that the gradient of a head does not depend on the others
+            # The losses of the heads are added, so that the gradient of a head does not depend on the others.
             loss = n_heads * F.cross_entropy(logits.flatten(0, 1), targets[:, batch].flatten())
             loss = loss + (penalty * weight.square()).sum()
             optimizer.zero_grad()
@@ -349,7 +364,7 @@ def _fit(x: Tensor, y: Integers, *, n_labels: int, penalties: Sequence[float], s
 
 
 def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean and standard deviation of each feature (layer, 1, width), summed in float64."""
+    """Compute the mean and the standard deviation of each feature (layer, 1, width), in float64."""
     import torch
 
     sums = torch.zeros(2, len(x), 1, x.size(2), dtype=torch.float64)
@@ -369,7 +384,6 @@ _CONLLU_NAME = re.compile(r"\.conllu(\.(gz|xz|bz2|zst))?$", re.IGNORECASE)
 _FIRST_ID = re.compile(r"1|1-[0-9]+|0\.1")
 _NOT_A_WORD = re.compile(r"[0-9]+-[0-9]+|[0-9]+\.[0-9]+")  # a multiword token, or an empty node
 WordAndLabel = tuple[str, str | None]
-ParseLine = Callable[[str, str], WordAndLabel]  # from a line and its place (file:line)
 
 
 @dataclass(frozen=True)
@@ -386,16 +400,23 @@ class LabeledSentence:
 
 @dataclass(frozen=True)
 class LabeledSentences:
-    """Sentences that have at least one label."""
+    """Sentences of a text that have at least one label.
+
+    Attributes:
+        sentences: The sentences.
+        n_labels: Number of words with a label.
+        n_unlabeled: Number of words without a label, including those in sentences without any label.
+        is_truncated: Whether the text has more labels than were read.
+    """
 
     sentences: tuple[LabeledSentence, ...]
-    n_labels: int  # words with a label
-    n_unlabeled: int  # words without a label
-    is_truncated: bool  # the text has more labels than were read
+    n_labels: int
+    n_unlabeled: int
+    is_truncated: bool
 
     @classmethod
     def collect(cls, sentences: Iterable[LabeledSentence], *, max_tokens: int | None = None) -> LabeledSentences:
-        """Collect whole sentences, at least one, until they have more than ``max_tokens`` labels."""
+        """Collect sentences with at most ``max_tokens`` labels in total, but always at least one sentence."""
         kept: list[LabeledSentence] = []
         n_labels = n_unlabeled = 0
         for sentence in sentences:
@@ -414,7 +435,7 @@ class LabeledSentences:
 
     @property
     def words(self) -> list[str]:
-        """The words with these labels."""
+        """All words that have a label, in the order of the text."""
         return [
             word
             for sentence in self.sentences
@@ -433,38 +454,32 @@ def read_labels(
     max_tokens: int | None = None,
     errors: ErrorPolicy = "strict",
 ) -> LabeledSentences:
-    """Read words with one of their labels from CoNLL-U or other files with columns.
+    """Read words and their labels from CoNLL-U or from other files with one word per line.
 
-    A line with only white space ends a sentence. A word without the feature, or with ``_`` in CoNLL-U, has no
+    A line with only white space ends a sentence. In CoNLL-U, a word with ``_`` or without the feature has no
     label.
 
     Args:
         path: A file, glob or folder, compressed or not; ``-`` is stdin.
-        column: In CoNLL-U the name of a column (``upos``, ``xpos``, ``deprel``) or of a feature
-            (``feats:Number``). In other files the number of a column from 1, or its name in a header.
+        column: Column of the labels. In CoNLL-U, the name of a column (``upos``, ``xpos``, ``deprel``) or of
+            a feature (``feats:Number``); in other files, the number of a column from 1, or its name in a header.
         tokens_column: Column of the words. Default: ``form`` in CoNLL-U, the first column in other files.
-        file_format: CoNLL-U, or columns separated by tabs or, in files without tabs, by spaces.
-        has_header: Whether the first line names the columns. Always the case if a column is given by name.
-        max_tokens: Maximum number of labels.
+        file_format: CoNLL-U (conllu), or columns separated by tabs or, in files without tabs, by spaces.
+        has_header: Whether the first line has the names of the columns. True if a column is given by name.
+        max_tokens: Maximum number of labels to read.
         errors: What to do with bytes that are not UTF-8.
     """
     if file_format not in get_args(FileFormat):
-        raise ConfigError(f"file_format must be auto, conllu or columns, found {str(file_format)!r:.40}")
+        raise ConfigError(f"file_format must be auto, conllu or columns; found {str(file_format)!r:.40}")
     if max_tokens is not None and max_tokens < 1:
-        raise ConfigError(f"max_tokens must be at least 1, found {max_tokens}")
+        raise ConfigError(f"max_tokens must be at least 1; found {max_tokens}")
     files = expand_paths([str(path)])
-    sentences = chain.from_iterable(
-        _read_file(
-            file,
-            read_lines(file, errors=errors),
-            column=str(column),
-            tokens_column=None if tokens_column is None else str(tokens_column),
-            file_format=file_format,
-            has_header=has_header,
+    with closing(
+        _read_sentences(
+            files, str(column), tokens_column, file_format=file_format, has_header=has_header, errors=errors
         )
-        for file in files
-    )
-    labeled = LabeledSentences.collect(sentences, max_tokens=max_tokens)
+    ) as sentences:  # closes the file at once after an error or if the limit is reached
+        labeled = LabeledSentences.collect(sentences, max_tokens=max_tokens)
     if not labeled.n_labels:
         content = f"{labeled.n_unlabeled:,} words without a label" if labeled.n_unlabeled else "no words"
         name = ", ".join(map(format_path, files[:3]))
@@ -472,44 +487,74 @@ def read_labels(
     return labeled
 
 
-def _read_file(
-    file: Source,
-    lines: Iterator[Line],
-    *,
+@dataclass(frozen=True)
+class _Columns:
+    """Where the words and the labels of a file are; columns are numbered from 0."""
+
+    word: int
+    label: int
+    is_tabbed: bool  # columns are separated by tabs, otherwise by spaces
+    is_conllu: bool = False
+    feature: str = ""  # feature in a CoNLL-U column, such as Number; empty for the whole column
+    n_columns: int = 0  # number of columns in every line; 0 if unknown
+
+    def parse(self, columns: Sequence[str], place: str) -> WordAndLabel:
+        """Return the word and the label of a line."""
+        n_needed = max(self.word, self.label) + 1
+        if len(columns) < n_needed or (self.n_columns and len(columns) != self.n_columns):
+            expected = f"{self.n_columns} columns" if self.n_columns else f"{n_needed} columns or more"
+            raise DataError(
+                f"{place}: expected {expected} separated by {_separator(self.is_tabbed)}, found {len(columns)}"
+            )
+        word, label = columns[self.word], columns[self.label].strip()
+        label_or_blank = "a label or _" if self.is_conllu else "a label"
+        for text, what, k in ((word, "a word", self.word), (label, label_or_blank, self.label)):
+            if not text:
+                name = CONLLU[k] if self.is_conllu else k + 1
+                raise DataError(f"{place}: expected {what} in column {name}, found nothing")
+        if self.feature:
+            features = dict(pair.split("=", 1) for pair in label.split("|") if "=" in pair)
+            return word, features.get(self.feature)
+        return word, None if self.is_conllu and label == "_" else label
+
+
+def _read_sentences(
+    files: Iterable[Source],
     column: str,
-    tokens_column: str | None,
+    tokens_column: str | int | None,
+    *,
     file_format: FileFormat,
     has_header: bool,
-) -> Iterator[LabeledSentence]:
-    head: list[Line] = []  # up to the first line with columns
-    for line in lines:
-        head.append(line)
-        if line.text.strip() and not _is_comment(line.text):
-            break
-    if not any(line.text.strip() for line in head):
-        return iter(())
-    first = head[-1].text
-    is_tabbed = "\t" in first
-    parse: ParseLine
-    if is_conllu := file_format == "conllu" or (file_format == "auto" and _seems_conllu(file, first)):
-        parse = _conllu_parser(column, tokens_column or "form")
-    else:
-        has_name = any(name is not None and not _is_number(name) for name in (column, tokens_column))
-        header = head.pop() if has_header or has_name else None
-        parse = _column_parser(column, tokens_column or "1", header=header, is_tabbed=is_tabbed)
-    return _parse_sentences(chain(head, lines), parse, is_conllu=is_conllu, is_tabbed=is_tabbed)
+    errors: ErrorPolicy,
+) -> Generator[LabeledSentence]:
+    for file in files:
+        with closing(read_lines(file, errors=errors)) as lines:
+            head: list[Line] = []  # up to the first line with columns
+            for line in lines:
+                head.append(line)
+                if line.text.strip() and not _is_comment(line.text):
+                    break
+            if not any(line.text.strip() for line in head):
+                continue
+            if file_format == "conllu" or (file_format == "auto" and _seems_conllu(file, head[-1].text)):
+                columns = _find_conllu_columns(column, str(tokens_column or "form"))
+            else:
+                has_name = any(name is not None and not _is_number(str(name)) for name in (column, tokens_column))
+                is_tabbed = "\t" in head[-1].text
+                header = head.pop() if has_header or has_name else None
+                columns = _find_columns(column, str(tokens_column or 1), header=header, is_tabbed=is_tabbed)
+            yield from _parse_sentences(chain(head, lines), columns)
 
 
 def _seems_conllu(file: Source, first: str) -> bool:
-    """Whether the name of a file or its first line with columns is that of CoNLL-U."""
+    """Return whether the name of a file, or its first line with columns, is typical of CoNLL-U."""
     columns = first.split("\t")
     is_first_word = len(columns) == len(CONLLU) and _FIRST_ID.fullmatch(columns[0]) is not None
     return is_first_word or _CONLLU_NAME.search(str(file)) is not None
 
 
-def _parse_sentences(
-    lines: Iterable[Line], parse: ParseLine, *, is_conllu: bool, is_tabbed: bool
-) -> Iterator[LabeledSentence]:
+def _parse_sentences(lines: Iterable[Line], layout: _Columns) -> Iterator[LabeledSentence]:
+    is_conllu, is_tabbed = layout.is_conllu, layout.is_tabbed
     rows: list[WordAndLabel] = []
     place, n_columns = "", 0
     for line in lines:
@@ -520,11 +565,11 @@ def _parse_sentences(
             rows, n_columns = [], 0
             continue
         columns = _split_columns(line.text, is_tabbed=is_tabbed)
-        if _is_comment(line.text) and (is_conllu or is_tabbed or columns[0] in ("#begin", "#end")):
+        if _is_comment(line.text) and (is_tabbed or columns[0] in ("#begin", "#end")):
             continue
         if columns[0] == "-DOCSTART-" or (is_conllu and _NOT_A_WORD.fullmatch(columns[0])):
             continue
-        # in files with one column per predicate, the number of columns differs between sentences
+        # In files with one column per predicate, the number of columns differs between sentences.
         n_columns = n_columns or len(columns)
         if len(columns) != n_columns:
             raise DataError(
@@ -532,9 +577,9 @@ def _parse_sentences(
                 f"before, found {len(columns)}"
             )
         place = place if rows else here
-        rows.append(parse(line.text, here))
+        rows.append(layout.parse(columns, here))
         if len(rows) > MAX_TOKENS:
-            raise DataError(f"{place}: expected an empty line within {MAX_TOKENS:,} words, found none")
+            raise DataError(f"{place}: expected an empty line after at most {MAX_TOKENS:,} words, found none")
     if rows:
         yield _build_sentence(rows, place)
 
@@ -543,71 +588,42 @@ def _build_sentence(rows: Sequence[WordAndLabel], place: str) -> LabeledSentence
     return LabeledSentence(tuple(word for word, _ in rows), tuple(label for _, label in rows), place)
 
 
-def _conllu_parser(column: str, tokens_column: str) -> ParseLine:
-    name, _, part = column.partition(":")
-    label_column, word_column = _conllu_column(name), _conllu_column(tokens_column)
-    if part and CONLLU[label_column] not in ("feats", "misc"):
-        raise ConfigError(f"column {column[:40]!r}: only feats and misc have parts, such as feats:Number")
-
-    def parse(text: str, place: str) -> WordAndLabel:
-        columns = text.split("\t")
-        if len(columns) != len(CONLLU):
-            raise DataError(f"{place}: expected {len(CONLLU)} columns separated by tabs, found {len(columns)}")
-        word, label = columns[word_column], columns[label_column].strip()
-        if not word:
-            raise DataError(f"{place}: expected a word in column {CONLLU[word_column]}, found nothing")
-        if not label:
-            raise DataError(f"{place}: expected a label or _ in column {CONLLU[label_column]}, found nothing")
-        if part:
-            parts = dict(pair.split("=", 1) for pair in label.split("|") if "=" in pair)
-            return word, parts.get(part)
-        return word, None if label == "_" else label
-
-    return parse
+def _find_conllu_columns(column: str, tokens_column: str) -> _Columns:
+    name, _, feature = column.partition(":")
+    label, word = _find_conllu_column(name), _find_conllu_column(tokens_column)
+    if feature and CONLLU[label] not in ("feats", "misc"):
+        raise ConfigError(f"cannot use column {column[:40]!r}: only feats and misc have parts, such as feats:Number")
+    return _Columns(word, label, is_tabbed=True, is_conllu=True, feature=feature, n_columns=len(CONLLU))
 
 
-def _conllu_column(name: str) -> int:
+def _find_conllu_column(name: str) -> int:
     if _is_number(name) and 1 <= int(name) <= len(CONLLU):
         return int(name) - 1
     if name.lower() not in CONLLU:
-        raise ConfigError(f"column must be one of {', '.join(CONLLU)} or 1 to 10 in CoNLL-U, found {name[:40]!r}")
+        raise ConfigError(f"column must be one of {', '.join(CONLLU)} or 1 to 10 in CoNLL-U; found {name[:40]!r}")
     return CONLLU.index(name.lower())
 
 
-def _column_parser(column: str, tokens_column: str, *, header: Line | None, is_tabbed: bool) -> ParseLine:
-    label_column, word_column = (_find_column(name, header, is_tabbed=is_tabbed) for name in (column, tokens_column))
-    if label_column == word_column:
+def _find_columns(column: str, tokens_column: str, *, header: Line | None, is_tabbed: bool) -> _Columns:
+    label, word = (_find_column(name, header, is_tabbed=is_tabbed) for name in (column, tokens_column))
+    if label == word:
         raise ConfigError(
             f"column {column[:40]!r} contains the words; choose another column for the labels or the words"
         )
-    n_names = len(_split_columns(header.text, is_tabbed=is_tabbed)) if header else 0
-
-    def parse(text: str, place: str) -> WordAndLabel:
-        columns = _split_columns(text, is_tabbed=is_tabbed)
-        n_needed = max(label_column, word_column) + 1
-        if len(columns) < n_needed or (n_names and len(columns) != n_names):
-            expected = f"{n_names} columns, as in the header," if n_names else f"{n_needed} columns or more"
-            raise DataError(f"{place}: expected {expected} separated by {_separator(is_tabbed)}, found {len(columns)}")
-        word, label = columns[word_column], columns[label_column].strip()
-        if not word:
-            raise DataError(f"{place}: expected a word in column {word_column + 1}, found nothing")
-        if not label:
-            raise DataError(f"{place}: expected a label in column {label_column + 1}, found nothing")
-        return word, label
-
-    return parse
+    n_columns = len(_split_columns(header.text, is_tabbed=is_tabbed)) if header else 0
+    return _Columns(word, label, is_tabbed=is_tabbed, n_columns=n_columns)
 
 
 def _find_column(name: str, header: Line | None, *, is_tabbed: bool) -> int:
     if _is_number(name):
         if int(name) < 1:
-            raise ConfigError("column must be at least 1, found 0")
+            raise ConfigError("column must be at least 1; found 0")
         return int(name) - 1
     names = [name.strip() for name in _split_columns(header.text, is_tabbed=is_tabbed)] if header else []
     if name not in names:
         listed = ", ".join(names[:12])[:120] or "nothing"
         prefix = f"{header.path}:{header.number}: " if header else ""
-        raise DataError(f"{prefix}expected a header with {name[:40]!r}, found {listed}; use a name from it or a number")
+        raise DataError(f"{prefix}expected a header with {name[:40]!r}, found {listed}; use a name in it, or a number")
     return names.index(name)
 
 
@@ -620,7 +636,7 @@ def _separator(is_tabbed: bool) -> str:
 
 
 def _is_comment(text: str) -> bool:
-    """Whether a line can be a comment; # with more columns is a word."""
+    """Return whether a line can be a comment; a # at the start of a line with tabs is a word."""
     return text.startswith("#") and "\t" not in text
 
 

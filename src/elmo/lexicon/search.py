@@ -1,7 +1,7 @@
 """Exact nearest-neighbor search by cosine: every row is compared with every query, block by block.
 
-A matrix product finds the rows that can be among the nearest; the final ranking uses the cosine of each pair,
-summed on its own. So the result depends neither on the processor nor on the other queries.
+A matrix product selects the rows that can be among the nearest. Their cosines are then computed pair by pair, so
+the result depends neither on the processor nor on the other queries.
 """
 
 from __future__ import annotations
@@ -17,44 +17,56 @@ from torch import Tensor
 from elmo.engine.matmul import has_bfloat16
 from elmo.lexicon.usages import Vectors, unit_rows
 
-BLOCK_ROWS = 1 << 14  # rows whose scores with all queries are in memory at once
-BLOCK_QUERIES = 1 << 10
-MAX_CANDIDATE_SHARE = 0.02  # with more candidate pairs than this, a more precise product is faster
-_GROUP_ROWS = 64  # rows that are first compared by their best score only
-_PAIR_NUMBERS = 1 << 20  # numbers per factor when the cosines of single pairs are computed
-_FLOAT32_ERROR = 2.0**-18  # bound for a float32 product; ten times the largest error observed
+BLOCK_ROWS = 1 << 14  # maximum number of rows whose scores are in memory at once
+BLOCK_QUERIES = 1 << 10  # maximum number of queries in one matrix product
+MAX_CANDIDATE_SHARE = 0.02  # if a larger fraction of the pairs are candidates, a more precise product is faster
+_GROUP_ROWS = 64  # rows per group; a group is first tested by its highest score only
+_PAIR_NUMBERS = 1 << 20  # maximum number of values in each factor when cosines are computed pair by pair
+_FLOAT32_ERROR = 2.0**-18  # bound on the error of a float32 product; ten times the largest error observed
 
 
 @dataclass(frozen=True, eq=False)
 class VectorBlock:
-    """Some of the rows (row, width) to search; the first row has number ``first``."""
+    """A block of vectors to search.
+
+    Attributes:
+        first: Number of the first row.
+        vectors: The vectors (row, width).
+        norms: Lengths of the vectors (row,).
+        is_excluded: Whether to leave out each row (row,); None to search all rows.
+    """
 
     first: int
     vectors: Vectors
-    norms: NDArray[np.float32]  # (row,)
-    is_excluded: NDArray[np.bool_] | None = None  # (row,)
+    norms: NDArray[np.float32]
+    is_excluded: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class NearestRows:
-    """The nearest rows of each query, best first; padded with -1 and -inf if there are fewer than k."""
+    """The ``k`` nearest rows of each query, best first.
 
-    numbers: NDArray[np.int64]  # (query, k)
-    cosines: NDArray[np.float32]  # (query, k)
+    Attributes:
+        numbers: Numbers of the rows (query, k); -1 if there are fewer than k rows.
+        cosines: Cosines of the rows with the query (query, k); -inf if there are fewer than k rows.
+    """
+
+    numbers: NDArray[np.int64]
+    cosines: NDArray[np.float32]
 
 
 @torch.inference_mode()
 def find_nearest(queries: Vectors, blocks: Iterable[VectorBlock], k: int) -> NearestRows:
     """Find the ``k`` rows of all blocks with the highest cosine to each query (query, width).
 
-    Ties go to the row that comes first. A zero vector has cosine 0 with everything. Rows with NaN or infinite
-    numbers are ignored.
+    Rows with the same cosine are sorted by their number. The cosine of a zero vector is 0. Rows with NaN
+    or infinite numbers are ignored.
     """
     if not len(queries):
         return NearestRows(np.zeros((0, k), np.int64), np.zeros((0, k), np.float32))
     unit_queries = torch.from_numpy(unit_rows(queries, dtype=np.float32))
     parts = [_BestRows(part, k) for part in unit_queries.split(BLOCK_QUERIES)]
-    buffers: dict[torch.dtype, Tensor] = {}  # for scores, shared by all parts: allocation is slow
+    buffers: dict[torch.dtype, Tensor] = {}  # for scores; reused, because allocation is slow
     for block in blocks:
         for begin in range(0, len(block.vectors), BLOCK_ROWS):
             rows = _UnitRows.from_block(block, slice(begin, begin + BLOCK_ROWS), buffers)
@@ -67,10 +79,10 @@ def find_nearest(queries: Vectors, blocks: Iterable[VectorBlock], k: int) -> Nea
 
 @dataclass(frozen=True, eq=False)
 class _UnitRows:
-    """Rows of unit length, which can be multiplied in several precisions."""
+    """Rows of unit length, with copies in other precisions."""
 
     unit: Tensor  # (row, width)
-    excluded: Tensor  # row numbers
+    excluded: Tensor  # numbers of the rows to leave out
     buffers: dict[torch.dtype, Tensor]
     _rounded: dict[torch.dtype, Tensor] = field(default_factory=dict)
 
@@ -84,9 +96,9 @@ class _UnitRows:
         return cls(unit, is_excluded.nonzero()[:, 0], buffers)
 
     def scores(self, queries: Tensor) -> Tensor:
-        """Multiply with queries (width, query) in their precision; excluded rows score -inf.
+        """Multiply the rows with queries (width, query), in the precision of the queries.
 
-        The result (row, query) is valid until the next call.
+        The result (row, query) is -inf for excluded rows. It is valid until the next call.
         """
         dtype, n = queries.dtype, len(self.unit) * queries.size(1)
         if dtype not in self._rounded:
@@ -110,10 +122,10 @@ class _BestRows:
         # With hardware support, a bfloat16 product comes first and is often precise enough.
         self._rough_columns = self._columns.bfloat16() if has_bfloat16() else None
         self._rough_error = _bfloat16_error(len(self._columns))
-        self._n_failed = self._n_skipped = 0  # bfloat16 products
+        self._n_failed = self._n_skipped = 0  # bfloat16 products: consecutive failures, and attempts skipped since then
 
     def add(self, rows: _UnitRows, first: int) -> None:
-        """Compare rows; the first one has number ``first``."""
+        """Compare a block of rows with the queries; ``first`` is the number of its first row."""
         row, query = self._candidates(rows)
         cosine = self._pair_cosines(rows.unit, row, query)
         is_better = cosine > self.cosines[query, -1]
@@ -121,11 +133,11 @@ class _BestRows:
             self._merge(query[is_better], row[is_better] + first, cosine[is_better])
 
     def _candidates(self, rows: _UnitRows) -> tuple[Tensor, Tensor]:
-        """Return pairs of rows and queries that include all improvements on the best rows so far."""
+        """Return the numbers of rows and queries of all pairs that can improve on the best rows so far."""
         k, bar = self.cosines.size(1), self.cosines[:, -1]
         limit = round(len(rows.unit) * len(bar) * MAX_CANDIDATE_SHARE)
         if self._rough_columns is not None:
-            # If rows lie close together, bfloat16 is not precise enough: try it less and less often.
+            # If rows lie close together, bfloat16 is not precise enough and is tried less and less often.
             if self._n_skipped < 2**self._n_failed - 1:
                 self._n_skipped += 1
             else:
@@ -142,7 +154,7 @@ class _BestRows:
         return _first_of_ties(scores, row, query, k=k)
 
     def _pair_cosines(self, unit: Tensor, row: Tensor, query: Tensor) -> Tensor:
-        """Compute the cosine of each pair on its own, so that its bits depend on nothing else."""
+        """Compute the cosine of each pair separately, so that it does not depend on other pairs."""
         size = max(1, _PAIR_NUMBERS // max(1, unit.size(1)))
         cosines = [
             (unit[rows] * self._queries[queries]).sum(dim=1)
@@ -165,14 +177,14 @@ class _BestRows:
 
 
 def _select(scores: Tensor, bar: Tensor, *, k: int, error: float, limit: int) -> tuple[Tensor, Tensor] | None:
-    """Return rows and queries that include the ``k`` best rows with a cosine above the bar (query,).
+    """Select all pairs of rows and queries in which the row can be among the ``k`` best rows of the query.
 
-    The scores (row, query) differ from the cosines by at most ``error``. Return None if there are more than
-    ``limit`` pairs.
+    The scores (row, query) differ from the cosines by at most ``error``. ``bar`` (query,) is the cosine of the
+    k-th best row so far, which a row must exceed. Return None if there are more than ``limit`` pairs.
     """
     n_rows, n_queries = scores.shape
     n_grouped, low = n_rows // _GROUP_ROWS * _GROUP_ROWS, bar - error
-    # Almost all rows are far from almost all queries, so the best score of a group excludes most of them.
+    # Almost all rows are far from almost all queries, so most groups are excluded by their highest score.
     highest = scores[:n_grouped].view(-1, _GROUP_ROWS, n_queries).amax(dim=1)  # (group, query)
     group, query = (highest > low).nonzero(as_tuple=True)
     if len(group) * 4 > highest.numel():
@@ -190,14 +202,17 @@ def _select(scores: Tensor, bar: Tensor, *, k: int, error: float, limit: int) ->
 
 
 def _is_candidate(scores: Tensor, bar: Tensor, *, k: int, error: float) -> Tensor:
-    """Return whether each pair (row, query) can be among the ``k`` best of this block and above the bar."""
+    """Return whether each row can be among the ``k`` best of its block and above ``bar`` (row, query)."""
     least = scores.t().float().topk(min(k, len(scores)), dim=1).values[:, -1]
     # Do not use the indices of topk: among equal scores it may return any of them.
     return (scores >= least - 2 * error) & (scores > bar - error)
 
 
 def _first_of_ties(scores: Tensor, row: Tensor, query: Tensor, *, k: int) -> tuple[Tensor, Tensor]:
-    """Keep the first ``k`` rows of a query with equal scores: a sentence may occur a thousand times."""
+    """Keep only the first ``k`` of the rows that have the same score for a query.
+
+    A sentence that occurs a thousand times has a thousand equal rows.
+    """
     score = scores[row, query].numpy()
     order = np.lexsort((row.numpy(), score, query.numpy()))
     sorted_query, sorted_score = query.numpy()[order], score[order]
@@ -210,9 +225,10 @@ def _first_of_ties(scores: Tensor, row: Tensor, query: Tensor, *, k: int) -> tup
 
 
 def _bfloat16_error(width: int) -> float:
-    """Bound the difference between a bfloat16 product of unit rows and their cosine.
+    """Return a bound on the error of a bfloat16 product of unit rows, compared with their cosine.
 
-    Both factors and the result are rounded to eight bits, a relative error of at most 2^-8 each, and by
-    Cauchy-Schwarz the absolute values of the products sum to at most 1. Summation in float32 loses far less.
+    Rounding both factors and the result to eight bits has a relative error of at most 2^-8 each, and by the
+    Cauchy-Schwarz inequality the absolute values of the products add up to at most 1. The error of summation in
+    float32 is far smaller.
     """
     return 3 * 2.0**-8 + 2.0**-14 + width * 2.0**-22

@@ -1,13 +1,15 @@
 """Read corpora whose words are tagged with WordNet senses, and score predicted senses.
 
-Two formats are supported, compressed or not: JSON lines with one sentence per line (SemCor), and the XML with
-a file of gold keys of Raganato et al. (2017, "Word Sense Disambiguation: A Unified Evaluation Framework").
+Two formats are supported, compressed or not: JSON lines with one sentence per line (SemCor), and the format of
+Raganato et al. (2017, "Word Sense Disambiguation: A Unified Evaluation Framework"), which consists of an XML
+file and a file of gold keys.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -19,10 +21,10 @@ from elmo.lexicon.wordnet import PARTS_OF_SPEECH, Pos, is_key, key_pos
 from elmo.text.lines import Line, format_source, read_lines
 from elmo.text.tokenizers import Tokens
 
-# Escapes of the Penn Treebank.
+# Tokens of the Penn Treebank that stand for punctuation.
 _ESCAPED = {"``": '"', "''": '"', "-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]"}
 _POS: dict[str, Pos] = {"NOUN": "noun", "VERB": "verb", "ADJ": "adj", "ADV": "adv"}
-_WORD_DEPTH = 4  # of wf and instance
+_WORD_DEPTH = 4  # depth of the XML elements wf and instance
 _DEPTHS = {"corpus": 1, "text": 2, "sentence": 3, "wf": 4, "instance": 4}
 
 
@@ -35,12 +37,12 @@ class Instance:
     end: int  # exclusive
     lemma: str  # empty if unknown
     pos: Pos | None  # None if unknown
-    keys: tuple[str, ...] = ()  # correct senses, any of which is right; empty if unknown
+    keys: tuple[str, ...] = ()  # gold sense keys, each of which is correct; empty if unknown
 
 
 @dataclass(frozen=True)
 class SenseSentence:
-    """A sentence and its instances."""
+    """A sentence with instances: words or phrases to disambiguate."""
 
     tokens: Tokens
     instances: tuple[Instance, ...]
@@ -49,51 +51,54 @@ class SenseSentence:
 
     @classmethod
     def from_usages(cls, usages: Sequence[Usage], *, pos: Pos | None = None) -> Self:
-        """Build a sentence from usages in it, whose lemmas are unknown."""
+        """Build a sentence from its usages, whose lemmas are unknown."""
         (tokens,) = {id(usage.sentence): usage.sentence for usage in usages}.values()
         instances = (Instance(str(k), usage.begin, usage.end, "", pos) for k, usage in enumerate(usages))
         return cls(tokens, tuple(instances), document="", place=usages[0].place)
 
     def usage(self, instance: Instance) -> Usage:
-        """Return the usage of an instance: its tokens in this sentence."""
+        """Return the usage of an instance of this sentence."""
         return Usage(self.tokens, instance.begin, instance.end, self.place)
 
     def usages(self) -> list[Usage]:
-        """Return the usages of all instances."""
+        """Return the usages of all instances of this sentence."""
         return [self.usage(instance) for instance in self.instances]
 
 
 def read_sense_corpus(path: str | Path, *, gold: str | Path | None = None) -> Iterator[SenseSentence]:
-    """Yield sentences of a sense-tagged corpus (JSON lines or XML). ``gold`` has the sense keys of an XML corpus."""
-    lines = read_lines(Path(path))
-    for line in lines:
-        if not (start := line.text.lstrip()):
-            continue
-        if start.startswith("<"):
-            yield from _read_xml(chain([line], lines), {} if gold is None else read_gold(gold), gold)
-            return
-        if gold is not None:
-            raise DataError(f"{line.path}: expected XML, because gold keys are given, found {line.text[:40]!r}")
-        yield from _read_jsonl(chain([line], lines))
-        return
-    raise DataError(f"{format_source(Path(path))}: expected sentences in JSON lines or XML, found none")
+    """Yield the sentences of a sense-tagged corpus in JSON lines or XML.
+
+    ``gold`` is the file of gold keys that belongs to an XML corpus.
+    """
+    with closing(read_lines(Path(path))) as lines:  # so that an error closes the file at once
+        first = next((line for line in lines if line.text.strip()), None)
+        if first is None:
+            raise DataError(f"{format_source(Path(path))}: expected sentences in JSON lines or XML, found none")
+        if first.text.lstrip().startswith("<"):
+            reader = _XmlReader(first.path, {} if gold is None else read_gold(gold), gold)
+            yield from _read_xml(chain([first], lines), reader)
+        elif gold is not None:
+            raise DataError(f"{first.path}: a corpus with a file of gold keys must be XML; found {first.text[:40]!r}")
+        else:
+            yield from _read_jsonl(chain([first], lines))
 
 
 def read_gold(path: str | Path) -> dict[str, tuple[str, ...]]:
-    """Read the correct sense keys of each instance: each line has its id and the keys."""
+    """Read the correct sense keys of instances; each line has the id of an instance and its keys."""
     gold: dict[str, tuple[str, ...]] = {}
-    for line in read_lines(Path(path)):
-        name, *keys = line.text.split() or [""]
-        if not name:
-            continue
-        if not keys or not all(map(is_key, keys)):
-            raise DataError(
-                f"{line.path}:{line.number}: expected the id of an instance and its sense keys, "
-                f"found {line.text[:80]!r}"
-            )
-        if name in gold:
-            raise DataError(f"{line.path}:{line.number}: duplicate instance {name[:80]!r}")
-        gold[name] = tuple(keys)
+    with closing(read_lines(Path(path))) as lines:
+        for line in lines:
+            name, *keys = line.text.split() or [""]
+            if not name:
+                continue
+            if not keys or not all(map(is_key, keys)):
+                raise DataError(
+                    f"{line.path}:{line.number}: expected the id of an instance and its sense keys, "
+                    f"found {line.text[:80]!r}"
+                )
+            if name in gold:
+                raise DataError(f"{line.path}:{line.number}: instance {name[:80]!r} occurs twice")
+            gold[name] = tuple(keys)
     if not gold:
         raise DataError(f"{format_source(Path(path))}: expected gold keys, found none")
     return gold
@@ -107,17 +112,17 @@ class SenseScore:
     """Precision, recall and F1 of predicted senses."""
 
     n_instances: int
-    n_answered: int  # instances with a prediction
-    n_right: int
+    n_answered: int  # number of instances with a prediction
+    n_right: int  # number of instances with a correct prediction
 
     @property
     def precision(self) -> float:
-        """Fraction of the predictions that are right."""
+        """Fraction of the predictions that are correct."""
         return self.n_right / self.n_answered if self.n_answered else 0.0
 
     @property
     def recall(self) -> float:
-        """Fraction of all instances with a right prediction."""
+        """Fraction of all instances that have a correct prediction."""
         return self.n_right / self.n_instances if self.n_instances else 0.0
 
     @property
@@ -127,20 +132,24 @@ class SenseScore:
         return 2 * self.precision * self.recall / total if total else 0.0
 
     def to_json(self) -> dict[str, float]:
-        """Return plain JSON values."""
+        """Return the result as a dictionary of JSON values."""
         return {**asdict(self), "precision": self.precision, "recall": self.recall, "f1": self.f1}
 
 
 def score_senses(predictions: Mapping[str, str | None], instances: Iterable[Instance]) -> dict[str, SenseScore]:
-    """Score predicted sense keys, for all instances and by part of speech, like the scorer of the framework.
+    """Score predicted sense keys like the scorer of Raganato et al. (2017).
 
-    ``predictions`` maps the ids of instances to sense keys; None, or a missing id, means no prediction. Any
-    of several gold keys is right.
+    Args:
+        predictions: Predicted sense keys by id of the instance; None, or a missing id, means no prediction.
+        instances: Instances with their gold keys. If there are several gold keys, each of them is correct.
+
+    Returns:
+        Scores over all instances ("all") and by part of speech.
     """
     tallies: dict[str, list[int]] = {}
     for instance in instances:
         if not instance.keys:
-            raise DataError(f"the instance {instance.id[:80]!r} has no gold key; add the file of gold keys")
+            raise DataError(f"instance {instance.id[:80]!r} has no gold key; add the file of gold keys")
         key = predictions.get(instance.id)
         for name in ("all", str(instance.pos)):
             tally = tallies.setdefault(name, [0, 0, 0])
@@ -156,7 +165,7 @@ def score_senses(predictions: Mapping[str, str | None], instances: Iterable[Inst
 
 @dataclass
 class _SentenceBuilder:
-    """Collects the tokens and instances of a sentence; the parts of a word with _ are separate tokens."""
+    """Collects the tokens and instances of a sentence; a word with _ becomes several tokens."""
 
     document: str
     place: str
@@ -189,7 +198,7 @@ def _read_jsonl(lines: Iterator[Line]) -> Iterator[SenseSentence]:
         sentence = _parse_json(values, place, line.number)
         for instance in sentence.instances:
             if instance.id in seen:
-                raise DataError(f"{place}: duplicate instance {instance.id[:40]!r}; number the sentences with 's'")
+                raise DataError(f"{place}: instance {instance.id[:40]!r} occurs twice; number the sentences with 's'")
             seen.add(instance.id)
         yield sentence
 
@@ -204,7 +213,7 @@ def _parse_json(values: Any, place: str, line: int) -> SenseSentence:
         if not isinstance(word, dict) or not isinstance(word.get("w"), str) or not word["w"].strip():
             raise DataError(f"{place}: token {k}: expected an object with a word 'w', found {str(word)[:80]!r}")
         begin, end = builder.add(word["w"])
-        # Names are tagged with their class (group, person), which is not a sense of the words.
+        # Names are tagged with their class (such as group or person), which is not a sense of the word.
         if "sk" not in word or "pn" in word:
             continue
         keys, lemma = word["sk"], word.get("lemma")
@@ -217,46 +226,33 @@ def _parse_json(values: Any, place: str, line: int) -> SenseSentence:
     return builder.build()
 
 
-def _read_xml(
-    lines: Iterator[Line], gold: Mapping[str, tuple[str, ...]], gold_path: str | Path | None
-) -> Iterator[SenseSentence]:
+def _read_xml(lines: Iterable[Line], reader: _XmlReader) -> Iterator[SenseSentence]:
     """Yield each sentence as soon as it is complete, without keeping the tree in memory."""
     from xml.parsers import expat
 
-    reader = None
-    for line in lines:
-        reader = reader or _XmlReader(line.path, gold, gold_path)
+    for text in chain((f"{line.text}\n" for line in lines), [""]):
         try:
-            reader.parser.Parse(f"{line.text}\n", False)
+            reader.parser.Parse(text, not text)  # an empty text is the end of the file
         except expat.ExpatError as error:
-            raise DataError(f"{line.path}:{error.lineno}: expected XML, found {_describe(error)}") from error
+            reason = str(error).partition(":")[0]
+            raise DataError(f"{reader.path}:{error.lineno}: cannot parse the XML: {reason}") from error
         yield from reader.take_sentences()
-    if reader is None:
-        return
-    try:
-        reader.parser.Parse("", True)
-    except expat.ExpatError as error:
-        raise DataError(f"{reader.path}:{error.lineno}: expected XML, found {_describe(error)}") from error
-    if gold_path is not None and (missing := [name for name in gold if name not in reader.seen]):
+    if missing := [name for name in reader.gold if name not in reader.seen]:
         raise DataError(
-            f"{format_source(Path(gold_path))}: expected keys of instances in {reader.path}, found {len(missing)} "
-            f"other instances, such as {missing[0][:80]!r}; check that the files belong together"
+            f"{format_source(Path(reader.gold_path or ''))}: all instances must be in {reader.path}; found "
+            f"{len(missing)} that are not, such as {missing[0][:80]!r}; check that the files belong together"
         )
 
 
-def _describe(error: Exception) -> str:
-    return str(error).partition(":")[0]
-
-
 class _XmlReader:
-    """Builds sentences from the events of an XML parser; rejects other elements and any DTD."""
+    """Builds sentences from the events of an XML parser; rejects unknown elements and DTDs."""
 
     def __init__(self, path: str, gold: Mapping[str, tuple[str, ...]], gold_path: str | Path | None) -> None:
         from xml.parsers import expat
 
         self.path = path
         self.seen: set[str] = set()
-        self._gold, self._gold_path = gold, gold_path
+        self.gold, self.gold_path = gold, gold_path
         self._complete: list[SenseSentence] = []
         self._stack: list[str] = []
         self._document = ""
@@ -271,7 +267,7 @@ class _XmlReader:
         self.parser.CharacterDataHandler = self._add_text
 
     def take_sentences(self) -> list[SenseSentence]:
-        """Return the sentences completed since the last call."""
+        """Return the sentences that were completed since the last call."""
         complete, self._complete = self._complete, []
         return complete
 
@@ -301,7 +297,7 @@ class _XmlReader:
         if len(self._stack) == _WORD_DEPTH:
             self._text.append(text)
         elif text.strip():
-            raise DataError(f"{self._place}: expected text only inside words, found {text.strip()[:40]!r}")
+            raise DataError(f"{self._place}: expected text only in <wf> and <instance>, found {text.strip()[:40]!r}")
 
     def _end_element(self, name: str) -> None:
         self._stack.pop()
@@ -325,12 +321,12 @@ class _XmlReader:
                 f"found {str(self._attributes)[:80]}"
             )
         if name in self.seen:
-            raise DataError(f"{self._place}: duplicate instance {name[:80]!r}")
+            raise DataError(f"{self._place}: instance {name[:80]!r} occurs twice")
         self.seen.add(name)
-        keys = self._gold.get(name, ())
-        if self._gold_path is not None and not keys:
+        keys = self.gold.get(name, ())
+        if self.gold_path is not None and not keys:
             raise DataError(
-                f"{format_source(Path(self._gold_path))}: expected a key for the instance {name[:80]!r} "
+                f"{format_source(Path(self.gold_path))}: expected a key for the instance {name[:80]!r} "
                 f"({self._place}), found none"
             )
         builder.instances.append(Instance(name, begin, end, lemma.lower(), _POS[pos], keys))

@@ -1,18 +1,28 @@
-"""Find the senses of a word by clustering its usages, and name them."""
+"""Find the senses of a word by clustering its usages, and name each sense by related words."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
 from elmo.errors import ConfigError, DataError
 from elmo.lexicon.clustering import MAX_CLUSTERS, Labels, Method, cluster
 from elmo.lexicon.substitutes import Start, Substituter, embed_substitutes
-from elmo.lexicon.usages import Usage, Usages, embed_usages, unit_rows
+from elmo.lexicon.usages import (
+    Usage,
+    Usages,
+    embed_usages,
+    entry_key,
+    find_usages,
+    hint_about_tokenizer,
+    respell,
+    unit_rows,
+)
+from elmo.text.reader import Sentence
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
@@ -20,22 +30,22 @@ if TYPE_CHECKING:
     from elmo.model.mix import LayerMix
 
 VectorSource = Literal["layers", "substitutes"]  # vectors of the word, or of its predicted substitutes
-NameOf = Callable[[Sequence[Usage]], Sequence[str]]
+NameOf = Callable[[Sequence[Usage]], Sequence[str]]  # names a sense from its usages, the most typical first
 
-WINDOW = 10  # tokens on each side of the word that can name its sense
-_COMMON = 0.2  # a word that occurs near more of the other senses' usages is not a name
-_PRIOR = 100.0  # total pseudo-counts of the prior on words
+WINDOW = 10  # number of tokens on each side of a usage from which the name of a sense is chosen
+_COMMON = 0.2  # a word near more than this fraction of the usages of other senses does not name a sense
+_PRIOR = 100.0  # sum of the pseudo-counts of all words
 COLUMNS = ("sense", "name", "similarity", "place", "before", "word", "after")
 
 
 @dataclass(frozen=True)
 class Sense:
-    """One sense: a cluster of usages."""
+    """A sense of a word: a cluster of its usages."""
 
-    number: int  # from 1, the most frequent
-    name: tuple[str, ...]  # words that describe it; empty for the only sense of a word
+    number: int  # from 1; sense 1 is the most frequent
+    name: tuple[str, ...]  # words that describe the sense; may be empty if the word has one sense
     share: float  # fraction of all usages
-    members: tuple[int, ...]  # rows in the usages, the most typical first
+    members: tuple[int, ...]  # row numbers of the usages of this sense, the most typical first
     examples: tuple[Usage, ...]  # the most typical usages from different sentences
 
     @property
@@ -46,15 +56,26 @@ class Sense:
 
 @dataclass(frozen=True, eq=False)
 class Senses:
-    """The senses of a word; ``labels`` (usage,) holds the sense number of each usage, from 1."""
+    """The senses of a word.
+
+    Attributes:
+        word: The word.
+        usages: All usages of the word, with their vectors.
+        items: The senses, the most frequent first.
+        labels: Number of the sense of each usage (usage,), from 1.
+        similarities: Cosine of each usage with the center of its sense (usage,).
+        method: The clustering method.
+        silhouette: Silhouette of the clusters, as in ``Clustering``; None if it was not used.
+        null: Threshold for the silhouette, as in ``Clustering``; None if ``silhouette`` is None.
+    """
 
     word: str
     usages: Usages
     items: tuple[Sense, ...]
     labels: Labels
-    similarities: np.ndarray[Any, np.dtype[np.float64]]  # (usage,): cosine with the center of its sense
+    similarities: np.ndarray[Any, np.dtype[np.float64]]
     method: str
-    silhouette: float | None  # see ``Clustering``
+    silhouette: float | None
     null: float | None
 
     def __len__(self) -> int:
@@ -68,7 +89,7 @@ class Senses:
             yield (number, name, f"{self.similarities[k]:.4f}", usage.place, *usage.parts())
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the result as a dictionary of JSON values."""
         senses = [
             {
                 "sense": sense.number,
@@ -89,6 +110,59 @@ class Senses:
         }
 
 
+class VectorOptions(TypedDict, total=False):
+    """How the vectors of usages are computed.
+
+    Attributes:
+        by: Use the vectors of the word itself (layers), or of its predicted substitutes. Default: layers.
+        layers: Layers of the vectors, as in ``Elmo.encode``, but not ``"all"``. Default: average.
+        start: Start state of the LSTMs, zero or warm. Default: zero.
+    """
+
+    by: VectorSource
+    layers: LayerChoice | int | LayerMix
+    start: Start
+
+
+def senses_in_corpus(
+    elmo: Elmo,
+    sentences: Iterable[Sentence],
+    word: str,
+    *,
+    method: Method = "agglomerative",
+    n_clusters: int | None = None,
+    limit: int = 500,
+    n_examples: int = 3,
+    seed: int = 0,
+    is_as_written: bool = False,
+    **vectors: Unpack[VectorOptions],
+) -> Senses:
+    """Find the senses of a word in a corpus, and name them by substitutes if the model has a softmax.
+
+    Args:
+        elmo: The model.
+        sentences: The sentences of the corpus.
+        word: A word, or a phrase such as "New York".
+        method: Clustering method.
+        n_clusters: Number of senses. Default: chosen from the data.
+        limit: Maximum number of usages; if there are more, a random sample is used.
+        n_examples: Number of typical sentences to show for each sense.
+        seed: Random seed for sampling and clustering.
+        is_as_written: Encode usages as they are written, instead of replacing each form with ``word``.
+        vectors: How to compute the vectors; see ``VectorOptions``.
+    """
+    items = find_usages(sentences, [word], key=entry_key(elmo), limit=limit, seed=seed)[word]
+    if not items:
+        hint = hint_about_tokenizer(elmo.tokenizer, word) or "; check its spelling and the tokenizer"
+        raise DataError(f"{word[:40]!r} does not occur in the text{hint}")
+    respelled = items if is_as_written else [respell(usage, word) for usage in items]
+    usages = Usages(tuple(items), embed_by(elmo, respelled, **vectors).vectors)
+    return find_senses(
+        usages, word=word, method=method, n_clusters=n_clusters, n_examples=n_examples,
+        name_of=name_by_substitutes(elmo), seed=seed,
+    )  # fmt: skip
+
+
 def find_senses(
     usages: Usages,
     *,
@@ -104,46 +178,39 @@ def find_senses(
 
     Args:
         usages: The usages of one word with their vectors.
-        word: The word to report. Default: its most frequent spelling.
+        word: The word, for the result. Default: its most frequent spelling.
         method: Clustering method.
         n_clusters: Number of senses. Default: chosen from the data.
         max_clusters: Largest number of senses to try.
-        n_examples: Typical usages to keep for each sense.
-        name_of: Function that names a sense from its usages, the most typical first. Default: words that
-            occur near this sense more often than near the others.
-        seed: Seed of random numbers.
+        n_examples: Number of typical usages to keep for each sense.
+        name_of: A function that names a sense from its usages, the most typical first. Default: name a sense
+            by words that occur near its usages more often than near other usages.
+        seed: Random seed.
     """
     if not len(usages):
         raise DataError(f"{word or 'word'!r:.40}: expected usages to cluster, found none")
+    if n_clusters is not None and n_clusters > len(usages):
+        raise DataError(
+            f"{word or 'word'!r:.40}: expected at least {n_clusters} usages for {n_clusters} senses, "
+            f"found {len(usages)}"
+        )
     if n_examples < 0:
-        raise ConfigError(f"n_examples must be at least 0, found {n_examples}")
+        raise ConfigError(f"n_examples must be at least 0; found {n_examples}")
     clustering = cluster(usages.vectors, method=method, n_clusters=n_clusters, max_clusters=max_clusters, seed=seed)
     similarities = _similarities_to_center(usages, clustering.labels)
     groups = [np.flatnonzero(clustering.labels == k) for k in range(clustering.n_clusters)]
-    # The most typical first; ties keep the order of the text.
+    # Sort each group, the most typical usage first; ties keep the order of the text.
     groups = [rows[np.argsort(-similarities[rows], kind="stable")] for rows in groups]
     members = [[usages.items[row] for row in rows] for rows in groups]
     names = context_names(members) if name_of is None else [tuple(name_of(group)) for group in members]
-    items = tuple(
-        Sense(
-            k + 1,
-            names[k],
-            len(rows) / len(usages),
-            tuple(int(row) for row in rows),
-            tuple(select_distinct(members[k], n_examples)),
-        )
-        for k, rows in enumerate(groups)
-    )
+    items: list[Sense] = []
+    for number, (rows, name, group) in enumerate(zip(groups, names, members, strict=True), start=1):
+        examples = tuple(select_distinct(group, n_examples))
+        items.append(Sense(number, name, len(rows) / len(usages), tuple(rows.tolist()), examples))
     return Senses(
-        word=word or _common_spelling(usages.items),
-        usages=usages,
-        items=items,
-        labels=clustering.labels + 1,
-        similarities=similarities,
-        method=method,
-        silhouette=clustering.silhouette,
-        null=clustering.null,
-    )
+        word or Counter(usage.word.lower() for usage in usages.items).most_common(1)[0][0],
+        usages, tuple(items), clustering.labels + 1, similarities, method, clustering.silhouette, clustering.null,
+    )  # fmt: skip
 
 
 def embed_by(
@@ -160,10 +227,10 @@ def embed_by(
     Args:
         elmo: The model. Substitutes need a softmax and a vocabulary.
         usages: Words in their sentences.
-        by: Source of the vectors.
-        layers: Which layers to use; substitutes ignore it.
+        by: Use the vectors of the word itself (layers), or of its predicted substitutes.
+        layers: Layers of the vectors, as in ``Elmo.encode``; not used for substitutes.
         start: Start state of the LSTMs, as in ``Elmo.encode``.
-        on_progress: Called with the number of usages that are done.
+        on_progress: Called with the number of usages that are embedded so far.
     """
     if by == "substitutes":
         return embed_substitutes(elmo, usages, start=start, on_progress=on_progress)
@@ -171,10 +238,10 @@ def embed_by(
 
 
 def context_names(groups: Sequence[Sequence[Usage]], n_words: int = 3) -> list[tuple[str, ...]]:
-    """Name each group of usages by words that occur near it more often than near the others.
+    """Name each group of usages by words that occur near them more often than near the other usages.
 
-    Uses the log-odds with a prior of Monroe et al. (2008, "Fightin' Words", Eq. 16 and 22), which excludes
-    words that are frequent everywhere and words that occur once.
+    Words are ranked by log-odds with a prior (Monroe et al. 2008, "Fightin' Words", Eq. 16 and 22), so words
+    that are frequent everywhere and words that occur only once do not name a group.
     """
     counts = [Counter(word for usage in group for word in _context(usage)) for group in groups]
     whole = sum(counts, Counter[str]())
@@ -189,7 +256,7 @@ def context_names(groups: Sequence[Sequence[Usage]], n_words: int = 3) -> list[t
             prior = _PRIOR * whole[word] / n_all
             rest, n_rest = whole[word] - n, n_all - n_own
             others, n_others_left = n_own + _PRIOR - n - prior, n_rest + _PRIOR - rest - prior
-            if min(others, n_others_left) <= 0:  # there is only one word
+            if min(others, n_others_left) <= 0:  # no other word occurs near the usages
                 continue
             odds = np.log((n + prior) / others)
             other = np.log((rest + prior) / n_others_left)
@@ -201,7 +268,7 @@ def context_names(groups: Sequence[Sequence[Usage]], n_words: int = 3) -> list[t
 
 
 def select_distinct(usages: Sequence[Usage], n: int) -> list[Usage]:
-    """Select the first ``n`` usages with different sentences and different nearby words."""
+    """Select the first ``n`` usages, but only one of those with the same sentence or the same words near the usage."""
     selected: list[Usage] = []
     seen: set[tuple[str, ...]] = set()
     for usage in usages:
@@ -216,7 +283,7 @@ def select_distinct(usages: Sequence[Usage], n: int) -> list[Usage]:
 
 
 def usage_json(usage: Usage) -> dict[str, str]:
-    """Return a usage as plain JSON values."""
+    """Return a usage as a dictionary of JSON values."""
     before, word, after = usage.parts()
     return {"place": usage.place, "before": before, "word": word, "after": after}
 
@@ -228,23 +295,19 @@ def _similarities_to_center(usages: Usages, labels: Labels) -> np.ndarray[Any, n
 
 
 def _context(usage: Usage) -> set[str]:
-    """Return the distinct words near the usage, without its own word and punctuation."""
+    """Return the distinct words near a usage, without punctuation and the word of the usage itself."""
     tokens = usage.sentence.tokens
     near = tokens[max(usage.begin - WINDOW, 0) : usage.begin] + tokens[usage.end : usage.end + WINDOW]
     own = {token.lower() for token in tokens[usage.begin : usage.end]}
     return {token.lower() for token in near if any(map(str.isalpha, token))} - own
 
 
-def _common_spelling(items: Sequence[Usage]) -> str:
-    return Counter(usage.word.lower() for usage in items).most_common(1)[0][0]
-
-
-_NAMING_USAGES = 20  # the most typical usages, whose substitutes are counted
-_N_SUBSTITUTES = 10  # for each of them
+_NAMING_USAGES = 20  # number of typical usages whose substitutes can name a sense
+_N_SUBSTITUTES = 10  # number of substitutes for each of these usages
 
 
 def name_by_substitutes(elmo: Elmo, *, n_words: int = 3) -> NameOf | None:
-    """Return a function that names a sense by its substitutes; None if the model has no softmax."""
+    """Return a function that names a sense by the substitutes of its usages; None if the model has no softmax."""
     if elmo.softmax is None or elmo.vocab is None:
         return None
     substituter = Substituter(elmo)

@@ -1,13 +1,14 @@
 """Transform the states of a model so that the angles between vectors separate word senses better.
 
-The state h of an LSTM layer is read only by matrices: those of its next step, of the layer above and of the
-softmax. If M h replaces h and M⁻¹ is multiplied into each of these matrices, every probability stays the
-same, except for rounding and clipped states, but the angles between vectors change. ``sharpen_model`` fits M
-so that similar usages of a word are closer together than others. Two signals show which usages are similar:
+Only matrices read the state h of an LSTM layer: those of the same layer at the next token, of the layer above
+and of the softmax.
+If M h replaces h and each of these matrices is multiplied by M⁻¹, the model predicts the same probabilities,
+except for rounding and clipped states, but the angles between vectors change. ``sharpen_model`` fits M so that
+similar usages of a word have closer vectors. Two signals show which usages are similar:
 
-- Plain text: a word that occurs twice within a few sentences mostly has the same sense ("one sense per
-  discourse", Gale, Church and Yarowsky 1992).
-- The softmax: usages of one sense have the same predicted substitutes (Amrami and Goldberg 2018).
+- Distance in the text: two occurrences of a word within a few sentences mostly have the same sense ("one sense
+  per discourse", Gale, Church and Yarowsky 1992).
+- The softmax: usages with the same sense have similar predicted substitutes (Amrami and Goldberg 2018).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from elmo.config import LstmConfig
 from elmo.engine.batches import track_progress
 from elmo.errors import ConfigError, DataError, ShapeError
 from elmo.formats.pretrained import Pretrained, SoftmaxWeights, WarmState
@@ -33,23 +35,25 @@ from elmo.text.tokenizers import Tokens
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
 
-N_WORDS = 1500  # more words do not improve the result
+N_WORDS = 1500  # maximum number of words to learn from; more do not improve the result
 MIN_WORDS = 50
-_HELD_OUT = 10  # one word in ten is held out to measure the gain
+_HELD_OUT = 10  # one word in ten is held out for the evaluation
 _BATCH_SENTENCES = 1024
 
 
 @dataclass(frozen=True, eq=False)
 class SharpenedModel:
-    """A transformed model, and its gain on held-out words.
+    """A transformed model, with its evaluation on held-out words.
+
+    The accuracy is the fraction of cases in which a usage of a word is more similar to another usage nearby in
+    the text than to a usage elsewhere. The vectors are the mean of all layers. Chance level is 0.5.
 
     Attributes:
-        model: The model.
-        n_words: Number of words whose usages were used.
-        before: How often two usages that are near each other in the text are more similar than one of them
-            and a usage elsewhere, by the mean of all layers; 0.5 by chance.
-        after: The same for the transformed model.
-        clipped: Share of the state values that the model clipped; the transformed model does not clip them.
+        model: The transformed model.
+        n_words: Number of words that were used, for training and evaluation.
+        before: Accuracy of the original model.
+        after: Accuracy of the transformed model.
+        clipped: Fraction of state values that the original model clipped; the transformed model does not clip.
     """
 
     model: Pretrained
@@ -64,26 +68,23 @@ def sharpen_model(
 ) -> SharpenedModel:
     """Transform the states of a model so that their angles separate word senses better.
 
-    All probabilities stay the same, except for rounding and clipped states.
+    The model still predicts the same probabilities, except for rounding and clipped states.
 
     Args:
         elmo: A model whose LSTMs have projections.
-        texts: Running text on many subjects: texts of tokenized sentences in their original order. At most
+        texts: Texts on many subjects, each a sequence of tokenized sentences in their original order. At most
             ``MAX_TOKENS`` tokens are read.
-        seed: Seed for choosing words and usages.
-        show_progress: Show a progress bar.
+        seed: Random seed for choosing words and usages.
+        show_progress: Whether to show a progress bar.
     """
-    if not elmo.config.lstm.has_projection:
-        raise ConfigError(
-            "expected a model whose LSTMs have projections, found one without them; it cannot be sharpened"
-        )
+    _check_projection(elmo.config.lstm)
     usages = find_usage_pairs(texts, key=entry_key(elmo), n_words=N_WORDS, seed=seed)
     n_words = len(usages) // N_USAGES
     if n_words < MIN_WORDS:
         raise DataError(
-            f"expected running text with at least {MIN_WORDS} words that occur twice in nearby sentences, in "
-            f"{N_PAIRS} different passages, found {n_words}; only sentences of {SENTENCE_LENGTHS[0]} to "
-            f"{SENTENCE_LENGTHS[1]} tokens count: split longer lines (--split), or use more text"
+            f"expected text with at least {MIN_WORDS} words that occur twice in nearby sentences, in {N_PAIRS} "
+            f"different passages, found {n_words}; only sentences of {SENTENCE_LENGTHS[0]} to "
+            f"{SENTENCE_LENGTHS[1]} tokens are used: split longer lines (--split), or use more text"
         )
     layers, context = _encode(elmo, usages, show_progress=show_progress)
     n_held_out = max(1, n_words // _HELD_OUT) * N_USAGES
@@ -102,7 +103,7 @@ def sharpen_model(
 
 
 def _encode(elmo: Elmo, usages: Sequence[Usage], *, show_progress: bool) -> tuple[Tensor, Tensor]:
-    """Return all layers of usages (usage, layer, width), and the states that predict them (usage, width)."""
+    """Return the layers of usages (usage, layer, width), and the states that predict each word (usage, width)."""
     rows: dict[Tokens, list[int]] = {}
     for row, usage in enumerate(usages):
         rows.setdefault(usage.sentence, []).append(row)
@@ -124,7 +125,7 @@ def _encode(elmo: Elmo, usages: Sequence[Usage], *, show_progress: bool) -> tupl
 
 
 def _clipped_share(elmo: Elmo, layers: Tensor) -> float:
-    """Compute the share of LSTM state values that are at the clipping limit."""
+    """Compute the fraction of LSTM state values that are at the clipping limit."""
     lstm = elmo.config.lstm
     if lstm.state_clip is None:
         return 0.0
@@ -136,38 +137,27 @@ def _clipped_share(elmo: Elmo, layers: Tensor) -> float:
 
 # --- Pairs of usages that are near each other in the text -------------------------------------------
 
-N_PAIRS = 8  # per word
+N_PAIRS = 8  # pairs per word
 N_USAGES = 2 * N_PAIRS
-MAX_DISTANCE = 400  # tokens between the usages of a pair
-MIN_GAP = 4 * MAX_DISTANCE  # tokens between two pairs of a word, so that they come from different passages
-N_COMMON = 150  # most frequent words, which are skipped
-SENTENCE_LENGTHS = (6, 40)  # shortest and longest sentence in tokens
+MAX_DISTANCE = 400  # maximum distance between the usages of a pair, in tokens
+MIN_GAP = 4 * MAX_DISTANCE  # minimum distance between two pairs of a word, so that their passages differ
+N_COMMON = 150  # number of most frequent words to skip
+SENTENCE_LENGTHS = (6, 40)  # shortest and longest sentence to use, in tokens
 MAX_TOKENS = 2_000_000
-
-
-@dataclass(frozen=True)
-class _Occurrence:
-    token: int  # position in all texts
-    sentence: Tokens
-    time: int  # position in the sentence
-
-    @property
-    def usage(self) -> Usage:
-        return Usage(self.sentence, self.time, self.time + 1)
 
 
 def find_usage_pairs(texts: Iterable[Iterable[Tokens]], *, key: EntryKey, n_words: int, seed: int = 0) -> list[Usage]:
     """Find ``N_USAGES`` usages for each of at most ``n_words`` words; usages 2k and 2k + 1 are a pair.
 
-    The usages of a pair come from different sentences of one text. The most frequent words are skipped, and
-    so are capitalized tokens, because most of them are names (in German also all nouns). A usage is never the
-    first or last token of its sentence, so that both directions have context. ``key`` maps a token to its
-    word.
+    The usages of a pair come from different sentences of the same text that are near each other. The most
+    frequent words are skipped, and so are capitalized tokens, because most of them are names (in German also
+    all nouns). A usage is never the first or last token of its sentence, so that both directions have context.
+    ``key`` maps a token to its dictionary entry.
     """
     counts: Counter[str] = Counter()
-    previous: dict[str, _Occurrence] = {}
+    previous: dict[str, tuple[int, Tokens, int]] = {}  # last occurrence: position in the text, sentence, time
     last_pairs: dict[str, int] = {}  # position of the last pair of each word
-    pairs: defaultdict[str, list[tuple[_Occurrence, _Occurrence]]] = defaultdict(list)
+    pairs: defaultdict[str, list[tuple[Usage, Usage]]] = defaultdict(list)
     n_read = 0
     for sentence in _read_sentences(texts):
         if sentence is None:  # the end of a text
@@ -182,16 +172,15 @@ def find_usage_pairs(texts: Iterable[Iterable[Tokens]], *, key: EntryKey, n_word
             counts[word] += 1
             if not has_length or time in (0, last):
                 continue
-            current = _Occurrence(n_read + time, sentence, time)
-            earlier = previous.get(word)
-            previous[word] = current
-            if earlier is None or current.token - earlier.token > MAX_DISTANCE:
+            position = n_read + time
+            earlier, previous[word] = previous.get(word), (position, sentence, time)
+            if earlier is None or position - earlier[0] > MAX_DISTANCE:
                 continue
-            if earlier.sentence.tokens == sentence.tokens:  # the same sentence, or a repeated line
+            if earlier[1].tokens == sentence.tokens:  # the same sentence, or a repeated line
                 continue
-            if word not in last_pairs or current.token - last_pairs[word] >= MIN_GAP:
-                pairs[word].append((earlier, current))
-                last_pairs[word] = current.token
+            if word not in last_pairs or position - last_pairs[word] >= MIN_GAP:
+                pairs[word].append((Usage(earlier[1], earlier[2], earlier[2] + 1), Usage(sentence, time, time + 1)))
+                last_pairs[word] = position
         n_read += len(sentence)
         if n_read >= MAX_TOKENS:
             break
@@ -199,39 +188,37 @@ def find_usage_pairs(texts: Iterable[Iterable[Tokens]], *, key: EntryKey, n_word
     words = [word for word in pairs if len(pairs[word]) >= N_PAIRS and word not in common]
     generator = random.Random(seed)
     selected = generator.sample(words, min(n_words, len(words)))
-    return [
-        occurrence.usage for word in selected for pair in generator.sample(pairs[word], N_PAIRS) for occurrence in pair
-    ]
+    return [usage for word in selected for pair in generator.sample(pairs[word], N_PAIRS) for usage in pair]
 
 
 def _read_sentences(texts: Iterable[Iterable[Tokens]]) -> Iterator[Tokens | None]:
     """Yield all sentences, and None at the end of each text."""
     for text in texts:
         if isinstance(text, str | Tokens):
-            raise DataError("expected texts of tokenized sentences, found a sentence; pass [text]")
+            raise DataError("texts must be a list of texts, each a list of sentences; found a single text; pass [text]")
         for sentence in text:
             if not isinstance(sentence, Tokens):
-                kind = type(sentence).__name__
-                raise DataError(f"expected sentences as Tokens from a tokenizer, found {kind}")
+                raise DataError(f"sentences must be Tokens from a tokenizer; found {type(sentence).__name__}")
             yield sentence
         yield None
 
 
 # --- The matrix -------------------------------------------------------------------------------------
 
-_TEMPERATURE = 0.07  # of vectors
-_SUBSTITUTE_TEMPERATURE = 0.05  # of substitute vectors, which are more similar to each other
-_PENALTY = 0.01  # on the distance from the identity, to keep all directions and the scale
+_TEMPERATURE = 0.07  # of similarities between vectors
+_SUBSTITUTE_TEMPERATURE = 0.05  # lower, because the vectors of substitutes are more similar to each other
+_PENALTY = 0.01  # weight of the squared distance from the identity; preserves all directions and the scale
 _N_STEPS, _LEARNING_RATE, _BATCH_WORDS = 250, 0.002, 24
-_MAX_LOGITS = 1 << 24  # in memory at once
+_MAX_LOGITS = 1 << 24  # maximum number of logits in memory at once
 
 
 def _predict_substitutes(elmo: Elmo, states: Tensor, *, show_progress: bool) -> Tensor | None:
-    """Return Σ_w P(w) · v_w for each direction (usage, width), with P(w) ∝ √(P(w | context) / P_0(w)).
+    """Return the weighted mean softmax vectors of the words that each direction predicts (usage, width).
 
-    v are unit vectors of the softmax. Dividing by the prior P_0 prevents words that fit everywhere from
-    dominating. ``embed_substitutes`` combines both directions; here each one is a target for its own half.
-    Returns None if the model has no softmax.
+    For each direction, this is Σ_w p_w · v_w with p_w ∝ √(P(w | context) / P_0(w)), where v_w are unit vectors
+    of the softmax. Dividing by the prior P_0 prevents words that fit everywhere from dominating. Unlike in
+    ``embed_substitutes``, the directions are not combined, because each direction is the target for its own
+    half of the vectors. Returns None if the model has no softmax.
     """
     softmax, vocab = elmo.softmax, elmo.vocab
     if softmax is None or vocab is None:
@@ -252,7 +239,7 @@ def _predict_substitutes(elmo: Elmo, states: Tensor, *, show_progress: bool) -> 
 
 
 def _fit_matrix(layers: Tensor, substitutes: Tensor | None, width: int, seed: int) -> Tensor:
-    """Fit the matrix (width, width) so that usages are similar to their partners and by their substitutes."""
+    """Fit the matrix (width, width) so that the usages of a pair, and usages with similar substitutes, are similar."""
     identity = torch.eye(width)
     matrix = identity.clone().requires_grad_()
     optimizer = torch.optim.Adam([matrix], _LEARNING_RATE)
@@ -274,27 +261,27 @@ def _fit_matrix(layers: Tensor, substitutes: Tensor | None, width: int, seed: in
 
 
 def _mean_of_layers(layers: Tensor, matrix: Tensor) -> Tensor:
-    """Return the mean of all layers (usage, width), with transformed LSTM layers."""
+    """Return the mean of all layers (usage, width) after the LSTM layers are multiplied by the matrix."""
     lstm = layers[:, 1:].sum(dim=1)  # (usage, width)
     transformed = lstm.unflatten(1, (2, -1)) @ matrix.t()  # (usage, direction, width)
     return (layers[:, 0] + transformed.flatten(1)) / layers.size(1)
 
 
 def _similarity_logits(vectors: Tensor, temperature: float) -> Tensor:
-    """Return the scaled cosines of the usages of each word (word, usage, usage); -∞ on the diagonal."""
+    """Return cosine / temperature for all usages of each word (word, usage, usage), with -∞ on the diagonal."""
     units = F.normalize(vectors, dim=1).unflatten(0, (-1, N_USAGES))  # (word, usage, width)
     is_same = torch.eye(N_USAGES, dtype=torch.bool)
     return (units @ units.transpose(1, 2) / temperature).masked_fill(is_same, -torch.inf)
 
 
 def _contrastive_loss(vectors: Tensor, target: Tensor) -> Tensor:
-    """Compute the cross-entropy of similarities with target probabilities (van den Oord et al. 2018)."""
+    """Compute the cross-entropy of target probabilities and the softmax of similarities (van den Oord et al. 2018)."""
     log_p = _similarity_logits(vectors, _TEMPERATURE).log_softmax(dim=2)
     return -torch.where(target > 0, target * log_p, 0).sum(dim=2).mean()
 
 
 def _pair_accuracy(vectors: Tensor) -> float:
-    """Compute how often a usage is more similar to its partner than to a usage of another pair."""
+    """Compute how often a usage is more similar to the other usage of its pair than to a usage of another pair."""
     cosines = _similarity_logits(vectors, 1.0)  # (word, usage, usage)
     partner = torch.arange(N_USAGES) ^ 1
     near = cosines[:, torch.arange(N_USAGES), partner, None]
@@ -310,18 +297,15 @@ _BATCH_ROWS = 1 << 14
 
 
 def transform_states(model: Pretrained, matrix: Tensor) -> Pretrained:
-    """Return the model with states M h in all LSTM layers; ``matrix`` is M (width, width).
+    """Multiply the states of all LSTM layers by ``matrix`` (width, width) and return the transformed model.
 
     Skip connections add the states of two layers and both directions share one softmax, so all states are
     transformed by the same matrix. States are no longer clipped, because clipping limits each coordinate.
     """
     lstm = model.config.lstm
-    if not lstm.has_projection:
-        raise ConfigError(
-            "expected a model whose LSTMs have projections, found one without them; it cannot be transformed"
-        )
+    _check_projection(lstm)
     if tuple(matrix.shape) != (lstm.state_width, lstm.state_width):
-        raise ShapeError(f"expected a matrix of {lstm.state_width} x {lstm.state_width}, found {tuple(matrix.shape)}")
+        raise ShapeError(f"matrix must be {lstm.state_width} x {lstm.state_width}; found {tuple(matrix.shape)}")
     forward = matrix.double()
     inverse = torch.linalg.inv(forward)
     weights = dict(model.weights)
@@ -329,7 +313,7 @@ def transform_states(model: Pretrained, matrix: Tensor) -> Pretrained:
         for layer in range(lstm.n_layers):
             name = f"{stack}.{layer}"
             readers = [f"{name}.state_weight"] + [f"{name}.input_weight"] * (layer > 0)
-            for reader in readers:  # the first layer reads the token layer, which stays the same
+            for reader in readers:  # the input of the first layer is the token layer, which stays the same
                 weights[reader] = _multiply(weights[reader], inverse)
             projection = weights[f"{name}.projection"]
             weights[f"{name}.projection"] = (forward @ projection.double()).to(projection.dtype)
@@ -342,8 +326,13 @@ def transform_states(model: Pretrained, matrix: Tensor) -> Pretrained:
     return replace(model, config=config, weights=weights, softmax=softmax, warm=warm)
 
 
+def _check_projection(lstm: LstmConfig) -> None:
+    if not lstm.has_projection:
+        raise ConfigError("cannot transform the states of this model: its LSTMs have no projections")
+
+
 def _multiply(rows: Tensor, matrix: Tensor) -> Tensor:
-    """Multiply in double precision, some rows at a time: a softmax may have a million rows."""
+    """Compute ``rows @ matrix`` in float64, some rows at a time, because a softmax may have a million rows."""
     product = torch.empty_like(rows)
     for part, out in zip(rows.split(_BATCH_ROWS), product.split(_BATCH_ROWS), strict=True):
         out.copy_(part.double() @ matrix)

@@ -1,21 +1,20 @@
-"""Lexical substitution: predict the words that fit in the position of a word, using both language models.
+"""Predict substitutes for a word in context, using both language models (lexical substitution).
 
 The forward language model reads the text before the word, the backward one the text after it; neither reads
-the word itself. P_f and P_b are their distributions for the position, P(w) is the prior of a word by its
-frequency, and v its vector in the softmax. They are combined in one of these ways, and normalized over the
-candidates:
+the word itself. P_f and P_b are their probabilities of a word w in this position, P_0 is the prior probability
+of w, and v_w is its vector (see ``LemmaTable``). The score of w is computed in one of these ways:
 
 ``forward``   P_f
 ``backward``  P_b
 ``mean``      (P_f + P_b) / 2
 ``product``   P_f · P_b
-``bcomb``     P_f · P_b / P(w)^β: common words count less (Arefyev et al. 2019)
-``inject``    √(P_f · P_b) / P(w)^β · exp(cos(v_w, v_target) / temperature): adds the similarity to the
+``bcomb``     P_f · P_b / P_0^β: common words count less (Arefyev et al. 2019)
+``inject``    √(P_f · P_b) / P_0^β · exp(cos(v_w, v_target) / temperature): adds the similarity to the
               target word, which the language models have not read (+embs, Arefyev et al. 2020)
 
-Probabilities are summed over the forms of a lemma. The file goes from ``find_substitutes`` down to its parts:
-``ContextPredictor`` computes P_f and P_b, ``LemmaTable`` groups the vocabulary by lemma and has P(w) and v,
-and ``Lemmatizer`` maps words to lemmas. ``embed_substitutes`` turns the distributions into vectors.
+The scores are normalized to probabilities and summed over the forms of each lemma. ``ContextPredictor``
+computes P_f and P_b, ``LemmaTable`` groups the vocabulary by lemma and holds P_0 and v_w, and ``Lemmatizer`` maps
+words to lemmas. ``embed_substitutes`` computes vectors of usages from their substitutes.
 """
 
 from __future__ import annotations
@@ -45,23 +44,24 @@ logger = logging.getLogger(__name__)
 Combine = Literal["inject", "bcomb", "product", "mean", "forward", "backward"]
 Start = Literal["zero", "warm"]
 Floats = NDArray[np.floating[Any]]
-BETA, TEMPERATURE = 1.0, 0.05  # best of a grid search on half of the SWORDS dev set; see docs/substitutes.md
+BETA, TEMPERATURE = 1.0, 0.05  # chosen by grid search on half of the SWORDS dev set; see docs/substitutes.md
 _WORD_SEPARATOR = re.compile(r"[\s\-_]+")  # between the words of a phrase
 
 
 @dataclass(frozen=True)
 class Substitute:
-    """A lemma, represented by its form that fits best.
+    """A substitute for a word in context.
 
     Attributes:
-        word: The best form.
+        word: The form of the lemma that fits best.
         lemma: The lemma.
-        probability: Sum over all forms of the lemma.
-        forward: Probability of ``word`` in the forward language model; None if it is not available.
-        backward: Probability of ``word`` in the backward language model; None if it is not available.
-        similarity: Cosine of ``word`` and the target word in the softmax.
-        candidate: The candidate as the caller spelled it, if candidates were given.
-        is_known: False for a candidate without any word in the vocabulary.
+        probability: Probability of the lemma, summed over its forms.
+        forward: Probability of ``word`` in the forward language model; None if the model has no forward direction or
+            the vocabulary does not have the word.
+        backward: The same for the backward language model.
+        similarity: Cosine of the vectors of ``word`` and the target word; None if the vocabulary lacks one of them.
+        candidate: The candidate as spelled by the caller; None if no candidates were passed.
+        is_known: Whether the vocabulary has the candidate, or at least one of its words.
     """
 
     word: str
@@ -82,7 +82,7 @@ class Substitutes:
     items: tuple[Substitute, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the result as a dictionary of JSON values."""
         before, word, after = self.usage.parts()
         substitutes = [asdict(item) for item in self.items]
         return {"before": before, "word": word, "after": after, "substitutes": substitutes}
@@ -101,18 +101,19 @@ def find_substitutes(
     language: str | None = None,
     start: Start = "zero",
 ) -> list[Substitutes]:
-    """Predict substitutes for the word of each sentence, or rank candidates.
+    """Predict substitutes for the marked word of each sentence, or rank candidates.
 
     Args:
         elmo: A model with a softmax and a vocabulary.
         sentences: Sentences in which the word is marked like ``[[this]]``.
-        word: The word in sentences without a mark.
+        word: The word to replace in sentences without a mark.
         n: Number of substitutes.
         candidates: Rank these words or phrases instead of the whole vocabulary.
-        combine: How to combine the two language models.
+        combine: How to combine the language models: product or mean of both, or one only; bcomb divides the product by
+            the frequency of the word; inject also uses its similarity to the target word.
         beta: Exponent of the prior in bcomb and inject.
         temperature: Temperature of the similarity in inject.
-        language: Language code of the lemmas, such as en or de. Default: that of the tokenizer.
+        language: Language code for lemmatization, such as en or de. Default: the language of the tokenizer.
         start: LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'.
     """
     usages = [
@@ -133,7 +134,7 @@ class Substituter:
         combine: How to combine the two language models.
         beta: Exponent of the prior in bcomb and inject.
         temperature: Temperature of the similarity in inject.
-        language: Language code of the lemmas; by default that of the tokenizer.
+        language: Language code for lemmatization, such as en; by default that of the tokenizer.
         start: LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'.
     """
 
@@ -148,47 +149,48 @@ class Substituter:
         start: Start = "zero",
     ) -> None:
         if combine not in get_args(Combine):
-            raise ConfigError(f"combine must be one of {', '.join(get_args(Combine))}, found {combine!r:.40}")
+            raise ConfigError(f"combine must be one of {', '.join(get_args(Combine))}; found {combine!r:.40}")
         if not (np.isfinite(beta) and beta >= 0 and np.isfinite(temperature) and temperature > 0):
-            raise ConfigError(f"beta must be at least 0 and temperature above 0, found {beta} and {temperature}")
+            raise ConfigError(f"beta must be at least 0 and temperature above 0; found {beta} and {temperature}")
         self._predictor = ContextPredictor(elmo, start=start)
         if combine in ("forward", "backward") and self._predictor.directions not in (combine, "both"):
-            raise ConfigError(f"combine={combine!r}: this model only has the {self._predictor.directions} direction")
+            raise ConfigError(
+                f"cannot use combine={combine!r}: this model only has the {self._predictor.directions} direction"
+            )
         self.combine, self.beta, self.temperature = combine, beta, temperature
-        self._warned_words: set[str] = set()  # not in the vocabulary
+        self._warned_words: set[str] = set()  # words that are not in the vocabulary
         self._warned_candidates: set[str] = set()
         self.table = LemmaTable(elmo, Lemmatizer(language or tokenizer_language(elmo)), self._predictor)
 
     def substitutes(self, usages: Iterable[Usage], *, n: int = 10) -> Iterator[Substitutes]:
         """Yield the ``n`` best lemmas for each usage.
 
-        Forms of the target word are left out, and so are punctuation and numbers unless the target is one.
+        Forms of the target word are left out, and so are punctuation and numbers unless the target is of that kind.
         """
         if n < 1:
-            raise ConfigError(f"n must be at least 1, found {n}")
+            raise ConfigError(f"n must be at least 1; found {n}")
         for prediction in self._predictor.predict(usages):
             context = self._score(prediction)
             scores = np.where(context.is_allowed, context.scores, -np.inf)
             by_lemma = self.table.sum_forms(scores)
             total = np.logaddexp.reduce(by_lemma)
-            items: list[Substitute] = []
-            if np.isfinite(total):
-                best = np.argsort(-by_lemma, kind="stable")[:n]
-                items = [
-                    self._substitute(context, int(k), scores, float(np.exp(by_lemma[k] - total)))
-                    for k in best
-                    if np.isfinite(by_lemma[k])
-                ]
+            items = [
+                self._substitute(context, int(k), scores, float(np.exp(by_lemma[k] - total)))
+                for k in np.argsort(-by_lemma, kind="stable")[:n]
+                if np.isfinite(by_lemma[k])
+            ]
             yield Substitutes(prediction.usage, tuple(items))
 
     def rank(self, usages: Sequence[Usage], candidates: Sequence[Sequence[str]]) -> list[Substitutes]:
         """Rank the candidates of each usage; their probabilities sum to 1.
 
-        A candidate is a lemma or a form, and all forms of its lemma count. A phrase that is not in the
-        vocabulary has the mean score of its words. Candidates without any known word come last.
+        A candidate can be any form of a lemma; the probabilities of all forms are summed. A phrase that is not
+        in the vocabulary has the mean score of its words. Candidates without any known word come last.
         """
         if len(usages) != len(candidates):
-            raise DataError(f"expected candidates for {len(usages)} usages, found {len(candidates)}")
+            raise DataError(
+                f"the number of candidate lists must be {len(usages)}, one per usage; found {len(candidates)}"
+            )
         for words in candidates:
             _check_candidates(words)
         return [
@@ -208,7 +210,7 @@ class Substituter:
         return _ScoredContext(prediction, similarity, scores, self.table.is_allowed(tokens))
 
     def _combine(self, prediction: ContextPrediction, similarity: Floats | None) -> Floats:
-        """Return log P (row,), up to a constant."""
+        """Combine the predictions into the log-probability of each word (row,), up to a constant."""
         forward, backward = prediction.forward, prediction.backward
         both = [x.astype(np.float64) for x in (forward, backward) if x is not None]
         if self.combine == "forward" and forward is not None:
@@ -261,24 +263,24 @@ class Substituter:
         return Substitutes(context.prediction.usage, tuple(items))
 
     def _find_parts(self, phrase: str) -> list[int]:
-        """Return the lemmas of the known words of a phrase."""
+        """Return the lemma numbers of those words of a phrase that are in the vocabulary."""
         lemmas = [self.table.find(part) for part in _WORD_SEPARATOR.split(phrase) if part]
         return [lemma for lemma in lemmas if lemma is not None]
 
 
 @dataclass(frozen=True, eq=False)
 class _ScoredContext:
-    """The scores of all words of the vocabulary (row,) in the position of a usage."""
+    """Scores of all words of the vocabulary (row,) in the position of a usage."""
 
     prediction: ContextPrediction
-    similarity: Floats | None  # to the target word
-    scores: Floats  # log P, up to a constant
-    is_allowed: NDArray[np.bool_]
+    similarity: Floats | None  # cosine with the target word
+    scores: Floats  # log-probability, up to a constant
+    is_allowed: NDArray[np.bool_]  # whether the word can be a substitute
 
 
 def _check_candidates(candidates: Any) -> None:
     if isinstance(candidates, str):
-        raise DataError(f"candidates: expected a list of words, found the string {candidates[:40]!r}")
+        raise DataError(f"candidates must be a list of words; found the string {candidates[:40]!r}")
     for k, candidate in enumerate(candidates, start=1):
         if not isinstance(candidate, str) or not candidate.strip():
             raise DataError(f"candidate {k}: expected a word, found {candidate!r:.40}")
@@ -291,16 +293,20 @@ def _list_words(words: Sequence[str]) -> str:
 
 # --- Predictions of the language models ----------------------------------------------------------------
 
-_MAX_USAGES = 128  # read at once
-_MAX_LOGITS = 1 << 24  # in memory at once
+_MAX_USAGES = 128  # maximum number of usages to read in parallel
+_MAX_LOGITS = 1 << 24  # maximum number of logits in memory at once
 
 
 @dataclass(frozen=True, eq=False)
 class ContextPrediction:
-    """Log-probabilities (word,) of the vocabulary in the position of a usage, from its context only.
+    """Log-probabilities of all words of the vocabulary in the position of a usage, given its context.
 
-    ``forward`` depends on the text before the usage, ``backward`` on the text after it. A direction that the
-    model does not have is None.
+    Attributes:
+        usage: The usage.
+        forward: Log-probabilities given the text before the usage (word,); None if the model has only the
+            backward direction.
+        backward: Log-probabilities given the text after the usage (word,); None if the model has only the
+            forward direction.
     """
 
     usage: Usage
@@ -309,16 +315,16 @@ class ContextPrediction:
 
 
 class ContextPredictor:
-    """Predicts the words in the position of a usage with the two language models of a model."""
+    """Predicts the word in the position of a usage from the text before it and the text after it."""
 
     def __init__(self, elmo: Elmo, *, start: Start = "zero") -> None:
         if start not in ("zero", "warm"):
-            raise ConfigError(f"start must be zero or warm, found {start!r:.40}")
+            raise ConfigError(f"start must be zero or warm; found {start!r:.40}")
         self._predictor = Predictor(elmo)
         self.vocab, self.softmax = self._predictor.vocab, self._predictor.softmax
         self.directions = trained_directions(elmo)
         if self.directions != "both":
-            logger.warning("this model only has the %s direction; using one side of the context", self.directions)
+            logger.warning("this model has only the %s direction; using one side of the context", self.directions)
         self._start = elmo.bilm.zero_state(1)
         if start == "warm":
             self._start = warm_start(elmo.pretrained.warm, self._start)
@@ -328,7 +334,7 @@ class ContextPredictor:
         """Yield the prediction for each usage; many usages are read in parallel."""
         usages = iter(usages)
         while batch := list(islice(usages, self._n_usages)):
-            numbers: dict[str, int] = {}  # of the distinct tokens
+            numbers: dict[str, int] = {}  # number of each distinct token
 
             def encode(tokens: Sequence[str], numbers: dict[str, int] = numbers) -> list[int]:
                 return [numbers.setdefault(token, len(numbers)) + FIRST_WORD for token in tokens]
@@ -350,17 +356,17 @@ class ContextPredictor:
 # --- The vocabulary by lemma ------------------------------------------------------------------------
 
 _WORD, _NUMBER, _PUNCTUATION, _SPECIAL = range(4)  # kinds of tokens
-_BATCH_ROWS = 1 << 14  # rows of the softmax that are copied at once
+_BATCH_ROWS = 1 << 14  # number of softmax rows to copy at once
 
 
 class LemmaTable:
-    """The vocabulary of a model, grouped by lemma: a row is a word, a lemma has one or more rows (forms).
+    """The vocabulary of a model, grouped by lemma; each word is a row, and a lemma has one or more rows.
 
-    The similarity of two words is the cosine of their vectors. A row of the softmax shows which forms occur
-    in the same position; the mean of all forms of its lemma shows the meaning. The vector of a word is the
-    mean of both.
+    The similarity of two words is the cosine of their vectors. The vector of a word is the mean of two unit
+    vectors: its row in the softmax, which reflects the grammatical form, and the mean of the rows of its lemma,
+    which reflects the meaning.
 
-    ``log_prior`` (row,) is the log frequency of each word by Zipf's law; see ``compute_log_priors``.
+    ``log_prior`` (row,) is the log-probability of each word by Zipf's law; see ``compute_log_priors``.
     """
 
     def __init__(self, elmo: Elmo, lemmatizer: Lemmatizer, predictor: ContextPredictor) -> None:
@@ -377,14 +383,14 @@ class LemmaTable:
         self._begins = np.searchsorted(self._lemma_of_row[self._order], np.arange(len(names) + 1))
         special = {vocab.bos, vocab.eos, vocab.unknown}
         self._kinds = np.array([_SPECIAL if word in special else _token_kind(word) for word in self.words])
-        is_word_lemma = np.zeros(len(names), dtype=bool)  # sentence boundaries cannot be looked up
+        is_word_lemma = np.zeros(len(names), dtype=bool)  # False for sentence boundaries
         is_word_lemma[self._lemma_of_row[self._kinds != _SPECIAL]] = True
         self._lemma_numbers = {name: k for name, k in names.items() if is_word_lemma[k]}
         self.log_prior = compute_log_priors(len(self.words))
         self._weight = predictor.softmax.weight.detach().float().cpu().numpy()  # (row, width)
         self._norms = np.maximum(np.linalg.norm(self._weight, axis=1), 1e-9)  # (row,)
         self._lemma_vectors = self._compute_lemma_vectors()  # (lemma, width)
-        self._sum_norms = np.empty_like(self._norms)  # lengths of unit row + lemma vector
+        self._sum_norms = np.empty_like(self._norms)  # length of (unit row + lemma vector)
         for part, rows in self._unit_forms():
             sums = rows + self._lemma_vectors[self._lemma_of_row[part]]
             self._sum_norms[part] = np.maximum(np.linalg.norm(sums, axis=1), 1e-9)
@@ -396,13 +402,13 @@ class LemmaTable:
         return unit_rows(sums.numpy(), dtype=np.float32)
 
     def _unit_forms(self) -> Iterator[tuple[slice, Vectors]]:
-        """Yield the unit rows of the softmax, some at a time to save memory."""
+        """Yield the rows of the softmax, scaled to unit length, some at a time to save memory."""
         for begin in range(0, len(self._weight), _BATCH_ROWS):
             part = slice(begin, begin + _BATCH_ROWS)
             yield part, unit_rows(self._weight[part], norms=self._norms[part], dtype=np.float32)
 
     def find(self, word: str) -> int | None:
-        """Return the number of a word's lemma; None if the vocabulary has no form of it."""
+        """Return the number of a word's lemma; None if no form of the lemma is in the vocabulary."""
         return self._lemma_numbers.get(self.lemmatize(word))
 
     def forms(self, lemma: int) -> NDArray[np.intp]:
@@ -410,7 +416,7 @@ class LemmaTable:
         return self._order[self._begins[lemma] : self._begins[lemma + 1]]
 
     def is_allowed(self, tokens: Sequence[str]) -> NDArray[np.bool_]:
-        """Return which rows (row,) can replace a target: words or tokens of its kind, but not its forms."""
+        """Return whether each row (row,) can replace a target: words and tokens of its kind, but not forms of it."""
         is_allowed = self._kinds == _WORD
         for kind in {_token_kind(token) for token in tokens}:
             is_allowed |= self._kinds == kind
@@ -419,7 +425,7 @@ class LemmaTable:
         return is_allowed
 
     def sum_forms(self, scores: Floats) -> Floats:
-        """Sum log scores (row,) over the forms of each lemma (logsumexp): (lemma,)."""
+        """Sum the exponentials of log scores (row,) over the forms of each lemma; return their logs (lemma,)."""
         highest = np.maximum.reduceat(scores[self._order], self._begins[:-1])
         highest = np.where(np.isfinite(highest), highest, 0.0)
         odds = np.exp(scores - highest[self._lemma_of_row])
@@ -427,7 +433,7 @@ class LemmaTable:
             return np.log(np.bincount(self._lemma_of_row, odds, len(self.lemmas))) + highest
 
     def similarities(self, tokens: Sequence[str]) -> Floats | None:
-        """Return the cosines (row,) of all words with a word or phrase; None if it is unknown."""
+        """Return the cosine of each word with a target (row,); None if no token of the target is known."""
         vectors = [vector for token in tokens if (vector := self._vector(token)) is not None]
         if not vectors:
             return None
@@ -447,17 +453,18 @@ class LemmaTable:
 
 
 def compute_log_priors(n_words: int) -> NDArray[np.float32]:
-    """Estimate the log frequencies (word,) of a vocabulary by Zipf's law.
+    """Estimate the log-probability of each word of a vocabulary (word,) by Zipf's law.
 
     Models store no word counts, but vocabularies are sorted by count (the sampled softmax of bilm-tf requires
-    it), so the frequency of a word is about 1 / its rank. The bias of a trained softmax is a worse estimate.
+    it), so the frequency of a word is roughly proportional to 1 / its rank. The bias of a trained softmax is a
+    worse estimate.
     """
     shares = 1.0 / np.arange(1, n_words + 1)
     return np.log(shares / shares.sum()).astype(np.float32)
 
 
 def _token_kind(token: str) -> int:
-    """Classify a token: anything with a digit is a number, other tokens without letters are punctuation."""
+    """Classify a token as a number if it has a digit, as a word if it is spelled with letters, else as punctuation."""
     if token.isalpha():
         return _WORD
     if any(c.isdigit() for c in token):
@@ -467,36 +474,33 @@ def _token_kind(token: str) -> int:
 
 # --- Lemmas -----------------------------------------------------------------------------------------
 
-UNINFLECTED = frozenset({"zh"})  # languages whose words have one form each
+UNINFLECTED = frozenset({"zh"})  # languages in which each word has one form
 _MAX_CACHED_WORDS = 1 << 18
 
 
 class Lemmatizer:
-    """Maps words of one language to lemmas in lower case, with the tables of simplemma: banks to bank.
+    """Maps the words of a language to their lemmas in lower case, using simplemma; banks becomes bank.
 
     If simplemma is not installed or does not support the language, the lemma is the word in lower case, and a
-    warning is logged. ``has_table`` is False in this case.
+    warning is logged. ``has_table`` is whether simplemma is used.
     """
 
     def __init__(self, language: str | None) -> None:
         self.language = language.strip().lower().replace("_", "-").split("-")[0] if language else None
-        self.has_table = False
-        if self.language not in UNINFLECTED:
-            problem = _find_problem(self.language)
-            self.has_table = problem is None
-            if problem is not None:
-                logger.warning("words are not lemmatized: %s", problem)
+        is_inflected = self.language not in UNINFLECTED
+        problem = _find_problem(self.language) if is_inflected else None
+        self.has_table = is_inflected and problem is None
+        if problem is not None:
+            logger.warning("words are not lemmatized: %s", problem)
 
     def __call__(self, word: str) -> str:
-        """Return the lemma of a word in upper or lower case."""
+        """Return the lemma of a word, in lower case."""
         word = word.lower()
-        if not self.has_table or self.language is None or not word:
-            return word
-        return _lemmatize(word, self.language)
+        return _lemmatize(word, self.language) if word and self.language and self.has_table else word
 
 
 def tokenizer_language(elmo: Elmo) -> str | None:
-    """Return the language code of a model's tokenizer; None if the tokenizer is for any language."""
+    """Return the language code of a model's tokenizer; None if the tokenizer is not for one language."""
     name = str(getattr(elmo.tokenizer, "name", ""))  # a function as tokenizer has no name
     if name.startswith("spacy:"):
         return name.removeprefix("spacy:")
@@ -505,12 +509,13 @@ def tokenizer_language(elmo: Elmo) -> str | None:
 
 def _find_problem(language: str | None) -> str | None:
     if language is None:
-        return "the tokenizer has no language; choose one with --language"
-    lemmatize = _import_simplemma()
-    if lemmatize is None:
-        return "install simplemma with: pip install 'pyelmo[lexicon]'"
+        return "the language of the tokenizer is unknown; set it with --language"
     try:
+        from simplemma import lemmatize  # pyright: ignore[reportMissingImports] -- an extra
+
         lemmatize("a", lang=language)
+    except ImportError:
+        return "install simplemma with: pip install 'pyelmo[lexicon]'"
     except ValueError:
         return f"simplemma does not support the language {language[:40]!r}"
     return None
@@ -518,16 +523,9 @@ def _find_problem(language: str | None) -> str | None:
 
 @lru_cache(maxsize=_MAX_CACHED_WORDS)
 def _lemmatize(word: str, language: str) -> str:
-    lemmatize = _import_simplemma()
-    return word if lemmatize is None else str(lemmatize(word, lang=language)).lower()
+    from simplemma import lemmatize  # pyright: ignore[reportMissingImports] -- an extra
 
-
-def _import_simplemma() -> Callable[..., Any] | None:
-    try:
-        from simplemma import lemmatize  # pyright: ignore[reportMissingImports] -- an extra
-    except ImportError:
-        return None
-    return lemmatize
+    return str(lemmatize(word, lang=language)).lower()
 
 
 # --- Substitute vectors -----------------------------------------------------------------------------
@@ -538,18 +536,18 @@ _BATCH_USAGES = 64
 def embed_substitutes(
     elmo: Elmo, usages: Sequence[Usage], *, start: Start = "zero", on_progress: Callable[[int], None] | None = None
 ) -> Usages:
-    """Represent each usage by the mean vector of the words that fit in its position.
+    """Represent each usage by the weighted mean vector of the words that fit in its position.
 
-    The vector is Σ_w P(w) · v_w with P(w) ∝ √(P_f(w) · P_b(w)) / P_0(w), where v are unit vectors of the
-    softmax and P_0 is the prior, so that words that fit everywhere do not dominate. Layer vectors mostly
-    reflect the word itself; these reflect only its context, so clusters of them are senses (Amrami and
-    Goldberg 2018, who sample substitutes instead of taking the mean).
+    The vector is Σ_w p_w · v_w with p_w ∝ √(P_f(w) · P_b(w)) / P_0(w), where v_w are unit vectors of the
+    softmax. Dividing by the prior P_0 prevents words that fit everywhere from dominating. The layers of the model
+    mostly reflect the word itself; these vectors reflect only its context, so that their clusters correspond to
+    senses (Amrami and Goldberg 2018, who sample substitutes instead of computing the mean).
 
     Args:
         elmo: A model with a softmax and a vocabulary.
         usages: Words in their sentences.
         start: LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'.
-        on_progress: Called with the number of usages that are done.
+        on_progress: Called with the number of usages that are embedded so far.
     """
     predictor = ContextPredictor(elmo, start=start)
     weight = predictor.softmax.weight.detach().float().cpu().numpy()

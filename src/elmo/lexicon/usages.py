@@ -1,8 +1,8 @@
-"""Usages: words in their sentences, how to find them, and their vectors.
+"""Find the usages of words in text, and compute their vectors.
 
 A usage is a word, or a phrase of several tokens, in one sentence. Usages come from three sources: a corpus
 (``find_usages``), sentences in which the word is marked like ``[[this]]`` (``find_marked_usage``), and files
-of the Diachronic Word Usage Graphs (``read_uses``). ``embed_usages`` adds their vectors.
+of the Diachronic Word Usage Graphs (``read_uses``). ``embed_usages`` computes their vectors.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import random
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -47,13 +47,13 @@ class Usage:
 
     sentence: Tokens
     begin: int  # first token of the word
-    end: int  # one after its last token
-    place: str = ""  # source of the sentence, such as file:line
+    end: int  # last token of the word + 1
+    place: str = ""  # where the sentence comes from, such as file:line
 
     def __post_init__(self) -> None:
         if not 0 <= self.begin < self.end <= len(self.sentence):
             raise DataError(
-                f"{self.place or 'usage'}: expected a span within {len(self.sentence)} tokens, "
+                f"{self.place or 'usage'}: the span must be within 0..{len(self.sentence)} and not empty; "
                 f"found {self.begin}..{self.end}"
             )
 
@@ -81,7 +81,9 @@ class Usages:
 
     def __post_init__(self) -> None:
         if self.vectors.ndim != 2 or len(self.vectors) != len(self.items):
-            raise ShapeError(f"expected vectors (usage, width) of {len(self.items)} usages, found {self.vectors.shape}")
+            raise ShapeError(
+                f"vectors must have the shape ({len(self.items)}, width), one row per usage; found {self.vectors.shape}"
+            )
 
     def __len__(self) -> int:
         return len(self.items)
@@ -91,16 +93,16 @@ class Usages:
 
 
 def entry_key(elmo: Elmo, *, keep_case: bool = False) -> EntryKey:
-    """Return the function that maps a token to its entry, for the text that this model reads.
+    """Return a function that maps a token to its dictionary entry, under which its usages are counted.
 
-    Bank and bank share an entry unless ``keep_case`` is set; 蘋果 and 苹果 do if the model reads simplified
-    Chinese.
+    Bank and bank have the same entry unless ``keep_case`` is set. 蘋果 and 苹果 have the same entry if the model
+    reads Chinese in simplified characters.
     """
     return spelling_key(is_simplified=elmo.config.alphabet == "simplified", keep_case=keep_case)
 
 
 def spelling_key(*, is_simplified: bool, keep_case: bool) -> EntryKey:
-    """Return the same function as ``entry_key``, without a model."""
+    """Return the function of ``entry_key``; ``is_simplified`` is whether the model reads simplified characters."""
 
     def key(token: str) -> str:
         spelling = simplify_word(token) if is_simplified else token
@@ -110,23 +112,32 @@ def spelling_key(*, is_simplified: bool, keep_case: bool) -> EntryKey:
 
 
 def to_entry(word: str, key: EntryKey) -> str:
-    """Return the entry of a word or of a phrase whose tokens are separated by spaces."""
+    """Return the dictionary entry of a word, or of a phrase whose tokens are separated by spaces."""
     return " ".join(map(key, split_phrase(word)))
 
 
 def split_phrase(phrase: str) -> tuple[str, ...]:
-    """Split a phrase into tokens like ``WhitespaceTokenizer``: a no-break space does not separate tokens."""
+    """Split a phrase into tokens at white space, but not at no-break spaces, like ``WhitespaceTokenizer``."""
     tokens = WhitespaceTokenizer()(phrase).tokens
     if not tokens:
         raise DataError("expected a word, found only white space")
     return tokens
 
 
+def hint_about_tokenizer(tokenizer: Tokenizer, word: str) -> str:
+    """Return a hint for an error message if the tokenizer splits the word into several tokens; otherwise ''."""
+    tokens = tokenizer(word).tokens
+    if tokens == split_phrase(word):
+        return ""
+    name = getattr(tokenizer, "name", "of this model")
+    return f"; the tokenizer {name} splits it into {' | '.join(tokens)[:60]}; choose another with --tokenizer"
+
+
 _INNER_CHARACTERS = frozenset("-'’.·\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}")
 
 
 def is_word(token: str) -> bool:
-    """Whether a token is spelled with letters, including vowel signs (हिन्दी) and inner hyphens."""
+    """Return whether a token is a letter followed by letters, vowel signs (हिन्दी), hyphens, apostrophes or dots."""
     if token.isalpha():
         return True
     return token[:1].isalpha() and all(
@@ -138,10 +149,10 @@ def is_word(token: str) -> bool:
 
 
 class WordFilter:
-    """Finds words in sentences: all words, or only those of a list.
+    """Finds words in sentences: the words of a list or, without a list, all words.
 
-    A word of the list may be a phrase; its tokens must be adjacent in the sentence. Without a list, tokens
-    without a letter or digit are not words.
+    A word of the list may be a phrase, whose tokens must be adjacent in the sentence. Without a list, every
+    token with a letter or a digit is a word.
     """
 
     def __init__(self, words: Iterable[str] | None, *, key: EntryKey) -> None:
@@ -154,7 +165,7 @@ class WordFilter:
                 self._phrases.setdefault(phrase[0], []).append(phrase)
 
     def find(self, tokens: Sequence[str]) -> list[tuple[Span, str]]:
-        """Return the span and the entry of each word in a sentence."""
+        """Return the span and the dictionary entry of each word in a sentence."""
         keys = [self._key(token) for token in tokens]
         if self._phrases is None:
             return [
@@ -172,17 +183,17 @@ class WordFilter:
 class Reservoir(Generic[T]):
     """A uniform random sample of ``limit`` items from a stream (reservoir sampling, Vitter 1985).
 
-    The random numbers depend on the seed and the entry only, so the sample of a word does not depend on
-    which other words are sampled.
+    The random numbers depend only on the seed and the dictionary entry, so the sample of a word does not
+    depend on which other words are sampled. Without a limit, the sample contains all items.
     """
 
     def __init__(self, limit: int | None, *, seed: int, entry: str) -> None:
         if limit is not None and limit < 1:
-            raise ConfigError(f"limit must be at least 1, found {limit}")
+            raise ConfigError(f"limit must be at least 1; found {limit}")
         self._limit, self._random = limit, None
         self._random_seed = f"{seed} {entry}".encode("utf-8", "surrogatepass")
         self._sample: list[tuple[int, T]] = []
-        self.n = 0  # items added
+        self.n = 0  # number of items added
 
     def add(self, item: T) -> None:
         """Add an item, which may replace another one in the sample."""
@@ -207,10 +218,10 @@ def find_usages(
 
     Args:
         sentences: The corpus.
-        words: Words or phrases. The tokens of a phrase are separated by spaces.
-        key: Maps tokens to entries; see ``entry_key``.
-        limit: Maximum number of usages per word; a word with more usages is sampled.
-        seed: Seed of the sample.
+        words: Words, or phrases whose tokens are separated by spaces.
+        key: A function that maps tokens to dictionary entries; see ``entry_key``.
+        limit: Maximum number of usages per word; if there are more, a random sample is used.
+        seed: Random seed of the sample.
 
     Returns:
         The usages of each word, in corpus order.
@@ -230,10 +241,15 @@ def find_usages(
 def find_marked_usage(
     tokenizer: Tokenizer, sentence: str | Sequence[str], word: str | None = None, *, number: int = 1
 ) -> Usage:
-    """Find the word marked like ``[[this]]`` or, without a mark, the first occurrence of ``word``.
+    """Find the word that is marked like ``[[this]]`` or, without a mark, the first occurrence of ``word``.
 
-    If the word is only a part of a token, the usage is the whole token, and a warning is logged. ``number``
-    is the number of the sentence in messages.
+    If the word is only part of a token, the usage is the whole token, and a warning is logged.
+
+    Args:
+        tokenizer: The tokenizer of the model.
+        sentence: A text in which the word may be marked, or a list of tokens.
+        word: The word to find in a sentence without a mark.
+        number: Number of the sentence, for messages.
     """
     if isinstance(sentence, str):
         text, span = parse_mark(sentence, number)
@@ -245,7 +261,7 @@ def find_marked_usage(
     if span is None:
         if not word or not word.strip():
             raise DataError(
-                f"sentence {number}: no word is marked; mark it like [[this]] or name it with --word: {excerpt(text)!r}"
+                f"sentence {number}: no word is marked; mark one like [[this]], or set --word: {excerpt(text)!r}"
             )
         span = find_word(word, text, offsets)
     if span is None:
@@ -256,7 +272,7 @@ def find_marked_usage(
 
 
 def find_marked_usages(tokenizer: Tokenizer, sentence: str, *, number: int = 1) -> list[Usage]:
-    """Find all words of a sentence that are marked like ``[[this]]``; there must be at least one."""
+    """Find all words of a sentence that are marked like ``[[this]]``; raise ``DataError`` if there are none."""
     text, spans = parse_marks(sentence, number)
     if not spans:
         raise DataError(f"sentence {number}: expected a word marked like [[this]], found none: {excerpt(text)!r}")
@@ -268,7 +284,7 @@ def find_marked_usages(tokenizer: Tokenizer, sentence: str, *, number: int = 1) 
 def _usage_at(tokens: Tokens, offsets: Sequence[Span], span: Span, number: int) -> Usage:
     """Return the usage of the tokens that overlap a span of characters."""
     inside = [k for k, (begin, end) in enumerate(offsets) if begin < span[1] and end > span[0]]
-    if not inside:  # for example a control character, which the tokenizer drops
+    if not inside:  # for example, if only a control character is marked, which the tokenizer drops
         text = (tokens.text or "")[slice(*span)]
         raise DataError(f"sentence {number}: expected a word between [[ and ]], found {text!r:.40}")
     begin, end = offsets[inside[0]][0], offsets[inside[-1]][1]
@@ -296,46 +312,46 @@ def embed_usages(
 ) -> Usages:
     """Compute the vectors of usages; the vector of a phrase is the mean of its tokens' vectors.
 
-    Consecutive usages of one sentence are encoded together.
+    A sentence with several usages is encoded once.
 
     Args:
         elmo: The model.
         usages: Words in their sentences.
-        layers: Which layers to use, as in ``Elmo.encode``; ``"all"`` is not possible.
+        layers: Layers of the vectors, as in ``Elmo.encode``, but not ``"all"``.
         start: Start state of the LSTMs, as in ``Elmo.encode``.
-        on_progress: Called with the number of usages that are done.
+        on_progress: Called with the number of usages that are embedded so far.
     """
-    if layers == "all":
-        raise ConfigError(
-            "layers='all' gives several vectors per usage; use average, top, concat or the number of a layer"
-        )
-    rows: list[Vectors] = []
-    for groups in _group_by_sentence(usages):
-        encodings = elmo.encode([group[0].sentence for group in groups], layers=layers, start=start)
-        for encoding, group in zip(encodings, groups, strict=True):
-            rows += [cast("Vectors", encoding.span(usage.begin, usage.end)) for usage in group]
+    check_one_vector(layers)
+    rows_of_sentence: dict[int, list[int]] = {}
+    for row, usage in enumerate(usages):
+        rows_of_sentence.setdefault(id(usage.sentence), []).append(row)
+    sentences = [usages[rows[0]].sentence for rows in rows_of_sentence.values()]
+    vectors: dict[int, Vectors] = {}
+    for batch in split_batches(sentences, batch_size=None):
+        for sentence, encoding in zip(batch, elmo.encode(batch, layers=layers, start=start), strict=True):
+            for row in rows_of_sentence[id(sentence)]:
+                vectors[row] = cast("Vectors", encoding.span(usages[row].begin, usages[row].end))
         if on_progress is not None:
-            on_progress(len(rows))
-    if rows:
-        return Usages(tuple(usages), np.stack(rows))
+            on_progress(len(vectors))
+    if vectors:
+        return Usages(tuple(usages), np.stack([vectors[row] for row in range(len(usages))]))
     width = elmo.encode([[]], layers=layers)[0].vectors.shape[-1]
     return Usages((), np.zeros((0, width), dtype=np.float32))
 
 
-def _group_by_sentence(usages: Sequence[Usage]) -> Iterator[list[list[Usage]]]:
-    """Yield lists of groups to encode at once; the usages of a group share one sentence."""
-    groups = [list(group) for _, group in groupby(usages, key=lambda usage: id(usage.sentence))]
-    begin = 0
-    for piece in split_batches([group[0].sentence for group in groups], batch_size=None):
-        yield groups[begin : begin + len(piece)]
-        begin += len(piece)
+def check_one_vector(layers: Any) -> None:
+    """Raise ``ConfigError`` for ``layers="all"``, which gives one vector per layer."""
+    if layers == "all":
+        raise ConfigError(
+            "layers='all' gives several vectors per usage; use average, top, concat or the number of a layer"
+        )
 
 
 def respell(usage: Usage, word: str) -> Usage:
-    """Replace the word of a usage with another spelling, such as its lemma.
+    """Replace the word of a usage by another spelling, such as its lemma.
 
-    Vectors reflect the spelling (Bank, banks) more than the sense. Senses separate better if the model
-    reads every usage with the same spelling (Laicher et al. 2021).
+    Vectors depend on the spelling of a word (Bank, banks) more than on its sense. If all usages have the same
+    spelling, their vectors separate senses better (Laicher et al. 2021).
     """
     spelling = split_phrase(word)
     tokens = usage.sentence.tokens
@@ -346,7 +362,7 @@ def respell(usage: Usage, word: str) -> Usage:
 
 
 def unit_rows(vectors: Vectors, *, norms: Vectors | None = None, dtype: Any = np.float64) -> NDArray[Any]:
-    """Scale the rows (row, width) to unit length, in a new array of ``dtype``; zero rows stay zero.
+    """Scale rows (row, width) to unit length, in a new array of ``dtype``; rows of zeros stay zero.
 
     ``norms`` (row,) are the lengths of the rows, if they are already known.
     """
@@ -367,31 +383,36 @@ UsesByPeriod = dict[str, dict[str, list[Usage]]]  # lemma -> period -> usages
 
 
 def read_uses(folder: str | Path) -> UsesByPeriod:
-    """Read all DWUG files below a folder: ``uses.csv`` or ``WORD.uses.csv``, compressed or not.
+    """Read the usages in all DWUG files below a folder: ``uses.csv`` or ``WORD.uses.csv``, compressed or not.
 
-    The files are separated by tabs, without quoting. Lemmas and the periods of each lemma are sorted.
+    The columns of the files are separated by tabs, without quoting. The result has the usages of each lemma
+    by period; lemmas and periods are sorted.
     """
     root = Path(folder)
     if not root.is_dir():
-        raise DataError(f"{format_path(root)}: expected a folder with uses.csv files, but this folder does not exist")
+        raise DataError(
+            f"cannot read {format_path(root)}: expected a folder with uses.csv files, but it does not exist"
+        )
     files = sorted(path for path in root.rglob("*uses.*") if _FILE_NAME.fullmatch(path.name) and path.is_file())
     if not files:
         raise DataError(f"{format_path(root)}: expected files uses.csv or WORD.uses.csv, found none")
     uses: UsesByPeriod = {}
     for path in files:
-        for lemma, period, usage in _read_uses_file(path):
-            uses.setdefault(lemma, {}).setdefault(period, []).append(usage)
+        with closing(read_lines(path)) as lines:  # so that an error closes the file at once
+            for lemma, period, usage in _parse_uses(path, lines):
+                uses.setdefault(lemma, {}).setdefault(period, []).append(usage)
     return {lemma: {period: uses[lemma][period] for period in sort_periods(uses[lemma])} for lemma in sorted(uses)}
 
 
-def _read_uses_file(path: Path) -> Iterator[tuple[str, str, Usage]]:
-    """Yield lemma, period and usage of each row."""
-    lines = read_lines(path)
+def _parse_uses(path: Path, lines: Iterator[Line]) -> Iterator[tuple[str, str, Usage]]:
+    """Yield the lemma, the period and the usage of each line after the header."""
     header = next(lines, None)
     names = [] if header is None else header.text.removeprefix("\ufeff").split("\t")
     missing = [name for name in COLUMNS if name not in names]
     if missing:
-        raise DataError(f"{format_path(path)}:1: expected columns {', '.join(COLUMNS)}, found no {', '.join(missing)}")
+        raise DataError(
+            f"{format_path(path)}:1: expected the columns {', '.join(COLUMNS)}, found no column {', '.join(missing)}"
+        )
     columns = [names.index(name) for name in COLUMNS]
     for line in lines:
         if not line.text:
@@ -406,14 +427,17 @@ def _read_uses_file(path: Path) -> Iterator[tuple[str, str, Usage]]:
 
 
 def _parse_use(line: Line, text: str, index: str, identifier: str) -> Usage:
-    tokens = text.split(" ")  # DWUG counts tokens between single spaces
+    tokens = text.split(" ")  # DWUG splits tokens at single spaces
     match = _TOKEN_INDEX.fullmatch(index.strip())
     if match is None:
         raise DataError(f"{_location(line)}: expected a token index such as 3 or 3:5, found {index!r:.40}")
     begin = int(match[1])
     end = begin + 1 if match[2] is None else int(match[2])
     if not begin < end <= len(tokens):
-        raise DataError(f"{_location(line)}: expected an index within {len(tokens)} tokens, found {index!r:.40}")
+        raise DataError(
+            f"{_location(line)}: expected a token index below {len(tokens)}, or a range within 0:{len(tokens)}, "
+            f"found {index!r:.40}"
+        )
     return Usage(Tokens.from_words(tokens), begin, end, identifier or _location(line))
 
 
@@ -422,7 +446,7 @@ def _location(line: Line) -> str:
 
 
 def strip_part_of_speech(lemma: str) -> str:
-    """Remove the part of speech from a DWUG lemma: ``head_nn`` becomes ``head``."""
+    """Remove the part of speech from a DWUG lemma; for example, ``head_nn`` becomes ``head``."""
     return _PART_OF_SPEECH.sub("", lemma)
 
 

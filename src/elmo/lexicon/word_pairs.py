@@ -1,8 +1,9 @@
-"""Word pairs: how similar a word is in two sentences, and whether it has the same sense (Words in Context).
+"""Compare a word in two sentences, and judge whether it has the same sense (Words in Context, WiC).
 
-The files are those of WiC. ``data`` has the columns word, part of speech, ``i-j`` (the index of the word in
-each sentence, from 0) and two tokenized sentences, separated by tabs; ``gold`` has T (same sense) or F per
-line. A pair is judged to have the same sense if the cosine reaches a threshold tuned on other pairs.
+The files have the format of WiC. The data file has the columns word, part of speech, ``i-j`` (the index of the word
+in each sentence, from 0) and two tokenized sentences, separated by tabs; the gold file has T (same sense) or F
+in each line. A pair is judged to have the same sense if its cosine reaches a threshold, which is tuned
+on other pairs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,16 +19,15 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.embed.encoding import similarity
+from elmo.embed.encoding import LayerChoice, similarity
 from elmo.errors import DataError
-from elmo.lexicon.usages import Usage, Vectors
+from elmo.lexicon.usages import Usage, embed_usages
 from elmo.storage.files import format_path
 from elmo.text.lines import Line, read_lines
 from elmo.text.tokenizers import WhitespaceTokenizer
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
-    from elmo.embed.encoding import LayerChoice
     from elmo.embed.start import Start
 
 Cosines = NDArray[np.float64]
@@ -48,23 +49,23 @@ class WordPair:
 
 @dataclass(frozen=True, eq=False)
 class LabeledPairs:
-    """Word pairs and, if known, whether each of them has the same sense: (pair,)."""
+    """Word pairs with optional gold labels."""
 
     pairs: tuple[WordPair, ...]
-    is_same: PairLabels | None = None
+    is_same: PairLabels | None = None  # whether each pair has the same sense (pair,); None if unknown
 
 
 @dataclass(frozen=True, eq=False)
 class PairJudgments:
-    """The judgments of one layer.
+    """Judgments about word pairs from the vectors of one layer.
 
     Attributes:
         layer: Name of the layer.
-        threshold: Pairs with at least this cosine have the same sense.
+        threshold: Pairs with at least this cosine are judged to have the same sense.
         tuned: Accuracy on the pairs that the threshold was tuned on.
         accuracy: Accuracy on the judged pairs; None without gold labels.
-        interval: 95% confidence interval of the accuracy (Wilson).
-        is_same: The judgments (pair,).
+        interval: 95% confidence interval of the accuracy (Wilson); None without gold labels.
+        is_same: Whether each pair is judged to have the same sense (pair,).
     """
 
     layer: str
@@ -75,26 +76,21 @@ class PairJudgments:
     is_same: PairLabels
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {
-            "layer": self.layer,
-            "threshold": self.threshold,
-            "tuned": self.tuned,
-            "accuracy": self.accuracy,
-            "interval": None if self.interval is None else list(self.interval),
-        }
+        """Return the result as a dictionary of JSON values."""
+        names = ("layer", "threshold", "tuned", "accuracy", "interval")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, eq=False)
 class PairSimilarities:
-    """The cosines (pair,) of word pairs by layer ("0", "1", …, "average"), and the judgments by layer."""
+    """The cosines of word pairs and the judgments about them, by layer ("0", "1", …, "average")."""
 
     data: LabeledPairs
-    cosines: Mapping[str, Cosines]
-    judgments: Mapping[str, PairJudgments]
+    cosines: Mapping[str, Cosines]  # cosine of each pair (pair,)
+    judgments: Mapping[str, PairJudgments]  # empty if no thresholds were tuned
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield a row per pair and layer: number from 1, cosine, judgment (T, F or None) and sentences."""
+        """Yield one row per pair and layer, with the cosine, the judgment (T, F or None) and the sentences."""
         for k, pair in enumerate(self.data.pairs):
             for layer, cosines in self.cosines.items():
                 judged = self.judgments.get(layer)
@@ -123,11 +119,11 @@ def compare_pairs(
 
     Args:
         elmo: The model.
-        data: The pairs; with gold labels, the accuracy of the judgments is computed.
-        tune: Labeled pairs on which the thresholds are tuned; without them, no pair is judged.
+        data: The pairs. If they have gold labels, the accuracy of the judgments is computed.
+        tune: Labeled pairs for tuning the thresholds. Without them, only cosines are computed.
         layers: Layers of the vectors, as in ``Elmo.encode``; ``"all"`` compares each layer and their average.
         start: LSTM state at the start of a sentence; warm requires a model prepared with 'elmo warm'.
-        on_progress: Called with the number of pairs that are compared.
+        on_progress: Called with the number of pairs that are compared so far.
     """
     cosines = _compute_cosines(elmo, data.pairs, layers=layers, start=start, on_progress=on_progress)
     judgments: dict[str, PairJudgments] = {}
@@ -157,46 +153,41 @@ def _compute_cosines(
     for begin in range(0, len(pairs), _BATCH_PAIRS):
         batch = pairs[begin : begin + _BATCH_PAIRS]
         usages = [usage for pair in batch for usage in (pair.first, pair.second)]
-        encodings = elmo.encode([usage.sentence for usage in usages], layers=layers, start=start)
-        vectors = [
-            cast("Vectors", encoding.span(usage.begin, usage.end))
-            for encoding, usage in zip(encodings, usages, strict=True)
-        ]
-        for first, second in zip(vectors[::2], vectors[1::2], strict=True):
-            for layer, a, b in _split_layers(first, second, layers):
-                values.setdefault(layer, []).append(cast("float", similarity(a, b)))
+        vectors = embed_usages(elmo, usages, layers="concat" if layers == "all" else layers, start=start).vectors
+        by_layer = {str(layers): vectors}
+        if layers == "all":
+            stacked = vectors.reshape(len(vectors), elmo.n_layers, -1)
+            by_layer = {str(k): stacked[:, k] for k in range(elmo.n_layers)} | {"average": stacked.mean(axis=1)}
+        for layer, rows in by_layer.items():
+            cosines = [cast("float", similarity(a, b)) for a, b in zip(rows[::2], rows[1::2], strict=True)]
+            values.setdefault(layer, []).extend(cosines)
         if on_progress is not None:
             on_progress(begin + len(batch))
     return {layer: np.array(cosines) for layer, cosines in values.items()}
 
 
-def _split_layers(first: Vectors, second: Vectors, layers: LayerChoice | int) -> Iterator[tuple[str, Vectors, Vectors]]:
-    if layers != "all":
-        yield str(layers), first, second
-        return
-    for number, (a, b) in enumerate(zip(first, second, strict=True)):
-        yield str(number), a, b
-    yield "average", first.mean(axis=0), second.mean(axis=0)
-
-
 def best_threshold(cosines: Cosines, is_same: PairLabels) -> float:
-    """Return the lowest threshold with the best accuracy: pairs with at least this cosine are the same."""
+    """Return the threshold with the best accuracy on labeled pairs; ``is_same`` (pair,) has the labels.
+
+    Pairs with at least this cosine are judged to have the same sense. If several thresholds are equally good, the
+    lowest is returned.
+    """
     if not len(cosines) or len(cosines) != len(is_same):
         raise DataError(
             f"expected one label per pair and at least one pair, found {len(is_same)} labels and {len(cosines)} pairs"
         )
     order = np.argsort(cosines, kind="stable")
     steps, first = np.unique(cosines[order], return_index=True)
-    n_same_below = np.concatenate([[0], np.cumsum(is_same[order])])[first]  # wrong at each step
+    n_same_below = np.concatenate([[0], np.cumsum(is_same[order])])[first]  # judged wrongly at each threshold
     n_right = (first - n_same_below) + (int(is_same.sum()) - n_same_below)
-    n_different = len(is_same) - int(is_same.sum())  # right if all pairs are judged different
+    n_different = len(is_same) - int(is_same.sum())  # number of correct judgments if all pairs are judged different
     if n_different > n_right.max():
         return float(np.nextafter(steps[-1], np.inf))
     return float(steps[int(n_right.argmax())])
 
 
 def wilson_interval(n_right: int, n: int, *, z: float = 1.959964) -> tuple[float, float]:
-    """Return the confidence interval of a proportion (Wilson 1927), by default of 95%."""
+    """Return the confidence interval of a proportion (Wilson 1927); the default is a 95% interval."""
     share, spread = n_right / n, z * z / n
     center = (share + spread / 2) / (1 + spread)
     half = z / (1 + spread) * math.sqrt(share * (1 - share) / n + spread / (4 * n))
@@ -208,17 +199,18 @@ def wilson_interval(n_right: int, n: int, *, z: float = 1.959964) -> tuple[float
 
 @dataclass(frozen=True)
 class WicFiles:
-    """Files to compare: pairs with optional gold labels, and optional data and gold files to tune on."""
+    """The files of a WiC folder."""
 
-    data: Path
-    gold: Path | None = None
-    tune: tuple[Path, Path] | None = None
+    data: Path  # pairs to judge
+    gold: Path | None = None  # labels of these pairs
+    tune: tuple[Path, Path] | None = None  # pairs to tune the thresholds on, and their labels
 
 
 def find_wic_files(folder: str | Path, *, tune: tuple[Path, Path] | None = None) -> WicFiles:
-    """Find the files of a WiC folder: dev, else test, else train to judge, and train to tune on.
+    """Find the files of a WiC folder.
 
-    Without any pairs to tune on, ``gold`` is None as well.
+    The pairs to judge are those of dev; without dev, those of test; without dev and test, those of train. Thresholds
+    are tuned on ``tune`` (data and gold file) or, by default, on train. Without pairs to tune on, ``gold`` is None.
     """
     root = Path(folder)
     parts = {name: [_find_file(root, f"{name}.{kind}.txt") for kind in ("data", "gold")]
@@ -239,24 +231,23 @@ def _find_file(folder: Path, name: str) -> Path | None:
 
 def read_pairs(data: str | Path, gold: str | Path | None = None) -> LabeledPairs:
     """Read the pairs of a data file and, with ``gold``, their labels; the files may be compressed."""
-    pairs = tuple(_parse_pair(line) for line in _read_lines(data))
+    with closing(read_lines(Path(data))) as lines:  # so that an error closes the file at once
+        pairs = tuple(_parse_pair(line) for line in lines if line.text.strip())
     if not pairs:
         raise DataError(f"{format_path(str(data))}: expected pairs of sentences, found none")
     if gold is None:
         return LabeledPairs(pairs)
-    labels: list[bool] = []
-    for line in _read_lines(gold):
-        if line.text.strip() not in ("T", "F"):
-            raise DataError(f"{line.path}:{line.number}: expected T or F, found {line.text[:40]!r}")
-        labels.append(line.text.strip() == "T")
+    with closing(read_lines(Path(gold))) as lines:
+        labels = [_parse_label(line) for line in lines if line.text.strip()]
     if len(labels) != len(pairs):
         raise DataError(f"{format_path(str(gold))}: expected {len(pairs):,} lines, one per pair, found {len(labels):,}")
     return LabeledPairs(pairs, np.array(labels))
 
 
-def _read_lines(path: str | Path) -> Iterator[Line]:
-    """Yield the lines of a file that are not empty."""
-    return (line for line in read_lines(Path(path)) if line.text.strip())
+def _parse_label(line: Line) -> bool:
+    if line.text.strip() not in ("T", "F"):
+        raise DataError(f"{line.path}:{line.number}: expected T or F, found {line.text[:40]!r}")
+    return line.text.strip() == "T"
 
 
 def _parse_pair(line: Line) -> WordPair:

@@ -1,4 +1,4 @@
-"""Read the database files of WordNet: senses of a word by frequency, glosses and base forms."""
+"""Read the database of WordNet: the senses of a word by frequency, their glosses, and base forms of words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from elmo.errors import DataError
-from elmo.storage.files import format_error, format_path, open_regular
+from elmo.storage.files import format_path, open_regular
 
 Pos = Literal["noun", "verb", "adj", "adv"]
 PARTS_OF_SPEECH: tuple[Pos, ...] = ("noun", "verb", "adj", "adv")
@@ -23,9 +23,9 @@ HOW_TO_INSTALL = (
 
 _SYSTEM_FOLDERS = (Path("/usr/share/wordnet"), Path("/usr/local/WordNet-3.0/dict"), Path("/usr/local/share/wordnet"))
 _INDEX = "index.sense"
-_MAX_BYTES = 1 << 27  # of a file that is read at once; the index has 7 million
-_MAX_LINE_BYTES = 1 << 20  # of a synset; the longest has 13,000
-_TYPES: dict[str, Pos] = {"1": "noun", "2": "verb", "3": "adj", "4": "adv", "5": "adj"}  # 5: a satellite
+_MAX_BYTES = 1 << 27  # maximum size of a file that is read at once; the index has 7 million bytes
+_MAX_LINE_BYTES = 1 << 20  # maximum size of a synset; the longest has 13,000 bytes
+_TYPES: dict[str, Pos] = {"1": "noun", "2": "verb", "3": "adj", "4": "adv", "5": "adj"}  # 5: adjective satellite
 _KEY = re.compile(r"[^%\s]+%[1-5]:\d\d:\d\d:[^:\s]*:\d*")
 # Rules of detachment, in the order of the manual page morphy(7WN).
 _RULES: dict[Pos, tuple[tuple[str, str], ...]] = {
@@ -39,26 +39,21 @@ _RULES: dict[Pos, tuple[tuple[str, str], ...]] = {
     "adj": (("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
     "adv": (),
 }  # fmt: skip
-_MAX_FORMS = 256  # base forms of a phrase: combinations of those of its words
+_MAX_FORMS = 256  # maximum number of combinations of the base forms of the words of a phrase
 
 
 @dataclass(frozen=True)
 class WordNetSense:
     """One sense of a word in WordNet."""
 
-    key: str  # such as bank%1:17:01::
-    number: int  # 1 is the most frequent for this word and part of speech
-    offset: int  # position of its synset in the data file
-    count: int  # occurrences in the corpora of WordNet's authors
-
-    @property
-    def pos(self) -> Pos:
-        """Part of speech."""
-        return key_pos(self.key)
+    key: str  # sense key, such as bank%1:17:01::
+    number: int  # rank by frequency among the senses of this word and part of speech, from 1
+    offset: int  # position of the synset in the data file, in bytes
+    count: int  # number of occurrences in the corpora that WordNet's authors tagged
 
 
 def is_key(text: str) -> bool:
-    """Whether the text is a sense key, such as bank%1:17:01::."""
+    """Return whether the text is a sense key, such as bank%1:17:01::."""
     return _KEY.fullmatch(text) is not None
 
 
@@ -70,18 +65,18 @@ def key_pos(key: str) -> Pos:
 
 
 def as_lemma(word: str) -> str:
-    """Spell a word as in WordNet's index: lower case, with _ for spaces."""
+    """Return the spelling of a word in WordNet's index: in lower case, with _ for spaces."""
     return "_".join(word.lower().split())
 
 
 class WordNet:
-    """A folder with WordNet's database; files are read when they are needed."""
+    """The WordNet database in a folder; its files are read when they are needed."""
 
     def __init__(self, folder: str | Path | None = None) -> None:
-        """Open ``folder``. Default: $WNSEARCHDIR, $WNHOME/dict or the system's folder."""
+        """Open ``folder``; by default, $WNSEARCHDIR, $WNHOME/dict or a system folder."""
         self.folder = find_wordnet() if folder is None else _with_index(Path(folder), "this folder")
         self._senses = cache(self._read_senses)
-        self._exceptions = cache(self._read_exceptions)
+        self._exceptions = cache(lambda pos: _read_exceptions(self.folder / f"{pos}.exc"))
 
     def __repr__(self) -> str:
         return f"WordNet({format_path(self.folder)!r})"
@@ -91,7 +86,7 @@ class WordNet:
         return self._senses(as_lemma(lemma), pos)
 
     def first_sense(self, lemma: str, pos: Pos) -> str | None:
-        """Return the key of the most frequent sense."""
+        """Return the key of the most frequent sense of a base form; None for unknown words."""
         senses = self.senses(lemma, pos)
         return senses[0].key if senses else None
 
@@ -99,13 +94,15 @@ class WordNet:
         """Return the sense of a key; raise ``DataError`` if WordNet does not have it."""
         row = bisect_left(self._index.keys, key)
         if row == len(self._index.keys) or self._index.keys[row] != key:
-            raise DataError(f"{format_path(self.folder / _INDEX)}: unknown sense {key[:80]!r}")
+            raise DataError(
+                f"{format_path(self.folder / _INDEX)}: unknown sense {key[:80]!r}; check the version of WordNet"
+            )
         return self._sense(row)
 
     def gloss(self, key: str) -> str:
-        """Return the gloss of a sense, with WordNet's examples."""
+        """Return the gloss of a sense: its definition and examples."""
         sense = self.sense(key)
-        path = self.folder / f"data.{sense.pos}"
+        path = self.folder / f"data.{key_pos(key)}"
         with open_regular(path) as file:
             file.seek(sense.offset)
             line = file.readline(_MAX_LINE_BYTES).decode("utf-8", "replace")
@@ -118,11 +115,11 @@ class WordNet:
         return gloss.strip()
 
     def definition(self, key: str) -> str:
-        """Return the gloss of a sense without its examples."""
+        """Return the definition of a sense, without examples."""
         return self.gloss(key).partition('; "')[0]
 
     def base_forms(self, word: str, pos: Pos) -> tuple[str, ...]:
-        """Return the lemmas of a word form (Morphy): itself, its exceptions, and the word without endings."""
+        """Return the base forms of a word that are in WordNet, by the rules of its Morphy algorithm."""
         form = as_lemma(word)
         lemmas = dict.fromkeys([form, *self._bases(form, pos)])
         if not any(self.senses(lemma, pos) for lemma in lemmas) and "_" in form:
@@ -136,13 +133,9 @@ class WordNet:
         return _read_index(self.folder / _INDEX)
 
     def _read_senses(self, lemma: str, pos: Pos) -> tuple[WordNetSense, ...]:
-        keys, begin = self._index.keys, f"{lemma}%"
-        senses: list[WordNetSense] = []
-        for row in range(bisect_left(keys, begin), len(keys)):
-            if not keys[row].startswith(begin):
-                break
-            if key_pos(keys[row]) == pos:
-                senses.append(self._sense(row))
+        keys = self._index.keys
+        rows = range(bisect_left(keys, f"{lemma}%"), bisect_left(keys, f"{lemma}&"))  # & is the character after %
+        senses = [self._sense(row) for row in rows if key_pos(keys[row]) == pos]
         return tuple(sorted(senses, key=lambda sense: sense.number))
 
     def _sense(self, row: int) -> WordNetSense:
@@ -151,7 +144,7 @@ class WordNet:
         return WordNetSense(index.keys[row], *map(int, numbers))
 
     def _bases(self, form: str, pos: Pos) -> list[str]:
-        """Look a form up among the exceptions, else apply the rules of detachment."""
+        """Return the base forms from the list of exceptions or, without an entry there, from the rules."""
         if exceptions := self._exceptions(pos).get(form):
             return list(exceptions)
         ending = ""
@@ -166,12 +159,9 @@ class WordNet:
             if form.endswith(suffix) and len(form) > len(suffix)
         ]
 
-    def _read_exceptions(self, pos: Pos) -> dict[str, tuple[str, ...]]:
-        return _read_exceptions(self.folder / f"{pos}.exc")
-
 
 def find_wordnet() -> Path:
-    """Find WordNet's folder: $WNSEARCHDIR, $WNHOME/dict or a system folder."""
+    """Return the folder of WordNet: $WNSEARCHDIR, $WNHOME/dict or a system folder."""
     for name, below in (("WNSEARCHDIR", ""), ("WNHOME", "dict")):
         if value := os.environ.get(name):
             return _with_index(Path(value) / below, f"${name}")
@@ -183,13 +173,13 @@ def find_wordnet() -> Path:
 
 def _with_index(folder: Path, what: str) -> Path:
     if not (folder / _INDEX).is_file():
-        raise DataError(f"{format_path(folder)}: {what} has no WordNet file {_INDEX}; {HOW_TO_INSTALL}")
+        raise DataError(f"{format_path(folder)}: {what} does not contain the WordNet file {_INDEX}; {HOW_TO_INSTALL}")
     return folder
 
 
 @dataclass(frozen=True)
 class _SenseIndex:
-    """The columns of index.sense, sorted by key; numbers are parsed when they are used."""
+    """The columns of index.sense, sorted by key; numbers are parsed only when they are needed."""
 
     keys: list[str]
     offsets: list[str]
@@ -201,8 +191,8 @@ def _read_index(path: Path) -> _SenseIndex:
     lines = _read_text(path).splitlines()
     fields = "\n".join(lines).split()
     columns = keys, offsets, numbers, counts = [fields[k::4] for k in range(4)]
-    # Checking whole columns is ten times as fast as checking lines. A line with a wrong number of fields
-    # shifts words into the columns of numbers, so it is detected as well.
+    # Checking whole columns is ten times as fast as checking each line. A line with a wrong number of fields
+    # moves words into the columns of numbers, so it is detected as well.
     is_whole = len(fields) == 4 * len(lines) and all(map(_KEY.fullmatch, keys))
     if not is_whole or not all(all(map(str.isdecimal, column)) for column in columns[1:]):
         for number, line in enumerate(lines, 1):
@@ -236,4 +226,6 @@ def _read_text(path: Path) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{format_path(path)}:{line}: expected UTF-8, found {format_error(error)}") from error
+        raise DataError(
+            f"{format_path(path)}:{line}: expected UTF-8, found the byte 0x{raw[error.start]:02x}"
+        ) from error

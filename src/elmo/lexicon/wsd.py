@@ -1,7 +1,7 @@
-"""Word sense disambiguation with WordNet: train senses on a tagged corpus, and rank them in context.
+"""Word sense disambiguation with WordNet: learn the senses of a tagged corpus, and rank the senses of a word.
 
-Peters et al. (2018, Table 5) choose the sense whose centroid in SemCor is nearest to the vector of the word,
-and the first sense of WordNet for words that SemCor does not have. ``SenseCentroids.scores`` has this method
+Peters et al. (2018, Table 5) choose the sense whose centroid in SemCor is nearest to the vector of the word, and
+the first sense of WordNet for words that are not in SemCor. ``SenseCentroids.scores`` implements this method
 (``centroid``) and better ones.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Method = Literal["knn", "prior", "centroid", "first"]
 METHODS: tuple[Method, ...] = ("knn", "prior", "centroid", "first")
 Rows = NDArray[np.floating[Any]]
-OnProgress = Callable[[int, int], None]  # receives the numbers of sentences and tokens that are done
+OnProgress = Callable[[int, int], None]  # receives the number of sentences and of tokens processed so far
 
 _FORMAT, _VERSION = "elmo-senses", "1"
 _BATCH_SENTENCES = 512
@@ -41,14 +41,17 @@ _DTYPES = {"keys": np.uint8, "counts": np.int32, "centroids": np.float16, "uses"
 
 @dataclass(frozen=True)
 class WsdOptions:
-    """Weights of vectors and sense frequencies; the defaults were chosen on a tenth of SemCor.
+    """Options of the methods ``knn`` and ``prior``; the defaults were chosen on a held-out tenth of SemCor.
 
     Attributes:
         n_neighbors: Number of nearest usages that vote (knn).
-        temperature: A usage whose cosine is smaller by this much has 1/e of a vote (knn).
-        rank_votes: Extra votes for WordNet's first sense; the second sense gets half of them, … (knn).
-        prior_weight: Weight of the log frequency relative to the cosine (prior).
-        rank_usages: Extra usages for WordNet's first sense; the second sense gets half of them, … (prior).
+        temperature: Temperature of the votes: the nearest usage has one vote, and a usage whose cosine is lower by
+            this much has 1/e votes (knn).
+        rank_votes: Extra votes for WordNet's first sense; the second sense gets 1/2 of them, the third 1/3,
+            and so on (knn).
+        prior_weight: Weight of the log frequency of a sense relative to the cosine (prior).
+        rank_usages: Extra usages for WordNet's first sense; the second sense gets 1/2 of them, the third 1/3,
+            and so on (prior).
     """
 
     n_neighbors: int = 20
@@ -65,9 +68,9 @@ class SenseCentroids:
     Attributes:
         keys: Sense keys of WordNet, sorted.
         counts: Number of usages of each sense (sense,).
-        centroids: Mean vectors (sense, width).
-        uses: Vectors of usages (usage, width), grouped by sense in the order of ``keys``; None if compact.
-        model: Fingerprint of the model that read the corpus.
+        centroids: Mean vectors of the senses (sense, width).
+        uses: Vectors of all usages (usage, width), grouped by sense in the order of ``keys``; None after ``compact``.
+        model: Fingerprint of the model that computed the vectors.
         layers: Layers of the vectors.
         start: Start state of the LSTMs.
     """
@@ -98,7 +101,7 @@ class SenseCentroids:
         return cls(tuple(names.tolist()), counts.astype(np.int32), centroids, uses, model, layers, start)
 
     def compact(self) -> Self:
-        """Return a copy without the vectors of usages: a tenth of the size, for all methods except knn."""
+        """Return a copy without the vectors of usages, which is much smaller but cannot be used for knn."""
         return replace(self, uses=None)
 
     @property
@@ -112,21 +115,26 @@ class SenseCentroids:
         return 0 if row is None else int(self.counts[row])
 
     def check_model(self, elmo: Elmo) -> None:
-        """Raise ``ConfigError`` if these vectors are from another model."""
+        """Raise ``ConfigError`` if another model computed the vectors."""
         if (fingerprint := compute_fingerprint(elmo, start=self.start)) != self.model:
             raise ConfigError(
-                f"these senses were learned with the model {self.model[:12]}…, but this model is "
+                f"these senses were trained with the model {self.model[:12]}…, but this model is "
                 f"{fingerprint[:12]}…; use the other model, or train senses with this one"
             )
 
     def scores(
         self, vectors: Rows, candidates: Sequence[str], *, method: Method = "knn", options: WsdOptions | None = None
     ) -> NDArray[np.float64]:
-        """Score candidate senses, the most frequent first, for vectors (word, width); return (word, sense).
+        """Score candidate senses for vectors (word, width); return the scores (word, sense).
 
-        ``knn``: the nearest usages vote. ``centroid``: cosine with the centroid; NaN for senses that the
-        corpus does not have. ``prior``: the same plus the log frequency. ``first``: 1 / rank in WordNet,
-        scaled to a sum of 1. All methods score like ``first`` if the corpus has none of the candidates.
+        Args:
+            vectors: Vectors of words in context (word, width).
+            candidates: Sense keys, the most frequent sense first.
+            method: ``knn``: votes of the nearest usages. ``centroid``: cosine with the centroid of the sense,
+                or NaN if the corpus does not have the sense. ``prior``: cosine plus the weighted log frequency
+                of the sense. ``first``: 1 / rank in WordNet, normalized to a sum of 1. If the corpus has none
+                of the candidates, all methods score like ``first``.
+            options: Options of ``knn`` and ``prior``.
         """
         options = options or WsdOptions()
         by_rank = 1.0 / np.arange(1, len(candidates) + 1)  # (sense,)
@@ -138,21 +146,21 @@ class SenseCentroids:
             votes = self._votes(units, candidates, options) + options.rank_votes * by_rank
             return votes / votes.sum(axis=1, keepdims=True)
         if method not in METHODS:
-            raise ConfigError(f"method must be one of {', '.join(METHODS)}, found {method!r:.40}")
+            raise ConfigError(f"method must be one of {', '.join(METHODS)}; found {method!r:.40}")
         cosines = np.full((len(vectors), len(candidates)), np.nan)
         is_seen = counts > 0
         centroids = self.centroids[[self._row_of_key[key] for key in candidates if key in self._row_of_key]]
         cosines[:, is_seen] = units @ unit_rows(centroids, dtype=np.float32).T
         if method == "centroid":
             return cosines
-        # The distance of a sense without usages is estimated by that of the farthest other sense.
+        # The cosine of a sense without usages is unknown; it is set to the lowest cosine of the other senses.
         cosines[:, ~is_seen] = np.nanmin(cosines, axis=1, keepdims=True)
         return cosines + options.prior_weight * np.log(counts + options.rank_usages * by_rank)
 
     def _votes(self, units: Rows, candidates: Sequence[str], options: WsdOptions) -> NDArray[np.float64]:
-        """Let the nearest usages vote for their senses (word, sense); the nearest of all has one vote."""
+        """Return the votes of the nearest usages for each sense (word, sense); the nearest one has one vote."""
         if self.uses is None:
-            raise ConfigError("knn needs the vectors of usages, but these senses are compact and have none; use prior")
+            raise ConfigError("cannot use knn: these senses are compact and have no vectors of usages; use prior")
         rows = [self._row_of_key.get(key) for key in candidates]
         spans = [(0, 0) if k is None else (self._ends[k] - self.counts[k], self._ends[k]) for k in rows]
         uses = np.concatenate([self.uses[begin:end] for begin, end in spans])
@@ -175,7 +183,7 @@ class SenseCentroids:
     # --- Files --------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
-        """Write a safetensors file atomically; vectors are stored in float16."""
+        """Write the senses to a safetensors file, with vectors in float16."""
         from safetensors.numpy import save_file
 
         arrays = {
@@ -195,7 +203,7 @@ class SenseCentroids:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a file written by ``save``; raise ``FormatError`` for other files."""
+        """Read a file that ``save`` wrote; raise ``FormatError`` for other files."""
         from safetensors import SafetensorError, safe_open
 
         path = Path(path)
@@ -206,9 +214,11 @@ class SenseCentroids:
                 names = set(file.keys()) & set(_DTYPES)
                 tensors = {name: cast("NDArray[Any]", file.get_tensor(name)) for name in names}
         except (SafetensorError, OSError, ValueError, TypeError) as error:
-            raise FormatError(f"{format_path(path)}: expected a file of senses, found {format_error(error)}") from error
+            raise FormatError(f"cannot read {format_path(path)} as a file of senses: {format_error(error)}") from error
         if (metadata.get("format"), metadata.get("version")) != (_FORMAT, _VERSION):
-            raise FormatError(f"{format_path(path)}: expected senses from elmo wsd --train, found {str(metadata)[:80]}")
+            raise FormatError(
+                f"{format_path(path)}: expected senses from elmo wsd --train, found the metadata {str(metadata)[:80]}"
+            )
         keys = _check_tensors(tensors, path)
         return cls(
             keys,
@@ -243,9 +253,9 @@ def _check_tensors(tensors: Mapping[str, NDArray[Any]], path: Path) -> tuple[str
             if tensors[name].shape != shape
         ]
         if any(a >= b for a, b in pairwise(keys)) or not all(map(is_key, keys)):
-            problems.append("keys: expected sorted sense keys")
+            problems.append("keys: expected sorted sense keys, found others")
         if (counts < 1).any() or not all(np.isfinite(tensors[name]).all() for name in shapes):
-            problems.append("expected positive counts and finite vectors")
+            problems.append("counts must be at least 1 and vectors must be finite")
     if problems:
         raise FormatError(f"{format_path(path)}: {'; '.join(problems)}; train the senses again")
     return tuple(keys)
@@ -267,9 +277,9 @@ def train_senses(
     Args:
         elmo: The model.
         corpus: Sentences with sense keys, as ``read_sense_corpus`` yields them.
-        layers: Layers for the vectors, as in ``Elmo.encode``; ``"all"`` is not possible.
+        layers: Layers of the vectors, as in ``Elmo.encode``, but not ``"all"``.
         start: Start state of the LSTMs.
-        on_progress: Called with the numbers of sentences and tokens that are done.
+        on_progress: Called with the number of sentences and the number of tokens processed so far.
     """
     keys: list[tuple[str, ...]] = []
     rows: list[Rows] = []
@@ -278,9 +288,7 @@ def train_senses(
         with np.errstate(over="ignore"):
             rows.append(vectors.astype(np.float16))
         if not np.isfinite(rows[-1]).all():
-            raise OutputError(
-                "expected vectors that fit into float16, the type of the file, found a number that is too large"
-            )
+            raise OutputError("cannot store the vectors as float16: a number is too large")
     vectors = np.concatenate(rows or [np.zeros((0, 0), np.float16)])
     model = compute_fingerprint(elmo, start=start)
     return SenseCentroids.from_usages(keys, vectors, model=model, layers=str(layers), start=start)
@@ -315,21 +323,21 @@ class RankedSense:
 
     key: str
     score: float | None  # None if the method cannot score this sense
-    n_usages: int  # in the training corpus
+    n_usages: int  # number of usages in the training corpus
 
 
 @dataclass(frozen=True)
 class SensePrediction:
-    """The senses of an instance, the best first; empty if WordNet does not have the word."""
+    """The ranked senses of a word in context."""
 
     instance: Instance
     sentence: SenseSentence
-    senses: tuple[RankedSense, ...]
-    is_back_off: bool  # the training corpus has none of these senses, so they are in WordNet's order
+    senses: tuple[RankedSense, ...]  # the best first; empty if WordNet does not have the word
+    is_back_off: bool  # whether the senses are in WordNet's order, because the training corpus has none of them
 
     @property
     def key(self) -> str | None:
-        """The best sense."""
+        """Key of the best sense; None if there are no senses."""
         return self.senses[0].key if self.senses else None
 
     @property
@@ -338,7 +346,7 @@ class SensePrediction:
         return self.sentence.usage(self.instance)
 
     def to_json(self, wordnet: WordNet) -> dict[str, Any]:
-        """Return plain JSON values, with the glosses of all senses."""
+        """Return the prediction as a dictionary of JSON values, with the glosses of all senses."""
         return {
             "word": self.usage.word,
             "tokens": list(self.sentence.tokens.tokens),
@@ -362,17 +370,17 @@ def disambiguate(
     options: WsdOptions | None = None,
     on_progress: OnProgress | None = None,
 ) -> Iterator[SensePrediction]:
-    """Rank the senses of each instance among the senses of its lemma and part of speech.
+    """Rank the senses of each instance; the candidates are the senses of its lemma and part of speech.
 
     Args:
         elmo: The model that the senses were trained with.
         sentences: Sentences with instances, as ``read_sense_corpus`` yields them.
         senses: Senses from ``train_senses`` or ``SenseCentroids.load``.
-        wordnet: WordNet's database.
-        method: Votes of the nearest usages (knn), nearest centroid with or without frequency (prior,
-            centroid), or WordNet's first sense (first).
-        options: Weights of vectors and sense frequencies.
-        on_progress: Called with the numbers of sentences and tokens that are done.
+        wordnet: The WordNet database.
+        method: Votes of the nearest usages (knn), nearest centroid with or without the frequency of the sense
+            (prior, centroid), or WordNet's first sense (first).
+        options: Options of knn and prior.
+        on_progress: Called with the number of sentences and the number of tokens processed so far.
     """
     senses.check_model(elmo)
     batches = _embed(elmo, sentences, layers=senses.layer_choice, start=senses.start, on_progress=on_progress)
@@ -400,10 +408,10 @@ def disambiguate_text(
         elmo: The model that the senses were trained with.
         text: A sentence with marked words.
         senses: Senses from ``train_senses`` or ``SenseCentroids.load``.
-        wordnet: WordNet's database.
-        pos: Part of speech of the marked words. Default: any.
-        method: As in ``disambiguate``.
-        number: Number of the sentence in messages.
+        wordnet: The WordNet database.
+        pos: Part of speech of the marked words. Default: any part of speech.
+        method: Method of ranking, as in ``disambiguate``.
+        number: Number of the sentence, for messages.
     """
     sentence = SenseSentence.from_usages(find_marked_usages(elmo.tokenizer, text, number=number), pos=pos)
     predictions = list(disambiguate(elmo, [sentence], senses, wordnet=wordnet, method=method))
@@ -437,7 +445,7 @@ def rank_senses(
     method: Method = "knn",
     options: WsdOptions | None = None,
 ) -> tuple[RankedSense, ...]:
-    """Rank candidate senses, passed in order of frequency, by their scores for one vector (width,)."""
+    """Rank the senses ``candidates``, sorted by frequency, by their scores for one vector (width,)."""
     if not candidates:
         return ()
     scores = senses.scores(vector[None], candidates, method=method, options=options)[0]
@@ -447,7 +455,7 @@ def rank_senses(
 
 
 def write_predictions(path: str | Path, predictions: Iterable[SensePrediction]) -> int:
-    """Write one line per predicted instance, its id and sense key; return the number of lines."""
+    """Write one line with id and sense key for each instance that has a prediction; return the number of lines."""
     lines = [f"{prediction.instance.id} {prediction.key}\n" for prediction in predictions if prediction.key]
     make_parents(Path(path))
     with atomic_file(Path(path)) as temporary:

@@ -2,7 +2,7 @@
 
 Start reading here. The modules say what is computed, one operation per line, and hold the weights of every
 model in this library. They are differentiable and run on any device. ``elmo.engine`` computes the same
-results fast, with the weights of these modules; ``tests/engine/test_twins.py`` compares the two.
+results fast, with the weights of these modules; ``tests/engine/test_twins.py`` compares the results of both.
 
 In reading order:
 

@@ -1,11 +1,11 @@
-"""The bidirectional language model (biLM) of ELMo: token ids to the states of all layers.
+"""The bidirectional language model (biLM) of ELMo, which computes the states of all layers from token ids.
 
 A token layer computes one vector per token. Two stacks of LSTM layers read these vectors, one from left to
 right and one from right to left (Peters et al. 2018).
 
 ``BiLm.forward`` is the definition of the network. ``elmo.engine`` computes the same layers faster, with the
 weights of a ``BiLm``; encoding, prediction and training run through the engine. Use ``BiLm`` directly to
-read or change the network, to backpropagate through all layers, or to run it on another device.
+study or change the network, to backpropagate through all layers, or to run it on another device.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from elmo.model.token_layer import CharCnn, IdEmbedding, TokenLayer
 class Layers:
     """The states of all layers for a batch of sentences.
 
-    Layer 0 is the token layer, repeated to the width of the others; layer l is ``[forward_l; backward_l]``.
-    Padding is zero.
+    Layer 0 is the token layer, concatenated with itself to have the width of the other layers; layer l is
+    ``[forward_l; backward_l]``. The states of padding are zero.
     """
 
     states: Tensor  # (batch, layer, time, width)
@@ -36,11 +36,11 @@ class Layers:
 
     @property
     def lengths(self) -> Tensor:
-        """Number of tokens in each sentence, (batch,)."""
+        """Number of tokens in each sentence, (batch,), including boundary tokens that were not removed."""
         return self.mask.sum(dim=1)
 
     def without_boundaries(self) -> Layers:
-        """Remove the boundary tokens at the start and the end of each sentence."""
+        """Return the layers without the boundary tokens at the start and the end of each sentence."""
         if not self.has_boundaries:
             return self
         mask = self.mask[:, 2:]  # True for n tokens of a sentence with n tokens and two boundaries
@@ -50,13 +50,13 @@ class Layers:
 
 @dataclass(frozen=True)
 class BiLmState:
-    """The recurrent state of both stacks, before or after a sentence."""
+    """The recurrent state of both stacks of LSTM layers, before or after a sentence."""
 
     hidden: Tensor  # (direction, layer, batch, width)
     cell: Tensor  # (direction, layer, batch, cell)
 
     def at(self, direction: int, layer: int) -> LstmState:
-        """The state of one LSTM layer."""
+        """Return the state of one LSTM layer; ``direction`` is 0 for forward, 1 for backward."""
         return LstmState(self.hidden[direction, layer], self.cell[direction, layer])
 
     def select_rows(self, rows: slice) -> BiLmState:
@@ -65,7 +65,7 @@ class BiLmState:
 
     @classmethod
     def stack(cls, directions: list[list[LstmState]]) -> BiLmState:
-        """Combine the states of single layers, one list of layers per direction."""
+        """Combine the states of single LSTM layers; ``directions`` has one list of layers per direction."""
         return cls(
             hidden=torch.stack([torch.stack([layer.hidden for layer in stack]) for stack in directions]),
             cell=torch.stack([torch.stack([layer.cell for layer in stack]) for stack in directions]),
@@ -74,7 +74,7 @@ class BiLmState:
 
 @dataclass(frozen=True)
 class BiLmOutput:
-    """The layers of a batch, boundaries included, and the state after the last token of each row."""
+    """The layers of a batch, including boundary tokens, and the state after the last token of each row."""
 
     layers: Layers
     state: BiLmState
@@ -83,7 +83,7 @@ class BiLmOutput:
 class BiLm(nn.Module):
     """A forward and a backward language model that share one token layer.
 
-    The recurrent state is an argument and a result, so a call depends only on its arguments.
+    The recurrent state is an argument and a result of a call, and not an attribute of the module.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class BiLm(nn.Module):
 
     @classmethod
     def from_config(cls, config: BiLmConfig) -> Self:
-        """Build a biLM with random weights."""
+        """Build a biLM with the architecture of ``config`` and random weights."""
         chars, words, lstm = config.chars, config.words, config.lstm
         cnn = word_embed = projection = None
         token_width = 0
@@ -144,14 +144,13 @@ class BiLm(nn.Module):
         lengths: Tensor | None = None,
         state: BiLmState | None = None,
     ) -> BiLmOutput:
-        """Compute all layers for a padded batch of sentences, boundaries included.
+        """Compute all layers for a padded batch of sentences, including their boundary tokens.
 
         Args:
             char_ids: Character ids (batch, time, char), if the model reads characters.
             word_ids: Word ids (batch, time), if the model reads words.
-            lengths: Number of tokens in each row, (batch,). By default, tokens whose ids are all zero are
-                padding.
-            state: The state before the first token. By default, all zeros.
+            lengths: Number of tokens in each row, (batch,). Default: tokens whose ids are all zero are padding.
+            state: The state before the first token. Default: all zeros.
         """
         if lengths is None:
             if char_ids is not None:
@@ -159,24 +158,24 @@ class BiLm(nn.Module):
             elif word_ids is not None:
                 lengths = (word_ids > 0).sum(dim=1)
             else:
-                raise ShapeError("expected char_ids, word_ids or both, found neither")
+                raise ShapeError("cannot run the network: pass char_ids, word_ids or both")
         return self.contextualize(self.token_layer(char_ids, word_ids), lengths, state=state)
 
     def contextualize(self, tokens: Tensor, lengths: Tensor, *, state: BiLmState | None = None) -> BiLmOutput:
-        """Compute all layers from token vectors (batch, time, width) with ``lengths`` (batch,)."""
+        """Compute all layers from token vectors (batch, time, width) and the number of tokens per row, (batch,)."""
         batch, time, _ = tokens.shape
         if lengths.shape != (batch,):
-            raise ShapeError(f"expected lengths of shape ({batch},), found {tuple(lengths.shape)}")
+            raise ShapeError(f"lengths must have shape ({batch},); found {tuple(lengths.shape)}")
         if state is None:
             state = self.zero_state(batch)
         elif state.hidden.shape[1:3] != (len(self.forward_stack), batch):
             raise ShapeError(
-                f"expected a state of {len(self.forward_stack)} layers and {batch} rows, "
+                f"state must have {len(self.forward_stack)} layers and {batch} rows; "
                 f"found {state.hidden.size(1)} layers and {state.hidden.size(2)} rows"
             )
         steps = torch.arange(time, device=tokens.device)
         mask = steps < lengths[:, None]  # (batch, time)
-        # The index that reverses the tokens of each row and leaves its padding at the end.
+        # This index reverses the tokens of each row and leaves its padding at the end.
         reversal = torch.where(mask, lengths[:, None] - 1 - steps, steps)  # (batch, time)
         tokens = torch.where(mask[:, :, None], tokens, 0)
 
@@ -193,7 +192,7 @@ class BiLm(nn.Module):
         )
 
     def zero_state(self, batch: int) -> BiLmState:
-        """An all-zero state for ``batch`` rows."""
+        """Return a state of zeros with ``batch`` rows."""
         weight = cast("ProjectedLstm", self.forward_stack[0]).state_weight
         n_layers = len(self.forward_stack)
         return BiLmState(
@@ -204,7 +203,7 @@ class BiLm(nn.Module):
     def _run_stack(
         self, stack: nn.ModuleList, inputs: Tensor, mask: Tensor, *, state: BiLmState, direction: int
     ) -> tuple[list[Tensor], list[LstmState]]:
-        """Run one direction: the output (batch, time, width) and the last state of every layer."""
+        """Run one direction; return the output (batch, time, width) and the last state of each layer."""
         outputs: list[Tensor] = []
         states: list[LstmState] = []
         for index, lstm in enumerate(stack):
@@ -218,5 +217,5 @@ class BiLm(nn.Module):
 
 
 def _take(x: Tensor, index: Tensor) -> Tensor:
-    """Compute x[b, index[b, t]] for x (batch, time, width)."""
+    """Return x[b, index[b, t]] for each b and t; x is (batch, time, width), index is (batch, time)."""
     return x.gather(1, index[:, :, None].expand_as(x))

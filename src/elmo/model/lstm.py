@@ -19,10 +19,10 @@ class LstmState:
 
 
 class ProjectedLstm(nn.Module):
-    """An LSTM that clips its cells, projects its hidden state, and clips the projection.
+    """An LSTM layer that clips its cells, projects its hidden state, and clips the projection.
 
-    ``nn.LSTM`` can project but not clip, so this module loops over time. The gates are in the order i, f, j,
-    o, where j is the candidate. There is no projection if ``state_width`` equals ``cell_width``.
+    ``nn.LSTM`` has a projection but no clipping, so this module loops over time. The gates are in the order i,
+    f, j, o, where j is the candidate. There is no projection if ``state_width`` equals ``cell_width``.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ProjectedLstm(nn.Module):
                 nn.init.xavier_uniform_(weight)
 
     def forward(self, inputs: Tensor, mask: Tensor, state: LstmState) -> tuple[Tensor, LstmState]:
-        """Read ``inputs`` (batch, time, width), skipping tokens where ``mask`` (batch, time) is False.
+        """Read ``inputs`` (batch, time, width); tokens are skipped where ``mask`` (batch, time) is False.
 
         Returns the hidden states (batch, time, width), zero where masked, and the last state of each row.
         """
@@ -67,7 +67,10 @@ class ProjectedLstm(nn.Module):
     def step(
         self, input_gates: Tensor, state: LstmState, *, linear: Callable[[Tensor, Tensor], Tensor] = F.linear
     ) -> LstmState:
-        """Read one token per row. ``input_gates`` (batch, 4 · cell) is W x + b; ``linear`` is x · Wᵀ."""
+        """Read one token per row and return the new state.
+
+        ``input_gates`` (batch, 4 · cell) is W x + b of the token; ``linear`` computes x · Wᵀ.
+        """
         gates = input_gates + linear(state.hidden, self.state_weight)  # (batch, 4 · cell)
         i, f, j, o = gates.chunk(4, dim=1)  # (batch, cell) each
         cell = (f + self.forget_bias).sigmoid() * state.cell + i.sigmoid() * j.tanh()
@@ -76,6 +79,6 @@ class ProjectedLstm(nn.Module):
         hidden = o.sigmoid() * cell.tanh()  # (batch, cell)
         if self.projection is not None:
             hidden = linear(hidden, self.projection)  # (batch, width)
-            if self.state_clip is not None:  # TensorFlow clips a hidden state only if it is projected
+            if self.state_clip is not None:  # as in TensorFlow, only a projected state is clipped
                 hidden = hidden.clamp(-self.state_clip, self.state_clip)
         return LstmState(hidden, cell)

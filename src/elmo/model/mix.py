@@ -1,4 +1,4 @@
-"""The learned mix of the layers: one vector per token for a task (Peters et al. 2018, Eq. 1)."""
+"""The learned mix of layers, which gives one vector per token for a task (Peters et al. 2018, Eq. 1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elmo.model.dropout import Dropout
 
 
 class LayerMix(nn.Module):
-    """ELMo_k = γ · Σ_j s_j · h_{k,j}, where s = softmax(w). w and γ are learned unless ``is_fixed``."""
+    """The weighted sum of layers ELMo_k = γ · Σ_j s_j · h_{k,j}, where s = softmax(w), and w and γ are learned."""
 
     def __init__(
         self,
@@ -31,20 +31,22 @@ class LayerMix(nn.Module):
         """Build a mix of ``n_layers`` layers.
 
         Args:
-            n_layers: Number of layers, the token layer included.
-            weights: Initial w, one per layer, before the softmax. By default, all layers have equal shares.
-            gamma: Initial γ.
+            n_layers: Number of layers, including the token layer.
+            weights: Initial value of w, one number per layer. Default: all layers have equal shares.
+            gamma: Initial value of γ.
             is_fixed: Do not learn w and γ.
             top_only: Use only the last layer, scaled by γ.
             layer_norm: Normalize the vector of each token in each layer before mixing.
-            dropout: Dropout rate of the mixed vectors.
+            dropout: Dropout rate for the mixed vectors.
             keep_boundaries: Keep the boundary tokens of each sentence.
         """
         super().__init__()
         if top_only and weights is not None:
-            raise ConfigError("top_only uses only the last layer: give either top_only or weights, not both")
+            raise ConfigError(
+                "cannot use weights with top_only, which uses only the last layer; set either top_only or weights"
+            )
         if weights is not None and len(weights) != n_layers:
-            raise ConfigError(f"expected {n_layers} weights, one per layer, found {len(weights)}")
+            raise ConfigError(f"weights must have {n_layers} values, one per layer; found {len(weights)}")
         self.n_layers = n_layers
         self.top_only = top_only
         self.layer_norm = layer_norm
@@ -65,12 +67,12 @@ class LayerMix(nn.Module):
         """Mix ``layers.states`` (batch, layer, time, width) into (batch, time, width)."""
         n_layers = layers.states.size(1)
         if n_layers != self.n_layers:
-            raise ShapeError(f"expected {self.n_layers} layers to mix, found {n_layers}")
+            raise ShapeError(f"the input of this mix must have {self.n_layers} layers; found {n_layers}")
         if not self.keep_boundaries:
             layers = layers.without_boundaries()
         states = layers.states
         if self.layer_norm:
-            # Over the width of one token: a vector must not depend on other sentences in the batch.
+            # Each token is normalized by itself, so that it does not depend on other sentences in the batch.
             states = F.layer_norm(states, states.shape[-1:])
             states = torch.where(layers.mask[:, None, :, None], states, 0)
         mixed = self.gamma * torch.einsum("l,bltw->btw", self.shares.to(states), states)
@@ -83,9 +85,9 @@ class LayerMixes(nn.Module):
     def __init__(self, mixes: Sequence[LayerMix]) -> None:
         super().__init__()
         if not mixes:
-            raise ConfigError("expected at least one mix, found none")
+            raise ConfigError("mixes must have at least one LayerMix; found none")
         self.mixes = nn.ModuleList(mixes)
 
     def forward(self, layers: Layers) -> list[Tensor]:
-        """Compute one tensor (batch, time, width) per mix."""
+        """Return one tensor (batch, time, width) per mix."""
         return [mix(layers) for mix in self.mixes]

@@ -1,4 +1,4 @@
-"""The output layer of a language model: from states to a distribution over words, and its losses.
+"""The output layer of a language model: computes a distribution over words from a state, and its losses.
 
 Every loss is the mean cross-entropy, in nats, of states (token, width) that predict ``targets`` (token,). The
 full and the adaptive softmax are distributions over the whole vocabulary. The sampled softmax compares each
@@ -23,10 +23,10 @@ from elmo.errors import ConfigError, ShapeError
 
 
 class Softmax(nn.Module):
-    """p(word | state) ∝ exp(w_word · state + b_word).
+    """The full softmax: p(word | state) ∝ exp(w_word · state + b_word).
 
-    If ``tied_to`` is given, its rows, except row 0 (padding), are the weights. The module then has only a
-    bias as a parameter.
+    With ``tied_to``, the weights are the rows of that embedding table, without row 0 (padding). The bias is then the
+    only parameter of the module.
     """
 
     weight: nn.Parameter | None  # (words, width)
@@ -35,8 +35,8 @@ class Softmax(nn.Module):
         super().__init__()
         if tied_to is not None and tuple(tied_to.weight.shape) != (n_words + 1, width):
             raise ShapeError(
-                f"a softmax over {n_words} words of width {width} can only be tied to a table of shape "
-                f"({n_words + 1}, {width}), found {tuple(tied_to.weight.shape)}"
+                f"tied_to must be a table of shape ({n_words + 1}, {width}) for {n_words} words of width {width}; "
+                f"found {tuple(tied_to.weight.shape)}"
             )
         self._tied_to = (tied_to,)  # a tuple hides the table from state_dict() and parameters()
         self.register_parameter("weight", None)
@@ -47,7 +47,7 @@ class Softmax(nn.Module):
 
     @property
     def tied_table(self) -> nn.Embedding | None:
-        """The embedding table that provides the weights, if any."""
+        """The embedding table that provides the weights, or None."""
         return self._tied_to[0]
 
     @property
@@ -70,7 +70,7 @@ class Softmax(nn.Module):
         """Compute the mean cross-entropy of each target against the sampled words (Jean et al. 2015).
 
         Each logit is reduced by the logarithm of the expected count of its word among the samples. A sample
-        that equals the target of a token is ignored there (TensorFlow's ``remove_accidental_hits``).
+        that equals the target of a token is ignored for that token (TensorFlow's ``remove_accidental_hits``).
         """
         check_shapes(states, targets, self.word_weights.size(1))
         n = len(samples.ids)
@@ -89,21 +89,22 @@ class Softmax(nn.Module):
 
 
 class AdaptiveSoftmax(nn.Module):
-    """One softmax for frequent words and narrower ones for rare words (Grave et al. 2017).
+    """An adaptive softmax, which has narrower weights for rare words (Grave et al. 2017).
 
-    Word ids are ordered by falling count. ``cutoffs`` are the ends of all parts of the vocabulary except the
-    last; each part is ``narrowing`` times narrower than the one before.
+    Word ids must be ordered by decreasing frequency. The vocabulary is split into parts at ``cutoffs``: part k has the
+    ids from ``cutoffs[k - 1]`` (0 for the first part) to ``cutoffs[k]``, exclusive; the last part has the remaining
+    ids. The weights of each part are ``narrowing`` times narrower than those of the previous part.
     """
 
     def __init__(self, *, n_words: int, width: int, cutoffs: Sequence[int], narrowing: float = 4.0) -> None:
         super().__init__()
         ends = [0, *cutoffs, n_words]
         if not cutoffs or any(a >= b for a, b in pairwise(ends)):
-            raise ConfigError(f"cutoffs must increase and be in 1..{n_words - 1}, found {list(cutoffs)}")
+            raise ConfigError(f"cutoffs must increase and be in 1..{n_words - 1}; found {list(cutoffs)}")
         if width < narrowing ** len(cutoffs):
             raise ConfigError(
-                f"width {width} is too small for {len(cutoffs)} cutoffs with narrowing {narrowing:g}: the "
-                "last part would have width 0; use fewer cutoffs"
+                f"width must be at least {narrowing ** len(cutoffs):g} for {len(cutoffs)} cutoffs with narrowing "
+                f"{narrowing:g}; found {width}; use fewer cutoffs"
             )
         self.width = width
         self.tied_table = None
@@ -127,27 +128,27 @@ def check_shapes(states: Tensor, targets: Tensor, width: int) -> None:
     """Raise a ``ShapeError`` unless states are (token, width) and targets are (token,)."""
     if states.dim() != 2 or states.size(1) != width or targets.shape != states.shape[:1]:
         raise ShapeError(
-            f"expected states of shape (token, {width}) and one target per state, "
+            f"states must have shape (token, {width}) and targets (token,); "
             f"found {tuple(states.shape)} and {tuple(targets.shape)}"
         )
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Words sampled log-uniformly: P(k) = log((k + 2) / (k + 1)) / log(n_words + 1)."""
+    """Words that are sampled from the log-uniform distribution P(k) = log((k + 2) / (k + 1)) / log(n_words + 1)."""
 
     ids: Tensor  # (sample,), increasing
-    n_tries: int  # number of draws; larger than the number of samples if repeated words were rejected
+    n_tries: int  # number of draws, including draws of repeated words that were rejected
     n_words: int
 
     def to(self, device: torch.device | str) -> Samples:
-        """Move the samples to a device."""
+        """Return the samples on a device."""
         return replace(self, ids=self.ids.to(device))
 
     def log_expected(self, ids: Tensor) -> Tensor:
-        """Compute the log of the expected count of each word of ``ids`` among the samples, in float64.
+        """Compute the logarithm of the expected count of each word of ``ids`` among the samples, in float64.
 
-        The expected count of distinct samples is 1 − (1 − P)^n_tries. If no draw was rejected, it is
+        If samples are distinct, the expected count of a word is 1 − (1 − P)^n_tries. If no draw was rejected, it is
         P · n_tries, as in TensorFlow.
         """
         numbers = ids.float() if ids.device.type == "mps" else ids.double()  # Apple GPUs have no float64
@@ -157,7 +158,7 @@ class Samples:
         return (-(self.n_tries * (-probability).log1p()).expm1()).log()
 
     def find_hits(self, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Find all pairs (token, sample) with targets[token] == ids[sample], ordered by token."""
+        """Find all pairs (token, sample) whose target and sample are the same word, ordered by token."""
         first = torch.searchsorted(self.ids, targets)
         count = torch.searchsorted(self.ids, targets, right=True) - first  # (token,)
         token = torch.repeat_interleave(count)  # count[0] times 0, count[1] times 1, …
@@ -168,31 +169,33 @@ class Samples:
 class LogUniformSampler:
     """Draws random words about as often as they occur in text (Zipf's law), as TensorFlow does.
 
-    Word ids must be ordered by falling count. With ``unique``, the samples of a draw are distinct.
+    Word ids must be ordered by decreasing frequency. With ``unique``, all samples of a draw are distinct.
     """
 
     def __init__(self, n_words: int, n_samples: int, unique: bool = True) -> None:
         if n_samples < 1 or n_words < 1 or (unique and n_samples > n_words):
-            raise ConfigError(f"expected 1 to {n_words} samples of {n_words} words, found {n_samples}")
+            raise ConfigError(f"n_samples must be in 1..{n_words} for {n_words} words; found {n_samples}")
         self.n_words = n_words
         self.n_samples = n_samples
         self.unique = unique
         self._n_draws = _estimate_tries(n_words, n_samples) if unique else n_samples
 
     def draw(self, generator: torch.Generator) -> Samples:
-        """Draw samples; equal states of ``generator`` give equal samples."""
+        """Draw samples; generators in the same state give the same samples."""
         words = self._draw_words(generator)
         if not self.unique:
             return Samples(torch.from_numpy(np.sort(words)), self.n_samples, self.n_words)
         while True:
             first_try = np.full(self.n_words, len(words), dtype=np.int64)
-            # In reverse order, so that the first draw of each word is the one that is kept.
+            # in reverse order, so that the first draw of each word is kept
             first_try[words[::-1]] = np.arange(len(words) - 1, -1, -1)
             tries = first_try[first_try < len(words)]
             if len(tries) >= self.n_samples:
                 break
             words = np.concatenate([words, self._draw_words(generator)])
-        last = int(np.partition(tries, self.n_samples - 1)[self.n_samples - 1])  # the draw that completes the samples
+        last = int(
+            np.partition(tries, self.n_samples - 1)[self.n_samples - 1]
+        )  # the index of the last draw that is needed
         return Samples(torch.from_numpy(np.flatnonzero(first_try <= last)), last + 1, self.n_words)
 
     def _draw_words(self, generator: torch.Generator) -> np.ndarray:
@@ -202,11 +205,11 @@ class LogUniformSampler:
 
 
 def _estimate_tries(n_words: int, n_samples: int) -> int:
-    """Estimate how many draws give ``n_samples`` distinct words, with a margin."""
-    with np.errstate(divide="ignore"):  # a vocabulary of one word: log(0)
+    """Estimate how many draws are needed for ``n_samples`` distinct words, with a margin."""
+    with np.errstate(divide="ignore"):  # a vocabulary of one word gives log(0)
         misses = np.log1p(-np.log1p(1 / np.arange(1.0, n_words + 1)) / math.log(n_words + 1))
     tries = n_samples
-    # If almost all words are needed, the rarest take very long: drawing again is cheaper than a huge draw.
+    # If almost all words are needed, the rarest ones need very many draws; then it is faster to draw again.
     while tries < 64 * n_samples and -np.expm1(tries * misses).sum() < n_samples:
         tries += tries // 8 + 1
     return tries + tries // 16 + 16

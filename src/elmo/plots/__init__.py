@@ -1,9 +1,9 @@
-"""Draw figures, one file per subject; every figure is a PNG, PDF or SVG file.
+"""Draw figures as PNG, PDF or SVG files, with one module per subject.
 
-- ``figure.py``: save a figure, and find fonts for its text (Chinese characters included).
-- ``compare.py``: a word across sentences.
+- ``figure.py``: create and save figures, and find fonts for their text, including Chinese characters.
+- ``compare.py``: the similarity of a word in different sentences.
 - ``words.py``: scores, substitutes, neighbors, word pairs and probes.
-- ``senses.py`` and ``change.py``: senses of a word, and how it changes over time.
-- ``training.py``: learning curves.
+- ``senses.py`` and ``change.py``: the senses of a word, and its change over time.
+- ``training.py``: the learning curves of training runs.
 - ``tasks.py`` and ``evidence.py``: results of tasks and experiments.
 """

@@ -1,4 +1,4 @@
-"""Draw the change of words: a ranking of several words, or the usages of a single word by period."""
+"""Draw the change of words between periods: a ranking of several words, or a map of the usages of one word."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from elmo.errors import DataError
 from elmo.lexicon.change import Changes, WordChange
-from elmo.plots.figure import check_picture, prepare_lines, save_figure
+from elmo.plots.figure import draw_figure, new_figure, prepare_lines, style_axes
 from elmo.plots.senses import (
     CAPTION_HEIGHT,
     COLORS,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 N_RANKED = 40  # words in a ranking
-N_LINES = 6  # words in the panel of consecutive periods
+N_LINES = 6  # words in the panel that shows the change between consecutive periods
 MAX_Q = 0.05  # false discovery rate below which points are filled
 TITLES = {
     "apd": "average cosine distance between the periods",
@@ -42,19 +42,21 @@ TITLES = {
 
 
 def draw_changes(changes: Changes, path: str | Path, *, seed: int = 0) -> None:
-    """Draw a map of the usages if there is one word and its usages were kept, otherwise a ranking."""
-    target = Path(path)
-    check_picture(target)
+    """Draw a map of the usages if there is one word and its usages were kept; otherwise, draw a ranking.
+
+    Args:
+        changes: The changes of one or more words.
+        path: Picture to write: .png, .pdf or .svg.
+        seed: Seed of the t-SNE projection of the map.
+    """
     if not changes.words:
-        raise DataError("expected at least one word to draw, found none")
+        raise DataError("cannot draw changes: there must be at least one word; found none")
     word = changes.words[0]
     is_map = len(changes.words) == 1 and word.usages is not None
-    save_figure(_draw_map(changes, word, seed=seed) if is_map else _draw_ranking(changes), target)
+    draw_figure(path, lambda: _draw_map(changes, word, seed=seed) if is_map else _draw_ranking(changes))
 
 
 def _draw_ranking(changes: Changes) -> Figure:
-    from matplotlib.figure import Figure
-
     words = changes.words[:N_RANKED]
     shown = "" if len(words) == len(changes.words) else f", the first {len(words)} of {len(changes.words):,}"
     title = _title(changes, f"Words by their change{shown}")
@@ -65,7 +67,7 @@ def _draw_ranking(changes: Changes) -> Figure:
     width, top, below = 14.2 if has_steps else 8.2, 0.85, 0.95  # inches
     panel = max(0.27 * len(words), 2.4 if has_steps else 0.6)
     height = top + panel + below
-    figure = Figure(figsize=(width, height), facecolor="white")
+    figure = new_figure(width, height)
     _write_headline(figure, title, fonts)
     bottom = below / height
     axes = figure.add_axes((2.0 / width, bottom, 4.2 / width, panel / height))
@@ -91,7 +93,7 @@ def _draw_ranking(changes: Changes) -> Figure:
 
 
 def _add_legend(axes: Axes, panel: float, filled: str, hollow: str) -> None:
-    """Add a legend of filled and hollow points below the axes."""
+    """Add a legend below the axes that explains filled and hollow points."""
     from matplotlib.lines import Line2D
 
     kinds = ((filled, filled, f"q < {MAX_Q:g}"), (hollow, "white", "may be chance"))
@@ -105,7 +107,7 @@ def _add_legend(axes: Axes, panel: float, filled: str, hollow: str) -> None:
         fontsize=9,
     )  # fmt: skip
     if word_legend is not None:
-        axes.add_artist(word_legend)  # the second legend replaces the first
+        axes.add_artist(word_legend)  # matplotlib has removed it for the second legend
 
 
 def _add_frequencies(axes: Axes, words: Sequence[WordChange], periods: Sequence[str]) -> None:
@@ -131,17 +133,17 @@ def _draw_steps(
     fonts: list[str],
     measure: str,
 ) -> None:
-    """Draw one line per word: its change between consecutive periods, with intervals."""
+    """Draw one line per word: its change between consecutive periods, with confidence intervals."""
     for k, word in enumerate(words):
         steps = word.steps[:-1]
-        x = np.arange(len(steps)) + (k - (len(words) - 1) / 2) * 0.05  # side by side, because intervals overlap
+        x = np.arange(len(steps)) + (k - (len(words) - 1) / 2) * 0.05  # side by side, because the intervals overlap
         values = np.array([step.value for step in steps])
         errors = np.array([(step.value - step.low, step.high - step.value) for step in steps]).T
         color, marker = COLORS[k % len(COLORS)], MARKERS[k % len(MARKERS)]
         axes.errorbar(x, values, yerr=np.maximum(errors, 0), color=color, linewidth=1.4, elinewidth=0.9, zorder=2)
         faces = [color if step.q < MAX_Q else "white" for step in steps]
         axes.scatter(x, values, s=36, marker=marker, facecolor=faces, edgecolor=color, linewidths=1.4, zorder=3)
-        # an extra line for the legend, which would show the face of the first step otherwise
+        # an extra line for the legend, which would otherwise show the face color of the first step
         axes.plot([], [], color=color, marker=marker, markersize=6, label=shorten(names[k], 14))
     labels = [f"{a}\n→ {b}" for a, b in pairwise(periods)]
     axes.set_xticks(range(len(labels)), labels, family=fonts, fontsize=9)
@@ -160,12 +162,11 @@ def _draw_steps(
 
 
 def _draw_map(changes: Changes, word: WordChange, *, seed: int) -> Figure:
-    """Draw the usages of one word, colored by period, with one marker per sense."""
-    from matplotlib.figure import Figure
+    """Draw the usages of one word as points, with a color per period and a marker per sense."""
     from matplotlib.lines import Line2D
 
     if word.usages is None or word.labels is None:
-        raise DataError("expected a word with its usages, found none; measure it with keep_usages=True")
+        raise DataError("cannot draw a map: the usages of the word were not kept; measure it with keep_usages=True")
     step = word.overall
     title = _title(changes, f"“{shorten(to_plain_text(word.word), 30)}”")
     test = f"{step.value:.3f} (95 % interval {step.low:.3f} to {step.high:.3f}), p = {step.p:.3g}"
@@ -185,7 +186,7 @@ def _draw_map(changes: Changes, word: WordChange, *, seed: int) -> Figure:
     n_rows = -(-(n_keys + n_senses) // 4)
     legend_height = CAPTION_HEIGHT + 0.15 + 0.24 * n_rows
     height = top + panel + max(legend_height + 0.25 + LINE_HEIGHT * len(below) + 0.1, 0.95)
-    figure = Figure(figsize=(width, height), facecolor="white")
+    figure = new_figure(width, height)
     _write_headline(figure, title, fonts, test)
     axes = figure.add_axes((0.3 / width, 1 - (top + panel) / height, 7.2 / width, panel / height))
     points, caption = project(np.concatenate([usages.vectors for usages in word.usages.values()]), seed=seed)
@@ -218,7 +219,7 @@ def _draw_map(changes: Changes, word: WordChange, *, seed: int) -> Figure:
 
 
 def _find_labels(word: WordChange) -> dict[int, str]:
-    """Return the labels of usages whose sentences are below the map, by row in the usages of all periods."""
+    """Return the labels of the usages whose sentences are below the map, by their row among all usages."""
     step, begins, begin = word.overall, {}, 0
     for period, n in word.n_usages.items():
         begins[period] = begin
@@ -250,8 +251,6 @@ def _format_number(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.2g}"
 
 
-def _format_axes(axes: Axes, direction: Any) -> None:
-    axes.grid(axis=direction, color="#dddddd", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+def _format_axes(axes: Axes, grid: Literal["x", "y"]) -> None:
+    style_axes(axes, grid=grid, color="#dddddd")
     axes.tick_params(labelsize=9)

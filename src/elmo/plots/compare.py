@@ -1,4 +1,4 @@
-"""Draw the similarities of a word across sentences: a heat map per layer, with the sentences below."""
+"""Draw the similarity of a word in different sentences as heat maps, with the sentences below."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from elmo.embed.comparison import Comparison, Use
 from elmo.errors import DataError
-from elmo.plots.figure import INSTALL_FONTS, check_picture, find_fonts, save_figure
-from elmo.text.display import shorten, text_width, to_plain_text
+from elmo.plots.figure import INSTALL_FONTS, draw_figure, find_fonts, format_in_context, new_figure, write_values
+from elmo.text.display import shorten, to_plain_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,29 +22,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LINE_WIDTH = 92  # of a sentence below the maps, in Latin letters
+LINE_WIDTH = 92  # width of a sentence below the maps, in Latin letters
 LINE_HEIGHT = 0.235  # inches
 
 
 def draw_comparison(comparison: Comparison, path: str | Path) -> None:
-    """Draw one word with a heat map per layer; the suffix of ``path`` is the format."""
-    target = Path(path)
-    check_picture(target)
-    save_figure(_layers_figure(comparison), target)
+    """Draw one word with a heat map per layer; the suffix of ``path`` selects PNG, PDF or SVG."""
+    draw_figure(path, lambda: _layers_figure(comparison))
 
 
 def draw_words(comparisons: Sequence[Comparison], path: str | Path) -> None:
-    """Draw several words with one heat map each, of the average layer; the suffix is the format."""
-    target = Path(path)
+    """Draw several words with one heat map each, for the average of all layers."""
     if not comparisons or any("average" not in comparison.matrices for comparison in comparisons):
-        raise DataError("expected comparisons of the average layer, found none or other layers")
-    check_picture(target)
-    save_figure(_words_figure(comparisons), target)
+        raise DataError("cannot draw words: there must be at least one comparison, and each must have an average layer")
+    draw_figure(path, lambda: _words_figure(comparisons))
 
 
 def _layers_figure(comparison: Comparison) -> Figure:
-    from matplotlib.figure import Figure
-
     labels = [f"S{k}" for k in range(1, len(comparison.uses) + 1)]
     lines = [f"{label}  {_format_use(use)}" for label, use in zip(labels, comparison.uses, strict=True)]
     title = f"“{shorten(to_plain_text(comparison.word), 60)}” in {len(labels)} sentences: cosine similarity"
@@ -62,7 +56,7 @@ def _layers_figure(comparison: Comparison) -> Figure:
     top, bottom = 0.55, 0.25  # inches
     maps = n_rows * (panel + 0.65)
     height = top + maps + bottom + LINE_HEIGHT * len(lines)
-    figure = Figure(figsize=(width, height), facecolor="white")
+    figure = new_figure(width, height)
     figure.text(0.02, 1 - 0.2 / height, title, va="top", family=fonts, fontsize=12, parse_math=False)
     _write_lines(figure, lines, fonts, bottom=bottom)
     low = _scale_minimum(comparison.matrices.values())
@@ -84,8 +78,6 @@ def _layers_figure(comparison: Comparison) -> Figure:
 
 
 def _words_figure(comparisons: Sequence[Comparison]) -> Figure:
-    from matplotlib.figure import Figure
-
     lines, labels = list[str](), list[list[str]]()
     for comparison in comparisons:
         first = sum(map(len, labels)) + 1
@@ -100,7 +92,7 @@ def _words_figure(comparisons: Sequence[Comparison]) -> Figure:
     panel, top, bottom = 2.5, 0.85, 0.3  # inches
     width = max(len(comparisons) * (panel + 0.6) + 1.1, 7.6)
     height = top + panel + 0.5 + LINE_HEIGHT * len(lines) + bottom
-    figure = Figure(figsize=(width, height), facecolor="white")
+    figure = new_figure(width, height)
     title = "The same word in different sentences: cosine similarity of its vectors"
     figure.text(0.02, 1 - 0.2 / height, title, va="top", family=fonts, fontsize=12)
     matrices = [comparison.matrices["average"] for comparison in comparisons]
@@ -122,51 +114,41 @@ def _words_figure(comparisons: Sequence[Comparison]) -> Figure:
     return figure
 
 
-def _layer_title(name: str) -> str:
-    return f"layer {name}" if name.isdigit() else name
-
-
 def _scale_minimum(matrices: Iterable[NDArray[np.float64]]) -> float:
-    """Return the lower end of one color scale for all maps; cosines of real models are rarely near 0."""
+    """Return the minimum of the color scale that all maps share; cosines are rarely near 0."""
     return min(0.9, math.floor(min(float(matrix.min()) for matrix in matrices) * 10) / 10)
 
 
 def _draw_heat_map(
     axes: Axes, matrix: NDArray[np.float64], title: str, labels: list[str], *, low: float, panel: float
 ) -> AxesImage:
-    """Draw a matrix of cosines on axes of ``panel`` inches."""
+    """Draw a matrix of cosines; ``panel`` is the width of the axes in inches."""
     n = len(labels)
-    # cividis is even from dark to light, also for readers with color blindness
+    # the brightness of cividis increases evenly, also for color-blind readers
     image = axes.imshow(matrix, cmap="cividis", vmin=low, vmax=1.0)
     axes.set_title(title, fontsize=11)
     axes.set_xticks(range(n), labels, fontsize=_font_size(panel, n, 9))
     axes.set_yticks(range(n), labels, fontsize=_font_size(panel, n, 9))
     axes.tick_params(length=0)
-    if panel / n >= 0.3:  # inches: numbers in smaller cells are unreadable
-        for i in range(n):
-            for j in range(n):
-                is_light = (matrix[i, j] - low) / (1.0 - low) > 0.55
-                axes.text(
-                    j, i, f"{matrix[i, j]:.2f}", ha="center", va="center",
-                    color="black" if is_light else "white", fontsize=_font_size(panel, n, 10),
-                )  # fmt: skip
+    if panel / n >= 0.3:  # inches; numbers in smaller cells are unreadable
+        write_values(axes, matrix, light=low + 0.55 * (1.0 - low), fontsize=_font_size(panel, n, 10))
     return image
 
 
 def _font_size(panel: float, n: int, largest: float) -> float:
-    """Return a font size at which four digits fit into a cell."""
+    """Return a font size of at most ``largest`` at which four digits fit into one of ``n`` cells."""
     return min(largest, 72 * panel / n / 3)
 
 
 def _draw_color_bar(figure: Figure, image: AxesImage, *, middle: float, size: float) -> None:
-    """Draw a color bar at the right edge, ``middle`` inches below the top."""
+    """Draw a color bar at the right edge; its middle is ``middle`` inches below the top."""
     width, height = figure.get_size_inches()
     bounds = (1 - 0.85 / width, 1 - (middle + size / 2) / height, 0.16 / width, size / height)
     figure.colorbar(image, cax=figure.add_axes(bounds)).ax.tick_params(labelsize=8)
 
 
 def _write_lines(figure: Figure, lines: Sequence[str], fonts: list[str], *, bottom: float) -> None:
-    """Write lines at the bottom, above a margin of ``bottom`` inches."""
+    """Write lines of text at the bottom of a figure, above a margin of ``bottom`` inches."""
     height = figure.get_size_inches()[1]
     for k, line in enumerate(lines):
         y = (bottom / 2 + LINE_HEIGHT * (len(lines) - k)) / height
@@ -174,14 +156,9 @@ def _write_lines(figure: Figure, lines: Sequence[str], fonts: list[str], *, bott
 
 
 def _warn_about_fonts(missing: str) -> None:
-    logger.warning("no font can draw %s: the sentences are shown as numbers only; %s", missing[:20], INSTALL_FONTS)
+    logger.warning("no font can draw %s: showing numbers instead of sentences; %s", missing[:20], INSTALL_FONTS)
 
 
 def _format_use(use: Use) -> str:
-    """Format a sentence with its word in brackets, shortened on both sides."""
     begin, end = use.span
-    before, word, after = map(to_plain_text, (use.text[:begin], use.text[begin:end], use.text[end:]))
-    word = shorten(word, LINE_WIDTH // 2)
-    width = LINE_WIDTH - text_width(word) - 2
-    left = shorten(before[::-1], max(width // 2, width - text_width(after)))[::-1]
-    return f"{left}[{word}]{shorten(after, width - text_width(left))}"
+    return format_in_context(use.text[:begin], use.word, use.text[end:], LINE_WIDTH)

@@ -1,17 +1,19 @@
-"""Draw evidence: sample efficiency (Figure 1 of the paper), gains (Table 1), layer weights (Figure 2)."""
+"""Draw results of experiments: sample efficiency (Figure 1 of the paper), gains (Table 1), layer weights (Figure 2)."""
 
 from __future__ import annotations
 
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elmo.errors import DataError, MissingExtraError
 from elmo.evidence.runs import BASELINE, ELMO
-from elmo.evidence.tables import Curve, Evidence, MixSummary, ScoreSummary, ScoreTable
-from elmo.plots.figure import check_picture, prepare_lines, save_figure
+from elmo.evidence.tables import Curve, Evidence, ScoreSummary, ScoreTable
+from elmo.plots.figure import draw_figure, new_figure, prepare_lines, style_axes
+from elmo.plots.tasks import MAX_COLUMNS, LearnedMix, draw_mixes
 from elmo.text.display import shorten, text_width, to_plain_text
 
 if TYPE_CHECKING:
@@ -19,35 +21,35 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# blue and vermilion, circles and squares: different for color-blind readers and in print
+# these colors and markers can be distinguished by color-blind readers and in print
 _STYLES = {"ELMo": ("#0072B2", "o", "-"), "baseline": ("#D55E00", "s", "--")}
 _COLUMNS = 3
-_PANEL = (3.4, 2.7)  # inches
-_TITLE = 28  # Latin letters
-_LETTERS = 14  # of the smallest font, per inch
+_PANEL = (3.4, 2.7)  # width and height in inches
+_TITLE = 28  # maximum width of a title in Latin letters
+_LETTERS = 14  # letters per inch in the smallest font
 _BLUE = "#0072B2"
-_NAME = 30  # Latin letters
-_LINE = 0.42  # inches
+_NAME = 30  # maximum width of a task name in Latin letters
+_LINE = 0.42  # height of a line in inches
 CURVES, MIXES, GAINS = "sample-efficiency.png", "mixes.png", "gains.png"
-_POSITIONS = (("input", ("input", "both")), ("output", ("output", "both")))  # conditions to draw, in order
+# for each position of ELMo, the conditions whose mix can be drawn; the first one that exists is drawn
+_POSITIONS = (("input", ("input", "both")), ("output", ("output", "both")))
 
 
 def draw_curves(curves: Sequence[Curve], path: str | Path, *, scores: Mapping[str, str]) -> None:
-    """Draw sample efficiency, one panel per task; ``scores`` has the name of each task's score."""
-    target = Path(path)
+    """Draw the scores against the number of training examples, one panel per task.
+
+    ``scores`` maps each task to the name of its score, such as "F1".
+    """
     if not curves:
-        raise DataError("expected curves to draw, found none")
-    check_picture(target)
-    save_figure(_curves_figure(curves, scores), target)
+        raise DataError("cannot draw curves: there must be at least one curve; found none")
+    draw_figure(path, lambda: _curves_figure(curves, scores))
 
 
 def _curves_figure(curves: Sequence[Curve], scores: Mapping[str, str]) -> Figure:
-    from matplotlib.figure import Figure
-
     columns = min(_COLUMNS, len(curves))
     rows = math.ceil(len(curves) / columns)
-    size = (max(_PANEL[0] * columns, 4.4), _PANEL[1] * rows + 0.7)
-    figure = Figure(figsize=size, facecolor="white", layout="constrained")
+    width = max(_PANEL[0] * columns, 4.4)
+    figure = new_figure(width, _PANEL[1] * rows + 0.7, layout="constrained")
     figure.suptitle("Scores with fewer training examples", fontsize=12, x=0.02, ha="left")
     cells = figure.subplots(rows, columns, squeeze=False).ravel()
     fonts, titles = prepare_lines([shorten(to_plain_text(curve.task), _TITLE) for curve in curves])
@@ -60,13 +62,13 @@ def _curves_figure(curves: Sequence[Curve], scores: Mapping[str, str]) -> Figure
     lines, names = cells[0].get_legend_handles_labels()
     figure.legend(
         lines, names, loc="outside lower left", ncols=2, fontsize=9, frameon=False,
-        title=_under(curves, 0.9 * size[0]), title_fontsize=8.5, alignment="left",
+        title=_explain_lines(curves, 0.9 * width), title_fontsize=8.5, alignment="left",
     )  # fmt: skip
     return figure
 
 
-def _under(curves: Sequence[Curve], inches: float) -> str:
-    """Explain the lines of the figure, wrapped to a width in inches."""
+def _explain_lines(curves: Sequence[Curve], inches: float) -> str:
+    """Return a text that explains the lines of the figure, wrapped to a width in inches."""
     n_seeds = len(curves[0].points[0].baseline.scores)
     band = f"bands: one standard deviation over {n_seeds} seeds" if n_seeds > 1 else "one seed"
     text = f"{band}; dotted: baseline with all examples; logarithmic axis"
@@ -91,30 +93,26 @@ def _draw(axes: Axes, curve: Curve) -> None:
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes], fontsize=8, rotation=45)
     axes.minorticks_off()
     axes.tick_params(axis="y", labelsize=8)
-    axes.grid(axis="y", color="0.92", linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    style_axes(axes, grid="y", color="0.92")
 
 
 def draw_gains(table: ScoreTable, path: str | Path, *, scores: Mapping[str, str]) -> None:
-    """Draw the gains of Table 1 with intervals; ``scores`` has the name of each task's score."""
-    target = Path(path)
+    """Draw the gain of ELMo over the baseline for each task (Table 1 of the paper), with confidence intervals.
+
+    ``scores`` maps each task to the name of its score, such as "F1".
+    """
     if not table.rows:
-        raise DataError("expected tasks to draw, found none")
-    check_picture(target)
-    save_figure(_gains_figure(table, scores), target)
+        raise DataError("cannot draw gains: the table must have at least one task; found none")
+    draw_figure(path, lambda: _gains_figure(table, scores))
 
 
 def _gains_figure(table: ScoreTable, scores: Mapping[str, str]) -> Figure:
-    from matplotlib.figure import Figure
-
     names = [f"{shorten(to_plain_text(row.task), _NAME)} ({scores[row.task]})" for row in table.rows]
     fonts, names = prepare_lines(names)
     n = len(names)
     left, right, top, bottom = 0.35 + 0.085 * max(map(text_width, names)), 1.75, 0.75, 0.6
     width, height = left + 4.2 + right, top + _LINE * n + bottom
-    figure = Figure(figsize=(width, height), facecolor="white")
+    figure = new_figure(width, height)
     n_seeds = len(table.rows[0].cells[ELMO].scores)
     under = f"dots: means over {n_seeds} seeds; bars: 95 % intervals" if n_seeds > 1 else "one seed"
     figure.text(0.15 / width, 1 - 0.12 / height, "Gain of ELMo over the baseline", va="top", fontsize=12)
@@ -137,18 +135,28 @@ def _gains_figure(table: ScoreTable, scores: Mapping[str, str]) -> Figure:
     axes.set_xlabel("percentage points", fontsize=9)
     axes.tick_params(axis="x", labelsize=8.5)
     axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", color="0.92", linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    style_axes(axes, grid="x", color="0.92", hidden=("top", "right", "left"))
     return figure
 
 
 def draw_pictures(evidence: Evidence, folder: Path) -> tuple[list[str], list[str]]:
-    """Draw all figures; return the names of those drawn and of those skipped for lack of matplotlib."""
+    """Draw all figures of the evidence into a folder.
+
+    Returns the file names of the figures that were drawn, and of those that were skipped because matplotlib is not
+    installed.
+    """
+    scores = {task.task: task.score for task in evidence.tasks}
+    figures: dict[str, Callable[[Path], None]] = {}
+    if evidence.curves:
+        figures[CURVES] = partial(draw_curves, evidence.curves, scores=scores)
+    for table in evidence.tables:
+        if table.number == 1:
+            figures[GAINS] = partial(draw_gains, table, scores=scores)
+    if mixes := _select_mixes(evidence):
+        figures[MIXES] = partial(draw_mixes, mixes)
     drawn: list[str] = []
     skipped: list[str] = []
-    for name, draw in _pictures(evidence).items():
+    for name, draw in figures.items():
         try:
             draw(folder / name)
             drawn.append(name)
@@ -157,41 +165,13 @@ def draw_pictures(evidence: Evidence, folder: Path) -> tuple[list[str], list[str
     return drawn, skipped
 
 
-def _pictures(evidence: Evidence) -> dict[str, Callable[[Path], None]]:
-    """Return a function for each figure that can be drawn, by file name."""
-    scores = {task.task: task.score for task in evidence.tasks}
-    figures: dict[str, Callable[[Path], None]] = {}
-
-    def curves(path: Path) -> None:
-        draw_curves(evidence.curves, path, scores=scores)
-
-    def gains(path: Path) -> None:
-        draw_gains(next(table for table in evidence.tables if table.number == 1), path, scores=scores)
-
-    def mixes(path: Path) -> None:
-        from elmo.plots.tasks import MAX_COLUMNS, LearnedMix, draw_mixes
-
-        chosen = [
-            mix
-            for position, _ in _POSITIONS
-            for mix in [mix for mix in _select_mixes(evidence) if mix.place == position][:MAX_COLUMNS]
-        ]
-        draw_mixes([LearnedMix(mix.task, mix.place, mix.shares, mix.gamma) for mix in chosen], path)
-
-    if evidence.curves:
-        figures[CURVES] = curves
-    if any(table.number == 1 for table in evidence.tables):
-        figures[GAINS] = gains
-    if _select_mixes(evidence):
-        figures[MIXES] = mixes
-    return figures
-
-
-def _select_mixes(evidence: Evidence) -> list[MixSummary]:
-    """Select one mix per task and position."""
+def _select_mixes(evidence: Evidence) -> list[LearnedMix]:
+    """Select one mix per position and task, for as many tasks as fit into the figure."""
     selected = []
-    for task in evidence.tasks:
-        for position, conditions in _POSITIONS:
+    for position, conditions in _POSITIONS:
+        own = []
+        for task in evidence.tasks:
             mixes = {mix.condition: mix for mix in evidence.mixes if (mix.task, mix.place) == (task.task, position)}
-            selected += [mixes[name] for name in conditions if name in mixes][:1]
+            own += [mixes[name] for name in conditions if name in mixes][:1]
+        selected += [LearnedMix(mix.task, mix.place, mix.shares, mix.gamma) for mix in own[:MAX_COLUMNS]]
     return selected

@@ -1,4 +1,4 @@
-"""Draw the senses of a word: one point per usage, similar usages close together."""
+"""Draw the senses of a word as a map, on which similar usages are close together."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from elmo.errors import MissingExtraError
 from elmo.lexicon.clustering import reduce_dimensions
 from elmo.lexicon.senses import Senses
 from elmo.lexicon.usages import Usage
-from elmo.plots.figure import check_picture, prepare_lines, save_figure
-from elmo.text.display import shorten, text_width, to_plain_text
+from elmo.plots.figure import draw_figure, format_in_context, new_figure, prepare_lines
+from elmo.text.display import shorten, to_plain_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito (2008): distinguishable with every kind of color vision. The markers differ as well.
+# The colors of Okabe and Ito (2008) can be distinguished with every kind of color vision.
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000", "#B8A800")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h", "*")
 LINE_HEIGHT = 0.24  # inches
-LINE_WIDTH = 92  # of a sentence below the map, in Latin letters
+LINE_WIDTH = 92  # width of a sentence below the map, in Latin letters
 CAPTION_HEIGHT = 0.24  # inches
-N_SENTENCES = 12  # below the map: up to three per sense, one for many senses
-MIN_TSNE_USAGES = 50  # with more usages, t-SNE preserves neighborhoods better than PCA
+N_SENTENCES = 12  # intended number of sentences below the map; each sense has one to three
+MIN_TSNE_USAGES = 50  # with more usages, t-SNE is used, because it preserves neighborhoods better than PCA
 PCA_CAPTION = "Each point is a usage. Axes: first two principal components of its vector; near points are similar."
 TSNE_CAPTION = (
     "Each point is a usage, placed by t-SNE of its vector; near points are similar, but large distances mean little."
@@ -35,10 +35,14 @@ TSNE_CAPTION = (
 
 
 def draw_senses(senses: Senses, path: str | Path, *, seed: int = 0) -> None:
-    """Draw a map of a word's usages with a legend of its senses; the suffix of ``path`` is the format."""
-    target = Path(path)
-    check_picture(target)
-    save_figure(_build_figure(senses, seed=seed), target)
+    """Draw a map of the usages of a word with a legend of its senses.
+
+    Args:
+        senses: The senses of a word.
+        path: Picture to write: .png, .pdf or .svg.
+        seed: Seed of the t-SNE projection.
+    """
+    draw_figure(path, lambda: _build_figure(senses, seed=seed))
 
 
 def project(vectors: NDArray[np.floating[Any]], *, seed: int = 0) -> tuple[NDArray[np.float64], str]:
@@ -62,15 +66,11 @@ def project(vectors: NDArray[np.floating[Any]], *, seed: int = 0) -> tuple[NDArr
 
 def sentence_line(usage: Usage, width: int = LINE_WIDTH) -> str:
     """Format the sentence of a usage with its word in brackets, shortened on both sides."""
-    before, word, after = (to_plain_text(part) for part in usage.parts())
-    word = shorten(word, width // 2)
-    available = width - text_width(word) - 2
-    left = shorten(before[::-1], max(available // 2, available - text_width(after)))[::-1]
-    return f"{left}[{word}]{shorten(after, available - text_width(left))}"
+    return format_in_context(*usage.parts(), width)
 
 
 def format_map(axes: Axes, caption: str) -> None:
-    """Remove the ticks of a map, whose axes have no unit, and add a caption."""
+    """Remove the ticks of a map, whose axes have no units, and add a caption."""
     axes.set(xticks=[], yticks=[])
     axes.set_xlabel(caption, loc="left", fontsize=9, color="#333333")
     axes.spines[:].set_color("#bbbbbb")
@@ -78,7 +78,7 @@ def format_map(axes: Axes, caption: str) -> None:
 
 
 def label_points(axes: Axes, points: NDArray[np.float64], labels: Mapping[int, str]) -> None:
-    """Label some rows of the drawn ``points`` (usage, 2), each in the least crowded direction."""
+    """Label some of the drawn ``points`` (usage, 2); each label is placed in the least crowded direction."""
     from matplotlib.patheffects import withStroke
 
     axes.autoscale_view()
@@ -87,9 +87,11 @@ def label_points(axes: Axes, points: NDArray[np.float64], labels: Mapping[int, s
         return
     occupied = axes.transData.transform(points) * 72 / figure.dpi
     angles = np.arange(8) * np.pi / 4
-    offsets = np.stack([np.cos(angles) * 12, np.sin(angles) * 10], axis=1)  # in points; labels are wide
+    offsets = np.stack(
+        [np.cos(angles) * 12, np.sin(angles) * 10], axis=1
+    )  # in points; wider than high, like the labels
     weights = np.ones(len(occupied))
-    weights[list(labels)] = 0.3  # labels keep farther away from labeled points and labels than from others
+    weights[list(labels)] = 0.3  # labels keep a larger distance from labeled points and other labels
     for row, label in labels.items():
         distances = np.linalg.norm((occupied[row] + offsets)[:, None] - occupied, axis=2) * weights
         distances[:, row] = np.inf  # (offset, occupied)
@@ -103,7 +105,7 @@ def label_points(axes: Axes, points: NDArray[np.float64], labels: Mapping[int, s
 
 
 def write_lines(figure: Figure, lines: Sequence[str], fonts: list[str], *, top: float, left: float) -> None:
-    """Write lines of text, from ``top`` inches below the upper edge and ``left`` inches from the left."""
+    """Write lines of text, starting ``top`` inches below the upper edge and ``left`` inches from the left edge."""
     width, height = figure.get_size_inches()
     for k, line in enumerate(lines):
         y = 1 - (top + LINE_HEIGHT * k) / height
@@ -111,8 +113,6 @@ def write_lines(figure: Figure, lines: Sequence[str], fonts: list[str], *, top: 
 
 
 def _build_figure(senses: Senses, *, seed: int) -> Figure:
-    from matplotlib.figure import Figure
-
     n = len(senses.usages)
     n_senses = "one sense" if len(senses) == 1 else f"{len(senses)} senses"
     title = f"“{shorten(to_plain_text(senses.word), 40)}”: {n_senses} in {n:,} usages"
@@ -131,7 +131,7 @@ def _build_figure(senses: Senses, *, seed: int) -> Figure:
 
     width, top, panel, gap = 7.8, 0.6, 4.6, 0.3 + CAPTION_HEIGHT  # inches
     height = top + panel + gap + LINE_HEIGHT * (len(names) + len(texts)) + 0.15
-    figure = Figure(figsize=(width, height), facecolor="white")
+    figure = new_figure(width, height)
     figure.text(0.3 / width, 1 - 0.3 / height, title, va="center", family=fonts, fontsize=12, parse_math=False)
     box = (0.3 / width, 1 - (top + panel) / height, 1 - 0.6 / width, panel / height)
     axes = figure.add_axes(box)

@@ -1,7 +1,7 @@
-"""Plot training runs: training loss above, held-out perplexity below.
+"""Draw the learning curves of training runs: the training loss at the top, the held-out perplexity at the bottom.
 
-``draw_curves`` reads the logs of one or more runs and writes a picture. ``summarize`` returns the numbers of
-a run for a table. The rest of the file goes from the figure to its panels, and from curves to labels.
+``draw_curves`` reads the logs of one or more runs and writes a picture. ``summarize`` returns the last and the
+best numbers of a run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.errors import ConfigError, DataError, ElmoError
-from elmo.plots.figure import INSTALL_FONTS, check_picture, find_fonts, save_figure
+from elmo.plots.figure import INSTALL_FONTS, draw_figure, find_fonts, new_figure, style_axes
 from elmo.storage.files import format_error, format_path
 from elmo.text.display import shorten, text_width, to_plain_text
 from elmo.train.log import LogEntry, TrainingLog, read_logs
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 Against = Literal["tokens", "hours", "steps"]
 FILE_NAME = "curves.png"
-# Colors of Okabe and Ito, which people with color blindness can distinguish, without the pale yellow.
+# The colors of Okabe and Ito (2008), which color-blind readers can distinguish, without the pale yellow.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 INK, FAINT, GRID = "#333333", "#777777", "#e6e6e6"
-N_POINTS = 2000  # more than the width of a curve in dots
+N_POINTS = 2000  # longer curves are thinned, because a picture has fewer pixels
 PANEL_WIDTH, LABEL_HEIGHT = 6.6, 0.18  # inches
-_NAME_WIDTH = 30  # longest name of a run, in Latin letters
-_FEW_RUNS = 3  # for more runs, the mean of both directions is drawn
-_LARGEST = 1e100  # largest value that is drawn: a run that diverged may log anything
-_SMOOTH_SHARE = 50  # by default, each point is the mean of one in 50 log entries
+_NAME_WIDTH = 30  # maximum width of the name of a run, in Latin letters
+_FEW_RUNS = 3  # with more runs, the mean of both directions is drawn instead of each direction
+_LARGEST = 1e100  # larger values, which a diverged run may log, are not drawn
+_SMOOTH_SHARE = 50  # by default, each point is the mean of 1/50 of all log entries
 logger = logging.getLogger(__name__)
 
 
@@ -50,64 +50,65 @@ def draw_curves(
     """Draw the curves of one or more training runs to a PNG, PDF or SVG file.
 
     Args:
-        runs: Runs: folders ``OUT.training``, models ``OUT`` next to them, or ``log.jsonl`` files.
+        runs: One or more runs, each given as a folder ``MODEL.training``, the model next to it, or a
+            ``log.jsonl`` file.
         path: Picture to write.
-        against: Horizontal axis.
+        against: Quantity on the horizontal axis.
         smooth: Number of log entries to average for each point of the loss curve. Default: 1/50 of all entries.
     """
-    target = Path(path)
-    check_picture(target)
     if against not in ("tokens", "hours", "steps"):
-        raise ConfigError(f"against must be tokens, hours or steps, found {against!r:.40}")
+        raise ConfigError(f"against must be tokens, hours or steps; found {against!r:.40}")
     if smooth is not None and smooth < 1:
-        raise ConfigError(f"smooth must be at least 1, found {smooth!r:.40}")
-    save_figure(_build_figure(read_nonempty(runs), against, smooth), target)
-    return target
+        raise ConfigError(f"smooth must be at least 1; found {smooth!r:.40}")
+    return draw_figure(path, lambda: _build_figure(read_nonempty(runs), against, smooth))
 
 
 def write_curves(folder: Path) -> Path | None:
-    """Draw the run of a training folder into it. If that fails, only log a warning."""
+    """Draw the curves of a training run into its folder; if this fails, log a warning and return None."""
     try:
         return draw_curves(folder, folder / FILE_NAME)
     except ElmoError as error:
-        logger.warning("cannot draw the curves: %s", error)
+        logger.warning("skipping the picture of the curves: %s", error)
     except (ArithmeticError, ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
-        # a broken or new matplotlib must not harm a model that took days
+        # a problem in matplotlib must not stop a training run of several days
         logger.warning("%s: cannot draw the curves: %s", format_path(folder), format_error(error))
     return None
 
 
 def read_nonempty(runs: str | Path | TrainingLog | Sequence[str | Path | TrainingLog]) -> list[TrainingLog]:
-    """Read runs that are given by path. Runs without log entries are left out with a warning."""
+    """Read the logs of training runs; runs without log entries are left out with a warning.
+
+    A ``TrainingLog`` in ``runs`` is used as it is.
+    """
     sources = [runs] if isinstance(runs, str | Path | TrainingLog) else list(runs)
     read = iter(read_logs([run for run in sources if not isinstance(run, TrainingLog)]))
     logs = [run if isinstance(run, TrainingLog) else next(read) for run in sources]
     empty = [run for run in logs if not run.entries]
     if not logs:
-        raise DataError("expected at least one run to draw, found none")
+        raise DataError("cannot draw curves: there must be at least one run; found none")
     if len(empty) == len(logs):
-        raise DataError(f"{format_path(logs[0].path)}: no log entries yet; try again later")
+        raise DataError(f"cannot draw {format_path(logs[0].path)}: it has no log entries yet; try again later")
     for run in empty:
-        logger.warning("skipping %s: no log entries yet", format_path(run.path))
+        logger.warning("skipping %s: it has no log entries yet", format_path(run.path))
     return [run for run in logs if run.entries]
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """The last numbers of a run, and those of its best checkpoint.
+    """The latest numbers of a training run, and the log entry of its best checkpoint.
 
     Attributes:
         run: Name of the run.
-        log: Path of the log.
+        log: Path of the log file.
         step: Number of steps so far.
         n_steps: Number of steps of the whole run.
-        tokens: Number of tokens read so far.
+        tokens: Number of tokens that were read so far.
         epoch: Current epoch.
-        seconds: Seconds of training so far.
+        seconds: Training time so far, in seconds.
         loss: Training loss, smoothed as in the picture.
         heldout_forward: Last held-out perplexity of the forward direction.
         heldout_backward: Last held-out perplexity of the backward direction.
-        best: Entry with the lowest held-out perplexity.
+        best: Log entry with the lowest held-out perplexity.
     """
 
     run: str
@@ -124,7 +125,7 @@ class RunSummary:
 
 
 def summarize(run: TrainingLog, smooth: int | None = None) -> RunSummary:
-    """Summarize a run that has at least one log entry."""
+    """Return the latest and the best numbers of a run, which must have at least one log entry."""
     last = run.entries[-1]
     losses = _smooth_curve(_extract(run, 0, "loss", "steps", 1.0), smooth).y
     evaluated = [entry for entry in run.entries if entry.heldout is not None]
@@ -149,7 +150,7 @@ def summarize(run: TrainingLog, smooth: int | None = None) -> RunSummary:
 
 @dataclass(frozen=True)
 class LogCurve:
-    """One line of a panel; ``run`` is the number of the run and decides the color."""
+    """One curve of a panel; ``run`` is the index of the run and determines the color."""
 
     x: NDArray[np.float64]
     y: NDArray[np.float64]
@@ -159,7 +160,7 @@ class LogCurve:
 
 @dataclass(frozen=True)
 class EndLabel:
-    """Text to the right of the end of a curve."""
+    """A label to the right of the end of a curve."""
 
     text: str
     y: float
@@ -167,8 +168,6 @@ class EndLabel:
 
 
 def _build_figure(runs: list[TrainingLog], against: Against, smooth: int | None) -> Figure:
-    from matplotlib.figure import Figure
-
     names, fonts = _display_names(runs)
     unit, scale = _unit(runs, against)
     entries = [curve for k, run in enumerate(runs) if len((curve := _extract(run, k, "loss", against, scale)).x)]
@@ -176,16 +175,16 @@ def _build_figure(runs: list[TrainingLog], against: Against, smooth: int | None)
     heldout = _heldout_curves(runs, against, scale)
     panels = [panel for panel in (losses, heldout) if panel]
     if not panels:
-        raise DataError(f"{format_path(runs[0].path)}: expected a loss or a perplexity to draw, found none")
+        raise DataError(f"cannot draw {format_path(runs[0].path)}: it has neither losses nor perplexities")
     labels = [_heldout_labels(panel, names) if panel is heldout else _loss_labels(panel, names) for panel in panels]
 
-    # in inches: panels of equal size, tall enough for their labels, with space for the longest label
+    # in inches: all panels have the same size, with enough space for their labels
     left, gap, top, bottom = 0.8, 0.8, 0.5, 0.62
     right = 0.35 + 0.078 * max(text_width(label.text) for column in labels for label in column)
     panel_height = max(2.8, (LABEL_HEIGHT + 0.02) * max(map(len, labels)))
     width = left + PANEL_WIDTH + right
     height = top + len(panels) * panel_height + (len(panels) - 1) * gap + bottom
-    figure = Figure(figsize=(width, height), facecolor="white")
+    figure = new_figure(width, height)
     cells = figure.subplots(
         len(panels), 1, squeeze=False, sharex=True,
         gridspec_kw={
@@ -200,7 +199,7 @@ def _build_figure(runs: list[TrainingLog], against: Against, smooth: int | None)
             _draw_perplexities(axes, heldout, line_width=line_width, note=_legend(heldout, len(runs)))
             best = _best_position(runs, against)
             if best is not None:
-                _mark(axes, best / scale, "best", is_near_end=best / scale > 0.9 * end)
+                _mark_best(axes, best / scale, is_near_end=best / scale > 0.9 * end)
         else:
             _draw_losses(axes, entries, losses, line_width=line_width)
         _draw_labels(axes, column, fonts, panel_height)
@@ -209,14 +208,14 @@ def _build_figure(runs: list[TrainingLog], against: Against, smooth: int | None)
 
 
 def _unit(runs: list[TrainingLog], against: Against) -> tuple[str, float]:
-    """Return the label of the horizontal axis, and the divisor of its values."""
+    """Return the label of the horizontal axis, and the number by which its values are divided."""
     if against != "hours":
         return against, 1.0
     longest = 0.0
     for run in runs:
         times = [entry.seconds for entry in run.entries if entry.seconds is not None]
         if not times:
-            raise DataError(f"{format_path(run.path)}: the log has no times; draw it against tokens or steps")
+            raise DataError(f"cannot draw {format_path(run.path)} against hours: it has no times; use tokens or steps")
         longest = max(longest, *times)
     if longest >= 2 * 3600:
         return "hours of training", 3600.0
@@ -227,7 +226,7 @@ def _unit(runs: list[TrainingLog], against: Against) -> tuple[str, float]:
 
 
 def _extract(run: TrainingLog, number: int, name: str, against: Against, scale: float) -> LogCurve:
-    """Return the finite values of a field. Entries without a position are left out."""
+    """Return a curve of the finite values of a field; entries without a position are left out."""
     pairs = [(_position(entry, against), getattr(entry, name)) for entry in run.entries]
     least = -_LARGEST if name == "loss" else 1e-9
     points = [(x / scale, y) for x, y in pairs if x is not None and y is not None and least < y < _LARGEST]
@@ -240,18 +239,18 @@ def _position(entry: LogEntry, against: Against) -> float | None:
 
 
 def _smooth_curve(curve: LogCurve, smooth: int | None) -> LogCurve:
-    """Smooth a curve and reduce it to the points that a picture can show."""
+    """Smooth a curve, and thin it to fewer than ``2 * N_POINTS`` points."""
     n = len(curve.y)
     means = moving_average(curve.y, math.ceil(n / _SMOOTH_SHARE) if smooth is None else smooth)
-    index = np.arange(n - 1, -1, -max(1, n // N_POINTS))[::-1]  # always with the last
+    index = np.arange(n - 1, -1, -max(1, n // N_POINTS))[::-1]  # always including the last point
     return LogCurve(curve.x[index], means[index], curve.run)
 
 
 def moving_average(values: NDArray[np.float64], n: int) -> NDArray[np.float64]:
-    """Average each value with its neighbors, ``n // 2`` on either side, so that the curve does not lag.
+    """Average each value with its neighbors, ``n // 2`` on either side.
 
-    Near the start, fewer are used, to keep the steep fall. At the end only the later ones are missing, so
-    that the last mean, which is the result of the run, does not depend on a single entry.
+    At the start, fewer neighbors are used on both sides, which keeps the steep fall of a loss curve. At the end,
+    only the later neighbors are missing, so that the last mean does not depend on a single value.
     """
     middle = np.arange(len(values))
     reach = np.minimum(middle, n // 2)
@@ -261,7 +260,7 @@ def moving_average(values: NDArray[np.float64], n: int) -> NDArray[np.float64]:
 
 
 def _heldout_curves(runs: list[TrainingLog], against: Against, scale: float) -> list[LogCurve]:
-    """Return both directions of each run, or the mean if there are many runs."""
+    """Return the perplexity curves of both directions of each run, or of their mean if there are many runs."""
     names = {"heldout_forward": False, "heldout_backward": True}
     if len(runs) > _FEW_RUNS:
         names = {"heldout": False}
@@ -274,7 +273,7 @@ def _heldout_curves(runs: list[TrainingLog], against: Against, scale: float) -> 
 
 
 def _best_position(runs: list[TrainingLog], against: Against) -> float | None:
-    """Return the position of the best checkpoint of a single run, unless it is the last one."""
+    """Return the position of the best checkpoint, if there is one run and the best is not the last."""
     best = runs[0].best
     last = [entry.step for entry in runs[0].entries if entry.heldout is not None][-1:]
     return None if len(runs) > 1 or best is None or best.step in last else _position(best, against)
@@ -284,7 +283,7 @@ def _best_position(runs: list[TrainingLog], against: Against) -> float | None:
 
 
 def _draw_losses(axes: Axes, entries: list[LogCurve], means: list[LogCurve], *, line_width: float) -> None:
-    """Draw the means as lines, over faint lines of the log entries."""
+    """Draw the smoothed losses as lines, and the losses of all log entries as faint lines below them."""
     from matplotlib.ticker import MaxNLocator
 
     _style_axes(axes, "Training loss", "nats per token")
@@ -292,7 +291,7 @@ def _draw_losses(axes: Axes, entries: list[LogCurve], means: list[LogCurve], *, 
         axes.plot(curve.x, curve.y, color=_color(curve.run), alpha=0.28, linewidth=0.8)
     for curve in means:
         _draw_curve(axes, curve, line_width, has_points=len(curve.x) == 1)
-    # The steep fall at the start would compress the rest: the first 2% may leave the panel at the top.
+    # The first 2% may exceed the panel, because the steep fall at the start would compress the rest.
     end = max(float(curve.x[-1]) for curve in means)
     high = max(float(curve.y[curve.x >= min(0.02 * end, curve.x[-1])].max()) for curve in means)
     high = max(high, *(float(curve.y[len(curve.y) // 2 :].max()) for curve in entries))
@@ -303,21 +302,21 @@ def _draw_losses(axes: Axes, entries: list[LogCurve], means: list[LogCurve], *, 
 
 
 def _outline(curve: LogCurve) -> LogCurve:
-    """Reduce a curve with many points to the minimum and maximum of each stretch.
+    """Reduce a curve with very many points to the minimum and the maximum of each section.
 
-    It looks the same, and saves a gigabyte of strokes for a run of millions of steps.
+    The picture looks the same, and a run of millions of steps takes much less memory.
     """
     size = len(curve.x) // N_POINTS
     if size <= 2:
         return curve
     n = len(curve.x) // size * size
     x, y = curve.x[:n].reshape(-1, size), curve.y[:n].reshape(-1, size)
-    ends = np.stack([y.min(axis=1), y.max(axis=1)], axis=1)  # (stretch, 2)
+    ends = np.stack([y.min(axis=1), y.max(axis=1)], axis=1)  # (section, 2)
     return LogCurve(np.repeat(x[:, size // 2], 2), ends.reshape(-1), curve.run)
 
 
 def _draw_perplexities(axes: Axes, curves: list[LogCurve], *, line_width: float, note: str) -> None:
-    """Draw lines on a log scale with plain round numbers; with points unless there are many."""
+    """Draw perplexity curves on a log scale with round tick values; ``note`` is shown at the top right."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
     _style_axes(axes, "Held-out perplexity", f"{note}log scale")
@@ -343,7 +342,7 @@ def _draw_perplexities(axes: Axes, curves: list[LogCurve], *, line_width: float,
 
 
 def _draw_curve(axes: Axes, curve: LogCurve, line_width: float, *, has_points: bool) -> None:
-    # runs beyond the number of colors are dotted
+    # if there are more runs than colors, the others are dotted
     style: Any = "solid" if curve.run < len(COLORS) else (0, (1, 1.2))
     axes.plot(
         curve.x, curve.y, color=_color(curve.run), linewidth=line_width, solid_capstyle="round",
@@ -357,13 +356,10 @@ def _color(run: int) -> str:
 
 
 def _style_axes(axes: Axes, title: str, note: str) -> None:
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    style_axes(axes, grid="y", color=GRID, hidden=("top", "right", "left"))
     axes.spines["bottom"].set_color(FAINT)
-    axes.grid(axis="y", color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
     axes.tick_params(axis="both", length=0, labelsize=9, labelcolor=INK)
-    axes.tick_params(axis="x", labelbottom=True)  # also for the upper panel
+    axes.tick_params(axis="x", labelbottom=True)  # matplotlib hides them in the upper panel
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK, pad=9)
     axes.annotate(
         note, (1, 1), xycoords="axes fraction", xytext=(0, 9), textcoords="offset points",
@@ -371,18 +367,18 @@ def _style_axes(axes: Axes, title: str, note: str) -> None:
     )  # fmt: skip
 
 
-def _mark(axes: Axes, x: float, text: str, *, is_near_end: bool) -> None:
-    """Draw a dotted vertical line with a word next to it."""
+def _mark_best(axes: Axes, x: float, *, is_near_end: bool) -> None:
+    """Mark the best checkpoint with a dotted vertical line."""
     axes.axvline(x, color=FAINT, linewidth=0.9, linestyle=(0, (1, 2)))
     axes.annotate(
-        text, (x, 1), xycoords=("data", "axes fraction"), xytext=(-4 if is_near_end else 4, -2),
+        "best", (x, 1), xycoords=("data", "axes fraction"), xytext=(-4 if is_near_end else 4, -2),
         textcoords="offset points", ha="right" if is_near_end else "left", va="top", fontsize=9,
         color=FAINT,
     )  # fmt: skip
 
 
 def _scale_x(axes: Axes, end: float, unit: str) -> None:
-    """Scale the horizontal axis from 0 to ``end``, with short round numbers."""
+    """Scale the horizontal axis from 0 to ``end``, with round tick values and the label ``unit``."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.set_xlim(0, (end or 1.0) * 1.01)
@@ -392,7 +388,7 @@ def _scale_x(axes: Axes, end: float, unit: str) -> None:
 
 
 def format_short(value: float) -> str:
-    """Format a count with few characters: 950, 12.5k, 3M, 1.25B."""
+    """Format a count in a short form, such as 950, 12.5k, 3M or 1.25B."""
     for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.4g}{letter}"
@@ -409,7 +405,7 @@ def _display_names(runs: list[TrainingLog]) -> tuple[list[str], list[str]]:
     if missing:
         lost = [k for k, name in enumerate(names) if set(name) & set(missing)]
         logger.warning(
-            "no font can draw %s: shown as %s, in the order given; %s",
+            "no font can draw %s: showing the runs as %s, in the given order; %s",
             missing[:20], ", ".join(f"run {k + 1}" for k in lost), INSTALL_FONTS,
         )  # fmt: skip
         names = [f"run {k + 1}" if k in lost else name for k, name in enumerate(names)]
@@ -421,7 +417,7 @@ def _loss_labels(panel: list[LogCurve], names: list[str]) -> list[EndLabel]:
 
 
 def _heldout_labels(panel: list[LogCurve], names: list[str]) -> list[EndLabel]:
-    """Return one label per run; for a single run, one per direction."""
+    """Return one label per run, or one label per direction if there is one run."""
     if len(names) == 1:
         return [
             EndLabel(f"{'backward' if c.is_dashed else 'forward'}  {format_perplexity(c.y[-1])}", float(c.y[-1]), c.run)
@@ -436,7 +432,7 @@ def _heldout_labels(panel: list[LogCurve], names: list[str]) -> list[EndLabel]:
 
 
 def _legend(heldout: list[LogCurve], n_runs: int) -> str:
-    """Return which line style is which direction, if the labels do not say it."""
+    """Return a text that explains the line styles of the directions, if the labels do not name them."""
     if n_runs == 1:
         return ""
     if n_runs > _FEW_RUNS:
@@ -448,13 +444,13 @@ def _legend(heldout: list[LogCurve], n_runs: int) -> str:
 
 
 def format_perplexity(value: float) -> str:
-    """Format a perplexity with its significant digits: 8.13, 81.3, 813, 8,130."""
+    """Format a perplexity with about three digits, such as 8.13, 81.3, 813 or 8,130."""
     digits = 2 if value < 10 else 1 if value < 100 else 0
     return f"{value:,.{digits}f}" if value < 1e7 else f"{value:.1e}"
 
 
 def _draw_labels(axes: Axes, labels: list[EndLabel], fonts: list[str], panel_height: float) -> None:
-    """Draw labels next to the ends of their curves, moved apart where they would overlap."""
+    """Draw labels next to the ends of their curves; labels that would overlap are moved apart."""
     bottom, top = axes.get_ylim()
     to_scale = math.log if axes.get_yscale() == "log" else float
     low, high = to_scale(bottom), to_scale(top)
@@ -467,9 +463,9 @@ def _draw_labels(axes: Axes, labels: list[EndLabel], fonts: list[str], panel_hei
 
 
 def spread(positions: list[float], distance: float) -> list[float]:
-    """Move positions in 0..1 as little as possible so that any two are ``distance`` apart, in order."""
+    """Move positions in 0..1 as little as possible, so that any two are at least ``distance`` apart."""
     order = sorted(range(len(positions)), key=positions.__getitem__)
-    groups: list[tuple[float, int]] = []  # middle and size of labels that touch
+    groups: list[tuple[float, int]] = []  # middle and number of labels that touch each other
     for index in order:
         middle, size = _clamp(positions[index], 1, distance), 1
         while groups and middle - groups[-1][0] < distance * (size + groups[-1][1]) / 2:

@@ -1,6 +1,6 @@
-"""Figures of words in context: bars, nearest neighbors, similarities of word pairs, and probes.
+"""Draw results about words in context: scores, substitutes, nearest neighbors, word pairs and probes.
 
-Every ``draw_`` function writes a file; its suffix selects PNG, PDF or SVG.
+Every ``draw_`` function writes a picture; the suffix of its path selects PNG, PDF or SVG.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from elmo.errors import DataError
-from elmo.plots.figure import INSTALL_FONTS, check_picture, find_fonts, prepare_lines, save_figure
+from elmo.plots.figure import INSTALL_FONTS, draw_figure, find_fonts, new_figure, prepare_lines, write_values
 from elmo.text.display import shorten, text_width, to_plain_text
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
@@ -29,17 +28,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-BLUE, ORANGE = "#0072B2", "#E69F00"  # distinct for color-blind readers
+BLUE, ORANGE = "#0072B2", "#E69F00"  # color-blind readers can distinguish them
 
 # --- Bars -------------------------------------------------------------------------------------------
 
-_BAR_LINE_HEIGHT = (0.24, 0.34)  # inches, with one series and with two
-_MAX_TITLE, _MAX_BAR_LABEL = 100, 70  # widths in Latin letters
+_BAR_LINE_HEIGHT = (0.24, 0.34)  # inches, for one series and for two
+_MAX_TITLE, _MAX_BAR_LABEL = 100, 70  # maximum widths in Latin letters
 
 
 @dataclass(frozen=True)
 class Panel:
-    """The bars of one sentence: a label per line and, for each series, a number or None per line."""
+    """The bars of one sentence: the labels and, for each series, a number or None for each label."""
 
     title: str
     labels: Sequence[str]
@@ -47,7 +46,7 @@ class Panel:
 
 
 def draw_substitutes(results: Sequence[Substitutes], path: str | Path) -> None:
-    """Draw the probabilities of substitutes, a panel per usage; unknown candidates are left out."""
+    """Draw the probabilities of substitutes, one panel per usage; unknown candidates are left out."""
     panels = []
     for result in results:
         known = [item for item in result.items if item.is_known]
@@ -59,16 +58,21 @@ def draw_substitutes(results: Sequence[Substitutes], path: str | Path) -> None:
 def draw_bars(
     panels: Sequence[Panel], path: str | Path, *, title: str, names: Sequence[str] = (), form: str = "{:.2f}"
 ) -> None:
-    """Draw panels of horizontal bars; ``names`` are the names of several series, ``form`` formats numbers."""
+    """Draw panels of horizontal bars.
+
+    Args:
+        panels: The panels, from top to bottom.
+        path: Picture to write.
+        title: Title of the figure.
+        names: Names of the series, if there are several.
+        form: Format string of the numbers.
+    """
     if not panels:
-        raise DataError("expected data to draw, found none")
-    check_picture(Path(path))
-    save_figure(_bars_figure(panels, title, names, form), Path(path))
+        raise DataError("cannot draw bars: there must be at least one panel; found none")
+    draw_figure(path, lambda: _bars_figure(panels, title, names, form))
 
 
 def _bars_figure(panels: Sequence[Panel], title: str, names: Sequence[str], form: str) -> Figure:
-    from matplotlib.figure import Figure
-
     texts = [title, *(shorten(to_plain_text(panel.title), _MAX_TITLE) for panel in panels)]
     texts += [shorten(to_plain_text(label), _MAX_BAR_LABEL) for panel in panels for label in panel.labels]
     fonts, lines = prepare_lines(texts)
@@ -82,7 +86,7 @@ def _bars_figure(panels: Sequence[Panel], title: str, names: Sequence[str], form
         height += 0.45 + line_height * max(len(labels), 1) + 0.25
     height += 0.1
     width = max(left + 5.2, 0.6 + 0.085 * max(map(text_width, panel_titles)))
-    figure = Figure(figsize=(width, height), facecolor="white")
+    figure = new_figure(width, height)
     style = {"family": fonts, "parse_math": False, "va": "top"}
     figure.text(0.15 / width, 1 - 0.2 / height, title, fontsize=12, **style)
     colors = (BLUE, ORANGE)
@@ -116,23 +120,21 @@ def _bars_figure(panels: Sequence[Panel], title: str, names: Sequence[str], form
 # --- Neighbors --------------------------------------------------------------------------------------
 
 _NEIGHBOR_LINE_HEIGHT = 0.27  # inches
-_MAX_CONTEXT, _MAX_WORD = 46, 24  # widths in Latin letters: text on each side of a word, and the word
+_MAX_CONTEXT, _MAX_WORD = 46, 24  # maximum widths in Latin letters: of the text on each side, and of the word
 _WORD_COLOR = "#B34700"
 
 
 def draw_neighbors(results: Sequence[Neighbors], path: str | Path) -> None:
-    """Draw usages and their neighbors as aligned sentences, with the cosines as bars."""
+    """Draw usages and their nearest neighbors as sentences that are aligned at the word, with cosines as bars."""
     if not results:
-        raise DataError("expected neighbors to draw, found none")
-    check_picture(Path(path))
-    save_figure(_neighbors_figure(results), Path(path))
+        raise DataError("cannot draw neighbors: there must be at least one usage; found none")
+    draw_figure(path, lambda: _neighbors_figure(results))
 
 
 def _neighbors_figure(results: Sequence[Neighbors]) -> Figure:
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    rows: list[tuple[float | None, tuple[str, str, str]] | None] = []  # cosine and text; None: empty line
+    rows: list[tuple[float | None, tuple[str, str, str]] | None] = []  # cosine and text, or None for an empty line
     for result in results:
         rows += [None] if rows else []
         rows.append((None, _shorten_parts(result.usage.parts())))
@@ -141,7 +143,7 @@ def _neighbors_figure(results: Sequence[Neighbors]) -> Figure:
     parts = iter(texts)
     width, top, center = 11.5, 0.6, 6.0  # inches
     height = top + _NEIGHBOR_LINE_HEIGHT * len(rows) + 0.3
-    figure = Figure(figsize=(width, height), facecolor="white")
+    figure = new_figure(width, height)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     axes.set(xlim=(0, width), ylim=(0, height))
@@ -184,19 +186,16 @@ def _measure_width(figure: Figure, text: Text) -> float:
 
 
 def draw_pairs(result: PairSimilarities, path: str | Path) -> None:
-    """Draw a histogram of the cosines for each layer, split by gold label, with the threshold."""
+    """Draw a histogram of the cosines for each layer, split by label, with the threshold that separates them."""
     if not result.data.pairs:
-        raise DataError("expected word pairs to draw, found none")
-    check_picture(Path(path))
-    save_figure(_pairs_figure(result), Path(path))
+        raise DataError("cannot draw word pairs: there must be at least one pair; found none")
+    draw_figure(path, lambda: _pairs_figure(result))
 
 
 def _pairs_figure(result: PairSimilarities) -> Figure:
-    from matplotlib.figure import Figure
-
     is_same = result.data.is_same
     n_layers = len(result.cosines)
-    figure = Figure(figsize=(7.2, 0.9 + 1.75 * n_layers), facecolor="white", layout="constrained")
+    figure = new_figure(7.2, 0.9 + 1.75 * n_layers, layout="constrained")
     title = f"Cosine similarity of word pairs ({len(result.data.pairs):,} pairs)"
     figure.suptitle(title, fontsize=12, x=0.02, ha="left")
     subplots = figure.subplots(n_layers, 1, squeeze=False)[:, 0]
@@ -223,26 +222,26 @@ def _pairs_figure(result: PairSimilarities) -> Figure:
 
 # --- Probes -----------------------------------------------------------------------------------------
 
-MAX_LABELS = 40  # rows; the most frequent labels are drawn
-LABEL_WIDTH = 24  # Latin letters
+MAX_LABELS = 40  # the most frequent labels are drawn
+LABEL_WIDTH = 24  # maximum width of a label in Latin letters
 CELL_WIDTH, CELL_HEIGHT = 0.72, 0.27  # inches
 
 
 def draw_probing(probing: ProbeResults, path: str | Path, *, column: str = "labels") -> None:
-    """Draw a heat map of F1 scores, a row per label and a column per layer."""
-    check_picture(Path(path))
-    save_figure(_probe_figure(probing, column), Path(path))
+    """Draw a heat map of F1 scores, with one row per label and one column per layer.
+
+    ``column`` names the labels in the title.
+    """
+    draw_figure(path, lambda: _probe_figure(probing, column))
 
 
 def _probe_figure(probing: ProbeResults, column: str) -> Figure:
-    from matplotlib.figure import Figure
-
     labels = list(probing.labels)[:MAX_LABELS]
     names = [shorten(to_plain_text(label), LABEL_WIDTH) for label in labels]
     title = f"{shorten(to_plain_text(column), 30)}: F1 of linear probes"
     fonts, missing = find_fonts("".join([*names, title]))
     if missing:
-        logger.warning("no font can draw %s: these labels are numbered; %s", missing[:20], INSTALL_FONTS)
+        logger.warning("no font can draw %s: showing numbers instead of these labels; %s", missing[:20], INSTALL_FONTS)
         names = [f"label {k}" if set(name) & set(missing) else name for k, name in enumerate(names, start=1)]
         title = "labels: F1 of linear probes" if set(title) & set(missing) else title
     counts = [f"{probing.labels[label]:,}" for label in labels]
@@ -253,14 +252,14 @@ def _probe_figure(probing: ProbeResults, column: str) -> Figure:
     top, bottom, right = 1.15, 0.2, 0.95
     map_width, map_height = CELL_WIDTH * len(probing.layers), CELL_HEIGHT * len(labels)
     width, height = max(left + map_width + right, 4.6), top + map_height + bottom
-    figure = Figure(figsize=(width, height), facecolor="white")
+    figure = new_figure(width, height)
     limit = f", the {len(labels)} most frequent labels" if len(labels) < len(probing.labels) else ""
-    subtitle = f"on {probing.n_dev:,} words{limit}; the accuracy is below each layer"
+    subtitle = f"on {probing.n_dev:,} words{limit}; the accuracy is below the name of each layer"
     for text, size, down in ((title, 12, 0.14), (subtitle, 9, 0.42)):
         x, y = 0.15 / width, 1 - down / height
         figure.text(x, y, text, va="top", family=fonts, fontsize=size, parse_math=False)
     axes = figure.add_axes((left / width, bottom / height, map_width / width, map_height / height))
-    # viridis runs evenly from dark to light, with and without color vision
+    # the brightness of viridis increases evenly, also for color-blind readers
     image = axes.imshow(values, cmap="viridis", vmin=0.0, vmax=1.0, aspect="auto")
     heads = [
         f"{'mix' if layer.layer == 'mix' else f'layer {layer.layer}'}\n{layer.accuracy.mean:.1%}"
@@ -276,16 +275,9 @@ def _probe_figure(probing: ProbeResults, column: str) -> Figure:
             count, (0, row), xycoords=("axes fraction", "data"), xytext=(-6, 0), textcoords="offset points",
             ha="right", va="center", fontsize=8.5, color="0.35", family=fonts, annotation_clip=False,
         )  # fmt: skip
-    _write_values(axes, values, fonts)
+    write_values(axes, values, light=0.6, fontsize=8.5, family=fonts)
     bar_height = min(2.6, map_height)
     box = (1 - 0.75 / width, 1 - (top + bar_height) / height, 0.14 / width, bar_height / height)
     bar = figure.colorbar(image, cax=figure.add_axes(box)).ax
     bar.set_yticks([0.0, 0.5, 1.0], ["0", "0.5", "1"], fontsize=8.5, family=fonts)
     return figure
-
-
-def _write_values(axes: Axes, values: np.ndarray, fonts: list[str]) -> None:
-    for row, column in np.ndindex(values.shape):
-        value = float(values[row, column])
-        color = "black" if value > 0.6 else "white"
-        axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8.5, color=color, family=fonts)

@@ -1,4 +1,4 @@
-"""Predict words with the language models: perplexity of a text, and scores of sentences and words.
+"""Measure the perplexity of a text, and score its sentences and words with the language models.
 
     from elmo.predict import perplexity, score_sentences
 
@@ -8,11 +8,11 @@
 
 Files, in reading order:
 
-- ``evaluate.py``: ``perplexity``, the means over a text.
-- ``scores.py``: ``score_sentences``, log p of every word of every sentence.
+- ``evaluate.py``: ``perplexity``, for a whole text.
+- ``scores.py``: ``score_sentences``, the log-probabilities of all words.
 - ``predictor.py``: ``Predictor``, which runs the LSTMs and the softmax.
-- ``texts.py``: strings, tokens and files as sentences.
-- ``score_files.py``: scores as TSV or JSON lines.
+- ``texts.py``: reads sentences from strings, lists of tokens and files.
+- ``score_files.py``: writes scores as TSV or JSON lines.
 """
 
 import lazy_loader as _lazy

@@ -1,8 +1,8 @@
-"""``Predictor``: run the language models over rows of words and return log p of the next word.
+"""``Predictor``: run the language models over rows of words and compute the probability of the next word.
 
 As in training, the forward direction reads ``<S> w1 … wn`` and predicts ``w1 … wn </S>``; the backward
 direction reads ``</S> wn … w1`` and predicts ``wn … w1 <S>``. The softmax reads the output of the top layer,
-including the skip connection. Every matrix product has one fixed shape, so the numbers of a sentence do not
+including the skip connection. All matrix products have fixed shapes, so that the results of a sentence do not
 depend on the other sentences of a batch, to the last bit.
 """
 
@@ -28,9 +28,9 @@ from elmo.model.bilm import BiLmState
 from elmo.model.lstm import LstmState, ProjectedLstm
 from elmo.text.ids import Vocabulary
 
-BOS, EOS, FIRST_WORD = 0, 1, 2  # numbers in a ``WordTable``
-WINDOW = 128  # words of a row that are run at a time; a multiple of the engine's steps
-HELD_TOKENS = 8 * FIXED_CHUNK_TOKENS  # states that wait for the softmax, so that few chunks need padding
+BOS, EOS, FIRST_WORD = 0, 1, 2  # word numbers in a ``WordTable``
+WINDOW = 128  # number of words of a row that the LSTMs read at a time; a multiple of ``BLOCK_STEPS`` of the engine
+HELD_TOKENS = 8 * FIXED_CHUNK_TOKENS  # number of states that are collected for one call of the softmax
 
 Directions = Literal["both", "forward", "backward"]
 Numbers = NDArray[np.int64]
@@ -39,12 +39,12 @@ LogProbabilities = NDArray[np.floating]
 
 @dataclass(frozen=True)
 class WordTable:
-    """The distinct words of a text, numbered; 0 and 1 are the boundaries ``<S>`` and ``</S>``.
+    """The distinct words of a text by number; 0 and 1 are the boundary tokens ``<S>`` and ``</S>``.
 
     Attributes:
-        vectors: (word, width): the input of the LSTMs.
-        targets: (word,): ids in the softmax.
-        is_unknown: (word,): predicted as ``<UNK>``.
+        vectors: Input vectors of the LSTMs, (word, width).
+        targets: Ids of the words in the softmax, (word,).
+        is_unknown: Whether a word is predicted as ``<UNK>``, (word,).
     """
 
     vectors: Tensor
@@ -54,7 +54,7 @@ class WordTable:
 
 @dataclass(frozen=True)
 class PredictionRow:
-    """The inputs and targets of one row as numbers of a ``WordTable``, (time,) each."""
+    """The inputs and the targets of one row, (time,) each: numbers of words in a ``WordTable``."""
 
     inputs: Numbers
     targets: Numbers
@@ -62,13 +62,13 @@ class PredictionRow:
 
 @dataclass(frozen=True, eq=False)
 class _RowWindow:
-    """The top outputs of some rows over one window.
+    """The outputs of the top layer for some rows in one window.
 
     Attributes:
-        rows: The rows, by decreasing length.
-        begin: Words of each row before the window.
-        tops: (token, width), row after row.
-        ends: (row,): end of each row in ``tops``.
+        rows: Indices of the rows, by decreasing length.
+        begin: Position of the first word of the window in each row.
+        tops: The outputs, (token, width), one row after the other.
+        ends: End of each row in ``tops``, (row,).
     """
 
     rows: list[int]
@@ -78,7 +78,7 @@ class _RowWindow:
 
 
 class Predictor:
-    """A model with its softmax and vocabulary."""
+    """Predicts words with the language models of a model that has a softmax and a vocabulary."""
 
     def __init__(self, elmo: Elmo) -> None:
         self.elmo = elmo
@@ -86,17 +86,17 @@ class Predictor:
         self.vocab, self.softmax = _require_softmax(elmo)
         self._engine = Engine(elmo.bilm, elmo.indexer)
         weight = next(elmo.bilm.parameters())
-        # in half precision, thousands of probabilities do not sum to 1
+        # not in half precision, in which thousands of probabilities do not sum to 1
         dtype = state_dtype(weight)
         self._output_layer = FrozenSoftmax(
             self.softmax.weight.to(weight.device, dtype), self.softmax.bias.to(weight.device, dtype)
         )
-        self._boundary_ids = self.vocab.bos_id, self.vocab.eos_id  # FormatError if there are none
+        self._boundary_ids = self.vocab.bos_id, self.vocab.eos_id  # raises FormatError if the vocabulary has none
         unknown = self.vocab.unknown
         self._unknown_id = self.vocab.id(unknown) if unknown in self.vocab else None
 
     def words(self, spellings: Sequence[str]) -> WordTable:
-        """Build the table of distinct words; the first has number 2."""
+        """Build the table of some words, which must be distinct. The first word has the number 2."""
         alphabet = self.elmo.indexer.alphabet
         parts = [alphabet.lookup_form(word) if alphabet else word for word in spellings]
         ids = np.array([*self._boundary_ids, *self.vocab.ids(parts)], dtype=np.int64)
@@ -116,14 +116,14 @@ class Predictor:
         direction: int,
         on_read: Callable[[int], None] | None = None,
     ) -> tuple[list[LogProbabilities], LstmState]:
-        """Compute log p of every target (time,) of every row, and the final state (layer, row, width).
+        """Compute the log-probabilities (time,) of the targets of each row, and the final state (layer, row, width).
 
         Args:
             words: The words of all rows.
-            rows: The inputs and targets.
-            start: The start state, with one row per row, or one row for all of them.
-            direction: 0 is forward, 1 backward.
-            on_read: Receives the number of new predictions from time to time.
+            rows: The inputs and targets of each row.
+            start: The start state of each row, or a state with one row that is used for all of them.
+            direction: 0 for forward, 1 for backward.
+            on_read: Function that is called with the number of new predictions.
         """
         hidden, cell = _start_rows(start, len(rows), direction)
         parts: list[list[LogProbabilities]] = [[] for _ in rows]
@@ -143,9 +143,9 @@ class Predictor:
 
     @torch.inference_mode()
     def next_words(self, words: WordTable, inputs: Sequence[Numbers], start: BiLmState, *, direction: int) -> Tensor:
-        """Compute log p of every word of the vocabulary as the next word of each row: (row, vocabulary).
+        """Compute the log-probability of every word of the vocabulary as the next word of each row, (row, word).
 
-        ``inputs`` are numbers of ``words``, at least one per row; ``start`` is as in ``read``.
+        ``inputs`` are the word numbers of each row, at least one; ``start`` is as in ``read``.
         """
         hidden, cell = _start_rows(start, len(inputs), direction)
         states = words.vectors.new_empty(len(inputs), words.vectors.size(1))
@@ -158,12 +158,12 @@ class Predictor:
     def _windows(
         self, words: WordTable, inputs: Sequence[Numbers], hidden: Tensor, cell: Tensor, direction: int
     ) -> Iterator[_RowWindow]:
-        """Run the rows ``WINDOW`` words at a time; updates ``hidden`` and ``cell`` (layer, row, width)."""
+        """Run the LSTMs, ``WINDOW`` words at a time; update ``hidden`` and ``cell`` (layer, row, width)."""
         by_length = sorted(range(len(inputs)), key=lambda k: -len(inputs[k]))
         for first in range(0, len(inputs), FIXED_ROWS):
             tile = by_length[first : first + FIXED_ROWS]
             for begin in range(0, len(inputs[tile[0]]), WINDOW):
-                alive = [k for k in tile if len(inputs[k]) > begin]  # rows that end first come last
+                alive = [k for k in tile if len(inputs[k]) > begin]  # the longest rows come first
                 window = [inputs[k][begin : begin + WINDOW] for k in alive]
                 tops, after = self._run_window(words, window, LstmState(hidden[:, alive], cell[:, alive]), direction)
                 hidden[:, alive], cell[:, alive] = after.hidden, after.cell
@@ -172,7 +172,7 @@ class Predictor:
     def _run_window(
         self, words: WordTable, inputs: list[Numbers], state: LstmState, direction: int
     ) -> tuple[Tensor, LstmState]:
-        """Compute the top outputs (token, width) of rows of decreasing length, and their final state."""
+        """Compute the outputs (token, width) of the top layer, and the final state; rows have decreasing length."""
         lengths = [len(part) for part in inputs]
         is_token = np.arange(lengths[0]) < np.array(lengths)[:, None]  # (row, time)
         numbers = np.zeros(is_token.shape, dtype=np.int64)
@@ -191,7 +191,7 @@ class Predictor:
 
 
 def trained_directions(elmo: Elmo) -> Directions:
-    """Return the directions that a model was trained in; both, unless its metadata says otherwise."""
+    """Return the directions in which a model was trained, according to its metadata; both by default."""
     training = elmo.pretrained.metadata.get("training")
     directions = training.get("directions") if isinstance(training, dict) else None
     return directions if directions in ("forward", "backward") else "both"
@@ -200,25 +200,25 @@ def trained_directions(elmo: Elmo) -> Directions:
 def _require_softmax(elmo: Elmo) -> tuple[Vocabulary, SoftmaxWeights]:
     if elmo.softmax is None:
         raise ConfigError(
-            f"this {elmo.pretrained.format} model has no softmax, so it cannot predict words; if the "
-            "publisher has the softmax in a separate file, put it next to the other files of the model"
+            f"cannot predict words: this {elmo.pretrained.format} model has no softmax; if its publisher provides the "
+            "softmax as a separate file, put that file next to the other files of the model"
         )
     if elmo.vocab is None:
         raise ConfigError(
-            f"this {elmo.pretrained.format} model has a softmax, but no vocabulary of its "
-            f"{len(elmo.softmax.bias)} words; put the publisher's vocabulary file next to the other files"
+            f"cannot predict words: this {elmo.pretrained.format} model has no vocabulary for the "
+            f"{len(elmo.softmax.bias)} words of its softmax; put the vocabulary file next to its other files"
         )
     return elmo.vocab, elmo.softmax
 
 
 def _start_rows(start: BiLmState, n_rows: int, direction: int) -> tuple[Tensor, Tensor]:
-    """Return the hidden and cell state (layer, row, width) of one direction for ``n_rows`` rows."""
+    """Return copies of the hidden and the cell state (layer, row, width) of one direction, for ``n_rows`` rows."""
     hidden, cell = (part[direction].expand(-1, n_rows, -1).clone() for part in (start.hidden, start.cell))
     return hidden, cell
 
 
 def _collect(windows: Iterable[_RowWindow], n_tokens: int) -> Iterator[list[_RowWindow]]:
-    """Group windows until they have at least ``n_tokens`` tokens."""
+    """Group consecutive windows; a group is complete when it has at least ``n_tokens`` tokens."""
     held: list[_RowWindow] = []
     for window in windows:
         held.append(window)

@@ -1,15 +1,16 @@
 """Score text: the log-probability of every word, in both directions, sentence by sentence.
 
-Text is read in blocks, so it may be larger than memory. A sentence starts from one of three states:
+Text is read in blocks, so it can be larger than memory. A sentence starts from one of three states:
 
-``zero``   the zero state: each sentence alone
-``warm``   the warm state of the model: each sentence alone
-``carry``  the state at the end of the previous sentence, as in training
+``zero``   the zero state; sentences are independent
+``warm``   the warm state of the model; sentences are independent
+``carry``  the state after the previous sentence, as in training
 
 With ``carry``, a block is cut into contiguous rows of about equal length, which are read in parallel. The
-first sentence of a row starts from the end of the same row of the previous block (in the first block, from
-zero). There are ``batch_size`` rows: by default up to 32, each of about a thousand tokens or more. With
-``batch_size=1``, every sentence starts from the one before it. The closing boundary is predicted, not read.
+first sentence of a row starts from the state at the end of the same row in the previous block, or from zero in
+the first block. There are ``batch_size`` rows; by default, up to 32 rows of at least about a thousand tokens.
+With ``batch_size=1``, every sentence starts from the state after the previous one. The closing boundary of a
+sentence is predicted, but not read.
 """
 
 from __future__ import annotations
@@ -40,27 +41,28 @@ from elmo.predict.predictor import (
     WordTable,
     trained_directions,
 )
-from elmo.predict.texts import AnyTokenizer, Text, read_text
-from elmo.text.lines import ErrorPolicy
+from elmo.predict.score_files import By, check_score_file, write_scores
+from elmo.predict.texts import AnyTokenizer, Text, known_files, read_text
+from elmo.text.lines import ErrorPolicy, Tally
 from elmo.text.reader import InputFormat, Sentence
 
 Start = Literal["zero", "warm", "carry"]
-OnProgress = Callable[[int, int], None]  # sentences and tokens done
+OnProgress = Callable[[int, int], None]  # receives the number of sentences and tokens done
 
-CARRY_ROWS = 32  # default number of rows for "carry": as many as the LSTMs run at once
-ROW_TOKENS = 1024  # minimum of a row, so that few sentences start from zero
-BLOCK_TOKENS = 1 << 18  # including sentence ends; most held-out texts are one block
+CARRY_ROWS = 32  # default maximum number of rows for "carry"; the LSTMs run this many at once
+ROW_TOKENS = 1024  # minimum length of a row, so that few sentences start from zero
+BLOCK_TOKENS = 1 << 18  # including sentence ends; most held-out texts fit into one block
 BLOCK_CHARACTERS = 1 << 26
-BLOCK_WORDS = 1 << 16  # distinct words, whose vectors are in memory
+BLOCK_WORDS = 1 << 16  # distinct words; their vectors are in memory
 
 
 @dataclass(frozen=True)
 class Means:
-    """Perplexity and mean losses of both directions over one set of predictions.
+    """Perplexities and mean losses of a set of predictions, for each direction and for both together.
 
-    The forward direction predicts the words of a sentence and ``</S>``, the backward direction the words and
-    ``<S>``: the same number. Characters are the Unicode characters of the words and one boundary after each
-    word. Means over both directions are the means of the two directions.
+    The forward direction predicts the words of a sentence and ``</S>``; the backward direction predicts the
+    words and ``<S>``. Both therefore have the same number of predictions. The number of characters
+    counts the Unicode characters of the words, and one boundary after each word.
 
     Attributes:
         forward_nats: −Σ log p of the forward direction; None if it was not computed.
@@ -74,6 +76,11 @@ class Means:
     n_predictions: int
     n_characters: int
 
+    def __repr__(self) -> str:
+        directions = ((name, getattr(self, name)) for name in ("forward", "backward", "geometric_mean"))
+        values = ", ".join(f"{name}={x if x is None else round(x, 2)}" for name, x in directions)
+        return f"Means({values}, n_predictions={self.n_predictions})"
+
     @property
     def forward(self) -> float | None:
         """Perplexity of the forward direction: exp of its mean loss."""
@@ -86,27 +93,27 @@ class Means:
 
     @property
     def arithmetic_mean(self) -> float:
-        """Arithmetic mean of the perplexities."""
+        """Arithmetic mean of the perplexities of both directions."""
         return _mean(self.forward, self.backward)
 
     @property
     def geometric_mean(self) -> float:
-        """Exp of the mean loss of both directions, which bilm-tf reports."""
+        """Geometric mean of the perplexities of both directions, which bilm-tf reports: exp of the mean loss."""
         return _exp(self.nats_per_token)
 
     @property
     def nats_per_token(self) -> float:
-        """Mean loss of a prediction."""
+        """Mean loss per prediction, in nats."""
         return self._nats / self.n_predictions
 
     @property
     def nats_per_character(self) -> float:
-        """Loss per character; NaN if all words are left out."""
+        """Mean loss per character, in nats; NaN if there are no characters."""
         return self._nats / self.n_characters if self.n_characters else math.nan
 
     @property
     def bits_per_character(self) -> float:
-        """Loss per character to base 2."""
+        """Mean loss per character, in bits."""
         return self.nats_per_character / math.log(2)
 
     @property
@@ -114,11 +121,13 @@ class Means:
         return _mean(self.forward_nats, self.backward_nats)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all values as JSON values; null if a value is missing or not finite."""
-        names = ("forward", "backward", "arithmetic_mean", "geometric_mean")
-        per = ("nats_per_token", "nats_per_character", "bits_per_character")
-        counts = ("forward_nats", "backward_nats", "n_predictions", "n_characters")
-        values = {name: getattr(self, name) for name in names + per + counts}
+        """Return all values as a JSON object; a value is None if it is missing or not finite."""
+        names = (
+            "forward", "backward", "arithmetic_mean", "geometric_mean",
+            "nats_per_token", "nats_per_character", "bits_per_character",
+            "forward_nats", "backward_nats", "n_predictions", "n_characters",
+        )  # fmt: skip
+        values = {name: getattr(self, name) for name in names}
         return {name: x if x is None or math.isfinite(x) else None for name, x in values.items()}
 
 
@@ -136,11 +145,11 @@ class SentenceScores:
     """The log-probabilities of one sentence in nats, in the order of the text.
 
     Attributes:
-        sentence: The sentence, with its place in the input.
+        sentence: The sentence, with its position in the input.
         start: The start state.
-        forward: (token + 1,): of each token and, last, of ``</S>``; None if it was not computed.
-        backward: (token + 1,): of ``<S>``, first, and of each token; None if it was not computed.
-        is_unknown: (token,): predicted as ``<UNK>``.
+        forward: Log-probabilities of the tokens and then of ``</S>``, (token + 1,); None if not computed.
+        backward: Log-probabilities of ``<S>`` and then of the tokens, (token + 1,); None if not computed.
+        is_unknown: Whether a token is not in the vocabulary and is predicted as ``<UNK>``, (token,).
     """
 
     sentence: Sentence
@@ -149,14 +158,19 @@ class SentenceScores:
     backward: LogProbabilities | None
     is_unknown: NDArray[np.bool_]
 
+    def __repr__(self) -> str:
+        text = " ".join(self.tokens)
+        shown = text if len(text) <= 60 else text[:59] + "…"
+        return f"SentenceScores({shown!r}, start={self.start!r}, perplexity={self.perplexity:,.2f})"
+
     @property
     def tokens(self) -> tuple[str, ...]:
-        """The words, without boundaries."""
+        """The tokens of the sentence, without boundary tokens."""
         return self.sentence.tokens.tokens
 
     @property
     def sums(self) -> tuple[float | None, float | None]:
-        """The log-probability of the sentence in each direction, including the boundary."""
+        """The log-probability of the whole sentence, forward and backward, including the boundary."""
         forward, backward = (
             None if log_p is None else float(log_p.sum(dtype="float64")) for log_p in (self.forward, self.backward)
         )
@@ -164,14 +178,14 @@ class SentenceScores:
 
     @property
     def perplexity(self) -> float:
-        """Exp of the mean loss of all predictions of both directions, including the boundaries."""
+        """The perplexity of the sentence: exp of the mean loss of both directions, including the boundaries."""
         nats = [None if log_p is None else -log_p for log_p in self.sums]
         return Means(*nats, n_predictions=len(self.tokens) + 1, n_characters=0).geometric_mean
 
     def by_token(self) -> Iterator[tuple[str, bool, float | None, float | None]]:
-        """Yield (token, is unknown, forward, backward) from ``<S>`` to ``</S>``.
+        """Yield (token, is_unknown, forward, backward) for each token, from ``<S>`` to ``</S>``.
 
-        A score is None if the direction does not predict the token or was not computed.
+        A log-probability is None if the direction does not predict the token or was not computed.
         """
         missing = [None] * (len(self.tokens) + 2)
         forward = missing if self.forward is None else [None, *self.forward]
@@ -181,7 +195,7 @@ class SentenceScores:
 
 
 def score_sentences(
-    model: Elmo | Pretrained | str | Path,
+    model: Elmo | Pretrained | str | Path | None,
     text: Text,
     *,
     start: Start = "zero",
@@ -192,42 +206,60 @@ def score_sentences(
     input_format: InputFormat = "text",
     split: bool = False,
     errors: ErrorPolicy = "strict",
+    out: str | Path | None = None,
+    by: By = "sentence",
+    tally: Tally | None = None,
+    device: str = "cpu",
 ) -> Iterator[SentenceScores]:
-    """Score each sentence of a text, in order.
+    """Yield the log-probabilities of each sentence of a text, in order, and optionally write them to a file.
 
-    With ``start`` "zero" or "warm", the scores of a sentence depend on that sentence only.
+    With ``start`` "zero" or "warm", the scores of a sentence depend on that sentence only. ``elmo score``
+    calls this function:
+
+        for scores in score_sentences("en", [Path("corpus.txt"), "One more sentence."], out="scores.tsv"):
+            print(scores.tokens, scores.perplexity)
 
     Args:
-        model: A model, or a name as in ``Elmo.from_pretrained``.
-        text: A string, sentences, or a ``Path``; see ``perplexity``.
-        start: State at the start of a sentence: "zero", "warm" or "carry" (from the previous sentence).
-        directions: Language models to use. Default: those that were trained.
-        blank_lines: Score blank lines as sentences without words.
-        batch_size: Parts of the text that "carry" reads in parallel. Default: up to 32.
-        tokenizer: Replaces the tokenizer of the model.
+        model: A model, or a name as in ``Elmo.from_pretrained``; None is the default model.
+        text: A string, which is one sentence; an iterable of strings and lists of tokens; or a ``Path`` to a
+            file, a folder or a glob.
+        start: State at the start of a sentence: "zero", "warm" (stored with the model) or "carry" (the state
+            after the previous sentence).
+        directions: Language models to use: both, forward or backward. Default: the directions that were trained.
+        blank_lines: Score blank lines as sentences without words, of which only the boundaries are predicted.
+        batch_size: Number of parts of the text that "carry" reads in parallel. Default: up to 32.
+        tokenizer: Tokenizer to use instead of that of the model.
         input_format: Format of files: "text", "tokens" or "conllu".
-        split: Split strings, and lines of files, into sentences.
+        split: Split each string, or each line of a file, into sentences.
         errors: What to do with bytes of files that are not UTF-8, as in ``EmbedJob``.
+        out: File for the scores: .tsv or .jsonl. It is complete after the last sentence has been yielded.
+        by: Unit of the scores in ``out``: sentence or token.
+        tally: Object that counts the lines of files that are not valid UTF-8.
+        device: Device on which the model is loaded; not used if ``model`` is an ``Elmo``.
     """
-    elmo = load_model(model, tokenizer)
+    check_score_file(out, by=by, inputs=known_files(text))  # before a large model is loaded
+    elmo = load_model(model, tokenizer, device)
     sentences = read_text(
-        text, tokenizer=tokenizer or elmo.tokenizer, input_format=input_format, split=split, errors=errors
+        text, tokenizer=tokenizer or elmo.tokenizer, input_format=input_format, split=split, errors=errors, tally=tally
     )
     scorer = Scorer(elmo, starts=[start], batch_size=batch_size, directions=directions)
-    return (scores for (scores,) in scorer.score(sentences, blank_lines=blank_lines))
+    results = scorer.score(sentences, blank_lines=blank_lines)
+    return (scores for (scores,) in write_scores(results, out, by=by))
 
 
-def load_model(model: Elmo | Pretrained | str | Path, tokenizer: AnyTokenizer | None) -> Elmo:
-    """Return a model that is ready to use."""
+def load_model(
+    model: Elmo | Pretrained | str | Path | None, tokenizer: AnyTokenizer | None, device: str = "cpu"
+) -> Elmo:
+    """Return a model as an ``Elmo``. A name or path is loaded; an ``Elmo`` is returned as it is."""
     if isinstance(model, Elmo):
         return model
     if isinstance(model, Pretrained):
-        return Elmo(model, tokenizer=tokenizer)
-    return Elmo.from_pretrained(model, tokenizer=tokenizer)
+        return Elmo(model, tokenizer=tokenizer, device=device)
+    return Elmo.from_pretrained(model, tokenizer=tokenizer, device=device)
 
 
 def available_starts(elmo: Elmo) -> list[Start]:
-    """Return the start states of a model; not every model has a warm state."""
+    """Return the start states that a model supports; "warm" only if it has a warm state."""
     return ["zero", "warm", "carry"] if elmo.pretrained.warm is not None else ["zero", "carry"]
 
 
@@ -243,13 +275,13 @@ class Scorer:
         directions: Directions | None = None,
     ) -> None:
         if batch_size is not None and batch_size < 1:
-            raise ConfigError(f"batch_size must be at least 1, found {batch_size}")
+            raise ConfigError(f"batch_size must be at least 1; found {batch_size}")
         directions = directions or trained_directions(elmo)
         if directions not in get_args(Directions):
-            raise ConfigError(f"directions must be both, forward or backward, found {directions!r:.40}")
+            raise ConfigError(f"directions must be both, forward or backward; found {directions!r:.40}")
         for start in starts:
             if start not in get_args(Start):
-                raise ConfigError(f"start must be zero, warm or carry, found {start!r:.40}")
+                raise ConfigError(f"start must be zero, warm or carry; found {start!r:.40}")
         self.starts = tuple(starts)
         self.batch_size = batch_size
         self.directions = {"both": (0, 1), "forward": (0,), "backward": (1,)}[directions]
@@ -260,16 +292,14 @@ class Scorer:
     def score(
         self, sentences: Iterable[Sentence], *, blank_lines: bool = False, on_progress: OnProgress | None = None
     ) -> Iterator[tuple[SentenceScores, ...]]:
-        """Yield the scores of each sentence, one per start state."""
+        """Yield a tuple for each sentence, with its scores from each start state."""
         carry = Carry()
         n_sentences = n_tokens = 0
         for block in _read_blocks(sentences, blank_lines=blank_lines):
             words = self._predictor.words(block.spellings)
-            reporter = None
-            if on_progress is not None:
-                n_passes = len(self.starts) * len(self.directions)
-                reporter = _BlockProgress(on_progress, block, n_passes, n_sentences, n_tokens)
-            by_start = [self._score_block(block, words, start, carry, reporter) for start in self.starts]
+            n_predictions = len(self.starts) * len(self.directions) * (block.n_tokens + len(block.sentences))
+            on_read = _block_progress(on_progress, block, n_predictions, (n_sentences, n_tokens))
+            by_start = [self._score_block(block, words, start, carry, on_read) for start in self.starts]
             n_sentences, n_tokens = n_sentences + block.n_lines, n_tokens + block.n_tokens
             for index, (sentence, numbers) in enumerate(zip(block.sentences, block.numbers, strict=True)):
                 is_unknown = words.is_unknown[numbers]
@@ -277,12 +307,12 @@ class Scorer:
                     SentenceScores(sentence, start, forward[index], backward[index], is_unknown)
                     for start, (forward, backward) in zip(self.starts, by_start, strict=True)
                 )
-            del block, words, reporter, by_start  # free the memory before the next block is read
+            del block, words, on_read, by_start  # free the memory before the next block is read
 
     def _score_block(
-        self, block: _TextBlock, words: WordTable, start: Start, carry: Carry, on_read: Callable[[int], None] | None
+        self, block: _TextBlock, words: WordTable, start: Start, carry: Carry, on_read: Callable[[int], None]
     ) -> list[list[LogProbabilities] | list[None]]:
-        """Compute log p of each sentence, forward and backward, in the order of the text."""
+        """Compute the forward and the backward log-probabilities of each sentence, in the order of the text."""
         if start == "carry":
             parts = _cut_rows(block.numbers, self.batch_size)
             state = carry.rows(len(parts), self._zero)
@@ -308,14 +338,14 @@ class Scorer:
 
 @dataclass(frozen=True)
 class _TextBlock:
-    """A part of the text with its words numbered from 2.
+    """A part of the text whose distinct words are numbered from 2.
 
     Attributes:
         sentences: The sentences.
-        numbers: The words of each sentence.
-        spellings: The distinct words, by number.
+        numbers: The numbers of the words of each sentence.
+        spellings: The distinct words, in the order of their numbers.
         n_tokens: Number of tokens.
-        n_lines: Number of lines, including blank lines that are not sentences.
+        n_lines: Number of lines, including blank lines that are not scored.
     """
 
     sentences: list[Sentence]
@@ -326,7 +356,7 @@ class _TextBlock:
 
 
 def _read_blocks(sentences: Iterable[Sentence], *, blank_lines: bool) -> Iterator[_TextBlock]:
-    """Split the text into blocks; the boundaries depend on the text only."""
+    """Split the text into blocks of bounded size."""
     index: dict[str, int] = {}
     held: list[Sentence] = []
     numbers: list[Numbers] = []
@@ -350,7 +380,7 @@ def _read_blocks(sentences: Iterable[Sentence], *, blank_lines: bool) -> Iterato
 
 
 def _cut_rows(sentences: list[Numbers], n_rows: int | None) -> list[list[Numbers]]:
-    """Cut the sentences into contiguous rows; each ends with the first sentence that reaches its share.
+    """Cut the sentences into contiguous rows; a row ends with the sentence that reaches its share of the text.
 
     Every row has at least one sentence. Training cuts its held-out text in the same way.
     """
@@ -378,22 +408,20 @@ def _build_row(sentences: list[Numbers], direction: int) -> PredictionRow:
     return PredictionRow(*(np.concatenate(parts, dtype=np.int64) for parts in (inputs, targets)))
 
 
-class _BlockProgress:
-    """Converts predictions of a block into sentences and tokens of the text."""
+def _block_progress(
+    on_progress: OnProgress | None, block: _TextBlock, n_predictions: int, before: tuple[int, int]
+) -> Callable[[int], None]:
+    """Return a function that converts predictions in a block to sentences and tokens, and reports them.
 
-    def __init__(
-        self, on_progress: OnProgress, block: _TextBlock, n_passes: int, n_sentences: int, n_tokens: int
-    ) -> None:
-        self._on_progress = on_progress
-        self._block = block
-        self._before = n_sentences, n_tokens  # of earlier blocks
-        self._total = n_passes * (block.n_tokens + len(block.sentences))
-        self._done = 0
+    ``before`` is the number of sentences and tokens in the earlier blocks.
+    """
+    n_done = 0
 
-    def __call__(self, n_predictions: int) -> None:
-        self._done += n_predictions
-        here = self._block.n_lines, self._block.n_tokens
-        sentences, tokens = (
-            before + n * self._done // self._total for before, n in zip(self._before, here, strict=True)
-        )
-        self._on_progress(sentences, tokens)
+    def on_read(n: int) -> None:
+        nonlocal n_done
+        n_done += n
+        if on_progress is not None:
+            n_lines, n_tokens = (size * n_done // n_predictions for size in (block.n_lines, block.n_tokens))
+            on_progress(before[0] + n_lines, before[1] + n_tokens)
+
+    return on_read

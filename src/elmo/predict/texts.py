@@ -1,13 +1,15 @@
-"""Read text in any form (strings, tokens, files) as sentences."""
+"""Read sentences from strings, lists of tokens and files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from elmo.embed.elmo import as_tokens
 from elmo.errors import ConfigError, DataError
-from elmo.text.lines import ErrorPolicy
+from elmo.text.lines import ErrorPolicy, Source, Tally, expand_paths
 from elmo.text.reader import INPUT_FORMATS, InputFormat, Sentence, read_sentences
 from elmo.text.sentences import split_sentences
 from elmo.text.tokenizers import Tokenizer, Tokens, load_tokenizer
@@ -16,7 +18,7 @@ TextItem = str | Sequence[str] | Tokens | Sentence | Path
 Text = str | Path | Tokens | Iterable[TextItem]
 AnyTokenizer = str | Tokenizer | Callable[[str], Sequence[str]]
 
-_IN_MEMORY = "<text>"  # replaces the path of a file
+_IN_MEMORY = "<text>"  # the path of sentences that are not from a file
 
 
 def read_text(
@@ -26,19 +28,21 @@ def read_text(
     input_format: InputFormat = "text",
     split: bool = False,
     errors: ErrorPolicy = "strict",
+    tally: Tally | None = None,
 ) -> Iterator[Sentence]:
     """Read the sentences of a text, in order.
 
     Args:
         text: A string, which is one sentence; an iterable of strings and lists of tokens; or a ``Path`` to a
-            file, a folder or a glob (``Path("-")`` is stdin). A string that names a file is an error.
-        tokenizer: The name of a tokenizer, or a function from text to tokens.
+            file, a folder or a glob (``Path("-")`` is stdin). A file name as a string is an error.
+        tokenizer: The name of a tokenizer, or a function that splits a string into tokens.
         input_format: Format of files: "text", "tokens" or "conllu".
-        split: Split strings, and lines of files, into sentences.
+        split: Split each string, or each line of a file, into sentences.
         errors: What to do with bytes of files that are not UTF-8, as in ``EmbedJob``.
+        tally: Object that counts the lines of files that are not valid UTF-8.
     """
     if input_format not in INPUT_FORMATS:
-        raise ConfigError(f"input format: expected one of {', '.join(INPUT_FORMATS)}, found {str(input_format)[:40]!r}")
+        raise ConfigError(f"input format must be one of {', '.join(INPUT_FORMATS)}; found {input_format!r:.40}")
     if isinstance(tokenizer, str):
         tokenizer = load_tokenizer(tokenizer)
     if isinstance(text, str | Path | Tokens):
@@ -46,54 +50,51 @@ def read_text(
     elif isinstance(text, Iterable) and not isinstance(text, bytes | bytearray):
         items = text
     else:
-        raise DataError(f"text: expected a string, a Path or an iterable of sentences, found {type(text).__name__}")
-    return _read_items(
-        items, tokenizer=cast("Tokenizer", tokenizer), input_format=input_format, split=split, errors=errors
+        raise DataError(f"text must be a string, a Path or an iterable of sentences; found {type(text).__name__}")
+    tokenize = cast("Tokenizer", tokenizer)
+    read = partial(
+        read_sentences, tokenizer=tokenize, input_format=input_format, split=split, errors=errors, tally=tally
     )
+    return _read_items(items, tokenize, split=split, read=read)
+
+
+def known_files(text: Text) -> list[Source]:
+    """Return the files of a text, except those that an iterator will yield, which are not known yet.
+
+    Raises ``DataError`` if a file does not exist.
+    """
+    items = text if isinstance(text, list | tuple) else [text]
+    return expand_paths([str(item) for item in items if isinstance(item, Path)])
 
 
 def _read_items(
-    items: Iterable[Any], *, tokenizer: Tokenizer, input_format: InputFormat, split: bool, errors: ErrorPolicy
+    items: Iterable[Any], tokenizer: Tokenizer, *, split: bool, read: Callable[[list[Path]], Iterator[Sentence]]
 ) -> Iterator[Sentence]:
-    for number, item in enumerate(items, start=1):
+    language = getattr(tokenizer, "name", "en")  # a tokenizer function of the caller has no ``name``
+    number = 0  # counts the items that are not files
+    for item in items:
+        if isinstance(item, Path):
+            yield from read([item])
+            continue
+        number += 1
         if isinstance(item, Sentence):
             yield item
-        elif isinstance(item, Path):
-            yield from read_sentences(
-                [item], tokenizer=tokenizer, input_format=input_format, split=split, errors=errors
-            )
         elif isinstance(item, str):
             if number == 1:
                 _check_not_file_name(item)
-            yield from _read_string(item, number, tokenizer=tokenizer, split=split)
+            for start, end in (split_sentences(item, language=language) if split else []) or [(0, len(item))]:
+                tokens = as_tokens(item[start:end], tokenizer, subject=f"sentence {number}")
+                yield Sentence(tokens, _IN_MEMORY, number, start)
         else:
-            yield Sentence(_read_tokens(item, number), _IN_MEMORY, number)
-
-
-def _read_string(text: str, number: int, *, tokenizer: Tokenizer, split: bool) -> Iterator[Sentence]:
-    language = getattr(tokenizer, "name", "en")  # a user's function has no name
-    for start, end in (split_sentences(text, language=language) if split else []) or [(0, len(text))]:
-        tokens: Any = tokenizer(text[start:end])
-        if not isinstance(tokens, Tokens):
-            tokens = Tokens.from_words(tokens)
-        yield Sentence(tokens, _IN_MEMORY, number, start)
-
-
-def _read_tokens(item: Any, number: int) -> Tokens:
-    if isinstance(item, Tokens):
-        return item
-    if not isinstance(item, Sequence) or isinstance(item, bytes | bytearray):
-        raise DataError(f"sentence {number}: expected text, a list of tokens or a Path, found {type(item).__name__}")
-    try:
-        return Tokens.from_words(cast("Sequence[str]", item))
-    except DataError as error:
-        raise DataError(f"sentence {number}: {error}") from error
+            yield Sentence(as_tokens(item, tokenizer, subject=f"sentence {number}"), _IN_MEMORY, number)
 
 
 def _check_not_file_name(text: str) -> None:
     try:
         is_file = len(text) < 1024 and "\n" not in text and Path(text).is_file()
-    except (OSError, ValueError):  # too long for a file name, or it contains NUL
+    except (OSError, ValueError):  # the text is too long for a file name, or contains NUL
         return
     if is_file:
-        raise DataError(f"text {text[:80]!r} is the name of a file; to read it, pass Path({text[:80]!r})")
+        raise DataError(
+            f"text must not be the name of a file; found {text[:80]!r}; to read it, pass Path({text[:80]!r})"
+        )

@@ -25,20 +25,20 @@ def check_output_file(
 
     Args:
         path: The output file.
-        suffixes: Allowed suffixes, in lower case. Empty: any suffix.
+        suffixes: Allowed suffixes, in lower case; if empty, any suffix is allowed.
         inputs: Input files, which the output must not replace. ``-`` (stdin) is ignored.
-        overwrite: Whether the file may exist.
+        overwrite: Whether an existing file may be replaced.
     """
     name = format_path(path)
     if suffixes and path.suffix.lower() not in suffixes:
-        raise OutputError(f"{name}: expected a name that ends in {' or '.join(suffixes)}")
+        raise OutputError(f"the output name must end in {' or '.join(suffixes)}; found {name}")
     if path.is_dir():
         raise OutputError(f"{name}: expected a file name, found a folder")
     parents = path.absolute().parents
     nearest = next((parent for parent in parents if parent.exists() or parent.is_symlink()), None)
     if nearest is not None and not nearest.is_dir():
-        problem = "is a broken link" if nearest.is_symlink() else "is a file"
-        raise OutputError(f"{name}: expected a folder, but {format_path(nearest)} {problem}")
+        problem = "is a broken link" if nearest.is_symlink() else "is a file, not a folder"
+        raise OutputError(f"cannot write {name}: {format_path(nearest)} {problem}")
     if path.resolve() in (Path(source).resolve() for source in inputs if source != "-"):
         raise OutputError(f"{name} is one of the inputs; choose another output")
     if path.exists() and not overwrite:
@@ -52,7 +52,7 @@ def check_output_folder(folder: Path) -> None:
 
 
 def make_parents(path: Path) -> None:
-    """Create the folders of an output file; call this late, so that a failed check leaves none."""
+    """Create the parent folders of an output file; call this only after all checks have passed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
@@ -61,9 +61,9 @@ def make_parents(path: Path) -> None:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that replaces ``path`` at the end; after an error it is removed.
+    """Yield a temporary path to write to; at the end, that file replaces ``path``, or is removed after an error.
 
-    Only the holder of the output's lock writes to it, so its name need not be random.
+    The temporary name is fixed, so processes that may write the same output must use ``hold_lock``.
     """
     temporary = path.with_name(temporary_name(path.name))
     try:
@@ -80,13 +80,13 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def temporary_name(name: str) -> str:
-    """Name of a file while it is written. It is fixed, so that killed runs leave at most one."""
+    """Return the temporary name of a file while it is written; a fixed name, so killed runs leave at most one."""
     return f".{name}.part"
 
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Yield an empty temporary folder that becomes ``folder`` at the end; after an error it is removed.
+    """Yield an empty temporary folder; at the end, it is renamed to ``folder``, or removed after an error.
 
     ``folder`` must be new or empty. Temporary folders of killed processes are removed first.
     """
@@ -98,7 +98,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         temporary = folder.parent / f"{prefix}{secrets.token_hex(4)}.part"
         temporary.mkdir()
     except (OSError, ValueError) as error:
-        raise OutputError(f"{format_path(folder)}: cannot create this folder: {format_error(error)}") from error
+        raise OutputError(f"cannot create the folder {format_path(folder)}: {format_error(error)}") from error
     lock = _lock_folder(temporary)
     try:
         yield temporary
@@ -125,7 +125,7 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
 
 
 def _lock_folder(folder: Path) -> int | None:
-    """Lock a folder until its descriptor is closed; None when the lock is taken or not supported."""
+    """Lock a folder until the returned descriptor is closed; return None if it is locked or cannot be locked."""
     if os.name == "nt":
         return None  # Windows cannot open folders
     try:
@@ -142,24 +142,24 @@ def _lock_folder(folder: Path) -> int | None:
 
 @contextmanager
 def hold_lock(path: Path, *, subject: Path) -> Iterator[int]:
-    """Hold a lock file; raise ``OutputError`` when another process holds it.
+    """Hold the lock on a lock file; raise ``OutputError`` if another process holds it.
 
-    The system releases the lock when its last holder exits, for any reason. A killed process leaves the file
-    behind, which is harmless.
+    The operating system releases the lock when the last process that holds it exits, for any reason. A killed
+    process leaves the file behind, which is harmless.
 
     Args:
         path: The lock file. It is removed at the end.
         subject: The output that the lock protects, for messages.
 
     Yields:
-        The file descriptor, through which child processes can share the lock.
+        The file descriptor; child processes that inherit it share the lock.
     """
     descriptor = _open_locked(path, subject)
     try:
         yield descriptor
     finally:
         if os.name != "nt":
-            path.unlink(missing_ok=True)  # while the lock is held, so that nobody else can hold this file
+            path.unlink(missing_ok=True)  # while the lock is held, so that no other process can lock this file
         os.close(descriptor)
         if os.name == "nt":
             with suppress(OSError):
@@ -175,7 +175,7 @@ def _open_locked(path: Path, subject: Path) -> int:
         try:
             _try_lock(descriptor)
             with suppress(FileNotFoundError):
-                # the last holder may have removed the file after we opened it and before we locked it
+                # the previous holder may have removed the file between our open and our lock; then try again
                 if os.path.samestat(os.fstat(descriptor), path.stat()):
                     return descriptor
         except OSError as error:
@@ -219,5 +219,5 @@ def cannot_write(path: Path, error: BaseException) -> OutputError:
     number = getattr(error, "errno", None)
     if match := RUST_ERROR.search(str(error)):
         number = int(match[2])
-    hint = "; free some space and run it again" if number == errno.ENOSPC else ""
+    hint = "; free some disk space and try again" if number == errno.ENOSPC else ""
     return OutputError(f"cannot write {format_path(path)}: {format_error(error)}{hint}")

@@ -1,7 +1,8 @@
 """Open and read files from unknown sources, with limits.
 
-A model can come from anybody: a file in its folder may be a link to a secret, a pipe that never ends, or a
-gigabyte of brackets. Every reader opens files with these functions. ``SHA256SUMS`` files detect damage.
+Models come from untrusted sources: a file in the folder of a model may be a link to a private file, a pipe
+that never ends, or a gigabyte of nested brackets. Every reader opens files with the functions of this module.
+The checksums in ``SHA256SUMS`` detect damage.
 """
 
 from __future__ import annotations
@@ -15,26 +16,26 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 from elmo.errors import ChecksumError, FormatError
 
 JSON_LIMIT = 1 << 20  # bytes; the options of published models need at most a hundredth of this
 LINES_LIMIT = 1 << 25  # bytes; Python needs up to four times as much memory, if every line has an emoji
-MAX_DEPTH = 64  # levels of JSON brackets; Python can read more levels than it can print
-MAX_LINES = 1 << 20  # Python needs about 200 bytes per word and id; published vocabularies have 0.8 million
+MAX_DEPTH = 64  # levels of nested JSON values; Python can parse deeper values than it can print
+MAX_LINES = 1 << 20  # Python needs about 200 bytes per word and id; published vocabularies have up to 0.8 million words
 _MIN_SPARSE_SIZE = 1 << 26  # bytes; smaller files may be sparse
 RUST_ERROR = re.compile(r"I/O error: (.+) \(os error (\d+)\)")  # how safetensors reports system errors
 
 
 def format_path(path: str | Path) -> str:
-    """Format a path for a message of one line; names with unprintable characters are escaped."""
+    """Format a path for a one-line message; a path with unprintable characters is escaped."""
     text = str(path)
     return text if text.isprintable() else repr(text)
 
 
 def format_error(error: BaseException) -> str:
-    """Format an error of the system or of a library on one line, without its path."""
+    """Format the message of an error on one line; the message of an ``OSError`` is shown without its path."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     if match := RUST_ERROR.search(text):
         text = match[1]
@@ -42,9 +43,9 @@ def format_error(error: BaseException) -> str:
 
 
 def list_names(folder: Path) -> list[str]:
-    """List the names in a folder, sorted; empty when it is not a folder or cannot be read.
+    """List the names in a folder, sorted; return an empty list if it is not a folder or cannot be read.
 
-    Names that start with ``._`` are left out: macOS writes metadata there on foreign disks.
+    Names that start with ``._`` are left out: macOS stores metadata in such files on other file systems.
     """
     try:
         return sorted(entry.name for entry in os.scandir(folder) if not entry.name.startswith("._"))
@@ -114,7 +115,7 @@ def open_regular(path: Path, limit: int | None = None) -> io.BufferedReader:
 
 
 def _is_sparse(descriptor: int, size: int) -> bool:
-    """Whether almost nothing of a file is on disk: an unfinished download or an attack."""
+    """Return whether most of a file was never written to disk, as in an unfinished download or an attack."""
     if not hasattr(os, "SEEK_HOLE"):
         return False
     position = filled = 0
@@ -132,11 +133,30 @@ def _is_sparse(descriptor: int, size: int) -> bool:
     return filled < position // 64
 
 
+class BoundedReads:
+    """A file object for ``zipfile`` that rejects single reads of more than ``limit`` bytes.
+
+    ``zipfile`` reads the whole directory of an archive at once. The place where a zip file declares the size
+    of its directory depends on the reader (there are two records, and Python versions differ in where they
+    look for the second), so the read itself is bounded, not the declared size.
+    """
+
+    def __init__(self, file: BinaryIO, limit: int) -> None:
+        self._file, self._limit = file, limit
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+
+    def read(self, n_bytes: int = -1) -> bytes:
+        """Read at most ``n_bytes``; without a number, at most the limit."""
+        if n_bytes > self._limit:
+            raise FormatError(f"zip directory must have at most {self._limit} bytes; found {n_bytes}")
+        return self._file.read(n_bytes if n_bytes >= 0 else self._limit)
+
+
 def read_bytes(path: Path, limit: int) -> bytes:
     """Read a regular file of at most ``limit`` bytes."""
     with open_regular(path, limit) as file:
         try:
-            # the size at the check, not the limit: Python allocates what is requested
+            # request the size of the file, not the limit: Python allocates as many bytes as are requested
             return file.read(min(limit, os.fstat(file.fileno()).st_size))
         except OSError as error:
             raise FormatError(f"cannot read {format_path(path)}: {format_error(error)}") from error
@@ -150,7 +170,7 @@ def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
     text = _decode(read_bytes(path, limit).removeprefix(b"\xef\xbb\xbf"), path)
     try:
         value = json.loads(
-            text, object_pairs_hook=_reject_duplicate_keys, parse_constant=_reject_constant, parse_float=_parse_finite
+            text, object_pairs_hook=_reject_duplicate_keys, parse_constant=_parse_finite, parse_float=_parse_finite
         )
     except RecursionError as error:
         raise FormatError(f"{format_path(path)}: not valid JSON: too many nested brackets") from error
@@ -170,14 +190,10 @@ def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _reject_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number")
-
-
 def _parse_finite(digits: str) -> float:
     value = float(digits)
     if not math.isfinite(value):
-        raise ValueError(f"number {digits[:20]} is too large")
+        raise ValueError(f"number {digits[:20]} is not finite")
     return value
 
 
@@ -238,8 +254,8 @@ def format_checksums(sums: Mapping[str, str], order: Sequence[str]) -> str:
 def read_checksums(folder: Path, order: Sequence[str]) -> dict[str, str]:
     """Read the SHA-256 of each file that ``SHA256SUMS`` lists.
 
-    No checksum protects this file itself, so it must be exactly what ``format_checksums`` writes; any damage
-    then shows. The caller detects a truncated file, because the last name of ``order`` is missing.
+    No checksum protects ``SHA256SUMS`` itself, so its content must be exactly what ``format_checksums`` writes.
+    The caller detects a truncated file, because the last name of ``order`` is missing.
     """
     path = find_member(folder, CHECKSUMS_NAME)
     raw = read_bytes(path, _MAX_CHECKSUM_BYTES)

@@ -1,8 +1,8 @@
 """Read and write safetensors files.
 
-The first part is for the weights of a model: torch tensors whose names and shapes are known beforehand. The
-second part is for results: NumPy arrays of any shape, with a description. Both check the header and the size
-of a file before they read its data.
+The functions in the first part are for the weights of a model: torch tensors whose names and shapes are known
+beforehand. Those in the second part (``write_arrays``, ``read_arrays``) are for results: NumPy arrays of any shape,
+with a description. Both check the header and the size of a file before they read its data.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
-_MAX_WEIGHTS_HEADER = 1 << 20  # bytes; 64 layers need a twentieth of this
+_MAX_WEIGHTS_HEADER = 1 << 20  # bytes; a model of 64 layers needs a twentieth of this
 _MAX_ARRAYS_HEADER = 1 << 24
-_WEIGHT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+_MAX_AXES = 32
+_WEIGHT_TYPES = ("F64", "F32", "F16", "BF16")
+_ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "U8": 1}
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -36,7 +38,7 @@ def torch_dtype(name: str) -> torch.dtype:
     import torch
 
     if name not in DTYPES:
-        raise OutputError(f"dtype: expected one of {', '.join(DTYPES)}, found {name!r:.40}")
+        raise OutputError(f"dtype must be one of {', '.join(DTYPES)}; found {name!r:.40}")
     return getattr(torch, name)
 
 
@@ -72,41 +74,43 @@ def _convert(tensors: Mapping[str, Tensor], dtype: Dtype) -> dict[str, Tensor]:
             copy = copy.clone()
         storages.add(copy.untyped_storage().data_ptr())
         converted[name] = copy
-    problems = [f"{name} has values out of range" for name, copy in converted.items() if not copy.isfinite().all()]
-    raise_all(problems, subject=f"weights as {dtype}", kind=OutputError)
+    problems = [
+        f"{name} has values that are out of range or not finite"
+        for name, copy in converted.items()
+        if not copy.isfinite().all()
+    ]
+    raise_all(problems, subject=f"cannot store the weights as {dtype}", kind=OutputError)
     return converted
 
 
 def check(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Check that a safetensors file holds exactly ``shapes``, from its header and size alone."""
+    """Check that a safetensors file contains exactly the tensors in ``shapes``; read only its header and size."""
     with open_regular(path) as file:
         try:
             header, start, size = _read_header(file, _MAX_WEIGHTS_HEADER)
         except (ValueError, RecursionError, struct.error) as error:
-            raise FormatError(
-                f"{format_path(path)}: expected a safetensors file, found {format_error(error)}"
-            ) from error
+            raise FormatError(f"{format_path(path)}: not a valid safetensors file: {format_error(error)}") from error
     if problems := _find_problems(header, shapes, n_bytes=size - start):
         raise_all(problems, subject=format_path(path))
 
 
 def _read_header(file: BinaryIO, max_bytes: int) -> tuple[dict[str, Any], int, int]:
-    """Return the header of a safetensors file, where its data starts, and its size."""
+    """Return the header of a safetensors file, the position of the first data byte, and the size of the file."""
     size = file.seek(0, 2)
     file.seek(0)
     (length,) = struct.unpack("<Q", file.read(8))
     if not 2 <= length <= min(max_bytes, size - 8):
-        raise ValueError(f"a header of {length} bytes in a file of {size}")
+        raise ValueError(f"invalid header size: {length} bytes in a file of {size} bytes")
     header = json.loads(file.read(length).decode("utf-8"), object_pairs_hook=_reject_duplicate_keys)
     if not isinstance(header, dict):
-        raise ValueError(f"a header that is a {type(header).__name__}")
+        raise ValueError(f"the header must be a JSON object; found {type(header).__name__}")
     return header, 8 + length, size
 
 
 def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
-        raise ValueError("a header with a duplicate key")
+        raise ValueError("the header has a duplicate key")
     return values
 
 
@@ -118,36 +122,46 @@ def _find_problems(header: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]
     problems += [f"missing {name} {shape}" for name, shape in shapes.items() if name not in header]
     problems += [f"unexpected {name!r:.80}" for name in header if name not in shapes]
     spans: list[tuple[int, int, str]] = []
-    for name, shape in shapes.items():
-        if name not in header:
+    for name in [name for name in shapes if name in header]:
+        try:
+            code, shape, begin, end = _parse_entry(header[name], n_bytes=n_bytes)
+        except (ValueError, EOFError) as error:
+            problems.append(f"{name}: {error}")
             continue
-        entry = header[name] if isinstance(header[name], dict) else {}
-        kind = entry.get("dtype")
-        found, span = _to_naturals(entry.get("shape")), _to_naturals(entry.get("data_offsets"))
-        if not isinstance(kind, str) or kind not in _WEIGHT_BYTES:
-            problems.append(f"{name}: expected dtype {', '.join(_WEIGHT_BYTES)}, found {kind!r:.40}")
-        elif found != shape:
-            problems.append(f"{name}: expected {shape}, found {str(entry.get('shape'))[:80]}")
-        elif span is None or len(span) != 2:
-            problems.append(f"{name}: expected two data_offsets, found {str(entry.get('data_offsets'))[:80]}")
-        elif span[1] - span[0] != (expected := math.prod(shape) * _WEIGHT_BYTES[kind]):
-            problems.append(f"{name}: expected {expected} bytes, found data_offsets {str(span)[:80]}")
-        else:
-            spans.append((span[0], span[1], name))
+        if code not in _WEIGHT_TYPES:
+            problems.append(f"{name}: dtype must be one of {', '.join(_WEIGHT_TYPES)}; found {code}")
+        if shape != shapes[name]:
+            problems.append(f"{name}: expected {shapes[name]}, found {shape}")
+        spans.append((begin, end, name))
     return problems or _find_gaps(sorted(spans), n_bytes)
 
 
-def _to_naturals(values: Any) -> tuple[int, ...] | None:
-    is_list = isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
-    return tuple(values) if is_list else None
+def _parse_entry(entry: Any, *, n_bytes: int) -> tuple[str, tuple[int, ...], int, int]:
+    """Return dtype, shape, begin and end of an array, checked against the number of bytes in the file."""
+    match entry:
+        case {"dtype": str(code), "shape": [*shape], "data_offsets": [begin, end]} if len(shape) <= _MAX_AXES:
+            pass
+        case _:
+            raise ValueError("the header must contain a dtype, a shape and two data_offsets")
+    if not all(type(n) is int and 0 <= n < 1 << 63 for n in (begin, end, *shape)):
+        raise ValueError(
+            f"shape and data_offsets must be non-negative integers; found {shape} and {[begin, end]}"[:200]
+        )
+    if code not in _ITEM_BYTES:
+        raise ValueError(f"dtype must be one of {', '.join(_ITEM_BYTES)}; found {code!r:.40}")
+    if math.prod(shape) * _ITEM_BYTES[code] != end - begin:
+        raise ValueError(f"shape {shape} of {code} does not match its {end - begin} bytes")
+    if end > n_bytes:
+        raise EOFError(f"the file is truncated: expected {end} bytes of data, found {n_bytes}")
+    return code, tuple(shape), begin, end
 
 
 def _find_gaps(spans: list[tuple[int, int, str]], n_bytes: int) -> list[str]:
-    """Check that the data fills the file without gaps or overlaps."""
+    """Check that the tensors fill the file without gaps or overlaps; return the first problem as a list."""
     end = 0
     for first, last, name in spans:
         if first != end:
-            return [f"{name}: expected its data to start at byte {end}, found {first}"]
+            return [f"{name}: data must start at byte {end}; found {first}"]
         end = last
     return [] if end == n_bytes else [f"expected {end} bytes of data, found {n_bytes}"]
 
@@ -155,23 +169,21 @@ def _find_gaps(spans: list[tuple[int, int, str]], n_bytes: int) -> list[str]:
 def read(path: Path, shapes: Mapping[str, tuple[int, ...]], *, is_mapped: bool = True) -> dict[str, Tensor]:
     """Read the tensors of a file that ``check`` has accepted, as float32.
 
-    Mapped tensors stay in the file until they are used, so the file must not change or disappear before.
+    With ``is_mapped``, float32 tensors are mapped into memory and read from the file only when they are used, so the
+    file must not change or be removed while they exist.
     """
     import torch
     from safetensors import SafetensorError, safe_open
-
-    def to_float32(tensor: Tensor) -> Tensor:
-        return tensor.to(torch.float32) if is_mapped or tensor.dtype != torch.float32 else tensor.clone()
 
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in shapes}
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise FormatError(f"{format_path(path)}: not a valid safetensors file: {format_error(error)}") from error
-    return {name: to_float32(tensor) for name, tensor in tensors.items()}
+    return {name: tensor.to(torch.float32, copy=not is_mapped) for name, tensor in tensors.items()}
 
 
-DESCRIPTION = "elmo"  # the key of the metadata that holds the description, as JSON
+DESCRIPTION = "elmo"  # metadata key of the description, which is stored as JSON
 _CODES = {"float32": "F32", "float16": "F16", "int64": "I64", "uint8": "U8"}
 _ARRAY_DTYPES = {code: np.dtype(name).newbyteorder("<") for name, code in _CODES.items()}
 
@@ -179,9 +191,9 @@ Array = np.ndarray[Any, Any]
 
 
 def write_arrays(arrays: Sequence[tuple[str, Array]], description: Any, file: BinaryIO) -> None:
-    """Write arrays one after another; pass those with the widest items first, so that all are aligned.
+    """Write named arrays and a description; pass the arrays with the largest item size first, so that all are aligned.
 
-    This does not use the safetensors library, which would copy every array and restrict the permissions.
+    This does not use the safetensors library, which would copy every array and restrict the file permissions.
     """
     header: dict[str, Any] = {"__metadata__": {DESCRIPTION: json.dumps(description)}}
     end = 0
@@ -197,9 +209,9 @@ def write_arrays(arrays: Sequence[tuple[str, Array]], description: Any, file: Bi
 
 
 def read_arrays(path: Path, *, is_mapped: bool = False) -> tuple[dict[str, Array], Any]:
-    """Read arrays by name, and the description. Mapped arrays are read from the disk when they are used.
+    """Read the named arrays and the description; mapped arrays are read from the disk only when they are used.
 
-    Damage raises ``ValueError`` and similar errors, which the caller turns into an error of its format.
+    A damaged file raises ``ValueError``, ``KeyError`` or a similar error; the caller converts it to an ``ElmoError``.
     """
     with open_regular(path) as file:
         header, start, size = _read_header(file, _MAX_ARRAYS_HEADER)
@@ -208,7 +220,8 @@ def read_arrays(path: Path, *, is_mapped: bool = False) -> tuple[dict[str, Array
         mapped = np.asarray(np.memmap(file, dtype=np.uint8, mode="r")) if is_mapped else None
         arrays: dict[str, Array] = {}
         for name, entry in header.items():
-            begin, end, shape, dtype = _parse_entry(entry, n_bytes=size - start)
+            code, shape, begin, end = _parse_entry(entry, n_bytes=size - start)
+            dtype = _ARRAY_DTYPES[code]
             if mapped is not None:
                 raw: Array = mapped[start + begin : start + end]
                 arrays[name] = raw.view(dtype).reshape(shape)
@@ -216,17 +229,3 @@ def read_arrays(path: Path, *, is_mapped: bool = False) -> tuple[dict[str, Array
                 file.seek(start + begin)
                 arrays[name] = np.frombuffer(file.read(end - begin), dtype=dtype).reshape(shape)
         return arrays, description
-
-
-def _parse_entry(entry: dict[str, Any], *, n_bytes: int) -> tuple[int, int, tuple[int, ...], np.dtype[Any]]:
-    """Return begin, end, shape and dtype of an array, checked against the number of bytes in the file."""
-    dtype = _ARRAY_DTYPES[entry["dtype"]]
-    begin, end = entry["data_offsets"]
-    shape = tuple(entry["shape"])
-    if not all(type(n) is int and n >= 0 for n in (begin, *shape)):
-        raise ValueError(f"shape {str(shape)[:80]} at {begin}")
-    if math.prod(shape) * dtype.itemsize != end - begin:
-        raise ValueError(f"shape {shape} of {dtype} does not match its {end - begin} bytes")
-    if end > n_bytes:
-        raise EOFError("the file ends before its data")
-    return begin, end, shape, dtype

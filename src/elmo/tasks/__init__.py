@@ -1,4 +1,4 @@
-"""The downstream tasks of the paper: train, evaluate and use models for seven kinds of tasks.
+"""Train, evaluate and use models for seven kinds of downstream tasks, including the six of the paper.
 
 >>> from elmo import tasks
 >>> model = tasks.train("tagging", ["train.conll"], out="ner.safetensors", dev=["dev.conll"])
@@ -8,11 +8,11 @@
 The files, in reading order:
 
 - ``run``: the functions ``train``, ``evaluate``, ``predict`` and ``load``.
-- ``data``: examples, and the readers of their files.
-- ``kinds``: one file per kind of task; ``heads`` and ``scores`` have their networks and metrics.
+- ``data``: the classes for examples, and the functions that read examples from files.
+- ``kinds``: one file per kind of task; their networks are in ``heads``, their metrics in ``scores``.
 - ``features``: word vectors for the heads: ELMo, static vectors, characters, other encoders.
-- ``fit``: the training loop. ``adapt``: continue the training of the biLM on the text of a task.
-- ``model``: ``TaskModel`` and its file. ``output``: files of predictions.
+- ``fit``: the training loop. ``adapt``: continues the training of the biLM on the text of a task.
+- ``model``: ``TaskModel`` and its file format. ``output``: writes predictions to files.
 """
 
 import lazy_loader as _lazy

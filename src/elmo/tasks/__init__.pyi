@@ -26,6 +26,7 @@ from .model import TaskModel as TaskModel
 from .output import write_predictions as write_predictions
 from .run import Evaluation as Evaluation
 from .run import Predictions as Predictions
+from .run import ReadingOptions as ReadingOptions
 from .run import evaluate as evaluate
 from .run import load as load
 from .run import predict as predict
@@ -48,6 +49,7 @@ __all__ = [
     "Features",
     "FitOptions",
     "Predictions",
+    "ReadingOptions",
     "Roles",
     "RolesOptions",
     "Similarity",

@@ -1,9 +1,8 @@
 """Adapt a biLM to a task: continue its training as a language model on the sentences of the task.
 
-The biLM keeps its vocabulary and is trained as by ``elmo train --from``; the checkpoint with the best
-perplexity on a few held-out sentences is used (Howard and Ruder 2018, "Universal Language Model Fine-tuning";
-Peters et al. 2018, section 3.4). A run that is killed resumes from the checkpoints in its folder and gives
-the same weights.
+The biLM keeps its vocabulary and is trained as with ``elmo train --from``. The checkpoint with the best perplexity on
+a few held-out sentences is used (Howard and Ruder 2018, "Universal Language Model Fine-tuning"; Peters et al. 2018,
+section 3.4). An interrupted run resumes from the checkpoints in its folder and gives the same weights.
 """
 
 from __future__ import annotations
@@ -34,10 +33,9 @@ from elmo.tasks.data.examples import Words
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
     from elmo.embed.start import Start
-    from elmo.formats.pretrained import Pretrained
     from elmo.train.loop import StepReport
 
-FOLDER = "adapt"  # next to the checkpoints of the task
+FOLDER = "adapt"  # in the folder with the checkpoints of the task
 _IDENTITY, _TEXT, _BEFORE, _AFTER = "identity.json", "text.txt", "before", "after"
 _BATCH_SIZE, _WINDOW = 32, 20  # a smaller batch than usual, because tasks have little text
 _WARM_SENTENCES = 2000
@@ -46,12 +44,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Adaptation:
-    """Options of the adaptation.
+    """Options for the adaptation of a biLM.
 
     Args:
         epochs: Number of passes over the sentences.
         seed: Random seed.
-        start: With "warm", the mean state is computed again.
+        start: Start state of the LSTMs; if it is "warm", the warm state is computed again after training.
     """
 
     epochs: float
@@ -60,19 +58,19 @@ class Adaptation:
 
 
 def check_adaptable(elmo: Elmo | None, epochs: float) -> None:
-    """Raise ``ConfigError`` for a biLM that cannot be trained as a language model; call this first."""
+    """Raise ``ConfigError`` if a biLM cannot be trained as a language model, or if ``epochs`` is not positive."""
     from elmo.train.initial_weights import check_trainable
 
     if not 0 < epochs < math.inf:
-        raise ConfigError(f"adapt must be a number of epochs above 0, found {epochs}")
+        raise ConfigError(f"adapt must be a number of epochs above 0; found {epochs}")
     if elmo is None:
-        raise ConfigError("cannot adapt the biLM, because elmo is 'none'; set elmo to input, output or both")
+        raise ConfigError("cannot adapt the biLM: elmo is 'none'; set elmo to input, output or both")
     model = elmo.pretrained
     check_trainable(model)
     missing = [name for name, part in (("softmax", model.softmax), ("vocabulary", model.vocab)) if not part]
     if missing:
         raise ConfigError(
-            f"cannot adapt this {model.format} model, because it has no {' and no '.join(missing)}; "
+            f"cannot adapt this {model.format} model: it has no {' and no '.join(missing)}; "
             "train them first: elmo train TEXT --from MODEL --out NEW"
         )
 
@@ -85,85 +83,82 @@ def adapt_bilm(
     folder: Path | None = None,
     on_report: Callable[[StepReport], None] | None = None,
 ) -> Elmo:
-    """Train the biLM on the unique sentences and return the new one; ``folder`` keeps checkpoints."""
+    """Return a copy of the biLM that was trained further on ``sentences``, without duplicates.
+
+    Args:
+        elmo: The biLM; it is not changed.
+        sentences: Sentences of the task.
+        options: Options for the adaptation.
+        folder: Folder for checkpoints; None uses a temporary folder.
+        on_report: Function to call with each progress report.
+    """
     from elmo.embed.elmo import Elmo
+    from elmo.train.run import train_bilm
 
     unique = list(dict.fromkeys(sentences))
+    lines = (" ".join(map(_replace_spaces, words)) for words in unique)
+    text = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
     with ExitStack() as stack:
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="elmo-adapt-")))
-        model = _train(elmo, unique, options=options, folder=folder / FOLDER, on_report=on_report)
+        folder = folder.absolute() / FOLDER  # a run may be resumed from another working directory
+        _open_folder(folder, _identity(elmo, text, options))
+        before, after = folder / _BEFORE, folder / _AFTER
+        if not after.exists():
+            n_tokens = sum(len(words) + 1 for words in unique)
+            _log.info(
+                "adapting the biLM to the training text: %d sentences, %d tokens, %g epochs",
+                len(unique), n_tokens, options.epochs,
+            )  # fmt: skip
+            if not (folder / _TEXT).exists():  # do not write it again: a resumed run checks its modification time
+                with atomic_file(folder / _TEXT) as temporary:
+                    temporary.write_bytes(text)
+            if not before.exists():
+                elmo.save_pretrained(before)
+            # every row of the batch needs whole sentences, and some sentences are held out
+            batch_size = max(1, min(_BATCH_SIZE, n_tokens // (10 * _WINDOW), len(unique) // 2))
+            n_steps = math.ceil(options.epochs * n_tokens / (batch_size * _WINDOW))
+            with torch.random.fork_rng(devices=[]):  # keep the random state of the caller
+                train_bilm(
+                    folder / _TEXT,
+                    after,
+                    input_format="tokens",
+                    heldout_seed=options.seed,
+                    init_from=before,
+                    epochs=options.epochs,
+                    # warm up for a tenth of this short run, because the first steps of Adam are large
+                    warmup=min(100, math.ceil(n_steps / 10)),
+                    decay="linear",
+                    batch_size=batch_size,
+                    seed=options.seed,
+                    processes=1,
+                    on_report=on_report,
+                )
+        model = native.read(after, is_mapped=False)  # not mapped: the folder is removed after training
+        for name in (_BEFORE, f"{_AFTER}.training"):
+            shutil.rmtree(folder / name, ignore_errors=True)
+    # the text of the task was already tokenized; keep the tokenizer of the original model
+    metadata = {**model.metadata, "tokenizer": elmo.pretrained.metadata.get("tokenizer", "en")}
+    model = replace(model, metadata=metadata)
     adapted = Elmo(model, device=elmo.device, dtype=elmo.precision, tokenizer=elmo.tokenizer)
     if options.start == "warm":
         adapted.warm_up(list(words) for words in islice(unique, _WARM_SENTENCES))
     return adapted
 
 
-def _train(
-    elmo: Elmo,
-    sentences: list[Words],
-    *,
-    options: Adaptation,
-    folder: Path,
-    on_report: Callable[[StepReport], None] | None,
-) -> Pretrained:
-    from elmo.train.run import train_bilm
-
-    folder = folder.absolute()  # a run may be resumed from another working directory
-    lines = (" ".join(map(_replace_spaces, words)) for words in sentences)
-    text = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
-    _open_folder(folder, _identity(elmo, text, options))
-    before, after = folder / _BEFORE, folder / _AFTER
-    if not after.exists():
-        n_tokens = sum(len(words) + 1 for words in sentences)
-        _log.info(
-            "adapting the biLM to the training text: %d sentences, %d tokens, %g epochs",
-            len(sentences), n_tokens, options.epochs,
-        )  # fmt: skip
-        if not (folder / _TEXT).exists():  # a run recognizes its text by the modification time
-            with atomic_file(folder / _TEXT) as temporary:
-                temporary.write_bytes(text)
-        if not before.exists():
-            elmo.save_pretrained(before)
-        # each row reads whole sentences, some of which are held out
-        batch_size = max(1, min(_BATCH_SIZE, n_tokens // (10 * _WINDOW), len(sentences) // 2))
-        n_steps = math.ceil(options.epochs * n_tokens / (batch_size * _WINDOW))
-        with torch.random.fork_rng(devices=[]):  # keep the random state of the caller
-            train_bilm(
-                folder / _TEXT,
-                after,
-                input_format="tokens",
-                heldout_seed=options.seed,
-                init_from=before,
-                epochs=options.epochs,
-                # the first steps of Adam are large: warm up for a tenth of this short run
-                warmup=min(100, math.ceil(n_steps / 10)),
-                decay="linear",
-                batch_size=batch_size,
-                seed=options.seed,
-                processes=1,
-                on_report=on_report,
-            )
-    model = native.read(after, is_mapped=False)  # the folder is removed when the task is trained
-    for name in (_BEFORE, f"{_AFTER}.training"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    # keep the tokenizer of the model: the text of the task was already tokenized
-    return replace(model, metadata={**model.metadata, "tokenizer": elmo.pretrained.metadata.get("tokenizer", "en")})
-
-
 def _replace_spaces(word: str) -> str:
-    """Replace the white space inside a word such as "10 000" by no-break spaces, so that the word is not split."""
+    """Replace white space inside a word, such as "10 000", by no-break spaces, so that the word is not split."""
     return re.sub(r"[ \t\r\n]", "\N{NO-BREAK SPACE}", word)
 
 
 def _open_folder(folder: Path, identity: dict[str, Any]) -> None:
-    """Create the folder of a run, or check that it belongs to the same run."""
+    """Create the folder of an adaptation, or check that it belongs to the same adaptation."""
     path = folder / _IDENTITY
     if path.exists():
         if read_json(path) != identity:
             raise ConfigError(
-                f"{format_path(folder)}: this run was started with other data or options; "
-                "remove the folder, or choose another output"
+                f"cannot resume {format_path(folder)}: the run was started with other data or options; "
+                "remove the folder or choose another output"
             )
         return
     try:
@@ -175,7 +170,7 @@ def _open_folder(folder: Path, identity: dict[str, Any]) -> None:
 
 
 def _identity(elmo: Elmo, text: bytes, options: Adaptation) -> dict[str, Any]:
-    """Return everything that the result depends on: the language model, the text and the options."""
+    """Return everything that the adapted biLM depends on: hashes of the language model and text, and the options."""
     model = elmo.pretrained
     digest = hashlib.sha256(fingerprint(replace(model, weights=elmo.bilm.state_dict())).encode())
     if model.vocab is not None and model.softmax is not None:

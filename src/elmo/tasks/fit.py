@@ -1,8 +1,8 @@
-"""Fit a task network: train on examples and keep the weights of the best epoch on held-out examples.
+"""The training loop of task models, with early stopping.
 
-Each epoch trains on shuffled batches of examples of similar size, then scores the held-out examples; training
-stops when the score no longer rises. All random numbers depend only on the seed and the epoch, and each epoch
-ends with a checkpoint, so that a run that is killed and resumed gives the same result.
+Each epoch trains on shuffled batches of examples of similar size, then scores the held-out examples. Training stops
+when the score no longer improves, and the weights of the best epoch are kept. Random numbers depend only on the seed
+and the epoch, and each epoch ends with a checkpoint, so an interrupted and resumed run gives the same result.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,30 +22,29 @@ from elmo.engine.batches import track_progress
 from elmo.errors import ConfigError, DataError, TrainingError
 from elmo.storage.files import format_path
 from elmo.tasks.data.examples import Example
-from elmo.tasks.features.layer import TaskNetwork
-from elmo.tasks.features.store import FeatureLookup
+from elmo.tasks.features.layer import Lookup, TaskNetwork
 from elmo.tasks.kinds.task import Task, count_tokens
 from elmo.train.checkpoint import Checkpoints, Snapshot, optimizer_state, optimizer_tensors
 
 E = TypeVar("E", bound=Example)
 P = TypeVar("P")
-_NETWORK_VERSION = 4  # version of heads and random numbers: checkpoints of another version are refused
-_LEARNING_RATES = {"tagging": 0.005}  # by kind: a CRF learns too slowly at the default on small data
-_POOL_BATCHES = 50  # examples of this many batches are sorted by size together
+_NETWORK_VERSION = 4  # increased when heads or random numbers change: older checkpoints cannot be resumed
+_LEARNING_RATES = {"tagging": 0.005}  # a CRF learns too slowly on small data with the default
+_POOL_BATCHES = 50  # number of batches whose examples are sorted by size together
 
 
 @dataclass(frozen=True)
 class FitOptions:
-    """How a task is trained.
+    """Training options of a task model.
 
     Args:
         epochs: Maximum number of epochs.
         patience: Stop after this many epochs without a better score.
-        batch_size: Examples per batch.
-        max_tokens: Maximum tokens of a batch with padding; a longer example is a batch by itself.
+        batch_size: Number of examples per batch.
+        max_tokens: Maximum number of tokens per batch, with padding; a longer example is a separate batch.
         learning_rate: Learning rate of AdamW.
-        decay: Factor for the learning rate after ``decay_patience`` epochs without a better score.
-        decay_patience: Epochs without a better score before the learning rate decays.
+        decay: Factor by which the learning rate is multiplied after ``decay_patience`` epochs without a better score.
+        decay_patience: Number of epochs without a better score before the learning rate decays.
         weight_decay: Weight decay of AdamW.
         clip: Maximum norm of the gradients.
         seed: Random seed.
@@ -64,37 +63,48 @@ class FitOptions:
 
     @classmethod
     def for_kind(cls, kind: str, **values: Any) -> FitOptions:
-        """Return the defaults of a kind of task, with some ``values`` replaced."""
+        """Return the default options for a kind of task, with some of them replaced by ``values``."""
         return cls(**{"learning_rate": _LEARNING_RATES.get(kind, cls.learning_rate), **values})
 
     def __post_init__(self) -> None:
-        counts = ("epochs", "patience", "batch_size", "max_tokens", "decay_patience")
-        problems = [
-            f"{name} must be at least 1, found {getattr(self, name)}" for name in counts if getattr(self, name) < 1
+        checks = [
+            (name, getattr(self, name) >= 1, "at least 1")
+            for name in ("epochs", "patience", "batch_size", "max_tokens", "decay_patience")
         ]
-        for name, is_valid, expected in (
+        checks += [
             ("learning_rate", 0 < self.learning_rate < math.inf, "a number above 0"),
             ("clip", self.clip > 0, "a number above 0"),
             ("decay", 0 < self.decay <= 1, "a number above 0 and at most 1"),
             ("weight_decay", 0 <= self.weight_decay < math.inf, "a number of at least 0"),
             ("seed", 0 <= self.seed < 1 << 63, "an integer of at least 0 and below 2^63"),
-        ):
-            if not is_valid:
-                problems.append(f"{name} must be {expected}, found {getattr(self, name)}")
+        ]
+        problems = [
+            f"{name} must be {rule}; found {getattr(self, name)}" for name, is_valid, rule in checks if not is_valid
+        ]
         if problems:
             raise ConfigError(f"training options: {'; '.join(problems)}")
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """Result of one epoch."""
+    """Result of one training epoch.
 
-    epoch: int  # from 1
+    Attributes:
+        epoch: Number of the epoch, from 1.
+        loss: Mean training loss per example.
+        learning_rate: Learning rate in this epoch.
+        scores: Scores on the held-out examples, by name.
+        is_best: Whether the main score is better than in all earlier epochs.
+        mixes: Learned mix at each position (``input``, ``output``): the softmax-normalized weights of the layers
+            (``shares``) and the scale ``gamma``.
+    """
+
+    epoch: int
     loss: float
     learning_rate: float
-    scores: Mapping[str, float]  # held-out
-    is_best: bool  # best so far
-    mixes: Mapping[str, Mapping[str, Any]]  # by position (input, output): shares of the layers, and gamma
+    scores: Mapping[str, float]
+    is_best: bool
+    mixes: Mapping[str, Mapping[str, Any]]
 
 
 def fit(
@@ -103,79 +113,84 @@ def fit(
     dev: Sequence[E],
     *,
     network: TaskNetwork,
-    lookup: FeatureLookup,
+    lookup: Lookup,
     options: FitOptions,
     folder: Path | None = None,
     identity: Mapping[str, Any] | None = None,
-    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    on_epoch: Callable[[Epoch], None] | None = None,
     show_progress: bool = False,
 ) -> list[Epoch]:
-    """Train ``network`` in place, load the weights of its best epoch, and return all epochs.
+    """Train ``network`` in place, restore the weights of the best epoch, and return the results of all epochs.
 
-    ``folder`` keeps checkpoints; a run with the same ``identity`` resumes from them.
+    Args:
+        task: The task.
+        train: Training examples.
+        dev: Held-out examples.
+        network: The network to train.
+        lookup: Function that looks up the features of a batch of sentences.
+        options: Training options.
+        folder: Folder for checkpoints; None writes no checkpoints.
+        identity: Everything besides the options that the result depends on; a run resumes only if it is unchanged.
+        on_epoch: Function to call with the result of each epoch.
+        show_progress: Show progress bars.
     """
     for name, examples in (("training", train), ("held-out", dev)):
         if not examples:
-            raise DataError(f"expected {name} examples, found none")
-    run = _FitRun(task, network, lookup, options=options, folder=folder, identity=run_identity(options, identity))
+            raise DataError(f"cannot train: there are no {name} examples")
+    checkpoints = None if folder is None else Checkpoints(folder, keep=1)
+    run = _FitRun(task, network, lookup, options, checkpoints, run_identity(options, identity))
     with torch.random.fork_rng(devices=[]):
         run.restore()
         while not run.is_finished:
             run.run_epoch(train, dev, show_progress=show_progress)
             run.save_checkpoint()
-            on_epoch(run.epochs[-1])
+            if on_epoch is not None:
+                on_epoch(run.epochs[-1])
     network.load_state_dict(run.best, strict=False)
     network.eval()
     return run.epochs
 
 
 def run_identity(options: FitOptions, identity: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return everything that must be equal for a run to resume, as read from a checkpoint."""
+    """Return everything that must be unchanged for a run to resume, as JSON values, which checkpoints store."""
     values = {"options": asdict(options), "networks": _NETWORK_VERSION, **(identity or {})}
     return json.loads(json.dumps(values))
 
 
 def check_resumable(folder: Path, identity: Mapping[str, Any]) -> None:
-    """Raise ``ConfigError`` if ``folder`` has checkpoints of a run with another identity."""
+    """Raise ``ConfigError`` if ``folder`` has checkpoints of a run with other data or options."""
     latest = Checkpoints(folder).latest() if folder.is_dir() else None
-    if latest is None:
-        return
-    saved = latest[1].progress.get("identity")
+    saved = latest[1].progress.get("identity") if latest else identity
     if saved == identity:
         return
     is_older = isinstance(saved, dict) and saved.get("networks") != _NETWORK_VERSION
     reason = "by another version of elmo" if is_older else "with other data or options"
     raise ConfigError(
-        f"{format_path(folder)}: this run was started {reason}; remove the folder, or choose another output"
+        f"cannot resume {format_path(folder)}: the run was started {reason}; remove the folder or choose another output"
     )
 
 
+@dataclass(eq=False)
 class _FitRun:
-    """The state of a run between epochs."""
+    """A training run: the network, its optimizer and the epochs so far."""
 
-    def __init__(
-        self,
-        task: Task[Any, Any],
-        network: TaskNetwork,
-        lookup: FeatureLookup,
-        *,
-        options: FitOptions,
-        folder: Path | None,
-        identity: Mapping[str, Any],
-    ) -> None:
-        self.task, self.network, self.lookup, self.options = task, network, lookup, options
-        self.identity = identity
-        self.checkpoints = None if folder is None else Checkpoints(folder, keep=1)
-        learned = [weight for weight in network.parameters() if weight.requires_grad]
-        self.optimizer = torch.optim.AdamW(
-            learned, lr=options.learning_rate, weight_decay=options.weight_decay, fused=True
-        )
-        self.epochs: list[Epoch] = []
-        self.best: dict[str, Tensor] = {}
+    task: Task[Any, Any]
+    network: TaskNetwork
+    lookup: Lookup
+    options: FitOptions
+    checkpoints: Checkpoints | None
+    identity: Mapping[str, Any]
+    epochs: list[Epoch] = field(default_factory=list)
+    best: dict[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        learned = [weight for weight in self.network.parameters() if weight.requires_grad]
+        rate, decay = self.options.learning_rate, self.options.weight_decay
+        self.optimizer = torch.optim.AdamW(learned, lr=rate, weight_decay=decay, fused=True)
 
     @property
     def is_finished(self) -> bool:
-        """Whether all epochs are done, or the score has not risen for too long."""
+        """Whether the maximum number of epochs is reached, or the score has not improved for ``patience`` epochs."""
         waited = self._epochs_since_best()
         is_stopped = bool(waited) and waited[-1] >= self.options.patience
         return is_stopped or len(self.epochs) >= self.options.epochs
@@ -187,9 +202,9 @@ class _FitRun:
         return self.options.learning_rate * self.options.decay**n_decays
 
     def _epochs_since_best(self) -> list[int]:
-        """Return for each epoch the number of epochs since the best one.
+        """Return, for each epoch, the number of epochs since the best one so far.
 
-        While the best score is 0 (F1 in the first epochs on small data), the count does not start.
+        As long as the best score is 0, which is common for F1 in the first epochs, the number stays 0.
         """
         waited: list[int] = []
         best = 0.0
@@ -199,7 +214,7 @@ class _FitRun:
         return waited
 
     def run_epoch(self, train: Sequence[E], dev: Sequence[E], *, show_progress: bool) -> None:
-        """Train on all batches of ``train``, then score ``dev``."""
+        """Train one epoch on ``train``, then score ``dev``."""
         number, learning_rate = len(self.epochs) + 1, self.learning_rate
         seed = np.random.SeedSequence((self.options.seed, number))
         torch.manual_seed(int(seed.generate_state(1, np.uint32)[0]))
@@ -229,20 +244,22 @@ class _FitRun:
         )
         loss = task_loss + self.network.words.penalty()
         if not torch.isfinite(loss):
-            raise TrainingError(f"the loss is not finite in epoch {len(self.epochs) + 1}; try a smaller learning rate")
-        if loss.requires_grad:  # false for a document without mentions
+            raise TrainingError(
+                f"loss must be finite; found {loss} in epoch {len(self.epochs) + 1}; try a smaller learning rate"
+            )
+        if loss.requires_grad:  # false if the loss is constant, for example without any located answer
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.options.clip)
             self.optimizer.step()
         return float(task_loss.detach())
 
     def _learned_state(self) -> dict[str, Tensor]:
-        """Return what training changes: weights with gradients, and buffers (running means)."""
+        """Return the tensors that training changes: weights with gradients, and buffers."""
         frozen = {name for name, weight in self.network.named_parameters() if not weight.requires_grad}
         return {name: value for name, value in self.network.state_dict().items() if name not in frozen}
 
     def save_checkpoint(self) -> None:
-        """Write a checkpoint, if there is a folder for it."""
+        """Write a checkpoint, unless the run has no folder."""
         if self.checkpoints is None:
             return
         tensors = {
@@ -254,7 +271,7 @@ class _FitRun:
         self.checkpoints.save(Snapshot(tensors, progress), step=len(self.epochs))
 
     def restore(self) -> None:
-        """Restore the last checkpoint, if there is one."""
+        """Continue from the last checkpoint, if there is one."""
         latest = self.checkpoints.latest() if self.checkpoints else None
         if latest is None or self.checkpoints is None:
             return
@@ -272,11 +289,11 @@ def predict(
     examples: Sequence[E],
     *,
     network: TaskNetwork,
-    lookup: FeatureLookup,
+    lookup: Lookup,
     batch_size: int = 64,
     show_progress: bool = False,
 ) -> list[P]:
-    """Predict all examples; the predictions are in the order of the examples."""
+    """Return the predictions for all examples, in the same order."""
     order = sorted(range(len(examples)), key=lambda k: count_tokens(examples[k]))  # less padding
     batches = list(_split_batches([examples[k] for k in order], FitOptions(batch_size=batch_size)))
     was_training = network.training
@@ -291,7 +308,7 @@ def predict(
 
 
 def shuffled_batches(examples: Sequence[E], options: FitOptions, random: np.random.Generator) -> Iterator[list[E]]:
-    """Yield batches of examples of similar size in random order; each example occurs once."""
+    """Yield batches of examples of similar size, in random order; each example occurs once."""
     order = random.permutation(len(examples))
     batches: list[list[E]] = []
     pool = _POOL_BATCHES * options.batch_size
@@ -303,7 +320,7 @@ def shuffled_batches(examples: Sequence[E], options: FitOptions, random: np.rand
 
 
 def _split_batches(examples: Sequence[E], options: FitOptions) -> Iterator[list[E]]:
-    """Split examples that are sorted by size: the last one of a batch determines its padding."""
+    """Split examples, sorted by size, into batches; the last example of a batch determines the padding."""
     batch: list[E] = []
     for example in examples:
         is_full = len(batch) == options.batch_size

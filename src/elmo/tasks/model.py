@@ -1,8 +1,8 @@
-"""A trained task model: train it from examples, predict, evaluate, save it to one file, load it.
+"""``TaskModel``: train a task model on examples, use it for prediction and evaluation, save and load it.
 
-The file is in safetensors format: the learned weights, the static vectors in half precision, and a JSON
-description. It does not contain a frozen biLM or other encoders, only their names and fingerprints. A biLM
-that was tuned with the task or adapted to its text is part of the file.
+A model file is a safetensors file with the learned weights, the static vectors (in half precision unless they were
+trained) and a JSON description. It does not contain a frozen biLM or other frozen encoders, only their names and
+fingerprints. A biLM that was tuned with the task, or adapted to its text, is part of the file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from elmo.tasks.adapt import Adaptation, adapt_bilm, check_adaptable
 from elmo.tasks.data.examples import Document, Example, Words, check_words
 from elmo.tasks.features.layer import Features, TaskNetwork
 from elmo.tasks.features.static import StaticVectors
-from elmo.tasks.features.store import ElmoEncoder, FeatureCache, FeatureEncoder, FeatureStore
+from elmo.tasks.features.store import ElmoEncoder, FeatureCache, FeatureStore, FrozenEncoder
 from elmo.tasks.features.transformers import match_encoders
 from elmo.tasks.fit import Epoch, FitOptions, check_resumable, fit, predict, run_identity
 from elmo.tasks.kinds.registry import KINDS, check_kind
@@ -41,24 +41,24 @@ if TYPE_CHECKING:
     from elmo.embed.start import Start
     from elmo.train.loop import StepReport
 
-CHUNK_EXAMPLES = 512  # enough to find examples of similar size, which need little padding
+CHUNK_EXAMPLES = 512  # large enough to form batches of similar sentence length, which need little padding
 CHUNK_TOKENS = 50_000
 _log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
 class TaskModel:
-    """A task, its trained network, and the store of its word features.
+    """A trained model for a task, with everything that it needs for prediction.
 
     Attributes:
-        task: The task with its labels and options, such as ``Tagging``.
+        task: The task with its labels and options, for example a ``Tagging`` object.
         network: The trained network.
-        store: Where word features are looked up.
-        epochs: The epochs of the training run.
+        store: The feature store, which looks up the features of words.
+        epochs: The results of all training epochs.
         elmo_name: Name or path of the biLM.
-        reading: How the training files were read: tokenizer and options of the reader.
-        adapted_epochs: Epochs that the biLM was adapted to the text of the task; None if it was not.
-        first_fingerprint: Fingerprint of the biLM before it was tuned or adapted; None if it is unchanged.
+        reading: How the training files were read: the tokenizer and the options of the reader.
+        adapted_epochs: Number of epochs for which the biLM was adapted to the training text; None if it was not.
+        first_fingerprint: Fingerprint of the biLM before it was tuned or adapted; None if it was not changed.
         n_train: Number of training examples; 0 for a loaded model.
         n_dev: Number of held-out examples; 0 for a loaded model.
     """
@@ -86,23 +86,24 @@ class TaskModel:
         adapt: float | None = None,
         elmo_name: str | None = None,
         folder: Path | None = None,
-        on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+        on_epoch: Callable[[Epoch], None] | None = None,
         on_adapt: Callable[[StepReport], None] | None = None,
         show_progress: bool = False,
     ) -> TaskModel:
         """Train a model on examples.
 
         Args:
-            task: The task that the training examples define, such as ``Tagging.from_examples(train)``.
+            task: The task, created from the training examples, for example ``Tagging.from_examples(train)``.
             train: Training examples.
-            dev: Held-out examples, which select the best epoch.
-            store: Where word features are looked up.
-            options: How to train; None for the defaults of the kind of task.
-            adapt: First train the biLM as a language model on the text of ``train`` for this many epochs.
-            elmo_name: Name or path of the biLM, which a saved model refers to.
-            folder: Keeps checkpoints, from which the same call resumes.
-            on_epoch: Called after each epoch.
-            on_adapt: Called with each report of the adaptation.
+            dev: Held-out examples; their score selects the best epoch.
+            store: The feature store, which looks up the features of words.
+            options: Training options; None uses the defaults for the kind of task.
+            adapt: Number of epochs for which the biLM is first trained as a language model on the text of ``train``;
+                None does not adapt it.
+            elmo_name: Name or path of the biLM to store in the model file.
+            folder: Folder for checkpoints; repeating the call resumes from the last one.
+            on_epoch: Function to call with the result of each epoch.
+            on_adapt: Function to call with each progress report of the adaptation.
             show_progress: Show progress bars.
         """
         options = options or FitOptions.for_kind(task.kind)
@@ -137,34 +138,44 @@ class TaskModel:
         )
         return model
 
+    def __repr__(self) -> str:
+        best = ""
+        if self.epochs:
+            scores = format_scores(self.best_epoch.scores)
+            best = f", best_epoch={self.best_epoch.epoch} of {len(self.epochs)}, scores={scores}"
+        return f"TaskModel(kind={self.task.kind!r}, elmo={self.elmo_name!r}{best})"
+
     @property
     def has_own_bilm(self) -> bool:
-        """Whether the biLM was tuned or adapted, so that it is part of the model file."""
+        """Whether the biLM was tuned or adapted and is therefore part of the model file."""
         return self.store.features.is_bilm_tuned or self.adapted_epochs is not None
 
     @property
     def best_epoch(self) -> Epoch:
-        """The epoch whose weights the model has."""
+        """The epoch with the best score; the model has the weights of this epoch."""
         return next(epoch for epoch in reversed(self.epochs) if epoch.is_best)
 
     def predict(self, examples: Sequence[Any], *, show_progress: bool = False) -> list[Any]:
-        """Predict all examples."""
+        """Return a prediction for each example."""
         check_words(examples)
         lookup = self.store.prepare(_sentences(examples), show_progress=show_progress)
         return predict(self.task, examples, network=self.network, lookup=lookup, show_progress=show_progress)
 
     def predict_stream(self, examples: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-        """Yield each example with its prediction; only a few hundred are in memory at a time."""
+        """Yield each example with its prediction; only a few hundred examples are in memory at a time."""
         for chunk in split_chunks(examples):
             yield from zip(chunk, self.predict(chunk), strict=True)
 
     def evaluate(self, examples: Sequence[Any], *, show_progress: bool = False) -> dict[str, float]:
-        """Compute the scores on labeled examples."""
+        """Compute the scores of the model on labeled examples."""
         self.task.check(examples)
         return self.task.score(examples, self.predict(examples, show_progress=show_progress))
 
     def save(self, path: str | Path) -> None:
-        """Write the model file; it appears when it is complete."""
+        """Write the model to a file; the file appears only when it is complete."""
+        from safetensors import SafetensorError
+        from safetensors.torch import save_file
+
         weights = self.network.state_dict()
         tensors = {name: tensor.contiguous() for name, tensor in weights.items() if name != _TABLE}
         store = self.store
@@ -173,7 +184,13 @@ class TaskModel:
             tensors |= _static_tensors(store.static, weights[_TABLE], is_exact=is_exact)
         if self.has_own_bilm and store.elmo is not None:
             tensors |= _bilm_tensors(store.elmo, start=store.start, is_tuned=store.features.is_bilm_tuned)
-        _write_file(Path(path), tensors, self._description())
+        # a single metadata entry: safetensors writes several in random order, but equal models must give equal files
+        about = json.dumps({"format": FORMAT, "version": VERSION, **self._description()}, sort_keys=True)
+        try:
+            with atomic_file(Path(path)) as temporary:
+                save_file(tensors, temporary, metadata={_ABOUT: about})
+        except SafetensorError as error:
+            raise cannot_write(Path(path), error) from error
 
     @classmethod
     def load(
@@ -181,16 +198,16 @@ class TaskModel:
         path: str | Path,
         *,
         elmo: Elmo | None = None,
-        others: Sequence[FeatureEncoder] = (),
+        others: Sequence[FrozenEncoder] = (),
         cache: FeatureCache | None = None,
     ) -> TaskModel:
         """Load a model file.
 
         Args:
-            path: The file.
-            elmo: The biLM, if it is not where the file says.
-            others: The other encoders, if they are not where the file says.
-            cache: Where layers of frozen encoders are kept.
+            path: The model file.
+            elmo: The biLM, if it is not at the location stored in the file.
+            others: The other encoders, if they are not at the locations stored in the file.
+            cache: Cache for the layers of frozen encoders; None computes them each time.
         """
         path = Path(path)
         tensors, about = _read_file(path)
@@ -204,7 +221,9 @@ class TaskModel:
             bilm = dict(about.get("elmo") or {})
             first_fingerprint = None
             if _DESCRIPTION in tensors:
-                elmo, first_fingerprint = _own_bilm(tensors, elmo, path=path), bilm["fingerprint"]
+                if elmo is not None:
+                    _log.warning("%s contains a biLM; ignoring the biLM that was passed", format_path(path))
+                elmo, first_fingerprint = _take_bilm(tensors, path=path), bilm["fingerprint"]
             elif features.has_elmo:
                 elmo = _named_bilm(bilm, elmo, start=about["start"], path=path)
             names = about.get("other_names") or [None] * len(about["others"])
@@ -235,13 +254,13 @@ class TaskModel:
         if self.adapted_epochs is not None:
             about["adapted"] = self.adapted_epochs
         if store.used_elmo is not None:
-            # a tuned biLM is identified by what it was before
+            # a tuned or adapted biLM is identified by its fingerprint before training
             fingerprint = self.first_fingerprint or ElmoEncoder(store.used_elmo, start=store.start).fingerprint
             about["elmo"] = {"name": self.elmo_name, "fingerprint": fingerprint}
         return about
 
     def _identity(self, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, Any]:
-        """Return everything that the result of a run depends on."""
+        """Return a description of everything that the result of training depends on."""
         digest = hashlib.sha256()
         for example in (*train, *dev):
             digest.update(example_key(example))
@@ -257,8 +276,13 @@ class TaskModel:
         return {**description, "data": digest.hexdigest(), "sizes": [len(train), len(dev)]}
 
 
+def format_scores(scores: Mapping[str, float]) -> str:
+    """Format scores for a ``repr``, rounded to four digits."""
+    return str({name: round(score, 4) for name, score in scores.items()})
+
+
 def split_chunks(examples: Iterable[Any]) -> Iterator[list[Any]]:
-    """Split examples into chunks of some hundred, fewer if they are long; a document is a chunk by itself."""
+    """Split examples into chunks of a few hundred, or fewer if they are long; each document is a separate chunk."""
     chunk: list[Any] = []
     n_tokens = 0
     for example in examples:
@@ -283,10 +307,10 @@ def _build_network(task: Any, store: FeatureStore, *, seed: int) -> TaskNetwork:
 
 
 def _restore_network(task: Any, store: FeatureStore, tensors: Mapping[str, Tensor], *, path: Path) -> TaskNetwork:
-    """Build the network of a description and load its weights.
+    """Build the network of a task model and load its weights from ``tensors``.
 
-    It is built on the meta device, so that no memory is allocated before the sizes of the description are
-    compared with the weights.
+    The network is built on the meta device, so that no memory is allocated before its shapes are compared with
+    those of the weights.
     """
     with torch.device("meta"):
         layer = store.build_layer()
@@ -295,7 +319,7 @@ def _restore_network(task: Any, store: FeatureStore, tensors: Mapping[str, Tenso
     problems = [f"missing tensor {name}" for name in shapes if name not in tensors]
     problems += [f"unknown tensor {name}" for name in tensors if name not in shapes]
     problems += [
-        f"{name}: expected shape {shape}, found {tuple(tensors[name].shape)}"
+        f"{name}: expected shape {shape}; found {tuple(tensors[name].shape)}"
         for name, shape in shapes.items()
         if name in tensors and tuple(tensors[name].shape) != shape
     ]
@@ -307,48 +331,38 @@ def _restore_network(task: Any, store: FeatureStore, tensors: Mapping[str, Tenso
 FORMAT = "elmo task model"
 VERSION = 3  # versions 1 and 2 had other names for the weights of LSTMs
 _ABOUT = "elmo"  # metadata entry of the JSON description
-_TABLE = "words.static.weight"  # stored as the next two tensors
+_TABLE = "words.static.weight"  # this weight of the network is stored as the next two tensors
 _STATIC_WORDS, _STATIC_VECTORS = "static.words", "static.vectors"
 
 
-def _write_file(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    # one entry: the library writes several in random order, but equal models must be equal files
-    described = {"format": FORMAT, "version": VERSION, **about}
-    try:
-        with atomic_file(path) as temporary:
-            save_file(dict(tensors), temporary, metadata={_ABOUT: json.dumps(described, sort_keys=True)})
-    except SafetensorError as error:
-        raise cannot_write(path, error) from error
-
-
 def _read_file(path: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
-    """Read the tensors and the description of a model file."""
+    """Read the tensors and the JSON description of a model file."""
     from safetensors import SafetensorError, safe_open
 
-    with open_regular(path):  # raises a typed error if it is not a regular file
+    with open_regular(path):  # raises FormatError if it is not a regular file
         pass
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {}).get(_ABOUT, "null"))
             if not isinstance(about, dict) or about.get("format") != FORMAT:
                 raise FormatError(
-                    f"{format_path(path)}: expected a task model written by elmo task train, found another file"
+                    f"{format_path(path)}: expected a task model written by elmo task train; found another file"
                 )
             if about.get("version") != VERSION:
                 raise FormatError(
-                    f"{format_path(path)}: another version of elmo wrote this file "
-                    f"(expected format version {VERSION}, found {about.get('version')!r:.20}); train it again"
+                    f"{format_path(path)}: format version of the task model must be {VERSION}; "
+                    f"found {about.get('version')!r:.20}; train the model again"
                 )
             return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 -- not a mapping
     except (SafetensorError, KeyError, ValueError, RecursionError) as error:
-        raise FormatError(f"{format_path(path)} is not a task model, or it is damaged: {error}") from error
+        raise FormatError(f"{format_path(path)} is not a task model, or is damaged: {error}") from error
 
 
 def _static_tensors(static: StaticVectors, table: Tensor, *, is_exact: bool) -> dict[str, Tensor]:
-    """Return the words and vectors of ``table`` (row, width), in half precision unless ``is_exact``."""
+    """Return tensors with the words and with the vectors of ``table`` (row, width).
+
+    Vectors are stored in half precision, unless ``is_exact`` is true or a value exceeds the range of half precision.
+    """
     raw = json.dumps(static.words, ensure_ascii=False).encode("utf-8", "surrogatepass")
     halved = table.half()
     is_exact = is_exact or not torch.isfinite(halved).all()
@@ -359,25 +373,28 @@ def _static_tensors(static: StaticVectors, table: Tensor, *, is_exact: bool) -> 
 
 
 def _take_static(tensors: dict[str, Tensor]) -> StaticVectors | None:
-    """Replace the result of ``_static_tensors`` in ``tensors`` by the table of the network."""
+    """Replace the two tensors of ``_static_tensors`` by the weight ``_TABLE``, and return the static vectors."""
     if _STATIC_WORDS not in tensors:
         return None
     words = json.loads(tensors.pop(_STATIC_WORDS).numpy().tobytes().decode("utf-8", "surrogatepass"))
     vectors = tensors.pop(_STATIC_VECTORS).float().numpy()
     # the first two rows are for padding and for words without a vector
     if not isinstance(words, list) or vectors.ndim != 2 or len(vectors) != len(words) + 2:
-        raise ValueError(f"expected one vector per word, found {len(words)} words and vectors of shape {vectors.shape}")
+        raise ValueError(f"static vectors must have {len(words) + 2} rows; found shape {vectors.shape}")
     tensors[_TABLE] = torch.from_numpy(np.ascontiguousarray(vectors))
     return StaticVectors(tuple(map(str, words)), vectors[2:])
 
 
-_DESCRIPTION = "bilm.description"  # JSON as bytes: a vocabulary is too long for the header of the file
+_DESCRIPTION = "bilm.description"  # a tensor with JSON: a vocabulary is too long for the header of the file
 _WEIGHTS, _WARM = "bilm.weights.", "bilm.warm."
-_TUNED = "words.bilm."  # weights of a tuned biLM are part of the network
+_TUNED = "words.bilm."  # the weights of a tuned biLM are part of the network
 
 
 def _bilm_tensors(elmo: Elmo, *, start: Start, is_tuned: bool) -> dict[str, Tensor]:
-    """Return everything that a task needs of a biLM: no softmax, and no weights if the network has them."""
+    """Return the tensors of a biLM for a model file, without the softmax.
+
+    The weights of a tuned biLM are not included, because they are part of the network.
+    """
     model = elmo.pretrained
     vocab = model.vocab if model.config.words else None
     name = getattr(elmo.tokenizer, "name", None)
@@ -398,18 +415,8 @@ def _bilm_tensors(elmo: Elmo, *, start: Start, is_tuned: bool) -> dict[str, Tens
     return {name: tensor.contiguous() for name, tensor in tensors.items()}
 
 
-def _own_bilm(tensors: dict[str, Tensor], elmo: Elmo | None, *, path: Path) -> Elmo:
-    """Take the biLM of a model file out of ``tensors``; tuned weights stay there, too."""
-    try:
-        own = _take_bilm(tensors)
-    except ElmoError as error:
-        raise FormatError(f"{format_path(path)}: cannot read the biLM of this task model: {error}") from error
-    if elmo is not None:
-        _log.warning("%s contains its own biLM; ignoring the given one", format_path(path))
-    return own
-
-
-def _take_bilm(tensors: dict[str, Tensor]) -> Elmo:
+def _take_bilm(tensors: dict[str, Tensor], *, path: Path) -> Elmo:
+    """Remove the biLM from ``tensors`` and return it; tuned weights are not removed, as the network needs them."""
     from elmo.embed.elmo import Elmo
 
     about: Any = json.loads(tensors.pop(_DESCRIPTION).numpy().tobytes())
@@ -419,19 +426,21 @@ def _take_bilm(tensors: dict[str, Tensor]) -> Elmo:
     }
     warm = _with_prefix(own, _WARM)
     words = about["vocabulary"]
-    return Elmo(
-        Pretrained(
-            config=BiLmConfig.from_json(about["config"]),
-            weights=weights,
-            format="task",
-            vocab=None if words is None else Vocabulary(
-                tuple(words[3:]), bos=words[0], eos=words[1], unknown=words[2]
-            ),
-            characters=about["characters"],
-            warm=WarmState(**warm) if warm else None,
-            metadata={"tokenizer": about["tokenizer"]},
+    vocab = None if words is None else Vocabulary(tuple(words[3:]), bos=words[0], eos=words[1], unknown=words[2])
+    try:
+        return Elmo(
+            Pretrained(
+                config=BiLmConfig.from_json(about["config"]),
+                weights=weights,
+                format="task",
+                vocab=vocab,
+                characters=about["characters"],
+                warm=WarmState(**warm) if warm else None,
+                metadata={"tokenizer": about["tokenizer"]},
+            )
         )
-    )  # fmt: skip
+    except ElmoError as error:
+        raise FormatError(f"{format_path(path)}: cannot read the biLM of this task model: {error}") from error
 
 
 def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -439,18 +448,18 @@ def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor
 
 
 def _named_bilm(about: Mapping[str, Any], elmo: Elmo | None, *, start: Start, path: Path) -> Elmo:
-    """Load the biLM that a model file refers to, unless ``elmo`` is given, and compare fingerprints."""
+    """Return ``elmo``, or load the biLM that a model file names; raise ``ConfigError`` if its fingerprint differs."""
     from elmo.embed.elmo import Elmo
 
     try:
         elmo = elmo or Elmo.from_pretrained(about["name"])
     except (ConfigError, FormatError) as error:
-        raise ConfigError(f"{error}; use --model to give the biLM that {format_path(path)} was trained with") from error
+        raise ConfigError(f"{error}; use --model to pass the biLM that {format_path(path)} was trained with") from error
     fingerprint = ElmoEncoder(elmo, start=start).fingerprint
     if fingerprint != about["fingerprint"]:
         raise ConfigError(
-            f"{format_path(path)}: this model was trained with the biLM {about['name']} "
-            f"({str(about['fingerprint'])[:12]}…), found another one ({fingerprint[:12]}…); "
-            "use --model to give the original biLM"
+            f"{format_path(path)}: biLM must be {about['name'] or 'the bundled model'} with the fingerprint "
+            f"{str(about['fingerprint'])[:12]}…, as in training; found {fingerprint[:12]}…; "
+            "use --model to pass the biLM that was used in training"
         )
     return elmo

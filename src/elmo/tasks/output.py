@@ -1,14 +1,14 @@
-"""Write predictions: JSON lines, columns, tables or SQuAD JSON.
+"""Write predictions to files: JSON lines, columns, tables or SQuAD JSON.
 
-The suffix selects the format. ``.jsonl`` has everything, for every kind of task; the other formats are those
-that common tools of the field read.
+The suffix of the file selects the format. ``.jsonl`` contains all information and works for every kind of task; the
+other formats are those of common evaluation tools.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -31,19 +31,34 @@ SUFFIXES: Mapping[str, tuple[str, ...]] = {
     "roles": (".jsonl", ".conll"),
     "coreference": (".jsonl", ".conll"),
 }
-_INVALID_IN_CELL = re.compile("[\t\n\r\ud800-\udfff]")  # UTF-8 has no lone surrogates
+_COLUMNS = {  # the readers of tables recognize the names of labels, scores and texts
+    "classification": ("label", "probability", "text"),
+    "entailment": ("label", "probability", "sentence1", "sentence2"),
+    "similarity": ("score", "sentence1", "sentence2"),
+    "answers": ("id", "answer", "probability", "question"),
+}
+_INVALID_IN_CELL = re.compile("[\t\n\r\ud800-\udfff]")  # UTF-8 cannot encode lone surrogates
 
 
 def check_output(path: Path, kind: str, *, inputs: Iterable[str | Path] = ()) -> None:
-    """Raise ``OutputError`` if predictions of a kind cannot be written to ``path``; call this first."""
+    """Raise ``OutputError`` if predictions for a kind of task cannot be written to ``path``."""
     known = SUFFIXES[kind]
     if path.suffix.lower() not in known:
-        raise OutputError(f"{format_path(path)}: expected a file name that ends in {', '.join(known)} for {kind}")
+        raise OutputError(
+            f"{format_path(path)}: the file name for predictions of {kind} must end in {', '.join(known)}; "
+            f"found {path.suffix!r}"
+        )
     check_output_file(path, inputs=inputs)
 
 
 def write_predictions(path: Path, kind: str, pairs: Iterable[tuple[Any, Any]]) -> None:
-    """Write pairs of an example and its prediction as they come; the file appears when it is complete."""
+    """Write examples with their predictions to a file, which appears only when it is complete.
+
+    Args:
+        path: The file; its suffix selects the format.
+        kind: Kind of task, such as "tagging".
+        pairs: Pairs of an example and its prediction.
+    """
     check_output(path, kind)
     make_parents(path)
     suffix = path.suffix.lower()
@@ -60,19 +75,18 @@ def write_predictions(path: Path, kind: str, pairs: Iterable[tuple[Any, Any]]) -
     elif kind == "roles":
         lines = _role_lines(pairs)
     else:
-        columns, row = _TABLES[kind]
-        rows = (row(*pair) for pair in pairs)
-        lines = ("\t".join(map(escape_field, cells)) for cells in chain([columns], rows))
+        rows = (_table_row(*pair) for pair in pairs)
+        lines = ("\t".join(map(escape_field, cells)) for cells in chain([_COLUMNS[kind]], rows))
     with (
         atomic_file(path) as temporary,
-        # a lone surrogate becomes \udc80, as in JSON
+        # a lone surrogate is written as in JSON, for example as \udc80
         temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
     ):
         file.writelines(f"{line}\n" for line in lines)
 
 
 def to_record(example: Any, prediction: Any) -> dict[str, Any]:
-    """Return an example and its prediction as JSON values, and the gold answer as ``gold`` if known."""
+    """Return an example and its prediction as a JSON object; the correct result, if known, is stored as ``gold``."""
     match example:
         case TaggedSentence(words, tags):
             inputs, gold = {"words": words}, tags
@@ -89,12 +103,12 @@ def to_record(example: Any, prediction: Any) -> dict[str, Any]:
             inputs = {"name": name, "sentences": text}
             gold = None if clusters is None else [[_span(span) for span in cluster] for cluster in clusters]
         case _:
-            raise TypeError(f"expected an example of a task, found {type(example).__name__}")
+            raise TypeError(f"expected an example of a task; found {type(example).__name__}")
     return {**inputs, **prediction.to_json(), **({} if gold is None else {"gold": gold})}
 
 
 def _squad_lines(pairs: Iterable[tuple[Question, Any]]) -> Iterator[str]:
-    """Yield one JSON object: answers by question id."""
+    """Yield one line: a JSON object that maps question ids to answers."""
     yield json.dumps({question.id: answer.text for question, answer in pairs}, ensure_ascii=False)
 
 
@@ -103,7 +117,7 @@ def _span(span: Span) -> dict[str, Any]:
 
 
 def _tag_lines(pairs: Iterable[tuple[TaggedSentence, Any]]) -> Iterator[str]:
-    """Yield a line per word with its tag, and an empty line after each sentence."""
+    """Yield a line with each word and its tag, and an empty line after each sentence."""
     for sentence, prediction in pairs:
         for word, tag in zip(sentence.words, prediction.tags, strict=True):
             yield f"{_cell(word)}\t{_cell(tag)}"
@@ -113,7 +127,7 @@ def _tag_lines(pairs: Iterable[tuple[TaggedSentence, Any]]) -> Iterator[str]:
 def _role_lines(pairs: Iterable[tuple[Predicate, Any]]) -> Iterator[str]:
     """Yield PropBank columns: word, tag, lemma, predicate, and one column of brackets per predicate.
 
-    Tags and lemmas are unknown: ``-``. Sentences without a predicate are not examples, so they are missing.
+    Tags and lemmas are not known and are written as ``-``. Sentences without a predicate are not written.
     """
     for group in _group_by_sentence(pairs):
         words = group[0][0].words
@@ -126,7 +140,7 @@ def _role_lines(pairs: Iterable[tuple[Predicate, Any]]) -> Iterator[str]:
 
 
 def _group_by_sentence(pairs: Iterable[tuple[Predicate, Any]]) -> Iterator[list[tuple[Predicate, Any]]]:
-    """Yield the predicates of each sentence, in the order of their words."""
+    """Group consecutive pairs with the same sentence; each group is sorted by the position of the predicate."""
     group: list[tuple[Predicate, Any]] = []
     for pair in pairs:
         example = pair[0]
@@ -142,7 +156,7 @@ def _group_by_sentence(pairs: Iterable[tuple[Predicate, Any]]) -> Iterator[list[
 
 
 def _brackets(roles: Sequence[Span], predicate: int, n: int) -> list[str]:
-    """Return cells such as ``(ARG0*``, ``*``, ``*)``, ``(V*)``; a span around the predicate is split."""
+    """Return cells such as ``(ARG0*``, ``*``, ``*)``, ``(V*)``; a span that contains the predicate is split."""
     cells = ["*"] * n
     for span in (*(part for role in roles for part in _split_at(role, predicate)),
                  Span(predicate, predicate + 1, VERB)):  # fmt: skip
@@ -163,36 +177,17 @@ def _split_at(span: Span, predicate: int) -> list[Span]:
 def _cell(text: str) -> str:
     if not text.strip(" ") or _INVALID_IN_CELL.search(text):
         raise OutputError(
-            f"expected words without tabs and line breaks in columns, found {text[:40]!r}; use .jsonl instead"
+            f"cannot write {text[:40]!r} to a column: it must not be blank or contain tabs, line breaks or lone "
+            "surrogates; write a .jsonl file instead"
         )
     return text
 
 
-def _text_row(example: LabeledText, prediction: Any) -> tuple[str, ...]:
-    return *_label_cells(prediction), " ".join(example.words)
-
-
-def _pair_row(example: TextPair, prediction: Any) -> tuple[str, ...]:
-    return *_label_cells(prediction), " ".join(example.first), " ".join(example.second)
-
-
-def _label_cells(prediction: Any) -> tuple[str, str]:
-    return prediction.label, f"{prediction.probabilities[prediction.label]:.4f}"
-
-
-def _similarity_row(example: TextPair, prediction: Any) -> tuple[str, ...]:
-    return f"{prediction.score:.4f}", " ".join(example.first), " ".join(example.second)
-
-
-def _answer_row(example: Question, prediction: Any) -> tuple[str, ...]:
-    text, probability = prediction.answers[0]
-    return example.id, text, f"{probability:.4f}", " ".join(example.question)
-
-
-# the readers know these column names
-_TABLES: dict[str, tuple[tuple[str, ...], Callable[[Any, Any], tuple[str, ...]]]] = {
-    "classification": (("label", "probability", "text"), _text_row),
-    "entailment": (("label", "probability", "sentence1", "sentence2"), _pair_row),
-    "similarity": (("score", "sentence1", "sentence2"), _similarity_row),
-    "answers": (("id", "answer", "probability", "question"), _answer_row),
-}
+def _table_row(example: Any, prediction: Any) -> tuple[str, ...]:
+    if isinstance(example, Question):
+        text, probability = prediction.answers[0]
+        return example.id, text, f"{probability:.4f}", " ".join(example.question)
+    texts = [" ".join(words) for words in example.sentences]
+    if hasattr(prediction, "score"):
+        return f"{prediction.score:.4f}", *texts
+    return prediction.label, f"{prediction.probabilities[prediction.label]:.4f}", *texts

@@ -1,6 +1,6 @@
 """The main functions of ``elmo.tasks``: train, evaluate and predict from files, and load a model.
 
-Each function does everything that the ``elmo task`` command of the same name does.
+``train``, ``evaluate`` and ``predict`` do the work of the ``elmo task`` commands with the same names.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cache as cached
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from elmo.tasks.kinds.registry import (
     iter_examples,
     read_examples,
 )
-from elmo.tasks.model import TaskModel
+from elmo.tasks.model import TaskModel, format_scores
 from elmo.tasks.output import check_output, write_predictions
 from elmo.text.lines import expand_paths
 from elmo.text.tokenizers import Tokenizer, Tokens, load_tokenizer
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
 
 Files = str | Path | Sequence[str | Path]
 SUFFIX = ".safetensors"
-_HELD_OUT = 10  # one in this many groups of examples is held out
+_HELD_OUT = 10  # hold out one in ten groups; the examples of a group have the same text
 _log = logging.getLogger(__name__)
 
-# (table, name) in --set and in plans of elmo evidence -> parameter of ``train``
+# maps (table, name), as used by --set and by the plans of elmo evidence, to a parameter of ``train``
 _PARAMETERS: Mapping[tuple[str, str], str] = {
     ("head", "network"): "network",
     ("head", "hidden_width"): "hidden",
@@ -70,6 +70,28 @@ _PARAMETERS: Mapping[tuple[str, str], str] = {
     ("words", "characters"): "characters",
     **{("fit", name): name for name in ("epochs", "patience", "batch_size", "learning_rate", "seed")},
 }
+
+
+class ReadingOptions(TypedDict, total=False):
+    """Options for reading files, which ``train``, ``evaluate`` and ``predict`` accept as keyword arguments.
+
+    Args:
+        column: Column of the tags, labels, scores or predicates: a name, or a number from 0; -1 is the last column.
+        text_column: Column of the words or the text; for pairs of texts, two columns.
+        file_format: File format: columns, conllu, tsv, csv, jsonl, lines, semeval, propbank, conll2005 or conll2012.
+            Default: detected from the file.
+        header: Whether the first line of a table contains the column names. Default: detected from the file.
+        separator: Separator between columns. Default: detected from the first row.
+        tokenizer: Tokenizer for raw text: en, zh, whitespace or spacy:xx. Default: in training, the tokenizer of
+            the biLM, or en without a biLM; afterwards, the tokenizer used in training.
+    """
+
+    column: str | None
+    text_column: Sequence[str]
+    file_format: str | None
+    header: bool | None
+    separator: Literal["tab", "space"] | None
+    tokenizer: str | None
 
 
 def train(
@@ -103,86 +125,84 @@ def train(
     learning_rate: float | None = None,
     seed: int = 1,
     settings: Sequence[str] = (),
-    column: str | None = None,
-    text_column: Sequence[str] = (),
-    file_format: str | None = None,
-    header: bool | None = None,
-    separator: Literal["tab", "space"] | None = None,
-    tokenizer: str | None = None,
     cache: str | Path | None = None,
     no_cache: bool = False,
     cache_limit: float = 20.0,
-    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    on_epoch: Callable[[Epoch], None] | None = None,
     on_adapt: Callable[[StepReport], None] | None = None,
     show_progress: bool = False,
+    **reading: Unpack[ReadingOptions],
 ) -> TaskModel:
     """Train a task model on labeled files and write it to ``out``.
 
-    If a run was stopped, the same call resumes it after its last epoch: until the model is written,
-    checkpoints are in the folder ``OUT.training``. The model file contains everything except a frozen biLM,
-    which it refers to.
+    To resume a training run that was stopped, repeat the call; training continues after the last finished epoch.
+    Until the model is written, checkpoints are kept in the folder ``OUT.training``. The model file contains
+    everything except a frozen biLM and the models of ``also``, which are stored by name and hash.
 
     Args:
-        kind: tagging, classification, entailment, similarity, answers, roles or coreference.
-        files: Training files, compressed or not.
-        out: The model file to write, ending in ``.safetensors``.
-        dev: Files to score after each epoch. Default: a tenth of the training examples.
+        kind: Kind of task: tagging, classification, entailment, similarity, answers, roles or coreference.
+        files: Training files, plain or compressed.
+        out: Model file to write; its name must end in ``.safetensors``.
+        dev: Held-out files, which are scored after each epoch. Default: a tenth of the training examples, which is then
+            not used for training.
         overwrite: Replace an existing model file.
-        model: The biLM: en or zh (bundled), a folder, an archive or a Hub id, in any published format.
-        elmo: Where the network receives ELMo vectors.
-        top_only: Use the top layer only instead of a mix of all layers.
+        model: The biLM: en or zh (bundled), or a folder, an archive or a Hub id; all published formats are supported.
+        elmo: Where the network receives ELMo vectors: at its input, at its output, at both, or not at all (none).
+        top_only: Use only the top layer instead of a mix of all layers.
         layer_norm: Normalize each layer before mixing.
-        mix_penalty: Penalty on the mix weights; a large value makes all layers equally important.
+        mix_penalty: Penalty on the mix weights; with a large value, the mix is close to the mean of all layers.
         elmo_dropout: Dropout on the ELMo vectors.
-        tune_bilm: Also train the biLM (slow).
-        adapt: First train the biLM as a language model on the training text, for this many epochs.
+        tune_bilm: Train the biLM together with the task (slow).
+        adapt: Before training the task, train the biLM as a language model on the training text for this many epochs.
         start: Start state of the LSTMs for each sentence.
-        vectors: File of static word vectors: GloVe, word2vec or fastText.
-        tune_vectors: Also train the static vectors.
+        vectors: File with static word vectors: GloVe, word2vec or fastText.
+        tune_vectors: Train the static word vectors together with the task.
         characters: Width of character-based word vectors; 0 turns them off.
-        also: A transformers model whose vectors are used in addition to ELMo; may be repeated.
-        network: Network of classification. Default: biattentive.
-        hidden: Width of the hidden states. Default: by kind.
-        layers: Number of LSTM layers of tagging and roles. Default: by kind.
-        dropout: Dropout inside the network. Default: by kind.
-        crf: Use a CRF for tagging. Default: if tags mark spans.
+        also: Folder or Hub id of a transformers model whose vectors are used in addition to ELMo; may be repeated.
+        network: Network for classification. Default: biattentive.
+        hidden: Width of the hidden states. Default: depends on the kind of task.
+        layers: Number of LSTM layers for tagging and roles. Default: depends on the kind of task.
+        dropout: Dropout inside the network. Default: depends on the kind of task.
+        crf: Use a CRF for tagging. Default: yes if the tags mark spans.
         epochs: Maximum number of epochs.
         patience: Stop after this many epochs without a better score.
-        batch_size: Examples per batch.
-        learning_rate: Learning rate of AdamW. Default: 0.005 for tagging, else 0.001.
+        batch_size: Number of examples per batch.
+        learning_rate: Learning rate of AdamW. Default: 0.005 for tagging, 0.001 for other kinds.
         seed: Random seed; the same seed gives the same model.
-        settings: Set any other option, as TABLE.NAME=VALUE with the tables head, fit and words of an evidence
-            plan, for example head.max_span_width=12 or fit.decay=0.3; may be repeated.
-        column: Column of tags, labels, scores or predicates: a name, or a number from 0; -1 is the last.
-        text_column: Column of the words or the text; for pairs of texts, give two.
-        file_format: File format: columns, conllu, tsv, csv, jsonl, lines, semeval, propbank, conll2005 or conll2012.
-            Default: detected from the file.
-        header: Whether the first line of a table names its columns. Default: detected from the file.
-        separator: What separates columns. Default: detected from the first row.
-        tokenizer: Tokenizer for raw text: en, zh, whitespace or spacy:xx. Default: the one of the model, else
-            en.
-        cache: Folder that keeps computed layers. Default: elmo/layers in the user's cache folder.
-        no_cache: Compute layers each time they are needed.
+        settings: Any other option, as TABLE.NAME=VALUE; the tables are head (network), fit (training) and words
+            (features). For example head.max_span_width=12 or fit.decay=0.3; may be repeated.
+        cache: Folder for computed layers. Default: elmo/layers in the user's cache folder.
+        no_cache: Do not cache layers; compute them each time they are needed.
         cache_limit: Maximum size of the cache in GB; the least recently used layers are removed first.
-        on_epoch: Called after each epoch.
-        on_adapt: Called with each report of the adaptation.
+        on_epoch: Function to call with the result of each epoch.
+        on_adapt: Function to call with each progress report of the adaptation.
         show_progress: Show progress bars.
+        reading: How to read the files; see ``ReadingOptions``.
     """
     out, files, dev = Path(out), _as_list(files), _as_list(dev)
     check_kind(kind)  # report mistakes before a large model is loaded
     check_output_file(out, suffixes=(SUFFIX,), inputs=[*files, *dev], overwrite=overwrite)
-    # the parameters of this function map to option fields through _PARAMETERS
+    # locals() has the parameters of this function, which _PARAMETERS maps to fields of the options
     head, features, options = _parse_options(kind, settings, locals())
-    reader = reader_options(kind, column, text_column, file_format, header=header, separator=separator)
+    reader = reader_options(kind, reading)
+    tokenizer = reading.get("tokenizer")
 
     @cached
     def load_elmo() -> Elmo | None:
         return Elmo.from_pretrained(model) if features.has_elmo else None
 
-    get_tokenizer = _lazy_tokenizer(tokenizer, load_elmo)
-    train_set = _read(kind, files, get_tokenizer, reader).examples
+    @cached
+    def get_tokenizer() -> Tokenizer:
+        return _choose_tokenizer(tokenizer, None if tokenizer else load_elmo())
+
+    def tokenize(text: str) -> Tokens:
+        return get_tokenizer()(text)
+
+    if tokenizer is not None:
+        get_tokenizer()  # report an unknown tokenizer before files are read
+    train_set = _read(kind, files, tokenize, reader).examples
     if dev:
-        dev_set = _read(kind, dev, get_tokenizer, reader).examples
+        dev_set = _read(kind, dev, tokenize, reader).examples
     else:
         train_set, dev_set = hold_out(train_set, seed=options.seed)
     task = build_task(kind, train_set, head)
@@ -196,7 +216,7 @@ def train(
     )
     if not dev:
         _log.info(
-            "holding out %s of %s examples to select the best epoch (use --dev to give other examples)",
+            "holding out %s of %s examples to select the best epoch; use --dev to choose other examples",
             f"{len(dev_set):,}", f"{len(train_set) + len(dev_set):,}",
         )  # fmt: skip
     if tokenizer is not None and kind in PRETOKENIZED:
@@ -205,7 +225,7 @@ def train(
     make_parents(out)
     with hold_lock(out.with_name(f".{out.name}.lock"), subject=out):
         if folder.exists():
-            _log.info("%s: resuming this run", folder)
+            _log.info("resuming the training run in %s", folder)
         trained = TaskModel.train(
             task,
             train_set,
@@ -219,18 +239,18 @@ def train(
             on_adapt=on_adapt,
             show_progress=show_progress,
         )
-        # evaluate and predict read files in the same way
+        # stored so that evaluate and predict read files in the same way
         name = tokenizer if kind in PRETOKENIZED else get_tokenizer().name
         trained.reading = {"tokenizer": name, "options": reader}
         trained.save(out)
         shutil.rmtree(folder, ignore_errors=True)
         if folder.exists():
-            _log.warning("%s: cannot remove this folder of checkpoints; it is no longer needed", folder)
+            _log.warning("cannot remove the checkpoints in %s; they are no longer needed", folder)
     return trained
 
 
 def training_folder(out: Path) -> Path:
-    """Return the folder of checkpoints of a model file."""
+    """Return the folder for the checkpoints of the training run that writes ``out``."""
     return out.with_name(f"{out.name}.training")
 
 
@@ -240,10 +260,10 @@ def load(
     """Load a task model.
 
     Args:
-        path: A model file of ``train``.
-        model: The biLM, if it is not where the model file says.
-        also: The transformers models, if they are not where the model file says.
-        cache: Where computed layers are kept.
+        path: Model file written by ``train``.
+        model: The biLM, if it is not at the location stored in the model file.
+        also: The transformers models, if they are not at the locations stored in the model file.
+        cache: Cache for computed layers; None computes them each time.
     """
     others = [TransformerEncoder(name) for name in also]
     elmo = None if model is None else Elmo.from_pretrained(model)
@@ -255,11 +275,11 @@ class Evaluation:
     """Scores of a task model on labeled examples.
 
     Attributes:
-        kind: Kind of task.
-        scores: The scores, as fractions of 1.
-        examples: The examples.
+        kind: Kind of task, such as "tagging".
+        scores: Scores by name, between 0 and 1 (errors and correlations may be outside this range).
+        examples: The labeled examples.
         predictions: The prediction for each example.
-        left_out: Number of skipped examples by reason.
+        left_out: Number of skipped examples, by reason.
     """
 
     kind: str
@@ -268,9 +288,12 @@ class Evaluation:
     predictions: Sequence[Any]
     left_out: Mapping[str, int]
 
+    def __repr__(self) -> str:
+        return f"Evaluation(kind={self.kind!r}, scores={format_scores(self.scores)}, {len(self.examples):,} examples)"
+
     @property
     def counts(self) -> dict[str, int]:
-        """Numbers of examples, of different sentences, and of the tokens of these."""
+        """Number of examples, number of distinct sentences, and number of tokens in these sentences."""
         sentences = {words for example in self.examples for words in example.sentences}
         n_tokens = sum(map(len, sentences))
         return {"examples": len(self.examples), "sentences": len(sentences), "tokens": n_tokens}
@@ -283,39 +306,27 @@ def evaluate(
     out: str | Path | None = None,
     model: str | Path | None = None,
     also: Sequence[str] = (),
-    column: str | None = None,
-    text_column: Sequence[str] = (),
-    file_format: str | None = None,
-    header: bool | None = None,
-    separator: Literal["tab", "space"] | None = None,
-    tokenizer: str | None = None,
     cache: str | Path | None = None,
     no_cache: bool = False,
     cache_limit: float = 20.0,
     show_progress: bool = False,
+    **reading: Unpack[ReadingOptions],
 ) -> Evaluation:
     """Score a task model on labeled files.
 
-    Files are read as the training files were, unless an option says otherwise.
+    Files are read with the same options as the training files; options that are passed here override them.
 
     Args:
-        task_model: A model file of ``train``, or a loaded model.
-        files: Labeled files, compressed or not.
-        out: Write the predictions: .jsonl for every kind; .conll, .tsv or .json for some kinds.
-        model: The biLM, if it is not where the model file says.
-        also: The transformers models, if they are not where the model file says; may be repeated.
-        column: Column of tags, labels, scores or predicates: a name, or a number from 0; -1 is the last.
-        text_column: Column of the words or the text; for pairs of texts, give two.
-        file_format: File format: columns, conllu, tsv, csv, jsonl, lines, semeval, propbank, conll2005 or conll2012.
-            Default: detected from the file.
-        header: Whether the first line of a table names its columns. Default: detected from the file.
-        separator: What separates columns. Default: detected from the first row.
-        tokenizer: Tokenizer for raw text: en, zh, whitespace or spacy:xx. Default: that of the training
-            files.
-        cache: Folder that keeps computed layers. Default: elmo/layers in the user's cache folder.
-        no_cache: Compute layers each time they are needed.
+        task_model: Model file written by ``train``, or a loaded model.
+        files: Labeled files, plain or compressed.
+        out: File for the predictions: .jsonl for every kind of task; .conll, .tsv or .json for some kinds.
+        model: The biLM, if it is not at the location stored in the model file.
+        also: A transformers model, if it is not at the location stored in the model file; may be repeated.
+        cache: Folder for computed layers. Default: elmo/layers in the user's cache folder.
+        no_cache: Do not cache layers; compute them each time they are needed.
         cache_limit: Maximum size of the cache in GB; the least recently used layers are removed first.
         show_progress: Show progress bars.
+        reading: How to read the files; see ``ReadingOptions``.
     """
     files = _as_list(files)
     expand_paths([str(file) for file in files])  # report mistakes before a large model is loaded
@@ -323,10 +334,10 @@ def evaluate(
     loaded = _loaded(task_model, model=model, also=also, cache=layers)
     kind = loaded.task.kind
     if out is not None:
-        check_output(Path(out), kind, inputs=[*files, *_path_of(task_model)])
-    reader = reader_options(kind, column, text_column, file_format, header=header, separator=separator)
-    get_tokenizer = _lazy_tokenizer(tokenizer or loaded.reading.get("tokenizer"), lambda: loaded.store.elmo)
-    labeled = _read(kind, files, get_tokenizer, {**loaded.reading.get("options", {}), **reader})
+        check_output(Path(out), kind, inputs=_list_inputs(files, task_model))
+    tokenizer = _choose_tokenizer(reading.get("tokenizer") or loaded.reading.get("tokenizer"), loaded.store.elmo)
+    options = {**loaded.reading.get("options", {}), **reader_options(kind, reading)}
+    labeled = _read(kind, files, tokenizer, options)
     loaded.task.check(labeled.examples)
     predictions = loaded.predict(labeled.examples, show_progress=show_progress)
     scores = loaded.task.score(labeled.examples, predictions)
@@ -337,34 +348,33 @@ def evaluate(
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Pairs of an example and its prediction, computed while they are read.
+    """Pairs (example, prediction), which are computed during iteration; they can be iterated over only once.
 
     Attributes:
-        kind: Kind of task.
+        kind: Kind of task, such as "tagging".
         inputs: Input files, which ``write`` must not replace.
     """
 
     kind: str
     inputs: tuple[str | Path, ...]
-    _pairs: Iterator[tuple[Any, Any]]
+    _pairs: Iterator[tuple[Any, Any]] = field(repr=False)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         return self._pairs
 
-    def write(
-        self, path: str | Path, *, on_prediction: Callable[[Any, Any], None] = lambda example, prediction: None
-    ) -> None:
-        """Write all predictions: .jsonl for every kind; .conll, .tsv or .json for some kinds.
+    def write(self, path: str | Path, *, on_prediction: Callable[[Any, Any], None] | None = None) -> None:
+        """Write all predictions to a file: .jsonl for every kind of task; .conll, .tsv or .json for some kinds.
 
         Args:
-            path: The file to write; it appears when it is complete.
-            on_prediction: Called with each example and its prediction.
+            path: The file to write; it appears only when it is complete.
+            on_prediction: Function to call with each example and its prediction.
         """
         check_output(Path(path), self.kind, inputs=self.inputs)
 
         def watched() -> Iterator[tuple[Any, Any]]:
             for pair in self._pairs:
-                on_prediction(*pair)
+                if on_prediction is not None:
+                    on_prediction(*pair)
                 yield pair
 
         write_predictions(Path(path), self.kind, watched())
@@ -379,55 +389,42 @@ def predict(
     passage: str | None = None,
     model: str | Path | None = None,
     also: Sequence[str] = (),
-    column: str | None = None,
-    text_column: Sequence[str] = (),
-    file_format: str | None = None,
-    header: bool | None = None,
-    separator: Literal["tab", "space"] | None = None,
-    tokenizer: str | None = None,
+    **reading: Unpack[ReadingOptions],
 ) -> Predictions:
-    """Predict unlabeled files or texts, with probabilities.
+    """Predict tags, labels, scores, answers, roles or clusters for files or texts without labels.
 
-    The result is an iterator of (example, prediction); files of any size are read as predictions are needed.
-    Use its method ``write`` to write a file.
+    The result yields (example, prediction) pairs. Files are read while the result is iterated over, so they may be
+    larger than memory, except SQuAD files. Call ``write`` on the result to write the predictions to a file.
 
     Args:
-        task_model: A model file of ``train``, or a loaded model.
-        files: Text or examples, compressed or not; - is stdin.
-        text: Texts instead of files; for pairs, give two; for roles, mark a [[predicate]].
-        question: A question about ``passage``, instead of files.
-        passage: The text that contains the answer.
-        model: The biLM, if it is not where the model file says.
-        also: The transformers models, if they are not where the model file says; may be repeated.
-        column: Column of tags, labels, scores or predicates: a name, or a number from 0; -1 is the last.
-        text_column: Column of the words or the text; for pairs of texts, give two.
-        file_format: File format: columns, conllu, tsv, csv, jsonl, lines, semeval, propbank, conll2005 or conll2012.
-            Default: detected from the file.
-        header: Whether the first line of a table names its columns. Default: detected from the file.
-        separator: What separates columns. Default: detected from the first row.
-        tokenizer: Tokenizer for raw text: en, zh, whitespace or spacy:xx. Default: that of the training
-            files.
+        task_model: Model file written by ``train``, or a loaded model.
+        files: Files with text or examples, plain or compressed; - is stdin.
+        text: Texts to predict instead of files; two for tasks on pairs; for roles, mark the predicate like [[this]].
+        question: Question to answer from ``passage`` (instead of files).
+        passage: Text in which to find the answer to ``question``.
+        model: The biLM, if it is not at the location stored in the model file.
+        also: A transformers model, if it is not at the location stored in the model file; may be repeated.
+        reading: How to read the files; see ``ReadingOptions``.
     """
     files = _as_list(files)
     if sum(map(bool, (files, text, question))) != 1 or (question is None) != (passage is None):
-        raise ConfigError("expected files, text, or question and passage as input, found none or more than one of them")
+        raise ConfigError("cannot predict: pass exactly one input: files, text, or a question with its passage")
     if files:
         expand_paths([str(file) for file in files])  # report mistakes before a large model is loaded
     loaded = _loaded(task_model, model=model, also=also, cache=FeatureCache(None))
     kind = loaded.task.kind
-    reader = reader_options(kind, column, text_column, file_format, header=header, separator=separator)
-    if kind not in PRETOKENIZED:  # tables have the columns of the training files; text files have none
-        remembered = loaded.reading.get("options", {})
-        shared = ("text", "first", "second", "has_header", "file_format")  # not of labels
-        reader = {name: remembered[name] for name in shared if name in remembered} | reader
-    get_tokenizer = _lazy_tokenizer(tokenizer or loaded.reading.get("tokenizer"), lambda: loaded.store.elmo)
-    examples: Iterable[Any]
+    options = reader_options(kind, reading)
+    if kind not in PRETOKENIZED:  # files of PRETOKENIZED kinds may be plain text, without columns
+        # read the same text columns as in training
+        stored = loaded.reading.get("options", {})
+        shared = ("text", "first", "second", "has_header", "file_format")  # without label columns
+        options = {name: stored[name] for name in shared if name in stored} | options
+    tokenizer = _choose_tokenizer(reading.get("tokenizer") or loaded.reading.get("tokenizer"), loaded.store.elmo)
     if files:
-        examples = _iter_files(kind, files, get_tokenizer, reader)
+        examples = _iter_files(kind, files, tokenizer, options)
     else:
-        tokenize = _tokenize_with(get_tokenizer)
-        examples = examples_from_text(kind, text, question=question, passage=passage, tokenize=tokenize)
-    return Predictions(kind, (*files, *_path_of(task_model)), loaded.predict_stream(examples))
+        examples = examples_from_text(kind, text, question=question, passage=passage, tokenize=tokenizer)
+    return Predictions(kind, _list_inputs(files, task_model), loaded.predict_stream(examples))
 
 
 def _as_list(files: Files) -> list[str | Path]:
@@ -442,33 +439,30 @@ def _loaded(
     return load(task_model, model=model, also=also, cache=cache)
 
 
-def _path_of(task_model: str | Path | TaskModel) -> list[str | Path]:
-    return [] if isinstance(task_model, TaskModel) else [task_model]
+def _list_inputs(files: Sequence[str | Path], task_model: str | Path | TaskModel) -> tuple[str | Path, ...]:
+    return tuple(files) if isinstance(task_model, TaskModel) else (*files, task_model)
 
 
 def _parse_options(
     kind: str, settings: Sequence[str], parameters: Mapping[str, Any]
 ) -> tuple[Any, Features, FitOptions]:
-    """Create the options of the head, the features and the training from the parameters of ``train``."""
+    """Create the options for the head, the features and the training from the parameters of ``train``."""
     tables: dict[str, type[Any]] = {"head": KINDS[kind][1], "fit": FitOptions, "words": Features}
-    assigned: dict[str, dict[str, Any]] = {table: {} for table in tables}
-    if settings:
-        assigned, problems = parse_assignments(settings, tables)
-        for (table, name), parameter in _PARAMETERS.items():
-            default = None if table == "head" or name == "learning_rate" else getattr(tables[table], name)
-            if name in assigned[table] and parameters[parameter] != default:
-                problems.append(f"{table}.{name} and {_flag(parameter)} set the same option; use one of them")
-        raise_all(problems, subject="--set", kind=ConfigError)
-    values: dict[str, dict[str, Any]] = {table: {} for table in tables}
-    for (table, name), parameter in _PARAMETERS.items():
-        if parameters[parameter] is not None and name not in assigned[table]:
-            values[table][name] = parameters[parameter]
+    values, problems = parse_assignments(settings, tables) if settings else ({table: {} for table in tables}, [])
     known = {entry.name for entry in fields(tables["head"])}
-    for name in values["head"]:
-        if name not in known:
+    for (table, name), parameter in _PARAMETERS.items():
+        value = parameters[parameter]
+        if name in values[table]:  # also set by ``settings``
+            default = None if table == "head" or name == "learning_rate" else getattr(tables[table], name)
+            if value != default:
+                problems.append(f"{table}.{name} and {_flag(parameter)} set the same option; use one of them")
+        elif value is not None and table == "head" and name not in known:
             has = [_flag(flag) for (table, other), flag in _PARAMETERS.items() if table == "head" and other in known]
-            raise ConfigError(f"{kind} has no option {_flag(_PARAMETERS['head', name])}; it has: {', '.join(has)}")
-    values = {table: values[table] | assigned[table] for table in tables}
+            raise ConfigError(f"the network for {kind} has no option {_flag(parameter)}; it has: {', '.join(has)}")
+        elif value is not None:
+            values[table][name] = value
+    if problems:
+        raise_all(problems, subject="--set", kind=ConfigError)
     return (
         build_options(kind, values["head"]),
         Features(**values["words"]),
@@ -495,33 +489,28 @@ _TEXT_COLUMNS = {
 }
 
 
-def reader_options(
-    kind: str,
-    column: str | None,
-    text_column: Sequence[str],
-    file_format: str | None,
-    *,
-    header: bool | None,
-    separator: str | None,
-) -> dict[str, Any]:
-    """Return the options of the reader for a kind of task, by their names in the reader."""
+def reader_options(kind: str, reading: ReadingOptions) -> dict[str, Any]:
+    """Return the keyword arguments of the reader function for a kind of task."""
+    column, text_column, separator = reading.get("column"), reading.get("text_column"), reading.get("separator")
     options: dict[str, Any] = {}
     if column is not None:
         if kind not in _LABEL_COLUMNS:
-            raise ConfigError(f"--column: files for {kind} have fixed columns; remove this option")
+            raise ConfigError(f"cannot choose a column for {kind}: the format of its files is fixed; remove --column")
         if kind == "roles" and not isinstance(_parse_column(column), int):
             raise ConfigError(
-                f"--column must be a number for roles, because these files have no header, found {column[:40]!r}"
+                f"--column must be a number for roles, because these files have no header; found {column[:40]!r}"
             )
         options[_LABEL_COLUMNS[kind]] = _parse_column(column)
     if text_column:
         names = _TEXT_COLUMNS.get(kind, ())
         if len(text_column) != len(names):
-            raise ConfigError(f"--text-column: expected {len(names)} for {kind}, found {len(text_column)}")
+            raise ConfigError(
+                f"number of --text-column options must be {len(names)} for {kind}; found {len(text_column)}"
+            )
         options |= {name: _parse_column(value) for name, value in zip(names, text_column, strict=True)}
     others = {
-        "file_format": file_format,
-        "has_header": header,
+        "file_format": reading.get("file_format"),
+        "has_header": reading.get("header"),
         "separator": None if separator is None else {"tab": "\t", "space": " "}[separator],
     }
     return options | {name: value for name, value in others.items() if value is not None}
@@ -532,58 +521,50 @@ def _parse_column(text: str) -> int | str:
     return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 6 else text
 
 
-def _lazy_tokenizer(name: str | None, load_elmo: Callable[[], Elmo | None]) -> Callable[[], Tokenizer]:
-    """Return a function that builds the tokenizer; without a name, it loads the model for its tokenizer."""
-
-    @cached
-    def get() -> Tokenizer:
-        elmo = None if name is not None else load_elmo()
-        return elmo.tokenizer if elmo is not None else load_tokenizer(name or "en")
-
-    if name is not None:
-        get()  # report a mistake before files are read
-    return get
+def _choose_tokenizer(name: str | None, elmo: Elmo | None) -> Tokenizer:
+    """Return the tokenizer ``name``; if it is None, that of the biLM, or the English tokenizer without a biLM."""
+    return elmo.tokenizer if name is None and elmo is not None else load_tokenizer(name or "en")
 
 
-def _tokenize_with(get_tokenizer: Callable[[], Tokenizer]) -> Tokenize:
-    def tokenize(text: str) -> Tokens:
-        return get_tokenizer()(text)
-
-    return tokenize
-
-
-def _read(
-    kind: str, files: Sequence[str | Path], get_tokenizer: Callable[[], Tokenizer], options: Mapping[str, Any]
-) -> ExampleSet:
-    """Read at least one labeled example; warn about skipped ones."""
-    labeled = read_examples(kind, files, tokenize=_tokenize_with(get_tokenizer), options=options)
-    names = ", ".join(map(str, files))[:200]
+def _read(kind: str, files: Sequence[str | Path], tokenize: Tokenize, options: Mapping[str, Any]) -> ExampleSet:
+    """Read labeled examples and warn about skipped ones; raise ``DataError`` if there are no examples."""
+    labeled = read_examples(kind, files, tokenize=tokenize, options=options)
     for reason, n in labeled.left_out.items():
-        _log.warning("%s: skipped %s examples: %s", names, f"{n:,}", reason)
+        _log.warning("%s: skipped %s %s", _join_names(files), f"{n:,}", reason)
     if not labeled.examples:
-        raise DataError(f"{names}: expected examples for {kind}, found none")
+        raise DataError(_no_examples(kind, files))
     return labeled
 
 
 def _iter_files(
-    kind: str, files: Sequence[str | Path], get_tokenizer: Callable[[], Tokenizer], options: Mapping[str, Any]
+    kind: str, files: Sequence[str | Path], tokenize: Tokenize, options: Mapping[str, Any]
 ) -> Iterator[Any]:
-    """Yield at least one example; for roles, explain how predicates are marked."""
-    examples = iter_examples(kind, files, tokenize=_tokenize_with(get_tokenizer), options=options)
-    none = f"{', '.join(map(str, files))[:200]}: expected examples for {kind}, found none"
+    """Yield examples without labels; raise ``DataError`` if there are none."""
+    examples = iter_examples(kind, files, tokenize=tokenize, options=options)
     try:
-        yield from require_examples(examples, none)
+        yield from require_examples(examples, _no_examples(kind, files))
     except DataError as error:
         if kind != "roles":
             raise
         raise DataError(f"{error}; {PREDICATE_HINT}") from error
 
 
+def _no_examples(kind: str, files: Sequence[str | Path]) -> str:
+    return f"{_join_names(files)}: expected examples for {kind}; found none"
+
+
+def _join_names(files: Sequence[str | Path]) -> str:
+    return ", ".join(map(str, files))[:200]
+
+
 def hold_out(examples: Sequence[Any], *, seed: int) -> tuple[list[Any], list[Any]]:
-    """Hold out a random tenth of the examples; those with the same sentence or passage stay together."""
+    """Split examples into training examples and a held-out tenth, at random.
+
+    Examples with the same sentence or passage stay together.
+    """
     groups = list(dict.fromkeys(example.sentences[0] for example in examples))
     if len(groups) < 2:
-        raise DataError("expected at least two different examples to hold one out, found one; use --dev")
+        raise DataError("cannot hold out examples: all examples have the same text; pass held-out files with --dev")
     order = np.random.default_rng((seed, len(groups))).permutation(len(groups))
     held_out = {groups[k] for k in order[: max(1, round(len(groups) / _HELD_OUT))]}
     parts: tuple[list[Any], list[Any]] = ([], [])
@@ -596,12 +577,12 @@ def _read_vectors(path: Path, examples: Sequence[Any]) -> StaticVectors:
     words = {word for example in examples for sentence in example.sentences for word in sentence}
     static = read_static(path, words=words)
     n_found = sum(static.row(word) >= 0 for word in words)
-    _log.info("%s: vectors for %s of %s words", format_path(path), f"{n_found:,}", f"{len(words):,}")
+    _log.info("%s: found vectors for %s of %s words", format_path(path), f"{n_found:,}", f"{len(words):,}")
     return static
 
 
 def layer_cache(folder: str | Path | None, *, no_cache: bool, limit: float) -> FeatureCache:
-    """Return the cache in a folder, by default in the user's cache folder; ``limit`` is in GB."""
+    """Return the feature cache in ``folder``, by default in the user's cache folder; ``limit`` is in GB."""
     if no_cache:
         return FeatureCache(None)
     if folder is None:
@@ -611,7 +592,8 @@ def layer_cache(folder: str | Path | None, *, no_cache: bool, limit: float) -> F
 
 
 def _absolute_name(model: str | Path | None) -> str | None:
-    """Return an absolute path for a model on disk; a bundled model or a Hub id as it is."""
-    if model is None or (isinstance(model, str) and model in bundled_models()) or not Path(model).exists():
-        return None if model is None else str(model)
-    return str(Path(model).resolve())
+    """Return the name to store for a biLM: an absolute path for a folder or file, otherwise the name itself."""
+    if model is None:
+        return None
+    is_path = model not in bundled_models() and Path(model).exists()
+    return str(Path(model).resolve() if is_path else model)

@@ -5,7 +5,8 @@ In reading order:
 - ``lines``: find text files, decompress and decode them, and read their lines.
 - ``reader``: read tokenized sentences from text, token files and CoNLL-U.
 - ``sentences``: split text into sentences.
-- ``tokenizers``: ``Tokens``, and the tokenizers by name; ``english`` and ``chinese`` have their rules.
-- ``ids``: character ids and word ids of tokens, padded to batches.
-- ``display``: width of text on a screen, and short versions of it.
+- ``tokenizers``: the class ``Tokens``, and ``load_tokenizer``, which returns a tokenizer by name; ``english`` and
+  ``chinese`` define two of them.
+- ``ids``: convert tokens to character ids and word ids, and pad them to batches.
+- ``display``: measure, shorten and escape text for a terminal or a figure.
 """

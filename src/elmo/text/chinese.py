@@ -1,4 +1,4 @@
-"""Chinese text: detect it, convert it to simplified characters, and split it into words.
+"""Detect Chinese text, convert it to simplified characters, and split it into words.
 
 jieba splits text with Han characters; the English rules split the rest. OpenCC converts the characters.
 """
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from jieba import Tokenizer as Jieba  # pyright: ignore[reportMissingImports] -- an extra
     from opencc import OpenCC  # pyright: ignore[reportMissingImports] -- an extra
 
-_MAX_CHARACTERS = 20_000  # that are read to guess a tokenizer
-_MIN_KANA = 0.1  # of kana and Han: even dense Japanese has more, Chinese that quotes Japanese has less
+_MAX_CHARACTERS = 20_000  # number of characters examined to guess a tokenizer
+_MIN_KANA = 0.1  # text is Japanese if kana are at least this fraction of its kana and Han characters
 _SCRIPTS = re.compile(
     rf"(?P<han>[{HAN}])|(?P<kana>[{KANA}])"
     r"|(?P<unspaced>[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])"  # Thai, Lao, Burmese, Khmer
@@ -36,8 +36,8 @@ class TokenizerGuess:
 
     Attributes:
         tokenizer: Name of the tokenizer.
-        reason: What the text looks like.
-        is_fallback: Whether no tokenizer here is made for such text.
+        reason: Description of the text, such as “the text is mostly Chinese”.
+        is_fallback: Whether the tokenizer is only a fallback, because elmo has none for such text.
     """
 
     tokenizer: str
@@ -46,11 +46,11 @@ class TokenizerGuess:
 
 
 def guess_tokenizer(text: str) -> TokenizerGuess | None:
-    """Guess ``zh`` for text that is mostly Chinese and ``en`` for other text; None for text without letters.
+    """Guess ``zh`` for mostly Chinese text and ``en`` for other text; return None for text without letters.
 
-    A Han character counts as much as a word of letters. Chinese has no spaces and needs a dictionary; the
-    English rules are enough for scripts with spaces. They are also used for Japanese, where each Han
-    character and each run of kana becomes a token: the dictionary of ``zh`` is Chinese.
+    One Han character counts as much as one word in letters. Chinese has no spaces and needs a dictionary; the
+    English rules are enough for scripts with spaces. The English rules are also used for Japanese, because the
+    dictionary of ``zh`` is Chinese; each Han character and each run of kana then becomes a token.
     """
     counts = dict.fromkeys(_SCRIPTS.groupindex, 0)
     for match in _SCRIPTS.finditer(text, 0, _MAX_CHARACTERS):
@@ -64,18 +64,18 @@ def guess_tokenizer(text: str) -> TokenizerGuess | None:
         return TokenizerGuess("en", "the text is Japanese; each Han character becomes a token", is_fallback=True)
     if unspaced / 4 > words:  # a word has about four characters
         return TokenizerGuess("en", "the text has no spaces; clauses become tokens", is_fallback=True)
-    return TokenizerGuess("en", "the text has words with spaces")
+    return TokenizerGuess("en", "the text has words separated by spaces")
 
 
 _N_CACHED_WORDS, _MAX_CACHED_LENGTH = 1 << 16, 64
 
 
 def simplify(text: str) -> str:
-    """Convert Chinese text to simplified characters, one for one, so that offsets stay valid."""
+    """Convert Chinese text to simplified characters without changing its length, so that offsets stay valid."""
     if text.isascii():
         return text
     converted = _convert(text)
-    if len(converted) != len(text):  # does not happen with the known entries of OpenCC
+    if len(converted) != len(text):  # no known entry of OpenCC causes this
         by_character = ((character, _convert(character)) for character in text)
         converted = "".join(new if len(new) == 1 else old for old, new in by_character)
     return converted
@@ -92,7 +92,7 @@ _simplify_cached = lru_cache(maxsize=_N_CACHED_WORDS)(simplify)
 
 
 def check_opencc() -> None:
-    """Raise ``MissingExtraError`` if OpenCC is not installed, before the first Chinese word is read."""
+    """Raise ``MissingExtraError`` if OpenCC is not installed; call this before reading Chinese text."""
     _load_opencc()
 
 
@@ -114,11 +114,11 @@ def _load_opencc() -> OpenCC:
     try:
         from opencc import OpenCC  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise MissingExtraError("reading Chinese in simplified characters", extra="zh") from error
+        raise MissingExtraError("converting Chinese to simplified characters", extra="zh") from error
     return OpenCC("t2s")
 
 
-# The time of jieba is quadratic, so runs are bounded; punctuation almost always comes earlier. Short Latin
+# jieba takes quadratic time, so the length of a run is limited; punctuation almost always ends it earlier. Short Latin
 # words are included, because the dictionary has words such as 卡拉OK and T恤; but not if they continue with a
 # dot or similar (google.com), which the English rules handle better.
 _LATIN = "[A-Za-z0-9]{1,20}+"
@@ -131,7 +131,7 @@ class ChineseTokenizer:
     name = "zh"
 
     def __init__(self) -> None:
-        _import_jieba()  # its dictionary is loaded with the first text, which takes a second
+        _import_jieba()  # the dictionary is loaded for the first text, which takes about a second
         check_opencc()
 
     def __call__(self, text: str) -> Tokens:

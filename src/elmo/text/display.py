@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from unicodedata import east_asian_width
 
-BOX = "\N{WHITE SQUARE}"  # replaces a character that no font has
+BOX = "\N{WHITE SQUARE}"  # shown in place of a character that is missing from all fonts
 
 
 def text_width(text: Iterable[str]) -> int:
-    """Measure a text in Latin letters; Chinese characters, and boxes in their place, count twice."""
+    """Return the width of a text in columns; a wide (East Asian) character or ``BOX`` takes two columns."""
     return sum(2 if c == BOX or east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def shorten(text: str, width: int) -> str:
-    """Cut a text that is wider than ``width`` Latin letters, and end it with an ellipsis."""
+    """Cut a text that is wider than ``width`` columns, and end it with an ellipsis."""
     if text_width(text) <= width:
         return text
     kept, used = [], 1

@@ -3,10 +3,10 @@
 The 1 Billion Word corpus, on which ELMo was trained, is tokenized this way: ``do n't``, ``it 's``, ``$ 5``,
 ``50 %``, hyphenated words as one token. In other scripts, each Han character is a token (use the ``zh``
 tokenizer for words), and runs of kana, Thai, Arabic, Hangul, … are one token each. Marks and format
-characters stay with the character before them (Unicode Standard Annex 29, rule WB4).
+characters belong to the token of the character before them (Unicode Standard Annex 29, rule WB4).
 
-One regular expression does the work. Its repeats are possessive or bounded, and no branch looks far ahead
-over text that it then leaves to a shorter branch, so the time is linear for every text.
+One regular expression matches all tokens. Its repeats are possessive or bounded, and no branch reads far ahead
+before it fails, so the time is linear in the length of any text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _SKIN_TONE = "[\U0001f3fb-\U0001f3ff]"
 _FLAG_LETTER = "[\U0001f1e6-\U0001f1ff]"
 _ZERO_WIDTH_SPACE = "\u200b"  # a format character that separates words
 
-# Abbreviations that keep their dot: always, or only before a number ("No." can be a sentence, "No. 5" not).
+# Abbreviations that keep their period: TITLES and ABBREVIATIONS always, BEFORE_NUMBERS only before a number (in
+# "No. 5", but not in the sentence "No.").
 TITLES = frozenset(
     """Mr Mrs Ms Mx Messrs Dr Drs Prof Gen Col Sgt Capt Cpt Cmdr Lt Maj Adm Brig Rep Reps Sen Sens Gov Rev Hon
     Pres Supt Insp St Ste Mt Ft Fr Mme Mlle vs Vs""".split()  # noqa: SIM905 -- easier to read than quotes
@@ -50,9 +51,9 @@ _TOP_DOMAINS = (
 
 @cache
 def build_extenders() -> str:
-    """Return the marks and format characters, as ranges for a character class."""
+    """Return the Unicode marks and format characters, as ranges for a character class of a regular expression."""
     ranges: list[list[int]] = []
-    for block in (range(0xAD, 0x1F000), range(0xE0000, 0xE0200)):  # no others are assigned in Unicode
+    for block in (range(0xAD, 0x1F000), range(0xE0000, 0xE0200)):  # Unicode has no marks or format characters elsewhere
         for code in block:
             character = chr(code)
             if unicodedata.category(character) in ("Mn", "Mc", "Me", "Cf") and character != _ZERO_WIDTH_SPACE:
@@ -84,7 +85,7 @@ def build_pattern() -> re.Pattern[str]:
     emoji = f"{_PICTOGRAPH}{_SKIN_TONE}?{extend}*+"
 
     branches = [
-        # the most frequent first: a plain word before white space or punctuation, punctuation, Han
+        # the most frequent tokens first: a plain word before white space or punctuation, punctuation, Han
         r"[A-Za-z]++(?![^\s,;!?\")])",
         r"[\"()\[\]{}“”「」『』（）《》【】]|[,，。、](?![,，。、])",
         f"[{HAN}]",
@@ -136,7 +137,7 @@ def build_pattern() -> re.Pattern[str]:
 
 
 class EnglishTokenizer:
-    """Tokenizer for English; it keeps every character of text in other languages, but splits it less well."""
+    """Tokenizer for English. Text in other languages keeps all its characters, but is split less accurately."""
 
     name = "en"
 

@@ -6,9 +6,9 @@ the ids of words, for the softmax or for a table of word vectors. In a batch, id
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,68 +16,61 @@ from numpy.typing import NDArray
 from elmo.errors import DataError, FormatError
 from elmo.text.chinese import check_opencc, simplify_word
 
-# The ids of bilm-tf, one higher than in its training code, so that 0 can be padding.
-_BOS, _EOS, _BOW, _EOW, _PAD = 257, 258, 259, 260, 261
-N_BYTE_CHARACTERS = 261
+N_BYTE_CHARACTERS = 261  # 256 bytes and 5 special characters
 
 
-class Alphabet(Protocol):
-    """Converts tokens to rows of ``max_characters`` character ids."""
+class Alphabet(ABC):
+    """Converts tokens to rows of ``max_characters`` character ids: ``[bow, characters…, eow, pad…]``."""
 
-    max_characters: int
-
-    def ids(self, token: str) -> list[int]:
-        """Return the row of a word, even if it is spelled like a boundary token."""
-        ...
-
-    def lookup_form(self, token: str) -> str:
-        """Return the form of a word that is looked up in the vocabulary, if the model has both."""
-        ...
-
-    def begin(self) -> list[int]:
-        """Return the row of the token that starts every sentence."""
-        ...
-
-    def end(self) -> list[int]:
-        """Return the row of the token that ends every sentence."""
-        ...
-
-
-class ByteAlphabet:
-    """UTF-8 bytes, as in bilm-tf and AllenNLP: ``[bow, bytes…, eow, pad…]``."""
+    bos: int  # ids of the special characters: sentence boundaries, word boundaries, padding
+    eos: int
+    bow: int
+    eow: int
+    pad: int
 
     def __init__(self, max_characters: int = 50) -> None:
         self.max_characters = max_characters
 
+    @abstractmethod
+    def ids(self, token: str) -> list[int]:
+        """Return the row of a word, cut to ``max_characters``; a word such as ``<S>`` is never a boundary token."""
+
+    def lookup_form(self, token: str) -> str:
+        """Return the form of a word to look up in the vocabulary, for a model that reads both characters and words."""
+        return token
+
+    def begin(self) -> list[int]:
+        """Return the row of the boundary token that starts a sentence."""
+        return self._row([self.bos])
+
+    def end(self) -> list[int]:
+        """Return the row of the boundary token that ends a sentence."""
+        return self._row([self.eos])
+
+    def _row(self, inner: list[int]) -> list[int]:
+        row = [self.bow, *inner, self.eow]
+        return row + [self.pad] * (self.max_characters - len(row))
+
+
+class ByteAlphabet(Alphabet):
+    """UTF-8 bytes as characters, with the ids of bilm-tf and AllenNLP."""
+
+    # one higher than in the training code of bilm-tf, because id 0 is the padding of a batch
+    bos, eos, bow, eow, pad = 257, 258, 259, 260, 261
+
     def ids(self, token: str) -> list[int]:
         """Return the row of a word, cut to ``max_characters - 2`` bytes."""
         n_bytes = self.max_characters - 2
-        # Each character has at least one byte, so cutting first keeps a token of megabytes cheap. Lone
-        # surrogates are dropped, as in bilm-tf, so they must not count.
+        # Encode only the start of a very long token. Lone surrogates are dropped, as in bilm-tf; if that leaves
+        # too few bytes, encode the whole token.
         encoded = token[: 4 * n_bytes].encode("utf-8", "ignore")
         if len(encoded) < n_bytes and len(token) > 4 * n_bytes:
             encoded = token.encode("utf-8", "ignore")
         return self._row([byte + 1 for byte in encoded[:n_bytes]])
 
-    def lookup_form(self, token: str) -> str:
-        """Return the word itself."""
-        return token
-
-    def begin(self) -> list[int]:
-        """Return the row of ``<S>``."""
-        return self._row([_BOS])
-
-    def end(self) -> list[int]:
-        """Return the row of ``</S>``."""
-        return self._row([_EOS])
-
-    def _row(self, inner: list[int]) -> list[int]:
-        row = [_BOW, *inner, _EOW]
-        return row + [_PAD] * (self.max_characters - len(row))
-
 
 class SimplifiedAlphabet(ByteAlphabet):
-    """UTF-8 bytes of a word, converted from traditional to simplified Chinese characters."""
+    """UTF-8 bytes of words as characters, after conversion from traditional to simplified Chinese."""
 
     def __init__(self, max_characters: int = 50) -> None:
         super().__init__(max_characters)
@@ -92,22 +85,23 @@ class SimplifiedAlphabet(ByteAlphabet):
         return simplify_word(token)
 
 
-class UnicodeAlphabet:
-    """Unicode characters in a dictionary, as in ELMoForManyLangs.
+class UnicodeAlphabet(Alphabet):
+    """Unicode characters with the ids of a dictionary, as in ELMoForManyLangs.
 
-    Its code swaps the ids of the word boundaries, in training and inference: a word starts with ``<eow>`` and
-    ends with ``<bow>``. The published weights depend on it, so this class does the same.
+    The code of ELMoForManyLangs swaps the ids of the word boundaries, in training and in inference: a word
+    starts with ``<eow>`` and ends with ``<bow>``. The published weights were trained that way, so this
+    class swaps them too.
     """
 
     SPECIAL = ("<bos>", "<eos>", "<bow>", "<eow>", "<pad>", "<oov>")
 
     def __init__(self, ids: Mapping[str, int], max_characters: int = 50) -> None:
+        super().__init__(max_characters)
         missing = [name for name in self.SPECIAL if name not in ids]
         if missing:
-            raise FormatError(f"character dictionary: expected entries {', '.join(missing)}, found none")
+            raise FormatError(f"character dictionary has no entry for {', '.join(missing)}")
         self.characters = dict(ids)
-        self.max_characters = max_characters
-        self._bos, self._eos, self._bow, self._eow, self._pad, self._oov = (ids[name] + 1 for name in self.SPECIAL)
+        self.bos, self.eos, self.eow, self.bow, self.pad, self._oov = (ids[name] + 1 for name in self.SPECIAL)
 
     def ids(self, token: str) -> list[int]:
         """Return the row of a word, cut to ``max_characters - 2`` characters."""
@@ -115,20 +109,8 @@ class UnicodeAlphabet:
         return self._row([self.characters.get(character, self._oov - 1) + 1 for character in inner])
 
     def lookup_form(self, token: str) -> str:
-        """Return the first ``max_characters - 2`` characters: EFML cuts a word before the lookup."""
+        """Return the first ``max_characters - 2`` characters: ELMoForManyLangs cuts a word before the lookup."""
         return token[: self.max_characters - 2]
-
-    def begin(self) -> list[int]:
-        """Return the row of ``<bos>``."""
-        return self._row([self._bos])
-
-    def end(self) -> list[int]:
-        """Return the row of ``<eos>``."""
-        return self._row([self._eos])
-
-    def _row(self, inner: list[int]) -> list[int]:
-        row = [self._eow, *inner, self._bow]
-        return row + [self._pad] * (self.max_characters - len(row))
 
 
 MAXTERMID = "!!!MAXTERMID"  # a line of some bilm-tf vocabulary files; not a word
@@ -136,7 +118,7 @@ MAXTERMID = "!!!MAXTERMID"  # a line of some bilm-tf vocabulary files; not a wor
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The words of a model in the order of their ids, with its names for boundary and unknown words."""
+    """The words of a model in the order of their ids, and the names of its boundary tokens and its unknown word."""
 
     words: tuple[str, ...]
     bos: str = "<S>"
@@ -145,7 +127,7 @@ class Vocabulary:
     _ids: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # the last of equal words counts, as in bilm-tf
+        # a repeated word gets the id of its last occurrence, as in bilm-tf
         ids = {word: i for i, word in enumerate(self.words)}
         object.__setattr__(self, "_ids", ids)
 
@@ -164,7 +146,8 @@ class Vocabulary:
     def id(self, word: str) -> int:
         """Return the id of a word of a text.
 
-        A word that is spelled like a boundary token is an unknown word: the model never read it as a word.
+        A word that is spelled like a boundary token is treated as unknown: the model was never trained on it as a
+        word.
         """
         word_id = None if word in (self.bos, self.eos) else self._ids.get(word)
         if word_id is None:
@@ -174,7 +157,7 @@ class Vocabulary:
         return word_id
 
     def ids(self, words: Sequence[str]) -> list[int]:
-        """Return the ids of words of a text."""
+        """Return the ids of the words of a text."""
         return [self.id(word) for word in words]
 
     @property
@@ -189,7 +172,7 @@ class Vocabulary:
 
     def _special(self, name: str) -> int:
         if name not in self._ids:
-            raise FormatError(f"vocabulary: expected the word {name}, found none among {len(self.words)} words")
+            raise FormatError(f"vocabulary of {len(self.words)} words must contain the boundary token {name}")
         return self._ids[name]
 
 
@@ -210,7 +193,7 @@ class IdBatch:
 
     char_ids: Ids | None  # (batch, time, char)
     word_ids: Ids | None  # (batch, time)
-    lengths: Ids  # (batch,): number of tokens, with both boundaries
+    lengths: Ids  # (batch,): number of tokens, including both boundary tokens
 
 
 class TokenIndexer:
@@ -218,47 +201,44 @@ class TokenIndexer:
 
     def __init__(self, alphabet: Alphabet | None, vocab: Vocabulary | None) -> None:
         if alphabet is None and vocab is None:
-            raise DataError("token indexer: expected an alphabet, a vocabulary or both, found neither")
+            raise DataError("token indexer needs an alphabet, a vocabulary or both; found neither")
         self.alphabet = alphabet
         self.vocab = vocab
 
     def words(self, tokens: Sequence[str]) -> TokenIds:
         """Return the ids of words."""
         forms = tokens if self.alphabet is None else [self.alphabet.lookup_form(token) for token in tokens]
-        return TokenIds(
-            None if self.alphabet is None else self._rows([self.alphabet.ids(token) for token in tokens]),
-            None if self.vocab is None else np.array([i + 1 for i in self.vocab.ids(forms)], dtype=np.int64),
+        return self._build(
+            [] if self.alphabet is None else [self.alphabet.ids(token) for token in tokens],
+            [] if self.vocab is None else self.vocab.ids(forms),
         )
 
     def boundaries(self) -> TokenIds:
-        """Return two rows: the token that starts a sentence, and the one that ends it."""
-        return TokenIds(
-            None if self.alphabet is None else self._rows([self.alphabet.begin(), self.alphabet.end()]),
-            None if self.vocab is None else np.array([self.vocab.bos_id + 1, self.vocab.eos_id + 1], dtype=np.int64),
+        """Return the ids of both boundary tokens: the start and the end of a sentence."""
+        return self._build(
+            [] if self.alphabet is None else [self.alphabet.begin(), self.alphabet.end()],
+            [] if self.vocab is None else [self.vocab.bos_id, self.vocab.eos_id],
         )
 
     def batch(self, sentences: Sequence[Sequence[str]]) -> IdBatch:
-        """Return the ids of sentences between their boundary tokens, padded to the longest."""
+        """Return the ids of sentences between their boundary tokens, padded to the longest sentence."""
         lengths = np.array([len(sentence) + 2 for sentence in sentences], dtype=np.int64)
-        time = int(lengths.max(initial=2))
-        edges = self.boundaries()
-        rows = [self.words(sentence) for sentence in sentences]
-        char_ids = word_ids = None
-        if self.alphabet is not None:
-            char_ids = np.zeros((len(sentences), time, self.alphabet.max_characters), dtype=np.int64)
-        if self.vocab is not None:
-            word_ids = np.zeros((len(sentences), time), dtype=np.int64)
-        for k, row in enumerate(rows):
-            end = int(lengths[k]) - 1
-            for target, words, edge in (
-                (char_ids, row.char_ids, edges.char_ids),
-                (word_ids, row.word_ids, edges.word_ids),
-            ):
-                if target is not None and words is not None and edge is not None:
-                    target[k, 0], target[k, 1:end], target[k, end] = edge[0], words, edge[1]
-        return IdBatch(char_ids, word_ids, lengths)
+        edges, rows = self.boundaries(), [self.words(sentence) for sentence in sentences]
 
-    def _rows(self, rows: list[list[int]]) -> Ids:
-        if self.alphabet is None:
-            raise DataError("this model does not read characters")
-        return np.array(rows, dtype=np.int64).reshape(len(rows), self.alphabet.max_characters)
+        def pad(kind: str) -> Ids | None:
+            edge = getattr(edges, kind)
+            if edge is None:
+                return None
+            padded = np.zeros((len(sentences), int(lengths.max(initial=2)), *edge.shape[1:]), dtype=np.int64)
+            for target, row, length in zip(padded, rows, lengths, strict=True):
+                target[:length] = np.concatenate([edge[:1], getattr(row, kind), edge[1:]])
+            return padded
+
+        return IdBatch(pad("char_ids"), pad("word_ids"), lengths)
+
+    def _build(self, char_ids: list[list[int]], word_ids: list[int]) -> TokenIds:
+        """Return the ids as arrays; the vocabulary's word ids are increased by 1, because 0 is padding."""
+        return TokenIds(
+            np.array(char_ids, dtype=np.int64).reshape(-1, self.alphabet.max_characters) if self.alphabet else None,
+            np.array(word_ids, dtype=np.int64) + 1 if self.vocab is not None else None,
+        )

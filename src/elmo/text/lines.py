@@ -1,8 +1,8 @@
 r"""Find text files, decompress and decode them, and read their lines.
 
 Input can be files, globs, folders and stdin, plain or compressed, in UTF-8. ``read_lines`` reads one line at
-a time; ``read_blocks`` reads blocks of many lines, which is faster. ``escape_field`` fits any string into one
-field of a line with tabs.
+a time; ``read_blocks`` reads blocks of many lines, which is faster. ``escape_field`` escapes a string for one
+field of a tab-separated line.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ ErrorPolicy = Literal["strict", "replace", "skip", "surrogateescape"]
 ERROR_POLICIES: tuple[ErrorPolicy, ...] = get_args(ErrorPolicy)
 Source = Path | Literal["-"]  # "-" is stdin
 
-_SAMPLE_BYTES = 512  # that are examined in a file without a byte order mark
+_SAMPLE_BYTES = 512  # bytes examined to detect UTF-16 without a byte order mark
 MAX_LINE_BYTES = 1 << 30  # a longer line is not a sentence and would fill the memory
 
-_MAGIC = {  # no UTF-8 text can start like these, except for bzip2, which is therefore checked in full
+_MAGIC = {  # UTF-8 text cannot start with these bytes; bzip2's start is ASCII, so more of it is compared
     ".gz": (b"\x1f\x8b",),
     ".xz": (b"\xfd7zXZ\x00",),
     ".bz2": tuple(b"BZh%d" % k + block for k in range(1, 10) for block in (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")),
@@ -62,7 +62,7 @@ class Line:
 
     Attributes:
         text: The text of the line.
-        number: Number in the file, from 1; skipped lines count.
+        number: Number of the line in the file, from 1; skipped lines are counted too.
         path: The file, formatted for messages.
     """
 
@@ -73,12 +73,12 @@ class Line:
 
 @dataclass
 class Tally:
-    """Counts lines, and what an error policy did to them.
+    """Counts the lines that were read, repaired and skipped.
 
     Attributes:
-        lines: Lines read.
-        repaired: Lines with bytes that were replaced or escaped.
-        skipped: Lines left out.
+        lines: Lines that were read.
+        repaired: Lines in which invalid bytes were replaced or escaped.
+        skipped: Lines that were left out because of invalid bytes.
     """
 
     lines: int = 0
@@ -87,12 +87,12 @@ class Tally:
 
 
 def format_source(path: Source | str) -> str:
-    """Format a path or stdin for a message of one line."""
+    """Format a path or stdin (``-``) for a one-line message."""
     return "<stdin>" if path == "-" else format_path(path)
 
 
 def expand_paths(paths: Sequence[str]) -> list[Source]:
-    """Find the files of ``paths``, in their order.
+    """Return the files that ``paths`` refer to, in the order of ``paths``.
 
     A path is a file, a folder (with all files below it, except hidden ones), a glob (also with ``**``), or
     ``-`` for stdin. The files of a glob or folder are sorted.
@@ -144,7 +144,7 @@ def _list_files(path: Path, *, may_be_empty: bool = False) -> list[Path]:
 def read_lines(
     path: Source, *, errors: ErrorPolicy | None = None, max_line_bytes: int = MAX_LINE_BYTES, tally: Tally | None = None
 ) -> Generator[Line]:
-    r"""Read the lines of a file one at a time; only ``\n`` ends a line, and empty lines count.
+    r"""Read the lines of a file one at a time; only ``\n`` ends a line, and empty lines are kept.
 
     Compression is detected from the content. A byte order mark at the start is dropped.
 
@@ -152,12 +152,13 @@ def read_lines(
         path: The file, or ``-`` for stdin.
         errors: What to do with bytes that are not UTF-8: raise an ``EncodingError`` with their position
             (``strict``), replace them by U+FFFD (``replace``) or by lone surrogates (``surrogateescape``), or
-            leave out the line (``skip``). None: ``strict``, without a hint about the other policies.
-        max_line_bytes: Length at which a line is an error.
+            leave out the line (``skip``). None is ``strict`` with an error message that does not mention the
+            other policies.
+        max_line_bytes: Maximum length of a line; a longer line raises ``DataError``.
         tally: Counts the lines that were repaired or skipped.
     """
     if errors is not None and errors not in ERROR_POLICIES:
-        raise ConfigError(f"errors: expected one of {', '.join(ERROR_POLICIES)}, found {str(errors)[:40]!r}")
+        raise ConfigError(f"errors must be one of {', '.join(ERROR_POLICIES)}; found {str(errors)[:40]!r}")
     return _lines(path, errors=errors, max_line_bytes=max_line_bytes, tally=tally or Tally())
 
 
@@ -179,12 +180,12 @@ def _lines(path: Source, *, errors: ErrorPolicy | None, max_line_bytes: int, tal
 
 
 def _line_too_long(place: str, max_line_bytes: int) -> DataError:
-    return DataError(f"{place}: expected text, found a line of more than {max_line_bytes:,} bytes")
+    return DataError(f"{place}: a line must have at most {max_line_bytes:,} bytes; found a longer one")
 
 
 @contextmanager
 def open_text(path: Source) -> Iterator[tuple[io.BufferedReader, io.BufferedIOBase]]:
-    """Open two streams of a file, stored and decompressed; read errors raise ``DataError``."""
+    """Open a file and yield two streams, the stored and the decompressed bytes; read errors raise ``DataError``."""
     name = format_source(path)
     try:
         with _open_raw(path) as raw, _decompress(raw, path) as stream:
@@ -196,7 +197,7 @@ def open_text(path: Source) -> Iterator[tuple[io.BufferedReader, io.BufferedIOBa
 
 
 def decode_line(line: bytes, *, before: int = 0, errors: ErrorPolicy | None, place: str, tally: Tally) -> str | None:
-    """Decode a line; None when the policy skips it. ``before`` is the number of earlier bytes of the line."""
+    """Decode a line or the rest of one, after its first ``before`` bytes; return None if the policy skips it."""
     body = line.removesuffix(b"\n").removesuffix(b"\r")
     try:
         return body.decode("utf-8")
@@ -228,7 +229,7 @@ def _open_raw(path: Source) -> Iterator[io.BufferedReader]:
     if hasattr(stdin, "peek"):
         yield stdin
         return
-    wrapped = io.BufferedReader(stdin)  # a program that calls this one may have set a BytesIO
+    wrapped = io.BufferedReader(stdin)  # the caller may have replaced stdin by a BytesIO
     try:
         yield wrapped
     finally:
@@ -243,7 +244,9 @@ def _decompress(raw: io.BufferedReader, path: Source) -> Iterator[io.BufferedIOB
     kind = next((suffix for suffix, magics in _MAGIC.items() if start.startswith(magics)), None)
     suffix = "" if path == "-" else path.suffix.lower()
     if kind is None and suffix in _MAGIC:
-        raise DataError(f"{name}: expected {suffix} data because of its name, found {start[:4].hex(' ') or 'nothing'}")
+        raise DataError(
+            f"{name}: expected {suffix} data, as its name says; found {start[:4].hex(' ') or 'an empty file'}"
+        )
     for magic, description in _NOT_TEXT.items():
         if start.startswith(magic):
             raise DataError(f"{name}: this is {description}")
@@ -259,7 +262,7 @@ def _decompress(raw: io.BufferedReader, path: Source) -> Iterator[io.BufferedIOB
 
 
 def _check_not_utf16(sample: bytes, name: str) -> None:
-    """Raise an error if most of every other byte is NUL, as in UTF-16 without a byte order mark."""
+    """Raise an error if most bytes at even or at odd positions are NUL, as in UTF-16 without a byte order mark."""
     for offset, order in enumerate(("BE", "LE")):
         half = sample[offset::2]
         if len(half) >= 8 and half.count(0) > 0.75 * len(half):
@@ -270,7 +273,7 @@ def _check_not_utf16(sample: bytes, name: str) -> None:
 
 
 class _ZstdStream(io.RawIOBase):
-    """Decompresses a Zstandard file; unlike the reader of the library, it detects truncated files."""
+    """Decompresses a Zstandard file; unlike the stream reader of ``zstandard``, it detects truncated files."""
 
     # Four bytes can expand to 128 KB: small reads keep the output of a hostile file small.
     _READ_BYTES = 1 << 9
@@ -332,7 +335,7 @@ class Block:
         path: The file, formatted for messages.
         line: Number of the first line, from 1.
         is_open: Whether the last line continues in the next block.
-        position: Number of stored bytes of the file that were read so far.
+        position: Number of bytes read from the file so far, before decompression.
     """
 
     data: bytes
@@ -355,15 +358,16 @@ def read_blocks(
     cut_after: int | None = LONG_LINE_BYTES,
     tally: Tally | None = None,
 ) -> Iterator[Block]:
-    """Read a file in blocks of about ``n_bytes``, with the rules of ``read_lines``.
+    """Read a file in blocks of about ``n_bytes``; lines are split and decoded as in ``read_lines``.
 
     A line longer than ``cut_after`` bytes is cut after a space, if it has one, and continues in the next
-    block; None keeps all lines whole. The policy ``skip`` skips such a piece alone.
+    block; None keeps all lines whole. If such a line has invalid bytes, the policy ``skip`` skips only the piece with
+    these bytes.
     """
     tally = tally or Tally()
     name = format_source(path)
     build = partial(_build_block, path=name, errors=errors, tally=tally)
-    line, before = 1, 0  # number of the first line of the next block, and its bytes in earlier blocks
+    line, before = 1, 0  # number of the next block's first line, and how many of its bytes were in earlier blocks
     pending: list[bytes] = []  # start of an incomplete line
     n_pending = 0
     is_open = is_started = False
@@ -423,7 +427,7 @@ _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 def escape_field(text: str) -> str:
-    r"""Escape ``\``, tab, line ends and lone surrogates as Python does."""
+    r"""Escape ``\``, tab, line breaks and lone surrogates as in Python string literals."""
     return text.translate(_ESCAPES).encode("utf-8", "backslashreplace").decode()
 
 

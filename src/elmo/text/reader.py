@@ -23,10 +23,10 @@ class Sentence:
     """A sentence and its position.
 
     Attributes:
-        tokens: Its tokens.
-        path: Its file, formatted for messages.
-        line: Its line, from 1; for CoNLL-U, the line of its first word.
-        start: Character of the line where ``tokens.text`` starts.
+        tokens: Tokens of the sentence.
+        path: File that contains the sentence, formatted for messages.
+        line: Line number of the sentence, from 1; for CoNLL-U, the line of its first word.
+        start: Offset in the line at which ``tokens.text`` starts.
     """
 
     tokens: Tokens
@@ -55,22 +55,22 @@ def read_sentences(
 ) -> Iterator[Sentence]:
     """Read the sentences of files, globs, folders and stdin, in order.
 
-    An empty line of text or tokens gives a sentence without tokens, so no line is lost. The paths are checked
-    at once, so that a typo shows before the work starts.
+    Except in CoNLL-U files, an empty line gives a sentence without tokens, so that every line is represented. The
+    paths are checked immediately, so that a typo is reported before the work starts.
 
     Args:
         paths: Files, globs, folders, or ``-`` for stdin.
         tokenizer: Tokenizer for text.
-        input_format: ``text``: one sentence per line. ``tokens``: the same, with tokens separated by spaces.
-            ``conllu``: the words of CoNLL-U files.
-        split: Split lines of text into sentences.
+        input_format: ``text``: one sentence per line. ``tokens``: one sentence per line, with tokens separated by
+            spaces. ``conllu``: the words of CoNLL-U files.
+        split: Whether to split each line into sentences; only for ``text``.
         errors: What to do with bytes that are not UTF-8.
         tally: Counts the lines that were repaired or skipped.
     """
     if input_format not in INPUT_FORMATS:
-        raise ConfigError(f"input format: expected one of {', '.join(INPUT_FORMATS)}, found {str(input_format)[:40]!r}")
+        raise ConfigError(f"input format must be one of {', '.join(INPUT_FORMATS)}; found {str(input_format)[:40]!r}")
     if split and input_format != "text":
-        raise ConfigError(f"split requires input format text, found {input_format}")
+        raise ConfigError(f"split requires input format text; found {input_format}")
     files = expand_paths([str(path) for path in paths])
     # read_lines checks the policy at once; the first line may be read much later
     lines_per_file = [read_lines(file, errors=errors, tally=tally) for file in files]
@@ -92,7 +92,7 @@ def _parse_files(
 
 
 def require_words(sentences: Iterable[Sentence], *, inputs: Sequence[str | Path]) -> Iterator[Sentence]:
-    """Return the same sentences; raise ``DataError`` at once when none of them has a word."""
+    """Return the sentences unchanged; raise ``DataError`` immediately if none of them has a word."""
     rest = iter(sentences)
     first: list[Sentence] = []
     for sentence in rest:
@@ -109,9 +109,9 @@ _TEXT = re.compile(r"#\s*text\s*=\s*(.*)", re.DOTALL)
 
 
 def read_conllu(lines: Iterable[Line]) -> Iterator[Sentence]:
-    """Read the sentences of a CoNLL-U file; blocks without a word are skipped.
+    """Read the sentences of a CoNLL-U file; sentences without a word are skipped.
 
-    Words get offsets if they spell the text of the comment ``# text = …``.
+    Words get offsets if a comment ``# text = …`` has the text of the sentence and the words match it.
     """
     text: str | None = None
     words: list[str] = []
@@ -132,7 +132,7 @@ def read_conllu(lines: Iterable[Line]) -> Iterator[Sentence]:
 
 
 def _parse_word(line: Line, *, number: int) -> str | None:
-    """Return the form of word ``number``; None for a line that is not a word."""
+    """Return the form of the word with id ``number``, or None for a multiword token or an empty node."""
     place = f"{line.path}:{line.number}"
     columns = line.text.split("\t")
     if len(columns) != _N_COLUMNS:
@@ -141,14 +141,14 @@ def _parse_word(line: Line, *, number: int) -> str | None:
     if _NOT_A_WORD.fullmatch(word_id):
         return None
     if word_id != str(number):
-        raise DataError(f"{place}: expected word {number}, found id {word_id[:20]!r}")
+        raise DataError(f"{place}: expected word id {number}, found {word_id[:20]!r}")
     if not form:
-        raise DataError(f"{place}: expected a form in column 2, found nothing")
+        raise DataError(f"{place}: expected a word form in column 2, found an empty string")
     return form
 
 
 def align_words(words: Sequence[str], text: str) -> tuple[tuple[int, int], ...] | None:
-    """Return the offsets of words in ``text``; None when words and white space do not spell it."""
+    """Return the offsets of words in ``text``; None if the text is not exactly these words, with or without spaces."""
     offsets: list[tuple[int, int]] = []
     end = 0
     for word in words:

@@ -1,6 +1,6 @@
 """Split text into sentences, with rules for full stops, abbreviations, quotes and blank lines.
 
-When in doubt, the sentence continues: two sentences read as one harm a biLM less than one cut in two.
+In doubtful cases, the sentence continues, because joining two sentences harms a biLM less than cutting one in two.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import re
 from elmo.text.english import ABBREVIATIONS, BEFORE_NUMBERS, HAN, TITLES
 from elmo.text.tokenizers import skip_space, strip_span
 
-# These end a sentence in any language.
+# These characters end a sentence in any language.
 _STRONG = frozenset("。！？｡؟۔।॥։።။។")
-_CHINESE_ONLY = "；"  # separates clauses that are as long as sentences
+_CHINESE_ONLY = "；"  # in Chinese, separates clauses that are often as long as sentences
 _PATTERN = re.compile(
     r"(?P<blank>\n[^\S\n]*+\n|\u2029)"
     r"|(?P<marks>[.!?…。！？｡؟۔।॥։።။។；]++)(?P<closers>[\"'”’»)\]}）】」』》〉］｝〗〕]*+)"
@@ -38,7 +38,7 @@ _LAST_BEFORE_A_CAPITAL = frozenset(("etc", "Etc", "al", "a.m", "p.m", "A.M", "P.
 def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
     """Return the start and end of each sentence, without the white space around it.
 
-    A blank line always ends a sentence, a single line break never does. ``language`` is a language code or
+    A blank line always ends a sentence; a single line break never does. ``language`` is a language code or
     the name of a tokenizer; in Chinese (``zh``), sentences also end at ``；``.
     """
     is_chinese = language.removeprefix("spacy:").split("-")[0] == "zh"
@@ -53,7 +53,7 @@ def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
 
 
 def _is_end(text: str, match: re.Match[str], *, begin: int, is_chinese: bool) -> bool:
-    """Whether a sentence that starts at ``begin`` ends with these marks."""
+    """Return whether the sentence that starts at ``begin`` ends with the matched punctuation marks."""
     marks, has_closers = match["marks"], bool(match["closers"])
     end = match.end()
     after = skip_space(text, end)
@@ -78,14 +78,14 @@ def _is_end(text: str, match: re.Match[str], *, begin: int, is_chinese: bool) ->
     if is_ellipsis:
         return not next_word[:1].islower()
     if "!" in marks or "?" in marks:
-        # "Stop!" he said; and the name of the company Yahoo!
+        # no end in: "Stop!" he said. The company Yahoo! grew.
         is_name = text.endswith("Yahoo", 0, match.start()) and marks == "!"
         return not (next_word[:1].islower() and (has_closers or is_name))
     return _is_full_stop_end(text, match, begin=begin, next_word=next_word)
 
 
 def _is_full_stop_end(text: str, match: re.Match[str], *, begin: int, next_word: str) -> bool:
-    """Whether an ASCII full stop, followed by white space, ends a sentence."""
+    """Return whether an ASCII full stop, followed by white space, ends a sentence."""
     last_word = _LAST_WORD.search(text[max(begin, match.start() - 24) : match.start()])
     if last_word is None:
         return True

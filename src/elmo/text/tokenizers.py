@@ -1,4 +1,4 @@
-"""Tokens with their positions in the text, and the tokenizers by name."""
+"""Tokens with their offsets in the text, and loading of tokenizers by name."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _NOT_SPACE = re.compile(r"\S+")
 class Tokens:
     """The tokens of one sentence.
 
-    With a text, token k is exactly ``text[start:end]`` for ``start, end = offsets[k]``. Tokens are in order,
-    do not overlap, and contain every character that is not white space (``str.isspace``). Tokens from the
-    caller have no offsets.
+    If there is a text, token k is exactly ``text[start:end]`` for ``start, end = offsets[k]``. Tokens are in order,
+    do not overlap, and contain every character that is not white space (``str.isspace``). Tokens that the
+    caller passes as a list have neither text nor offsets.
     """
 
     text: str | None
@@ -37,13 +37,13 @@ class Tokens:
 
     @classmethod
     def from_offsets(cls, text: str, offsets: Iterable[tuple[int, int]]) -> Tokens:
-        """Cut ``text`` at ``offsets``."""
+        """Build the tokens of a text from their offsets."""
         spans = tuple(offsets)
         return cls(text, tuple(text[start:end] for start, end in spans), spans)
 
     @classmethod
     def from_words(cls, words: Sequence[str]) -> Tokens:
-        """Use the words of the caller without a change."""
+        """Build tokens from a list of words, without text and offsets."""
         if isinstance(words, str):
             raise DataError("tokens: expected a list of strings, found one string; pass it as text instead")
         for k, word in enumerate(words):
@@ -76,11 +76,11 @@ def load_tokenizer(name: str = "en") -> Tokenizer:
         return ChineseTokenizer()
     if name.startswith("spacy:"):
         return SpacyTokenizer(name.removeprefix("spacy:"))
-    raise ConfigError(f"tokenizer: expected one of {', '.join(TOKENIZERS)}, found {name[:40]!r}")
+    raise ConfigError(f"tokenizer must be one of {', '.join(TOKENIZERS)}; found {name[:40]!r}")
 
 
 class WhitespaceTokenizer:
-    r"""For text that is already tokenized: splits only at space, tab, ``\n`` and ``\r``.
+    r"""Tokenizer for text that is already tokenized; it splits only at space, tab, ``\n`` and ``\r``.
 
     ``str.split`` would also split at U+3000, U+00A0, U+0085, U+2028 and others, which occur *inside* tokens
     of published corpora and vocabularies.
@@ -95,10 +95,10 @@ class WhitespaceTokenizer:
 
 
 class SpacyTokenizer:
-    """The rules of spaCy for any of its languages, by language code; no spaCy model is needed."""
+    """Tokenizer with the rules of spaCy for a language code; no spaCy model is needed."""
 
     # spaCy scans text without white space again for each affix that it removes, so its time is quadratic.
-    # Long runs are therefore passed in pieces.
+    # Long runs of characters without white space are therefore passed in pieces.
     _max_run = 500
     _run = re.compile(rf"\S{{1,{_max_run}}}")
 
@@ -121,7 +121,7 @@ class SpacyTokenizer:
         return Tokens.from_offsets(text, _fill_gaps(safe, spans))
 
     def _split(self, text: str) -> Iterable[tuple[int, int]]:
-        """Split the text after runs that are too long; usually there is one piece."""
+        """Split runs without white space after every ``_max_run`` characters; most texts stay in one piece."""
         begin = 0
         for match in self._run.finditer(text):
             if match.end() - match.start() == self._max_run:
@@ -138,13 +138,13 @@ def _load_spacy(language: str) -> Language:
         raise MissingExtraError("a spaCy tokenizer", extra="spacy") from error
     try:
         return spacy.blank(language)
-    except (ImportError, AttributeError) as error:  # spaCy takes an unknown code for a module name
+    except (ImportError, AttributeError) as error:  # spaCy treats an unknown language code as the name of a module
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(f"tokenizer: spaCy has no tokenizer for {language[:40]!r}: {reason}") from error
 
 
 def _fill_gaps(text: str, spans: Iterable[tuple[int, int]]) -> Iterable[tuple[int, int]]:
-    """Add the text between the spans that spaCy left out, so that no character is lost."""
+    """Add spans for all text that spaCy left out between its tokens, so that no character is lost."""
     position = 0
     for start, end in spans:
         yield from (match.span() for match in _NOT_SPACE.finditer(text, position, start))
@@ -154,14 +154,13 @@ def _fill_gaps(text: str, spans: Iterable[tuple[int, int]]) -> Iterable[tuple[in
 
 
 def strip_span(text: str, start: int, end: int) -> tuple[int, int] | None:
-    """Remove white space from both ends of a span; None when nothing is left."""
-    while start < end and text[start].isspace():
-        start += 1
-    while start < end and text[end - 1].isspace():
-        end -= 1
+    """Remove white space from both ends of a span; return None if nothing is left."""
+    piece = text[start:end]
+    start += len(piece) - len(piece.lstrip())
+    end = start + len(piece.strip())
     return (start, end) if start < end else None
 
 
 def skip_space(text: str, position: int) -> int:
-    """Return the next position without white space."""
+    """Return the position of the next character that is not white space."""
     return _SPACE.match(text, position).end()  # pyright: ignore[reportOptionalMemberAccess] -- always matches

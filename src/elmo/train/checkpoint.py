@@ -1,9 +1,9 @@
-"""Checkpoints: the complete state of a run, safe against crashes and restored bit for bit.
+"""Write and read checkpoints: the complete state of a run, which survives crashes and is restored bit for bit.
 
-``checkpoints/step-000001200/`` has safetensors files, ``progress.json``, ``best.json`` and ``SHA256SUMS``. It
-is written to a temporary folder, synced and renamed; older checkpoints are removed afterwards. So after any
-crash, the newest folder with valid checksums is a state to resume from. Each checkpoint also records which
-one is the best so far, so both are always consistent.
+A checkpoint is a folder such as ``checkpoints/step-000001200/`` with safetensors files, ``progress.json``,
+``best.json`` and ``SHA256SUMS``. It is written to a temporary folder, synced to disk and renamed; only then
+are old checkpoints removed. After any crash, a run can therefore resume from the newest folder with valid checksums.
+Each checkpoint also records which checkpoint is the best so far.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything that a run needs to continue.
+    """The state of a run: everything that is needed to resume it.
 
     Attributes:
-        tensors: Tensors by file ("weights", "optimizer", …), then by name.
-        progress: Counters and data position, as JSON values.
+        tensors: Tensors of each file ("weights", "optimizer", …), by name.
+        progress: Step, position in the text and other values that are stored as JSON.
     """
 
     tensors: Mapping[str, Mapping[str, Tensor]]
@@ -44,19 +44,23 @@ class Snapshot:
 
 
 class Checkpoints:
-    """The checkpoints of one run: the last ``keep`` and the best."""
+    """The checkpoints of one run. The best one and the last ``keep`` ones are kept."""
 
     def __init__(self, folder: Path, *, keep: int = 2) -> None:
         self.folder = folder
         self.keep = max(keep, 1)
 
     def save(self, snapshot: Snapshot, *, step: int, is_best: bool = False) -> Path:
-        """Write a checkpoint atomically and remove old ones."""
+        """Write a checkpoint atomically and remove old checkpoints."""
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         path = self._path(step)
-        self._remove_damaged(step)
+        if step in self.steps():
+            try:
+                self.load(step)
+            except FormatError:  # damaged, so the run has resumed from an earlier checkpoint
+                self._remove(step)
         best = step if is_best else self._read_best([before for before in self.steps() if before < step])
         with atomic.atomic_folder(path) as new:
             for name, tensors in snapshot.tensors.items():
@@ -70,23 +74,23 @@ class Checkpoints:
             names = sorted(file.name for file in new.iterdir())
             sums = {name: files.compute_sha256(new / name) for name in names}
             (new / files.CHECKSUMS_NAME).write_text(files.format_checksums(sums, names), encoding="ascii")
-        # Checkpoints after this step are damaged. They stay until the run reaches them again, for inspection.
+        # Checkpoints of later steps are damaged, or the run would have resumed from them. They are replaced later.
         for old in [old for old in self.steps() if old <= step][: -self.keep]:
             if old != best:
                 self._remove(old)
         return path
 
     def latest(self) -> tuple[int, Snapshot] | None:
-        """Load the newest intact checkpoint, with its step; None if there is no checkpoint."""
+        """Return the step and the state of the newest intact checkpoint, or None if there is none."""
         for step in reversed(self.steps()):
             try:
                 return step, self.load(step)
             except FormatError as error:
-                _log.warning("%s; using the checkpoint before it", error)
+                _log.warning("%s; using the previous checkpoint", error)
         return None
 
     def best(self) -> int | None:
-        """Return the step of the best checkpoint so far."""
+        """Return the step of the best checkpoint so far, or None if there is none."""
         return self._read_best(self.steps())
 
     def steps(self) -> list[int]:
@@ -95,7 +99,7 @@ class Checkpoints:
         return sorted(int(match[1]) for match in matches if match)
 
     def load(self, step: int) -> Snapshot:
-        """Load one checkpoint; ``FormatError`` if any byte of it has changed."""
+        """Load the checkpoint of a step; raise ``FormatError`` if it is damaged."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
@@ -106,11 +110,11 @@ class Checkpoints:
         try:
             tensors = {name.removesuffix(_SUFFIX): load_file(path / name) for name in sums if name.endswith(_SUFFIX)}
         except SafetensorError as error:
-            raise FormatError(f"{files.format_path(path)}: {error}") from error
+            raise FormatError(f"cannot read {files.format_path(path)}: {error}") from error
         return Snapshot(tensors, files.read_json(path / _PROGRESS))
 
     def remove_temporary(self) -> None:
-        """Remove folders that a killed run left half written or half removed."""
+        """Remove the temporary folders of a run that was killed."""
         for name in files.list_names(self.folder):
             if name.startswith(".") and name.endswith(".part"):
                 shutil.rmtree(self.folder / name, ignore_errors=True)
@@ -119,7 +123,7 @@ class Checkpoints:
         return self.folder / f"step-{step:09d}"
 
     def _read_best(self, steps: Sequence[int]) -> int | None:
-        """Read the step of the best checkpoint from the newest of these that is readable."""
+        """Return the step of the best checkpoint, as recorded in the newest readable checkpoint of ``steps``."""
         for step in reversed(steps):
             path = self._path(step)
             try:
@@ -131,17 +135,8 @@ class Checkpoints:
             return best if best in steps else None
         return None
 
-    def _remove_damaged(self, step: int) -> None:
-        """Remove a damaged checkpoint of this step. The run has resumed from an earlier one."""
-        if step not in self.steps():
-            return
-        try:
-            self.load(step)
-        except FormatError:
-            self._remove(step)
-
     def _remove(self, step: int) -> None:
-        # Rename it first: a folder that lost some of its files must not look like a checkpoint.
+        # Rename the folder first: if the removal is interrupted, the rest must not look like a checkpoint.
         path = self._path(step)
         temporary = path.with_name(atomic.temporary_name(path.name))
         try:
@@ -152,7 +147,7 @@ class Checkpoints:
 
 
 def _unshare(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copy tensors that share memory, such as tied weights; safetensors does not write them."""
+    """Copy tensors that share memory, such as tied weights, because safetensors refuses to write them."""
     separate: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -165,19 +160,18 @@ def _unshare(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _read_sums(path: Path) -> dict[str, str]:
-    """Read the SHA-256 of every file of a checkpoint; ``FormatError`` if one is not listed."""
+    """Read the SHA-256 of every file of a checkpoint; raise ``FormatError`` if a file is not listed."""
     names = sorted(name for name in files.list_names(path) if name != files.CHECKSUMS_NAME)
     sums = files.read_checksums(path, names)
-    missing = [name for name in (_PROGRESS, *names) if name not in sums]
-    if missing:
+    if missing := [name for name in (_PROGRESS, *names) if name not in sums]:
         raise FormatError(
-            f"{files.format_path(path)}: expected a checksum of {missing[0]} in {files.CHECKSUMS_NAME}, found none"
+            f"{files.format_path(path / files.CHECKSUMS_NAME)} must list all files; found no entry for {missing[0]}"
         )
     return sums
 
 
 def optimizer_tensors(state: Mapping[int, Mapping[str, Any]]) -> dict[str, Tensor]:
-    """Return the state of an optimizer as named tensors: ``3.exp_avg`` belongs to the fourth weight."""
+    """Flatten the state of an optimizer to named tensors, such as ``3.exp_avg`` for the fourth weight."""
     import torch
 
     return {
@@ -186,7 +180,7 @@ def optimizer_tensors(state: Mapping[int, Mapping[str, Any]]) -> dict[str, Tenso
 
 
 def optimizer_state(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
-    """Invert ``optimizer_tensors``."""
+    """Rebuild the state of an optimizer from the result of ``optimizer_tensors``."""
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         index, name = key.split(".", 1)

@@ -1,15 +1,15 @@
 """A corpus on disk, and the ids that a model reads from it.
 
-``Corpus.open`` maps a folder that ``build_corpus`` wrote::
+``Corpus.open`` maps a folder that ``build_corpus`` wrote into memory::
 
-    manifest.json   options and inputs of the build, size and SHA-256 of each file
-    types.txt       one word per line, in the order of ids; then words of the text that look like a boundary
-    type_ends.u64   where each of those lines ends
-    counts.u64      how often each type occurs in the training part
-    train.u32       type ids; every sentence ends in </S>
-    heldout.u32     the same for the held-out part
+    manifest.json   options and input files of the build, counts, SHA-256 of each file
+    types.txt       one word per line, in the order of type ids; words of the text spelled <S> or </S> come last
+    type_ends.u64   offset of the end of each line of types.txt
+    counts.u64      number of occurrences of each type in the training part
+    train.u32       type ids of the training part; every sentence ends in </S>
+    heldout.u32     type ids of the held-out part, in the same format
 
-A *type* is a distinct word, a *token* one occurrence of it. ``TypeIds`` turns type ids into the character
+A *type* is a distinct word, a *token* one occurrence of it. ``TypeIds`` converts type ids to the character
 and word ids that a biLM reads.
 """
 
@@ -43,7 +43,7 @@ _MANIFEST_LIMIT = 1 << 28  # bytes; enough for about a million input files
 
 @dataclass(frozen=True)
 class CorpusSizes:
-    """Counts of a corpus. Words do not include ``</S>``.
+    """Counts of words, sentences and lines in a corpus. Word counts do not include ``</S>``.
 
     Attributes:
         types: Number of types.
@@ -54,8 +54,8 @@ class CorpusSizes:
         duplicates: Number of repeated sentences that were dropped.
         repaired_lines: Number of lines that were not UTF-8 and were repaired.
         skipped_lines: Number of lines that were not UTF-8 and were skipped.
-        given_types: Number of types in the user's vocabulary. None: the user gave no vocabulary.
-        look_alikes: Number of spellings after the types: words of the text that look like a boundary.
+        given_types: Number of types in the user's vocabulary, or None without a vocabulary.
+        look_alikes: Number of distinct words spelled ``<S>`` or ``</S>`` in the text. They are stored after the types.
     """
 
     types: int
@@ -69,15 +69,14 @@ class CorpusSizes:
     given_types: int | None = None
     look_alikes: int = 0
 
-    def file_size(self, name: str) -> int | None:
-        """Return the expected size of a file in bytes; None if the counts do not determine it."""
-        sizes = {
+    def file_sizes(self) -> dict[str, int]:
+        """Return the expected size in bytes of each file that contains numbers."""
+        return {
             TYPE_ENDS: 8 * (self.types + self.look_alikes),
             COUNTS: 8 * self.types,
             TRAIN: 4 * (self.train_words + self.train_sentences),
             HELDOUT: 4 * (self.heldout_words + self.heldout_sentences),
         }
-        return sizes.get(name)
 
 
 @dataclass(frozen=True)
@@ -85,11 +84,12 @@ class CorpusManifest:
     """How a corpus was built, and from which files.
 
     Attributes:
-        options: Every option that changes the bytes of the corpus, except the input.
-        inputs: Path, size and modification time of each file. For stdin, only the path ``-``.
-        sizes: Counts of the corpus.
+        options: Options of ``build_corpus`` that change the content of the corpus.
+        inputs: Path, size and modification time of each input file. For stdin, only the path ``-``.
+        sizes: Counts of words, sentences and lines.
         files: SHA-256 of each file by name.
-        tokenizer: Tokenizer that fits the text. It produced the tokens if the input was raw text.
+        tokenizer: Name of the tokenizer that split the raw text. For text that was already tokenized, the tokenizer
+            that fits its language.
     """
 
     options: dict[str, Any]
@@ -99,50 +99,49 @@ class CorpusManifest:
     tokenizer: str | None = None
 
     def to_json(self) -> str:
-        """Return the text of the manifest. The last entry is a SHA-256 of the others."""
+        """Return the manifest as JSON. The last entry is the SHA-256 of the other entries."""
         values = {"kind": "elmo corpus", "version": VERSION, **asdict(self)}
-        return json.dumps({**values, "sha256": _digest(values)}, indent=1, ensure_ascii=True) + "\n"
+        return json.dumps({**values, "sha256": hash_json(values)}, indent=1) + "\n"
 
 
 def read_manifest(folder: Path) -> CorpusManifest:
-    """Read the manifest of a corpus; ``DataError`` if it is missing, damaged or of another version."""
+    """Read the manifest of a corpus; raise ``DataError`` if it is missing, damaged or of another version."""
     try:
         values = read_json(find_member(folder, MANIFEST), _MANIFEST_LIMIT)
     except FormatError as error:
-        raise DataError(f"{format_path(folder)}: expected a corpus: {error}") from error
+        raise DataError(f"cannot read the corpus {format_path(folder)}: {error}") from error
     path = format_path(folder / MANIFEST)
     if not isinstance(values, dict) or values.get("kind") != "elmo corpus":
-        raise DataError(f"{path}: expected the manifest of a corpus, found something else")
-    if values.get("version") != VERSION:
-        version = str(values.get("version"))[:20]
-        raise DataError(f"{path}: expected version {VERSION}, found {version}; build the corpus again")
-    if values.pop("sha256", None) != _digest(values):
-        raise DataError(f"{path}: the file is damaged: its SHA-256 differs; build the corpus again")
+        raise DataError(f"{path} must be the manifest of a corpus; found another JSON file")
+    if (version := values.get("version")) != VERSION:
+        raise DataError(f"{path} must have version {VERSION}; found {version!r:.20}; build the corpus again")
+    if values.pop("sha256", None) != hash_json(values):
+        raise DataError(f"{path} is damaged: its SHA-256 differs from the recorded one; build the corpus again")
     try:
         sizes = CorpusSizes(**values["sizes"])
-        parts = (values["options"], values["inputs"], sizes, values["files"], values.get("tokenizer"))
-        return CorpusManifest(*parts)
+        return CorpusManifest(
+            values["options"], values["inputs"], sizes, values["files"], tokenizer=values.get("tokenizer")
+        )
     except (KeyError, TypeError) as error:
-        raise DataError(
-            f"{path}: expected the keys of a corpus manifest, found other keys; build the corpus again"
-        ) from error
+        raise DataError(f"{path} does not have the keys of a corpus manifest; build the corpus again") from error
 
 
-def _digest(values: dict[str, Any]) -> str:
+def hash_json(values: Any) -> str:
+    """Return the SHA-256 of JSON values, independent of the order of keys."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 class Types(Sequence[str]):
-    """The spellings of all types by id, read from disk on demand.
+    """The spellings of all types by type id, read from disk on demand.
 
-    ``spellings`` and ``padded_bytes`` also accept ids after the last type: words of the text that are spelled
-    like a boundary and belong to no vocabulary.
+    ``spellings`` and ``padded_bytes`` also accept ids after the last type. These ids belong to words of the text that
+    are spelled ``<S>`` or ``</S>`` and are not part of any vocabulary.
     """
 
-    def __init__(self, text: NDArray[np.uint8], ends: NDArray[np.int64], n_types: int | None = None) -> None:
+    def __init__(self, text: NDArray[np.uint8], ends: NDArray[np.int64], n_types: int) -> None:
         self._text = text
         self._ends = ends
-        self._n_types = len(ends) if n_types is None else n_types
+        self._n_types = n_types
 
     def __len__(self) -> int:
         return self._n_types
@@ -151,24 +150,24 @@ class Types(Sequence[str]):
         if isinstance(index, slice):
             return self.spellings(np.arange(len(self))[index])
         if not -len(self) <= index < len(self):
-            raise IndexError(f"expected a type id below {len(self)}, found {index}")
+            raise IndexError(f"type id must be at least {-len(self)} and below {len(self)}; found {index}")
         return self.spellings(np.array([index % len(self)]))[0]
 
     def spellings(self, ids: NDArray[np.integer]) -> list[str]:
-        """Return the words with these ids."""
+        """Return the spelling of each type id."""
         starts, lengths = self._locate(ids)
         text = gather_slices(self._text, starts, lengths).tobytes()
         ends = np.cumsum(lengths).tolist()
         try:
             return [
-                text[start:end].decode("utf-8", "surrogatepass")  # lone surrogates: errors="surrogateescape"
+                text[start:end].decode("utf-8", "surrogatepass")  # for text read with errors="surrogateescape"
                 for start, end in zip([0, *ends], ends, strict=False)
             ]
         except UnicodeDecodeError as error:
-            raise DataError(f"{TYPES}: expected words in UTF-8, found other bytes; build the corpus again") from error
+            raise DataError(f"{TYPES} must be UTF-8; found other bytes; build the corpus again") from error
 
     def padded_bytes(self, ids: NDArray[np.integer], width: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Return the first ``width`` UTF-8 bytes of each word, (n, width) padded with zeros, and lengths."""
+        """Return the first ``width`` UTF-8 bytes of each word, zero-padded (word, width), and their number (word,)."""
         starts, lengths = self._locate(ids)
         lengths = np.minimum(lengths, width)
         padded = np.zeros((len(ids), width), dtype=np.uint8)
@@ -190,17 +189,17 @@ def gather_slices(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: N
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text as type ids: 0 ``<S>``, 1 ``</S>``, 2 ``<UNK>``, then words from frequent to rare.
+    """A text as type ids: 0 is ``<S>``, 1 is ``</S>``, 2 is ``<UNK>``, followed by the words from frequent to rare.
 
-    Words of a vocabulary given by the user come before all others, in its order, even if the text does not
-    contain them. Words with equal counts are sorted by first occurrence. A sentence is ``w1 … wn 1``.
-    ``counts[0]`` and ``counts[1]`` are the number of sentences. A word of the text that is spelled like a
-    boundary has an id after all types and counts as unknown.
+    Words with equal counts are sorted by first occurrence. If the user gave a vocabulary, its words come first, in
+    their order, even if the text does not contain them. Each sentence ends in ``</S>``. The counts of ``<S>`` and
+    ``</S>`` are the number of sentences. Words of the text that are spelled ``<S>`` or ``</S>`` have ids after all
+    types and count as unknown words.
 
     Attributes:
         folder: Folder of the corpus.
-        manifest: How it was built.
-        types: Spellings by id.
+        manifest: How the corpus was built.
+        types: Spellings by type id.
         counts: (type,) Number of occurrences in the training part.
         train: (token,) Type ids of the training part.
         heldout: (token,) Type ids of the held-out part.
@@ -225,7 +224,7 @@ class Corpus:
 
     @property
     def n_given(self) -> int | None:
-        """Number of types in the vocabulary given by the user; they come first. None: no vocabulary given."""
+        """Number of types in the user's vocabulary, or None without a vocabulary."""
         return self.manifest.sizes.given_types
 
     @property
@@ -235,31 +234,31 @@ class Corpus:
 
     @property
     def tokenizer(self) -> str:
-        """Name of the tokenizer that produced the tokens, or that fits text of this kind."""
+        """Name of the tokenizer that split the raw text, or that fits the language of tokenized text."""
         return self.manifest.tokenizer or self.manifest.options.get("tokenizer") or "en"
 
     @classmethod
     def open(cls, folder: str | Path, *, verify: bool = True) -> Corpus:
-        """Open a corpus; ``DataError`` if it is missing or damaged.
+        """Open a corpus; raise ``DataError`` if it is missing or damaged.
 
         Args:
             folder: Folder that ``build_corpus`` wrote.
-            verify: Read every file once to check its SHA-256. Sizes are always checked.
+            verify: Whether to read every file and check its SHA-256. Sizes are always checked.
         """
         folder = Path(folder)
         manifest = read_manifest(folder)
+        sizes = manifest.sizes.file_sizes()
         problems = []
         for name in FILES:
             try:
                 path = find_member(folder, name)
-                size, expected = path.stat().st_size, manifest.sizes.file_size(name)
-                if expected is not None and size != expected:
-                    problems.append(f"{name}: expected {expected} bytes, found {size}")
+                if name in sizes and (size := path.stat().st_size) != sizes[name]:
+                    problems.append(f"{name} must have {sizes[name]} bytes; found {size}")
                 elif verify and compute_sha256(path) != manifest.files[name]:
-                    problems.append(f"{name}: the SHA-256 differs from the recorded one")
+                    problems.append(f"the SHA-256 of {name} differs from the recorded one")
             except FormatError as error:
                 problems.append(str(error))
-        subject = f"{format_path(folder)}: this corpus is damaged; build it again"
+        subject = f"the corpus {format_path(folder)} is damaged; build it again"
         raise_all(problems, subject=subject, kind=DataError)
         types = Types(map_array(folder / TYPES, "u1"), map_array(folder / TYPE_ENDS, "<i8"), manifest.sizes.types)
         train, heldout = (map_array(folder / name, "<u4") for name in (TRAIN, HELDOUT))
@@ -268,23 +267,23 @@ class Corpus:
     def vocab(self, n_vocab: int | None = None) -> Vocabulary:
         """Return the first ``n_vocab`` types as a vocabulary.
 
-        Without ``n_vocab``: the types of the user's vocabulary if there is one, otherwise all types.
+        By default, these are the types of the user's vocabulary if there is one, otherwise all types.
         """
         n_vocab = self.n_given if n_vocab is None else n_vocab
         if n_vocab is not None and n_vocab <= FIRST_WORD:
-            raise ConfigError(f"n_vocab must be above {FIRST_WORD}, the number of special words, found {n_vocab}")
+            raise ConfigError(f"n_vocab must be above {FIRST_WORD}, the number of special words; found {n_vocab}")
         return Vocabulary(tuple(self.types[:n_vocab]))
 
 
 def map_array(path: Path, dtype: str) -> NDArray[Any]:
-    """Map a file of numbers into memory, read-only."""
+    """Map a file of numbers into memory for reading."""
     if path.stat().st_size == 0:
         return np.zeros(0, dtype=dtype)
     return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)
 
 
 def whole_sentences(stream: NDArray[np.uint32], n_tokens: int) -> NDArray[np.uint32]:
-    """Return the sentences that end within the first ``n_tokens`` of a stream."""
+    """Return the sentences that end within the first ``n_tokens`` tokens of a stream."""
     ends = np.flatnonzero(stream[:n_tokens] == EOS)
     return stream[: int(ends[-1]) + 1] if len(ends) else stream[:0]
 
@@ -294,7 +293,7 @@ class TypeIds:
 
     def __init__(self, corpus: Corpus, config: BiLmConfig, n_vocab: int, *, device: str | torch.device = "cpu") -> None:
         if config.alphabet == "unicode":
-            raise ConfigError("a model with a Unicode alphabet cannot be trained; use alphabet='bytes'")
+            raise ConfigError("cannot train a model with alphabet='unicode'; use alphabet='bytes'")
         self._types = corpus.types
         self._n_vocab = n_vocab
         self._device = torch.device(device)
@@ -304,21 +303,21 @@ class TypeIds:
         self._boundaries = {BOS: np.array(alphabet.begin()), EOS: np.array(alphabet.end())}  # (char,) each
 
     def targets(self, ids: NDArray[np.int64]) -> Tensor:
-        """Return the words to predict. Words outside the vocabulary become ``<UNK>``."""
+        """Return the ids of the words to predict. Words outside the vocabulary become ``<UNK>``."""
         return self.on_device(np.where(ids < self._n_vocab, ids, UNKNOWN))
 
     def on_device(self, numbers: NDArray[Any]) -> Tensor:
-        """Return an array as a tensor on the model's device."""
+        """Convert an array to a tensor on the model's device."""
         return torch.from_numpy(numbers).to(self._device)
 
     def inputs(self, ids: NDArray[np.int64]) -> tuple[Tensor | None, Tensor | None]:
-        """Return ``char_ids`` (type, char) and ``word_ids`` (type,); None if the model does not read them."""
+        """Return character ids (type, char) and word ids (type,); each is None if the model does not read them."""
         char_ids = self.on_device(self._char_ids(ids)) if self._has_chars else None
         word_ids = self.targets(ids) + 1 if self._has_words else None
         return char_ids, word_ids
 
     def _char_ids(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what ``ByteAlphabet.ids`` gives for each type, vectorized."""
+        """Compute the same ids as ``ByteAlphabet.ids``, (type, char), for all types at once."""
         begin = self._boundaries[BOS]
         size = len(begin)
         text, lengths = self._types.padded_bytes(ids, size - 2)
@@ -336,10 +335,10 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def hash_numbers(seed: int, numbers: NDArray[np.integer]) -> NDArray[np.uint64]:
-    """Return a 64-bit hash of each number; different seeds give unrelated values.
+    """Return a 64-bit hash of each number. Different seeds give unrelated hashes.
 
-    Used instead of NumPy's generators, whose streams may change between versions. The mixing function is that
-    of SplitMix64 (Steele, Lea and Flood 2014).
+    NumPy's random generators are not used because their numbers may change between versions. The hash function is
+    that of SplitMix64 (Steele, Lea and Flood 2014).
     """
     start = _mix(np.array([seed % (1 << 64)], dtype=np.uint64) + _GOLDEN)
     return _mix((numbers.astype(np.uint64) + np.uint64(1)) * _GOLDEN + start)

@@ -1,13 +1,13 @@
-"""Build a corpus from text: a folder of type ids, built once and mapped from disk in every run.
+"""Build a corpus from text: a folder of type ids that is built once and mapped into memory in every run.
 
 ``build_corpus`` reuses a corpus that was built from the same files with the same options. Otherwise it reads
-the text (``read_text``), decides for each sentence whether it is for training, held out or dropped, orders
-the types by frequency and writes the files. It works on chunks of whole sentences and needs one byte per
-sentence (nine with ``deduplicate``) and about forty per type, however many tokens there are.
+the text (``read_text``), decides for each sentence whether it is used for training, held out or dropped, sorts
+the types by frequency and writes the files. It processes chunks of whole sentences, so it needs only one byte of
+memory per sentence (nine with ``deduplicate``) and about forty bytes per type.
 
-A word is any token; lower-case ``<unk>`` is an ordinary word. A literal ``<UNK>`` is the unknown word. A
-literal ``<S>`` or ``</S>`` is a word, not a boundary: it is read by its characters and predicted as
-``<UNK>``, as in ``Vocabulary.id``.
+A literal ``<UNK>`` in the text is the unknown word; lower-case ``<unk>`` is an ordinary word. A literal ``<S>`` or
+``</S>`` is not a sentence boundary: the model reads its characters and predicts it as ``<UNK>``, as
+``Vocabulary.id`` does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -32,6 +31,7 @@ from elmo.text import chinese
 from elmo.text.lines import Source, expand_paths, format_source
 from elmo.text.tokenizers import Tokenizer, load_tokenizer
 from elmo.train.corpus import (
+    BOS,
     COUNTS,
     EOS,
     FILES,
@@ -52,10 +52,10 @@ from elmo.train.corpus import (
 )
 from elmo.train.options import CorpusOptions
 from elmo.train.read_text import TEMPORARY, BuildProgress, NumberedText, OnProgress, read_text
-from elmo.train.vocabulary import hash_words, read_vocabulary
+from elmo.train.vocabulary import read_vocabulary
 
 _MIN_SENTENCES = 2
-_MIN_BYTES = 1 << 22  # smallest text for which starting several processes pays off
+_MIN_BYTES = 1 << 22  # smaller texts are tokenized faster by a single process
 _log = logging.getLogger(__name__)
 
 
@@ -66,16 +66,16 @@ def build_corpus(
     *,
     on_progress: OnProgress | None = None,
 ) -> Corpus:
-    """Build a corpus from files, globs, folders or stdin (``-``), or reuse the one at ``folder``.
+    """Build a corpus from text, or reuse the corpus in ``folder``.
 
     A corpus is reused if it was built from the same files (by path, size and modification time) with the same
-    options. Any other corpus at ``folder`` is replaced when the new one is complete.
+    options. Otherwise it is replaced when the new corpus is complete.
 
     Args:
-        texts: Text to read.
+        texts: Files, globs or folders of text; ``-`` is stdin.
         folder: Folder of the corpus.
-        options: How to read and divide the text.
-        on_progress: Called with the progress.
+        options: How to read the text and divide it into a training and a held-out part.
+        on_progress: Function that is called with a ``BuildProgress`` after each block of text.
     """
     folder, options = Path(folder), options or CorpusOptions()
     files, heldout_files = _expand(texts, folder), _expand(options.heldout_file, folder)
@@ -87,15 +87,13 @@ def build_corpus(
         chinese.check_opencc()
         if vocabulary is not None and isinstance(options.vocabulary, str | Path):
             _check_simplified(vocabulary, options.vocabulary)
-    source = _CorpusSource(
-        _manifest_options(options, tokenize, vocabulary),
-        [_stat_file(file, "train") for file in files] + [_stat_file(file, "heldout") for file in heldout_files],
-    )
+    values = _manifest_options(options, tokenize, vocabulary)
+    inputs = [_stat_file(file, "train") for file in files] + [_stat_file(file, "heldout") for file in heldout_files]
     remove_leftovers(folder)
-    if (corpus := source.find(folder)) is not None:
+    if (corpus := _find_corpus(folder, values, inputs)) is not None:
         return corpus
     with replace_folder(folder) as temporary:
-        if (corpus := source.find(folder, is_logged=False)) is not None:  # another process was faster
+        if (corpus := _find_corpus(folder, values, inputs, is_logged=False)) is not None:  # built by another process
             return corpus
         text = read_text(
             files,
@@ -110,37 +108,36 @@ def build_corpus(
         _check_sentences(text, files, bool(heldout_files))
         sizes, sums = write_files(text, options=options, folder=temporary, on_progress=on_progress)
         tokenizer_name = text.tokenizer
-        del text  # its files are mapped
+        del text  # unmaps the temporary files
         for path in temporary.glob("*" + TEMPORARY):
             path.unlink()
-        manifest = CorpusManifest(source.options, source.inputs, sizes, sums, tokenizer_name)
+        manifest = CorpusManifest(values, inputs, sizes, sums, tokenizer_name)
         (temporary / MANIFEST).write_text(manifest.to_json(), encoding="ascii")
     _log.info("built a corpus of %d words at %s", sizes.train_words, format_path(folder))
     return Corpus.open(folder, verify=False)
 
 
 def reopen_corpus(folder: str | Path) -> Corpus:
-    """Open a corpus without its text, and remove what a killed build left next to it."""
+    """Open a corpus whose input files may no longer exist, and remove the temporary files of a killed build."""
     remove_leftovers(Path(folder))
     return Corpus.open(folder)
 
 
 def _expand(texts: str | Path | Sequence[str | Path], folder: Path) -> list[Source]:
-    """Return all files of the input. The corpus must not be among them, or the next build would read it."""
+    """Return all input files. They must not include the corpus, which the next build would read as text."""
     paths = [texts] if isinstance(texts, str | Path) else texts
     files = expand_paths([str(path) for path in paths])
     location = folder.resolve()
+    name = format_path(folder)
     for path in map(Path, paths):
         if path.resolve() in (location, *location.parents) and path.is_dir():
             raise OutputError(
-                f"{format_path(folder)}: expected a folder outside the input, found one inside "
-                f"{format_path(path)}; use another folder, or list the files of the text"
+                f"the corpus {name} must not be in the input folder {format_path(path)}; use another folder"
             )
     for file in files:
         if file != "-" and location in file.resolve().parents:
             raise OutputError(
-                f"{format_path(folder)}: expected a corpus or a new folder, found the input file "
-                f"{format_path(file.name)}; use another folder"
+                f"the corpus {name} must not contain input files; found {format_path(file.name)}; use another folder"
             )
     return files
 
@@ -165,62 +162,53 @@ def _check_simplified(words: list[bytes], file: str | Path) -> None:
         text = word.decode("utf-8", "surrogatepass")
         if (converted := chinese.simplify(text)) != text:
             raise DataError(
-                f"{format_path(file)}: expected simplified words, found {text[:40]!r} (word {number}); "
-                f"write {converted[:40]!r}"
+                f"{format_path(file)} must contain simplified words; found {text[:40]!r} (word {number}) instead of "
+                f"{converted[:40]!r}"
             )
 
 
 def _check_sentences(text: NumberedText, files: list[Source], has_heldout_files: bool) -> None:
     subject = format_source(files[0]) if len(files) == 1 else f"{len(files)} files"
-    if text.n_train == 0:
-        raise DataError(f"{subject}: expected text to train on, found no words")
     if text.n_train < _MIN_SENTENCES:
         raise DataError(
-            f"{subject}: expected at least {_MIN_SENTENCES} sentences to train on, found {text.n_train}; use "
-            "more text, or put each sentence on its own line"
+            f"{subject} must contain at least {_MIN_SENTENCES} sentences to train on; found {text.n_train}; use more "
+            "text, or put each sentence on its own line"
         )
     if has_heldout_files and len(text.ends) == text.n_train:
-        raise DataError("the held-out files: expected text, found no words")
+        raise DataError("the held-out files must contain text; found no words")
 
 
 # --- what a corpus was built from ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _CorpusSource:
-    """The options and inputs that a corpus must have been built from."""
-
-    options: dict[str, Any]
-    inputs: list[dict[str, Any]]
-
-    def find(self, folder: Path, *, is_logged: bool = True) -> Corpus | None:
-        """Open the corpus at ``folder`` if it was built from this source and is intact."""
-        if not (folder / MANIFEST).is_file():
-            return None
-        try:
-            manifest = read_manifest(folder)
-            if (manifest.options, manifest.inputs) != (self.options, self.inputs):
-                if is_logged:
-                    what = "the text" if manifest.options == self.options else "an option"
-                    _log.info(
-                        "%s: %s has changed since the corpus was built; building it again", format_path(folder), what
-                    )
-                return None
-            if any(file["path"] == "-" for file in self.inputs):
-                return None  # stdin may have other text now
-            corpus = Corpus.open(folder)
-        except DataError as error:
+def _find_corpus(
+    folder: Path, options: dict[str, Any], inputs: list[dict[str, Any]], *, is_logged: bool = True
+) -> Corpus | None:
+    """Open the corpus in ``folder`` if it is intact and was built with these options from these files."""
+    if not (folder / MANIFEST).is_file():
+        return None
+    try:
+        manifest = read_manifest(folder)
+        if (manifest.options, manifest.inputs) != (options, inputs):
             if is_logged:
-                _log.warning("%s; building it again", error)
+                what = "the text" if manifest.options == options else "an option"
+                _log.info("%s has changed since the corpus %s was built; building it again", what, format_path(folder))
             return None
-        _log.info("%s: reusing the corpus, which was built from the same text", format_path(folder))
-        return corpus
+        if any(file["path"] == "-" for file in inputs):
+            return None  # stdin may contain other text now
+        corpus = Corpus.open(folder)
+    except DataError as error:
+        if is_logged:
+            _log.warning("building the corpus again because it cannot be reused: %s", error)
+        return None
+    _log.info("reusing the corpus %s, which was built from the same text", format_path(folder))
+    return corpus
 
 
 def _manifest_options(
     options: CorpusOptions, tokenize: Tokenizer | None, vocabulary: list[bytes] | None
 ) -> dict[str, Any]:
-    """Return every option that changes the bytes of a corpus, except its text."""
+    """Return the options that change the content of a corpus, as they are stored in its manifest."""
     name = "auto" if tokenize is None else getattr(tokenize, "name", type(tokenize).__name__)
     values = {
         "heldout": options.heldout,
@@ -237,7 +225,7 @@ def _manifest_options(
     if options.simplified:
         values["is_simplified"] = True
     if vocabulary is not None:
-        values["vocabulary"] = hash_words(vocabulary)
+        values["vocabulary"] = hashlib.sha256(b"\n".join(vocabulary)).hexdigest()
     return values
 
 
@@ -255,15 +243,15 @@ def _stat_file(file: Source, part: str) -> dict[str, Any]:
 # --- which sentences to keep --------------------------------------------------------------------------------
 
 _DROPPED, _TRAIN, _HELDOUT = 0, 1, 2
-_CHUNK = 1 << 21  # tokens, types or sentences that are processed at a time
-_RUN = 64  # consecutive sentences that are held out together with ``keep_order``
-_MIN_HELDOUT = 5  # sentences held out of a small text
+_CHUNK = 1 << 21  # number of tokens, types or sentences that are processed at a time
+_RUN = 64  # with ``keep_order``, this many consecutive sentences are held out together
+_MIN_HELDOUT = 5  # number of sentences that are held out from a small text
 _DEFAULT_SHARE = 0.01
-_DEFAULT_TOKENS = 200_000  # more tokens do not improve the estimate of a loss
+_DEFAULT_TOKENS = 200_000  # more held-out tokens would hardly make the perplexity more accurate
 
 
 def _divide(text: NumberedText, options: CorpusOptions) -> NDArray[np.uint8]:
-    """Decide the part of each sentence: dropped, training or held out."""
+    """Decide for each sentence whether it is dropped, used for training or held out."""
     parts = np.full(len(text.ends), _TRAIN, dtype=np.uint8)
     parts[text.n_train :] = _HELDOUT
     if options.deduplicate:
@@ -271,38 +259,31 @@ def _divide(text: NumberedText, options: CorpusOptions) -> NDArray[np.uint8]:
     if text.n_train == len(text.ends):
         _hold_out(text, parts, options)
     if not (parts == _TRAIN).any():
-        raise DataError(f"the text has {text.n_train} sentences, and none is left to train on; use more text")
+        raise DataError(f"none of the {text.n_train} sentences of the text is left to train on; use more text")
     return parts
 
 
 def _drop_duplicates(text: NumberedText, parts: NDArray[np.uint8]) -> None:
-    """Drop repeated sentences, found by a 64-bit hash of their words and length."""
+    """Drop repeated sentences. They are found by a 64-bit hash of their words."""
     hashes = np.empty(text.n_train, dtype=np.uint64)
-    for first, last in _sentence_ranges(text, text.n_train):
-        start, lengths = _lengths(text, first, last)
-        tokens = text.types.map_tokens(text.tokens, start, start + int(lengths.sum()))
+    for sentences, tokens, lengths in _sentence_chunks(text, text.n_train):
         begins = np.cumsum(lengths) - lengths
         positions = np.arange(len(tokens)) - np.repeat(begins, lengths)
-        # a word's value depends on its position, so that the sum depends on the word order
+        # the hash of a word depends on its position, so the sum depends on the word order
         values = hash_numbers(0, tokens.astype(np.uint64) << np.uint64(32) | positions.astype(np.uint64))
-        hashes[first:last] = np.add.reduceat(values, begins)
-    n_shares = -(-text.n_train // _CHUNK)  # sorted share by share, to save memory
+        hashes[sentences] = np.add.reduceat(values, begins)
+    n_shares = -(-text.n_train // _CHUNK)  # hashes are sorted share by share, to save memory
     for share in range(n_shares):
-        numbers = np.concatenate(
-            [
-                np.flatnonzero(hashes[first : first + _CHUNK] % np.uint64(n_shares) == share) + first
-                for first in range(0, text.n_train, _CHUNK)
-            ]
-        )
+        chunks = (hashes[first : first + _CHUNK] for first in range(0, text.n_train, _CHUNK))
+        matches = [np.flatnonzero(chunk % np.uint64(n_shares) == share) + k * _CHUNK for k, chunk in enumerate(chunks)]
+        numbers = np.concatenate(matches)
+        numbers = numbers[np.argsort(hashes[numbers], kind="stable")]  # equal hashes stay in text order
         values = hashes[numbers]
-        order = np.argsort(values, kind="stable")  # equal ones in text order
-        is_repeated = np.zeros(len(order), dtype=bool)
-        is_repeated[1:] = values[order][1:] == values[order][:-1]
-        parts[numbers[order[is_repeated]]] = _DROPPED
+        parts[numbers[1:][values[1:] == values[:-1]]] = _DROPPED
 
 
 def _hold_out(text: NumberedText, parts: NDArray[np.uint8], options: CorpusOptions) -> None:
-    """Hold out the sentences with the lowest hashes of their numbers."""
+    """Hold out a random choice of sentences: those whose numbers have the lowest hashes."""
     n = int((parts == _TRAIN).sum())
     heldout = options.heldout
     if heldout is None:
@@ -310,10 +291,7 @@ def _hold_out(text: NumberedText, parts: NDArray[np.uint8], options: CorpusOptio
     else:
         n_heldout = heldout if isinstance(heldout, int) else max(1, round(heldout * n))
     if n_heldout >= n:
-        raise DataError(
-            f"the text has {n} sentence{'s' * (n != 1)}, too few to hold out {n_heldout}; use more text, or "
-            "hold out fewer sentences"
-        )
+        raise DataError(f"cannot hold out {n_heldout} of {n} sentences; use more text, or hold out fewer sentences")
     numbers = _lowest_hashes(parts, n_heldout, options)
     if heldout is None:
         starts = np.where(numbers > 0, text.ends[numbers - 1], 0)
@@ -323,9 +301,9 @@ def _hold_out(text: NumberedText, parts: NDArray[np.uint8], options: CorpusOptio
 
 
 def _lowest_hashes(parts: NDArray[np.uint8], n_sentences: int, options: CorpusOptions) -> NDArray[np.int64]:
-    """Return the numbers of the training sentences with the lowest hashes, lowest first."""
+    """Return the numbers of the training sentences with the lowest hashes, in the order of their hashes."""
     run = _RUN if options.keep_order else 1
-    limit = 4.0 * n_sentences + 16 * run  # only hashes below it are sorted; one pass is usually enough
+    limit = 4.0 * n_sentences + 16 * run  # about this many hashes are sorted; one pass is usually enough
     while True:
         share = min(1.0, limit / len(parts))
         below = np.uint64(min(int(share * 2**64), 2**64 - 1))
@@ -347,17 +325,17 @@ def _lowest_hashes(parts: NDArray[np.uint8], n_sentences: int, options: CorpusOp
 def write_files(
     text: NumberedText, *, options: CorpusOptions, folder: Path, on_progress: OnProgress | None = None
 ) -> tuple[CorpusSizes, dict[str, str]]:
-    """Write the files of a corpus. Returns its counts and the SHA-256 of each file."""
+    """Write the files of a corpus. Return its sizes and the SHA-256 of each file."""
     parts = _divide(text, options)
     counts = np.zeros(text.types.n_types, dtype=np.int64)
     for tokens, part in _chunks(text, parts):
-        np.add.at(counts, tokens[part == _TRAIN], 1)  # bincount would visit all types each time
-    counts[0] = counts[EOS]  # each sentence is read from both ends
+        np.add.at(counts, tokens[part == _TRAIN], 1)  # bincount would create an array of all types for every chunk
+    counts[BOS] = counts[EOS]
     look_alikes = list(text.types.look_alikes)
     counts[UNKNOWN] += counts[look_alikes].sum()  # they are predicted as <UNK>
     order = _type_order(text, counts)
     n_types = len(order) - len(look_alikes)
-    ids = np.empty(len(order), dtype="<u4")  # final id by type of ``text``
+    ids = np.empty(len(order), dtype="<u4")  # maps the types of ``text`` to their final ids
     ids[order] = np.arange(len(order), dtype=np.uint32)
     with ExitStack() as stack:
         files = {name: stack.enter_context(_open_hashed(folder / name)) for name in FILES}
@@ -388,13 +366,13 @@ def write_files(
 
 
 def _type_order(text: NumberedText, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sort types: the user's vocabulary, then by falling count, then by first occurrence.
+    """Return the order of the types: the user's vocabulary, then other words by descending count and first occurrence.
 
-    Words that are spelled like a boundary come last: no vocabulary may contain them.
+    Words that are spelled ``<S>`` or ``</S>`` come last, because no vocabulary may contain them.
     """
     ages, ranks = text.types.ages[FIRST_WORD:], -counts[FIRST_WORD:]
     if text.n_given is not None:
-        ranks[ages < text.n_given] = np.iinfo(np.int64).min  # they have the lowest ages, in their order
+        ranks[ages < text.n_given] = np.iinfo(np.int64).min  # the user's words were numbered first
     ranks[[number - FIRST_WORD for number in text.types.look_alikes]] = 1
     return np.concatenate([np.arange(FIRST_WORD), FIRST_WORD + np.lexsort((ages, ranks))])
 
@@ -412,32 +390,26 @@ def _write_types(text: NumberedText, order: NDArray[np.int64], types: _HashedFil
 
 
 def _chunks(text: NumberedText, parts: NDArray[np.uint8]) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.uint8]]]:
-    """Yield the types of a chunk of tokens, and the part of each token."""
-    for first, last in _sentence_ranges(text, len(text.ends)):
-        start, lengths = _lengths(text, first, last)
-        tokens = text.types.map_tokens(text.tokens, start, start + int(lengths.sum()))
-        yield tokens, np.repeat(parts[first:last], lengths)
+    """Yield the text in chunks: the type of each token, and its part (dropped, training or held-out)."""
+    for sentences, tokens, lengths in _sentence_chunks(text, len(text.ends)):
+        yield tokens, np.repeat(parts[sentences], lengths)
 
 
-def _sentence_ranges(text: NumberedText, n_sentences: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of sentences with about a chunk of tokens each."""
-    first = 0
+def _sentence_chunks(
+    text: NumberedText, n_sentences: int
+) -> Iterator[tuple[slice, NDArray[np.uint32], NDArray[np.int64]]]:
+    """Yield the first ``n_sentences`` in chunks: range of the sentences, types of their tokens, and their lengths."""
+    first = start = 0
     while first < n_sentences:
-        start = int(text.ends[first - 1]) if first else 0
-        last = int(np.searchsorted(text.ends[:n_sentences], start + _CHUNK, side="right"))
-        last = max(last, first + 1)
-        yield first, last
-        first = last
-
-
-def _lengths(text: NumberedText, first: int, last: int) -> tuple[int, NDArray[np.int64]]:
-    """Return the first token of a range of sentences, and their lengths."""
-    start = int(text.ends[first - 1]) if first else 0
-    return start, np.diff(text.ends[first:last], prepend=start)
+        last = max(int(np.searchsorted(text.ends[:n_sentences], start + _CHUNK, side="right")), first + 1)
+        end = int(text.ends[last - 1])
+        lengths = np.diff(text.ends[first:last], prepend=start)
+        yield slice(first, last), text.types.map_tokens(text.tokens, start, end), lengths
+        first, start = last, end
 
 
 class _HashedFile:
-    """A file that computes the SHA-256 of what is written to it."""
+    """A file that computes the SHA-256 of its content while it is written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -461,19 +433,19 @@ def _open_hashed(path: Path) -> Iterator[_HashedFile]:
 
 # --- replacing the folder -----------------------------------------------------------------------------------
 #
-#     .corpus.lock    held by the process that builds
+#     .corpus.lock    lock of the process that builds the corpus
 #     .corpus.part    the new corpus while it is written
-#     .corpus.old     the old corpus until the new one is in place
+#     .corpus.old     the old corpus until the new one has replaced it
 #
-# A kill may come between any two steps. The next process that opens or builds the corpus removes the rest.
+# A process may be killed between any two steps. The next process that opens or builds the corpus cleans up.
 
 
 @contextmanager
 def replace_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder. On exit, it replaces ``folder`` if it contains a manifest; otherwise it is deleted.
+    """Yield a temporary folder. On exit, it replaces ``folder``, or is deleted if no manifest was written to it.
 
-    Only one process writes at a time, so the temporary folder has a fixed name, and a killed process leaves at
-    most one behind.
+    Only one process writes at a time, so the temporary folder has a fixed name, and killed processes leave at
+    most one such folder behind.
     """
     temporary, old, lock = _neighbors(folder)
     created = [parent for parent in folder.parents if not parent.exists()]  # innermost first
@@ -501,10 +473,10 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what a killed build left next to ``folder``. A running build is not disturbed."""
+    """Remove the temporary files that a killed build left next to ``folder``, unless a build is running."""
     *_, lock = neighbors = _neighbors(folder)
     if any(path.exists() for path in neighbors):
-        # a build is running, or the disk is read-only: the corpus can be read anyway
+        # if a build is running or the disk is read-only, the corpus can still be read
         with suppress(OutputError, OSError):
             _check_folder(folder)
             with hold_lock(lock, subject=folder):
@@ -517,10 +489,10 @@ def _neighbors(folder: Path) -> tuple[Path, Path, Path]:
 
 
 def _finish_move(folder: Path) -> None:
-    """Finish an interrupted move and remove other leftovers. The caller holds the lock."""
+    """Finish an interrupted replacement and remove temporary folders. The caller holds the lock."""
     temporary, old, _ = _neighbors(folder)
     if old.exists() and not folder.exists() and (temporary / MANIFEST).is_file():
-        temporary.rename(folder)  # it was complete before the old one was moved
+        temporary.rename(folder)  # the new corpus was complete before the old one was moved away
         sync(folder.parent)
     _remove(temporary, old)
 
@@ -531,20 +503,17 @@ def _remove(*folders: Path) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise ``OutputError`` if ``folder`` contains anything other than an older corpus."""
+    """Raise ``OutputError`` if ``folder`` is neither new nor a corpus."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise OutputError(f"{format_path(folder)}: expected a folder for the corpus, found something else")
+        raise OutputError(f"{format_path(folder)} must be a folder for the corpus; found a file or a symbolic link")
     names = {path.name for path in folder.iterdir()} if folder.exists() else set()
     if others := sorted(names - {*FILES, MANIFEST}):
-        raise OutputError(
-            f"{format_path(folder)}: expected a corpus or a new folder, found {format_path(others[0])}; use "
-            "another folder"
-        )
+        name = format_path(folder)
+        raise OutputError(f"{name} must be a corpus or a new folder; found {format_path(others[0])} in it")
 
 
 def _move(temporary: Path, folder: Path, old: Path) -> None:
-    with (temporary / MANIFEST).open("rb") as file:
-        os.fsync(file.fileno())
+    sync(temporary / MANIFEST)
     sync(temporary)
     if folder.exists():
         folder.rename(old)

@@ -1,4 +1,4 @@
-"""Evaluate both language models on held-out text, with the full softmax."""
+"""Compute the perplexity of both language models on held-out text, with the full softmax."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from elmo.train.windows import evaluation_windows
 
 @dataclass(frozen=True)
 class HeldoutPerplexity:
-    """Perplexity of each direction.
+    """Perplexity of each direction on held-out text.
 
-    The forward direction also predicts ``</S>``, the backward direction ``<S>``.
+    The forward direction also predicts ``</S>`` after each sentence, and the backward direction ``<S>`` before it.
 
     Attributes:
-        forward: Perplexity of the forward direction. None: not trained.
-        backward: Perplexity of the backward direction. None: not trained.
+        forward: Perplexity of the forward direction, or None if it is not trained.
+        backward: Perplexity of the backward direction, or None if it is not trained.
         n_predictions: Number of predictions in each direction.
     """
 
@@ -34,12 +34,12 @@ class HeldoutPerplexity:
 
     @property
     def geometric_mean(self) -> float:
-        """Exponential of the mean loss of the directions, as bilm-tf reports it."""
+        """Geometric mean of the perplexities of both directions, as reported by bilm-tf."""
         return _exp(sum(math.log(value) for value in self._values) / len(self._values))
 
     @property
     def arithmetic_mean(self) -> float:
-        """Mean of the perplexities."""
+        """Arithmetic mean of the perplexities of both directions."""
         return sum(self._values) / len(self._values)
 
     @property
@@ -57,28 +57,28 @@ def evaluate(
     window: int = 32,
     ranks: Ranks | None = None,
 ) -> HeldoutPerplexity:
-    """Compute the perplexity of a stream of type ids. Every token is predicted once.
+    """Compute the perplexity of a stream of type ids. Each direction predicts every token once.
 
     Args:
-        objective: Model and softmax.
-        ids: Ids of the stream's types for this model.
+        objective: The model and its softmax.
+        ids: Converts the type ids of the stream to ids of the model.
         stream: (token,) Type ids; every sentence ends in ``</S>``.
-        batch_size: Number of parts that are read in parallel. The state is carried within a part.
-        window: Number of tokens that each row reads at once.
-        ranks: Processes that share the rows.
+        batch_size: Number of rows: parts of the stream that are read in parallel, each with its own state.
+        window: Number of tokens that each row reads at a time.
+        ranks: Processes that share the rows. By default, there is only this process.
     """
     if not len(stream):
-        raise DataError("perplexity: expected at least one token to predict, found none")
+        raise DataError("cannot compute the perplexity of a text without tokens")
     ranks = ranks or Ranks()
     was_training = objective.training
     objective.eval()
     try:
-        # losses of both directions, number of predictions; on the CPU, because some GPUs have no float64
+        # sum of the losses of each direction, and number of predictions; on the CPU, because some GPUs have no float64
         totals = torch.zeros(3, dtype=torch.float64)
         state = None
         for batch in evaluation_windows(stream, batch_size=batch_size, window=window):
             rows = ranks.rows(len(batch.forward.inputs))
-            if rows.start == rows.stop:  # more processes than rows
+            if rows.start == rows.stop:  # there are more processes than rows
                 break
             mine = batch.select_rows(rows)
             losses = objective.token_losses(mine, ids, state or objective.bilm.zero_state(rows.stop - rows.start))
@@ -101,7 +101,7 @@ def evaluate(
 
 
 def _exp(loss: float) -> float:
-    """Return the perplexity of a loss; infinity on overflow."""
+    """Return the exponential of a loss, or infinity if it is too large."""
     try:
         return math.exp(loss)
     except OverflowError:

@@ -1,9 +1,9 @@
 """Compute the gradients of a window in parallel threads.
 
-Above the token layer, directions and rows share no computation. The work is cut into one piece per thread:
-one direction, and some of its rows. Each piece computes its own gradients. They are added up in a fixed order
-and flow through the token layer, which embeds each distinct word once for all pieces; its words are
-distributed over the threads as well. The results are those of ``BiLmObjective.forward`` and ``backward()``.
+Above the token layer, directions and rows share no computation, so the work is split into one piece per thread:
+some rows of one direction. The gradients of all pieces are added up in a fixed order, and those of the token
+vectors are propagated to the token layer. The token layer computes each distinct word once for all pieces; these words
+are also distributed over the threads. The results are those of ``BiLmObjective.forward`` and ``backward()``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from elmo.train.objective import BiLmObjective, Losses, StepRandom
 from elmo.train.windows import Window
 
 T = TypeVar("T")
-MIN_ROWS = 8  # rows of a piece: smaller matrix products lose more than a thread gains
+MIN_ROWS = 8  # smallest number of rows in a piece; smaller matrix products would be too slow
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class _PieceResult:
     loss: Tensor
     state: BiLmState  # (layer, batch, …)
     d_vectors: Tensor
-    d_weights: Sequence[Tensor | None]  # None: a cluster of an adaptive softmax without targets
+    d_weights: Sequence[Tensor | None]  # None for a cluster of an adaptive softmax without targets
 
 
 class Gradients:
-    """Adds to the gradients (``grad``) of one objective, window after window. ``close`` ends its threads.
+    """Computes the gradients of an objective and adds them to ``grad`` of its weights. ``close`` ends the threads.
 
-    The gradient tensors are allocated once: allocating memory of that size costs more than the arithmetic.
+    The gradient tensors are allocated only once, because allocating them takes longer than the arithmetic.
     """
 
     def __init__(self, objective: BiLmObjective, *, n_threads: int | None = None) -> None:
@@ -94,14 +94,14 @@ class Gradients:
         random: StepRandom,
         scale: float = 1.0,
     ) -> Losses:
-        """Add the gradients of ``scale`` times the mean loss of a window, and return its losses.
+        """Add the gradients of the mean loss of a window, multiplied by ``scale``. Return the losses.
 
-        Training calls this method instead of ``BiLmObjective.forward``: it calls the parts of ``forward`` in parallel
-        threads. ``forward`` is the readable version.
+        Training calls this method instead of ``BiLmObjective.forward``. It computes the same losses in parallel
+        threads; read ``forward`` first.
         """
         objective, directions = self.objective, self.objective.directions
 
-        # Token layer: each of n threads embeds every n-th type, so that all get short and long words.
+        # Token layer: each of n threads computes every n-th type, so that each gets short and long words.
         types, index = objective.distinct_types(window)
         n_shares = 1 if self._threads is None else self.n_threads
         shares = [np.arange(len(types))[k::n_shares] for k in range(min(n_shares, len(types)))]
@@ -141,7 +141,7 @@ class Gradients:
         for (k, _), result in zip(pieces, results, strict=True):
             self._add(self._upper_weights(directions[k]), result.d_weights)
 
-        # Back through the token layer.
+        # Backpropagation through the token layer.
         d_vectors = torch.stack([torch.cat([r.d_vectors for r in group]) for group in by_direction])
         (d_table,) = torch.autograd.grad(vectors, [table], d_vectors)
         d_parts = d_table.split([len(part) for part in tables])
@@ -166,7 +166,7 @@ class Gradients:
         return [*self.objective.stack(direction).parameters(), *self._softmax_weights]
 
     def _split_rows(self, n_rows: int) -> list[slice]:
-        """Return the rows of the pieces of one direction."""
+        """Split the rows of one direction into pieces."""
         n_pieces = 1
         if self._threads is not None:
             n_pieces = max(1, min(self.n_threads // len(self.objective.directions), n_rows // MIN_ROWS))

@@ -1,14 +1,15 @@
 """Initialize a run from a trained model instead of random weights.
 
-The model keeps its shape and all weights below the softmax. The run predicts the words of the model, if the
-corpus was built with ``model_vocabulary``, or those of the new text. In both cases words are matched by
-spelling, and known words keep their rows bit for bit.
+The model keeps its shape and all weights below the softmax. The run predicts the words of the model if the
+corpus was built with ``model_vocabulary``, otherwise the words of the new text. In both cases, words are matched
+by spelling, and words that the model knows keep their rows of the softmax bit for bit.
 
-Until now, the model read and predicted a new word as ``<UNK>``, so new words start from that row. All new
-words and ``<UNK>`` share its probability in proportion to their counts, and the probability of every known
-word stays the same. If the model gives ``<UNK>`` too little probability to share, a new word starts at the
-mean of the known words that are about as frequent in the new text. Random rows would take probability from
-known words in every context (Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language Models").
+The model predicts unknown words as ``<UNK>`` (and reads them as ``<UNK>`` if it has a word table), so new words start
+from the row of ``<UNK>``. New words and ``<UNK>`` share the probability of ``<UNK>`` in proportion to their counts, and
+the probability of every known word stays the same. If the model gives ``<UNK>`` too little probability, a new word
+starts instead from the mean row of the known words that are about as frequent in the new text. Random rows would take
+probability from known words in every context (Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language
+Models").
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from elmo.train.corpus import FIRST_WORD, SPECIAL, UNKNOWN, Corpus
 from elmo.train.objective import BiLmObjective
 
 DEFAULT_VOCABULARY = 50_000  # number of words to predict
-_MIN_PEERS = 8  # number of known words to average for a new one
+_MIN_PEERS = 8  # smallest number of known words to average for a new word
 _TABLE = "token_layer.word_embed.weight"
 _log = logging.getLogger(__name__)
 
@@ -41,11 +42,11 @@ class InitialWeights:
     """Weights of a trained model, prepared for one corpus.
 
     Attributes:
-        config: Configuration of the model, with the number of words of the new vocabulary.
+        config: Configuration of the model, with the number of words in the new vocabulary.
         n_vocab: Number of words to predict.
-        weights: Weights by name in ``BiLmObjective.state_dict()``. Missing weights start at random.
-        identity: SHA-256 of the whole model. A resumed run must have started from the same.
-        n_known: Number of words of the vocabulary that the model knows. 0 if its softmax is not used.
+        weights: Weights by their names in ``BiLmObjective.state_dict()``. Missing weights start at random.
+        identity: SHA-256 of the model, which must be the same when the run is resumed.
+        n_known: Number of words of the new vocabulary that the model knows, or 0 if its softmax is not used.
     """
 
     config: BiLmConfig
@@ -55,18 +56,13 @@ class InitialWeights:
     n_known: int
 
     def load_into(self, objective: BiLmObjective, config: BiLmConfig, n_vocab: int) -> None:
-        """Replace the random weights of an objective."""
-        if (config, n_vocab) != (self.config, self.n_vocab):
-            other = f"that predicts {n_vocab:,}" if config == self.config else "with another shape"
-            raise ConfigError(
-                f"init_from: expected a run with the model's shape that predicts {self.n_vocab:,} words, "
-                f"found one {other}"
-            )
+        """Copy the weights into an objective with random weights."""
+        if config != self.config:
+            raise ConfigError("init_from: the run must have the shape of the model; found another shape")
+        if n_vocab != self.n_vocab:
+            raise ConfigError(f"init_from: the run must predict {self.n_vocab:,} words; found {n_vocab:,}")
         if unknown := [name for name in self.weights if name not in objective.state_dict()]:
-            raise ConfigError(
-                f"init_from: expected a run with the weight {unknown[0]}, found none: its "
-                "softmax is tied or adaptive, unlike that of the model"
-            )
+            raise ConfigError(f"init_from: the run must have the softmax of the model; found no {unknown[0]}")
         objective.load_state_dict(dict(self.weights), strict=False)
 
 
@@ -75,15 +71,15 @@ def prepare_weights(
 ) -> InitialWeights:
     """Prepare the weights of ``model`` for training on ``corpus``.
 
-    A softmax starts from random weights if it is adaptive, or if the model has none. So does a direction for which
-    the model has no weights. Both cases are logged.
+    The softmax starts from random weights if it is adaptive or if the model has no softmax. A direction starts from
+    random weights if the model does not have this direction. Both cases are logged.
 
     Args:
         model: The trained model.
-        corpus: Corpus built with the vocabulary of the model, or with its own.
-        n_vocab: Number of words to predict. Default: the vocabulary given for the corpus, or 50,000.
-        is_tied: Predict words with the vectors that read them.
-        is_adaptive: Use an adaptive softmax.
+        corpus: Corpus that was built with the vocabulary of the model or with a new vocabulary.
+        n_vocab: Number of words to predict. By default, the size of the vocabulary given for the corpus, or 50,000.
+        is_tied: Whether the softmax shares its weights with the input word vectors.
+        is_adaptive: Whether the softmax is adaptive.
     """
     check_trainable(model, is_tied=is_tied)
     n_vocab = min(n_vocab or corpus.n_given or DEFAULT_VOCABULARY, len(corpus.types))
@@ -107,27 +103,27 @@ def prepare_weights(
 
 
 def check_trainable(model: Pretrained, *, is_tied: bool = False) -> None:
-    """Raise ``ConfigError`` if a model cannot be trained. Call it before building a corpus."""
+    """Raise ``ConfigError`` if a model cannot be trained. Call this before building a corpus."""
     if is_tied and not has_tied_softmax(model) and model.softmax is not None:
-        raise ConfigError(f"this {model.format} model cannot be tied: its softmax has its own weights")
+        raise ConfigError(
+            f"the softmax of this {model.format} model cannot be tied: its weights differ from the input word vectors"
+        )
     if model.config.alphabet == "unicode":
         raise ConfigError(
-            f"this {model.format} model reads characters with its own dictionary and cannot be trained; "
-            "use a model that reads UTF-8 bytes or words"
+            f"cannot train this {model.format} model: it has its own character dictionary; use a model that "
+            "reads UTF-8 bytes or words"
         )
 
 
 def warn_of_lost_direction(model: Pretrained, directions: str) -> None:
-    """Warn if the run trains one direction of a model that has both."""
-    for name, other in (("forward", "backward"), ("backward", "forward")):
-        if directions == name and any(
-            weight.any() for key, weight in model.weights.items() if key.startswith(f"{other}_stack.")
-        ):
-            _log.warning("training only the %s direction; the new model will not have the %s direction", name, other)
+    """Log a warning if a run trains only one direction of a model that has both."""
+    other = {"forward": "backward", "backward": "forward"}.get(directions)
+    if other and any(weight.any() for name, weight in model.weights.items() if name.startswith(f"{other}_stack.")):
+        _log.warning("training only the %s direction; the new model will have no %s direction", directions, other)
 
 
 def has_tied_softmax(model: Pretrained) -> bool:
-    """Whether a model predicts words with the vectors that read them."""
+    """Whether the softmax of a model shares its weights with the input word vectors."""
     table = model.weights.get(_TABLE)
     if table is None or model.softmax is None or model.config.chars is not None:
         return False
@@ -135,25 +131,25 @@ def has_tied_softmax(model: Pretrained) -> bool:
 
 
 def model_vocabulary(model: Pretrained) -> Vocabulary:
-    """Return the vocabulary of a model for ``build_corpus``: special words first, with their usual names.
+    """Return the vocabulary of a model in the form that ``build_corpus`` expects: ``<S>``, ``</S>``, ``<UNK>``, words.
 
-    Words that no corpus can contain are left out: empty ones, those with line breaks, duplicates.
+    Entries that no corpus can contain are left out: empty entries, entries with line breaks, and duplicates.
     """
     if model.vocab is None:
-        raise ConfigError(f"this {model.format} model has no vocabulary; use new_vocabulary")
+        raise ConfigError(f"this {model.format} model has no vocabulary; set new_vocabulary")
     by_id = sorted(_word_ids(model.vocab).items(), key=lambda item: item[1])
     words = [word for word, _ in by_id if word not in SPECIAL and _is_possible(word)]
     n_lost = len(model.vocab) - len(words) - sum(name in model.vocab for name in _specials(model.vocab))
     if n_lost:
-        _log.warning("leaving out %d entries of the model's vocabulary that no text can contain", n_lost)
+        _log.warning("ignoring %d entries of the model's vocabulary that no text can contain", n_lost)
     return Vocabulary((*SPECIAL, *words))
 
 
 class _RowMap:
-    """Maps each word of the new vocabulary to its row in the tables of a model."""
+    """Maps the words of the new vocabulary to their rows in the weights of a model."""
 
     def __init__(self, rows: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
-        self.rows = torch.from_numpy(rows)  # (word,): -1 for a word that the model does not know
+        self.rows = torch.from_numpy(rows)  # (word,); -1 for a word that the model does not know
         self.is_new = self.rows < 0
         self.n_words = len(rows) - FIRST_WORD
         self.n_known = int((rows[FIRST_WORD:] >= 0).sum())
@@ -161,7 +157,7 @@ class _RowMap:
         self._group = self._counts.log2().long()  # words of similar frequency
 
     def map_softmax(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Return weights (word, width) and biases (word,) of the new vocabulary."""
+        """Return the softmax weights (word, width) and biases (word,) for the new vocabulary."""
         if not self.can_share(bias):
             return self.from_peers(weight), self.from_peers(bias)
         new_bias = self.from_unknown(bias)
@@ -173,16 +169,19 @@ class _RowMap:
         return self.from_unknown(weight), new_bias
 
     def can_share(self, bias: Tensor) -> bool:
-        """Whether ``<UNK>`` has probability to share: a bias above the median of the known words."""
+        """Whether ``<UNK>`` has enough probability to share: a bias of at least the median of the known words."""
         known = bias[self.rows[FIRST_WORD:][~self.is_new[FIRST_WORD:]]]
         unknown = int(self.rows[UNKNOWN])
         return unknown >= 0 and (not len(known) or bool(bias[unknown] >= known.median()))
 
     def from_peers(self, table: Tensor) -> Tensor:
-        """Map a table (word, …); a new word gets the mean of the known words of similar frequency."""
+        """Return the rows of a table (word, …) for the new vocabulary.
+
+        A new word gets the mean row of the known words with a similar frequency.
+        """
         mapped = table[self.rows.clamp(min=0)]
         is_peer = ~self.is_new
-        is_peer[:FIRST_WORD] = False  # boundaries are not like words
+        is_peer[:FIRST_WORD] = False  # the rows of special words are not typical
         sizes = torch.bincount(self._group[is_peer], minlength=int(self._group.max()) + 1)
         large = torch.nonzero(sizes >= _MIN_PEERS).flatten()
         for group in self._group[self.is_new].unique():
@@ -195,26 +194,27 @@ class _RowMap:
         return mapped
 
     def from_unknown(self, table: Tensor) -> Tensor:
-        """Map a table (word, …); a new word gets the row of ``<UNK>``."""
+        """Return the rows of a table (word, …) for the new vocabulary. A new word gets the row of ``<UNK>``."""
         if self.is_new[UNKNOWN]:
             return self.from_peers(table)
         return table[torch.where(self.is_new, self.rows[UNKNOWN], self.rows)]
 
 
 def _trained_weights(model: Pretrained) -> Mapping[str, Tensor]:
-    """Return the weights, without those of a direction that is all zeros: they would never change."""
+    """Return the weights of a model, without those of an untrained direction, which are all zero."""
     weights = dict(model.weights)
     for stack in ("forward_stack.", "backward_stack."):
         names = [name for name in weights if name.startswith(stack)]
         if not any(weights[name].any() for name in names):
-            _log.warning("the model has no %s direction; it starts from random weights", stack.partition("_")[0])
+            direction = stack.partition("_")[0]
+            _log.warning("the model has no %s direction; this direction starts from random weights", direction)
             for name in names:
                 del weights[name]
     return weights
 
 
 def _find_rows(vocab: Vocabulary | None, types: list[str]) -> NDArray[np.int64]:
-    """Return the row of each type in the model's tables, by its spelling."""
+    """Return the row of each type in the weights of a model, or -1 if the vocabulary does not contain it."""
     if vocab is None:
         return np.full(len(types), -1)
     ids = _word_ids(vocab)
@@ -223,7 +223,7 @@ def _find_rows(vocab: Vocabulary | None, types: list[str]) -> NDArray[np.int64]:
 
 
 def _word_ids(vocab: Vocabulary) -> dict[str, int]:
-    """Return the ids of ordinary words. For duplicates, the last one counts."""
+    """Return the ids of the ordinary words of a vocabulary. A repeated word gets its last id."""
     ids = {word: i for i, word in enumerate(vocab.words)}
     for name in _specials(vocab):
         ids.pop(name, None)
@@ -244,7 +244,7 @@ def _is_possible(word: str) -> bool:
 def _log_known_words(model: Pretrained, rows: _RowMap, *, is_adaptive: bool) -> None:
     reason = None
     if is_adaptive:
-        reason = "an adaptive softmax has different weights"
+        reason = "an adaptive softmax cannot use the weights of the model"
     elif model.softmax is None:
         reason = f"this {model.format} model has no softmax"
     elif model.vocab is None:
@@ -258,7 +258,7 @@ def _log_known_words(model: Pretrained, rows: _RowMap, *, is_adaptive: bool) -> 
 
 
 def _identity(model: Pretrained) -> str:
-    """Return a digest of the fingerprint, which covers the network, and of softmax and vocabulary."""
+    """Return the SHA-256 of the network, the vocabulary and the softmax of a model."""
     digest = hashlib.sha256(fingerprint(model).encode())
     if model.vocab is not None:
         digest.update("\n".join(model.vocab.words).encode("utf-8", "surrogatepass"))

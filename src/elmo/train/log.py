@@ -1,7 +1,7 @@
-"""Logs of a training run: write and read ``log.jsonl`` and ``times.jsonl``, write TensorBoard files.
+"""Write and read the logs of a training run: ``log.jsonl``, ``times.jsonl`` and TensorBoard files.
 
-``log.jsonl`` is byte-identical no matter how often a run was interrupted, so it contains no times. The
-seconds of training, without pauses, are in ``times.jsonl``.
+``log.jsonl`` has the same bytes no matter how often a run was interrupted, so it contains no times. The training
+time in seconds, without pauses, is in ``times.jsonl``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -27,79 +28,74 @@ if TYPE_CHECKING:
     from elmo.train.loop import StepReport
 
 LOG, TIMES, SUFFIX = "log.jsonl", "times.jsonl", ".training"
-_LIMIT = 1 << 26  # bytes: half a million entries
+_LIMIT = 1 << 26  # bytes; enough for half a million entries
 _log = logging.getLogger(__name__)
 
 
+@contextmanager
+def _translate_errors(path: Path) -> Iterator[None]:
+    """Turn an ``OSError`` into an ``OutputError`` that names ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
 class LogFile:
-    """A file of JSON lines that grows with the run and can be cut back to a checkpoint."""
+    """A file with one JSON object per line. A resumed run removes the lines after its checkpoint with ``cut``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def add(self, values: Mapping[str, Any]) -> None:
         """Append a line."""
-        try:
-            with self.path.open("a", encoding="ascii") as file:
-                file.write(json.dumps(dict(values)) + "\n")
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
+        with _translate_errors(self.path), self.path.open("a", encoding="ascii") as file:
+            file.write(json.dumps(dict(values)) + "\n")
 
     def synced_size(self) -> int:
-        """Sync the file and return its size, so that after a power cut it is never shorter than recorded."""
-        try:
+        """Sync the file to disk and return its size. These bytes are kept even if the power fails."""
+        with _translate_errors(self.path):
             sync(self.path)
             return self.path.stat().st_size
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
 
     def cut(self, n_bytes: int) -> None:
-        """Remove everything after the first ``n_bytes``; 0 starts a new log."""
-        try:
-            with self.path.open("ab") as file:
-                size = file.seek(0, os.SEEK_END)
-                if size < n_bytes:  # truncate() would fill it with zeros
-                    _log.warning(
-                        "%s: some entries at the end are missing; continuing without them", format_path(self.path)
-                    )
-                file.truncate(min(size, n_bytes))
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
+        """Remove everything after the first ``n_bytes`` bytes; 0 starts a new log."""
+        with _translate_errors(self.path), self.path.open("ab") as file:
+            size = file.seek(0, os.SEEK_END)
+            if size < n_bytes:  # truncate() would add zeros
+                _log.warning("%s: the last entries are missing; continuing without them", format_path(self.path))
+            file.truncate(min(size, n_bytes))
 
 
 class Stopwatch:
-    """Writes ``times.jsonl``. Use it as ``on_report``; it starts when it is created."""
+    """Writes the training time to ``times.jsonl``. Pass it as ``on_report``. The time starts when it is created."""
 
     def __init__(self, folder: str | Path) -> None:
-        self._path = Path(folder) / TIMES
+        self._file = LogFile(Path(folder) / TIMES)
         self._begin = time.monotonic()
-        self._before: float | None = None  # seconds of earlier processes
+        self._before: float | None = None  # training time before this process was started
         self._step = 0  # last step written
 
     def __call__(self, report: StepReport | LogEntry) -> None:
-        """Write the time of the first report of a step."""
-        try:
-            if self._before is None:
-                self._before = self._restore(report.step)
-            if report.step <= self._step:
-                return
+        """Write the training time at the first report of each step."""
+        if self._before is None:
+            self._before = self._restore(report.step)
+        if report.step > self._step:
             self._step = report.step
             seconds = self._before + time.monotonic() - self._begin
-            with self._path.open("a", encoding="ascii") as file:
-                file.write(json.dumps({"step": report.step, "seconds": round(seconds, 3)}) + "\n")
-        except OSError as error:
-            raise cannot_write(self._path, error) from error
+            self._file.add({"step": report.step, "seconds": round(seconds, 3)})
 
     def _restore(self, step: int) -> float:
-        """Return the seconds spent before ``step``, and remove later entries from the file."""
+        """Return the training time before ``step`` in seconds, and remove the entries from ``step`` on."""
+        path = self._file.path
         try:
-            times = read_times(self._path) if self._path.exists() else {}
+            times = read_times(path) if path.exists() else {}
         except FormatError as error:  # not a reason to stop a run
             _log.warning("%s; counting the time from zero", error)
             times = {}
         kept = {earlier: seconds for earlier, seconds in times.items() if earlier < step}
         lines = [json.dumps({"step": earlier, "seconds": seconds}) + "\n" for earlier, seconds in kept.items()]
-        with atomic_file(self._path) as temporary:
+        with atomic_file(path) as temporary:
             temporary.write_text("".join(lines), encoding="ascii")
         return max(kept.values(), default=0.0)
 
@@ -114,14 +110,14 @@ TAGS = {
 
 
 class TensorBoard:
-    """Writes TensorBoard event files. Use it as ``on_report``, and its folder in ``tensorboard --logdir``.
+    """Writes TensorBoard event files. Pass it as ``on_report``, and its folder to ``tensorboard --logdir``.
 
-    A run that resumes from a checkpoint repeats the reports after it: the first report of a new process
-    removes all earlier entries of its step and later steps.
+    A run that resumes repeats the reports after its checkpoint. The first report of a ``TensorBoard`` therefore
+    removes all existing entries of the same step and of later steps.
     """
 
     def __init__(self, folder: str | Path) -> None:
-        """Check that TensorBoard is installed. The first file is written with the first report."""
+        """Check that TensorBoard is installed. The first report creates the event file."""
         try:
             import torch.utils.tensorboard  # noqa: F401
         except ImportError as error:
@@ -130,21 +126,21 @@ class TensorBoard:
         self._writer: SummaryWriter | None = None
 
     def __call__(self, report: StepReport | LogEntry) -> None:
-        """Write a report and flush it, so that a checkpoint never comes before its reports."""
+        """Write a report and flush it, so that it is on disk before the next checkpoint."""
+        from torch.utils.tensorboard import SummaryWriter
+
         step = report.step * report.n_tokens
-        try:
+        with _translate_errors(self._folder):
             if self._writer is None:
-                self._writer = self._open(first_step=step)
+                self._writer = SummaryWriter(str(self._folder), purge_step=step)
+                weakref.finalize(self, self._writer.close)  # at the end of the Python process at the latest
             for name, tag in TAGS.items():
-                value = getattr(report, name, None)
-                if value is not None:
+                if (value := getattr(report, name)) is not None:
                     self._writer.add_scalar(tag, value, step)
             self._writer.flush()
-        except OSError as error:
-            raise cannot_write(self._folder, error) from error
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the event file."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -155,22 +151,15 @@ class TensorBoard:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open(self, first_step: int) -> SummaryWriter:
-        from torch.utils.tensorboard import SummaryWriter
-
-        writer = SummaryWriter(str(self._folder), purge_step=first_step)
-        weakref.finalize(self, writer.close)  # if nobody closes it: at the end of the Python process
-        return writer
-
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One line of a log. Values that were not measured at that step are None.
+    """One entry of a log. Values that were not measured at this step are None.
 
     Attributes:
         step: Number of optimizer steps so far.
         n_tokens: Number of tokens in a step.
-        epoch: Epoch of the first row, counted from 0.
+        epoch: Current epoch, counted from 0.
         n_steps: Number of steps of the whole run.
         loss: Mean loss since the previous entry, in nats per token.
         heldout_forward: Held-out perplexity of the forward direction.
@@ -198,7 +187,7 @@ class LogEntry:
 
     @property
     def heldout(self) -> float | None:
-        """Geometric mean of the directions' perplexities; None if there is none or one is infinite."""
+        """Geometric mean of the held-out perplexities; None if none was measured or one is not finite."""
         values = [value for value in (self.heldout_forward, self.heldout_backward) if value is not None]
         if not values or not all(math.isfinite(value) and value > 0 for value in values):
             return None
@@ -207,12 +196,12 @@ class LogEntry:
 
 @dataclass(frozen=True)
 class TrainingLog:
-    """The log of a run.
+    """The log of a training run.
 
     Attributes:
         name: Name of the run in plots and tables.
         path: Path of the log file.
-        entries: Entries in order.
+        entries: Entries in the order of their steps.
     """
 
     name: str
@@ -221,18 +210,19 @@ class TrainingLog:
 
     @property
     def best(self) -> LogEntry | None:
-        """The entry with the lowest held-out perplexity: the checkpoint that becomes the model."""
+        """The entry with the lowest held-out perplexity. Its checkpoint becomes the model."""
         evaluated = [(entry.heldout, entry) for entry in self.entries if entry.heldout is not None]
         return min(evaluated, key=lambda pair: pair[0])[1] if evaluated else None
 
 
 def read_log(source: str | Path) -> TrainingLog:
-    """Read the log of a run.
+    """Read the log of a training run.
 
-    A last line that was cut off by a kill is ignored. Any other damaged line raises ``FormatError``.
+    An incomplete last line is ignored, because the run may have been killed. Any other damaged line raises
+    ``FormatError``.
 
     Args:
-        source: Folder ``OUT.training``, model folder ``OUT`` next to it, or a ``log.jsonl`` file.
+        source: Folder ``OUT.training``, the model folder ``OUT`` next to it, or a ``log.jsonl`` file.
     """
     path = _find_log(Path(source))
     times = path.with_name(TIMES)
@@ -242,8 +232,9 @@ def read_log(source: str | Path) -> TrainingLog:
         where = f"{format_path(path)}, line {number}"
         entry = _parse_entry(values, where)
         if entries and entry.step < entries[-1].step:
+            before = entries[-1].step
             raise FormatError(
-                f"{where}: expected a step after {entries[-1].step}, found {entry.step}; the file may contain two runs"
+                f"{where}: step must be at least {before}; found {entry.step}; does the file contain two runs?"
             )
         if entry.seconds is None and entry.step in seconds:
             entry = replace(entry, seconds=seconds[entry.step])
@@ -254,7 +245,7 @@ def read_log(source: str | Path) -> TrainingLog:
 
 
 def read_logs(sources: Iterable[str | Path]) -> list[TrainingLog]:
-    """Read several logs. Runs with equal names get their parent folders as prefix."""
+    """Read several logs. Runs with equal names get the names of their parent folders as a prefix."""
     runs = [read_log(source) for source in sources]
     parents = [list(run.path.absolute().parent.parent.parts[1:]) for run in runs]
     names = [run.name for run in runs]
@@ -265,7 +256,7 @@ def read_logs(sources: Iterable[str | Path]) -> list[TrainingLog]:
 
 
 def read_times(path: Path) -> dict[int, float]:
-    """Read a ``times.jsonl`` file: seconds by step."""
+    """Read a ``times.jsonl`` file. Return the training time in seconds by step."""
     times: dict[int, float] = {}
     for number, values in _read_lines(path):
         entry = _parse_entry({"n_tokens": 1, **values}, f"{format_path(path)}, line {number}")
@@ -282,8 +273,8 @@ def _find_log(source: Path) -> Path:
     if source.exists() and not source.is_dir():
         return source
     raise FormatError(
-        f"{format_path(source)}: expected a training run (a folder with {LOG}, a model next to its "
-        f"MODEL{SUFFIX} folder, or a log file), found none"
+        f"{format_path(source)} must be a training run: a folder with {LOG}, a model next to its MODEL{SUFFIX} folder, "
+        "or a log file"
     )
 
 
@@ -298,7 +289,9 @@ def _read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 return
             values = None
         if not isinstance(values, dict):
-            raise FormatError(f"{format_path(path)}, line {number}: expected a JSON object, found {line[:40]!r}")
+            raise FormatError(
+                f"{format_path(path)}, line {number}: the entry must be a JSON object; found {line[:40]!r}"
+            )
         yield number, values
 
 
@@ -307,17 +300,17 @@ _FIELDS = tuple(field.name for field in fields(LogEntry))
 
 
 def _parse_entry(values: dict[str, Any], where: str) -> LogEntry:
-    """Check the known fields. Others are ignored: they may come from another version."""
+    """Parse an entry and check its values. Unknown fields are ignored, because other versions may write them."""
     known = {name: values[name] for name in _FIELDS if values.get(name) is not None}
     for name, value in known.items():
-        is_valid = isinstance(value, int) and 0 <= value < 1 << 53
-        if name not in _COUNTS:
-            # a perplexity may be infinite; an integer must fit a float
+        if name in _COUNTS:
+            kind, is_valid = "a whole number of at least 0", isinstance(value, int) and 0 <= value < 1 << 53
+        else:  # a perplexity may be infinite; an integer must fit a float
+            kind = "a number"
             is_valid = isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 53)
+            known[name] = float(value) if is_valid else value
         if isinstance(value, bool) or not is_valid:
-            kind = "a count" if name in _COUNTS else "a number"
-            raise FormatError(f"{where}: expected {kind} as {name!r}, found {value!r:.40}")
+            raise FormatError(f"{where}: {name} must be {kind}; found {value!r:.40}")
     if missing := [name for name in ("step", "n_tokens") if name not in known]:
-        raise FormatError(f"{where}: expected {' and '.join(map(repr, missing))}, found {str(values)!r:.60}")
-    typed: dict[str, Any] = {k: value if k in _COUNTS else float(value) for k, value in known.items()}
-    return LogEntry(**typed)
+        raise FormatError(f"{where}: {' and '.join(missing)} must be present; found {str(values)!r:.60}")
+    return LogEntry(**known)

@@ -1,7 +1,7 @@
-"""The training loop: from the first step to the last, with log, evaluation and checkpoints.
+"""The training loop, with log, evaluation and checkpoints.
 
-``Trainer.run`` is the loop. ``Trainer.train_step`` is one step: read a window, add up the gradients of its
-rows, clip them, update the weights.
+``Trainer.run`` is the loop. ``Trainer.train_step`` is one step: read a window, compute the gradients, clip them and
+update the weights.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from elmo.errors import ConfigError, OutputError, TrainingError
 from elmo.model.bilm import BiLm, BiLmState
 from elmo.model.softmax import AdaptiveSoftmax, LogUniformSampler, Samples, Softmax
 from elmo.storage.atomic import hold_lock
+from elmo.storage.files import format_error, format_path
 from elmo.train.checkpoint import Checkpoints, Snapshot, optimizer_state, optimizer_tensors
 from elmo.train.corpus import Corpus, TypeIds, whole_sentences
 from elmo.train.distributed import Ranks
@@ -41,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StepReport:
-    """A periodic report of a run, which is also written to its log.
+    """A report on the progress of a run, which is also written to its log. Values that are not reported are None.
 
     Attributes:
         step: Number of optimizer steps so far.
@@ -70,15 +71,15 @@ OnReport = Callable[[StepReport], None]
 
 
 class Trainer:
-    """A model in training: everything that changes from step to step.
+    """Trains a model: holds its weights, optimizer and state, and the position in the text.
 
     Args:
         corpus: Text to train on.
-        config: Shape of the model.
-        options: Options of the run.
-        folder: Folder for the checkpoints and the log. An existing run in it is resumed.
-        ranks: Processes that share the work.
-        initial: Weights to start from. None: random weights.
+        config: Configuration of the model.
+        options: Options of the training loop.
+        folder: Folder for the checkpoints and the log. If it contains a run, ``run`` resumes it.
+        ranks: Processes that share the work. By default, there is only this process.
+        initial: Weights to start from. By default, they are random.
     """
 
     def __init__(
@@ -103,10 +104,8 @@ class Trainer:
         self.ids = TypeIds(corpus, config, n_vocab, device=device)
         self.rows = ranks.rows(options.batch_size)
         if options.batch_size < ranks.world * options.accumulation_steps:
-            raise ConfigError(
-                f"batch_size {options.batch_size} is too small for {ranks.world} processes and "
-                f"{options.accumulation_steps} accumulation steps; use a larger batch or fewer processes"
-            )
+            least = f"{ranks.world} × {options.accumulation_steps} (processes × accumulation steps)"
+            raise ConfigError(f"batch_size must be at least {least}; found {options.batch_size}")
         self.windows = Windows(
             corpus.train,
             batch_size=options.batch_size,
@@ -125,9 +124,9 @@ class Trainer:
         self.step = 0
         self.position = Position(0, 0)
         self.state: BiLmState = self.objective.bilm.zero_state(self.rows.stop - self.rows.start)
-        self.best = math.inf  # held-out perplexity
-        self.loss_sum, self.loss_count = 0.0, 0  # since the last report
-        self.gradient_norm = 0.0  # of the last step
+        self.best = math.inf  # lowest held-out perplexity so far
+        self.loss_sum, self.loss_count = 0.0, 0  # losses since the last report
+        self.gradient_norm = 0.0  # norm of the last step
 
     def __enter__(self) -> Self:
         return self
@@ -143,15 +142,12 @@ class Trainer:
     # --- the loop ---------------------------------------------------------------------------------------
 
     def run(self, on_report: OnReport | None = None) -> None:
-        """Train to the last step, starting from the newest checkpoint if there is one."""
+        """Train to the last step. Start from the newest checkpoint if there is one."""
         options = self.options
         with ExitStack() as stack:
             if self.ranks.is_first:
-                try:
-                    self.folder.mkdir(parents=True, exist_ok=True)
-                except OSError as error:
-                    raise OutputError(f"cannot create {self.folder}: {error.strerror}") from error
-                # two runs would mix their checkpoints
+                create_folder(self.folder)
+                # two runs in one folder would mix their checkpoints
                 stack.enter_context(hold_lock(self.folder / ".lock", subject=self.folder))
             self._resume()
             self.objective.train()
@@ -163,7 +159,8 @@ class Trainer:
                 is_best, is_evaluated = False, self.step % options.evaluate_every == 0 or is_last
                 is_kept = self.step % options.checkpoint_every == 0 or is_last
                 if is_evaluated or is_kept:
-                    self._check_weights()
+                    for weight in self.objective.parameters():  # the sum is not finite if one weight is not
+                        self._check_finite("weights", float(weight.detach().sum()))
                 if is_evaluated:
                     is_best = self._evaluate(on_report)
                 if is_kept or is_best:
@@ -172,7 +169,7 @@ class Trainer:
                         self.checkpoints.save(snapshot, step=self.step, is_best=is_best)
 
     def train_step(self) -> None:
-        """Train on one window: one optimizer step."""
+        """Make one optimizer step, which trains on one window."""
         optimizer = self.options.optimizer
         random = StepRandom(self.options.seed, self.step, self.rows.start)
         window = self._reset_sentences(self.windows.at(self.position), random)
@@ -192,16 +189,16 @@ class Trainer:
         self.loss_count += 1
 
     def _reset_sentences(self, window: Window, random: StepRandom) -> Window:
-        """Select the sentences that start from a zero state."""
+        """Choose the sentences of a window that start from a zero state."""
         options = self.options
         if not options.sentence_resets:
             return window
-        shape = (2, options.batch_size, options.window)  # all rows, so that every process draws the same
+        shape = (2, options.batch_size, options.window)  # all rows, so that all processes draw the same numbers
         drawn = torch.rand(shape, generator=random.generator("sentence_resets"))[:, self.rows]
         return window.with_resets((drawn < options.sentence_resets).numpy())
 
     def _reset_rows(self, random: StepRandom) -> BiLmState:
-        """Return the state before the window, with some rows reset to zero."""
+        """Return the state before the window, with a random choice of rows set to zero."""
         options = self.options
         if not options.window_resets:
             return self.state
@@ -210,10 +207,10 @@ class Trainer:
         return BiLmState(self.state.hidden * keep, self.state.cell * keep)
 
     def _add_gradients(self, window: Window, state: BiLmState, random: StepRandom) -> Tensor:
-        """Compute the gradients of this process's rows. Returns their share of the loss of the batch.
+        """Compute the gradients for the rows of this process. Return the share of these rows in the loss of the batch.
 
-        Each part of the batch is computed by ``Gradients.add_window``, which calls the parts of
-        ``BiLmObjective.forward`` in parallel. Read ``forward`` to see what is computed.
+        ``Gradients.add_window`` computes each part of the batch. It computes the same losses as
+        ``BiLmObjective.forward``, in parallel threads.
         """
         options = self.options
         samples = self._draw_samples(random)
@@ -238,7 +235,7 @@ class Trainer:
         return loss
 
     def _draw_samples(self, random: StepRandom) -> tuple[Samples, ...] | None:
-        """Draw the words to predict against: one set per direction, the same for every row and process."""
+        """Draw the sampled words of the softmax: one set per direction, the same for all rows and processes."""
         if self.sampler is None:
             return None
         device = self.state.hidden.device
@@ -247,17 +244,10 @@ class Trainer:
         )
 
     def _check_finite(self, name: str, value: float) -> None:
-        """Stop before a value that is not finite reaches the weights or a checkpoint."""
+        """Raise ``TrainingError`` if a value is not finite, before it reaches the weights or a checkpoint."""
         if not math.isfinite(value):
-            raise TrainingError(
-                f"the {name} became {value} at step {self.step}; the last checkpoint is kept; start a new "
-                "run with a lower learning rate"
-            )
-
-    def _check_weights(self) -> None:
-        for weight in self.objective.parameters():
-            # a sum is not finite if one of its terms is not, and needs no memory
-            self._check_finite("weights", float(weight.detach().sum()))
+            problem = f"the {name} became {value} at step {self.step}; the last checkpoint is kept"
+            raise TrainingError(f"{problem}; start a new run with a lower learning rate")
 
     # --- reports ----------------------------------------------------------------------------------------
 
@@ -271,12 +261,12 @@ class Trainer:
         self.loss_sum, self.loss_count = 0.0, 0
 
     def _evaluate(self, on_report: OnReport | None) -> bool:
-        """Report the held-out perplexity. Returns whether it is the best so far."""
+        """Report the held-out perplexity. Return whether it is the lowest so far."""
         stream, n_tokens = self.corpus.heldout, self.options.evaluate_tokens
         if n_tokens is not None and len(stream) > n_tokens and len(part := whole_sentences(stream, n_tokens)):
             stream = part
         perplexity = evaluate(self.objective, self.ids, stream, ranks=self.ranks)
-        is_best = self.ranks.from_first(perplexity.geometric_mean < self.best)  # the first rank decides
+        is_best = self.ranks.from_first(perplexity.geometric_mean < self.best)  # rank 0 decides
         self.best = min(self.best, perplexity.geometric_mean)
         self._report(on_report, heldout_forward=perplexity.forward, heldout_backward=perplexity.backward)
         return is_best
@@ -293,7 +283,7 @@ class Trainer:
     # --- checkpoints ------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
-        """Restore the newest checkpoint. Log entries after it are removed; the run repeats them."""
+        """Restore the newest checkpoint, and remove later log entries, which the run will write again."""
         self.ranks.check_equal(self._identity())
         latest = None
         if self.ranks.is_first:
@@ -304,7 +294,7 @@ class Trainer:
         latest = self.ranks.from_first(latest)
         if latest is None:
             if self.ranks.world > 1:
-                # the same seed may give other weights on another kind of machine
+                # the same seed may give different weights on different machines
                 weights = {name: value.cpu() for name, value in self.objective.state_dict().items()}
                 self.objective.load_state_dict(self.ranks.from_first(weights))
             return
@@ -312,7 +302,7 @@ class Trainer:
         self._restore(snapshot)
         if self.ranks.is_first:
             self.log.cut(int(snapshot.progress["log_bytes"]))
-            _log.info("%s: resuming after step %d", self.folder, self.step)
+            _log.info("%s: resuming after step %d", format_path(self.folder), self.step)
 
     def _snapshot(self) -> Snapshot:
         hidden, cell = (
@@ -336,21 +326,22 @@ class Trainer:
         )
 
     def _identity(self) -> dict[str, Any]:
-        """Return what must be equal for a run to resume."""
+        """Return the values that must be the same when a run is resumed."""
         values = {
             "options": asdict(self.options),
             "config": self.config.to_json(),
             "corpus": dict(self.corpus.manifest.files),
             "init_from": self.initial_id,
         }
-        return json.loads(json.dumps(values))  # as read from a checkpoint
+        return json.loads(json.dumps(values))  # in the form in which a checkpoint stores them
 
     def _restore(self, snapshot: Snapshot) -> None:
         progress = snapshot.progress
         check_version(progress, self.folder)
         for name, value in self._identity().items():
             if progress.get(name) != value:
-                raise ConfigError(f"{self.folder}: this run was started with another {name}; use another folder")
+                folder = format_path(self.folder)
+                raise ConfigError(f"cannot resume {folder}: {name} must be the same as before; use another folder")
         self.objective.load_state_dict(dict(snapshot.tensors["weights"]))
         state = optimizer_state(snapshot.tensors["optimizer"])
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
@@ -364,17 +355,25 @@ class Trainer:
 
 
 def check_version(progress: Any, folder: Path) -> None:
-    """Raise ``ConfigError`` if another version of elmo wrote a checkpoint."""
+    """Raise ``ConfigError`` if a checkpoint was written by an incompatible version of elmo."""
     version = progress.get("version", 1)
     if version != CHECKPOINT_VERSION:
         raise ConfigError(
-            f"{folder}: another version of elmo wrote these checkpoints (version {version!r:.20}, expected "
-            f"{CHECKPOINT_VERSION}); finish the run with that version, or train to another folder"
+            f"the checkpoints in {format_path(folder)} must have version {CHECKPOINT_VERSION}; found {version!r:.20}; "
+            "finish the run with the version of elmo that started it, or use another output folder"
         )
 
 
+def create_folder(folder: Path) -> None:
+    """Create a folder and its parents; raise ``OutputError`` if that is not possible."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot create {format_path(folder)}: {format_error(error)}") from error
+
+
 def build_objective(config: BiLmConfig, options: TrainOptions, n_vocab: int) -> BiLmObjective:
-    """Build a model to train. Its weights depend on the seed only."""
+    """Build the model and its softmax, with random weights that depend only on the seed."""
     torch.manual_seed(options.seed)
     bilm = BiLm.from_config(config)
     width = config.lstm.state_width
@@ -384,11 +383,9 @@ def build_objective(config: BiLmConfig, options: TrainOptions, n_vocab: int) -> 
     else:
         table = bilm.token_layer.word_embed if options.is_tied else None
         if options.is_tied and (table is None or config.chars is not None):
-            raise ConfigError(
-                "tied: only a model that reads words, not characters, can share word vectors with the softmax"
-            )
+            raise ConfigError("tied is only possible for a model that reads words but not characters")
         if table is not None:
-            torch.nn.init.normal_(table.weight, std=width**-0.5)  # as for a softmax that is not tied
+            torch.nn.init.normal_(table.weight, std=width**-0.5)  # like the weights of an untied softmax
             table.weight.data[0] = 0
         softmax = Softmax(n_words=n_vocab, width=width, tied_to=table)
     objective = BiLmObjective(

@@ -1,12 +1,11 @@
-"""The training objective: the loss of both language models on a window, and the state after it.
+"""The training objective: the loss of both language models on a window, and the state after the window.
 
-Computes what ``BiLm`` computes, arranged for training: windows are full, so nothing is masked; each distinct
-word goes through the token layer once; the two directions share the token layer and the softmax. Dropout
-acts on the input of each LSTM layer and of the softmax, as in bilm-tf; skip connections add the input after
-dropout.
+The network is that of ``BiLm``, arranged for training: windows have no padding, so nothing is masked; the token
+layer computes each distinct word of a window once; both directions share the token layer and the softmax. Dropout is
+applied to the input of each LSTM layer and of the softmax, as in bilm-tf; skip connections add the input after dropout.
 
-``BiLmObjective.forward`` is the simple version, one direction after the other. Read it first, and call it in
-your own training loop. ``train.gradients`` runs the same parts in parallel.
+``BiLmObjective.forward`` computes one direction after the other. Read it first, and use it in your own training loop.
+``train.gradients`` computes the same losses and their gradients in parallel threads.
 """
 
 from __future__ import annotations
@@ -38,15 +37,14 @@ _PURPOSES: dict[Purpose, int] = {"samples": 0, "words": 1, "masks": 2, "window_r
 
 @dataclass(frozen=True)
 class StepRandom:
-    """Random numbers of one step. They do not depend on earlier draws.
+    """The random numbers of one step, which do not depend on earlier steps.
 
-    So a checkpoint stores no random state, and the numbers of one process do not depend on the number of
-    other processes.
+    A checkpoint therefore stores no random state, and the numbers of one process do not depend on the other processes.
 
     Attributes:
         seed: Seed of the run.
         step: Number of the step.
-        first_row: First row of the batch that is read. Each process and part of a batch draws other masks.
+        first_row: Index of the first row of this part of the batch, so that each part draws different masks.
     """
 
     seed: int
@@ -54,10 +52,10 @@ class StepRandom:
     first_row: int = 0
 
     def generator(self, purpose: Purpose, *keys: int) -> torch.Generator:
-        """Return the generator for one purpose. ``keys`` separate directions and rows."""
+        """Return a random generator for one purpose. Different ``keys`` (direction, row) give different numbers."""
         entropy = (self.seed, _PURPOSES[purpose], self.step, *keys)
         mixed = np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]
-        return torch.Generator().manual_seed(int(mixed) >> 1)  # torch's seeds are signed
+        return torch.Generator().manual_seed(int(mixed) >> 1)  # seeds of torch are signed
 
 
 @dataclass(frozen=True)
@@ -65,9 +63,9 @@ class Losses:
     """Cross-entropy of each direction in nats, and the state after the window.
 
     Attributes:
-        forward: Mean loss, or (batch, time) losses, of the forward direction. None: not trained.
-        backward: The same for the backward direction.
-        state: State after the window, detached from the gradients.
+        forward: Mean loss, or token losses (batch, time), of the forward direction; None if it is not trained.
+        backward: Mean loss, or token losses (batch, time), of the backward direction; None if it is not trained.
+        state: State after the window, detached from the graph.
     """
 
     forward: Tensor | None
@@ -76,12 +74,12 @@ class Losses:
 
     @property
     def mean(self) -> Tensor:
-        """Mean of both directions: the value to minimize."""
+        """Mean loss of both directions, which training minimizes."""
         return torch.stack([loss.mean() for loss in (self.forward, self.backward) if loss is not None]).mean()
 
     @classmethod
     def combine(cls, losses: dict[int, Tensor], states: dict[int, BiLmState], before: BiLmState) -> Losses:
-        """Combine losses and states (layer, batch, …) by direction; missing directions keep their state."""
+        """Combine the losses and states (layer, batch, …) of the directions. An untrained direction keeps its state."""
         hidden, cell = (
             torch.stack(
                 [getattr(states[k], name) if k in states else getattr(before, name)[k] for k in (0, 1)]
@@ -92,15 +90,15 @@ class Losses:
 
 
 class BiLmObjective(nn.Module):
-    """A biLM and the softmax that its two directions share, or one direction of it.
+    """A biLM and the softmax that its two directions share, with the loss that training minimizes.
 
     Args:
         bilm: The network.
-        softmax: Predicts the next word.
+        softmax: The softmax that predicts words.
         dropout: Dropout rates, or one rate for all layers.
-        directions: Directions to train.
-        has_bf16_products: Compute matrix products in bfloat16.
-        has_sparse_gradients: Use sparse gradients for word vectors and softmax: only rows that were used.
+        directions: Whether to train both directions or only one.
+        has_bf16_products: Whether to compute matrix products in bfloat16.
+        has_sparse_gradients: Whether the gradients of word vectors and softmax are sparse, with only the rows in use.
     """
 
     def __init__(
@@ -120,7 +118,7 @@ class BiLmObjective(nn.Module):
         self.directions = _NUMBERS[directions]
         self.has_bf16_products = has_bf16_products
         self.has_sparse_gradients = has_sparse_gradients
-        self.buffer_pool: BufferPool = UNPOOLED  # ``Gradients`` sets a pool: it takes each gradient once
+        self.buffer_pool: BufferPool = UNPOOLED  # ``Gradients`` replaces this with a pool of reusable buffers
 
     def forward(
         self,
@@ -131,14 +129,14 @@ class BiLmObjective(nn.Module):
         samples: tuple[Samples, ...] | None = None,
         random: StepRandom | None = None,
     ) -> Losses:
-        """Compute the mean losses of a window, with gradients.
+        """Compute the mean loss of each direction on a window, for backpropagation.
 
         Args:
             window: Inputs and targets.
-            ids: Ids of the corpus for this model.
+            ids: Converts type ids of the corpus to ids of this model.
             state: State before the window.
-            samples: Sampled words to predict against, for each direction. None: all words.
-            random: Random numbers of the step. Required for dropout in training mode.
+            samples: Words sampled for the softmax, for each direction. None uses all words.
+            random: Random numbers of the step. They are required for dropout in training mode.
         """
         types, index = self.distinct_types(window)
         table = self.drop_words(self.embed_types(types, ids), random)
@@ -159,7 +157,7 @@ class BiLmObjective(nn.Module):
 
     @torch.no_grad()
     def token_losses(self, window: Window, ids: TypeIds, state: BiLmState) -> Losses:
-        """Compute the loss of every token with the full softmax, (batch, time) for each direction."""
+        """Compute the loss of each token with the full softmax, as (batch, time) for each direction."""
         types, index = self.distinct_types(window)
         vectors = F.embedding(ids.on_device(index), self.embed_types(types, ids))
         losses, states = {}, {}
@@ -173,13 +171,13 @@ class BiLmObjective(nn.Module):
     # --- the parts of a forward pass ------------------------------------------------------------------
 
     def distinct_types(self, window: Window) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the distinct types of a window, and each token's index in them, (direction, batch, time)."""
+        """Return the distinct types of a window (type,), and the type index of each token (direction, batch, time)."""
         inputs = np.stack([window.direction(number).inputs for number in self.directions])
         types, index = np.unique(inputs, return_inverse=True)
         return types, index.reshape(inputs.shape)
 
     def embed_types(self, types: NDArray[np.int64], ids: TypeIds) -> Tensor:
-        """Run the token layer on types, (type,) to (type, width)."""
+        """Compute the token vectors of types: (type,) to (type, width)."""
         char_ids, word_ids = ids.inputs(types)
         return run_token_layer(
             self.bilm.token_layer,
@@ -211,13 +209,13 @@ class BiLmObjective(nn.Module):
         """Compute the mean loss of one direction, and its state (layer, batch, …) after the window.
 
         Args:
-            number: Direction: 0 forward, 1 backward.
+            number: Number of the direction: 0 for forward, 1 for backward.
             vectors: (batch, time, width) Token vectors.
             targets: (batch, time) Words to predict.
             state: State of both directions before the window.
-            samples: Sampled words to predict against. None: all words.
-            random: Random numbers of the step.
-            resets: (batch, time) True where the state is reset to zero before the token.
+            samples: Words sampled for the softmax. None uses all words.
+            random: Random numbers of the step. They are required for dropout in training mode.
+            resets: (batch, time) True where the state is set to zero before the token.
         """
         generator = None
         if self.training and not self.dropout.is_off:
@@ -228,7 +226,7 @@ class BiLmObjective(nn.Module):
             top = self._drop_vectors(top, self.dropout.softmax_rate, generator)
         loss = compute_loss(
             self.softmax,
-            # outputs are stored time first: this order needs no copy, and the mean is the same
+            # outputs are stored with time as the first axis, so this order needs no copy
             top.transpose(0, 1).flatten(end_dim=1),
             targets.t().flatten(),
             samples=samples,
@@ -251,7 +249,7 @@ class BiLmObjective(nn.Module):
         generator: torch.Generator | None = None,
         resets: Tensor | None = None,
     ) -> tuple[Tensor, BiLmState]:
-        """Return the output of the top layer (batch, time, width), and the state (layer, batch, …)."""
+        """Return the output of the top layer (batch, time, width) and the state (layer, batch, …) of one direction."""
         states = []
         for index, module in enumerate(self.stack(number)):
             lstm = cast("ProjectedLstm", module)
@@ -279,16 +277,16 @@ class BiLmObjective(nn.Module):
 
 
 def _drop(x: Tensor, rate: float, generator: torch.Generator, *, like: Tensor | None = None) -> Tensor:
-    """Set a share of ``x`` to zero and scale the rest. ``like`` gives the shape of the mask."""
+    """Set a random share of ``x`` to zero and scale the rest. The mask has the shape of ``like``."""
     if not rate:
         return x
     like = x if like is None else like
-    # drawn on the generator's device, in the memory layout of what it is multiplied with
+    # the mask is drawn on the device of the generator, in the memory layout of ``like``
     mask = torch.empty_like(like, device=generator.device).bernoulli_(1 - rate, generator=generator)
     return x * mask.div_(1 - rate).to(like.device)
 
 
 def _require(random: StepRandom | None) -> StepRandom:
     if random is None:
-        raise TypeError("dropout in training mode needs random numbers: pass random=StepRandom(seed, step)")
+        raise TypeError("dropout in training mode needs random numbers; pass random=StepRandom(seed, step)")
     return random

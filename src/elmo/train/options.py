@@ -1,14 +1,14 @@
 """Options of a training run: frozen dataclasses that check their values.
 
-``CorpusOptions`` are those of ``build_corpus``. ``TrainOptions`` are those of the loop, with
-``DropoutOptions`` and ``OptimizerOptions`` inside. ``ModelShape`` is a preset and changes to it.
+``CorpusOptions`` are the options of ``build_corpus``. ``TrainOptions`` are the options of the training loop and
+contain ``DropoutOptions`` and ``OptimizerOptions``. ``ModelShape`` is a preset with optional changes to its size.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -32,6 +32,38 @@ Preset = Literal["tiny", "mini", "small", "medium", "original"]
 ReadsWhat = Literal["characters", "words", "both"]
 MAX_SENTENCE = 1000  # words
 MAX_STEPS = 10**9  # the name of a checkpoint has nine digits
+Rule = tuple[str, Callable[[Any], bool], str]  # names of options, whether a value is valid, description of valid values
+
+
+def _find_problems(options: object, *rules: Rule) -> list[str]:
+    """Return one message for each option that breaks a rule."""
+    return [
+        f"{name} must be {expected}; found {value!r:.40}"
+        for names, is_valid, expected in rules
+        for name in names.split()
+        if not is_valid(value := getattr(options, name))
+    ]
+
+
+def _one_of(name: str, choices: Sequence[Any]) -> Rule:
+    expected = ", ".join(str(choice) for choice in choices if choice is not None)
+    return name, lambda value: value in choices, f"one of {expected}"
+
+
+def _is_positive(value: float) -> bool:
+    return math.isfinite(value) and value > 0
+
+
+def _is_share(value: float) -> bool:
+    return 0 <= value <= 1
+
+
+def _is_rate(value: float | None) -> bool:
+    return value is None or 0 <= value < 1
+
+
+def _is_count(value: int | None) -> bool:
+    return value is None or value >= 1
 
 
 @dataclass(frozen=True)
@@ -41,21 +73,21 @@ class CorpusOptions:
     Attributes:
         input_format: ``text`` (raw text), ``tokens`` (separated by spaces, one sentence per line) or
             ``conllu``.
-        tokenizer: Tokenizer of raw text, or its name. ``auto``: ``zh`` for Chinese, ``en`` otherwise.
-        split: Whether to split lines of raw text into sentences. None: yes.
-        heldout: Share of the sentences to hold out (0.05), or their number (500). None: 1%, at least 5
-            sentences if there are enough, and at most about 200,000 tokens.
-        heldout_file: Files of held-out text. They replace ``heldout``.
-        deduplicate: Drop repeated sentences.
-        keep_order: Hold out runs of sentences, so that documents stay together.
-        blank_lines: Keep blank lines as sentences without words, as in WikiText.
-        simplified: Convert Chinese words to simplified characters.
-        max_sentence: Largest number of words in a sentence; longer ones are cut.
-        errors: What to do with bytes that are not UTF-8.
-        vocabulary: Words that get the first ids, in this order: a file with one word per line, a
-            ``Vocabulary`` or a list, with ``<S>``, ``</S>`` and ``<UNK>``.
+        tokenizer: Tokenizer for raw text, or its name. ``auto`` is ``zh`` for Chinese and ``en`` otherwise.
+        split: Whether to split lines of raw text into sentences. By default, they are split.
+        heldout: Share (0.05) or number (500) of sentences to hold out. By default 1%, but at least 5 sentences
+            if there are enough, and at most about 200,000 tokens.
+        heldout_file: Files of held-out text, instead of ``heldout``.
+        deduplicate: Whether to drop repeated sentences.
+        keep_order: Whether to hold out groups of consecutive sentences, so that documents stay together.
+        blank_lines: Whether to keep blank lines as sentences without words, as in WikiText.
+        simplified: Whether to convert Chinese words to simplified characters.
+        max_sentence: Largest number of words in a sentence. Longer sentences are split.
+        errors: How to handle bytes that are not UTF-8.
+        vocabulary: Words that get the first ids, in this order, including ``<S>``, ``</S>`` and ``<UNK>``: a
+            file with one word per line, a ``Vocabulary`` or a list.
         seed: Seed for the choice of held-out sentences.
-        processes: Number of processes that tokenize raw text. None: one per CPU for a large text.
+        processes: Number of processes that tokenize raw text. By default, one per CPU for a large text.
     """
 
     input_format: InputFormat = "text"
@@ -78,45 +110,42 @@ class CorpusOptions:
         if isinstance(heldout, float) and heldout.is_integer() and heldout >= 1:
             heldout = int(heldout)  # the command line reads all numbers as floats
             object.__setattr__(self, "heldout", heldout)
-        for name, choices in (("input_format", INPUT_FORMATS), ("errors", ERROR_POLICIES)):
-            if (value := getattr(self, name)) not in choices:
-                raise ConfigError(f"{name} must be one of {', '.join(choices)}, found {str(value)[:40]!r}")
+        problems = _find_problems(
+            self,
+            _one_of("input_format", INPUT_FORMATS),
+            _one_of("errors", ERROR_POLICIES),
+            ("max_sentence processes", _is_count, "at least 1"),
+        )
         if self.split and self.input_format != "text":
-            raise ConfigError(
-                f"split: only raw text can be split into sentences, found the input format {self.input_format}"
-            )
+            problems.append(f"split is only possible for the input format text; found {self.input_format!r:.40}")
         is_share = isinstance(heldout, float) and 0 < heldout < 1
         if heldout is not None and not is_share and (not isinstance(heldout, int) or heldout < 0):
-            raise ConfigError(f"heldout must be a share between 0 and 1 or a number of sentences, found {heldout}")
-        for name in ("max_sentence", "processes"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1, found {value}")
+            problems.append(f"heldout must be a share between 0 and 1 or a number of sentences; found {heldout!r:.40}")
         contradictions = {
-            "heldout and heldout_file": heldout is not None and bool(self.heldout_file),
+            "heldout and heldout_file": heldout is not None and self.heldout_file,
             "blank_lines and deduplicate": self.blank_lines and self.deduplicate,
             "blank_lines and the input format conllu": self.blank_lines and self.input_format == "conllu",
         }
-        for names, is_contradiction in contradictions.items():
-            if is_contradiction:
-                raise ConfigError(f"corpus: {names} cannot be combined; use one of them")
+        problems += [f"{names} cannot be combined" for names, are_set in contradictions.items() if are_set]
+        raise_all(problems, subject="corpus", kind=ConfigError)
 
     @property
     def has_splitting(self) -> bool:
-        """Whether lines are split into sentences."""
+        """Whether lines of text are split into sentences."""
         return self.input_format == "text" and self.split is not False
 
 
 @dataclass(frozen=True)
 class DropoutOptions:
-    """Dropout rates. The defaults are those published with bilm-tf; small corpora need more.
+    """Dropout rates. The defaults are those of bilm-tf; small corpora need higher rates.
 
     Attributes:
         layers: Rate for the input of each LSTM layer and of the softmax.
-        inputs: Rate for the input of the first layer. None: same as ``layers``.
-        outputs: Rate for the input of the softmax. None: same as ``layers``.
-        words: Rate for whole words: all their occurrences in a window (Gal & Ghahramani 2016).
+        inputs: Rate for the input of the first layer. By default, the same as ``layers``.
+        outputs: Rate for the input of the softmax. By default, the same as ``layers``.
+        words: Rate for whole words, with all their occurrences in a window (Gal & Ghahramani 2016).
         weights: Rate for the state-to-state weights (weight drop, Merity et al. 2018).
-        is_variational: Use one mask for all tokens of a row in a window.
+        is_variational: Whether all tokens of a row in a window have the same mask.
     """
 
     layers: float = 0.1
@@ -127,11 +156,7 @@ class DropoutOptions:
     is_variational: bool = False
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{name} must be at least 0 and below 1, found {rate!r:.40}"
-            for name in ("layers", "inputs", "outputs", "words", "weights")
-            if (rate := getattr(self, name)) is not None and not 0 <= rate < 1
-        ]
+        problems = _find_problems(self, ("layers inputs outputs words weights", _is_rate, "at least 0 and below 1"))
         raise_all(problems, subject="dropout", kind=ConfigError)
 
     @property
@@ -140,12 +165,12 @@ class DropoutOptions:
         return not any((self.layers, self.inputs, self.outputs, self.words, self.weights))
 
     def layer_rate(self, index: int) -> float:
-        """Return the rate for the input of an LSTM layer."""
+        """Return the dropout rate for the input of an LSTM layer, counted from 0."""
         return self.inputs if index == 0 and self.inputs is not None else self.layers
 
     @property
     def softmax_rate(self) -> float:
-        """Rate for the input of the softmax."""
+        """Dropout rate for the input of the softmax."""
         return self.layers if self.outputs is None else self.outputs
 
 
@@ -158,13 +183,13 @@ class OptimizerOptions:
 
     Attributes:
         name: Name of the optimizer.
-        learning_rate: Highest learning rate.
-        warmup_steps: Number of steps in which the rate rises from zero.
-        decay: How the rate falls after the warmup.
-        final_rate: Where the decay ends, as a share of ``learning_rate``.
-        weight_decay: Weight decay (AdamW and SGD).
-        momentum: Momentum (SGD).
-        clip: Largest norm of the gradients of all weights together.
+        learning_rate: Maximum learning rate.
+        warmup_steps: Number of steps over which the learning rate rises from zero to ``learning_rate``.
+        decay: How the learning rate falls after the warmup.
+        final_rate: Learning rate at the end of the decay, as a share of ``learning_rate``.
+        weight_decay: Weight decay, for AdamW and SGD.
+        momentum: Momentum, for SGD.
+        clip: Largest norm of the gradients of all weights together. Larger gradients are scaled down.
     """
 
     name: OptimizerName = "adagrad"
@@ -177,22 +202,15 @@ class OptimizerOptions:
     clip: float = 10.0
 
     def __post_init__(self) -> None:
-        problems = []
-        for option, choices in (("name", get_args(OptimizerName)), ("decay", get_args(Decay))):
-            if (value := getattr(self, option)) not in choices:
-                problems.append(f"{option} must be one of {', '.join(choices)}, found {value!r:.40}")
-        for option in ("learning_rate", "clip"):
-            value = getattr(self, option)
-            if not (math.isfinite(value) and value > 0):
-                problems.append(f"{option} must be a positive number, found {value!r:.40}")
-        for option in ("warmup_steps", "weight_decay"):
-            value = getattr(self, option)
-            if not (math.isfinite(value) and value >= 0):
-                problems.append(f"{option} must be a number of at least 0, found {value!r:.40}")
-        if not 0 <= self.momentum < 1:
-            problems.append(f"momentum must be at least 0 and below 1, found {self.momentum!r:.40}")
-        if not 0 <= self.final_rate <= 1:
-            problems.append(f"final_rate must be between 0 and 1, found {self.final_rate!r:.40}")
+        problems = _find_problems(
+            self,
+            _one_of("name", get_args(OptimizerName)),
+            _one_of("decay", get_args(Decay)),
+            ("learning_rate clip", _is_positive, "a positive number"),
+            ("warmup_steps weight_decay", lambda value: 0 <= value < math.inf, "a finite number of at least 0"),
+            ("momentum", _is_rate, "at least 0 and below 1"),
+            ("final_rate", _is_share, "between 0 and 1"),
+        )
         if self.weight_decay and self.name == "adagrad":
             problems.append("weight_decay is not supported with adagrad; use adamw or sgd")
         if self.momentum and self.name != "sgd":
@@ -208,11 +226,11 @@ class OptimizerOptions:
         return self.learning_rate * (self.final_rate + (1 - self.final_rate) * left)
 
     def build(self, weights: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Build the optimizer. It is fused, so that each weight is read and written once a step."""
+        """Build the optimizer, fused if torch supports it, so that a step reads and writes each weight only once."""
         rate, decay = self.learning_rate, self.weight_decay
         weights = list(weights)
         if self.name == "adagrad":
-            # bilm-tf's accumulator starts at 1
+            # the accumulator starts at 1, as in bilm-tf
             is_cpu = all(weight.device.type == "cpu" for weight in weights)
             return torch.optim.Adagrad(weights, lr=rate, initial_accumulator_value=1.0, fused=is_cpu)
         if self.name == "sgd":
@@ -220,14 +238,14 @@ class OptimizerOptions:
         return torch.optim.AdamW(weights, lr=rate, weight_decay=decay, fused=True)
 
     def changed(self, changes: Mapping[str, Any]) -> OptimizerOptions:
-        """Return a copy with some fields changed. Another optimizer brings its usual learning rate."""
+        """Return a copy with some fields changed. A new optimizer starts with its default learning rate."""
         name = changes.get("name", self.name)
         if name != self.name:
             changes = {"learning_rate": USUAL_RATES.get(name, self.learning_rate), **changes}
         return replace(self, **changes)
 
 
-# For a model that is already trained: the first steps of Adagrad would destroy too much of it.
+# For a model that is already trained: the first steps of Adagrad would change its weights too much.
 GENTLE = OptimizerOptions("adamw", USUAL_RATES["adamw"], warmup_steps=100)
 
 
@@ -238,27 +256,29 @@ class TrainOptions:
     Attributes:
         n_steps: Number of optimizer steps. A step reads one window.
         n_vocab: Number of words to predict.
-        batch_size: Number of rows: texts that are read in parallel.
-        window: Number of tokens that each row reads in a step. Gradients do not reach further back.
-        n_samples: Number of words sampled for the softmax in each step. None: all words.
-        cutoffs: Sizes of the clusters of an adaptive softmax. Empty: no adaptive softmax.
-        is_tied: Predict words with the vectors that read them. Only for a model that reads words.
-        directions: Train both language models or one.
+        batch_size: Number of rows: parts of the text that are read in parallel.
+        window: Number of tokens that each row reads in a step. Gradients are propagated only within a window.
+        n_samples: Number of words to sample for the softmax in each step. None uses all words.
+        cutoffs: Word ids at which the clusters of an adaptive softmax end, exclusive. Empty for a normal softmax.
+        is_tied: Whether the softmax shares its weights with the input word vectors of a model that reads words.
+        directions: Whether to train both language models or only one.
         dropout: Dropout rates.
-        precision: Number type of the weights. bfloat16: float32 weights, matrix products in bfloat16.
-        accumulation_steps: Split the batch into this many parts and add up their gradients. Saves memory.
-        loss_scale: Factor of the loss. bilm-tf multiplies by 20; it matters to Adagrad and to ``clip``.
-        window_resets: Share of the windows that each row starts from a zero state. Sentences that are
-            embedded start that way; bilm-tf never resets the state, so its models do not learn it.
-        sentence_resets: Share of the sentences that start from a zero state, anywhere in a window.
-        seed: Seed of everything random.
-        keep_order: Read the text in order, not in shuffled blocks.
+        precision: Number type of weights and results. With ``bfloat16``, only matrix products are computed in
+            bfloat16; the weights are float32.
+        accumulation_steps: Number of parts into which the batch is split, to save memory. Their gradients are
+            added up.
+        loss_scale: Factor by which the loss, and thus every gradient, is multiplied. It affects Adagrad and ``clip``.
+        window_resets: Share of the windows before which the state of a row is set to zero, as for a sentence
+            that is encoded alone. bilm-tf never resets the state, so its models do not learn to start from zero.
+        sentence_resets: Share of the sentences before which the state is set to zero, anywhere in a window.
+        seed: Seed for all random numbers.
+        keep_order: Whether to read the text in order instead of in shuffled blocks.
         log_every: Number of steps between log entries.
         evaluate_every: Number of steps between evaluations on the held-out text.
-        evaluate_tokens: Number of held-out tokens to evaluate on, from the start. None: all.
+        evaluate_tokens: Number of tokens at the start of the held-out text to evaluate on. None uses all tokens.
         checkpoint_every: Number of steps between checkpoints.
         device: Device to train on: cpu, cuda or mps.
-        optimizer: Optimizer and schedule.
+        optimizer: Optimizer, learning-rate schedule and gradient clipping.
     """
 
     n_steps: int
@@ -285,48 +305,30 @@ class TrainOptions:
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
 
     def __post_init__(self) -> None:
-        counts = ("n_steps", "batch_size", "window", "accumulation_steps")
-        intervals = ("log_every", "evaluate_every", "checkpoint_every")
-        problems = [
-            f"{name} must be at least 1 and below {MAX_STEPS:,}, found {value!r:.40}"
-            for name in (*counts, *intervals)
-            if not 1 <= (value := getattr(self, name)) < MAX_STEPS
-        ]
-        if not 4 <= self.n_vocab <= MAX_LINES:
-            problems.append(f"n_vocab must be between 4 and {MAX_LINES:,}, found {self.n_vocab!r:.40}")
-        if self.n_samples is not None and self.n_samples < 1:
-            problems.append(f"n_samples must be at least 1, or None for all, found {self.n_samples!r:.40}")
-        if not 0 <= self.seed < 1 << 63:
-            problems.append(f"seed must be at least 0 and below 2^63, found {self.seed!r:.40}")
-        if not (math.isfinite(self.loss_scale) and self.loss_scale > 0):
-            problems.append(f"loss_scale must be a positive number, found {self.loss_scale!r:.40}")
-        for name in ("window_resets", "sentence_resets"):
-            if not 0 <= (value := getattr(self, name)) <= 1:
-                problems.append(f"{name} must be between 0 and 1, found {value!r:.40}")
-        for name, choices in (("directions", get_args(Directions)), ("precision", get_args(Precision))):
-            if (value := getattr(self, name)) not in choices:
-                problems.append(f"{name} must be one of {', '.join(choices)}, found {value!r:.40}")
+        counts = "n_steps batch_size window accumulation_steps log_every evaluate_every checkpoint_every"
+        problems = _find_problems(
+            self,
+            (counts, lambda value: 1 <= value < MAX_STEPS, f"at least 1 and below {MAX_STEPS:,}"),
+            ("n_vocab", lambda value: 4 <= value <= MAX_LINES, f"between 4 and {MAX_LINES:,}"),
+            ("n_samples", _is_count, "at least 1, or None for all words"),
+            ("seed", lambda value: 0 <= value < 1 << 63, "at least 0 and below 2^63"),
+            ("loss_scale", _is_positive, "a positive number"),
+            ("window_resets sentence_resets", _is_share, "between 0 and 1"),
+            ("cutoffs", lambda ends: all(a < b for a, b in pairwise((0, *ends))), "positive and increasing"),
+            _one_of("directions", get_args(Directions)),
+            _one_of("precision", get_args(Precision)),
+        )
         if not problems and self.accumulation_steps > self.batch_size:
-            problems.append(
-                f"batch_size {self.batch_size} cannot be split into {self.accumulation_steps} parts with "
-                "at least one row each"
-            )
-        problems += self._cutoff_problems() + _device_problems(self.device)
-        raise_all(problems, subject="training", kind=ConfigError)
-
-    def _cutoff_problems(self) -> list[str]:
-        problems = []
-        if any(a >= b for a, b in pairwise((0, *self.cutoffs))):
-            problems.append(f"cutoffs must be positive and increasing, found {list(self.cutoffs)!r:.40}")
+            problems.append(f"a batch of {self.batch_size} rows cannot be split into {self.accumulation_steps} parts")
         if self.cutoffs and self.n_samples is not None:
             problems.append("n_samples must be None for an adaptive softmax, which is not sampled")
         if self.cutoffs and self.is_tied:
             problems.append("an adaptive softmax cannot be tied to word vectors")
-        return problems
+        raise_all(problems + _device_problems(self.device), subject="training", kind=ConfigError)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> TrainOptions:
-        """Rebuild the options from ``dataclasses.asdict`` after a round trip through JSON."""
+        """Rebuild the options from the JSON form of ``dataclasses.asdict``."""
         parts = {
             "cutoffs": tuple(values["cutoffs"]),
             "dropout": DropoutOptions(**values["dropout"]),
@@ -342,8 +344,8 @@ def _device_problems(name: str) -> list[str]:
         kind = ""
     has = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if kind not in has:
-        return [f"device must be cpu, cuda or mps, found {name!r:.40}"]
-    return [] if has[kind] else [f"this machine has no {kind} device; use device cpu"]
+        return [f"device must be cpu, cuda or mps; found {name!r:.40}"]
+    return [] if has[kind] else [f"device {kind} is not available on this machine; use cpu"]
 
 
 _FILTERS = CharCnnConfig.filters
@@ -354,20 +356,20 @@ PRESETS: dict[str, BiLmConfig] = {
     "medium": BiLmConfig(CharCnnConfig(), None, LstmConfig(cell_width=2048, state_width=256)),
     "original": BiLmConfig(CharCnnConfig(n_highway=2), None, LstmConfig(cell_width=4096, state_width=512)),
 }
-# Largest corpus, in tokens, for each size. A larger model would mostly memorize the text.
+# Largest corpus, in tokens, for which each preset is the default. Larger models would mostly memorize such a text.
 _MAX_TOKENS = {"tiny": 1_000_000, "mini": 10_000_000, "small": 100_000_000, "medium": 400_000_000}
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A preset and changes to it.
+    """Shape of the model to train: a preset, and values that replace those of the preset.
 
     Attributes:
-        preset: Name of a preset, or a complete configuration. None: chosen by the size of the corpus.
-        reads: What the model reads of a word. None: as in the preset.
-        n_layers: Number of LSTM layers. None: as in the preset.
-        cell_width: Number of LSTM cells in each layer. None: as in the preset.
-        state_width: Width of the vectors of each direction. None: as in the preset.
+        preset: Name of a preset, or a complete configuration. By default, it depends on the size of the corpus.
+        reads: Whether the model reads characters, words or both. By default, as in the preset.
+        n_layers: Number of LSTM layers. By default, as in the preset.
+        cell_width: Number of LSTM cells in each layer. By default, as in the preset.
+        state_width: Width of the vectors of each direction. By default, as in the preset.
     """
 
     preset: str | BiLmConfig | None = None
@@ -377,26 +379,30 @@ class ModelShape:
     state_width: int | None = None
 
     def __post_init__(self) -> None:
-        problems = []
-        if isinstance(self.preset, str) and self.preset not in PRESETS:
-            problems.append(f"preset must be one of {', '.join(PRESETS)} or a BiLmConfig, found {self.preset!r:.40}")
-        if self.reads is not None and self.reads not in get_args(ReadsWhat):
-            problems.append(f"reads must be one of {', '.join(get_args(ReadsWhat))}, found {self.reads!r:.40}")
+        problems = _find_problems(
+            self,
+            (
+                "preset",
+                lambda value: value is None or isinstance(value, BiLmConfig) or value in PRESETS,
+                f"one of {', '.join(PRESETS)} or a BiLmConfig",
+            ),
+            _one_of("reads", (None, *get_args(ReadsWhat))),
+        )
         raise_all(problems, subject="model", kind=ConfigError)
 
     @property
     def reads_words_only(self) -> bool:
-        """Whether the model reads no characters."""
+        """Whether the model reads only words and no characters."""
         if self.reads is not None:
             return self.reads == "words"
         return isinstance(self.preset, BiLmConfig) and self.preset.chars is None
 
     def config(self, *, n_tokens: int, n_vocab: int) -> BiLmConfig:
-        """Return the configuration for a corpus of ``n_tokens`` and ``n_vocab`` words to predict."""
+        """Return the configuration for a corpus with ``n_tokens`` and a softmax over ``n_vocab`` words."""
         preset = preset_for(n_tokens) if self.preset is None else self.preset
         base = PRESETS[preset] if isinstance(preset, str) else preset
-        widths = (field.name for field in fields(self) if field.name not in ("preset", "reads"))
-        changes = {name: value for name in widths if (value := getattr(self, name)) is not None}
+        names = ("n_layers", "cell_width", "state_width")
+        changes = {name: value for name in names if (value := getattr(self, name)) is not None}
         lstm = replace(base.lstm, **changes)
         if self.reads is None:
             words = base.words and replace(base.words, n_words=n_vocab)
@@ -411,5 +417,5 @@ class ModelShape:
 
 
 def preset_for(n_tokens: int) -> str:
-    """Return the largest preset for which a text of ``n_tokens`` is large enough."""
+    """Return the name of the default preset for a corpus with ``n_tokens``."""
     return next((name for name, most in _MAX_TOKENS.items() if n_tokens <= most), "original")

@@ -1,16 +1,15 @@
-"""Plan a run of a given number of hours: which size to train, for how many steps, with which schedule.
+"""Plan a run for a given number of hours: choose the size of the model, the number of steps and the schedule.
 
-A few training steps on the corpus measure the speed of a size. The arithmetic of a large one first shows
-whether it can be trained in the time at all. ``SizeChoice`` compares sizes by the scaling law
-L = E + A / N^α + B / D^β for N weights and D tokens, with the constants of Hoffmann et al. 2022 ("Training
-Compute-Optimal Large Language Models"). Repeated tokens, and weights that a text is too small for, count
-less, as in Muennighoff et al. 2023 ("Scaling Data-Constrained Language Models"). These constants are for
-Transformers, so only the order of the sizes is used, not the loss. The chosen size reads about 3 to 50 tokens
-per weight.
+The speed of a size is measured with a few training steps on the corpus. Sizes that are clearly too large for the
+time are not measured. ``SizeChoice`` compares sizes by the scaling law L = E + A / N^α + B / D^β for N weights and
+D tokens, with the constants of Hoffmann et al. 2022 ("Training Compute-Optimal Large Language Models"). Repeated
+tokens count less, and so do weights beyond the number that the text can train, as in Muennighoff et al. 2023 ("Scaling
+Data-Constrained Language Models"). The constants were measured on Transformers, so the law is only used to rank
+the sizes, not to predict the loss. With the chosen size, a run reads about 3 to 50 tokens per weight.
 
-The plan is kept in the folder of the run, so that a resumed run does not measure again. It counts steps, not
-hours, so that an interrupted run ends with the same bytes; on a machine that becomes busier it takes longer.
-The hours start when the corpus has been built.
+The plan is stored in the folder of the run, so that a resumed run uses the same plan. It fixes the number of
+steps, so that a run ends with the same bytes even if it was interrupted; if the machine becomes busier, the run takes
+longer. The hours do not include the time to build the corpus.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,30 +38,30 @@ from elmo.train.options import PRESETS, DropoutOptions, ModelShape, OptimizerOpt
 
 FILE_NAME = "plan.json"
 VERSION = 2
-EVALUATION_SHARE = 0.05  # of the time, for held-out perplexity
-OTHER_SHARE = 0.03  # of the time, for checkpoints and for writing the model
-MAX_EPOCHS = 40  # more passes over the same text teach nothing (Muennighoff et al. 2023)
-EVALUATED_TOKENS = 2048  # tokens to measure the speed of evaluation
+EVALUATION_SHARE = 0.05  # share of the time for held-out perplexity
+OTHER_SHARE = 0.03  # share of the time for checkpoints and for writing the model
+MAX_EPOCHS = 40  # more passes over the same text do not help (Muennighoff et al. 2023)
+EVALUATED_TOKENS = 2048  # number of tokens on which the speed of evaluation is measured
 _MIN_EVALUATIONS, _MAX_EVALUATIONS = 5, 25
 _CHECKPOINT_SECONDS = 600
 _MIN_STEPS = 100
 _MEASURE_SECONDS = 3.0  # time to measure one size
-_MEASURE_STEPS = 30  # most steps to measure one size
-_EQUAL_LOSS = 0.02  # nats: of sizes that are this close, use the smallest
-_CLOSE_LOSS = 0.5  # nats: a size that may be better once it is measured
-_MEASURE_SHARE = 0.05  # of the time: a size that takes longer to measure is too large
+_MEASURE_STEPS = 30  # largest number of steps to measure one size
+_EQUAL_LOSS = 0.02  # nats; if the expected losses are this close, the smallest size is used
+_CLOSE_LOSS = 0.5  # nats; a size this close to the best is measured too, because it may be better than estimated
+_MEASURE_SHARE = 0.05  # share of the time; a size that takes longer to measure is not considered
 _A, _B, _E, _ALPHA, _BETA = 406.4, 410.7, 1.69, 0.34, 0.28  # Hoffmann et al. 2022
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Speed of a size on this machine and corpus.
+    """Measured speed of one size of a model.
 
     Attributes:
         train: Training speed in tokens per second.
-        evaluate: Evaluation speed in tokens per second. None: there is no held-out text.
-        seconds: Time that the measurement took.
+        evaluate: Evaluation speed in tokens per second, or None if there is no held-out text.
+        seconds: Duration of the measurement.
     """
 
     train: float
@@ -74,18 +73,43 @@ MeasureSpeed = Callable[[BiLmConfig, TrainOptions], Speed]
 
 
 @dataclass(frozen=True)
-class TrainingPlan:
-    """What the hours are spent on.
+class PlanRequest:
+    """The input of a plan, apart from the corpus and the speed of the machine.
 
     Attributes:
         hours: Training time.
-        preset: Name of the size.
+        sizes: Configurations to choose from, by name.
+        options: Options of the training loop.
+        changes: Fields of ``TrainOptions`` that the user set and that the plan must not change. For optimizer and
+            dropout, a dict of the fields that the user set: ``{"optimizer": {"clip": 1.0}}``.
+        max_rate: Largest learning rate that the plan may choose.
+    """
+
+    hours: float
+    sizes: Mapping[str, BiLmConfig]
+    options: TrainOptions
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    max_rate: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the request as JSON values."""
+        sizes = {name: config.to_json() for name, config in self.sizes.items()}
+        return json.loads(json.dumps({**asdict(replace(self, sizes={})), "sizes": sizes}))
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """The size and the schedule of a run that was started with ``hours``.
+
+    Attributes:
+        hours: Training time.
+        preset: Name of the chosen size.
         config: Configuration of the model.
-        options: Options of the loop.
+        options: Options of the training loop.
         n_tokens: Number of tokens to read.
         epochs: Number of passes over the text.
         tokens_per_second: Measured training speed.
-        reasons: Explanations, one line each.
+        reasons: Explanations of the plan, one line each.
     """
 
     hours: float
@@ -99,7 +123,7 @@ class TrainingPlan:
 
     @property
     def line(self) -> str:
-        """The plan in one line."""
+        """A summary of the plan in one line."""
         hours = f"{self.hours:g} hour{'' if self.hours == 1 else 's'}"
         speed = f"{self.tokens_per_second:,.0f} tokens/s measured"
         epochs = f"{self.epochs:.2g}" if self.epochs < 10 else f"{self.epochs:.0f}"
@@ -112,7 +136,7 @@ class TrainingPlan:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Invert ``to_json``."""
+        """Rebuild a plan from the result of ``to_json``."""
         parts = {
             "config": BiLmConfig.from_json(values["config"]),
             "options": TrainOptions.from_json(values["options"]),
@@ -122,7 +146,7 @@ class TrainingPlan:
 
 
 def list_sizes(shape: ModelShape, *, n_tokens: int, n_vocab: int) -> dict[str, BiLmConfig]:
-    """Return the sizes to choose from: all presets, or the one that the user set."""
+    """Return the configurations to choose from, by name: all presets, or only the one that the user set."""
     if shape.preset is None:
         shapes = {name: replace(shape, preset=name) for name in PRESETS}
     else:
@@ -133,43 +157,32 @@ def list_sizes(shape: ModelShape, *, n_tokens: int, n_vocab: int) -> dict[str, B
 def load_or_make_plan(
     folder: Path,
     corpus: Corpus,
-    hours: float,
+    request: PlanRequest,
     *,
-    sizes: Mapping[str, BiLmConfig],
-    options: TrainOptions,
-    changes: Mapping[str, Any] | None = None,
-    max_rate: float | None = None,
     ranks: Ranks | None = None,
     measure: MeasureSpeed | None = None,
 ) -> TrainingPlan:
-    """Load the plan in the folder of a run, or make one and keep it. See ``make_plan``."""
+    """Load the plan from the folder of a run, or call ``make_plan`` and store the plan there."""
     ranks = ranks or Ranks()
-    request = {
-        "hours": hours,
-        "sizes": {name: config.to_json() for name, config in sizes.items()},
-        "options": asdict(options),
-        "changes": dict(changes or {}),
-        "max_rate": max_rate,
-        "corpus": dict(corpus.manifest.files),
-    }
-    request = json.loads(json.dumps(request))  # as read from a file
-    plan = ranks.from_first(_read_plan(folder, request) if ranks.is_first else None)
+    stored_request = {**request.to_json(), "corpus": dict(corpus.manifest.files)}
+    plan = ranks.from_first(_read_plan(folder, stored_request) if ranks.is_first else None)
     if plan is not None:
         return plan
-    plan = make_plan(
-        corpus, hours, sizes=sizes, options=options, changes=changes, max_rate=max_rate, ranks=ranks, measure=measure
-    )
+    plan = make_plan(corpus, request, ranks=ranks, measure=measure)
     if ranks.is_first:
         folder.mkdir(parents=True, exist_ok=True)
         values = {"kind": "elmo plan", "version": VERSION, "line": plan.line}
-        values |= {"request": request, "plan": plan.to_json()}
+        values |= {"request": stored_request, "plan": plan.to_json()}
         with atomic_file(folder / FILE_NAME) as temporary:
             temporary.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
     return plan
 
 
 def _read_plan(folder: Path, request: Mapping[str, Any]) -> TrainingPlan | None:
-    """Read the plan of a run; ``ConfigError`` if the run has a checkpoint and another request."""
+    """Read the plan of a run, or return None if there is none for this request.
+
+    Raises ``ConfigError`` if a run with another request has already written a checkpoint.
+    """
     path = folder / FILE_NAME
     if not path.is_file():
         return None
@@ -180,61 +193,42 @@ def _read_plan(folder: Path, request: Mapping[str, Any]) -> TrainingPlan | None:
             return TrainingPlan.from_json(values["plan"])
         before = values["request"]["hours"] if version == VERSION else None
     except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise FormatError(f"cannot read {format_path(path)} as the plan of a run: {error}") from error
+        raise FormatError(f"{format_path(path)} is not a valid training plan: {error}") from error
     if Checkpoints(folder / "checkpoints").steps():
         other = "other options or another text"
         if before is None:
             other = f"another version of elmo (plan version {version!r:.20}, expected {VERSION})"
         elif before != request["hours"]:
-            other = f"{before:g} hours"
+            other = f"hours={before:g}"
         raise ConfigError(f"{format_path(folder)}: this run was started with {other}; use another folder")
     return None
 
 
 def make_plan(
-    corpus: Corpus,
-    hours: float,
-    *,
-    sizes: Mapping[str, BiLmConfig],
-    options: TrainOptions,
-    changes: Mapping[str, Any] | None = None,
-    max_rate: float | None = None,
-    ranks: Ranks | None = None,
-    measure: MeasureSpeed | None = None,
+    corpus: Corpus, request: PlanRequest, *, ranks: Ranks | None = None, measure: MeasureSpeed | None = None
 ) -> TrainingPlan:
-    """Choose a size, and train it as long as ``hours`` allow.
+    """Choose the size of the model, and plan to train it for the requested number of hours.
 
-    The plan sets the number of steps, optimizer and schedule (AdamW, warmup, cosine decay), dropout (higher
-    the more often a large model reads a small text), and the intervals of evaluation and checkpoints.
+    The plan sets the number of steps, the optimizer (AdamW) and its schedule (warmup and cosine decay), the dropout
+    (higher if a large model reads a small text many times), and the intervals of evaluation and checkpoints.
 
     Args:
         corpus: Text to train on.
-        hours: Training time.
-        sizes: Configurations to choose from, by name.
-        options: Options of the run.
-        changes: Fields of ``TrainOptions`` that the user set; the plan does not change them. For optimizer
-            and dropout, a dict of the fields that the user set: ``{"optimizer": {"clip": 1.0}}``.
-        max_rate: Limit of the learning rate that the plan chooses.
-        ranks: Processes that share the work.
-        measure: Measures the speed of a size. Default: by training.
+        request: Training time, sizes and options.
+        ranks: Processes that share the work. By default, there is only this process.
+        measure: Function that measures the speed of a size. By default, it trains the size for a few seconds.
     """
-    changes = changes or {}
-    if not (math.isfinite(hours) and hours > 0):
-        raise ConfigError(f"hours must be a positive number, found {hours!r:.40}")
-    if "n_steps" in changes:
-        raise ConfigError("hours and n_steps both set how long to train; use one of them")
-    choice = SizeChoice(
-        corpus, 3600 * hours, sizes=sizes, options=options, measure=measure or build_measure(corpus, ranks or Ranks())
-    )
+    options, changes = request.options, request.changes
+    choice = SizeChoice(corpus, request, measure or build_measure(corpus, ranks or Ranks()))
     name = choice.find_best()
-    config, speed = sizes[name], choice.measured[name]
+    config, speed = request.sizes[name], choice.measured[name]
     n_steps = max(1, int(choice.n_tokens(name) // choice.step_tokens))
     n_tokens = n_steps * choice.step_tokens
     epochs = n_tokens / len(corpus.train)
     rate = _choose_dropout(config, epochs, len(corpus.train))
     planned = {
         "n_steps": n_steps,
-        "optimizer": _choose_optimizer(config, n_steps, max_rate).changed(changes.get("optimizer", {})),
+        "optimizer": _choose_optimizer(config, n_steps, request.max_rate).changed(changes.get("optimizer", {})),
         "dropout": replace(DropoutOptions(rate), **changes.get("dropout", {})),
     }
     intervals = _choose_intervals(speed, n_steps, n_tokens, len(corpus.heldout), options)
@@ -247,15 +241,16 @@ def make_plan(
         _log.warning("%d steps are too few to learn much; use more hours", n_steps)
     if fitted.dropout.layers == rate > DropoutOptions().layers:
         reasons.append(f"dropout {rate:g}: the text is read {epochs:.0f} times")
-    for lines, level in ((sizes_compared, logging.DEBUG), (reasons, logging.INFO)):
-        for line in lines:
-            _log.log(level, "%s", line)
+    for line in sizes_compared:
+        _log.debug("%s", line)
+    for line in reasons:
+        _log.info("%s", line)
     lines = (*sizes_compared, *reasons)
-    return TrainingPlan(hours, name, config, fitted, n_tokens, epochs, speed.train, reasons=lines)
+    return TrainingPlan(request.hours, name, config, fitted, n_tokens, epochs, speed.train, reasons=lines)
 
 
 def _choose_optimizer(config: BiLmConfig, n_steps: int, max_rate: float | None) -> OptimizerOptions:
-    """Return AdamW: a lower rate for a wider model, a longer warmup for a longer run."""
+    """Return AdamW with a lower learning rate for a wider model and a longer warmup for a longer run."""
     rate = 0.001 * math.sqrt(4096 / config.lstm.cell_width)
     rate = round(min(max(rate, 0.0005), 0.004), 4)
     rate = rate if max_rate is None else min(rate, max_rate)
@@ -264,7 +259,7 @@ def _choose_optimizer(config: BiLmConfig, n_steps: int, max_rate: float | None) 
 
 
 def _choose_dropout(config: BiLmConfig, epochs: float, n_unique: int) -> float:
-    """Return 0.1, as for the published 94M weights and 800M tokens, or more if memorizing is easier."""
+    """Return a dropout rate of 0.1, as for the original ELMo, or more if the model could memorize the text."""
     pressure = epochs * n_parameters(config) / n_unique
     rate = 0.1 + 0.08 * math.log2(max(pressure, 1.0))
     return min(0.5, round(0.05 * round(rate / 0.05), 2))
@@ -273,7 +268,7 @@ def _choose_dropout(config: BiLmConfig, epochs: float, n_unique: int) -> float:
 def _choose_intervals(
     speed: Speed, n_steps: int, n_tokens: int, n_heldout: int, options: TrainOptions
 ) -> dict[str, int | None]:
-    """Return how often to evaluate, on how many tokens, so that it takes its share of the time."""
+    """Choose the intervals of evaluation, checkpoints and log, and the number of held-out tokens to evaluate on."""
     training_seconds = n_tokens / speed.train
     n_evaluated = n_heldout if options.evaluate_tokens is None else min(options.evaluate_tokens, n_heldout)
     n_evaluations = _MIN_EVALUATIONS
@@ -293,36 +288,30 @@ def _choose_intervals(
 
 
 class SizeChoice:
-    """Compares sizes: measures the smallest one, and larger ones while they may be better."""
+    """Chooses a size. It measures the smallest size, then larger sizes as long as they may be better."""
 
-    def __init__(
-        self,
-        corpus: Corpus,
-        seconds: float,
-        *,
-        sizes: Mapping[str, BiLmConfig],
-        options: TrainOptions,
-        measure: MeasureSpeed,
-    ) -> None:
-        self.sizes, self.options, self.seconds, self.measure = sizes, options, seconds, measure
+    def __init__(self, corpus: Corpus, request: PlanRequest, measure: MeasureSpeed) -> None:
+        self.sizes, self.options, self.measure = request.sizes, request.options, measure
+        self.seconds = 3600 * request.hours
         self.n_unique = len(corpus.train)
-        self.step_tokens = options.batch_size * options.window
+        self.step_tokens = self.options.batch_size * self.options.window
         self.measured: dict[str, Speed] = {}
-        n_vocab = min(options.n_vocab, len(corpus.types))
-        distinct = _distinct_share(corpus, options)
+        n_vocab = min(self.options.n_vocab, len(corpus.types))
+        distinct = _distinct_share(corpus, self.options)
         self.work = {
-            name: count_products(config, options, n_vocab=n_vocab, distinct=distinct) for name, config in sizes.items()
+            name: count_products(config, self.options, n_vocab=n_vocab, distinct=distinct)
+            for name, config in self.sizes.items()
         }
 
     def find_best(self) -> str:
-        """Return the size with the lowest expected loss. It and its neighbors have been measured."""
+        """Return the name of the size with the lowest expected loss. It and its close rivals are measured first."""
         by_work = sorted(self.sizes, key=self.work.__getitem__)
         self._measure(by_work[0])
         while True:
             feasible = [name for name in by_work if self._is_feasible(name)]
             lowest = min(map(self.expected_loss, feasible))
             best = next(k for k, name in enumerate(feasible) if self.expected_loss(name) < lowest + _EQUAL_LOSS)
-            # Estimated speeds are rough: large matrix products are more efficient than small ones.
+            # Estimated speeds are inaccurate, because large matrix products are more efficient than small ones.
             rivals = [
                 name
                 for name in feasible[max(best - 1, 0) : best + 2]
@@ -333,26 +322,26 @@ class SizeChoice:
             self._measure(rivals[0])
 
     def speed(self, name: str) -> float:
-        """Return tokens per second, measured or estimated from the closest measured size."""
+        """Return the training speed of a size in tokens per second, measured or estimated from the closest size."""
         if name in self.measured:
             return self.measured[name].train
         closest = min(self.measured, key=lambda other: abs(math.log(self.work[other] / self.work[name])))
         return self.measured[closest].train * self.work[closest] / self.work[name]
 
     def n_tokens(self, name: str) -> float:
-        """Return how many tokens a size reads in the time that is left for training."""
+        """Return the number of tokens that a size can read in the remaining time."""
         spent = sum(speed.seconds for speed in self.measured.values())
         left = self.seconds * (1 - EVALUATION_SHARE - OTHER_SHARE) - spent
         return min(max(left, 0.1 * self.seconds) * self.speed(name), MAX_EPOCHS * self.n_unique)
 
     def expected_loss(self, name: str) -> float:
-        """Return the loss of a size by the scaling law."""
+        """Return the loss of a size according to the scaling law."""
         return expected_loss(
             n_weights=n_parameters(self.sizes[name]), n_tokens=self.n_tokens(name), n_unique=self.n_unique
         )
 
     def explain(self) -> list[str]:
-        """Return one line for each size."""
+        """Return one line about each size, with its speed, tokens and expected loss."""
         lines = []
         for name, config in self.sizes.items():
             how = "measured" if name in self.measured else "estimated"
@@ -368,27 +357,33 @@ class SizeChoice:
         self.measured[name] = self.measure(self.sizes[name], self.options)
 
     def _is_feasible(self, name: str) -> bool:
-        """Whether a size can be measured, in at least three steps, in a small part of the time."""
+        """Whether three training steps of a size take only a small share of the time."""
         return name in self.measured or 3 * self.step_tokens / self.speed(name) < _MEASURE_SHARE * self.seconds
 
 
 def expected_loss(*, n_weights: float, n_tokens: float, n_unique: float) -> float:
-    """Return nats per token after ``n_tokens`` of a text with ``n_unique`` tokens. Only for comparison."""
+    """Return the expected loss in nats per token, for comparing sizes.
+
+    Args:
+        n_weights: Number of weights of the model.
+        n_tokens: Number of tokens that are read.
+        n_unique: Number of tokens in the text.
+    """
     tokens = _effective(n_tokens, n_unique, 15.4)
-    # excess weights lose their value like repeated tokens (Muennighoff et al. 2023)
+    # additional weights lose their value like repeated tokens (Muennighoff et al. 2023)
     enough = (_A * _ALPHA / (_B * _BETA) * n_unique**_BETA) ** (1 / _ALPHA)
     weights = _effective(n_weights, enough, 5.3)
     return _E + _A / weights**_ALPHA + _B / tokens**_BETA
 
 
 def _effective(number: float, enough: float, half_life: float) -> float:
-    """Return the effective number of tokens or weights: those beyond ``enough`` count less and less."""
+    """Return the effective number of tokens or weights, which grows more slowly beyond ``enough``."""
     beyond = max(0.0, number / enough - 1)
     return max(1.0, min(number, enough) + enough * half_life * (1 - math.exp(-beyond / half_life)))
 
 
 def count_products(config: BiLmConfig, options: TrainOptions, *, n_vocab: int, distinct: float) -> float:
-    """Count the multiplications per token in a forward pass. ``distinct``: share of distinct tokens."""
+    """Count the multiplications per token in a forward pass; ``distinct`` is the share of distinct tokens."""
     lstm = config.lstm
     layer = 8 * lstm.cell_width * lstm.state_width + lstm.has_projection * lstm.cell_width * lstm.state_width
     n_compared = options.cutoffs[0] if options.cutoffs else min(options.n_samples or n_vocab, n_vocab)
@@ -404,7 +399,7 @@ def count_products(config: BiLmConfig, options: TrainOptions, *, n_vocab: int, d
 
 
 def format_count(number: float) -> str:
-    """Format a large number: 41M."""
+    """Format a number with a suffix, such as 4.63M or 25k."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g}{letter}" if number < 10 * size else f"{number / size:,.0f}{letter}"
@@ -412,7 +407,7 @@ def format_count(number: float) -> str:
 
 
 def _distinct_share(corpus: Corpus, options: TrainOptions) -> float:
-    """Return the share of distinct tokens in a batch: only those go through the character CNN."""
+    """Estimate the share of distinct tokens in a batch. The character CNN computes each of them once."""
     last = max(1, len(corpus.train) - options.window)
     starts = np.random.default_rng(0).integers(last, size=options.batch_size)
     rows = [corpus.train[start : start + options.window] for start in starts]
@@ -424,10 +419,10 @@ def build_measure(corpus: Corpus, ranks: Ranks) -> MeasureSpeed:
 
     def measure(config: BiLmConfig, options: TrainOptions) -> Speed:
         begin = time.perf_counter()
-        # writes nothing unless it runs
+        # a trainer writes to its folder only in run()
         with Trainer(corpus, config, options, corpus.folder, ranks=ranks) as trainer:
             trainer.objective.train()
-            trainer.train_step()  # allocates buffers and fills caches
+            trainer.train_step()  # not measured, because it allocates memory
             first, n_steps, seconds = time.perf_counter(), 0, 0.0
             while n_steps < 2 or (seconds < _MEASURE_SECONDS and n_steps < _MEASURE_STEPS):
                 trainer.train_step()

@@ -1,9 +1,8 @@
-"""Read text files once into a ``NumberedText``: the number of each word, sentence after sentence, on disk.
+"""Read text files into a ``NumberedText``: the numbers of all words, sentence by sentence, in a file on disk.
 
-What follows (dropping duplicates, holding out sentences, ordering the types) is arithmetic on these numbers.
-Raw text is tokenized in this process or in child processes, block by block. The words of a block travel as
-bytes: a tab after each word, and ``SENTENCE_END`` with a tab after each sentence. No tokenizer leaves a tab
-or a line break inside a token.
+Later steps (dropping duplicates, holding out sentences, sorting the types) only use these numbers. Raw text is
+tokenized block by block, in this process or in child processes. A tokenized block is a byte string with a tab
+after each word, and with ``SENTENCE_END`` and a tab after each sentence. Tokens contain no tabs or line breaks.
 """
 
 from __future__ import annotations
@@ -47,21 +46,21 @@ from elmo.train.vocabulary import NOTHING, MergedTypes, WordNumbering
 SENTENCE_END = "\n"
 TEMPORARY = ".tmp"  # suffix of files that are removed when the corpus is complete
 _CLOSE = f"{SENTENCE_END}\t"
-_TEXT_BLOCK = 1 << 18  # bytes of raw text that a process tokenizes at a time
-_CONLLU_WORDS = 1 << 16  # words of CoNLL-U that are processed at a time
-_BINARY_CHECK = 1 << 13  # bytes at the start of a file that are searched for a NUL
-_LANGUAGE_CHECK = 1 << 16  # bytes of text that decide the tokenizer
-_LANGUAGE_BLOCKS = 16  # blocks that are searched for a letter, to choose a tokenizer
-_SIMPLIFIED_CACHE = 1 << 20  # words whose simplified form is cached
+_TEXT_BLOCK = 1 << 18  # number of bytes of raw text that a process tokenizes at a time
+_CONLLU_WORDS = 1 << 16  # number of words in a CoNLL-U file that are processed at a time
+_BINARY_CHECK = 1 << 13  # number of bytes at the start of a file that are searched for a NUL
+_LANGUAGE_CHECK = 1 << 16  # number of bytes from which the tokenizer is guessed
+_LANGUAGE_BLOCKS = 16  # number of blocks that are searched for letters to guess the tokenizer
+_SIMPLIFIED_CACHE = 1 << 20  # number of words whose simplified form is cached
 _FALLBACK = TokenizerGuess("en", "the beginning of the text has no letters")
 _WHITESPACE = bytes.maketrans(b"\t\r", b"  ")
 _PROGRAM = "from elmo.train.read_text import serve; serve()"
-_REQUEST = struct.Struct("<QB")  # number of bytes of text that follow; whether the block is open
-_REPLY = struct.Struct("<Q")
+_REQUEST = struct.Struct("<QB")  # number of bytes of text that follow, and ``is_open`` of ``tokenize_block``
+_REPLY = struct.Struct("<Q")  # number of bytes that follow
 _log = logging.getLogger(__name__)
 
-FileBlock = tuple[int, Block]  # number of the file, and a block of it
-WordPieces = Iterator[tuple[int, int, list[bytes]]]  # number of the file, bytes read so far, words
+FileBlock = tuple[int, Block]  # index of the file, and a block of it
+WordPieces = Iterator[tuple[int, int, list[bytes]]]  # index of the file, bytes read so far, words
 
 
 @dataclass(frozen=True)
@@ -69,9 +68,9 @@ class BuildProgress:
     """Progress of building a corpus.
 
     Attributes:
-        step: Reading the text or writing the corpus.
-        done: Bytes of the input, as stored, that were read, or tokens that were written.
-        total: Total number of bytes or tokens. None: unknown, because stdin is among the inputs.
+        step: ``read`` while the text is read, ``write`` while the corpus is written.
+        done: Number of bytes that were read from the input files, or number of tokens that were written.
+        total: Total number of bytes or tokens; None if it is unknown because the input includes stdin.
         n_tokens: Number of tokens so far.
         n_sentences: Number of sentences so far.
     """
@@ -88,15 +87,15 @@ OnProgress = Callable[[BuildProgress], None]
 
 @dataclass(frozen=True)
 class NumberedText:
-    """All input text, in order.
+    """The input text as word numbers, in the order of the input.
 
     Attributes:
-        tokens: (token,) Numbers of words; ``EOS`` ends each sentence.
-        ends: (sentence,) Index of the token after it.
-        n_train: Number of training sentences. Those after them are from the held-out files.
-        n_given: Number of types in the user's vocabulary, with the special ones. None: no vocabulary.
+        tokens: (token,) Number of each word; every sentence ends in ``EOS``.
+        ends: (sentence,) Index after the last token of each sentence.
+        n_train: Number of training sentences. The sentences after them are from the held-out files.
+        n_given: Number of types in the user's vocabulary, including special words, or None without a vocabulary.
         types: The distinct words.
-        tokenizer: Tokenizer of the raw text, or one that fits tokenized text.
+        tokenizer: Name of the tokenizer that split the raw text, or that fits the language of tokenized text.
         tally: Number of lines that were repaired or skipped.
     """
 
@@ -120,17 +119,17 @@ def read_text(
     vocabulary: Sequence[bytes] | None = None,
     on_progress: OnProgress | None = None,
 ) -> NumberedText:
-    """Read all files.
+    """Read text files and number their words.
 
     Args:
         files: Files of training text.
         heldout_files: Files of held-out text.
         options: How to read the text.
-        tokenize: Tokenizer of raw text. None: chosen by the text.
+        tokenize: Tokenizer for raw text. None chooses one that fits the text.
         processes: Number of processes that tokenize.
         folder: Folder for temporary files.
-        vocabulary: Words that are numbered first.
-        on_progress: Called with the progress.
+        vocabulary: Words to number first.
+        on_progress: Function that is called with a ``BuildProgress`` after each block.
     """
     all_files: list[Source] = [*files, *heldout_files]
     sizes = [0 if file == "-" else file.stat().st_size for file in all_files]
@@ -152,8 +151,8 @@ def read_text(
             writer.add(numbering.numbers(words))
             numbering.close_full_segment(writer.n_tokens)
             if on_progress is not None:
-                counts = (writer.n_tokens, writer.n_sentences)
-                on_progress(BuildProgress("read", before[k] + position, total, *counts))
+                done = before[k] + position
+                on_progress(BuildProgress("read", done, total, writer.n_tokens, writer.n_sentences))
     return NumberedText(
         tokens=map_array(paths[0], "<u4"),
         ends=map_array(paths[1], "<i8"),
@@ -170,10 +169,10 @@ class SentenceWriter:
     """Appends word numbers and sentence ends to two files.
 
     Attributes:
-        tokens: File of word numbers.
-        ends: File of sentence ends.
+        tokens: File for the word numbers.
+        ends: File for the sentence ends.
         blank_lines: Whether to keep sentences without words.
-        max_sentence: Largest number of words in a sentence; longer ones are cut.
+        max_sentence: Largest number of words in a sentence. Longer sentences are split.
         n_tokens: Number of tokens written.
         n_sentences: Number of sentences written.
     """
@@ -184,7 +183,7 @@ class SentenceWriter:
     max_sentence: int
     n_tokens: int = 0
     n_sentences: int = 0
-    _n_open: int = field(default=0, init=False)  # words of the sentence that has not ended
+    _n_open: int = field(default=0, init=False)  # number of words in the sentence that has not ended
 
     def add(self, numbers: NDArray[np.uint32]) -> None:
         """Append the numbers of a block. Its last sentence may continue in the next block."""
@@ -203,14 +202,14 @@ class SentenceWriter:
             numbers = np.insert(numbers, self._cuts(ends, lengths), EOS)
             ends = np.flatnonzero(numbers == EOS)
         self._n_open = len(numbers) - 1 - int(ends[-1]) if len(ends) else self._n_open + len(numbers)
-        # not tofile: it can hide a full disk
+        # tofile would not report a full disk
         self.ends.write((self.n_tokens + ends + 1).astype("<i8").data)
         self.tokens.write(numbers.astype("<u4").data)
         self.n_tokens += len(numbers)
         self.n_sentences += len(ends)
 
     def _cuts(self, ends: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the words before which sentences that are too long are cut."""
+        """Return the indices at which sentences that are too long are split."""
         starts = np.concatenate([[-self._n_open], ends + 1])
         return np.concatenate(
             [
@@ -227,7 +226,7 @@ class SentenceWriter:
 def _read_words(
     files: list[Source], options: CorpusOptions, tokenize: Tokenizer | None, processes: int, tally: Tally
 ) -> tuple[str, WordPieces]:
-    """Return the name of the tokenizer, and the words of all files, piece by piece."""
+    """Return the name of the tokenizer, and an iterator over the words of all files."""
     if options.input_format == "conllu":
         pieces = _read_conllu(files, options.errors, tally)
         first = list(itertools.islice(pieces, 1))
@@ -240,19 +239,18 @@ def _read_words(
         return guess.tokenizer, ((k, block.position, split_at_space(block.data)) for k, block in blocks)
     if tokenize is None:
         guess, blocks = _guess_tokenizer(blocks)
-        log = _log.warning if guess.is_fallback else _log.info
-        log("using tokenizer %s: %s", guess.tokenizer, guess.reason)
+        level = logging.WARNING if guess.is_fallback else logging.INFO
+        _log.log(level, "using the tokenizer %s: %s", guess.tokenizer, guess.reason)
         try:
             tokenize = load_tokenizer(guess.tokenizer)
         except MissingExtraError as error:
-            raise MissingExtraError(
-                f"{guess.reason}; the tokenizer {guess.tokenizer}", extra=guess.tokenizer
-            ) from error
+            subject = f"{guess.reason}; the tokenizer {guess.tokenizer}"
+            raise MissingExtraError(subject, extra=guess.tokenizer) from error
     return tokenize.name, _tokenize(blocks, tokenize, split=options.has_splitting, processes=processes)
 
 
 def _read_blocks(files: list[Source], n_bytes: int, errors: ErrorPolicy, tally: Tally) -> Iterator[FileBlock]:
-    """Yield the blocks of all files; ``DataError`` for a file with a NUL byte at its start."""
+    """Yield the blocks of all files; raise ``DataError`` for a file with a NUL byte near its start."""
     for k, file in enumerate(files):
         n_read = 0
         try:
@@ -263,7 +261,7 @@ def _read_blocks(files: list[Source], n_bytes: int, errors: ErrorPolicy, tally: 
                 yield k, block
         except EncodingError:
             if n_read < _BINARY_CHECK and file != "-":
-                with open_text(file) as (_, stream):  # gives a better message than a single byte
+                with open_text(file) as (_, stream):  # "the file is binary" is a better message
                     _check_text(stream.read(_BINARY_CHECK), file, 0)
             raise
 
@@ -271,14 +269,12 @@ def _read_blocks(files: list[Source], n_bytes: int, errors: ErrorPolicy, tally: 
 def _check_text(data: bytes, file: Source, n_before: int) -> None:
     index = data.find(b"\0", 0, _BINARY_CHECK - n_before)
     if index >= 0:
-        raise DataError(
-            f"{format_source(file)}: expected text, found a NUL at byte {n_before + index + 1}; the file "
-            "is binary or not in UTF-8"
-        )
+        place = f"{format_source(file)}: found a NUL at byte {n_before + index + 1}"
+        raise DataError(f"{place}; the file is binary or not in UTF-8")
 
 
 def _guess_tokenizer(blocks: Iterator[FileBlock]) -> tuple[TokenizerGuess, Iterator[FileBlock]]:
-    """Guess the tokenizer from the first block with letters. Also returns all blocks again."""
+    """Guess the tokenizer from the first block with letters. Also return an iterator over all blocks."""
     first = []
     for k, block in itertools.islice(blocks, _LANGUAGE_BLOCKS):
         first.append((k, block))
@@ -292,7 +288,7 @@ def _decode_start(data: bytes) -> str:
 
 
 def split_at_space(data: bytes) -> list[bytes]:
-    r"""Split at space, tab, ``\r`` and ``\n``, as ``WhitespaceTokenizer``. Empty words are ignored later."""
+    r"""Split text at space, tab, ``\r`` and ``\n``, like ``WhitespaceTokenizer``. The result may have empty words."""
     if b"\t" in data or b"\r" in data:
         data = data.translate(_WHITESPACE)
     return data.replace(b"\n", b" \n ").split(b" ")
@@ -337,11 +333,11 @@ def _tokenize(blocks: Iterator[FileBlock], tokenize: Tokenizer, *, split: bool, 
 
 
 def tokenize_block(data: bytes, *, is_open: bool, tokenize: Tokenizer, split: bool) -> bytes:
-    """Return the words of a block, in the format of the module docstring.
+    """Tokenize a block. The result has a tab after each word, and ``SENTENCE_END`` and a tab after each sentence.
 
     Args:
         data: Text in UTF-8.
-        is_open: Whether the last sentence continues in the next block. It then gets no ``SENTENCE_END``.
+        is_open: Whether the last sentence continues in the next block. If so, it gets no ``SENTENCE_END``.
         tokenize: The tokenizer.
         split: Whether to split lines into sentences.
     """
@@ -360,17 +356,19 @@ def tokenize_block(data: bytes, *, is_open: bool, tokenize: Tokenizer, split: bo
     joined = "".join(sentences)
     n_ends = len(sentences) - is_open
     if joined.count("\t") != n_words + n_ends or joined.count(SENTENCE_END) != n_ends:
-        raise DataError(f"tokenizer {tokenize.name}: expected tokens without tab and line break, found one")
+        raise DataError(
+            f"tokens of the tokenizer {tokenize.name} must not contain tabs or line breaks; found a token that does"
+        )
     return joined.encode("utf-8", "surrogatepass")
 
 
 def _tokenize_in_children(
     blocks: Iterator[FileBlock], name: str, split: bool, processes: int
 ) -> Iterator[tuple[FileBlock, bytes]]:
-    """Tokenize in child processes, round-robin. Each has one block, so memory is bounded.
+    """Tokenize blocks in child processes, in rotation. Each child has one block at a time, so memory is bounded.
 
-    The children are plain programs. ``multiprocessing`` would import the caller's script in each of them, or
-    fork a process that has threads.
+    The children are started as separate programs, because ``multiprocessing`` would import the caller's script in
+    each of them, or fork a process that has threads.
     """
     with ExitStack() as stack:
         children = [stack.enter_context(_start_child(name, split)) for _ in range(processes)]
@@ -423,13 +421,12 @@ def _receive(child: subprocess.Popen[bytes]) -> bytes:
 
 
 def _child_error(child: subprocess.Popen[bytes]) -> DataError:
-    return DataError(
-        f"a tokenizer process ended with code {child.wait()}, perhaps because it ran out of memory; use one process"
-    )
+    code = child.wait()
+    return DataError(f"a tokenizer process ended with exit code {code}, perhaps out of memory; use processes=1")
 
 
 def serve() -> None:
-    """Run a child process: read blocks of text from stdin, write their words to stdout."""
+    """Tokenize blocks from stdin to stdout until stdin ends. This is the program of a child process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it and ends its children
     tokenize, split = load_tokenizer(sys.argv[1]), sys.argv[2] == "1"
     requests: BinaryIO = sys.stdin.buffer

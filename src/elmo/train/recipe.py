@@ -1,13 +1,14 @@
-"""The recipe of a run: its text and the options the user set, kept as JSON so that the run can be resumed.
+"""The recipe of a run: its text and the options that the user set, stored as JSON so that the run can be resumed.
 
-A recipe stores only the options of ``train_bilm`` that differ from their defaults. It converts them to the
-dataclasses of the parts: ``CorpusOptions``, ``ModelShape`` and ``TrainOptions``.
+A recipe stores only the options of ``train_bilm`` that differ from their defaults, and converts them to
+``CorpusOptions``, ``ModelShape`` and ``TrainOptions``.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ VERSION = 2
 
 
 def _map_fields(same: str, **renamed: str) -> dict[str, str]:
-    """Map options of ``train_bilm`` to fields of a dataclass: those with the same name, and others."""
+    """Map options of ``train_bilm`` to fields of a dataclass: options with the same name, and renamed options."""
     return {name: name for name in same.split()} | renamed
 
 
@@ -66,7 +67,7 @@ class Recipe:
 
     Attributes:
         texts: Files, globs and folders of text.
-        options: Options of ``train_bilm`` by name. Missing ones have their default.
+        options: Options of ``train_bilm`` by name. Missing options have their default values.
     """
 
     texts: tuple[str, ...]
@@ -82,95 +83,82 @@ class Recipe:
         if isinstance(options.get("vocabulary"), Path):
             options["vocabulary"] = str(options["vocabulary"])
         start = options.get("init_from")
-        is_bundled = isinstance(start, str) and start in bundled_models()
-        if isinstance(start, Path) or (start is not None and not is_bundled and _exists(start)):
-            options["init_from"] = str(Path(start).absolute())  # a resumed run may have another folder
+        is_path = isinstance(start, Path) or (start not in bundled_models() and os.path.exists(start or ""))  # noqa: PTH110
+        if start is not None and is_path:
+            options["init_from"] = str(Path(start).absolute())  # the working directory may change before a resume
         return cls(_to_strings(texts), options)
 
     def __post_init__(self) -> None:
-        # All checks come before hours of tokenization.
+        # Everything is checked before the corpus is built, which may take hours.
         if unknown := sorted(set(self.options) - OPTIONS):
             raise ConfigError(f"unknown option {unknown[0]!r:.40}")
-        self._check_length()
-        threads = self.options.get("threads")
-        if threads is not None and not (isinstance(threads, int) and threads >= 1):
-            raise ConfigError(f"threads must be at least 1, found {threads!r:.40}")
+        for name in ("epochs", "hours"):
+            value = self.options.get(name, 1)
+            if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+                raise ConfigError(f"{name} must be a positive number; found {value!r:.40}")
+        lengths = [name for name in ("epochs", "hours", "n_steps") if name in self.options]
+        if len(lengths) > 1:
+            raise ConfigError(f"{lengths[0]} and {lengths[1]} both set how long to train; use one of them")
+        threads = self.options.get("threads", 1)
+        if not (isinstance(threads, int) and threads >= 1):
+            raise ConfigError(f"threads must be at least 1; found {threads!r:.40}")
         if self.options.get("heldout") == 0:
-            raise ConfigError(
-                "heldout must be above 0, because a run needs held-out text to choose its best checkpoint, found 0"
-            )
-        self.corpus_options()  # checks them
+            raise ConfigError("heldout must be above 0, because a run needs held-out text to choose a checkpoint")
+        self.corpus_options()  # checks the options of the corpus
         self._check_model()
-        options = self.train_options()
-        if options.is_tied and self.init_from is None and not self.shape().reads_words_only:
-            raise ConfigError(
-                "tied: only a model that reads words, not characters, can share word vectors with the softmax"
-            )
         for name, value in self._to_json()["options"].items():
             try:
                 json.dumps(value, allow_nan=False)
             except (TypeError, ValueError) as error:
-                raise ConfigError(
-                    f"{name}: expected a value that can be stored as JSON, so that the run can be resumed, "
-                    f"found {value!r:.40}"
-                ) from error
-
-    def _check_length(self) -> None:
-        for name in ("epochs", "hours"):
-            value = self.options.get(name)
-            is_number = isinstance(value, int | float) and math.isfinite(value) and value > 0
-            if value is not None and not is_number:
-                raise ConfigError(f"{name} must be a positive number, found {value!r:.40}")
-        lengths = [name for name in ("epochs", "hours", "n_steps") if name in self.options]
-        if len(lengths) > 1:
-            raise ConfigError(f"{lengths[0]} and {lengths[1]} both set how long to train; use one of them")
+                expected = "a value that can be stored as JSON, so that the run can be resumed"
+                raise ConfigError(f"{name} must be {expected}; found {value!r:.40}") from error
 
     def _check_model(self) -> None:
         shape, vocabulary = self.shape(), self.options.get("vocabulary")
         is_new = bool(self.options.get("new_vocabulary"))
+        is_tied = self.train_options().is_tied
         if vocabulary is not None and not isinstance(vocabulary, int | str):
-            raise ConfigError(
-                f"vocabulary: expected a number of words or a file, so that the run can be resumed, found a "
-                f"{type(vocabulary).__name__}; write its words to a file, one per line"
-            )
+            found = type(vocabulary).__name__
+            raise ConfigError(f"vocabulary must be a number of words or a file with one word per line; found a {found}")
         if self.init_from is None:
             if is_new:
                 raise ConfigError("new_vocabulary needs a model to start from; set init_from")
+            if is_tied and not shape.reads_words_only:
+                raise ConfigError("tied is only possible for a model that reads words but not characters")
         elif shape != ModelShape():
-            raise ConfigError("init_from: the run has the shape of the model; do not set another shape")
-        elif vocabulary is not None and not is_new:
             raise ConfigError(
-                "init_from: the run has the vocabulary of the model; use new_vocabulary, or do not set a vocabulary"
+                "init_from: the run has the shape of the model; do not set preset, reads, layers, cells or width"
             )
+        elif vocabulary is not None and not is_new:
+            raise ConfigError("init_from: the run has the vocabulary of the model; set new_vocabulary to replace it")
         if self.is_simplified and shape.reads_words_only:
-            raise ConfigError("simplified: only a model that reads characters can convert them")
+            raise ConfigError("simplified is only possible for a model that reads characters")
 
     # --- the options of each part -----------------------------------------------------------------------
 
     @property
     def init_from(self) -> str | None:
-        """Model to start from."""
+        """Name or path of the model to start from, or None."""
         return self.options.get("init_from")
 
     @property
     def is_simplified(self) -> bool:
-        """Whether the model reads Chinese in simplified characters."""
+        """Whether the model reads Chinese text in simplified characters."""
         preset = self.options.get("preset")
         is_preset = isinstance(preset, BiLmConfig) and preset.alphabet == "simplified"
         return is_preset or bool(self.options.get("simplified"))
 
     def corpus_options(self) -> CorpusOptions:
-        """Return the options of the corpus."""
+        """Return the options for building the corpus."""
         vocabulary = self.options.get("vocabulary")
-        options = CorpusOptions(**self._select(_CORPUS))
-        return replace(options, vocabulary=vocabulary) if isinstance(vocabulary, str) else options
+        return CorpusOptions(vocabulary=vocabulary if isinstance(vocabulary, str) else None, **self._select(_CORPUS))
 
     def shape(self) -> ModelShape:
         """Return the shape of the model."""
         return ModelShape(**self._select(_SHAPE))
 
     def train_options(self) -> TrainOptions:
-        """Return the options of the loop before they are adapted to the corpus; ``n_steps`` is not final."""
+        """Return the options of the training loop. ``n_steps`` and others are adapted to the corpus later."""
         is_gentle = self.init_from is not None or "hours" in self.options
         changes = self.changes()
         parts = {
@@ -183,11 +171,11 @@ class Recipe:
         return TrainOptions(**{"n_steps": 1, **changes, **parts})
 
     def changes(self) -> dict[str, Any]:
-        """Return the fields of ``TrainOptions`` that the user set; for optimizer and dropout, a dict each."""
+        """Return the fields of ``TrainOptions`` that the user set. Optimizer and dropout are dicts of fields."""
         changes = self._select(_TRAIN)
         samples, cutoffs = self.options.get("samples"), self.options.get("adaptive")
         if cutoffs and samples is not None:
-            raise ConfigError("samples and adaptive are two kinds of softmax; use one of them")
+            raise ConfigError("samples and adaptive choose different kinds of softmax; use one of them")
         if samples is not None or cutoffs:
             changes["n_samples"] = samples or None
         if (n_tokens := self.options.get("evaluate_tokens")) is not None:
@@ -212,7 +200,7 @@ class Recipe:
         )
 
     def differences(self, other: Recipe) -> list[str]:
-        """List the options that differ, with both values: ``seed (default, not 4)``."""
+        """List the options that differ between two recipes, with both values, such as ``seed (default, not 4)``."""
         mine, others = ({"texts": r.texts, **r.options} for r in (self, other))
         return [
             f"{name} ({_format_value(mine.get(name))}, not {_format_value(others.get(name))})"
@@ -245,10 +233,10 @@ class Recipe:
                     options["preset"] = BiLmConfig.from_json(options["preset"])
                 return cls.create(values["texts"], options)
         except (TypeError, KeyError, AttributeError, ValueError) as error:
-            raise FormatError(f"cannot read {format_path(path)} as the recipe of a run: {error}") from error
+            raise FormatError(f"{format_path(path)} is not a valid training recipe: {error}") from error
         raise FormatError(
-            f"{format_path(path)}: another version of elmo wrote this recipe (version {version!r:.20}, "
-            f"expected {VERSION}); finish the run with that version, or train to another folder"
+            f"{format_path(path)} must have version {VERSION}; found {version!r:.20}; finish the run with the version "
+            "of elmo that started it, or use another output folder"
         )
 
 
@@ -256,15 +244,8 @@ def _to_strings(paths: str | Path | Sequence[str | Path]) -> tuple[str, ...]:
     return tuple(str(path) for path in ([paths] if isinstance(paths, str | Path) else paths))
 
 
-def _exists(path: str) -> bool:
-    try:
-        return path != "" and Path(path).exists()
-    except (OSError, ValueError):  # a name that is too long or contains a NUL
-        return False
-
-
 def _format_value(value: Any) -> str:
     if value is None:
         return "default"
     text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return text if len(text) <= 40 else f"…{text[-40:]}"  # the end of a path says most
+    return text if len(text) <= 40 else f"…{text[-40:]}"  # the end of a path is the most useful part

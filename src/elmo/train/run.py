@@ -1,11 +1,11 @@
-"""Train a biLM on text, from raw files to a folder that ``Elmo.from_pretrained`` loads, in one call."""
+"""Train a biLM in one call, from text files to a model folder that ``Elmo.from_pretrained`` loads."""
 
 from __future__ import annotations
 
 import inspect
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -44,12 +44,12 @@ from elmo.train.options import (
     ReadsWhat,
     TrainOptions,
 )
-from elmo.train.plan import list_sizes, load_or_make_plan
+from elmo.train.plan import PlanRequest, list_sizes, load_or_make_plan
 from elmo.train.read_text import OnProgress
 from elmo.train.recipe import FILE_NAME, Recipe
 from elmo.train.run_folder import RunFolder, export_model
 
-EPOCHS = 10.0  # as in the bilm-tf paper
+EPOCHS = 10.0  # as in the ELMo paper
 EVALUATE_TOKENS = 1 << 16  # enough to compare checkpoints
 _log = logging.getLogger(__name__)
 
@@ -120,77 +120,82 @@ def train_bilm(
 ) -> Path:
     """Train a biLM on text and write it, with softmax, vocabulary and warm state, to the new folder ``out``.
 
-    Corpus, checkpoints, log and curves are kept in ``OUT.training`` next to it. The same call again, or
-    ``resume_bilm(out)``, resumes after the last checkpoint. The model is the checkpoint with the lowest
-    held-out perplexity. With ``torchrun``, every process makes the same call, and they share the work.
+    Corpus, checkpoints, log and curves are stored in ``OUT.training`` next to it. If a run was interrupted, the same
+    call or ``resume_bilm(out)`` resumes it after the last checkpoint. The model is the checkpoint with the lowest
+    held-out perplexity. With ``torchrun``, all processes make the same call and share the work.
 
     Args:
         texts: Files, globs or folders of text; ``-`` is stdin.
         out: New folder for the model.
         input_format: Format of the text: raw text, tokens separated by spaces, or CoNLL-U.
-        tokenizer: Tokenizer for raw text.
-        errors: What to do with bytes that are not UTF-8.
-        heldout: Share or number of sentences to hold out. Default: about 1%.
-        heldout_file: Text to hold out, instead of a part of the input.
+        tokenizer: Tokenizer for raw text; auto chooses zh for Chinese and en for other text.
+        errors: What to do with bytes that are not UTF-8: stop, replace them, skip the line, or keep them as surrogate
+            escapes.
+        heldout: Sentences to hold out: a share, such as 0.05, or a number, such as 500. Default: about 1%.
+        heldout_file: Files of held-out text. Default: a part of the training text is held out.
         heldout_seed: Seed for the choice of held-out sentences.
         deduplicate: Drop repeated sentences.
-        keep_order: Read the text in order, not in shuffled blocks.
+        keep_order: Read the text in order instead of in shuffled blocks.
         blank_lines: Keep blank lines as sentences without words.
-        simplified: Read Chinese text in simplified characters.
+        simplified: Convert Chinese text to simplified characters, in training and whenever the model is used.
         split: Split lines of raw text into sentences. Default: yes.
-        max_sentence: Largest number of words in a sentence; longer ones are cut.
+        max_sentence: Maximum number of words in a sentence; longer sentences are split.
         vocabulary: Number of words to predict, or a file with one word per line. Default: 50000.
-        preset: Size of the model; the last three are published sizes. Default: by the size of the text.
-        reads: What the model reads of a word. Default: characters.
+        preset: Size of the model; small, medium and original are published sizes. Default: depends on the size of
+            the text.
+        reads: Whether the model reads characters, words or both. Default: characters.
         layers: Number of LSTM layers. Default: as in the preset.
-        cells: Number of LSTM cells in each layer. Default: as in the preset.
+        cells: Number of LSTM cells per layer and direction. Default: as in the preset.
         width: Width of the vectors of each direction. Default: as in the preset.
         tied: Share the softmax weights with the input word vectors.
         direction: Train both language models or only one.
         init_from: Start from this model, in any format, instead of random weights.
-        new_vocabulary: When starting from a model: predict the words of this text, not those of the model.
+        new_vocabulary: When starting from a model: build the vocabulary from the new text instead of using that of the
+            model.
         epochs: Number of passes over the text. Default: 10.
-        hours: Choose size and schedule for this training time.
+        hours: Training time in hours; the size of the model and the learning rate schedule are chosen to fit it.
         n_steps: Number of optimizer steps, instead of ``epochs``.
         samples: Number of words sampled for the softmax in each step; 0 uses all words. Default: 8192.
-        adaptive: Use an adaptive softmax with clusters that end at these words.
-        optimizer: Optimizer. Default: adagrad; adamw when starting from a model or with hours.
-        learning_rate: Learning rate. Default: 0.2 for adagrad, 0.001 for adamw, 1 for sgd; chosen with
-            hours.
-        warmup: Number of steps in which the learning rate rises. Default: 0; 100 when starting
-            from a model; chosen with hours.
-        decay: How the learning rate falls after the warmup. Default: none; cosine with hours.
-        final_rate: Where the decay ends, as a share of the learning rate. Default: 0; 0.01 with hours.
+        adaptive: Use an adaptive softmax whose clusters end at these word ranks.
+        optimizer: Optimizer. Default: adagrad, or adamw when starting from a model or if hours is set.
+        learning_rate: Learning rate. Default: 0.2 for adagrad, 0.001 for adamw, 1 for sgd; if hours is set,
+            it depends on the size of the model.
+        warmup: Number of steps over which the learning rate rises to its maximum. Default: 0, or 100 when starting
+            from a model; if hours is set, it depends on the number of steps.
+        decay: How the learning rate decreases after the warmup. Default: none, or cosine if hours is set.
+        final_rate: Final learning rate, as a share of the maximum. Default: 0, or 0.01 if hours is set.
         weight_decay: Weight decay of adamw and sgd.
         momentum: Momentum of sgd.
-        clip: Largest norm of the gradients.
-        loss_scale: Factor of the loss; 20 in bilm-tf.
-        window_resets: Share of windows that start from a zero state; 0 in bilm-tf.
+        clip: Maximum norm of the gradients; larger gradients are scaled down.
+        loss_scale: Factor by which the loss is multiplied; bilm-tf uses 20.
+        window_resets: Share of windows that start from a zero state; bilm-tf uses 0.
         sentence_resets: Share of sentences that start from a zero state.
-        dropout: Dropout on the input of each layer. Default: 0.1; more for a small text with hours.
-        input_dropout: Dropout on the input of the first layer. Default: as dropout.
-        output_dropout: Dropout on the input of the softmax. Default: as dropout.
-        word_dropout: Dropout of whole words.
-        weight_drop: Dropout of state-to-state weights.
-        variational: Use the same dropout mask for all tokens of a window.
-        batch_size: Number of rows: parallel parts of the text. Default: 128, or fewer for a small text.
-        window: Tokens per row and step; gradients reach back this far.
-        accumulate: Split the batch into this many parts and add up their gradients, to save memory.
-        precision: Number type; bfloat16 helps if the CPU supports it.
+        dropout: Dropout rate for the input of each layer. Default: 0.1; if hours is set, more for a small text.
+        input_dropout: Dropout rate for the input of the first layer. Default: the same as dropout.
+        output_dropout: Dropout rate for the input of the softmax. Default: the same as dropout.
+        word_dropout: Dropout rate for whole words.
+        weight_drop: Dropout rate for the recurrent (state-to-state) weights.
+        variational: Use the same dropout mask for all tokens of a row in a window.
+        batch_size: Number of rows: parts of the text that are read in parallel. Default: 128, or fewer for a
+            small text.
+        window: Number of tokens that each row reads in a step; gradients are propagated only within these tokens.
+        accumulate: Number of parts into which each batch is split, to save memory; their gradients are summed.
+        precision: Number type of the computation; bfloat16 is faster on CPUs that support it.
         seed: Random seed; the same seed gives the same model.
         log_every: Number of steps between log entries. Default: 50, or more often in a short run.
-        evaluate_every: Number of steps between evaluations. Default: 1000, or more often in a short run.
-        evaluate_tokens: Number of held-out tokens to evaluate on; 0 uses all. Default: 65536, or all of
+        evaluate_every: Number of steps between evaluations on held-out text. Default: 1000, or more often in a short
+            run.
+        evaluate_tokens: Number of held-out tokens to evaluate on; 0 uses all. Default: 65536, or all with
             ``heldout_file``.
         checkpoint_every: Number of steps between checkpoints. Default: 1000, or more often in a short run.
         device: Device to train on.
         threads: Number of CPU threads. Default: all CPUs.
         processes: Number of processes that tokenize. Default: one per CPU for a large text.
         tensorboard: Also write TensorBoard files.
-        on_report: Called with each ``StepReport``.
-        on_progress: Called with the ``BuildProgress`` of the corpus.
+        on_report: Function that is called with each ``StepReport``.
+        on_progress: Function that is called with the ``BuildProgress`` of the corpus.
     """
-    values = dict(locals())  # first statement: exactly the parameters
+    values = dict(locals())  # only the parameters, because this is the first statement
     defaults = {name: parameter.default for name, parameter in inspect.signature(train_bilm).parameters.items()}
     runtime = ("texts", "out", "tensorboard", "on_report", "on_progress")
     options = {name: value for name, value in values.items() if name not in runtime and value != defaults[name]}
@@ -211,20 +216,19 @@ def resume_bilm(
     on_report: OnReport | None = None,
     on_progress: OnProgress | None = None,
 ) -> Path:
-    """Resume the run that writes ``out``, with the text and options of its start.
+    """Resume an interrupted run with its original text and options.
 
     Args:
         out: Folder of the model, as given to ``train_bilm``.
         tensorboard: Also write TensorBoard files.
-        on_report: Called with each ``StepReport``.
-        on_progress: Called with the ``BuildProgress`` of the corpus.
+        on_report: Function that is called with each ``StepReport``.
+        on_progress: Function that is called with the ``BuildProgress`` of the corpus.
     """
     folder = RunFolder(out)
     recipe = folder.read_recipe()
     if recipe is None:
-        raise DataError(
-            f"{format_path(out)}: expected a run to resume, found no {format_path(folder.path / FILE_NAME)}"
-        )
+        path = format_path(folder.path / FILE_NAME)
+        raise DataError(f"cannot resume {format_path(out)}: there is no run with this output; found no {path}")
     return _run(
         recipe, Path(out), is_resumed=True, tensorboard=tensorboard, on_report=on_report, on_progress=on_progress
     )
@@ -240,8 +244,13 @@ def _run(
     on_progress: OnProgress | None,
 ) -> Path:
     folder = RunFolder(out)
-    reporters = [TensorBoard(folder.path / "tensorboard")] if tensorboard else []
+    reporters: list[OnReport] = [TensorBoard(folder.path / "tensorboard")] if tensorboard else []
     reporters += [on_report] if on_report is not None else []
+
+    def report_to_all(report: StepReport) -> None:
+        for reporter in reporters:
+            reporter(report)
+
     folder.check_output()
     device = str(recipe.options.get("device", "cpu"))
     with _use_threads(recipe.options.get("threads")), join_ranks(device=device) as ranks, ExitStack() as stack:
@@ -252,7 +261,7 @@ def _run(
         options = _fit_to_corpus(recipe, corpus)
         initial = None
         if model is not None:
-            # an adaptive softmax has no rows to share
+            # an adaptive softmax cannot share the word vectors
             is_tied = recipe.options.get("tied", has_tied_softmax(model) and not options.cutoffs)
             options = replace(options, is_tied=is_tied)
             initial = prepare_weights(
@@ -262,13 +271,14 @@ def _run(
         if corpus.is_simplified and config.chars is not None:
             config = replace(config, alphabet="simplified")
         with Trainer(corpus, config, options, folder.path, ranks=ranks, initial=initial) as trainer:
-            model = initial = None  # free memory: the trainer has copied the weights
-            trainer.run(_call_all([Stopwatch(folder.path), *reporters]) if ranks.is_first else None)
-            # the others wait: if the first one fails, torchrun restarts all of them
+            model = initial = None  # frees memory: the trainer has copied the weights
+            reporters.insert(0, Stopwatch(folder.path))
+            trainer.run(report_to_all if ranks.is_first else None)
+            # the other ranks wait, so that torchrun restarts all of them if rank 0 fails
             with ranks.first_one_first():
                 if ranks.is_first:
                     curves.write_curves(folder.path)
-                    # last: if the model exists, everything is complete
+                    # the model is written last: if it exists, the run is complete
                     native.write(export_model(trainer, tokenizer=corpus.tokenizer), out)
                     _log.info("wrote %s", format_path(out))
     return out
@@ -287,16 +297,8 @@ def _use_threads(number: int | None) -> Iterator[None]:
             torch.set_num_threads(before)
 
 
-def _call_all(reporters: Sequence[Callable[[StepReport], None]]) -> OnReport:
-    def report_to_all(report: StepReport) -> None:
-        for reporter in reporters:
-            reporter(report)
-
-    return report_to_all
-
-
 def _is_finished(recipe: Recipe, folder: RunFolder, ranks: Ranks, stack: ExitStack, *, is_resumed: bool) -> bool:
-    """Whether nothing is left to do. The first process locks the folder; its errors are raised by all."""
+    """Whether the run is already finished. Rank 0 locks and checks the folder; all ranks raise the errors of rank 0."""
     result: bool | ElmoError = False
     if ranks.is_first:
         try:
@@ -317,13 +319,13 @@ def _is_finished(recipe: Recipe, folder: RunFolder, ranks: Ranks, stack: ExitSta
 
 
 def _load_model(recipe: Recipe) -> Pretrained | None:
-    """Load the model to start from."""
+    """Load the model to start from, if there is one, and check that it can be trained."""
     if recipe.init_from is None:
         return None
     model = load(recipe.init_from)
     check_trainable(model, is_tied=bool(recipe.options.get("tied")))
     if recipe.is_simplified and model.config.alphabet != "simplified":
-        raise ConfigError("simplified: expected a model that was trained on simplified characters, found another one")
+        raise ConfigError("simplified: the model to start from must have been trained on simplified characters")
     warn_of_lost_direction(model, recipe.train_options().directions)
     if model.vocab is None and not recipe.options.get("new_vocabulary"):
         _log.info("the model has no vocabulary; predicting the words of the text")
@@ -351,7 +353,7 @@ def _load_corpus(
     def open_or_build() -> Corpus:
         if (is_resumed or folder.has_checkpoint) and folder.has_corpus:
             try:
-                return reopen_corpus(folder.corpus)  # the text may be gone, as after stdin
+                return reopen_corpus(folder.corpus)  # the text may be gone, for example if it came from stdin
             except DataError:
                 if "-" in recipe.texts:
                     raise
@@ -362,13 +364,13 @@ def _load_corpus(
 
 
 def _fit_to_corpus(recipe: Recipe, corpus: Corpus) -> TrainOptions:
-    """Return the options of the loop. Those that the user did not set depend on the size of the corpus."""
+    """Return the options of the training loop. Options that the user did not set depend on the size of the corpus."""
     options, chosen = recipe.train_options(), recipe.changes()
     if corpus.n_given is not None:
         options = replace(options, n_vocab=corpus.n_given)
     batch_size, accumulation_steps = options.batch_size, options.accumulation_steps
     if "batch_size" not in chosen:
-        # A row should be longer than a few windows, or carrying its state is worth nothing.
+        # A row should have at least about ten windows, or the state is hardly ever carried.
         most = max(1, min(corpus.n_sentences, len(corpus.train) // (10 * options.window)))
         batch_size = min(batch_size, most)
         accumulation_steps = min(accumulation_steps, batch_size)
@@ -392,7 +394,7 @@ def _fit_to_corpus(recipe: Recipe, corpus: Corpus) -> TrainOptions:
 def _plan_run(
     recipe: Recipe, corpus: Corpus, options: TrainOptions, initial: InitialWeights | None, *, folder: Path, ranks: Ranks
 ) -> tuple[BiLmConfig, TrainOptions]:
-    """Return the configuration of the model and the final options; with ``hours``, by a plan."""
+    """Return the configuration of the model and the final options. With ``hours``, a plan chooses them."""
     n_vocab, shape = min(options.n_vocab, len(corpus.types)), recipe.shape()
     hours = recipe.options.get("hours")
     if hours is None:
@@ -402,16 +404,9 @@ def _plan_run(
         sizes = list_sizes(shape, n_tokens=corpus.n_tokens, n_vocab=n_vocab)
     else:
         sizes = {"of the model": initial.config}
-    plan = load_or_make_plan(
-        folder,
-        corpus,
-        hours,
-        sizes=sizes,
-        options=options,
-        changes=recipe.changes(),
-        max_rate=None if initial is None else GENTLE.learning_rate,
-        ranks=ranks,
-    )
+    max_rate = None if initial is None else GENTLE.learning_rate
+    request = PlanRequest(hours, sizes, options, changes=recipe.changes(), max_rate=max_rate)
+    plan = load_or_make_plan(folder, corpus, request, ranks=ranks)
     if ranks.is_first:
         _log.info("%s", plan.line)
     return plan.config, plan.options

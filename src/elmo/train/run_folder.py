@@ -1,7 +1,7 @@
-"""The folder of a run, ``OUT.training``, and the model that is written from it.
+"""The folder of a run, ``OUT.training``, and the model that is exported from it.
 
-The folder keeps corpus, recipe, plan, checkpoints and log. Once a run has a checkpoint, a call with other
-options is refused and changes nothing. A recipe is never kept next to the corpus of another recipe.
+The folder contains corpus, recipe, plan, checkpoints and log. Once a run has a checkpoint, a call with other
+options raises an error and changes nothing. The recipe always matches the corpus in the same folder.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from elmo.formats import native
 from elmo.formats.pretrained import Pretrained, SoftmaxWeights
 from elmo.model.bilm import BiLm
 from elmo.storage.atomic import hold_lock, sync
-from elmo.storage.files import format_error, format_path
+from elmo.storage.files import format_path
 from elmo.text.lines import expand_paths
 from elmo.train.checkpoint import Checkpoints
 from elmo.train.corpus import EOS, MANIFEST, Corpus, read_manifest
 from elmo.train.log import SUFFIX
-from elmo.train.loop import Trainer, check_version
+from elmo.train.loop import Trainer, check_version, create_folder
 from elmo.train.recipe import FILE_NAME, Recipe
 
 _LOCK = ".run.lock"
 _NEXT = "resume it (--resume), or start a new run with another output folder (--out)"
-_WARM_TOKENS = 1 << 18  # held-out tokens for the warm state
+_WARM_TOKENS = 1 << 18  # number of held-out tokens for the warm state
 _log = logging.getLogger(__name__)
 
 
@@ -44,7 +44,7 @@ class RunFolder:
         self.out = Path(out)
         named = self.out if self.out.name not in ("", "..") else self.out.resolve()
         if not named.name:
-            raise OutputError(f"{format_path(self.out)} already exists; use a new folder")
+            raise self._output_exists()
         self.path = named.with_name(f"{named.name}{SUFFIX}")
         self.corpus = self.path / "corpus"
         self.checkpoints = Checkpoints(self.path / "checkpoints")
@@ -60,69 +60,57 @@ class RunFolder:
         return bool(self.checkpoints.steps())
 
     def read_recipe(self) -> Recipe | None:
-        """Read the recipe of the run; None if there is no run."""
+        """Read the recipe of the run, or return None if there is no run."""
         return Recipe.read(self.path) if (self.path / FILE_NAME).is_file() else None
 
     def check_output(self) -> None:
-        """Raise ``OutputError`` if ``out`` exists and was not written by a run in this folder."""
+        """Raise ``OutputError`` if ``out`` exists and there is no run that could have written it."""
         if self._has_output() and not (self.path / FILE_NAME).is_file():
             raise self._output_exists()
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Create the folder and lock it. Folders that stay empty are removed."""
+        """Create the folder and lock it. New folders that are empty at the end are removed."""
         created = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         try:
-            try:
-                self.path.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                message = f"cannot create {format_path(self.path)}: {format_error(error)}"
-                raise OutputError(message) from error
+            create_folder(self.path)
             with hold_lock(self.path / _LOCK, subject=self.out):
                 yield
         finally:
-            with suppress(OSError):  # innermost first, up to one that is not empty
+            with suppress(OSError):  # from the innermost folder to the first that is not empty
                 for folder in created:
                     folder.rmdir()
 
     def is_finished(self, recipe: Recipe) -> bool:
-        """Whether ``out`` was written by a run with this recipe; ``OutputError`` if by another.
-
-        A process may be killed right after it wrote the model. Then the same command has nothing to do.
-        """
+        """Whether a run with this recipe has written ``out``; raise ``OutputError`` if ``out`` is something else."""
         if not self._has_output():
             return False
-        try:
+        with suppress(FormatError, ConfigError):  # damaged, or from another version
             before = self.read_recipe()
             is_same = before is not None and not before.differences(recipe) and native.can_read(self.out)
             if is_same and has_written(native.read(self.out), self.checkpoints):
                 return True
-        except (FormatError, ConfigError) as error:  # damaged, or from another version
-            raise self._output_exists() from error
         raise self._output_exists()
 
     def check_same_run(self, recipe: Recipe) -> None:
-        """Raise ``ConfigError`` if the run in this folder has another recipe or its text has changed."""
+        """Raise ``ConfigError`` if the run in this folder has another recipe, or if its text has changed."""
         before = self.read_recipe() if self.has_checkpoint else None
         if before is None:
             return
         if differences := before.differences(recipe):
             more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
-            raise ConfigError(
-                f"{format_path(self.out)}: a run with this output was started with another {', '.join(differences[:3])}"
-                f"{more}; {_NEXT}"
-            )
+            changed = f"was started with other options: {', '.join(differences[:3])}{more}"
+            raise ConfigError(f"{format_path(self.out)}: a run with this output {changed}; {_NEXT}")
         if (changed := self._changed_text(recipe)) is not None:
-            raise ConfigError(
-                f"{format_path(self.out)}: the text of this run has changed since its start ({changed}); {_NEXT}"
-            )
+            name = format_path(self.out)
+            raise ConfigError(f"{name}: the text of this run has changed since its start ({changed}); {_NEXT}")
 
     @contextmanager
     def keep_recipe(self, recipe: Recipe) -> Iterator[None]:
-        """Write the recipe while its corpus is built. After an error, the old recipe is restored."""
+        """Store the recipe while the ``with`` block builds the corpus. If the build fails, restore the old recipe."""
         try:
             before = self.read_recipe()
-        except (FormatError, ConfigError):  # no run can be resumed with it
+        except (FormatError, ConfigError):  # no run can be resumed with a damaged recipe
             before = None
         fits_corpus = not self.has_corpus or (before is not None and before.has_same_text(recipe))
         if not fits_corpus:
@@ -149,12 +137,12 @@ class RunFolder:
         return OutputError(f"{format_path(self.out)} already exists; use a new folder, or remove it first")
 
     def _changed_text(self, recipe: Recipe) -> str | None:
-        """Return the first file that has changed since the corpus was built. Stdin cannot be checked."""
+        """Describe the first change of the text since the corpus was built, or return None. Stdin is not checked."""
         if not self.has_corpus:
             return None
         try:
             kept = read_manifest(self.corpus).inputs
-        except DataError:  # damaged: it will be built again from the same text
+        except DataError:  # the corpus is damaged and will be built again from the same text
             return None
         files = expand_paths([*recipe.texts, *recipe.options.get("heldout_file", ())])
         if len(files) != len(kept):
@@ -172,9 +160,9 @@ class RunFolder:
 
 
 def export_model(trainer: Trainer, *, tokenizer: str) -> Pretrained:
-    """Build the model from the best checkpoint, with a warm state from the held-out text.
+    """Build a model from the best checkpoint, and compute its warm state from the held-out text.
 
-    The weights of a direction that was not trained are zero, and so is its half of every vector.
+    The weights of a direction that was not trained are zero, so its half of every vector is also zero.
     """
     step = trainer.checkpoints.best()
     weights = trainer.checkpoints.load(trainer.step if step is None else step).tensors["weights"]
@@ -204,7 +192,7 @@ def export_model(trainer: Trainer, *, tokenizer: str) -> Pretrained:
 
 
 def has_written(model: Pretrained, checkpoints: Checkpoints) -> bool:
-    """Whether a finished run with these checkpoints wrote the model."""
+    """Whether the run with these checkpoints is finished and has written this model."""
     latest = checkpoints.latest()
     if latest is None:
         return False
@@ -222,7 +210,7 @@ def has_written(model: Pretrained, checkpoints: Checkpoints) -> bool:
 
 
 def _bilm_weights(weights: Mapping[str, Tensor], directions: str) -> dict[str, Tensor]:
-    """Return the weights below the softmax, by their names in a model."""
+    """Return the weights of the biLM without the softmax, by their names in ``BiLm``."""
     bilm = {name.removeprefix("bilm."): value.float() for name, value in weights.items() if name.startswith("bilm.")}
     untrained = {"forward": "backward_stack.", "backward": "forward_stack."}.get(directions)
     if untrained:
@@ -236,10 +224,9 @@ def _softmax_weights(weights: dict[str, Tensor]) -> SoftmaxWeights | None:
         _log.warning("a model folder cannot store an adaptive softmax; this model cannot predict words")
         return None
     weight = weights.get("softmax.weight")
-    table = weights.get("bilm.token_layer.word_embed.weight")
-    if weight is None and table is not None:  # tied
-        weight = table[1:].clone()
-    return None if weight is None else SoftmaxWeights(weight, bias)
+    if weight is None:  # tied
+        weight = weights["bilm.token_layer.word_embed.weight"][1:].clone()
+    return SoftmaxWeights(weight, bias)
 
 
 def _heldout_sentences(corpus: Corpus) -> list[list[str]]:

@@ -1,18 +1,17 @@
-"""Number the distinct words of a text in bounded memory, and check a vocabulary given by the user.
+"""Number the distinct words of a text in bounded memory, and read a vocabulary given by the user.
 
-``WordNumbering`` numbers words by first occurrence in a dictionary. When the dictionary is full it is written
-to disk as a *segment*, and a new one starts; numbers are only valid within their segment. In the end all
-segments are merged, one share of the words at a time (by a hash of the spelling), so that no dictionary is
-ever larger than one segment.
+``WordNumbering`` has a dictionary that numbers words in the order of their first occurrence. When the dictionary is
+full, it is written to disk as a *segment*, and a new dictionary starts, so a number is only valid within its segment.
+At the end, all segments are merged, one share of the words at a time (chosen by a hash of the spelling), so that the
+words need not fit into memory all at once.
 
-``read_vocabulary`` reads the words that a corpus numbers first, for example from a vocabulary file of
-bilm-tf: one word per line, with ``<S>``, ``</S>`` and ``<UNK>`` among them. A corpus has its own ids for
-these three, so only their presence is checked.
+``read_vocabulary`` reads the words that get the first ids in a corpus, for example from a vocabulary file of
+bilm-tf: one word per line, including ``<S>``, ``</S>`` and ``<UNK>``. A corpus has its own ids for these three
+special words, so only their presence is checked.
 """
 
 from __future__ import annotations
 
-import hashlib
 import zlib
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -30,13 +29,13 @@ from elmo.text.lines import read_lines
 from elmo.train.corpus import EOS, FIRST_WORD, SPECIAL, UNKNOWN, map_array
 
 NOTHING = 0  # number of the empty word
-LOOK_ALIKES = (b"<S>", b"</S>")  # ordinary words when they occur in a text
-MAX_IN_MEMORY = 1 << 20  # types in one segment; about 150 bytes each
+LOOK_ALIKES = (b"<S>", b"</S>")  # words of a text that look like sentence boundaries
+MAX_IN_MEMORY = 1 << 20  # number of types in a segment; each takes about 150 bytes
 _N_SHARES = 64
 
 
 class _WordNumbers(dict[bytes, int]):
-    """A dictionary that numbers each new word on first access."""
+    """A dictionary that gives each new word the next number when it is first looked up."""
 
     def __init__(self, initial: dict[bytes, int], first: int) -> None:
         super().__init__(initial)
@@ -53,15 +52,15 @@ def _start_segment() -> _WordNumbers:
 
 @dataclass(frozen=True)
 class Segment:
-    """The words of one dictionary on disk, share by share, each in order of first occurrence.
+    """The words of one dictionary on disk, share by share. A share has its words in order of first occurrence.
 
     Attributes:
         words: File with one word per line.
-        numbers: File with the number of each word, (n_words,) uint32.
-        byte_ends: (share,) End of each share in ``words``.
+        numbers: File with the number of each word, as uint32.
+        byte_ends: (share,) Offset of the end of each share in ``words``.
         word_ends: (share,) Number of words up to the end of each share.
         first: Number of words in earlier segments.
-        token: First token of the text that uses these numbers.
+        token: Index of the first token of the text that uses the numbers of this segment.
     """
 
     words: Path
@@ -74,16 +73,16 @@ class Segment:
 
 @dataclass(frozen=True)
 class MergedTypes:
-    """All distinct words, in arbitrary order. Everything except ``tables`` is on disk.
+    """All distinct words (types) of a text, in arbitrary order. The arrays with one entry per type are on disk.
 
     Attributes:
-        n_types: Number of types, with the three special ones.
+        n_types: Number of types, including the three special words.
         spellings: File with one word per line.
-        ends: (type,) End of its line in that file.
-        ages: (type,) Rank of its first occurrence.
-        tables: For each segment, (number,) to type.
-        starts: (segment,) Its first token.
-        look_alikes: Types that are spelled like a boundary.
+        ends: (type,) Offset of the end of each line in ``spellings``.
+        ages: (type,) Rank of each type by first occurrence.
+        tables: For each segment, an array (number,) that maps the numbers of the segment to types.
+        starts: (segment,) Index of the first token of each segment.
+        look_alikes: Types that are spelled ``<S>`` or ``</S>``.
     """
 
     n_types: int
@@ -106,14 +105,14 @@ class MergedTypes:
 
 
 class WordNumbering:
-    """Numbers the words of a growing text. Full segments go to files in ``folder``."""
+    """Numbers the words of a text as it is read. Full segments are written to files in ``folder``."""
 
     def __init__(self, folder: Path, *, max_in_memory: int = MAX_IN_MEMORY) -> None:
         self._folder = folder
         self._max = max_in_memory
         self._numbers = _start_segment()
         self._segments: list[Segment] = []
-        self._n_words = 0  # in closed segments
+        self._n_words = 0  # number of words in closed segments
         self._token = 0  # first token of the current segment
 
     def numbers(self, words: list[bytes]) -> NDArray[np.uint32]:
@@ -126,18 +125,16 @@ class WordNumbering:
             self._close_segment(token)
 
     def merge(self) -> MergedTypes:
-        """Merge all segments. No more words can be numbered afterwards."""
+        """Merge all segments. Call this once, after the last word."""
         self._close_segment(token=0)
-        tables = tuple(
-            np.arange(int(segment.word_ends[-1]) + FIRST_WORD, dtype=np.uint32) for segment in self._segments
-        )
+        tables = tuple(np.arange(segment.word_ends[-1] + FIRST_WORD, dtype=np.uint32) for segment in self._segments)
         paths = [self._folder / f"type_{name}.tmp" for name in ("spellings", "ends", "ages")]
         n_types = FIRST_WORD
         look_alikes: list[int] = []
         with ExitStack() as stack:
             spellings, ends, ages = (stack.enter_context(path.open("wb")) for path in paths)
             self._write_words([name.encode() for name in SPECIAL], spellings, ends)
-            ages.write(np.arange(FIRST_WORD).astype("<i8").data)  # not tofile: it hides a full disk
+            ages.write(np.arange(FIRST_WORD).astype("<i8").data)  # tofile would not report a full disk
             for share in range(_N_SHARES):
                 merged = _WordNumbers({}, n_types)
                 for segment, table in zip(self._segments, tables, strict=True):
@@ -169,23 +166,17 @@ class WordNumbering:
         self._numbers = _start_segment()
         shares = np.fromiter(map(zlib.crc32, words), dtype=np.uint32, count=len(words)) % _N_SHARES
         order = np.argsort(shares, kind="stable")
-        paths = [self._folder / f"type_{kind}-{len(self._segments)}.tmp" for kind in ("words", "numbers")]
-        paths[1].write_bytes((order + FIRST_WORD).astype("<u4").data)
+        number = len(self._segments)
+        words_path, numbers_path = (self._folder / f"type_{kind}-{number}.tmp" for kind in ("words", "numbers"))
+        numbers_path.write_bytes((order + FIRST_WORD).astype("<u4").data)
         word_ends = np.cumsum(np.bincount(shares, minlength=_N_SHARES))
         byte_ends = []
-        with paths[0].open("wb") as file:
+        with words_path.open("wb") as file:
             for start, end in zip([0, *word_ends[:-1]], word_ends, strict=True):
                 file.write(b"".join(words[k] + b"\n" for k in order[start:end].tolist()))
                 byte_ends.append(file.tell())
         self._segments.append(
-            Segment(
-                words=paths[0],
-                numbers=paths[1],
-                byte_ends=np.array(byte_ends),
-                word_ends=word_ends,
-                first=self._n_words,
-                token=self._token,
-            )
+            Segment(words_path, numbers_path, np.array(byte_ends), word_ends, self._n_words, self._token)
         )
         self._n_words += len(words)
         self._token = token
@@ -202,65 +193,61 @@ def _read_share(segment: Segment, share: int) -> tuple[list[bytes], NDArray[np.u
 
 
 VocabularySource = str | Path | Vocabulary | Sequence[str]
-_MAX_WORDS = MAX_LINES - FIRST_WORD  # limit of a model's vocab.txt
+_MAX_WORDS = MAX_LINES - FIRST_WORD  # the vocab.txt of a model has at most MAX_LINES lines
 
 
 def read_vocabulary(vocabulary: VocabularySource) -> list[bytes]:
-    """Return the words of a file, a ``Vocabulary`` or a list, in order, without the special words.
+    """Return the words of a file, a ``Vocabulary`` or a list in UTF-8, in order, without the special words.
 
-    ``DataError`` if special words are missing, or if words are repeated, empty or not text.
+    Raises ``DataError`` if a special word is missing, or if a word is repeated, empty or not valid Unicode.
     """
     if isinstance(vocabulary, str | Path):
         return _check_words(_read_file(Path(vocabulary)), subject=format_path(vocabulary), unit="line")
     if not isinstance(vocabulary, Vocabulary):
         if not all(isinstance(word, str) for word in vocabulary):
-            raise DataError("vocabulary: expected a file or a list of strings, found a list with other values")
+            raise DataError("vocabulary must be a file or a list of strings; found a list with other values")
         vocabulary = Vocabulary(tuple(vocabulary))
     return _check_words(vocabulary, subject="vocabulary", unit="word")
 
 
-def hash_words(words: Sequence[bytes]) -> str:
-    """Return the SHA-256 of a vocabulary."""
-    return hashlib.sha256(b"\n".join(words)).hexdigest()
-
-
 def _read_file(path: Path) -> Vocabulary:
     if path.is_dir():
-        raise DataError(f"{format_path(path)}: expected a vocabulary file with one word per line, found a folder")
+        raise DataError(f"{format_path(path)} must be a vocabulary file with one word per line; found a folder")
     lines: list[str] = []
     for line in read_lines(path):
         if "\0" in line.text or "\t" in line.text:
             found = "a NUL byte (a binary file?)" if "\0" in line.text else "a tab (a table with counts?)"
-            raise DataError(f"{format_path(path)}:{line.number}: expected one word per line, found {found}")
+            raise DataError(f"{format_path(path)} must have one word per line; found {found} in line {line.number}")
         lines.append(line.text)
         if len(lines) > MAX_LINES:
-            raise DataError(f"{format_path(path)}: expected at most {MAX_LINES:,} words, found more")
+            raise DataError(f"{format_path(path)} must have at most {MAX_LINES:,} words; found more")
     return Vocabulary.from_lines(lines)
 
 
 def _check_words(vocabulary: Vocabulary, *, subject: str, unit: str) -> list[bytes]:
-    """Return the ordinary words in UTF-8, or raise ``DataError`` with the first problems."""
+    """Return the ordinary words of a vocabulary in UTF-8; raise ``DataError`` with the first three problems."""
     specials = (vocabulary.bos, vocabulary.eos, vocabulary.unknown)
     problems = []
     if missing := [name for name in specials if name not in vocabulary]:
-        problems.append(f"expected the special words {', '.join(specials)}, found no {', '.join(missing)}")
+        problems.append(f"the special words {', '.join(specials)} must be included; found no {', '.join(missing)}")
     first: dict[str, int] = {}
     for number, word in enumerate(vocabulary.words, start=1):
-        if not word or "\n" in word:
-            problems.append(f"expected a word, found {'a line break in' if word else 'an empty'} {unit} {number}")
+        if not word:
+            problems.append(f"{unit} {number} is empty")
+        elif "\n" in word:
+            problems.append(f"{unit} {number} contains a line break")
         elif word in first:
             problems.append(f"the word {word[:40]!r} occurs twice, in {unit} {first[word]} and {number}")
         elif word in SPECIAL and word not in specials:  # a corpus would treat it as special
-            problems.append(f"expected ordinary words, found the special word {word} in {unit} {number}")
+            problems.append(f"{unit} {number} must be an ordinary word; found the special word {word}")
         first.setdefault(word, number)
     if not problems and len(first) <= len(specials):
-        problems.append("expected words besides the special ones, found none")
+        problems.append("the vocabulary has only special words")
     if len(first) > _MAX_WORDS + len(specials):
-        problems.append(f"expected at most {MAX_LINES:,} words, found {len(first):,}")
+        problems.append(f"the vocabulary must have at most {MAX_LINES:,} words; found {len(first):,}")
     raise_all(problems[:3], subject=subject, kind=DataError)
     try:
         return [word.encode("utf-8") for word in first if word not in specials]
     except UnicodeEncodeError as error:
-        raise DataError(
-            f"{subject}: expected Unicode text, found the lone surrogate {error.object[error.start]!a}"
-        ) from error
+        surrogate = error.object[error.start]
+        raise DataError(f"{subject}: words must be valid Unicode; found the lone surrogate {surrogate!a}") from error

@@ -1,20 +1,20 @@
-"""Training windows: inputs and targets of both directions, row by row.
+"""Training windows: the inputs and targets of both directions, for each row of the batch.
 
-Each row of a batch reads its own text, ``window`` tokens at a time, and the model carries the state of a row
-from window to window. A row never stops: after the last sentence of its part of an epoch it continues with
-the first sentence of the next epoch, as in bilm-tf. No window is padded and no token is left out.
+Each row of a batch reads its own text, ``window`` tokens at a time, and the state of a row is carried from window
+to window. After the last sentence of an epoch, a row continues with the first sentence of the next epoch, as in
+bilm-tf. No window is padded, and no token is left out.
 
 ::
 
     stream              w1    w2    w3    </S>
-    forward   inputs    <S>   w1    w2    w3        never </S>
+    forward   inputs    <S>   w1    w2    w3
               targets   w1    w2    w3    </S>
-    backward  inputs    </S>  w3    w2    w1        never <S>
+    backward  inputs    </S>  w3    w2    w1
               targets   w3    w2    w1    <S>
 
-``RowPlan`` decides which text each row reads. It cuts the stream at sentence ends into blocks, shuffles the
-blocks in every epoch, and cuts the result, again at sentence ends, into one part per row. Parts differ in
-length, but a row that reads too much in one epoch reads less in the next, so rows do not drift apart.
+``RowPlan`` decides which text each row reads. It splits the stream at sentence ends into blocks, shuffles the
+blocks in every epoch, and splits the result, again at sentence ends, into one part per row. Parts differ in
+length, but a row that reads more in one epoch reads less in the next, so rows do not drift apart.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from numpy.typing import NDArray
 from elmo.errors import ConfigError, DataError
 from elmo.train.corpus import BOS, EOS, hash_numbers
 
-_CHUNK_TOKENS = 1024  # tokens per row that are prepared at once
-_N_BLOCKS = 1000  # number of blocks to aim for
+_CHUNK_TOKENS = 1024  # number of tokens per row that are prepared at a time
+_N_BLOCKS = 1000  # approximate number of blocks
 _BLOCK_TOKENS = (64, 2048)  # smallest and largest block size
-_SEARCH_TOKENS = 128  # first range to search for a sentence end
+_SEARCH_TOKENS = 128  # size of the first range that is searched for a sentence end
 
 Ids = NDArray[np.int64]
 
 
 class Position(NamedTuple):
-    """Position of a window in a run: its epoch, and its number in that epoch."""
+    """Position of a window in a run: its epoch, and its number within the epoch."""
 
     epoch: int
     window: int
@@ -51,7 +51,7 @@ class Direction:
     Attributes:
         inputs: (batch, time) Type ids to read.
         targets: (batch, time) Type ids to predict.
-        resets: (batch, time) True where the state is reset to zero before the token. None: nowhere.
+        resets: (batch, time) True where the state is set to zero before the token. None if there are no resets.
     """
 
     inputs: Ids
@@ -59,20 +59,20 @@ class Direction:
     resets: NDArray[np.bool_] | None = None
 
     def select_rows(self, rows: slice) -> Direction:
-        """Return some of the rows."""
+        """Return the inputs and targets of some rows."""
         resets = None if self.resets is None else self.resets[rows]
         return Direction(self.inputs[rows], self.targets[rows], resets)
 
 
 @dataclass(frozen=True)
 class Window:
-    """One window of a batch. Both directions read the same sentences of a row.
+    """The inputs and targets of one training step. In each row, both directions read the same sentences.
 
     Attributes:
         forward: Inputs and targets of the forward direction.
         backward: Inputs and targets of the backward direction.
         position: Position in the run.
-        mask: (batch, time) False where a row has ended. None: no row has ended.
+        mask: (batch, time) False after the end of a row. None if no row has ended.
     """
 
     forward: Direction
@@ -85,12 +85,16 @@ class Window:
         return self.backward if number else self.forward
 
     def select_rows(self, rows: slice) -> Window:
-        """Return some of the rows."""
+        """Return a window with some of the rows."""
         mask = None if self.mask is None else self.mask[rows]
         return Window(self.forward.select_rows(rows), self.backward.select_rows(rows), self.position, mask)
 
     def with_resets(self, selected: NDArray[np.bool_]) -> Window:
-        """Reset the state at every sentence start where ``selected`` (direction, batch, time) is True."""
+        """Return a window that resets the state at sentence starts where ``selected`` is True.
+
+        Args:
+            selected: (direction, batch, time) Whether a sentence that starts at this token starts from a zero state.
+        """
         forward = replace(self.forward, resets=selected[0] & (self.forward.inputs == BOS))
         backward = replace(self.backward, resets=selected[1] & (self.backward.inputs == EOS))
         return replace(self, forward=forward, backward=backward)
@@ -99,16 +103,17 @@ class Window:
 class Windows:
     """The windows of all epochs, for the whole batch or for the ``rows`` of one process.
 
-    The order of the text depends only on ``seed`` and ``batch_size``. An epoch has as many windows as the
-    stream fills. Rows reach the next epoch within about a sentence of each other.
+    The order of the text depends only on ``seed`` and ``batch_size``. All rows reach the next epoch at almost the same
+    time, within about one sentence.
 
     Args:
         stream: (token,) Type ids; every sentence ends in ``</S>``.
         batch_size: Number of rows.
-        window: Number of tokens that a row reads in a window.
-        seed: Seed of the shuffling. None: keep the order; each row reads a contiguous part of the text.
-        rows: Rows to read. None: all.
-        block_tokens: Size of the blocks to shuffle. Default: a thousandth of the text, 64 to 2048 tokens.
+        window: Number of tokens that each row reads in a window.
+        seed: Seed for shuffling the text. None keeps the order: each row reads a contiguous part of the text.
+        rows: Rows to read. By default, all rows.
+        block_tokens: Size of the blocks that are shuffled. By default, a thousandth of the text, but at least 64 and
+            at most 2048 tokens.
     """
 
     def __init__(
@@ -122,20 +127,20 @@ class Windows:
         block_tokens: int | None = None,
     ) -> None:
         if window < 1:
-            raise ConfigError(f"window must be at least 1, found {window}")
+            raise ConfigError(f"window must be at least 1; found {window}")
         self.batch_size = batch_size
         self.window = window
         self.row_plan = RowPlan(stream, n_rows=batch_size, seed=seed, block_tokens=block_tokens)
         self.rows = range(batch_size)[rows or slice(None)]
         if not self.rows:
-            raise ConfigError(f"rows: expected at least one of the {batch_size} rows of the batch, found {rows}")
+            raise ConfigError(f"rows must contain at least one of the {batch_size} rows of the batch; found {rows}")
         self._total = len(stream)
         self._chunk_windows = max(1, min(_CHUNK_TOKENS, len(stream) // batch_size) // window)
         self._chunk = -1
-        self._arrays: tuple[Ids, Ids, Ids, Ids] | None = None  # of the current chunk
+        self._arrays: list[Ids] = []  # inputs and targets of the current chunk, see ``both_directions``
 
     def n_windows(self, epoch: int) -> int:
-        """Return how many windows begin in an epoch. Epochs may differ by one."""
+        """Return the number of windows that begin in an epoch. It may differ by one between epochs."""
         return self._first(epoch + 1) - self._first(epoch)
 
     def after(self, position: Position) -> Position:
@@ -143,9 +148,9 @@ class Windows:
         return self._position(self._number(position) + 1)
 
     def at(self, position: Position) -> Window:
-        """Return the window at a position. Fastest if positions come in order."""
+        """Return the window at a position. This is fastest if windows are read in order."""
         number = self._number(position)
-        if number // self._chunk_windows != self._chunk or self._arrays is None:
+        if number // self._chunk_windows != self._chunk:
             self._chunk = number // self._chunk_windows
             self._arrays = self._build_chunk(self._chunk * self._chunk_windows * self.window)
         start = number % self._chunk_windows * self.window
@@ -155,7 +160,7 @@ class Windows:
         return Window(Direction(forward_in, forward_out), Direction(backward_in, backward_out), self._position(number))
 
     def read(self, start: tuple[int, int] = (0, 0)) -> Iterator[Window]:
-        """Yield the windows from a position on, without end."""
+        """Yield the windows from position ``start`` on, epoch after epoch, endlessly."""
         position = Position(*start)
         while True:
             window = self.at(position)
@@ -163,22 +168,22 @@ class Windows:
             position = self.after(window.position)
 
     def _first(self, epoch: int) -> int:
-        """Return the number of the first window of an epoch, counted over all epochs."""
+        """Return the number of the first window of an epoch, counted from the start of the run."""
         return epoch * self._total // (self.batch_size * self.window)
 
     def _number(self, position: Position) -> int:
         epoch, window = position
         if epoch < 0 or window < 0:
-            raise ConfigError(f"position: expected numbers of at least 0, found epoch {epoch}, window {window}")
+            raise ConfigError(f"position must not be negative; found epoch {epoch}, window {window}")
         return self._first(epoch) + window
 
     def _position(self, number: int) -> Position:
-        # the last epoch that starts at this window or earlier; an epoch of a tiny text may have no window
+        # the last epoch that starts at this window or earlier; epochs of a tiny text may have no window
         epoch = -(-(number + 1) * self.batch_size * self.window // self._total) - 1
         return Position(epoch, number - self._first(epoch))
 
-    def _build_chunk(self, start: int) -> tuple[Ids, Ids, Ids, Ids]:
-        """Build inputs and targets of both directions for each row, from token ``start`` of its text."""
+    def _build_chunk(self, start: int) -> list[Ids]:
+        """Build the inputs and targets of both directions for each row, from token ``start`` of the row."""
         n_tokens = self._chunk_windows * self.window
         guess = start * self.batch_size // self._total
         pieces: list[NDArray[np.uint32]] = []
@@ -189,13 +194,11 @@ class Windows:
             offsets.append(length + lead)
             length += sum(map(len, sentences))
             pieces += sentences
-        both = both_directions(np.concatenate(pieces).astype(np.int64))
         index = np.array(offsets)[:, None] + np.arange(n_tokens)
-        forward_in, forward_out, backward_in, backward_out = (array[index] for array in both)
-        return forward_in, forward_out, backward_in, backward_out
+        return [array[index] for array in both_directions(np.concatenate(pieces).astype(np.int64))]
 
     def _sentences(self, row: int, start: int, end: int, guess: int) -> tuple[list[NDArray[np.uint32]], int]:
-        """Return the sentences with tokens ``start … end`` of a row, and the offset of ``start`` in them."""
+        """Return the sentences that contain the tokens ``start`` to ``end`` of a row, and the offset of ``start``."""
         plan = self.row_plan
         epoch = plan.epoch_of(row, start, guess)
         pieces: list[NDArray[np.uint32]] = []
@@ -220,10 +223,10 @@ class Windows:
 
 
 def both_directions(stream: Ids) -> tuple[Ids, Ids, Ids, Ids]:
-    """Return forward inputs and targets, backward inputs and targets of whole sentences, each (time,)."""
+    """Return forward inputs, forward targets, backward inputs and backward targets of whole sentences, each (time,)."""
     ends = np.flatnonzero(stream == EOS)
     lengths = np.diff(ends, prepend=-1)
-    mirrored = np.repeat(2 * ends + 1 - lengths, lengths) - np.arange(len(stream))  # within each sentence
+    mirrored = np.repeat(2 * ends + 1 - lengths, lengths) - np.arange(len(stream))  # reverses each sentence
     forward_inputs = np.empty_like(stream)
     forward_inputs[0], forward_inputs[1:] = BOS, stream[:-1]
     forward_inputs[ends[:-1] + 1] = BOS
@@ -234,9 +237,9 @@ def both_directions(stream: Ids) -> tuple[Ids, Ids, Ids, Ids]:
 
 
 def evaluation_windows(stream: NDArray[np.uint32], *, batch_size: int, window: int) -> Iterator[Window]:
-    """Yield the whole stream once, in order. Each row reads a contiguous part; ended rows are masked.
+    """Yield windows that read the whole stream once, in order. Each row reads a contiguous part of the stream.
 
-    There are fewer rows if the stream has fewer sentences.
+    Tokens after the end of a row are masked. If there are fewer sentences than ``batch_size``, there are fewer rows.
     """
     n_rows = max(1, min(batch_size, count_sentences(stream, enough=batch_size)))
     windows = Windows(stream, batch_size=n_rows, window=window, seed=None)
@@ -254,7 +257,7 @@ def evaluation_windows(stream: NDArray[np.uint32], *, batch_size: int, window: i
 
 
 def count_sentences(stream: NDArray[np.uint32], *, enough: int) -> int:
-    """Count sentences; stop counting when there are ``enough``."""
+    """Count the sentences of a stream. Counting stops after ``enough`` sentences, so the result is a lower bound."""
     n_sentences = 0
     for first in range(0, len(stream), 1 << 20):
         n_sentences += int((stream[first : first + (1 << 20)] == EOS).sum())
@@ -265,12 +268,12 @@ def count_sentences(stream: NDArray[np.uint32], *, enough: int) -> int:
 
 @dataclass(frozen=True)
 class RowPart:
-    """What one row reads in one epoch: slices of the stream, each of whole sentences.
+    """The text that one row reads in one epoch, as slices of the stream with whole sentences.
 
     Attributes:
-        starts: (slice,) Start in the stream.
-        ends: (slice,) End in the stream.
-        before: (slice,) Number of tokens that the row reads before it, over all epochs.
+        starts: (slice,) Start of each slice in the stream.
+        ends: (slice,) End of each slice in the stream.
+        before: (slice,) Number of tokens that the row reads before each slice, from the start of the run.
     """
 
     starts: NDArray[np.int64]
@@ -279,28 +282,26 @@ class RowPart:
 
     @property
     def end(self) -> int:
-        """Number of tokens that the row has read at the end of the part, over all epochs."""
+        """Number of tokens that the row has read at the end of this epoch, from the start of the run."""
         return int(self.before[-1] + self.ends[-1] - self.starts[-1])
 
 
 class RowPlan:
-    """The part of every row in every epoch, as a function of the stream, the seed and the number of rows."""
+    """Computes the text that each row reads in each epoch, from the stream, the seed and the number of rows."""
 
     def __init__(
         self, stream: NDArray[np.uint32], *, n_rows: int, seed: int | None, block_tokens: int | None = None
     ) -> None:
         if n_rows < 1:
-            raise ConfigError(f"batch_size must be at least 1, found {n_rows}")
+            raise ConfigError(f"batch_size must be at least 1; found {n_rows}")
         if block_tokens is not None and block_tokens < 1:
-            raise ConfigError(f"block_tokens must be at least 1, found {block_tokens}")
+            raise ConfigError(f"block_tokens must be at least 1; found {block_tokens}")
         if len(stream) == 0 or stream[-1] != EOS:
-            raise DataError("stream: expected at least one sentence, and </S> as the last token")
+            raise DataError("stream must contain at least one sentence and end in </S>")
         n_sentences = count_sentences(stream, enough=n_rows)
         if n_sentences < n_rows:
-            raise DataError(
-                f"a batch of {n_rows} rows needs at least {n_rows} sentences, found {n_sentences}; use a "
-                "smaller batch size or more text"
-            )
+            problem = f"a batch of {n_rows} rows needs at least {n_rows} sentences; found {n_sentences}"
+            raise DataError(f"{problem}; use a smaller batch size or more text")
         self.stream = stream
         self.n_rows = n_rows
         self.seed = seed
@@ -308,18 +309,18 @@ class RowPlan:
         size = block_tokens or min(max(len(stream) // _N_BLOCKS, smallest), largest)
         self._ends = self._block_ends(size)
         self._starts = np.concatenate([[0], self._ends[:-1]])
-        self._read = [np.zeros(n_rows, dtype=np.int64)]  # (epoch, row): tokens that the row reads before it
-        self._epochs: dict[int, list[RowPart]] = {}  # cache of the last two epochs
+        self._read = [np.zeros(n_rows, dtype=np.int64)]  # tokens that each row reads before each epoch
+        self._epochs: dict[int, list[RowPart]] = {}  # cache of the parts of the last epochs
 
     def part(self, epoch: int, row: int) -> RowPart:
-        """Return what a row reads in an epoch."""
+        """Return the text that a row reads in an epoch."""
         self._read_before(epoch)
         if epoch not in self._epochs:
             self._split_epoch(epoch)
         return self._epochs[epoch][row]
 
     def epoch_of(self, row: int, position: int, guess: int) -> int:
-        """Return the epoch in which a row reads token number ``position``; it must be close to ``guess``."""
+        """Return the epoch in which a row reads token number ``position``. The search starts at epoch ``guess``."""
         epoch = max(0, guess)
         while epoch > 0 and self._read_before(epoch)[row] > position:
             epoch -= 1
@@ -328,7 +329,7 @@ class RowPlan:
         return epoch
 
     def sentence_start(self, start: int, position: int) -> int:
-        """Return the start of the sentence around ``position`` of the stream, but at least ``start``."""
+        """Return the start of the sentence that contains ``position`` of the stream, but at least ``start``."""
         width = _SEARCH_TOKENS
         while True:
             low = max(start, position - width)
@@ -340,7 +341,7 @@ class RowPlan:
             width *= 4
 
     def sentence_end(self, position: int) -> int:
-        """Return the end of the sentence around ``position`` of the stream."""
+        """Return the end of the sentence that contains ``position`` of the stream."""
         width = _SEARCH_TOKENS
         while True:
             ends = np.flatnonzero(self.stream[position : position + width] == EOS)
@@ -368,14 +369,14 @@ class RowPlan:
         return np.argsort(hash_numbers(self.seed, numbers + (epoch << 40)), kind="stable")
 
     def _split_epoch(self, epoch: int) -> None:
-        """Cut the text of an epoch into one part per row, each with at least one sentence."""
+        """Split the text of an epoch into one part per row, each with at least one sentence."""
         order = self._block_order(epoch)
         starts, ends = self._starts[order], self._ends[order]
         before = np.concatenate([[0], np.cumsum(ends - starts)])  # (block + 1,) tokens of the epoch
         read = self._read[epoch]
         total = len(self.stream)
         rows = np.arange(1, self.n_rows + 1)
-        # ideal cuts: what each row should have read by the end of this epoch, minus what it has read
+        # ideal cuts: the tokens that each row should have read at the end of this epoch, minus those it has read
         ideal = np.cumsum(
             ((epoch + 1) * total * rows) // self.n_rows - ((epoch + 1) * total * (rows - 1)) // self.n_rows - read
         )
@@ -401,13 +402,13 @@ class RowPlan:
         self._epochs[epoch] = parts
 
     def _next_cut(self, least: int, starts: NDArray[np.int64], before: NDArray[np.int64]) -> int:
-        """Return the first sentence end of the epoch's text at ``least`` or later."""
+        """Return the first sentence end at ``least`` or later in the text of the epoch."""
         block = int(np.searchsorted(before, least - 1, side="right")) - 1
         position = int(starts[block]) + least - 1 - int(before[block])
         return int(before[block]) + self.sentence_end(position) - int(starts[block])
 
     def _latest_cuts(self, starts: NDArray[np.int64], ends: NDArray[np.int64], before: NDArray[np.int64]) -> list[int]:
-        """Return for each row the latest cut after it that leaves a sentence for each later row."""
+        """Return the latest possible cut after each row that leaves one sentence for each later row."""
         cuts: list[int] = []
         block = len(starts)
         while len(cuts) < self.n_rows:

@@ -142,7 +142,7 @@ class TestRefusing:
 
     def test_an_expanded_tensor(self, is_zipped: bool, tmp_path: Path) -> None:
         path = save({"a": torch.zeros(1).expand(10**9)}, tmp_path / "weights.pkl", is_zipped=is_zipped)
-        with pytest.raises(FormatError, match="1000000000 numbers at offset 0 of a storage of 1"):
+        with pytest.raises(FormatError, match="1000000000 numbers at offset 0 do not fit into a storage of 1 numbers"):
             open_state_dict(path)
 
     def test_tied_tensors_with_a_solution(self, is_zipped: bool, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ class TestRefusing:
     )
     def test_values_other_than_a_dict_of_tensors(self, values: Any, is_zipped: bool, tmp_path: Path) -> None:
         path = save(values, tmp_path / "weights.pkl", is_zipped=is_zipped)
-        with pytest.raises(FormatError, match=r"expected a state dict|expected a tensor|a key that is not a string"):
+        with pytest.raises(FormatError, match=r"expected a state dict|expected a tensor|a key is not a string"):
             open_state_dict(path)
 
     def test_a_whole_module(self, is_zipped: bool, tmp_path: Path) -> None:
@@ -164,15 +164,13 @@ class TestRefusing:
             warnings.simplefilter("ignore")
             path = save(torch.nn.Linear(2, 2), tmp_path / "weights.pkl", is_zipped=is_zipped)
         with pytest.raises(
-            FormatError, match=r"the name 'torch\.nn\.modules\.linear\.Linear', which is not allowed in a state dict"
+            FormatError, match=r"the name 'torch\.nn\.modules\.linear\.Linear' is not allowed in a state dict"
         ):
             open_state_dict(path)
 
     def test_a_newer_pickle_with_a_solution(self, tmp_path: Path) -> None:
         torch.save({"a": torch.zeros(2)}, tmp_path / "weights.pkl", pickle_protocol=4)
-        with pytest.raises(
-            FormatError, match=r"pickle protocol 4; save it again with torch\.save's default protocol 2"
-        ):
+        with pytest.raises(FormatError, match=r"the pickle protocol must be 2, the default of torch\.save; found 4"):
             open_state_dict(tmp_path / "weights.pkl")
 
     @pytest.mark.parametrize("data", [b"", b"PK", b"\x80\x02}.", pickle.dumps(OrderedDict(a=1)), b"\x89HDF\r\n\x1a\n"])
@@ -189,13 +187,13 @@ class TestRefusing:
             with pytest.raises(FormatError, match="bytes of numbers at"):
                 open_state_dict(path)
         path.write_bytes(stream(pickled, keys=["0"], storages=storage(declared=3)))
-        with pytest.raises(FormatError, match="4 numbers of 4 bytes, but 12 bytes stored"):
+        with pytest.raises(FormatError, match="4 numbers of 4 bytes, found 12 bytes"):
             open_state_dict(path)
 
     @pytest.mark.parametrize("keys", [["0", "0"], ["1"], ["0", "1"], [0]])
     def test_a_stream_of_other_storages(self, keys: list[Any], tmp_path: Path) -> None:
         (tmp_path / "weights.pkl").write_bytes(stream(state_dict(a=tensor()), keys=keys, storages=storage() * 2))
-        with pytest.raises(FormatError, match=r"expected the keys of its 1 storages|expected unique storage keys"):
+        with pytest.raises(FormatError, match=r"expected only the keys of the 1 storages|expected unique storage keys"):
             open_state_dict(tmp_path / "weights.pkl")
 
 

@@ -95,7 +95,7 @@ def test_a_flipped_byte_of_a_tensor_is_caught(tmp_path: Path, at: int) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
-    with pytest.raises(FormatError, match=r"'w': expected checksum .* is damaged, download it again"):
+    with pytest.raises(FormatError, match=r"'w': expected checksum .* is damaged: download it again"):
         read_index(tmp_path, PREFIX).read("w")
 
 
@@ -105,7 +105,7 @@ def test_missing_names_and_text_are_refused_when_read(tmp_path: Path) -> None:
     assert {name: entry.dtype for name, entry in bundle.entries.items()} == {"text": "other"}
     with pytest.raises(FormatError, match="expected 'text' to contain numbers"):
         bundle.read("text")
-    with pytest.raises(FormatError, match="expected tensor 'w', found none among 1"):
+    with pytest.raises(FormatError, match="expected a tensor 'w', found none among 1 tensors"):
         bundle.read("w")
 
 
@@ -127,15 +127,15 @@ def test_a_missing_data_file_is_named(tmp_path: Path) -> None:
 WRONG_ENTRIES = [
     ("more than its bytes", writer.entry("float32", [1 << 20, 1 << 20], size=8), "expected 4398046511104 "),
     ("a 65-bit product", writer.entry("float32", [1 << 33, 1 << 33]), "expected 29514790517935282585"),
-    ("a negative axis", writer.entry("float32", [-1, -2], size=8), "expected a shape of sizes"),
-    ("an axis beyond all bounds", writer.entry("float32", [1 << 62], size=8), "expected a shape of sizes"),
+    ("a negative axis", writer.entry("float32", [-1, -2], size=8), "expected axes with lengths"),
+    ("an axis beyond all bounds", writer.entry("float32", [1 << 62], size=8), "expected axes with lengths"),
     ("too many axes", writer.entry("float32", [1] * 9, size=4), "at most 8 axes"),
     ("a different size", writer.entry("float32", [2], size=12), "expected 8 bytes for float32"),
     ("bytes beyond the file", writer.entry("float32", [2], offset=1 << 40, size=8), "expected bytes 1099511"),
-    ("a negative offset", writer.entry("float32", [2], offset=-8, size=8), "valid bytes"),
-    ("a negative size", writer.entry("float32", [2], size=-8), "valid bytes"),
-    ("no such data file", writer.entry("float32", [2], shard=1, size=8), "expected one of 1 data files"),
-    ("a negative data file", writer.entry("float32", [2], shard=-1, size=8), "expected one of 1 data files"),
+    ("a negative offset", writer.entry("float32", [2], offset=-8, size=8), "valid byte range"),
+    ("a negative size", writer.entry("float32", [2], size=-8), "valid byte range"),
+    ("no such data file", writer.entry("float32", [2], shard=1, size=8), "expected a data file in 0..0"),
+    ("a negative data file", writer.entry("float32", [2], shard=-1, size=8), "expected a data file in 0..0"),
     ("bytes of another tensor", writer.entry("float32", [2], offset=4, size=8), "overlap"),
     ("too many slices", writer.entry("float32", [2], slices=[[(0, 1)]] * 1025), "at most 2 slices"),
     ("no such slice", writer.entry("float32", [2], slices=[[(0, 1)]]), r"expected a slice at \(0"),
@@ -273,7 +273,7 @@ def test_a_truncated_table_is_detected_at_its_end() -> None:
 
 
 def test_keys_that_fall_are_refused() -> None:
-    with pytest.raises(FormatError, match="rising order"):
+    with pytest.raises(FormatError, match="ascending order"):
         read_table(writer.table([(b"b", b""), (b"a", b"")]))
 
 
@@ -306,7 +306,7 @@ def test_an_unknown_compression_is_named() -> None:
         (writer.varint(1) + writer.varint(0) + writer.varint(0) + bytes(4), "within the block"),  # shares with no key
         (writer.varint(0) + writer.varint(9) + writer.varint(0) + b"a" + bytes(4), "within the block"),
         (writer.varint(0) + writer.varint(0) + writer.varint(1 << 63) + bytes(4), "within the block"),
-        (b"\xff" * 20 + bytes(4), "found a longer one"),
+        (b"\xff" * 20 + bytes(4), "found a longer or truncated one"),
         (b"\0" + writer.varint(2000) + b"\0" + b"k" * 2000 + bytes(4), "keys of at most 1024"),
     ],
 )
@@ -378,8 +378,8 @@ def test_protobuf_fields_are_read_and_unknown_ones_skipped() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"\x08", "found a longer one"),
-        (b"\x08" + b"\x80" * 30, "found a longer one"),
+        (b"\x08", "found a longer or truncated one"),
+        (b"\x08" + b"\x80" * 30, "found a longer or truncated one"),
         (b"\x08" + b"\xff" * 9 + b"\x7f", "at most 64 bits"),
         (b"\x12\x05ab", "a field of 5 bytes"),
         (b"\x35\0\0", "a field of 4 bytes"),

@@ -54,7 +54,8 @@ def test_brackets_nest_and_share_tokens(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cells", [("-", "(0)|(1)"), ("(0|(1", "0)|1)")])
 def test_a_mention_in_two_clusters_raises_an_error(tmp_path: Path, cells: tuple[str, str]) -> None:
     with pytest.raises(
-        DataError, match=r"train\.conll:3: expected each mention in one cluster, found the same mention in 0"
+        DataError,
+        match=r"train\.conll:3: expected each mention in one cluster; found the same mention in the clusters 0",
     ):
         clusters(tmp_path, *cells)
     assert clusters(tmp_path, "(0)|(0)", "(0)") == [[(0, 1), (1, 2)]]  # twice in its own does no harm
@@ -83,20 +84,23 @@ def test_without_labels_there_are_no_clusters_and_text_is_a_document(tmp_path: P
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "train.conll: expected examples, found an empty file"),
-        (conll("(0", "1)"), r":3: expected \(1 before 1\), found none"),
-        (conll("(0", "-"), r":2: expected the mention \(0 to end in its sentence, found no 0\)"),
-        (conll("-", "(3", "", "3)"), r":3: expected the mention \(3 to end in its sentence"),
+        ("", "train.conll: expected examples; found an empty file"),
+        (conll("(0", "1)"), r":3: expected an opening bracket '\(1' before '1\)'; found none"),
+        (conll("(0", "-"), r":2: expected the mention '\(0' to end in the same sentence; found no '0\)'"),
+        (conll("-", "(3", "", "3)"), r":3: expected the mention '\(3' to end in the same sentence"),
         (conll("(0||0)"), r":2: expected brackets such as .* found '\(0\|\|0\)'"),
         (conll("0"), r":2: expected brackets such as .* found '0'"),
-        (conll("(0)", name=""), r":1: expected #begin document \(name\); part 000, found"),
-        (conll(), r":1: expected sentences in document 'd', found none"),
-        (conll("(0)").replace("#end document", ""), r":1: expected #end document later, found the end"),
-        (conll("(0)").replace("#end document", "") + conll("-"), r":4: expected #end document for line 1"),
-        ("d 0 0 w - - - - - - * -\n", r":1: expected #begin document \(name\); part 000, found 'd 0"),
+        (conll("(0)", name=""), r":1: expected '#begin document \(name\); part 000'; found"),
+        (conll(), r":1: expected sentences in document 'd'; found none"),
+        (conll("(0)").replace("#end document", ""), r":1: expected #end document; found the end"),
+        (
+            conll("(0)").replace("#end document", "") + conll("-"),
+            r":4: expected #end document for the document in line 1; found",
+        ),
+        ("d 0 0 w - - - - - - * -\n", r":1: expected '#begin document \(name\); part 000'; found 'd 0"),
         ("#end document\n", r":1: expected #begin document before #end document"),
-        (conll("-", "- -"), r":3: expected 12 columns separated by spaces, as in line 2, found 13"),
-        (conll("-").replace(" - - -", ""), r":2: expected at least 12 columns, found "),
+        (conll("-", "- -"), r":3: expected 12 columns separated by spaces, as in line 2; found 13"),
+        (conll("-").replace(" - - -", ""), r":2: expected at least 12 columns; found "),
     ],
 )
 def test_errors_name_the_line(tmp_path: Path, text: str, message: str) -> None:
@@ -155,22 +159,31 @@ def test_twelve_columns_are_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        (Document("d", (("a", "b"),), ((Span(0, 3),),)), r"d: expected mentions within one sentence in cluster 0"),
-        (Document("d", (("a",), ("b",)), ((Span(0, 2),),)), r"within one sentence .* found tokens 0 to 2"),
-        (Document("d", (("a",),), ((Span(-1, 1),),)), r"within one sentence"),
-        (Document("d", (("a",) * 6,), ((Span(0, 3), Span(1, 5)),)), r"mentions that do not cross in cluster 0"),
+        (
+            Document("d", (("a", "b"),), ((Span(0, 3),),)),
+            r"d: mentions must be inside one sentence; found tokens 0 to 3 in cluster 0",
+        ),
+        (Document("d", (("a",), ("b",)), ((Span(0, 2),),)), r"inside one sentence; found tokens 0 to 2"),
+        (Document("d", (("a",),), ((Span(-1, 1),),)), r"inside one sentence"),
+        (
+            Document("d", (("a",) * 6,), ((Span(0, 3), Span(1, 5)),)),
+            r"mentions must not cross another mention of the same cluster; found tokens 1 to 5 in cluster 0",
+        ),
         (
             Document("d", (("a",) * 6,), ((Span(0, 3), Span(4, 5)), (Span(0, 3),))),
-            r"d: expected each mention once, found tokens 0 to 3 in cluster 0 and again in cluster 1",
+            r"d: mentions must occur once \(this one is also in cluster 0\); found tokens 0 to 3 in cluster 1",
         ),
         (
             Document("d", (("a",) * 6,), ((Span(2, 3), Span(2, 3)),)),
-            r"each mention once, found tokens 2 to 3 in cluster 0 and again in cluster 0",
+            r"occur once \(this one is also in cluster 0\); found tokens 2 to 3 in cluster 0",
         ),
-        (Document("d", (("a\tb",),), ()), r"without tabs and line breaks, found 'a\\tb'"),
-        (Document("d", (("",),), ()), r"expected words"),
-        (Document("d", (("\ud800",),), ()), r"expected words"),
-        (Document("d\n", (("a",),), ()), r"expected words"),
+        (
+            Document("d", (("a\tb",),), ()),
+            r"must not be blank or contain tabs, line breaks or lone surrogates; found 'a\\tb'",
+        ),
+        (Document("d", (("",),), ()), r"words, speakers and names must not"),
+        (Document("d", (("\ud800",),), ()), r"words, speakers and names must not"),
+        (Document("d\n", (("a",),), ()), r"words, speakers and names must not"),
     ],
 )
 def test_a_failed_write_keeps_the_old_file(tmp_path: Path, document: Document, message: str) -> None:

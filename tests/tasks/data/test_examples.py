@@ -28,13 +28,13 @@ def test_tuples_of_words_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("example", "message"),
     [
-        (TaggedSentence((), (), LOCATION), "a.conll:7: expected a sentence as a tuple of words, found an empty"),
-        (TextPair(("a",), (), "yes"), "example 2: expected a sentence as a tuple of words, found an empty"),
-        (Document("d", (), None, None, LOCATION), "a.conll:7: expected a tuple of sentences, found an empty"),
+        (TaggedSentence((), (), LOCATION), "a.conll:7: expected a sentence as a tuple of words; found an empty"),
+        (TextPair(("a",), (), "yes"), "example 2: expected a sentence as a tuple of words; found an empty"),
+        (Document("d", (), None, None, LOCATION), "a.conll:7: expected a tuple of sentences; found an empty"),
         (Document("d", (("a",), ()), None), "example 2: expected a sentence as a tuple of words"),
-        (LabeledText(LIST, "x"), r"example 2: expected a sentence as a tuple of words, found list \['a'\]"),
-        (LabeledText(TEXT, "x"), "example 2: expected a sentence as a tuple of words, found str 'ab'"),
-        (LabeledText(NUMBERS, "x"), "example 2: expected words of type str, found int 3"),
+        (LabeledText(LIST, "x"), r"example 2: expected a sentence as a tuple of words; found list \['a'\]"),
+        (LabeledText(TEXT, "x"), "example 2: expected a sentence as a tuple of words; found str 'ab'"),
+        (LabeledText(NUMBERS, "x"), "example 2: expected words of type str; found int 3"),
     ],
 )
 def test_an_example_without_words_raises_an_error_with_its_location(example: Example, message: str) -> None:

@@ -31,7 +31,7 @@ def test_paths_can_be_files_or_folders(tmp_path: Path) -> None:
     assert find_files(tmp_path / "a.txt") == find_files([str(tmp_path / "a.txt")]) == [tmp_path / "a.txt"]
     assert find_files(tmp_path) == [tmp_path / "a.txt", tmp_path / "b.txt"]
     assert find_files("-") == ["-"]
-    with pytest.raises(NoFilesError, match="at least one file"):
+    with pytest.raises(NoFilesError, match="paths must contain at least one file"):
         find_files([])
     assert issubclass(NoFilesError, ConfigError)
 
@@ -48,7 +48,7 @@ def test_blank_lines_at_the_start_are_skipped(tmp_path: Path) -> None:
         assert (first.text, first.number) == ("x", 3)
         assert [line.number for line in lines] == [3, 4]
     path.write_text("\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"a.txt: expected examples, found an empty file"), open_lines(path):
+    with pytest.raises(DataError, match=r"a.txt: expected examples; found an empty file"), open_lines(path):
         pass
 
 
@@ -72,7 +72,7 @@ def test_tokens_of_any_tokenizer_are_aligned_with_the_text() -> None:
 
 
 def test_a_text_without_words_raises_an_error() -> None:
-    with pytest.raises(DataError, match=r"^f:3: expected words in the text, found ' '$"):
+    with pytest.raises(DataError, match=r"^f:3: expected words in the text; found ' '$"):
         split_words(" ", WHITESPACE, what="text", location=Location("f", 3))
     with pytest.raises(DataError, match="expected a list of strings, found one string"):
         split_words("a b", lambda text: text, what="text", location=Location("f", 3))
@@ -94,19 +94,19 @@ def test_sentences_may_differ_in_their_number_of_columns() -> None:
 
 
 def test_a_row_with_another_number_of_columns_raises_an_error() -> None:
-    message = r"^f:3: expected 2 columns separated by tabs, as in line 2, found 1$"
+    message = r"^f:3: expected 2 columns separated by tabs, as in line 2; found 1$"
     with pytest.raises(DataError, match=message):
-        list(read_rows(lines("#", "a\tb", "c"), separator="\t", is_comment=lambda text: text == "#"))
-    with pytest.raises(DataError, match=r"^f:1: expected 3 columns separated by spaces, says the header, found 1$"):
+        list(read_rows(lines("#", "a\tb", "c"), separator="\t", comments=("#",)))
+    with pytest.raises(DataError, match=r"^f:1: expected 3 columns separated by spaces, says the header; found 1$"):
         list(read_rows(lines("a"), separator=" ", n_columns=3, reason=", says the header"))
 
 
 @pytest.mark.slow
 def test_a_sentence_that_is_too_long_raises_an_error() -> None:
-    with pytest.raises(DataError, match=r"^f:1: expected a sentence of at most 100,000 words, found more; separate"):
+    with pytest.raises(DataError, match=r"^f:1: expected a sentence of at most 100,000 words; found more; separate"):
         list(read_rows(lines(*["a"] * (MAX_TOKENS + 1)), separator=" "))
 
 
 def test_an_empty_cell_raises_an_error() -> None:
-    with pytest.raises(DataError, match=r"^f:1: expected a word in column 2, found nothing$"):
+    with pytest.raises(DataError, match=r"^f:1: expected a word in column 2; found nothing$"):
         TokenRow(("a", " "), Location("f", 1)).get(1, what="word")

@@ -122,13 +122,13 @@ def test_without_labels_predicates_are_the_targets(tmp_path: Path, text: str, pr
 
 def test_the_target_column_can_be_chosen(tmp_path: Path) -> None:
     path = write_file(tmp_path, "Go\tgo\tV\t(V*)\tx\n")
-    with pytest.raises(DataError, match=r":1: expected \*, \(ROLE\*, \*\) or \(ROLE\*\) in column 5, found other text"):
+    with pytest.raises(DataError, match=r":1: expected \*, \(ROLE\*, \*\) or \(ROLE\*\) in column 5; found other text"):
         read([path])
     path = write_file(tmp_path, "Go\tgo\t(V*)\n")
     assert [one.predicate for one in read([path], target=1)] == [0]
-    with pytest.raises(DataError, match=r":1: expected at least 4 columns, found 3"):
+    with pytest.raises(DataError, match=r":1: expected at least 4 columns; found 3"):
         read([path])
-    with pytest.raises(ConfigError, match="target must be a column after that of the words, at least 1, found 0"):
+    with pytest.raises(ConfigError, match="target must be a column number of at least 1; found 0"):
         read([path], target=0)
 
 
@@ -141,27 +141,33 @@ def rows(*cells: str) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"train.conll: expected examples, found an empty file"),
-        ("#begin document (a); part 000\n\n#end document\n", r"expected sentences, found none"),
+        ("", r"train.conll: expected examples; found an empty file"),
+        ("#begin document (a); part 000\n\n#end document\n", r"expected sentences; found none"),
         (
             rows("(A0*", "(A1*", "*)"),
-            r":2: expected A0 of line 1 to end before A1 starts in column 5, found overlapping spans",
+            r":2: expected the span A0 from line 1 to end before A1 starts in column 5; found overlapping spans",
         ),
-        (rows("(A0(A1*", "*))"), r":1: expected .* in column 5, found nested spans: '\(A0\(A1\*'"),
-        (rows("*", "*)"), r":2: expected an open span before '\)' in column 5, found none"),
-        (rows("(A0*)", "A0"), r":2: expected \*, .* in column 5, found other text: 'A0'"),
-        (rows("*").replace("(V*)", "(A0*"), r":2: expected A0 to end in its sentence in column 5, found no closing"),
-        (rows("*").replace("(V*)", "*"), r":1: expected a span \(V\*\) in column 5, found none"),
+        (rows("(A0(A1*", "*))"), r":1: expected .* in column 5; found nested spans: '\(A0\(A1\*'"),
+        (rows("*", "*)"), r":2: expected an open span before '\)' in column 5; found none"),
+        (rows("(A0*)", "A0"), r":2: expected \*, .* in column 5; found other text: 'A0'"),
+        (
+            rows("*").replace("(V*)", "(A0*"),
+            r":2: expected the span A0 in column 5 to end in its sentence; found no closing",
+        ),
+        (rows("*").replace("(V*)", "*"), r":1: expected a span \(V\*\) in column 5; found none"),
         (rows("(V*)").replace("\t(V*)\n", "\t*\n", 2), r":1: expected a span \(V\*\)"),
-        (rows("(V*)", "*").replace("go.01\t(V*)", "go.01\t*"), r":1: expected V of column 5 .* line 3, found it here"),
+        (
+            rows("(V*)", "*").replace("go.01\t(V*)", "go.01\t*"),
+            r":1: expected the span V of column 5 .*line 3\); found it in this row",
+        ),
         (
             rows("*").replace("go\tgo.01", "-\t-"),
             r":1: expected one column of roles for each of the 0 predicates .* found 1",
         ),
-        (rows("*\t*"), r":2: expected 6 columns separated by tabs, as in line 1, found 5"),
-        (rows("*").replace("w0", ""), r":1: expected a word in column 1, found nothing"),
-        ("a b\nc d\n", r":1: expected a target column with as many targets as columns after it, found none"),
-        ("#begin document (a); part 0\na 0 0 b -\n", r":2: expected at least 12 columns, found 5"),
+        (rows("*\t*"), r":2: expected 6 columns separated by tabs, as in line 1; found 5"),
+        (rows("*").replace("w0", ""), r":1: expected a word in column 1; found nothing"),
+        ("a b\nc d\n", r":1: expected a target column with as many targets as columns after it; found none"),
+        ("#begin document (a); part 0\na 0 0 b -\n", r":2: expected at least 12 columns; found 5"),
     ],
 )
 def test_errors_name_the_line(tmp_path: Path, text: str, message: str) -> None:

@@ -105,22 +105,22 @@ def broken(**change: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("", r"a.json:1: expected JSON, found an empty file"),
-        ('{"data": [\n}', r"a.json:2: expected JSON, found Expecting value at column 1"),
-        ("[" * 200_000, r"a.json:1: expected SQuAD JSON, found maximum recursion"),
-        ("9" * 10_000, r"a.json:1: expected SQuAD JSON, found Exceeds"),
-        ([], r"a.json:1 \(the file\): expected a JSON object, found list"),
-        ({}, r":1 \(the file\): expected a list 'data', found nothing; is this a SQuAD file\?"),
-        ({"data": []}, r":1: expected questions, found none"),
-        ({"data": [{"paragraphs": 1}]}, r":1 \(data\[0\]\): expected a list 'paragraphs', found int"),
-        (squad(context=" "), r"paragraphs\[0\]\): expected words in the context, found none"),
-        (broken(id=3), r"data\[0\].paragraphs\[0\].qas\[0\]\): expected a string 'id', found int"),
-        (broken(question=" "), r":1: expected words in the question, found ' '"),
-        (broken(answers=[]), r"expected an answer to question 'q', found none"),
-        (broken(answers=None), r"expected a list 'answers', found nothing"),
-        (broken(answers=["x"]), r"expected a JSON object, found str"),
-        (broken(answers=[{"text": "In"}]), r"expected a number as answer_start, found 'None'"),
-        (squad(qa("a", ("In", 0)), qa("a", ("In", 0))), r"qas\[1\]\): expected a unique id, found the second 'a'"),
+        ("", r"a.json:1: cannot parse JSON: the file is empty"),
+        ('{"data": [\n}', r"a.json:2: cannot parse JSON: Expecting value at column 1"),
+        ("[" * 200_000, r"a.json:1: cannot parse JSON: maximum recursion"),
+        ("9" * 10_000, r"a.json:1: cannot parse JSON: Exceeds"),
+        ([], r"a.json:1 \(the file\): expected a JSON object; found list"),
+        ({}, r":1 \(the file\): expected a list 'data'; found nothing; is this a SQuAD file\?"),
+        ({"data": []}, r":1: expected questions; found none"),
+        ({"data": [{"paragraphs": 1}]}, r":1 \(data\[0\]\): expected a list 'paragraphs'; found int"),
+        (squad(context=" "), r"paragraphs\[0\]\): expected words in the context; found none"),
+        (broken(id=3), r"data\[0\].paragraphs\[0\].qas\[0\]\): expected a string 'id'; found int"),
+        (broken(question=" "), r":1: expected words in the question; found ' '"),
+        (broken(answers=[]), r"expected an answer to question 'q'; found none"),
+        (broken(answers=None), r"expected a list 'answers'; found nothing"),
+        (broken(answers=["x"]), r"expected a JSON object; found str"),
+        (broken(answers=[{"text": "In"}]), r"expected a number 'answer_start'; found nothing"),
+        (squad(qa("a", ("In", 0)), qa("a", ("In", 0))), r"qas\[1\]\): expected unique ids; found 'a' twice"),
     ],
 )
 def test_errors_name_the_line_and_the_json_path(tmp_path: Path, value: Any, message: str) -> None:
@@ -132,7 +132,7 @@ def test_errors_name_the_line_and_the_json_path(tmp_path: Path, value: Any, mess
 def test_a_file_that_is_too_large_raises_an_error_before_parsing(tmp_path: Path) -> None:
     path = tmp_path / "a.json.gz"
     path.write_bytes(gzip.compress(b" " * 1_000_000 + json.dumps(squad()).encode()))
-    with pytest.raises(DataError, match=r"a.json.gz: expected at most 1,000 bytes of JSON, found more"):
+    with pytest.raises(DataError, match=r"a.json.gz: expected at most 1,000 bytes of JSON; found more"):
         read([path], max_bytes=1000)
 
 
@@ -144,7 +144,7 @@ def test_bytes_that_are_not_utf8_raise_an_error_with_their_line(tmp_path: Path) 
 
 
 def test_a_tokenizer_that_changes_characters_raises_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"expected tokens that occur in the context, found .IN 1919,"):
+    with pytest.raises(DataError, match=r"expected tokens that occur in the context; found .IN 1919,"):
         read([file(tmp_path, squad(qa("a", ("In", 0))))], tokenize=lambda text: text.upper().split())
 
 

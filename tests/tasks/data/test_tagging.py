@@ -105,17 +105,17 @@ def test_one_word_per_line_can_be_read_as_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"train.conll: expected examples, found an empty file"),
-        (" \n\t\n", r"expected examples, found an empty file"),
-        ("-DOCSTART- O\n", r"expected sentences, found none"),
+        ("", r"train.conll: expected examples; found an empty file"),
+        (" \n\t\n", r"expected examples; found an empty file"),
+        ("-DOCSTART- O\n", r"expected sentences; found none"),
         (
             "a\tN\tO\n\nb\tO\n",
-            r":3: expected 3 columns separated by tabs, as in the first row of the file \(line 1\), found 2$",
+            r":3: expected 3 columns separated by tabs, as in the first row of the file \(line 1\); found 2$",
         ),
-        ("-DOCSTART-\na O\nb N O\n", r":3: expected 2 columns separated by spaces, .* \(line 2\), found 3$"),
-        ("a\tO\n\tO\n", r":2: expected a word in column 1, found nothing"),
-        ("a\tO\nb\t \n", r":2: expected a tag in column 2, found nothing"),
-        ("a\nb\n", r":1: expected words and tags in two columns .* found both in column 0 of 1"),
+        ("-DOCSTART-\na O\nb N O\n", r":3: expected 2 columns separated by spaces, .* \(line 2\); found 3$"),
+        ("a\tO\n\tO\n", r":2: expected a word in column 1; found nothing"),
+        ("a\tO\nb\t \n", r":2: expected a tag in column 2; found nothing"),
+        ("a\nb\n", r":1: expected words and tags in different columns .* found both in column 0 \(from 0\) of 1"),
     ],
 )
 def test_errors_name_the_line(tmp_path: Path, text: str, message: str) -> None:
@@ -129,11 +129,11 @@ def test_errors_name_the_line(tmp_path: Path, text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1\ta\tb\n", r":1: expected 10 columns separated by tabs, found 3"),
-        (CONLLU.replace("3\tsol", "4\tsol"), r":7: expected word 3, found ID '4'"),
-        (CONLLU.replace("\tde\tde", "\t\tde"), r":4: expected a word in column 2, found nothing"),
-        ("1\ta\ta\t_\t_\t_\t_\t_\t_\t_\n", r"expected tags in column upos, found only _"),
-        ("# a\n\n# b\n", r"expected sentences, found none"),
+        ("1\ta\tb\n", r":1: expected 10 columns separated by tabs; found 3"),
+        (CONLLU.replace("3\tsol", "4\tsol"), r":7: expected the ID 3; found '4'"),
+        (CONLLU.replace("\tde\tde", "\t\tde"), r":4: expected a word in column 2; found nothing"),
+        ("1\ta\ta\t_\t_\t_\t_\t_\t_\t_\n", r"expected tags in column upos; found only _"),
+        ("# a\n\n# b\n", r"expected sentences; found none"),
     ],
 )
 def test_broken_conllu_raises_an_error(tmp_path: Path, text: str, message: str) -> None:
@@ -143,9 +143,11 @@ def test_broken_conllu_raises_an_error(tmp_path: Path, text: str, message: str) 
 
 def test_missing_columns_raise_an_error(tmp_path: Path) -> None:
     path = write_file(tmp_path, "a\tO\n")
-    with pytest.raises(DataError, match=r":1: expected tags in column 2 \(from 0\), found 2 columns"):
+    with pytest.raises(DataError, match=r":1: expected tags in column 2 \(from 0\); found 2 columns"):
         read([path], tags=2)
-    with pytest.raises(DataError, match=r"expected a column number for tags, found 'upos'"):
+    with pytest.raises(
+        DataError, match=r"expected a column number for tags, because only CoNLL-U has column names; found 'upos'"
+    ):
         read([path], tags="upos")
     with pytest.raises(ConfigError, match=r"column must be one of id, form.* found 'pos'"):
         read([write_file(tmp_path, CONLLU, "a.conllu")], tags="pos")
@@ -153,13 +155,13 @@ def test_missing_columns_raise_an_error(tmp_path: Path) -> None:
 
 def test_wrong_options_and_files_raise_an_error(tmp_path: Path) -> None:
     path = write_file(tmp_path, "a\tO\n")
-    with pytest.raises(ConfigError, match="text has no tags"):
+    with pytest.raises(ConfigError, match="cannot read tags from text files"):
         read([path], file_format="text")
     with pytest.raises(ConfigError, match="file_format must be one of auto"):
         read([path], file_format="conll")
     with pytest.raises(ConfigError, match="separator"):
         read([path], separator=",")
-    with pytest.raises(ConfigError, match="at least one file"):
+    with pytest.raises(ConfigError, match="paths must contain at least one file"):
         read([])
     with pytest.raises(DataError, match="no such file"):
         read([tmp_path / "none"])

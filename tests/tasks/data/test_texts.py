@@ -126,30 +126,34 @@ def test_semeval_files_are_detected_from_the_first_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.txt", "", "expected examples, found an empty file"),
-        ("a.txt", "3 good\nbad\n", r"a.txt:2: expected a label, a space and a text, found 'bad'"),
-        ("a.txt", "__label__a __label__b x\n", r":1: expected one label, found"),
-        ("a.tsv", "text\tlabel\n", "expected texts, found none"),
-        ("a.tsv", "text\tlabel\na\t1\nb\n", r":3: expected 2 columns, as in the header, found 1"),
-        ("a.tsv", "text\tlabel\n \t1\n", r":2: expected words in the text, found ' '"),
-        ("a.tsv", "text\tlabel\na\t \n", r":2: expected a label, found"),
-        ("a.tsv", "body\tlabel\na\t1\n", r":1: expected a header with 'text' or 'sentence', found none"),
-        ("a.csv", 'text,label\n"a,1\nb\n', r":2: expected a row of CSV, found unexpected end of data"),
-        ("a.csv", 'text,label\n"a"b,1\n', r":2: expected a row of CSV"),
+        ("a.txt", "", "expected examples; found an empty file"),
+        ("a.txt", "3 good\nbad\n", r"a.txt:2: expected a label, a space and a text; found 'bad'"),
+        ("a.txt", "__label__a __label__b x\n", r":1: expected one label and a text; found"),
+        ("a.tsv", "text\tlabel\n", "expected texts; found none"),
+        ("a.tsv", "text\tlabel\na\t1\nb\n", r":3: expected 2 columns, as in the header; found 1"),
+        ("a.tsv", "text\tlabel\n \t1\n", r":2: expected words in the text; found ' '"),
+        ("a.tsv", "text\tlabel\na\t \n", r":2: expected a label; found"),
+        ("a.tsv", "body\tlabel\na\t1\n", r":1: expected a header with 'text' or 'sentence'; found none"),
+        ("a.csv", 'text,label\n"a,1\nb\n', r":2: cannot parse CSV: unexpected end of data"),
+        ("a.csv", 'text,label\n"a"b,1\n', r":2: cannot parse CSV"),
         ("a.csv", "text,label\n" + 200_000 * "a" + ",1\n", r":2: .* field larger than field limit"),
-        ("a.jsonl", '{"text": "a", "label": "b"}\n{"text": "a"}\n', r":2: expected 'label', found 'text'"),
-        ("a.jsonl", '{"txt": "a", "label": 1}\n', r":1: expected 'text' or 'sentence' as text, found 'txt', "),
-        ("a.jsonl", '{"text": 1, "label": 1}\n', r":1: expected a text or a list of words as text, found int"),
+        ("a.jsonl", '{"text": "a", "label": "b"}\n{"text": "a"}\n', r":2: expected the key 'label'; found 'text'"),
+        (
+            "a.jsonl",
+            '{"txt": "a", "label": 1}\n',
+            r":1: expected a column 'text' or 'sentence' for text; found 'txt', ",
+        ),
+        ("a.jsonl", '{"text": 1, "label": 1}\n', r":1: expected a text or a list of words as text; found int"),
         ("a.jsonl", '{"text": [], "label": 1}\n', r":1: .* found nothing"),
-        ("a.jsonl", '{"text": "a", "label": null}\n', r":1: expected a label, found nothing"),
-        ("a.jsonl", '{"text": "a"\n', r":1: expected a JSON object, found invalid JSON"),
-        ("a.jsonl", "[\n{}]\n", r":1: expected a JSON object, found a list; write one object per line"),
-        ("a.jsonl", "3\n", r":1: expected a JSON object, found int"),
-        ("a.jsonl", '{"a":' * 100_000 + "\n", r":1: expected a JSON object, found invalid JSON"),
-        ("a.txt", '1\t"<e1>a</e1> <e2>b</e2>"\n', r":1: expected a relation in the next line"),
+        ("a.jsonl", '{"text": "a", "label": null}\n', r":1: expected a label; found nothing"),
+        ("a.jsonl", '{"text": "a"\n', r":1: expected a JSON object; found invalid JSON"),
+        ("a.jsonl", "[\n{}]\n", r":1: expected a JSON object; found a list; write one object per line"),
+        ("a.jsonl", "3\n", r":1: expected a JSON object; found int"),
+        ("a.jsonl", '{"a":' * 100_000 + "\n", r":1: expected a JSON object; found invalid JSON"),
+        ("a.txt", '1\t"<e1>a</e1> <e2>b</e2>"\n', r":1: expected a relation such as Other in the next line"),
         ("a.txt", '1\t"<e1>a</e1> <e2>b</e2>"\n\n2\t"c"\nOther\n', r":1: expected a relation"),
         ("a.txt", '1\t"<e1>a</e1> <e2>b"\nOther\n', r":1: expected <e1>, .* found <e1> </e1> <e2>$"),
-        ("a.txt", SEMEVAL + "Other\n", r":9: expected a number, a tab and a sentence in quotes, found 'Other'"),
+        ("a.txt", SEMEVAL + "Other\n", r":9: expected a number, a tab and a sentence in quotes; found 'Other'"),
     ],
 )
 def test_errors_name_the_line(tmp_path: Path, name: str, text: str, message: str) -> None:
@@ -161,15 +165,15 @@ def test_errors_name_the_line(tmp_path: Path, name: str, text: str, message: str
 
 def test_wrong_columns_raise_an_error(tmp_path: Path) -> None:
     path = write_file(tmp_path, TSV, "a.tsv")
-    with pytest.raises(DataError, match=r":1: expected a column 'body', found 'id', 'sentence', 'label'"):
+    with pytest.raises(DataError, match=r":1: expected a column 'body'; found 'id', 'sentence', 'label'"):
         texts([path], text="body")
-    with pytest.raises(DataError, match=r":1: expected text in column 7 \(from 0\), found 3 columns"):
+    with pytest.raises(DataError, match=r":1: expected text in column 7 \(from 0\); found 3 columns"):
         texts([path], text=7, label=0)
-    with pytest.raises(ConfigError, match="column names need a header"):
+    with pytest.raises(ConfigError, match="cannot choose columns by name in a table without a header"):
         texts([path], text="sentence", has_header=False)
-    with pytest.raises(ConfigError, match="columns of JSON lines have names; expected a name, found 0"):
+    with pytest.raises(ConfigError, match="column of text must be a name in JSON lines; found 0"):
         texts([write_file(tmp_path, '{"text": "a"}', "a.jsonl")], text=0)
-    with pytest.raises(ConfigError, match="lines with label and text have no columns"):
+    with pytest.raises(ConfigError, match="cannot choose columns in lines with a label and a text"):
         texts([write_file(tmp_path, "1 a", "a.txt")], label=0)
     unknown: TextFormat = "xml"  # pyright: ignore[reportAssignmentType]
     with pytest.raises(ConfigError, match="file_format must be one of auto"):
@@ -264,17 +268,17 @@ def test_without_labels_every_pair_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.tsv", "", "expected examples, found an empty file"),
-        ("a.tsv", SICK.splitlines()[0] + "\n", "expected pairs, found none"),
-        ("a.tsv", SICK.replace("3.6", "high"), r"a.tsv:2: expected a number as score, found 'high'"),
-        ("a.tsv", SICK.replace("3.6", "nan"), r":2: expected a number as score, found 'nan'"),
-        ("a.tsv", SICK.replace("A boy", ""), r":2: expected words in the first text, found ''"),
-        ("a.tsv", SICK.replace("\tNEUTRAL", ""), r":3: expected 5 columns, as in the header, found 4"),
+        ("a.tsv", "", "expected examples; found an empty file"),
+        ("a.tsv", SICK.splitlines()[0] + "\n", "expected pairs; found none"),
+        ("a.tsv", SICK.replace("3.6", "high"), r"a.tsv:2: expected a number as score; found 'high'"),
+        ("a.tsv", SICK.replace("3.6", "nan"), r":2: expected a number as score; found 'nan'"),
+        ("a.tsv", SICK.replace("A boy", ""), r":2: expected words in the first text; found ''"),
+        ("a.tsv", SICK.replace("\tNEUTRAL", ""), r":3: expected 5 columns, as in the header; found 4"),
         ("a.tsv", "sentence1\tsentence2\na\tb\n", r":1: expected a label .* or a score .* found neither"),
         ("a.tsv", "x\ty\na\tb\n", r":1: expected a header with 'sentence1' or"),
-        ("a.jsonl", SNLI.replace("sentence2", "s"), r":1: expected 'sentence2' or .* as second text, found"),
-        ("a.jsonl", SNLI.replace('"neutral",', "null,"), r":1: expected a label, found nothing"),
-        ("a.jsonl", SNLI.replace("gold_label", "score"), r":1: expected a number as score, found 'neutral'"),
+        ("a.jsonl", SNLI.replace("sentence2", "s"), r":1: expected a column 'sentence2' or .* for second text; found"),
+        ("a.jsonl", SNLI.replace('"neutral",', "null,"), r":1: expected a label; found nothing"),
+        ("a.jsonl", SNLI.replace("gold_label", "score"), r":1: expected a number as score; found 'neutral'"),
         ("a.jsonl", '{"sentence1": "a", "sentence2": "b", "score": %s}' % ("9" * 400), r":1: expected a number"),
     ],
 )

@@ -31,7 +31,7 @@ def elmo() -> Elmo:
 def vectors(model: Elmo, /, *, training: bool = False, **choice: Any) -> tuple[Any, Any]:
     store = FeatureStore(Features(**choice), model, STATIC)
     network = store.build_layer().train(training)
-    return network, network(store.prepare(SENTENCES).batch(SENTENCES))
+    return network, network(store.prepare(SENTENCES)(SENTENCES))
 
 
 def layers(elmo: Elmo, words: tuple[str, ...]) -> torch.Tensor:
@@ -57,7 +57,7 @@ def test_each_position_has_its_own_mix(elmo: Elmo, place: str, has_input: bool) 
     assert found.inputs.shape[2] == 2 + elmo.width * has_input
     assert found.outputs.shape == (2, 3, elmo.width)
     network.output_mix.w.data = torch.tensor([50.0, 0.0, 0.0])  # the token layer alone
-    again = network(FeatureStore(network.features, elmo, STATIC).prepare(SENTENCES).batch(SENTENCES))
+    again = network(FeatureStore(network.features, elmo, STATIC).prepare(SENTENCES)(SENTENCES))
     torch.testing.assert_close(again.outputs[0], layers(elmo, SENTENCES[0])[0])
     if has_input:
         torch.testing.assert_close(again.inputs, found.inputs)
@@ -89,17 +89,17 @@ def test_a_tuned_bilm_starts_with_the_same_vectors(elmo: Elmo) -> None:
 
 
 def test_contradictory_features_are_refused(elmo: Elmo) -> None:
-    with pytest.raises(ConfigError, match="elmo must be one of none, input, output, both, found 'middle'"):
+    with pytest.raises(ConfigError, match="elmo must be one of none, input, output, both; found 'middle'"):
         Features(elmo="middle")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ConfigError, match="is_bilm_tuned needs ELMo, but elmo is 'none'"):
+    with pytest.raises(ConfigError, match="cannot use is_bilm_tuned: elmo is 'none'"):
         Features(elmo="none", is_bilm_tuned=True)
-    with pytest.raises(ConfigError, match="start must be zero if the biLM is tuned, found 'warm'"):
+    with pytest.raises(ConfigError, match="start must be 'zero' if the biLM is tuned; found 'warm'"):
         FeatureStore(Features(is_bilm_tuned=True), elmo, start="warm")
-    with pytest.raises(ConfigError, match="elmo is 'input', but no biLM was given"):
+    with pytest.raises(ConfigError, match="cannot set elmo to 'input': there is no biLM"):
         FeatureStore(Features()).build_layer()
-    with pytest.raises(ConfigError, match="top_only needs ELMo, but elmo is 'none'"):
+    with pytest.raises(ConfigError, match="cannot use top_only: elmo is 'none'"):
         Features(elmo="none", top_only=True)
-    with pytest.raises(ConfigError, match="cannot tune static vectors, because none were given"):
+    with pytest.raises(ConfigError, match="cannot tune static vectors: there are none"):
         FeatureStore(Features(is_static_tuned=True), elmo).build_layer()
     for choice in (Features(elmo="none"), Features(elmo="output")):
         with pytest.raises(ConfigError, match="a task needs word vectors"):
@@ -109,10 +109,10 @@ def test_contradictory_features_are_refused(elmo: Elmo) -> None:
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        ({"dropout": 1.0}, "dropout of the ELMo vectors must be at least 0 and below 1, found 1.0"),
-        ({"mix_penalty": -0.5}, "mix_penalty must be a number of at least 0, found -0.5"),
-        ({"mix_penalty": float("nan")}, "mix_penalty must be a number of at least 0, found nan"),
-        ({"characters": -3}, "characters must be at least 0, found -3"),
+        ({"dropout": 1.0}, "dropout of the ELMo vectors must be at least 0 and below 1; found 1.0"),
+        ({"mix_penalty": -0.5}, "mix_penalty must be a number of at least 0; found -0.5"),
+        ({"mix_penalty": float("nan")}, "mix_penalty must be a number of at least 0; found nan"),
+        ({"characters": -3}, "characters must be at least 0; found -3"),
     ],
 )
 def test_a_number_out_of_range_is_named(choice: dict[str, Any], message: str) -> None:

@@ -89,12 +89,16 @@ def test_a_word_with_spaces_keeps_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "raw", "message"),
     [
-        ("glove.txt", b"", "glove.txt: expected words with vectors, found none"),
+        ("glove.txt", b"", "glove.txt: expected words with vectors; found none"),
         ("glove.txt", b"the 1 2\na 1 x\n", r"glove.txt:2: expected a word and 2 numbers .*found 'a 1 x'"),
         ("glove.txt", b"the 1 2\na 1\n", r"glove.txt:2: expected a word and 2 numbers"),
-        ("glove.txt", b"the 1 nan\n", "glove.txt:1: the vector of 'the' has non-finite numbers"),
+        ("glove.txt", b"the 1 nan\n", "glove.txt:1: numbers must be finite; found nan or inf for 'the'"),
         ("word2vec.bin", binary()[:-6], "word2vec.bin as a binary word2vec file"),
-        ("word2vec.bin", b"1 2\nthe " + struct.pack("<2f", 1, float("nan")), "word 1: the vector of 'the' has no"),
+        (
+            "word2vec.bin",
+            b"1 2\nthe " + struct.pack("<2f", 1, float("nan")),
+            "numbers must be finite; found nan or inf for 'the'",
+        ),
         ("word2vec.bin", b"1 2\n" + b"\0" * 30_000, "word2vec.bin as a binary word2vec file: expected a"),
         ("word2vec.bin.gz", gzip.compress(binary(), mtime=0)[:-12], "cannot read .*word2vec.bin.gz"),
         ("word2vec.bin", b"4 999999999\n", "word2vec.bin as a binary word2vec file"),

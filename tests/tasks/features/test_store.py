@@ -119,7 +119,7 @@ def test_the_folder_never_grows_beyond_its_limit(
         assert max(sizes[1:], default=0) <= limit
         assert sizes[-1] >= limit - whole // 4 or share == 0.0
         (record,) = caplog.records
-        assert re.search(r"is limited to 0 MB \(--cache-limit\): \d+ of 50 sentences are computed", record.message)
+        assert re.search(r"is limited to 0 MB \(--cache-limit\): the layers of \d+ of 50 sentences", record.message)
         for states, words in zip(found(wanted), wanted, strict=True):
             np.testing.assert_allclose(states, encoder.of(words), rtol=1e-3)
 
@@ -193,7 +193,7 @@ def test_an_intact_block_that_is_temporarily_unreadable_is_kept(
 
     with monkeypatch.context() as patched:
         patched.setattr(layer_cache, "read_arrays", refuse)
-        with pytest.raises(OutputError, match=r"a block of the cache: (Too many|MemoryError)"):
+        with pytest.raises(OutputError, match=r"cannot read the cache block .*: (Too many|MemoryError)"):
             FeatureCache(tmp_path).lookup(encoder, SENTENCES)
     FeatureCache(tmp_path).lookup(encoder, SENTENCES)
     assert encoder.n_computed == len(SENTENCES)
@@ -232,7 +232,7 @@ def test_a_damaged_block_is_computed_again(tmp_path: Path, damage: str) -> None:
 
 
 def test_layers_beyond_half_precision_are_refused_not_rounded(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="do not fit into half precision; use --no-cache"):
+    with pytest.raises(ConfigError, match="they exceed the range of half precision; use --no-cache"):
         FeatureCache(tmp_path).lookup(Counting(scale=1e6), SENTENCES)
     assert not list(tmp_path.glob("*/*.block"))
 

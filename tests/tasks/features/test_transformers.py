@@ -38,7 +38,7 @@ def test_the_key_depends_on_weights_and_start_state() -> None:
     lazy = ElmoEncoder(Elmo(model))
     assert "fingerprint" not in vars(lazy)  # hashing all weights takes time: not without need
     assert lazy.key == keys[0]
-    with pytest.raises(ConfigError, match="must be zero or warm"):
+    with pytest.raises(ConfigError, match="must be 'zero' or 'warm'"):
         ElmoEncoder(Elmo(model), start=Carry())
 
 
@@ -125,14 +125,14 @@ def test_a_transformer_is_concatenated_with_elmo(bert: Path) -> None:
     elmo, other = Elmo(tiny_model()), TransformerEncoder(str(bert))
     store = FeatureStore(Features(), elmo, others=(other,))
     vectors = store.build_layer().eval()
-    found = vectors(store.prepare(SENTENCES).batch(SENTENCES))
+    found = vectors(store.prepare(SENTENCES)(SENTENCES))
     assert found.inputs.shape == (3, 30, elmo.width + 8)
     np.testing.assert_allclose(found.inputs[0, :3, :8].detach(), other.layers(SENTENCES[:1])[0][0], atol=1e-5)
 
 
 def test_a_folder_that_is_not_a_transformer_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed")
-    with pytest.raises(ConfigError, match="expected a transformers model with safetensors weights"):
+    with pytest.raises(ConfigError, match="as a transformers model with safetensors weights"):
         TransformerEncoder(str(tmp_path))
 
 
@@ -148,15 +148,15 @@ def test_encoders_are_loaded_by_name_and_checked_by_key(bert: Path, tmp_path: Pa
     for given, message in (
         (
             [other],
-            r"x: this model was trained with the encoder .*bert \([0-9a-f]{12}…\), found .*other \([0-9a-f]{12}…\)",
+            r"x: encoder must be .*bert with the hash [0-9a-f]{12}…, as in training; found .*other with the hash",
         ),
-        ([one, other], r"x: expected the 1 other encoders that this model was trained with \(.*bert\), found 2"),
+        ([one, other], r"x: number of encoders must be 1, as in training \(.*bert\); found 2"),
     ):
         with pytest.raises(ConfigError, match=message):
             match_encoders(wanted, given, subject="x")
-    with pytest.raises(ConfigError, match=r"x: cannot load the encoder .*; use --also to give its location: "):
+    with pytest.raises(ConfigError, match=r"x: cannot load an encoder .*; use --also to pass it"):
         match_encoders([(one.key, str(tmp_path / "gone"))], (), subject="x")
-    with pytest.raises(ConfigError, match="expected the 1 other encoders that this model was trained with, "):
+    with pytest.raises(ConfigError, match="number of encoders must be 1, as in training; found 0"):
         match_encoders([(one.key, None)], (), subject="x")  # as earlier versions wrote it
     mine = ElmoEncoder(Elmo(tiny_model()))  # an encoder without a name
     with pytest.raises(ConfigError, match="found another encoder"):

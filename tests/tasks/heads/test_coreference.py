@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from elmo.errors import ConfigError, DataError, ShapeError
+from elmo.errors import DataError, ShapeError
 from elmo.tasks.data.examples import Span
 from elmo.tasks.heads import coreference
 from elmo.tasks.heads.coreference import (
@@ -261,15 +261,10 @@ def test_a_head_learns_clusters_and_singletons() -> None:
 
 def test_wrong_inputs_raise_an_error() -> None:
     head = build_head()
-    with pytest.raises(DataError, match="expected a span within the 9 tokens, found 8 to 10"):
+    with pytest.raises(DataError, match="gold mention must be within the 9 tokens of the text; found 8 to 10"):
         head.loss(random_features(5, 4), [pairs([(8, 10)])])
-    with pytest.raises(ShapeError, match=r"speakers: expected one for each of 9 tokens, found \(8,\)"):
+    with pytest.raises(ShapeError, match=r"speakers must have shape \(9,\), one id per token; found \(8,\)"):
         head(random_features(5, 4), torch.zeros(8))
-    with pytest.raises(DataError, match="document: expected words, found none"):
-        head.loss(random_features(0, padding=1), [])
-    assert head.predict(random_features(0, padding=1)) == ()
-    with pytest.raises(ConfigError, match=r"found 0, 100 and 0\.4"):
-        build_head(max_span_width=0)
 
 
 def test_grouped_sentences_give_the_numbers_of_a_padded_batch() -> None:

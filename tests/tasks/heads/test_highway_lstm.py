@@ -8,7 +8,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from elmo.errors import ConfigError
 from elmo.model.dropout import dropout_mask
 from elmo.tasks.heads.highway_lstm import HighwayLstm, HighwayLstmLayer
 
@@ -128,12 +127,3 @@ def test_gradients_can_be_computed_twice() -> None:
     first = torch.autograd.grad(loss, weights, retain_graph=True)
     again = torch.autograd.grad(loss, weights)
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
-
-
-def test_options_out_of_range_raise_an_error() -> None:
-    with pytest.raises(
-        ConfigError, match=r"n_layers must be at least 1, and dropout at least 0 and below 1, found 0 and 0\.1"
-    ):
-        HighwayLstm(4, 3, n_layers=0, dropout=0.1)
-    with pytest.raises(ConfigError, match=r"found 2 and 1\.0"):
-        HighwayLstm(4, 3, n_layers=2, dropout=1.0)

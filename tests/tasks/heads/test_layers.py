@@ -66,7 +66,7 @@ def test_output_features_are_joined_to_states_and_padding_is_zero() -> None:
     assert torch.equal(joined[1, 1], torch.zeros(5 + WIDTHS.outputs))
 
 
-@pytest.mark.parametrize(("width", "message"), [(0, "width 0, found 3"), (4, "width 4, found 3")])
+@pytest.mark.parametrize(("width", "message"), [(0, "width 0; found width 3"), (4, "width 4; found width 3")])
 def test_output_features_of_another_width_raise_an_error(width: int, message: str) -> None:
     with pytest.raises(ShapeError, match=message):
         join_outputs(torch.ones(1, 1, 5), build_features([[1]]), width=width)
@@ -74,7 +74,7 @@ def test_output_features_of_another_width_raise_an_error(width: int, message: st
 
 def test_missing_output_features_raise_an_error() -> None:
     vectors = FeatureVectors(torch.ones(1, 1, 5), torch.ones(1, 1, dtype=torch.bool))
-    with pytest.raises(ShapeError, match="width 3, found 0"):
+    with pytest.raises(ShapeError, match="width 3; found width 0"):
         join_outputs(torch.ones(1, 1, 5), vectors, width=3)
 
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from elmo.errors import DataError, ShapeError
+from elmo.tasks.data.schemes import Transitions
 from elmo.tasks.heads.layers import FeatureVectors, FeatureWidths
 from elmo.tasks.heads.taggers import RolesHead, TaggerHead, mean_cross_entropy
 
 LENGTHS = (6, 1, 4, 5, 3, 6, 2, 5)
 WORDS = 4
+CYCLE = Transitions(  # the only allowed sequence is 1, 2, 0, 1, 2, …
+    np.array([[0, 1, 0], [0, 0, 1], [1, 0, 0]], bool), np.array([0, 1, 0], bool), np.ones(3, bool)
+)
 
 
 def sentences(seed: int, lengths: tuple[int, ...] = LENGTHS) -> tuple[Tensor, Tensor]:
@@ -85,7 +90,7 @@ def test_confidences_are_probabilities_of_the_tags() -> None:
     head = build_tagger(has_crf=False).eval()
     words, mask = sentences(5, (3,))
     vectors = build_features(words, mask)
-    softmax = head.scores(head.lstm(vectors.inputs, mask), vectors.outputs).softmax(dim=2)
+    softmax = head.scores(head.lstm(vectors.inputs, mask), vectors).softmax(dim=2)
     (found,) = head.predict(vectors)
     assert found.tags == tuple(softmax[0].argmax(dim=1).tolist())
     assert found.confidences == pytest.approx(softmax[0].amax(dim=1).tolist(), abs=1e-6)
@@ -94,9 +99,7 @@ def test_confidences_are_probabilities_of_the_tags() -> None:
 
 @pytest.mark.parametrize("has_crf", [False, True])
 def test_predictions_follow_the_rules(has_crf: bool) -> None:
-    allowed = torch.tensor([[0, 1, 0], [0, 0, 1], [1, 0, 0]]).bool()  # a cycle
-    starts = torch.tensor([0, 1, 0]).bool()
-    head = build_tagger(has_crf=has_crf, allowed=allowed, starts=starts).eval()
+    head = build_tagger(has_crf=has_crf, rules=CYCLE).eval()
     words, mask = sentences(6)
     for one, length in zip(head.predict(build_features(words, mask)), LENGTHS, strict=True):
         assert one.tags == tuple([1, 2, 0] * 2)[:length]  # the only allowed sequence
@@ -134,9 +137,9 @@ def test_the_loss_of_a_crf_is_the_mean_of_sentences() -> None:
 def test_wrong_shapes_raise_an_error() -> None:
     head = build_tagger()
     words, mask = sentences(8)
-    with pytest.raises(ShapeError, match="output features: this head was built for width 2, found 0"):
+    with pytest.raises(ShapeError, match="output features of this head must have width 2; found width 0"):
         head.predict(replace(build_features(words, mask), outputs=None))
-    with pytest.raises(ShapeError, match=r"tags: expected shape \(2, 3\), found \(2, 2\)"):
+    with pytest.raises(ShapeError, match=r"tags must have shape \(2, 3\); found \(2, 2\)"):
         mean_cross_entropy(torch.zeros(2, 3, 4), torch.zeros(2, 2).long(), torch.ones(2, 3).bool())
 
 
@@ -230,8 +233,7 @@ def test_gradients_of_all_predicates_reach_the_vectors_of_their_sentence() -> No
 
 
 def test_predicted_roles_follow_the_rules_with_confidences_of_the_softmax() -> None:
-    allowed = torch.tensor([[0, 1, 0], [0, 0, 1], [1, 0, 0]]).bool()  # a cycle
-    head = build_roles_head(allowed=allowed, starts=torch.tensor([0, 1, 0]).bool()).eval()
+    head = build_roles_head(rules=CYCLE).eval()
     vectors, predicates = role_features(7), torch.tensor([2])
     (found,) = head.predict(vectors, predicates, rows=torch.tensor([0]))
     assert found.tags == (1, 2, 0, 1, 2, 0)  # the only allowed sequence
@@ -253,7 +255,5 @@ def test_unknown_tags_of_roles_are_ignored() -> None:
 
 def test_a_predicate_outside_its_sentence_raises_an_error() -> None:
     head, vectors = build_roles_head(), role_features(9)
-    with pytest.raises(DataError, match="predicate 1: expected a position in its sentence of 4 words, found 4"):
+    with pytest.raises(DataError, match="position of predicate 1 must be within its sentence of 4 words; found 4"):
         head.predict(vectors, torch.tensor([0, 4]), rows=torch.tensor([1, 2]))
-    with pytest.raises(ShapeError, match=r"predicates: expected shape \(8,\), one per row, found \(2,\)"):
-        head.predict(vectors, torch.tensor([0, 0]))

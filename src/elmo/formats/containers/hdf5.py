@@ -4,9 +4,9 @@ libhdf5 is a large C library that follows links to other files, and crafted file
 in it (CVE-2025-2915, -6750, -7067 and others). Models come from untrusted sources, and the weights of every
 published ELMo use a small, simple part of HDF5: what h5py writes by default, superblock 0 and groups as
 symbol tables. This module reads that part and checks every address and size first. Floats may be contiguous,
-as in every published ELMo, or in chunks (gzip, shuffle, fletcher32). Everything else is refused by name:
-links to other files, strings, references, external and virtual storage, other filters. Section numbers refer
-to the HDF5 file format specification, version 3.
+as in every published ELMo, or in chunks (gzip, shuffle, fletcher32). Anything else (links to other files, strings,
+references, external and virtual storage, other filters) is rejected with an error that names it. Section numbers
+refer to the HDF5 file format specification, version 3.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import h5py
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_UNDEFINED = (1 << 64) - 1  # the address of an object that was never written
+_UNDEFINED = (1 << 64) - 1  # the address in HDF5 that means "not allocated"
 _REPACK = "copy the file with h5py's default settings"
 
 # Types of object header messages (section IV.A.2)
@@ -50,8 +50,8 @@ _MAX_NAME = 1 << 10
 _MAX_PARTS = 1 << 16
 _MAX_CHUNKS = 1 << 15
 _MAX_CHUNK = 1 << 26  # bytes
-_MAX_EXPANSION = 20  # ratio of decompressed datasets to the file; weights hardly compress
-_FREE_EXPANSION = 1 << 26  # bytes to which any file may expand
+_MAX_EXPANSION = 20  # maximum ratio of decompressed data to file size; weights hardly compress
+_FREE_EXPANSION = 1 << 26  # bytes of decompressed data that are always allowed
 
 _CONTIGUOUS, _CHUNKED = 1, 2
 _GZIP, _SHUFFLE, _FLETCHER32 = 1, 2, 3
@@ -76,7 +76,7 @@ class DatasetChunk:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset's header, checked against the file; no numbers are read yet."""
+    """The header of a dataset, checked against the file; ``Hdf5File.read`` reads its numbers."""
 
     name: str
     shape: tuple[int, ...]
@@ -145,17 +145,19 @@ class Hdf5File:
             if not filters and any(chunk.size != chunk_bytes for chunk in chunks):
                 self.refuse(f"{what}: expected chunks of {chunk_bytes} bytes, found another size")
             return Dataset(name, shape, dtype, chunk_shape, chunks, filters)
-        return self.refuse(f"{what}: unsupported storage layout {version}.{kind}: {_REPACK}")
+        return self.refuse(f"{what}: storage layout {version}.{kind} is not supported: {_REPACK}")
 
     def check_together(self, datasets: Sequence[Dataset]) -> None:
-        """Refuse datasets that share bytes, or that would expand to an absurd size."""
+        """Reject datasets that share bytes, or whose decompressed size is out of proportion to the file."""
         ranges = sorted((c.address, c.address + c.size, d.name) for d in datasets for c in d.chunks)
         for (_, end, first), (begin, _, second) in pairwise(ranges):
             if begin < end:
                 self.refuse(f"datasets {first} and {second} share bytes of the file")
         expanded = sum(dataset.n_bytes for dataset in datasets)
         if expanded > max(_FREE_EXPANSION, _MAX_EXPANSION * self.size):
-            self.refuse(f"expected at most {_MAX_EXPANSION}-fold compression, found {expanded} from {self.size} bytes")
+            self.refuse(
+                f"expected at most {_MAX_EXPANSION}-fold compression, found {expanded} bytes of data in {self.size}"
+            )
 
     def read(self, dataset: Dataset) -> NDArray[np.float32]:
         """Read the numbers of a dataset as float32."""
@@ -190,7 +192,7 @@ class Hdf5File:
 
     def _check_inside(self, address: int, size: int, what: str) -> None:
         if address > self.size or size > self.size - address:
-            self.refuse(f"{what}: expected {size} bytes at {address}, found a file of {self.size}")
+            self.refuse(f"{what}: expected {size} bytes at byte {address}, found a file of {self.size} bytes")
 
     def _unpack(self, form: str, data: bytes, what: str) -> tuple[Any, ...]:
         try:
@@ -199,7 +201,7 @@ class Hdf5File:
             raise FormatError(f"{format_path(self.path)}: {what} is truncated") from error
 
     def _count(self, n_parts: int) -> None:
-        """Refuse a file that makes us read more parts than any model needs."""
+        """Count the parts of the file that were read; reject a file with more parts than any model needs."""
         self._n_parts += n_parts
         if self._n_parts > _MAX_PARTS:
             self.refuse(f"the file has more than {_MAX_PARTS} names, chunks and header messages: {_REPACK}")
@@ -216,17 +218,17 @@ class Hdf5File:
         if len(head) < 100 or head[8] > 3:
             self.refuse("the HDF5 superblock is damaged")
         if head[13:15] != b"\x08\x08":
-            self.refuse(f"expected addresses of 8 bytes, found {head[13]} and {head[14]}: {_REPACK}")
+            self.refuse(f"expected offsets and lengths of 8 bytes, found {head[13]} and {head[14]} bytes: {_REPACK}")
         start = 24 if head[8] == 0 else 28  # version 1 has one more number in front
         base, _, end, _, _, root = struct.unpack_from("<6Q", head, start)
         if base != 0:
             self.refuse(f"expected a base address of 0, found {base}: {_REPACK}")
         if end > self.size:
-            self.refuse(f"expected {end} bytes, found {self.size}: download it again")
+            self.refuse(f"the file is truncated: expected {end} bytes, found {self.size}; download it again")
         return root
 
     def _find(self, name: str) -> int | None:
-        """Return the address of an object header; None if there is none."""
+        """Return the address of the object header with this name; None if there is none."""
         address = self._root
         for part in filter(None, name.split("/")):
             if not self._is_group(address):
@@ -309,7 +311,7 @@ class Hdf5File:
             self.refuse(f"the object header at {address} is damaged")
         messages: list[tuple[int, bytes]] = []
         blocks, total = [(address + 16, size)], 0
-        for begin, block_size in blocks:  # grows in the loop: a block may announce another
+        for begin, block_size in blocks:  # the list grows in the loop: a block may refer to a continuation block
             total += block_size
             if total > _MAX_HEADER or len(blocks) > 64:
                 self.refuse(f"the object header at {address} is too long")
@@ -362,13 +364,15 @@ class Hdf5File:
         body, filters, at = pipelines[0], [], 8
         version, n = self._unpack("<BB", body[:2], what)
         if len(pipelines) > 1 or version != 1:
-            self.refuse(f"{what}: expected one filter pipeline of version 1: {_REPACK}")
+            self.refuse(f"{what} must have one filter pipeline of version 1: {_REPACK}")
         for _ in range(n):
             filter_id, name_length, _, n_values = self._unpack("<4H", body[at : at + 8], what)
             filters.append(filter_id)
             at += 8 + name_length + 4 * (n_values + n_values % 2)
         if not set(filters) <= {_GZIP, _SHUFFLE, _FLETCHER32} or len(set(filters)) < len(filters):
-            self.refuse(f"{what}: expected filters gzip, shuffle, fletcher32, found ids {filters[:8]}: {_REPACK}")
+            self.refuse(
+                f"{what}: expected only gzip, shuffle and fletcher32, found filter ids {filters[:8]}: {_REPACK}"
+            )
         return tuple(filters)
 
     # --- chunks
@@ -381,7 +385,7 @@ class Hdf5File:
         n_axes, tree = self._unpack("<BQ", layout[2:11], what)
         *axes, width = self._unpack(f"<{rank + 1}I", layout[11 : 15 + 4 * rank], what)
         if n_axes != rank + 1 or width != itemsize or not 0 < math.prod(axes) * itemsize <= _MAX_CHUNK:
-            self.refuse(f"{what}: chunks of {tuple(axes)} do not fit {shape}")
+            self.refuse(f"{what}: chunks of shape {tuple(axes)} do not fit a dataset of shape {shape}")
         n_expected = math.prod(-(-n // m) for n, m in zip(shape, axes, strict=True))
         if not 0 < n_expected <= _MAX_CHUNKS:
             self.refuse(f"{what}: expected at most {_MAX_CHUNKS} chunks, found {n_expected}: {_REPACK}")
@@ -389,7 +393,7 @@ class Hdf5File:
         for key, address in self._tree(tree, kind=1, key_size=16 + 8 * rank):
             size, skipped, *offset, _ = struct.unpack(f"<II{rank + 1}Q", key)
             if any(start >= n or start % m for start, n, m in zip(offset, shape, axes, strict=True)):
-                self.refuse(f"{what}: a chunk is at {tuple(offset)} of {shape}")
+                self.refuse(f"{what}: a chunk has the invalid offset {tuple(offset)} for shape {shape}")
             self._check_inside(address, size, what)
             chunks.append(DatasetChunk(tuple(offset), address, size, skipped))
         if len(chunks) != n_expected or len({chunk.offset for chunk in chunks}) != n_expected:
@@ -406,7 +410,9 @@ class Hdf5File:
                 continue
             if filter_id == _GZIP:
                 try:
-                    data = zlib.decompressobj().decompress(data, n_bytes + 5)  # plus a checksum
+                    data = zlib.decompressobj().decompress(
+                        data, n_bytes + 5
+                    )  # 4 bytes for a checksum, 1 to detect excess data
                 except zlib.error as error:
                     raise FormatError(f"{format_path(self.path)}: {what} is damaged: {error}") from error
             elif filter_id == _SHUFFLE and len(data) == n_bytes:
@@ -437,9 +443,9 @@ def _fletcher32(data: bytes) -> tuple[int, int]:
 
 @contextmanager
 def create_hdf5(path: Path, *, libver: str | tuple[str, str] = "earliest") -> Iterator[tuple[h5py.File, FailSafeFile]]:
-    """Create an HDF5 file; yield it and the file object below it. A full disk raises an ``OSError``.
+    """Create an HDF5 file; yield it and the file object that it writes to. A full disk raises an ``OSError``.
 
-    The default is the oldest layout, which every HDF5 library since 2008 reads, and ``Hdf5File`` too.
+    The default is the oldest layout, which ``Hdf5File`` and every HDF5 library since 2008 can read.
     """
     import h5py
 
@@ -453,7 +459,7 @@ def create_hdf5(path: Path, *, libver: str | tuple[str, str] = "earliest") -> It
 
 
 class FailSafeFile:
-    """A file object for HDF5 that postpones errors.
+    """A file object for HDF5 that postpones write errors.
 
     On a full disk, HDF5 can neither finish nor close a file, prints errors until the process ends, and may
     crash it. So this class keeps the first error, discards all later writes, and raises the error at the end.
@@ -466,7 +472,7 @@ class FailSafeFile:
         self.seek, self.tell, self.read, self.readinto = raw.seek, raw.tell, raw.read, raw.readinto
 
     def write(self, data: memoryview) -> int:
-        """Write everything, or keep the error."""
+        """Write all data, or store the error for ``raise_error``."""
         view = memoryview(data).cast("B")
         try:
             at = 0
@@ -477,7 +483,7 @@ class FailSafeFile:
         return len(view)
 
     def truncate(self, size: int) -> int:
-        """Set the size of the file, or keep the error."""
+        """Set the size of the file, or store the error for ``raise_error``."""
         try:
             return self._raw.truncate(size)
         except OSError as error:

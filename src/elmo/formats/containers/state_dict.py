@@ -1,25 +1,29 @@
-"""Read the weights in a file of ``torch.save`` without unpickling: names and shapes first, then the tensors.
+"""Read the state dict in a file written by ``torch.save`` without unpickling it.
 
-There are two layouts: the zip file of torch 1.6 and later, and the older stream of pickles. Every size is
-checked against the file before memory is allocated, and no two tensors may share their numbers, so reading
-never takes more memory than the file has bytes. The parts of this module, in order: the state dict, the
-tensors in it, the zip directory, and a pickle interpreter that only builds records. It knows the opcodes that
-``torch.save`` writes (pickle protocol 2) and the few names that a state dict uses.
+``open_state_dict`` reads the names and shapes; ``StateDict.read`` reads one tensor. There are two layouts: the
+zip file of torch 1.6 and later, and the older stream of pickles. Every size is checked against the file before
+memory is allocated, and tensors must not share bytes, so a small file cannot fill the memory. The parts of this
+module, in order: the state dict, its tensors, the zip directory, and a pickle interpreter that records calls
+instead of making them. The interpreter supports the opcodes that ``torch.save`` writes (pickle protocol 2) and
+only those classes and functions that a state dict uses.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import os
+import pickletools
 import struct
-from collections.abc import Callable, Mapping
+import zipfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 from elmo.errors import FormatError
-from elmo.storage.files import format_path, open_regular
+from elmo.storage.files import BoundedReads, format_error, format_path, open_regular
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +59,7 @@ class StoredTensor:
     shape: tuple[int, ...]
     dtype: str  # float32, int64, …
     bytes: ByteRange
-    axes: tuple[int, ...]  # the axes in stored order, slowest first
+    axes: tuple[int, ...]  # the axes in the order of storage, slowest-varying first
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class StateDict:
 
 
 def open_state_dict(path: Path) -> StateDict:
-    """Find every tensor in a file of ``torch.save(module.state_dict(), path)``."""
+    """Find every tensor in a file written by ``torch.save(module.state_dict(), path)``, without reading it."""
     subject = format_path(path)
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -106,7 +110,7 @@ def open_state_dict(path: Path) -> StateDict:
         try:
             tensors[name] = _tensor(call.arguments, storages)
         except ValueError as error:
-            raise FormatError(f"{subject}: {name!r:.80}: expected a tensor, found {error}") from error
+            raise FormatError(f"{subject}: cannot read the tensor {name!r:.80}: {error}") from error
     _refuse_overlaps(tensors, subject)
     return StateDict(path, tensors)
 
@@ -116,7 +120,7 @@ def _read_zip(file: BinaryIO, size: int, subject: str) -> tuple[dict[str, CallRe
     try:
         entries = read_zip_entries(file, size)
     except ValueError as error:
-        raise FormatError(f"{subject}: expected a zip file written by torch.save, found {error}") from error
+        raise FormatError(f"{subject}: not a valid zip file of torch.save: {error}") from error
     roots = [name.removesuffix("/data.pkl") for name in entries if name.endswith("/data.pkl")]
     if len(roots) != 1:
         raise FormatError(f"{subject}: expected one data.pkl in the zip file, found {len(roots)}")
@@ -137,31 +141,34 @@ def _read_zip(file: BinaryIO, size: int, subject: str) -> tuple[dict[str, CallRe
 def _read_stream(
     file: BinaryIO, head: bytes, size: int, subject: str
 ) -> tuple[dict[str, CallRecord], dict[str, ByteRange]]:
-    """Return the same from an old file.
+    """Return the same as ``_read_zip``, for a file of torch before 1.6.
 
-    It has five pickles (magic, version, the writer's system, the values, the storages' keys) and then the
-    storages: each has its length in eight bytes, followed by its numbers, always little-endian.
+    Such a file has five pickles (magic number, version, system information, the state dict, the keys of the
+    storages), followed by the storages. Each storage consists of its length in eight bytes and its numbers, always
+    little-endian.
     """
     _, position = read_pickle(head, 0, subject=subject)
     version, position = read_pickle(head, position, subject=subject)
     if version != _STREAM_VERSION:
-        raise FormatError(f"{subject}: expected version {_STREAM_VERSION} of torch's old layout, found another")
+        raise FormatError(f"{subject}: the version of torch's old file layout must be {_STREAM_VERSION}; found another")
     _, position = read_pickle(head, position, subject=subject)
     values, position = read_pickle(head, position, subject=subject)
     calls = _calls(values, subject)
     keys, position = read_pickle(head, position, subject=subject)
     sizes = _number_sizes(calls)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys) or set(keys) - set(sizes):
-        raise FormatError(f"{subject}: expected the keys of its {len(sizes)} storages, found other keys")
+        raise FormatError(
+            f"{subject}: expected only the keys of the {len(sizes)} storages that tensors use, found others"
+        )
     if len(set(keys)) != len(keys):
-        raise FormatError(f"{subject}: expected unique storage keys, found one twice")
+        raise FormatError(f"{subject}: expected unique storage keys, found a duplicate")
     storages: dict[str, ByteRange] = {}
     for key in keys:
         file.seek(position)
         length = int.from_bytes(file.read(8), "little") * sizes[key]
         if position + 8 + length > size:
             raise FormatError(
-                f"{subject}: expected {length} bytes of numbers at {position + 8}, found a file of {size}"
+                f"{subject}: expected {length} bytes of numbers at byte {position + 8}, found a file of {size} bytes"
             )
         storages[key] = ByteRange(position + 8, length)
         position += 8 + length
@@ -199,45 +206,48 @@ def _tensor(arguments: tuple[Any, ...], storages: Mapping[str, ByteRange]) -> St
         case (PersistentId(target=tuple(target)), int(offset), tuple(shape), tuple(stride), *_):
             pass
         case _:
-            raise ValueError("other arguments")
+            raise ValueError("unexpected arguments of the call that creates it")
     match target:
-        case ("storage", GlobalName(name=name), str(key), str(), int(length)) if name in _DTYPES:
+        # in the old layout, None at the end means that the storage is not a view
+        case ("storage", GlobalName(name=name), str(key), str(), int(length), *more) if name in _DTYPES and (
+            not more or (len(more) == 1 and more[0] is None)
+        ):
             pass
-        case ("storage", GlobalName(name=name), str(key), str(), int(length), None) if name in _DTYPES:
-            pass  # in the old layout, None means that the storage is not a view
         case _:
-            raise ValueError("an unknown kind of storage")
+            raise ValueError("unknown type of storage")
     numbers = (length, offset, *shape, *stride)
     if len(shape) != len(stride) or len(shape) > _MAX_AXES:
-        raise ValueError(f"{len(shape)} axes and {len(stride)} strides")
+        raise ValueError(
+            f"expected at most {_MAX_AXES} axes with one stride each, found {len(shape)} axes, {len(stride)} strides"
+        )
     if not all(type(number) is int and 0 <= number < _MAX_NUMBER for number in numbers):
-        raise ValueError("invalid sizes")
+        raise ValueError(f"sizes, strides and offset must be integers in 0..{_MAX_NUMBER - 1}")
     dtype, width = _DTYPES[name]
     storage = storages.get(key)
     if storage is None or storage.size != length * width:
         stored = "none" if storage is None else f"{storage.size} bytes"
-        raise ValueError(f"a declared storage of {length} numbers of {width} bytes, but {stored} stored")
+        raise ValueError(f"expected a storage of {length} numbers of {width} bytes, found {stored}")
     count = math.prod(shape)
     if offset + count > length:
-        raise ValueError(f"{count} numbers at offset {offset} of a storage of {length}")
+        raise ValueError(f"{count} numbers at offset {offset} do not fit into a storage of {length} numbers")
     stored_bytes = ByteRange(storage.position + offset * width, count * width)
     return StoredTensor(shape, dtype, stored_bytes, _axes(shape, stride))
 
 
 def _axes(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the axes in stored order, slowest first; refuse strides that skip or repeat numbers."""
+    """Return the axes in the order of storage, slowest-varying first; reject strides that skip or repeat numbers."""
     # axes of length 1 may have any stride, so they come first
     axes = sorted(range(len(shape)), key=lambda axis: (shape[axis] > 1, -stride[axis]))
     step = 1
     for axis in reversed(axes):
         if shape[axis] > 1 and stride[axis] != step and 0 not in shape:
-            raise ValueError(f"strides {stride} that skip or repeat numbers of shape {shape}")
+            raise ValueError(f"strides {stride} of shape {shape} skip or repeat numbers")
         step *= shape[axis]
     return tuple(axes)
 
 
 def _refuse_overlaps(tensors: Mapping[str, StoredTensor], subject: str) -> None:
-    """Refuse tensors that share numbers: they would take more memory than the file has bytes."""
+    """Reject tensors that share bytes: they could take far more memory than the file has bytes."""
     ranges = sorted(
         (tensor.bytes.position, tensor.bytes.size, name) for name, tensor in tensors.items() if tensor.bytes.size
     )
@@ -252,106 +262,67 @@ def _refuse_overlaps(tensors: Mapping[str, StoredTensor], subject: str) -> None:
 MAX_ENTRIES = 1 << 14
 _MAX_DIRECTORY = 1 << 21  # bytes
 _END = struct.Struct("<4s4HIIH")
-_END64_LOCATOR = struct.Struct("<4sIQI")
-_END64 = struct.Struct("<4sQHHIIQQQQ")
-_ENTRY = struct.Struct("<4s6H3I5H2I")
 _LOCAL = struct.Struct("<4s5H3I2H")
-_FULL32 = 0xFFFFFFFF  # the number is in a 64-bit field elsewhere
+_UTF8 = 0x800  # flag of an entry whose name is UTF-8
+_ZIP64_BYTES = 76  # size of the 64-bit end record and its locator, which may precede the end record
+_IN_ZIP64 = (
+    0xFFFF,
+    0xFFFFFFFF,
+    0xFFFFFFFF,
+)  # a count, size or position with this value is in the 64-bit record instead
 
 
 def read_zip_entries(file: BinaryIO, file_size: int) -> dict[str, ByteRange]:
     """Return the position of each entry's bytes; raise ``ValueError`` for a damaged file."""
-    start, size, count = _directory(file, file_size)
-    if size > _MAX_DIRECTORY or count > MAX_ENTRIES or start + size > file_size:
-        raise ValueError(f"a zip directory of {count} entries, {size} bytes at {start}")
-    directory = _read_exactly(file, start, size)
-    entries: dict[str, ByteRange] = {}
-    position = 0
-    for _ in range(count):
-        if position + _ENTRY.size > size:
-            raise ValueError("a truncated zip directory")
-        values = _ENTRY.unpack_from(directory, position)
-        magic, flags, method, packed, unpacked = values[0], values[3], values[4], values[8], values[9]
-        name_size, extra_size, comment_size, offset = values[10], values[11], values[12], values[16]
-        if magic != b"PK\1\2":
-            raise ValueError("a damaged zip directory")
-        position += _ENTRY.size
-        raw_name = directory[position : position + name_size]
-        extra = directory[position + name_size : position + name_size + extra_size]
-        position += name_size + extra_size + comment_size
-        name = raw_name.decode("utf-8")  # UnicodeDecodeError is a ValueError
-        unpacked, packed, offset = _wide(extra, (unpacked, packed, offset))
-        if flags & 1 or method != 0 or packed != unpacked:
-            raise ValueError(f"the compressed or encrypted zip entry {name!r:.80}")
-        if name in entries:
-            raise ValueError(f"the zip entry {name!r:.80} twice")
-        entries[name] = _local(file, raw_name=raw_name, offset=offset, size=unpacked, end=start)
-    return entries
-
-
-def _directory(file: BinaryIO, file_size: int) -> tuple[int, int, int]:
-    """Return position, size and number of entries of the central directory."""
-    if file_size < _END.size:
-        raise ValueError("a truncated zip file")
-    magic, _, _, _, count, size, start, comment = _END.unpack(_read_exactly(file, file_size - _END.size, _END.size))
+    magic, _, _, _, *stored, comment = _END.unpack(_read_exactly(file, file_size - _END.size, _END.size))
     if magic != b"PK\5\6" or comment:
-        raise ValueError("a zip file that is truncated or has trailing data")
-    if count != 0xFFFF and _FULL32 not in (size, start):
-        return start, size, count
-    locator = file_size - _END.size - _END64_LOCATOR.size
-    magic, _, end64, _ = _END64_LOCATOR.unpack(_read_exactly(file, locator, _END64_LOCATOR.size))
-    if magic != b"PK\6\7" or end64 + _END64.size > locator:
-        raise ValueError("a zip file without its 64-bit end record")
-    values = _END64.unpack(_read_exactly(file, end64, _END64.size))
-    if values[0] != b"PK\6\6":
-        raise ValueError("a zip file without its 64-bit end record")
-    return values[9], values[8], values[7]
-
-
-def _wide(extra: bytes, numbers: tuple[int, int, int]) -> list[int]:
-    """Replace the numbers that do not fit 32 bits by those in the entry's extra fields."""
-    position, wide = 0, b""
-    while position + 4 <= len(extra):
-        kind, size = struct.unpack_from("<HH", extra, position)
-        if kind == 1:
-            wide = extra[position + 4 : position + 4 + size]
-        position += 4 + size
-    n_wide = numbers.count(_FULL32)
-    if len(wide) < 8 * n_wide:
-        raise ValueError("a zip entry without its 64-bit size")
-    replaced = iter(struct.unpack_from(f"<{n_wide}Q", wide))
-    return [next(replaced) if number == _FULL32 else number for number in numbers]
-
-
-def _local(file: BinaryIO, *, raw_name: bytes, offset: int, size: int, end: int) -> ByteRange:
-    """Return the bytes after an entry's local header, which must be before the directory."""
-    if offset + _LOCAL.size > end:
-        raise ValueError(f"the zip entry {raw_name!r:.80} outside the file")
-    values = _LOCAL.unpack(_read_exactly(file, offset, _LOCAL.size))
-    position = offset + _LOCAL.size + values[9] + values[10]
-    if values[0] != b"PK\3\4" or values[3] != 0 or values[9] != len(raw_name):
-        raise ValueError(f"a header of the zip entry {raw_name!r:.80} that does not match the directory")
-    if position + size > end:
-        raise ValueError(f"the zip entry {raw_name!r:.80} of {size} bytes, more than the file has")
-    if _read_exactly(file, offset + _LOCAL.size, len(raw_name)) != raw_name:
-        raise ValueError(f"different names for the zip entry {raw_name!r:.80} in its header and the directory")
-    return ByteRange(position, size)
+        raise ValueError("the file is truncated or has trailing data")
+    try:
+        with zipfile.ZipFile(cast("IO[bytes]", BoundedReads(file, _MAX_DIRECTORY))) as archive:
+            infos, end = archive.infolist(), archive.start_dir
+    except (FormatError, zipfile.BadZipFile, NotImplementedError, OSError, OverflowError, struct.error) as error:
+        raise ValueError(f"the zip directory is damaged: {format_error(error)}") from error
+    has_zip64 = _read_exactly(file, file_size - _END.size - 20, 4) == b"PK\6\7"
+    actual = [len(infos), file_size - _END.size - _ZIP64_BYTES * has_zip64 - end, end]
+    if has_zip64:
+        stored = [b if a == limit else a for a, b, limit in zip(stored, actual, _IN_ZIP64, strict=True)]
+    if stored != actual or len(infos) > MAX_ENTRIES:
+        raise ValueError("the zip directory does not match its end record or has too many entries")
+    entries: dict[str, ByteRange] = {}
+    for info in infos:
+        name, size = info.orig_filename, info.file_size
+        if info.flag_bits & 1 or info.compress_type != zipfile.ZIP_STORED or info.compress_size != size:
+            raise ValueError(f"the zip entry {name!r:.80} is compressed or encrypted")
+        if name in entries:
+            raise ValueError(f"two zip entries have the name {name!r:.80}")
+        if not 0 <= info.header_offset <= end - _LOCAL.size:
+            raise ValueError(f"the zip entry {name!r:.80} is outside the file")
+        header = _read_exactly(file, info.header_offset, _LOCAL.size)
+        magic, _, flags, method, *_, name_size, extra_size = _LOCAL.unpack(header)
+        stored_name = file.read(name_size).decode("utf-8" if flags & _UTF8 else "cp437")
+        if magic != b"PK\3\4" or method != zipfile.ZIP_STORED or stored_name != name:
+            raise ValueError(f"the local header of the zip entry {name!r:.80} does not match the zip directory")
+        position = info.header_offset + _LOCAL.size + name_size + extra_size
+        if position + size > end:
+            raise ValueError(f"the zip entry {name!r:.80} of {size} bytes extends beyond the end of the data")
+        entries[name] = ByteRange(position, size)
+    return entries
 
 
 def _read_exactly(file: BinaryIO, position: int, size: int) -> bytes:
     if position < 0:
-        raise ValueError("a truncated zip file")
+        raise ValueError("the file is truncated")
     file.seek(position)
     data = file.read(size)
     if len(data) != size:
-        raise ValueError("a truncated zip file")
+        raise ValueError("the file is truncated")
     return data
 
 
 # --- pickles -------------------------------------------------------------------------------------
 
-MAX_BYTES = 1 << 22  # of all pickles in a file; published models need a few kilobytes
-MAX_STEPS = 1 << 17  # opcodes of one pickle; a tensor takes about 35
+MAX_BYTES = 1 << 22  # maximum total size of the pickles in a file; published models need a few kilobytes
+MAX_STEPS = 1 << 17  # maximum number of opcodes in one pickle; a tensor takes about 35
 
 # The names that a state dict may contain. They are only recorded: no module is ever imported.
 ALLOWED = frozenset(
@@ -363,10 +334,9 @@ ALLOWED = frozenset(
         *(f"torch.{kind}Storage" for kind in ("Float", "Half", "Double", "BFloat16", "Long", "Int")),
     }
 )
-_MAX_NAME = 256
 
 
-# A pickle can nest records in each other without end: never compare or print them.
+# A pickle can nest records to any depth, so records are never compared or printed.
 @dataclass(frozen=True, eq=False, repr=False)
 class GlobalName:
     """A name from ``ALLOWED``."""
@@ -384,186 +354,132 @@ class CallRecord:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PersistentId:
-    """A persistent id, by which torch refers to the numbers outside the pickle."""
+    """A persistent id: torch's reference to a storage outside the pickle."""
 
     target: Any
 
 
 def read_pickle(data: bytes, start: int, *, subject: str) -> tuple[Any, int]:
     """Return the value of the pickle at ``start`` and the position of its end."""
-    machine = _PickleMachine(data, start)
+    file = io.BytesIO(data)
+    file.seek(start)
     try:
-        for _ in range(MAX_STEPS):
-            code = machine.take(1)
-            if code == b".":
-                return machine.pop(), machine.position
-            step = _STEPS.get(code)
-            if step is None:
-                raise ValueError(f"the unsupported opcode {code!r}")
-            step(machine)
-        raise ValueError(f"more than {MAX_STEPS} opcodes")
-    except ValueError as error:
-        raise FormatError(f"{subject}: expected a pickled state dict, found {error}") from error
+        return _interpret(file), file.tell()
+    # a name with an invalid escape makes pickletools warn; the warning may be turned into an error
+    except (ValueError, DeprecationWarning) as error:
+        raise FormatError(f"{subject}: not a valid pickled state dict: {format_error(error)}") from error
 
 
-class _PickleMachine:
-    """The stack of an unpickler that can only build tuples, lists, dicts and records."""
+def _interpret(file: io.BytesIO) -> Any:
+    """Return the value of a pickle; it consists of plain Python values and the records defined above."""
+    stack: list[Any] = []
+    below: list[list[Any]] = []  # one stack per open mark
+    memo: dict[int, Any] = {}
 
-    def __init__(self, data: bytes, position: int) -> None:
-        self.data = data
-        self.position = position
-        self.stack: list[Any] = []
-        self.below: list[list[Any]] = []  # one stack per open mark
-        self.memo: dict[int, Any] = {}
+    def pop(count: int) -> list[Any]:
+        if len(stack) < count:
+            raise ValueError("an opcode pops an empty stack")
+        values = stack[len(stack) - count :]
+        del stack[len(stack) - count :]
+        return values
 
-    def take(self, size: int) -> bytes:
-        """Return the next bytes of the pickle."""
-        end = self.position + size
-        if end > len(self.data):
-            raise ValueError("a truncated pickle")
-        taken = self.data[self.position : end]
-        self.position = end
-        return taken
-
-    def number(self, size: int, *, signed: bool = False) -> int:
-        """Read an integer."""
-        return int.from_bytes(self.take(size), "little", signed=signed)
-
-    def line(self) -> str:
-        """Read a line of text."""
-        end = self.data.find(b"\n", self.position, self.position + _MAX_NAME)
-        if end < 0:
-            raise ValueError("a name without an end")
-        text = self.take(end - self.position).decode("ascii", "replace")
-        self.position += 1
-        return text
-
-    def text(self) -> str:
-        """Read a length and UTF-8 text."""
-        try:
-            return self.take(self.number(4)).decode("utf-8", "surrogatepass")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"text that is not UTF-8 before byte {self.position}") from error
-
-    def push(self, value: Any) -> None:
-        """Push a value onto the stack."""
-        self.stack.append(value)
-
-    def pop(self) -> Any:
-        """Pop a value from the stack."""
-        if not self.stack:
-            raise ValueError("an opcode that pops an empty stack")
-        return self.stack.pop()
-
-    def pops(self, count: int) -> list[Any]:
-        """Pop several values; return them in the order in which they were pushed."""
-        return [self.pop() for _ in range(count)][::-1]
-
-    def mark(self) -> None:
-        """Start a new stack, which ``since_mark`` ends."""
-        self.below.append(self.stack)
-        self.stack = []
-
-    def since_mark(self) -> list[Any]:
-        """Return all values since the last mark."""
-        if not self.below:
-            raise ValueError("an opcode that pops an empty stack")
-        items, self.stack = self.stack, self.below.pop()
-        return items
-
-    def protocol(self) -> None:
-        """Accept only protocol 2, the default of ``torch.save`` in every version."""
-        version = self.number(1)
-        if version != 2:
-            raise ValueError(f"pickle protocol {version}; save it again with torch.save's default protocol 2")
-
-    def put(self, index: int) -> None:
-        """Store the top value in the memo."""
-        if index >= MAX_STEPS:
-            raise ValueError(f"memo index {index}")
-        value = self.pop()
-        self.memo[index] = value
-        self.push(value)
-
-    def get(self, index: int) -> None:
-        """Push a value from the memo."""
-        if index not in self.memo:
-            raise ValueError(f"memo index {index}, which was never set")
-        self.push(self.memo[index])
-
-    def name(self) -> None:
-        """Push an allowed name."""
-        name = f"{self.line()}.{self.line()}"
-        if name not in ALLOWED:
-            raise ValueError(f"the name {name!r:.80}, which is not allowed in a state dict")
-        self.push(GlobalName(name))
-
-    def call(self) -> None:
-        """Push the record of a call."""
-        function, arguments = self.pops(2)
-        if not isinstance(function, GlobalName) or not isinstance(arguments, tuple):
-            raise ValueError("a call without a function")
-        if function.name != "collections.OrderedDict":
-            self.push(CallRecord(function.name, arguments))
-        elif arguments:
-            raise ValueError("an OrderedDict with arguments")
+    operations = cast("Iterable[tuple[pickletools.OpcodeInfo, Any, int]]", pickletools.genops(file))
+    for step, (opcode, argument, position) in enumerate(operations):
+        name = opcode.name
+        if step == MAX_STEPS:
+            raise ValueError(f"it has more than {MAX_STEPS} opcodes")
+        if name in ("TUPLE", "APPENDS", "SETITEMS"):
+            if not below:
+                raise ValueError("an opcode pops an empty stack")
+            items, stack = stack, below.pop()
         else:
-            self.push({})
+            items = pop(_N_OPERANDS.get(name, 0))
+        match name:
+            case "STOP":
+                return items[0]
+            case "PROTO":  # protocol 2 is the default of torch.save in every version
+                if argument != 2:
+                    raise ValueError(f"the pickle protocol must be 2, the default of torch.save; found {argument}")
+            case "MARK":
+                below.append(stack)
+                stack = []
+            case "BINPUT" | "LONG_BINPUT":
+                if argument >= MAX_STEPS:
+                    raise ValueError(f"memo index {argument} is out of range")
+                memo[argument] = items[0]
+                stack += items
+            case "BINGET" | "LONG_BINGET":
+                if argument not in memo:
+                    raise ValueError(f"memo index {argument} was never set")
+                stack.append(memo[argument])
+            case "GLOBAL":
+                stack.append(_parse_global(file.getbuffer()[position + 1 : file.tell()]))
+            case "APPEND" | "APPENDS":
+                if not stack or not isinstance(stack[-1], list):
+                    raise ValueError("items are appended to a value that is not a list")
+                stack[-1].extend(items)
+            case "SETITEM" | "SETITEMS":
+                if not stack or not isinstance(stack[-1], dict) or len(items) % 2:
+                    raise ValueError("items are added to a value that is not a dict")
+                _add_items(stack[-1], items)
+            case _:
+                stack.append(_build_value(name, argument, items))
+    raise ValueError("the pickle is truncated")
 
-    def build(self) -> None:
-        """Discard attributes: those of a state dict are module versions, which no weight depends on."""
-        target, attributes = self.pops(2)
-        if not isinstance(attributes, dict) or not isinstance(target, dict):
-            raise ValueError("attributes of another type than dict")
-        self.push(target)
 
-    def extend(self, items: list[Any]) -> None:
-        """Append to the list on top of the stack."""
-        if not self.stack or not isinstance(self.stack[-1], list):
-            raise ValueError("items appended to another type than list")
-        self.stack[-1].extend(items)
+def _build_value(name: str, argument: Any, operands: list[Any]) -> Any:
+    """Return the value that an opcode pushes onto the stack."""
+    match name:
+        case "NONE" | "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINUNICODE":
+            return argument
+        case "NEWTRUE" | "NEWFALSE":
+            return name == "NEWTRUE"
+        case "EMPTY_TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3" | "TUPLE":
+            return tuple(operands)
+        case "EMPTY_LIST":
+            return []
+        case "EMPTY_DICT":
+            return {}
+        case "REDUCE":
+            return _record_call(*operands)
+        case "BUILD":  # the attributes of a state dict are module versions, which do not affect the weights
+            if not all(isinstance(operand, dict) for operand in operands):
+                raise ValueError("attributes are set on a value that is not a dict")
+            return operands[0]
+        case "BINPERSID":
+            return PersistentId(operands[0])
+    raise ValueError(f"opcode {name} is not supported")
 
-    def update(self, items: list[Any]) -> None:
-        """Add alternating keys and values to the dict on top of the stack."""
-        if not self.stack or not isinstance(self.stack[-1], dict) or len(items) % 2:
-            raise ValueError("items added to another type than dict")
-        target = self.stack[-1]
-        for key, value in zip(items[::2], items[1::2], strict=True):
-            if not isinstance(key, str):
-                raise ValueError("a key that is not a string")
-            if key in target:
-                raise ValueError(f"the key {key!r:.80} twice")
-            target[key] = value
+
+# Opcodes that take operands from the stack, and the number of operands.
+_N_OPERANDS = {"STOP": 1, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "BINPUT": 1, "LONG_BINPUT": 1, "REDUCE": 2,
+               "BUILD": 2, "BINPERSID": 1, "APPEND": 1, "SETITEM": 2}  # fmt: skip
 
 
-_STEPS: dict[bytes, Callable[[_PickleMachine], None]] = {
-    b"\x80": _PickleMachine.protocol,
-    b"N": lambda m: m.push(None),
-    b"\x88": lambda m: m.push(True),
-    b"\x89": lambda m: m.push(False),
-    b"J": lambda m: m.push(m.number(4, signed=True)),
-    b"K": lambda m: m.push(m.number(1)),
-    b"M": lambda m: m.push(m.number(2)),
-    b"\x8a": lambda m: m.push(m.number(m.number(1), signed=True)),
-    b"X": lambda m: m.push(m.text()),
-    b")": lambda m: m.push(()),
-    b"]": lambda m: m.push([]),
-    b"}": lambda m: m.push({}),
-    b"(": _PickleMachine.mark,
-    b"t": lambda m: m.push(tuple(m.since_mark())),
-    b"\x85": lambda m: m.push(tuple(m.pops(1))),
-    b"\x86": lambda m: m.push(tuple(m.pops(2))),
-    b"\x87": lambda m: m.push(tuple(m.pops(3))),
-    b"q": lambda m: m.put(m.number(1)),
-    b"r": lambda m: m.put(m.number(4)),
-    b"h": lambda m: m.get(m.number(1)),
-    b"j": lambda m: m.get(m.number(4)),
-    b"c": _PickleMachine.name,
-    b"R": _PickleMachine.call,
-    b"b": _PickleMachine.build,
-    b"Q": lambda m: m.push(PersistentId(m.pop())),
-    b"a": lambda m: m.extend(m.pops(1)),
-    b"e": lambda m: m.extend(m.since_mark()),
-    b"s": lambda m: m.update(m.pops(2)),
-    b"u": lambda m: m.update(m.since_mark()),
-}
+def _parse_global(raw: memoryview) -> GlobalName:
+    """Return the name in the argument of a GLOBAL opcode: a line with the module and a line with the name."""
+    name = str(raw[:-1], "ascii", "replace").replace("\n", ".")
+    if name not in ALLOWED:
+        raise ValueError(f"the name {name!r:.80} is not allowed in a state dict")
+    return GlobalName(name)
+
+
+def _record_call(function: Any, arguments: Any) -> CallRecord | dict[str, Any]:
+    """Return the record of a call; a call of ``OrderedDict`` gives an empty dict."""
+    if not isinstance(function, GlobalName) or not isinstance(arguments, tuple):
+        raise ValueError("a call must have a function and a tuple of arguments")
+    if function.name != "collections.OrderedDict":
+        return CallRecord(function.name, arguments)
+    if arguments:
+        raise ValueError("OrderedDict must be called without arguments")
+    return {}
+
+
+def _add_items(target: dict[str, Any], items: list[Any]) -> None:
+    """Add alternating keys and values to a dict."""
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        if not isinstance(key, str):
+            raise ValueError("a key is not a string")
+        if key in target:
+            raise ValueError(f"the key {key!r:.80} occurs twice")
+        target[key] = value

@@ -24,11 +24,11 @@ from elmo.storage.files import find_member, format_path, open_regular, read_byte
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # protobuf wire types
 MAX_AXES = 8
-MAX_LENGTH = 1 << 40  # of one axis
-MAX_SLICES = 1 << 10  # of one tensor
-_VERSION = 1  # of the bundle layout; unchanged since TensorFlow 0.12
+MAX_LENGTH = 1 << 40  # maximum length of one axis
+MAX_SLICES = 1 << 10  # maximum number of slices of one tensor
+_VERSION = 1  # version of the bundle layout; unchanged since TensorFlow 0.12
 
-# TensorFlow's ids of the types in a language model; tensors of other types can only be listed
+# TensorFlow's ids of the supported types; tensors of other types are listed, but cannot be read
 _TYPES = {1: "float32", 2: "float64", 3: "int32", 9: "int64", 14: "bfloat16", 19: "float16"}
 _STORED = {
     "float32": "<f4", "float64": "<f8", "float16": "<f2", "bfloat16": "<u2", "int32": "<i4", "int64": "<i8",
@@ -43,7 +43,7 @@ SliceExtents = tuple[tuple[int, int | None], ...]  # the same; a length of None 
 
 @dataclass(frozen=True)
 class BundleEntry:
-    """One tensor: its type and shape, and the position of its bytes."""
+    """The type and shape of one tensor, and the position of its bytes in the data files."""
 
     dtype: str  # "other" for types that cannot be read, such as strings
     shape: tuple[int, ...]
@@ -55,7 +55,7 @@ class BundleEntry:
 
     @property
     def n_bytes(self) -> int:
-        """Size that follows from shape and type."""
+        """Number of bytes that the shape and the type require."""
         return math.prod(self.shape) * np.dtype(_STORED[self.dtype]).itemsize
 
 
@@ -80,10 +80,12 @@ class Bundle:
         return {name: entry.shape for name, entry in self.entries.items()}
 
     def read(self, name: str) -> NDArray[np.generic]:
-        """Read one tensor and join its slices; bfloat16 becomes float32, because NumPy does not have it."""
+        """Read one tensor and join its slices; bfloat16, which NumPy does not support, is converted to float32."""
         entry = self.entries.get(name)
         if entry is None:
-            raise FormatError(f"{self._subject}: expected tensor {name!r}, found none among {len(self.entries)}")
+            raise FormatError(
+                f"{self._subject}: expected a tensor {name!r}, found none among {len(self.entries)} tensors"
+            )
         if entry.dtype == "other":
             raise FormatError(f"{self._subject}: expected {name!r} to contain numbers, found another type")
         parts = self.parts.get(name)
@@ -112,8 +114,8 @@ class Bundle:
         actual = mask_crc(crc32c(raw))
         if actual != entry.crc:
             raise FormatError(
-                f"{self._subject}: {name!r}: expected checksum {entry.crc:08x}, found {actual:08x}: "
-                f"{format_path(file_name)} is damaged, download it again"
+                f"{self._subject}: {name!r}: expected checksum {entry.crc:08x}, found {actual:08x}; "
+                f"{format_path(file_name)} is damaged: download it again"
             )
         return array
 
@@ -165,7 +167,7 @@ def read_index(folder: Path, prefix: str) -> Bundle:
 
 def slice_key(name: str, box: Sequence[tuple[int, int | None]]) -> bytes:
     """Return the key of a slice, as TensorFlow's ``EncodeTensorNameSlice`` does."""
-    escaped = name.encode().replace(b"\0", b"\0\xff")  # 0xff, which is escaped too, never occurs in UTF-8
+    escaped = name.encode().replace(b"\0", b"\0\xff")  # TensorFlow also escapes 0xff, which never occurs in UTF-8
     key = _ordered(0) + escaped + b"\0\1" + _ordered(len(box))
     for start, length in box:
         key += _ordered_signed(start) + _ordered_signed(-1 if length is None else length)
@@ -178,7 +180,7 @@ def _ordered(value: int) -> bytes:
 
 
 def _ordered_signed(value: int) -> bytes:
-    """Encode as two's complement, with the number of bytes in the leading bits, as in UTF-8."""
+    """Encode a number as two's complement, with the number of bytes in the leading bits, as in UTF-8."""
     size = (value if value >= 0 else ~value).bit_length() // 7 + 1
     mark = ((1 << size) - 1) << 7 * size
     return ((value & ((1 << 8 * size) - 1)) ^ mark).to_bytes(size, "big")
@@ -200,7 +202,9 @@ def _read_header(data: bytes) -> int:
     if not 1 <= n_shards <= 99_999:
         raise FormatError(f"header: expected 1..99999 data files, found {n_shards}")
     if endianness != 0:
-        raise FormatError("header: big-endian checkpoints are not supported; save it on a little-endian system")
+        raise FormatError(
+            "header: big-endian checkpoints are not supported; save the checkpoint on a little-endian system"
+        )
     if (needed := version.get(2, [0])[-1]) > _VERSION:
         raise FormatError(
             f"header: this checkpoint requires reader version {needed}, but only version {_VERSION} is supported"
@@ -217,7 +221,7 @@ def _read_entry(data: bytes, n_shards: int, *, max_slices: int) -> BundleEntry:
     shard, offset, size = last(3), last(4), last(5)
     if not 0 <= shard < n_shards or offset < 0 or size < 0:
         raise FormatError(
-            f"expected one of {n_shards} data files and valid bytes, found file {shard}, "
+            f"expected a data file in 0..{n_shards - 1} and a valid byte range, found data file {shard} and "
             f"bytes {offset}..{offset + size}"
         )
     slices = fields.get(7, [])
@@ -241,7 +245,7 @@ def _read_shape(data: bytes) -> tuple[int, ...]:
         raise FormatError(f"expected a shape of at most {MAX_AXES} axes, found {len(axes) or 'an unknown number'}")
     shape = [as_signed(read_message(axis, {1: VARINT}).get(1, [0])[-1]) for axis in axes]
     if not all(0 <= length < MAX_LENGTH for length in shape):
-        raise FormatError(f"expected a shape of sizes in 0..{MAX_LENGTH}, found {shape}")
+        raise FormatError(f"expected axes with lengths in 0..{MAX_LENGTH - 1}, found shape {shape}")
     return tuple(shape)
 
 
@@ -263,7 +267,7 @@ def _read_slice(data: bytes) -> SliceExtents:
 def _join_slices(
     name: str, whole: BundleEntry, entries: Mapping[bytes, BundleEntry]
 ) -> tuple[tuple[SliceBox, BundleEntry], ...]:
-    """Return the slices of a tensor with their positions, which must fill it without overlap or gap."""
+    """Return the slices of a tensor with their positions; they must fill the tensor without overlaps or gaps."""
     joined: list[tuple[SliceBox, BundleEntry]] = []
     for extents in whole.slices:
         part = entries.get(slice_key(name, extents))
@@ -326,9 +330,9 @@ def _placement_problems(
         elif entry.shard in sizes and entry.offset + entry.size > sizes[entry.shard]:
             problems.append(
                 f"{name!r}: expected bytes {entry.offset}..{entry.offset + entry.size} of data file "
-                f"{entry.shard}, found a file of {sizes[entry.shard]}"
+                f"{entry.shard}, found a file of {sizes[entry.shard]} bytes"
             )
-    # No byte belongs to two tensors, so all arrays together are not larger than the files.
+    # Tensors must not share bytes; then all arrays together are not larger than the files.
     in_order = sorted((entry.shard, entry.offset, entry.size, name) for name, entry in stored if entry.size)
     for (shard, offset, size, name), (next_shard, next_offset, _, other) in pairwise(in_order):
         if shard == next_shard and offset + size > next_offset:
@@ -338,7 +342,7 @@ def _placement_problems(
 
 # --- LevelDB table -------------------------------------------------------------------------------
 
-MAX_BYTES = 1 << 20  # of a table, compressed or not; that of the largest biLM has a few thousand
+MAX_BYTES = 1 << 20  # maximum size of a table, compressed and decompressed; the largest biLM needs a few thousand bytes
 MAX_KEYS = 1 << 14
 MAX_KEY_BYTES = 1 << 10
 _FOOTER_BYTES = 48
@@ -356,11 +360,11 @@ def read_table(data: bytes) -> dict[bytes, bytes]:
     index_handle, at = _read_handle(footer, at)
     if any(footer[at:]):
         raise FormatError("expected two block handles and zeros in the footer, found more; the file may be damaged")
-    # TensorFlow writes no filters, but the block may be damaged
+    # TensorFlow writes no filters; reading the block checks its checksum
     _read_block(data, *filters_handle, budget=MAX_BYTES)
     values: dict[bytes, bytes] = {}
     budget = MAX_BYTES
-    end = 0  # blocks must follow each other, so that a hostile index cannot repeat one a million times
+    end = 0  # blocks must be in file order, so that a hostile index cannot repeat a block a million times
     last = None
     for _, encoded in _entries(_read_block(data, *index_handle, budget=budget)):
         (offset, size), _ = _read_handle(encoded, 0)
@@ -371,7 +375,7 @@ def read_table(data: bytes) -> dict[bytes, bytes]:
         budget -= len(block)
         for key, value in _entries(block):
             if last is not None and key <= last:
-                raise FormatError(f"expected keys in rising order, found {key[:40]!r} after {last[:40]!r}")
+                raise FormatError(f"expected keys in ascending order, found {key[:40]!r} after {last[:40]!r}")
             if len(values) == MAX_KEYS:
                 raise FormatError(f"expected at most {MAX_KEYS} keys, found more")
             values[key] = value
@@ -407,7 +411,7 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     n_restarts = int.from_bytes(block[-4:], "little")
     end = len(block) - 4 - 4 * n_restarts
     if len(block) < 4 or end < 0:
-        raise FormatError(f"expected {n_restarts} restart points in a block, found {len(block)} bytes")
+        raise FormatError(f"expected a block with {n_restarts} restart points, found only {len(block)} bytes")
     at, key = 0, b""
     while at < end:
         n_shared, at = read_varint(block, at)
@@ -446,9 +450,9 @@ def unpack_snappy(data: bytes, *, limit: int) -> bytes:
             back = high | int.from_bytes(data[at : at + extra], "little")
             at += extra
             if not 0 < back <= len(out):
-                raise FormatError(f"Snappy block: expected a copy from 1..{len(out)} bytes before, found {back}")
+                raise FormatError(f"Snappy block: expected a copy distance in 1..{len(out)}, found {back}")
             start = len(out) - back
-            # a copy may overlap its own output, and then repeats
+            # a copy may extend into its own output, which then repeats
             piece = (bytes(out[start : start + length]) * (length // back + 1))[:length]
         if len(piece) != length or len(out) + length > size:
             break
@@ -470,13 +474,13 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
             if value >> 64:
                 break
             return value, at + i + 1
-    raise FormatError(f"expected a number of at most 64 bits at byte {at}, found a longer one")
+    raise FormatError(f"expected a number of at most 64 bits at byte {at}, found a longer or truncated one")
 
 
 def read_message(data: bytes, kinds: Mapping[int, int]) -> dict[int, list[Any]]:
     """Read all values of the fields in ``kinds`` (field number to wire type), in file order.
 
-    Unknown fields are skipped, as protobuf requires; a known field of another wire type is refused.
+    Unknown fields are skipped, as protobuf requires; a field with another wire type than in ``kinds`` is rejected.
     """
     fields: dict[int, list[Any]] = {}
     at = 0
@@ -507,15 +511,15 @@ def _read_value(data: bytes, at: int, kind: int) -> tuple[int | bytes, int]:
     else:
         raise FormatError(f"expected a protobuf field at byte {at}, found wire type {kind}")
     if size > len(data) - at:
-        raise FormatError(f"expected a field of {size} bytes at byte {at}, found {len(data) - at}")
+        raise FormatError(f"expected a field of {size} bytes at byte {at}, found only {len(data) - at} bytes")
     value = data[at : at + size]
     return (value if kind == BYTES else int.from_bytes(value, "little")), at + size
 
 
 # --- CRC-32C -------------------------------------------------------------------------------------
 # A Python loop over a checkpoint of 400 MB would take minutes, so NumPy does most of the work. A CRC is the
-# remainder of the message, as a polynomial over GF(2), divided by the polynomial P of the checksum. Any
-# multiple of P can be added to the message without changing it. P = 0x11EDC6F41 divides
+# remainder of the message, as a polynomial over GF(2), divided by the polynomial P of the checksum. Adding a
+# multiple of P to the message does not change the remainder. P = 0x11EDC6F41 divides
 #
 #     x^290 + x^136 + x^113 + x^107 + x^32 + 1
 #
@@ -531,7 +535,7 @@ _MASK_DELTA = 0xA282EAD8
 
 
 def crc32c(data: bytes | memoryview | NDArray[np.uint8], crc: int = 0) -> int:
-    """Compute the CRC-32C of ``data``; ``crc`` is that of the preceding bytes."""
+    """Compute the CRC-32C of ``data``; ``crc`` is the CRC-32C of the preceding bytes."""
     view = np.frombuffer(data, dtype=np.uint8)
     register = crc ^ 0xFFFFFFFF
     for start in range(0, len(view), _CHUNK):

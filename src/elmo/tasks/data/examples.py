@@ -1,7 +1,7 @@
-"""Examples of all tasks: frozen values that a model is trained on or predicts for.
+"""The examples of all tasks, for training and prediction.
 
-``sentences`` of an example are the token sequences that it needs features for: features are computed and
-cached per sentence. In every class, ``location`` is the last field.
+The property ``sentences`` of an example lists its token sequences; features are computed and cached per sentence. In
+every class, the last field is ``location``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Words = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Location:
-    """File and line of an example, for messages: "train.conll:17"."""
+    """File and line of an example, shown in messages as "train.conll:17"."""
 
     path: str
     line: int
@@ -27,13 +27,13 @@ class Location:
 
 
 def format_location(location: Location | None) -> str:
-    """Return the start of a message about an example: its location and a colon, or nothing."""
+    """Return the location of an example and a colon, as the start of a message; an empty string for None."""
     return "" if location is None else f"{location}: "
 
 
 @dataclass(frozen=True, order=True)
 class Span:
-    """Tokens from ``start`` to ``end`` (exclusive) and their label."""
+    """The tokens from ``start`` up to, but not including, ``end``, and their label."""
 
     start: int
     end: int
@@ -41,27 +41,27 @@ class Span:
 
 
 class Example(Protocol):
-    """The properties that all examples share."""
+    """The properties that all example classes have."""
 
     @property
     def sentences(self) -> tuple[Words, ...]:
-        """The token sequences that need features."""
+        """The token sequences of the example."""
         ...
 
     @property
     def location(self) -> Location | None:
-        """File and line; None for an example that was not read from a file."""
+        """File and line of the example; None if it was not read from a file."""
         ...
 
 
 class _SingleSentence:
-    """Mixin for an example with one sequence of words."""
+    """Mixin for examples with one sequence of words."""
 
     words: Words
 
     @property
     def sentences(self) -> tuple[Words, ...]:
-        """The words of the example."""
+        """The words of the example, as the only sentence."""
         return (self.words,)
 
 
@@ -76,7 +76,7 @@ class TaggedSentence(_SingleSentence):
 
 @dataclass(frozen=True)
 class LabeledText(_SingleSentence):
-    """A text with its class."""
+    """A text with its label."""
 
     words: Words
     label: str | None  # None if unknown
@@ -85,7 +85,7 @@ class LabeledText(_SingleSentence):
 
 @dataclass(frozen=True)
 class TextPair:
-    """Two texts with their relation (entailment), a similarity score, or both."""
+    """Two texts with a label for their relation, a similarity score, or both."""
 
     first: Words
     second: Words
@@ -101,65 +101,65 @@ class TextPair:
 
 @dataclass(frozen=True)
 class Question:
-    """A question about a passage, and the tokens of the passage that answer it."""
+    """A question about a passage, with the answers and their positions in the passage."""
 
     id: str
     question: Words
     passage: Words
     text: str  # the passage before tokenization
     offsets: tuple[tuple[int, int], ...]  # character offsets of the passage tokens in ``text``
-    answers: tuple[str, ...]  # texts of the true answers; () if unknown
-    spans: tuple[Span, ...]  # passage tokens that cover an answer; () for answers that were not located
+    answers: tuple[str, ...]  # texts of the correct answers; empty if unknown
+    spans: tuple[Span, ...]  # tokens of the passage for each answer that was found in it
     location: Location | None = None
 
     @property
     def sentences(self) -> tuple[Words, ...]:
-        """The words of the passage and of the question."""
+        """The words of the passage, and the words of the question."""
         return (self.passage, self.question)
 
 
 @dataclass(frozen=True)
 class Predicate(_SingleSentence):
-    """A sentence, one of its predicates, and the arguments of this predicate."""
+    """A sentence, one of its predicates, and the semantic roles of this predicate."""
 
     words: Words
-    predicate: int  # index of the token
-    roles: tuple[Span, ...] | None  # sorted, not overlapping, without the predicate; None if unknown
+    predicate: int  # index of its token
+    roles: tuple[Span, ...] | None  # sorted, without overlaps, without the predicate itself; None if unknown
     location: Location | None = None
 
 
 @dataclass(frozen=True)
 class Document:
-    """The sentences of a document, and clusters of spans that refer to the same entity.
+    """A document with coreference clusters: sets of spans that refer to the same entity.
 
-    Spans count tokens from the start of the document.
+    The tokens of a span are counted from the start of the document.
     """
 
     name: str
     text: tuple[Words, ...]
     clusters: tuple[tuple[Span, ...], ...] | None  # None if unknown
-    speakers: Words | None = None  # speaker of each token; None if unknown
+    speakers: Words | None = None  # the speaker of each token; None if unknown
     location: Location | None = None
 
     @property
     def sentences(self) -> tuple[Words, ...]:
-        """The words of each sentence."""
+        """The words of each sentence of the document."""
         return self.text
 
 
 def check_words(examples: Sequence[Example]) -> None:
-    """Raise ``DataError`` for an empty sentence and for words that are not a tuple of strings."""
+    """Raise ``DataError`` if a sentence of an example is empty or is not a tuple of strings."""
     for number, example in enumerate(examples, start=1):
         prefix = format_location(example.location) or f"example {number}: "
         sentences: object = example.sentences
         if not isinstance(sentences, tuple) or not sentences:
-            raise DataError(f"{prefix}expected a tuple of sentences, found {_describe(sentences)}")
+            raise DataError(f"{prefix}expected a tuple of sentences; found {_describe(sentences)}")
         for words in sentences:
             if not isinstance(words, tuple) or not words:
-                raise DataError(f"{prefix}expected a sentence as a tuple of words, found {_describe(words)}")
+                raise DataError(f"{prefix}expected a sentence as a tuple of words; found {_describe(words)}")
             for word in words:
                 if not isinstance(word, str):
-                    raise DataError(f"{prefix}expected words of type str, found {_describe(word)}")
+                    raise DataError(f"{prefix}expected words of type str; found {_describe(word)}")
 
 
 def _describe(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Find and open files, split text into words, and read rows of columns: shared by all readers."""
+"""Functions that all readers use: find and open files, split text into words, read rows of columns."""
 
 from __future__ import annotations
 
@@ -19,50 +19,50 @@ from elmo.text.tokenizers import Tokens, WhitespaceTokenizer
 
 Paths = str | Path | Sequence[str | Path]
 Tokenize = Callable[[str], Tokens | Sequence[str]]
-Column = int | str  # a number counts from 0, or from the end if negative; a string is the column's name
+Column = int | str  # a number (from 0; negative numbers count from the end) or a name
 ExampleType = TypeVar("ExampleType")
 
-WHITESPACE = WhitespaceTokenizer()  # for data that is tokenized already
+WHITESPACE = WhitespaceTokenizer()  # for files that are already tokenized
 _COMPRESSED = re.compile(r"\.(gz|xz|bz2|zst)$", re.IGNORECASE)
 
 
 class NoFilesError(ConfigError):
-    """No path was given. Readers check their other options first."""
+    """No path was passed to a reader. Readers check their other options first."""
 
 
 def check_file_format(file_format: str, formats: Any) -> None:
-    """Raise ``ConfigError`` unless ``file_format`` is a value of the ``Literal`` type ``formats``."""
+    """Raise ``ConfigError`` unless ``file_format`` is one of the values of the ``Literal`` type ``formats``."""
     if file_format not in get_args(formats):
         expected = ", ".join(get_args(formats))
-        raise ConfigError(f"file_format must be one of {expected}, found {str(file_format)!r:.40}")
+        raise ConfigError(f"file_format must be one of {expected}; found {str(file_format)!r:.40}")
 
 
 def find_files(paths: Paths) -> list[Source]:
-    """List the files of paths, folders and globs in order; ``-`` is stdin."""
+    """List the files that match paths, folders and globs, in order; ``-`` is stdin."""
     names = [paths] if isinstance(paths, str | Path) else list(paths)
     if not names:
-        raise NoFilesError("paths: expected at least one file, found none")
+        raise NoFilesError("paths must contain at least one file; found none")
     return expand_paths([str(name) for name in names])
 
 
 def get_suffix(file: Source) -> str:
-    """Return ``.tsv`` for ``train.tsv.xz``, and nothing for stdin."""
+    """Return the suffix before compression, such as ``.tsv`` for ``train.tsv.xz``; an empty string for stdin."""
     return "" if file == "-" else Path(_COMPRESSED.sub("", file.name)).suffix.lower()
 
 
 @contextmanager
 def open_lines(file: Source) -> Iterator[tuple[Line, Iterator[Line]]]:
-    """Open a file; provide the first line that is not blank, and an iterator that starts with it."""
+    """Open a file; return the first line that is not blank, and an iterator that starts with this line."""
     with closing(read_lines(file)) as lines:  # an error in the middle closes the file at once
         for line in lines:
             if not is_blank(line.text):
                 yield line, chain([line], lines)
                 return
-        raise DataError(f"{format_source(file)}: expected examples, found an empty file")
+        raise DataError(f"{format_source(file)}: expected examples; found an empty file")
 
 
 def require_examples(examples: Iterable[ExampleType], message: str) -> Iterator[ExampleType]:
-    """Yield the examples; raise ``DataError`` with this message if there are none."""
+    """Yield all examples; raise ``DataError`` with ``message`` if there are none."""
     is_empty = True
     for example in examples:
         is_empty = False
@@ -72,17 +72,17 @@ def require_examples(examples: Iterable[ExampleType], message: str) -> Iterator[
 
 
 def is_blank(text: str) -> bool:
-    """Whether a text has only spaces and tabs; other white space is a word in some published corpora."""
+    """Whether a text has only spaces and tabs; other white space counts as a word in some published corpora."""
     return not text.strip(" \t")
 
 
 def locate(line: Line) -> Location:
-    """Return the location of a line."""
+    """Return the file and line number of a line."""
     return Location(line.path, line.number)
 
 
 def split_tokens(text: str, tokenize: Tokenize) -> Tokens:
-    """Tokenize a text; tokens have offsets unless the tokenizer changes characters."""
+    """Tokenize a text; the tokens have character offsets unless the tokenizer changes characters."""
     tokens = _tokenize(text, tokenize)
     if tokens.offsets is not None:
         return tokens
@@ -90,10 +90,10 @@ def split_tokens(text: str, tokenize: Tokenize) -> Tokens:
 
 
 def split_words(text: str, tokenize: Tokenize, *, what: str, location: Location) -> Words:
-    """Tokenize a text that must have words; ``what`` names the text in the error message."""
+    """Tokenize a text, which must contain words; ``what`` is its name in the error message."""
     words = _tokenize(text, tokenize).tokens
     if not words:
-        raise DataError(f"{location}: expected words in the {what}, found {text[:40]!r}")
+        raise DataError(f"{location}: expected words in the {what}; found {text[:40]!r}")
     return words
 
 
@@ -104,30 +104,30 @@ def _tokenize(text: str, tokenize: Tokenize) -> Tokens:
 
 Separator = Literal["\t", " "]
 SEPARATOR_NAMES = {"\t": "tabs", " ": "spaces"}
-_SOLID = re.compile(r"[^ \t]+")  # str.split would also split at U+00A0 and others, which occur inside words
+_SOLID = re.compile(r"[^ \t]+")  # str.split would also split at U+00A0, which occurs inside words
 
 
 @dataclass(frozen=True)
 class TokenRow:
-    """The columns of one token."""
+    """One row of a column file: the columns of a token."""
 
     columns: tuple[str, ...]
     location: Location
 
     def get(self, column: int, *, what: str) -> str:
-        """Return a column, counted from 0, which must not be blank."""
+        """Return the column with this number, from 0; raise ``DataError`` if it is blank."""
         if is_blank(self.columns[column]):
-            raise DataError(f"{self.location}: expected a {what} in column {column + 1}, found nothing")
+            raise DataError(f"{self.location}: expected a {what} in column {column + 1}; found nothing")
         return self.columns[column]
 
 
 def guess_separator(text: str) -> Separator:
-    """Guess the separator of columns from a row: tabs if it has any, otherwise spaces."""
+    """Return the separator of a row: a tab if it has one, otherwise a space."""
     return "\t" if "\t" in text else " "
 
 
 def split_columns(text: str, separator: Separator) -> tuple[str, ...]:
-    """Split at every tab, so that columns may be empty, or at runs of spaces."""
+    """Split a row at each tab, so that columns may be empty, or at runs of spaces."""
     return tuple(text.split("\t")) if separator == "\t" else tuple(_SOLID.findall(text))
 
 
@@ -137,16 +137,16 @@ def read_rows(
     separator: Separator,
     n_columns: int | None = None,
     reason: str = "",
-    is_comment: Callable[[str], bool] = lambda text: False,
+    comments: tuple[str, ...] = (),
 ) -> Iterator[list[TokenRow]]:
     """Yield the rows of each sentence; blank lines separate sentences.
 
     Args:
         lines: The lines of a file.
-        separator: Separator of columns.
-        n_columns: Number of columns of every row. None: all rows of a sentence have as many as its first.
-        reason: Why ``n_columns`` are expected, for the error message.
-        is_comment: Selects lines to skip.
+        separator: Separator between columns.
+        n_columns: Number of columns in every row. None: as many as in the first row of each sentence.
+        reason: Why ``n_columns`` columns are expected, for the error message.
+        comments: Lines that start with one of these strings are skipped.
     """
     rows: list[TokenRow] = []
     for line in lines:
@@ -155,7 +155,7 @@ def read_rows(
                 yield rows
             rows = []
             continue
-        if is_comment(line.text):
+        if line.text.startswith(comments):
             continue
         columns = split_columns(line.text, separator)
         expected = n_columns or (len(rows[0].columns) if rows else len(columns))
@@ -163,12 +163,12 @@ def read_rows(
             because = reason if n_columns else f", as in line {rows[0].location.line}"
             raise DataError(
                 f"{locate(line)}: expected {expected} columns separated by {SEPARATOR_NAMES[separator]}"
-                f"{because}, found {len(columns)}"
+                f"{because}; found {len(columns)}"
             )
         rows.append(TokenRow(columns, locate(line)))
         if len(rows) > MAX_TOKENS:
             raise DataError(
-                f"{rows[0].location}: expected a sentence of at most {MAX_TOKENS:,} words, found more; "
+                f"{rows[0].location}: expected a sentence of at most {MAX_TOKENS:,} words; found more; "
                 "separate sentences with empty lines"
             )
     if rows:

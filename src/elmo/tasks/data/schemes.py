@@ -1,9 +1,9 @@
-"""Tag schemes that mark spans (IOB1, IOB2, BIOES), and plain tags, which mark none.
+"""Tag schemes that mark spans (IOB1, IOB2, BIOES), and plain tags, which mark no spans.
 
-IOB2, also called BIO, starts every span with B-. IOB1 does so only if the span directly before it has the
-same label; other spans start with I-. BIOES ends a span of several tokens with E- and tags a span of one
-token with S-. BILOU (L, U) and BMEWO (M, E, W) are BIOES with other letters: both are read as BIOES and
-written as BIOES, and ``replace_letters`` restores their letters.
+In IOB2, also called BIO, every span starts with B-. In IOB1, a span starts with B- only if the span directly before it
+has the same label; other spans start with I-. In BIOES, a span of several tokens also ends with E-, and a span of one
+token is tagged S-. BILOU (with L, U) and BMEWO (with M, E, W) are BIOES with other letters: they are converted to
+BIOES, and ``replace_letters`` restores the original letters.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SCHEME_LETTERS = {"IOB1": "OBI", "IOB2": "OBI", "BIOES": "OBIES"}
 
 @dataclass(frozen=True, eq=False)
 class Transitions:
-    """Which tags a scheme allows where; the axis "tag" has the order of the tags that it was built from."""
+    """Which tags may follow each other, start a sentence or end it; the axes are indices in a list of tags."""
 
     between: NDArray[np.bool_]  # (tag, tag): whether the second may follow the first
     start: NDArray[np.bool_]  # (tag,): whether it may start a sentence
@@ -41,19 +41,19 @@ class Transitions:
 
 
 def is_span_tag(tag: str) -> bool:
-    """Whether a tag is O, or a letter of a scheme, a hyphen and a label."""
+    """Whether a tag is O, or has the form of a span tag such as B-LOC."""
     return _split_tag(tag) is not None
 
 
 def detect_scheme(tag_sequences: Sequence[Sequence[str]]) -> Scheme:
-    """Detect the scheme of a file; it is "plain" if any tag is not a span tag.
+    """Detect the scheme of tag sequences; it is "plain" if any tag is not a span tag.
 
-    If some spans start with I- and some with a B- that IOB1 does not need, the scheme is IOB2 with mistakes.
-    Tags that are all O are IOB2.
+    If some spans start with I-, and others with a B- that IOB1 does not need, the scheme is IOB2 (with mistakes). The
+    scheme is also IOB2 if all tags are O.
     """
     unique = {tag for tags in tag_sequences for tag in tags}
     if not unique:
-        raise DataError("expected tags to detect a tag scheme from, found none")
+        raise DataError("cannot detect a tag scheme: there are no tags")
     if not all(map(is_span_tag, unique)):
         return "plain"
     if any(tag != OUTSIDE and tag[0] not in "BI" for tag in unique):
@@ -71,13 +71,13 @@ def detect_scheme(tag_sequences: Sequence[Sequence[str]]) -> Scheme:
 
 
 def detect_letters(tag_sequences: Sequence[Sequence[str]]) -> str:
-    """Return the most frequent letters for B, I, E and S, such as BIES, BILU or BMEW."""
+    """Return the letters that the tags use for B, I, E and S: for example BIES, BILU or BMEW."""
     counts = Counter(tag[0] for tags in tag_sequences for tag in tags if tag != OUTSIDE and is_span_tag(tag))
     default = "BILU" if counts["L"] + counts["U"] > counts["E"] + counts["S"] + counts["W"] else "BIES"
     letters = ""
     for first, meaning in zip(default, "BIES", strict=True):
         synonyms = [letter for letter in _MEANINGS if _MEANINGS[letter] == meaning]
-        letters += max([first, *synonyms], key=lambda letter: counts[letter])  # the first of equals
+        letters += max([first, *synonyms], key=lambda letter: counts[letter])  # the first one if counts are equal
     return letters
 
 
@@ -90,7 +90,7 @@ def replace_letters(tags: Sequence[str], letters: str) -> tuple[str, ...]:
 def decode_spans(tags: Sequence[str], scheme: Scheme, *, is_strict: bool = False) -> tuple[Span, ...]:
     """Return the spans that tags mark, in order.
 
-    Tags that break the scheme are read like in conlleval: a tag that cannot continue a span starts one.
+    Tags that break the scheme are read as in conlleval: a tag that cannot continue a span starts a new one.
     ``is_strict`` returns only spans that follow the scheme from the first tag to the last.
     """
     split = _split_tags(tags, scheme, is_strict=is_strict)
@@ -108,7 +108,7 @@ def decode_spans(tags: Sequence[str], scheme: Scheme, *, is_strict: bool = False
 
 
 def _follows_scheme(split: Sequence[SplitTag], start: int, end: int, scheme: Scheme) -> bool:
-    """Whether the span from ``start`` to ``end`` has the first and last letters that the scheme requires."""
+    """Whether the span from ``start`` to ``end`` starts and ends with the letters that the scheme requires."""
     first, last = split[start][0], split[end - 1][0]
     if scheme == "IOB1":
         return first == "I" or (start > 0 and split[start - 1][1] == split[start][1])
@@ -118,17 +118,17 @@ def _follows_scheme(split: Sequence[SplitTag], start: int, end: int, scheme: Sch
 
 
 def encode_spans(spans: Sequence[Span], n: int, scheme: Scheme) -> tuple[str, ...]:
-    """Return the tags of ``n`` tokens that mark ``spans``, which may have any order."""
+    """Return tags for ``n`` tokens that mark ``spans``, which may be in any order."""
     _check_span_scheme(scheme)
     tags = [OUTSIDE] * n
     previous: Span | None = None
     for span in sorted(spans):
         if not 0 <= span.start < span.end <= n:
-            raise DataError(f"{_describe(span)}: expected a start before the end, and both within {n} tokens")
+            raise DataError(f"{_describe(span)}: start must be before the end, and both must be within {n} tokens")
         if previous is not None and span.start < previous.end:
-            raise DataError(f"{_describe(span)}: expected spans that do not overlap, found {_describe(previous)}")
+            raise DataError(f"spans must not overlap; found {_describe(previous)} and {_describe(span)}")
         if not span.label:
-            raise DataError(f"{_describe(span)}: expected a label to write as a tag, found none")
+            raise DataError(f"{_describe(span)}: cannot write a span without a label as tags")
         letters = ["I"] * (span.end - span.start)
         if scheme != "IOB1" or (previous and (previous.end, previous.label) == (span.start, span.label)):
             letters[0] = "B"
@@ -140,14 +140,14 @@ def encode_spans(spans: Sequence[Span], n: int, scheme: Scheme) -> tuple[str, ..
 
 
 def convert_tags(tags: Sequence[str], source: Scheme, target: Scheme) -> tuple[str, ...]:
-    """Mark the same spans in another scheme; the result follows ``target`` even if tags break ``source``."""
+    """Convert tags to another scheme; the result follows ``target`` even if the tags do not follow ``source``."""
     if source == target == "plain":
         return tuple(tags)
     return encode_spans(decode_spans(tags, source), len(tags), target)
 
 
 def build_transitions(tags: Sequence[str], scheme: Scheme) -> Transitions:
-    """Return the transitions that a decoder may use to follow the scheme; plain tags allow all."""
+    """Return the transitions between tags that a scheme allows; plain tags allow all transitions."""
     n = len(tags)
     if scheme == "plain":
         return Transitions(np.ones((n, n), bool), np.ones(n, bool), np.ones(n, bool))
@@ -180,14 +180,14 @@ def _split_tags(tags: Sequence[str], scheme: Scheme, *, is_strict: bool = False)
         pair = _split_tag(tag)
         if pair is None or pair[0] not in letters:
             expected = ", ".join(f"{letter}-" for letter in letters[1:])
-            raise DataError(f"tag {number}: expected {OUTSIDE}, or one of {expected} and a label, found {tag[:40]!r}")
+            raise DataError(f"tag {number} must be {OUTSIDE}, or one of {expected} with a label; found {tag[:40]!r}")
         split.append(pair)
     return split
 
 
 @lru_cache(maxsize=4096)  # a file has few different tags
 def _split_tag(tag: str) -> SplitTag | None:
-    """Split a tag into letter and label; None for a plain tag."""
+    """Split a tag into a letter and a label; return None for a plain tag."""
     if tag == OUTSIDE:
         return _OUTSIDE_TAG
     match = _TAG.fullmatch(tag)
@@ -196,9 +196,9 @@ def _split_tag(tag: str) -> SplitTag | None:
 
 def _check_span_scheme(scheme: str) -> None:
     if scheme == "plain":
-        raise ConfigError("tag scheme must be IOB1, IOB2 or BIOES, found plain tags, which mark no spans")
+        raise ConfigError("tag scheme must be IOB1, IOB2 or BIOES; found plain tags, which mark no spans")
     if scheme not in _SCHEME_LETTERS:
-        raise ConfigError(f"tag scheme must be one of {', '.join(get_args(Scheme))}, found {scheme!r}")
+        raise ConfigError(f"tag scheme must be one of {', '.join(get_args(Scheme))}; found {scheme!r}")
 
 
 def _describe(span: Span) -> str:

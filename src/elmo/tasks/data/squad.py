@@ -1,8 +1,8 @@
 """Read questions, passages and answers from SQuAD files (JSON, versions 1.1 and 2.0).
 
-Questions of version 2.0 that have no answer (``is_impossible``) are skipped and counted, because the model of
-the paper always answers. An answer that is not at its offset is searched nearby; if it is not there either,
-it is not used in training, but its text is still used in evaluation.
+Questions of version 2.0 without an answer (``is_impossible``) are skipped and counted, because the model of the paper
+always gives an answer. An answer that is not found at its offset is searched for nearby. If it is not found there
+either, it is not used for training, but its text is still used for evaluation.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from elmo.tasks.data.files import WHITESPACE, Paths, Tokenize, find_files, split
 from elmo.text.lines import Source, format_source, open_text
 
 MAX_BYTES = 2 << 30  # JSON is parsed in memory, where it needs several times its size
-SEARCH_DISTANCE = 20  # characters around an offset to search; published offsets are wrong by one or two
+SEARCH_DISTANCE = 20  # number of characters to search before and after an offset; some published offsets are wrong
 IMPOSSIBLE = "questions without an answer"
-NOT_LOCATED = "answers that do not occur near their offset (skipped in training only)"
-UNANSWERED = "questions without a located answer (skipped in training only)"
+NOT_LOCATED = "answers that do not occur near their offset (in training only)"
+UNANSWERED = "questions without a located answer (in training only)"
 
 
 def read_squad(
@@ -34,16 +34,16 @@ def read_squad(
     left_out: Counter[str] | None = None,
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[Question]:
-    """Yield the questions of SQuAD files, which must have unique IDs.
+    """Yield the questions of SQuAD files; their IDs must be unique.
 
-    The span of an answer is the shortest sequence of tokens that covers it.
+    The span of an answer is the shortest sequence of tokens that covers the answer.
 
     Args:
         paths: Files, folders or globs; "-" is stdin.
-        tokenize: Splits passages and questions into words.
+        tokenize: Function that splits passages and questions into words.
         is_labeled: Whether to read answers.
-        left_out: Counts what is skipped, by reason.
-        max_bytes: Maximum size of a file.
+        left_out: Counter to which the numbers of skipped examples are added, by reason.
+        max_bytes: Maximum size of a file in bytes.
     """
     counts = Counter() if left_out is None else left_out
     ids: set[str] = set()
@@ -56,16 +56,16 @@ def read_squad(
                 if question is None:
                     continue
                 if question.id in ids:
-                    raise DataError(f"{position}: expected a unique id, found the second {question.id[:60]!r}")
+                    raise DataError(f"{position}: expected unique ids; found {question.id[:60]!r} twice")
                 ids.add(question.id)
                 yield question
         if not n_read:
-            raise DataError(f"{format_source(file)}:1: expected questions, found none")
+            raise DataError(f"{format_source(file)}:1: expected questions; found none")
 
 
 @dataclass(frozen=True)
 class _JsonPosition:
-    """A location in a file, and the path of a value in its JSON."""
+    """The location of a JSON value: file, line, and the path of the value."""
 
     location: Location
     path: str
@@ -83,15 +83,15 @@ class _Passage:
 
 
 class _JsonLines:
-    """A parsed JSON file that finds the lines of IDs in its text: the parser does not report them."""
+    """A parsed JSON file that finds line numbers by searching for IDs, because the JSON parser reports none."""
 
     def __init__(self, value: Any, text: str) -> None:
         self.value = value
         self._text, self._offset, self._line = text, 0, 1
-        self._can_search = True  # false after an ID that is escaped: searching for each one would take too long
+        self._can_search = True  # false after an ID that was not found: searching for the others would take too long
 
     def find_line(self, id_: Any = None) -> int:
-        """Return the line of the next such ID; without an ID, that of the last one."""
+        """Return the line of the next occurrence of an ID; without an ID, return the line of the last one."""
         if isinstance(id_, str) and self._can_search:
             offset = self._text.find(json.dumps(id_), self._offset)
             self._can_search = offset >= 0
@@ -106,7 +106,7 @@ def _read_json(file: Source, max_bytes: int) -> _JsonLines:
     with open_text(file) as (_, stream):
         data = stream.read(max_bytes + 1)
     if len(data) > max_bytes:
-        raise DataError(f"{name}: expected at most {max_bytes:,} bytes of JSON, found more; split the file")
+        raise DataError(f"{name}: expected at most {max_bytes:,} bytes of JSON; found more; split the file")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -115,10 +115,10 @@ def _read_json(file: Source, max_bytes: int) -> _JsonLines:
     try:
         return _JsonLines(json.loads(text), text)
     except json.JSONDecodeError as error:
-        problem = f"{error.msg} at column {error.colno}" if text.strip() else "an empty file"
-        raise DataError(f"{name}:{error.lineno}: expected JSON, found {problem}") from error
+        problem = f"{error.msg} at column {error.colno}" if text.strip() else "the file is empty"
+        raise DataError(f"{name}:{error.lineno}: cannot parse JSON: {problem}") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{name}:1: expected SQuAD JSON, found {str(error)[:120]}") from error
+        raise DataError(f"{name}:1: cannot parse JSON: {str(error)[:120]}") from error
 
 
 def _read_passages(file: _JsonLines, name: str, tokenize: Tokenize) -> Iterator[_Passage]:
@@ -135,11 +135,11 @@ def _read_passages(file: _JsonLines, name: str, tokenize: Tokenize) -> Iterator[
             text = _get(paragraph, "context", str, here)
             tokens = split_tokens(text, tokenize)
             if not tokens.tokens:
-                raise DataError(f"{here}: expected words in the context, found none")
+                raise DataError(f"{here}: expected words in the context; found none")
             if tokens.offsets is None:
                 raise DataError(
-                    f"{here}: expected tokens that occur in the context, found "
-                    f"{' '.join(tokens.tokens)[:60]!r}; use a tokenizer that does not change characters"
+                    f"{here}: expected tokens that occur in the context; found {' '.join(tokens.tokens)[:60]!r}; "
+                    "use a tokenizer that does not change characters"
                 )
             yield _Passage(text, tokens.tokens, tokens.offsets, questions)
 
@@ -152,7 +152,7 @@ def _read_question(
     *,
     counts: Counter[str] | None,
 ) -> Question | None:
-    """Return a question, or None if it is skipped; without ``counts``, answers are ignored."""
+    """Return a question, or None if it is skipped; if ``counts`` is None, answers are not read."""
     id_ = _get(item, "id", str, position)
     answers: list[str] = []
     spans: list[Span] = []
@@ -162,10 +162,10 @@ def _read_question(
             return None
         gold = _get(item, "answers", list, position)
         if not gold:
-            raise DataError(f"{position}: expected an answer to question {id_[:60]!r}, found none")
+            raise DataError(f"{position}: expected an answer to question {id_[:60]!r}; found none")
         for answer in gold:
             text = _get(answer, "text", str, position)
-            span = _locate_answer(text, _get_start(answer, position), passage)
+            span = _locate_answer(text, _get(answer, "answer_start", int, position), passage)
             if text.strip():
                 answers.append(text)
             if span is None:
@@ -191,7 +191,7 @@ def _read_question(
 
 
 def _locate_answer(answer: str, start: int, passage: _Passage) -> Span | None:
-    """Return the shortest span of tokens that covers an answer; None if it does not occur near its offset."""
+    """Return the shortest span of tokens that covers an answer; None if the answer is not near its offset."""
     text, offsets = passage.text, passage.offsets
     stripped = answer.strip()
     if not stripped:
@@ -209,24 +209,17 @@ def _locate_answer(answer: str, start: int, passage: _Passage) -> Span | None:
     return Span(first, end) if first < end else None
 
 
-def _get_start(answer: Any, position: _JsonPosition) -> int:
-    start = answer.get("answer_start")
-    if not isinstance(start, int) or isinstance(start, bool):
-        raise DataError(f"{position}: expected a number as answer_start, found {str(start)[:40]!r}")
-    return start
-
-
 def _check_object(value: Any, position: _JsonPosition) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise DataError(f"{position}: expected a JSON object, found {type(value).__name__}")
+        raise DataError(f"{position}: expected a JSON object; found {type(value).__name__}")
     return value
 
 
 def _get(value: Any, key: str, kind: type, position: _JsonPosition) -> Any:
-    """Return the value of a key, which must be a list or a string."""
+    """Return ``value[key]``, which must have the type ``kind``: ``str``, ``list`` or ``int``."""
     item = _check_object(value, position).get(key)
-    if isinstance(item, kind):
+    if type(item) is kind:  # True is not a number
         return item
-    expected = "a string" if kind is str else "a list"
+    expected = {str: "a string", list: "a list", int: "a number"}[kind]
     problem = "nothing" if item is None else type(item).__name__
-    raise DataError(f"{position}: expected {expected} {key!r}, found {problem}; is this a SQuAD file?")
+    raise DataError(f"{position}: expected {expected} {key!r}; found {problem}; is this a SQuAD file?")

@@ -1,7 +1,7 @@
 """Read columns of TSV, CSV and JSON lines files.
 
-TSV cells are not unquoted or unescaped, like in the files of GLUE. CSV cells may be quoted and contain line
-breaks. Each line of a JSON lines file is an object; a text in it may be a list of words.
+TSV cells have no quotes or escapes, as in the files of GLUE. CSV cells may be quoted and may contain line breaks. Each
+line of a JSON lines file is an object; its texts may be lists of words.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ SUFFIXES: Mapping[str, TableFormat] = {
 
 @dataclass(frozen=True)
 class Field:
-    """A field that a reader needs.
+    """A field that a reader takes from a table.
 
     Attributes:
-        name: Name of the field in the record and in messages.
-        column: Column chosen by the caller; None: the first of ``defaults`` that the table has.
+        name: Name of the field in records and messages.
+        column: Column chosen by the caller; None uses the first of ``defaults`` that the table has.
         defaults: Usual names of the column.
-        is_required: Whether a table without the field is an error.
+        is_required: Whether it is an error if the table does not have the field.
     """
 
     name: str
@@ -46,36 +46,36 @@ class Field:
 
 @dataclass(frozen=True)
 class Record:
-    """The fields of one row that the table has, and its location."""
+    """The fields of one row, and the location of the row."""
 
     cells: Mapping[str, Any]
     location: Location
 
     def get_words(self, field: str, tokenize: Tokenize) -> Words:
-        """Tokenize a text; a list of words is not changed."""
+        """Return the words of a text field; a list of words is returned unchanged."""
         cell = self.cells[field]
         if isinstance(cell, list) and cell and all(isinstance(word, str) and word for word in cell):
             return tuple(cell)
         if not isinstance(cell, str):
-            raise DataError(f"{self.location}: expected a text or a list of words as {field}, found {_describe(cell)}")
+            raise DataError(f"{self.location}: expected a text or a list of words as {field}; found {_describe(cell)}")
         return split_words(cell, tokenize, what=field, location=self.location)
 
     def get_label(self, field: str) -> str:
-        """Return a label; numbers and booleans of JSON become strings."""
+        """Return a label; numbers and booleans from JSON are converted to strings."""
         cell = self.cells[field]
         label = str(cell).strip() if isinstance(cell, str | int | float) else ""
         if not label:
-            raise DataError(f"{self.location}: expected a {field}, found {_describe(cell)}")
+            raise DataError(f"{self.location}: expected a {field}; found {_describe(cell)}")
         return label
 
 
 def read_table(
     lines: Iterable[Line], fields: Sequence[Field], *, file_format: TableFormat, has_header: bool | None = None
 ) -> Iterator[Record]:
-    """Yield the fields of each row.
+    """Yield a record for each row.
 
-    With ``has_header=None``, the first row is a header if a column is chosen by name, or if it has default
-    names of all required fields.
+    If ``has_header`` is None, the first row is a header if a column is chosen by name, or if the row has default names
+    for all required fields.
     """
     if file_format == "jsonl":
         return _read_objects(lines, fields)
@@ -85,7 +85,7 @@ def read_table(
 
 def _read_objects(lines: Iterable[Line], fields: Sequence[Field]) -> Iterator[Record]:
     if field := next((field for field in fields if isinstance(field.column, int)), None):
-        raise ConfigError(f"{field.name}: columns of JSON lines have names; expected a name, found {field.column}")
+        raise ConfigError(f"column of {field.name} must be a name in JSON lines; found {field.column}")
     keys: dict[str, str] | None = None
     for line in lines:
         if is_blank(line.text):
@@ -96,19 +96,19 @@ def _read_objects(lines: Iterable[Line], fields: Sequence[Field]) -> Iterator[Re
             names = {field.name: _find_name(field, list(row), location) for field in fields}
             keys = {name: key for name, key in names.items() if key is not None}
         if missing := next((key for key in keys.values() if key not in row), None):
-            raise DataError(f"{location}: expected {missing!r}, found {_list_names(list(row))}")
+            raise DataError(f"{location}: expected the key {missing!r}; found {_list_names(list(row))}")
         yield Record({name: row[key] for name, key in keys.items()}, location)
 
 
 def _parse_object(text: str, location: Location) -> dict[str, Any]:
     if text.lstrip().startswith("["):
-        raise DataError(f"{location}: expected a JSON object, found a list; write one object per line")
+        raise DataError(f"{location}: expected a JSON object; found a list; write one object per line")
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{location}: expected a JSON object, found invalid JSON: {str(error)[:120]}") from error
+        raise DataError(f"{location}: expected a JSON object; found invalid JSON: {str(error)[:120]}") from error
     if not isinstance(value, dict):
-        raise DataError(f"{location}: expected a JSON object, found {_describe(value)}")
+        raise DataError(f"{location}: expected a JSON object; found {_describe(value)}")
     return value
 
 
@@ -132,7 +132,7 @@ def _read_csv(lines: Iterable[Line]) -> Iterator[tuple[list[str], Location]]:
             row = next(reader, None)
         except csv.Error as error:
             location = locate(first) if first else last
-            raise DataError(f"{location}: expected a row of CSV, found {error}") from error
+            raise DataError(f"{location}: cannot parse CSV: {error}") from error
         if row is None:
             return
         if first is not None and not all(map(is_blank, row)):
@@ -155,7 +155,7 @@ def _read_rows(
         n_needed = max((k + 1 if k >= 0 else -k for k in columns.values()), default=0)
         if len(row) != (n_names or len(row)) or len(row) < n_needed:
             expected = f"{n_names} columns, as in the header" if n_names else f"at least {n_needed} columns"
-            raise DataError(f"{location}: expected {expected}, found {len(row)}")
+            raise DataError(f"{location}: expected {expected}; found {len(row)}")
         yield Record({name: row[k] for name, k in columns.items()}, location)
 
 
@@ -163,7 +163,7 @@ def _is_header(row: Sequence[str], fields: Sequence[Field], has_header: bool | N
     has_name = any(isinstance(field.column, str) for field in fields)
     if has_header is not None:
         if has_name and not has_header:
-            raise ConfigError("columns: column names need a header; without one, give column numbers")
+            raise ConfigError("cannot choose columns by name in a table without a header; use column numbers")
         return has_header
     names = {name.strip().lower() for name in row}
     required = [field for field in fields if field.is_required and field.column is None]
@@ -174,39 +174,39 @@ def _is_header(row: Sequence[str], fields: Sequence[Field], has_header: bool | N
 def _find_columns(
     fields: Sequence[Field], names: Sequence[str] | None, n_columns: int, location: Location
 ) -> dict[str, int]:
-    """Return the column of each field that the table has; ``names`` is the header."""
+    """Return the column number of each field; optional fields may be missing. ``names`` is the header, if any."""
     columns: dict[str, int] = {}
     for field in fields:
         if isinstance(field.column, int):
             if not -n_columns <= field.column < n_columns:
                 raise DataError(
-                    f"{location}: expected {field.name} in column {field.column} (from 0), found {n_columns} columns"
+                    f"{location}: expected {field.name} in column {field.column} (from 0); found {n_columns} columns"
                 )
             columns[field.name] = field.column
         elif names is not None and (name := _find_name(field, names, location)) is not None:
             columns[field.name] = names.index(name)
         elif names is None and field.is_required:
             raise DataError(
-                f"{location}: expected a header with {_list_defaults(field)}, found none; give the column "
-                f"number of {field.name}"
+                f"{location}: expected a header with {_list_defaults(field)}; found none; choose the column of "
+                f"{field.name} by number"
             )
     return columns
 
 
 def _find_name(field: Field, names: Sequence[str], location: Location) -> str | None:
-    """Return the name of a field's column: the caller's name, or a default name in any case."""
+    """Return the column name of a field: the name that the caller chose, or a default name in any letter case."""
     if field.column is not None:
         if field.column in names:
             return str(field.column)
-        raise DataError(f"{location}: expected a column {str(field.column)[:40]!r}, found {_list_names(names)}")
+        raise DataError(f"{location}: expected a column {str(field.column)[:40]!r}; found {_list_names(names)}")
     by_lower = {name.lower(): name for name in reversed(names)}
     for default in field.defaults:
         if default.lower() in by_lower:
             return by_lower[default.lower()]
     if field.is_required:
         raise DataError(
-            f"{location}: expected {_list_defaults(field)} as {field.name}, found {_list_names(names)}; give "
-            "the name of the column"
+            f"{location}: expected a column {_list_defaults(field)} for {field.name}; found {_list_names(names)}; "
+            "choose the column by name"
         )
     return None
 

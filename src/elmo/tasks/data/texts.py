@@ -1,7 +1,7 @@
 """Read labeled texts and pairs of texts from tables and other formats.
 
-Texts may have entity markers (``<e1>…</e1>``, ``<e2>…</e2>``), as in SemEval-2010 Task 8: each marker becomes
-a separate word in every format.
+Texts may contain entity markers (``<e1>…</e1>``, ``<e2>…</e2>``), as in SemEval-2010 Task 8. In all formats, each
+marker becomes a separate word.
 """
 
 from __future__ import annotations
@@ -55,13 +55,12 @@ def read_texts(
         paths: Files, folders or globs; "-" is stdin.
         text: Column of the text in a table: a name, or a number from 0. Default: "text" or "sentence".
         label: Column of the label. Default: "label".
-        tokenize: Splits texts into words.
-        file_format: Format of the files. "auto": a table if the name ends in ``.tsv``, ``.csv``, ``.jsonl``,
-            ``.ndjson`` or ``.json`` (JSON lines). Other files are ``semeval`` (SemEval-2010 Task 8) if the
-            first line looks like it, otherwise ``lines`` with a label, a space and a text (also
-            ``__label__x text`` of fastText).
+        tokenize: Function that splits texts into words.
+        file_format: Format of the files. "auto" selects a table if the name ends in ``.tsv``, ``.csv``, ``.jsonl``,
+            ``.ndjson`` or ``.json`` (JSON lines); otherwise ``semeval`` (SemEval-2010 Task 8) if the first line has
+            this format; otherwise ``lines``, with a label, a space and a text (also ``__label__x text`` of fastText).
         has_header: Whether tables have a header. None: detected from the first row.
-        is_labeled: Whether to read labels. Without them, ``lines`` consist of text only.
+        is_labeled: Whether to read labels. If false, the format ``lines`` contains only texts.
     """
     check_file_format(file_format, TextFormat)
     fields = [Field("text", text, ("text", "sentence"))]
@@ -76,7 +75,8 @@ def read_texts(
             if kind == "lines":
                 if text is not None or label is not None:
                     raise ConfigError(
-                        f"{first.path}: lines with label and text have no columns; set file_format, for example to tsv"
+                        f"{first.path}: cannot choose columns in lines with a label and a text; "
+                        "set file_format to tsv or csv"
                     )
                 examples = _read_lines(lines, split, is_labeled=is_labeled)
             elif kind == "semeval":
@@ -90,7 +90,7 @@ def read_texts(
                     )
                     for record in read_table(lines, fields, file_format=kind, has_header=has_header)
                 )
-            yield from require_examples(examples, f"{first.path}: expected texts, found none")
+            yield from require_examples(examples, f"{first.path}: expected texts; found none")
 
 
 def _read_lines(lines: Iterable[Line], split: Tokenize, *, is_labeled: bool) -> Iterator[LabeledText]:
@@ -102,19 +102,19 @@ def _read_lines(lines: Iterable[Line], split: Tokenize, *, is_labeled: bool) -> 
         if is_labeled:
             match = _LABEL_AND_TEXT.fullmatch(line.text)
             if match is None:
-                raise DataError(f"{location}: expected a label, a space and a text, found {line.text[:60]!r}")
+                raise DataError(f"{location}: expected a label, a space and a text; found {line.text[:60]!r}")
             label, text = match[1].removeprefix(_FASTTEXT), match[2]
             if match[1].startswith(_FASTTEXT) and (not label or text.startswith(_FASTTEXT)):
-                raise DataError(f"{location}: expected one label, found {line.text[:60]!r}")
+                raise DataError(f"{location}: expected one label and a text; found {line.text[:60]!r}")
         yield LabeledText(split_words(text, split, what="text", location=location), label, location)
 
 
 def _read_semeval(lines: Iterable[Line], split: Callable[[str], Words], *, is_labeled: bool) -> Iterator[LabeledText]:
-    """Read a numbered sentence in quotes, its relation, and a comment, which is skipped.
+    """Read numbered sentences in quotes, each followed by its relation and a comment, which is skipped.
 
-    Without labels, relations are skipped and may be missing.
+    If ``is_labeled`` is false, relations are skipped and may be missing.
     """
-    sentence: Line | None = None  # waits for its relation
+    sentence: Line | None = None  # the sentence whose relation is in the next line
     for line in lines:
         text = line.text.strip()
         if is_blank(text) or text.startswith("Comment:"):
@@ -130,11 +130,11 @@ def _read_semeval(lines: Iterable[Line], split: Callable[[str], Words], *, is_la
         elif is_sentence:
             yield _label_semeval(line, None, split)
         elif is_labeled:
-            raise DataError(f"{locate(line)}: expected a number, a tab and a sentence in quotes, found {text[:60]!r}")
+            raise DataError(f"{locate(line)}: expected a number, a tab and a sentence in quotes; found {text[:60]!r}")
     if sentence is not None:
         raise DataError(
-            f"{locate(sentence)}: expected a relation in the next line, such as Other, found none; "
-            "read files without relations with is_labeled=False"
+            f"{locate(sentence)}: expected a relation such as Other in the next line; found none; "
+            "set is_labeled to False for files without relations"
         )
 
 
@@ -144,16 +144,15 @@ def _label_semeval(line: Line, label: str | None, split: Callable[[str], Words])
     markers = [word for word in words if MARKER.fullmatch(word)]
     if sorted(markers) != ["</e1>", "</e2>", "<e1>", "<e2>"]:
         raise DataError(
-            f"{locate(line)}: expected <e1>, </e1>, <e2> and </e2> once each, found {' '.join(markers)[:60] or 'none'}"
+            f"{locate(line)}: expected <e1>, </e1>, <e2> and </e2> once each; found {' '.join(markers)[:60] or 'none'}"
         )
     return LabeledText(words, label, locate(line))
 
 
 def keep_markers(tokenize: Tokenize) -> Callable[[str], Words]:
-    """Return a tokenizer that keeps entity markers whole and splits the rest as if there were none.
+    """Return a tokenizer that keeps entity markers whole and tokenizes the rest as if there were no markers.
 
-    The text is tokenized without its markers, so that a full stop before a marker does not look like the end
-    of a sentence.
+    The text is tokenized without its markers, because a full stop before a marker looks like the end of a sentence.
     """
 
     def split(text: str) -> Words:
@@ -179,7 +178,7 @@ def keep_markers(tokenize: Tokenize) -> Callable[[str], Words]:
 
 
 def _insert_markers(text: str, offsets: Sequence[tuple[int, int]], markers: list[tuple[int, str]]) -> Iterator[str]:
-    """Yield tokens and markers in order; a marker inside a token splits it."""
+    """Yield tokens and markers in their order; a marker inside a token splits the token."""
     for start, end in offsets:
         while markers and markers[0][0] < end:
             offset, marker = markers.pop(0)
@@ -192,9 +191,9 @@ def _insert_markers(text: str, offsets: Sequence[tuple[int, int]], markers: list
 
 
 PairFormat = Literal["auto", "tsv", "csv", "jsonl"]
-NO_GOLD = "-"  # SNLI and MultiNLI: the annotators did not agree
+NO_GOLD = "-"  # the label in SNLI and MultiNLI if the annotators did not agree
 WITHOUT_GOLD = "pairs without a gold label"
-# names in SNLI and GLUE, in SICK, and other usual names; the first that a file has is used
+# column names in SNLI and GLUE, in SICK, and elsewhere; the first one that a file has is used
 _FIRST = ("sentence1", "sentence_A", "premise", "question1", "text1", "first")
 _SECOND = ("sentence2", "sentence_B", "hypothesis", "question2", "text2", "second")
 _LABEL = ("gold_label", "entailment_judgment", "entailment_label", "label", "is_duplicate")
@@ -214,20 +213,20 @@ def read_pairs(
     is_labeled: bool = True,
     left_out: Counter[str] | None = None,
 ) -> Iterator[TextPair]:
-    """Yield the pairs of tables with a label, a score, or both, depending on the columns.
+    """Yield the text pairs of tables, with a label, a score, or both, depending on the columns.
 
     Args:
         paths: Files, folders or globs; "-" is stdin.
-        first: Column of the first text: a name, or a number from 0. Default: the name in SNLI, MultiNLI, GLUE
-            or SICK.
+        first: Column of the first text: a name, or a number from 0. Default of this
+            and the other columns: the name in SNLI, MultiNLI, GLUE or SICK.
         second: Column of the second text.
         label: Column of the label.
         score: Column of the score.
-        tokenize: Splits texts into words.
-        file_format: Format of the files. "auto": detected from the name, or else from the first line.
+        tokenize: Function that splits texts into words.
+        file_format: Format of the files. "auto" detects it from the file name or from the first line.
         has_header: Whether tables have a header. None: detected from the first row.
         is_labeled: Whether to read labels and scores. If true, pairs with the label ``-`` are skipped.
-        left_out: Counts what is skipped, by reason.
+        left_out: Counter to which the numbers of skipped examples are added, by reason.
     """
     check_file_format(file_format, PairFormat)
     fields = [Field("first text", first, _FIRST), Field("second text", second, _SECOND)]
@@ -244,11 +243,11 @@ def read_pairs(
             else:
                 kind = file_format
             records = read_table(lines, fields, file_format=kind, has_header=has_header)
-            for record in require_examples(records, f"{start.path}: expected pairs, found none"):
+            for record in require_examples(records, f"{start.path}: expected pairs; found none"):
                 if is_labeled and not {"label", "score"} & record.cells.keys():
                     raise DataError(
                         f"{locate(start)}: expected a label ({', '.join(_LABEL)}) or a score "
-                        f"({', '.join(_SCORE)}), found neither; give the name of the column"
+                        f"({', '.join(_SCORE)}); found neither; choose the column by name"
                     )
                 if record.cells.get("label") == NO_GOLD:
                     counts[WITHOUT_GOLD] += 1
@@ -269,5 +268,5 @@ def _get_score(record: Record) -> float:
     except (TypeError, ValueError, OverflowError):
         score = math.nan
     if not math.isfinite(score) or isinstance(cell, bool):
-        raise DataError(f"{record.location}: expected a number as score, found {str(cell)[:40]!r}")
+        raise DataError(f"{record.location}: expected a number as score; found {str(cell)[:40]!r}")
     return score

@@ -1,11 +1,21 @@
-"""Word features: the vectors that the head of a task reads.
+"""Word features: the vectors that the head of a task reads for each token.
+
+How the classes work together::
+
+    Features            options: which features a task uses
+        |
+    FeatureStore        biLM, static vectors, other encoders  <-->  FeatureCache: frozen layers on disk
+        |  prepare(sentences) returns a lookup function; lookup(batch of sentences) returns:
+    FeatureBatch        padded ids and frozen layers
+        |
+    FeatureLayer        nn.Module with learned weights: layer mixes, characters, tuned vectors, tuned biLM
+        |
+    FeatureVectors      input of a head (``heads/layers.py``); FeatureWidths has its sizes
 
 The files, in reading order:
 
-- ``layer``: ``Features`` says which features a task uses; ``FeatureLayer`` is the module that computes them,
-  with the weights that the task learns (layer mixes, character convolution, tuned vectors, tuned biLM).
-- ``store``: ``FeatureStore`` has the biLM, the static vectors and other encoders, and looks up what the layer
-  needs; ``FeatureCache`` keeps the layers of frozen encoders on disk.
-
-``transformers`` adds Hugging Face models; ``static`` reads GloVe, word2vec and fastText files.
+- ``layer``: ``Features``, ``FeatureBatch`` and ``FeatureLayer``.
+- ``store``: ``FeatureStore``, ``FeatureCache`` and the encoder for ELMo.
+- ``transformers``: an encoder for Hugging Face models.
+- ``static``: reads GloVe, word2vec and fastText files.
 """

@@ -1,14 +1,14 @@
-"""The feature layer: computes [x; ELMo] for the input of a head and ELMo for its output.
+"""The feature layer: computes the word vectors that a head reads at its input and at its output.
 
-``Features`` are the options. A ``FeatureBatch`` holds what was looked up for a batch of sentences;
-``FeatureLayer`` turns it into vectors with the weights that a task learns. ``TaskNetwork`` joins a feature
+``Features`` has the options. ``FeatureBatch`` holds the ids and frozen layers of a batch of sentences;
+``FeatureLayer`` computes vectors from them, with weights that the task learns. ``TaskNetwork`` combines a feature
 layer and a head.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
@@ -28,7 +28,6 @@ from elmo.tasks.heads.layers import FeatureVectors, FeatureWidths
 if TYPE_CHECKING:
     from elmo.model.bilm import BiLm
     from elmo.tasks.features.static import StaticVectors
-    from elmo.tasks.features.store import FeatureLookup
     from elmo.text.ids import IdBatch
 
 ElmoPosition = Literal["none", "input", "output", "both"]
@@ -36,15 +35,15 @@ ElmoPosition = Literal["none", "input", "output", "both"]
 
 @dataclass(frozen=True)
 class Features:
-    """Which features a task uses.
+    """The features that a task uses.
 
     Args:
         elmo: Where the network receives ELMo vectors: none, input, output or both.
-        top_only: Use the top layer only instead of a learned mix of all layers.
+        top_only: Use only the top layer instead of a learned mix of all layers.
         layer_norm: Normalize each layer before mixing.
         dropout: Dropout on the ELMo vectors, as in the paper.
-        mix_penalty: λ of the penalty λ‖w‖² on the mix weights; a large value makes all layers equally
-            important.
+        mix_penalty: λ of the penalty λ‖w‖² on the mix weights; with a large value, the mix is close to the mean of
+            all layers.
         is_bilm_tuned: Train the biLM together with the task.
         is_static_tuned: Train the static vectors together with the task.
         characters: Width of the character-based word vectors; 0 turns them off.
@@ -62,17 +61,17 @@ class Features:
     def __post_init__(self) -> None:
         positions = get_args(ElmoPosition)
         if self.elmo not in positions:
-            raise ConfigError(f"elmo must be one of {', '.join(positions)}, found {self.elmo!r:.40}")
+            raise ConfigError(f"elmo must be one of {', '.join(positions)}; found {self.elmo!r:.40}")
         if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout of the ELMo vectors must be at least 0 and below 1, found {self.dropout}")
+            raise ConfigError(f"dropout of the ELMo vectors must be at least 0 and below 1; found {self.dropout}")
         if not 0 <= self.mix_penalty < math.inf:
-            raise ConfigError(f"mix_penalty must be a number of at least 0, found {self.mix_penalty}")
+            raise ConfigError(f"mix_penalty must be a number of at least 0; found {self.mix_penalty}")
         if self.characters < 0:
-            raise ConfigError(f"characters must be at least 0, found {self.characters}")
+            raise ConfigError(f"characters must be at least 0; found {self.characters}")
         if self.elmo == "none":
             for name in ("top_only", "layer_norm", "is_bilm_tuned"):
                 if getattr(self, name):
-                    raise ConfigError(f"{name} needs ELMo, but elmo is 'none'; set elmo to input, output or both")
+                    raise ConfigError(f"cannot use {name}: elmo is 'none'; set elmo to input, output or both")
 
     @property
     def has_elmo(self) -> bool:
@@ -80,51 +79,58 @@ class Features:
         return self.elmo != "none"
 
 
-@dataclass(frozen=True)
-class StoreWidths:
-    """Sizes of what a feature store provides; 0 for what it does not have."""
-
-    static: tuple[int, int] = (0, 0)  # words, width
-    n_layers: int = 0
-    elmo: int = 0
-    others: tuple[int, ...] = ()
-
-
 @dataclass(frozen=True, eq=False)
 class FeatureBatch:
-    """What was looked up for a padded batch of sentences."""
+    """Ids and frozen layers of a padded batch of sentences; the input of ``FeatureLayer``."""
 
-    mask: Tensor  # (batch, time)
-    static: Tensor | None = None  # (batch, time): rows of the table
+    mask: Tensor  # (batch, time): true for words
+    static: Tensor | None = None  # (batch, time): rows in the table of static vectors
     characters: CharacterIds | None = None
     layers: Tensor | None = None  # (batch, layer, time, width)
     ids: IdBatch | None = None  # input of a tuned biLM: (batch, time + 2, char)
     others: tuple[Tensor, ...] = ()  # (batch, time, width) each
 
 
+Lookup = Callable[[Sequence[Words]], FeatureBatch]
+
+
 class FeatureLayer(nn.Module):
-    """Computes word vectors from a ``FeatureBatch``; the same for every kind of task."""
+    """Computes word vectors from a ``FeatureBatch``; the same module is used for every kind of task.
+
+    Args:
+        features: The features that the task uses.
+        elmo_shape: Number of layers of the biLM and their width; (0, 0) without a biLM.
+        other_widths: Widths of the vectors from other encoders.
+        static: Initial values of the static vectors.
+        bilm: The biLM, if it is trained together with the task.
+    """
 
     def __init__(
-        self, features: Features, widths: StoreWidths, *, static: StaticVectors | None = None, bilm: BiLm | None = None
+        self,
+        features: Features,
+        *,
+        elmo_shape: tuple[int, int] = (0, 0),
+        other_widths: Sequence[int] = (),
+        static: StaticVectors | None = None,
+        bilm: BiLm | None = None,
     ) -> None:
-        """Create the layer; ``static`` initializes the table (a loaded model has it among its weights)."""
         super().__init__()
+        n_layers, elmo_width = elmo_shape
         self.features = features
-        self.static = _build_table(features, widths, static)
+        self.static = _build_table(features, static)
         self.characters = CharacterVectors(features.characters) if features.characters else None
         has_input, has_output = (features.elmo in (position, "both") for position in ("input", "output"))
-        if features.has_elmo and not widths.elmo:
-            raise ConfigError(f"elmo is {features.elmo!r}, but no biLM was given; pass a model or set elmo to none")
-        self.bilm = bilm if features.is_bilm_tuned else None
-        self.input_mix = self._build_mix(widths.n_layers) if has_input else None
-        self.output_mix = self._build_mix(widths.n_layers) if has_output else None
-        width = widths.static[1] + features.characters + sum(widths.others) + (widths.elmo if has_input else 0)
+        if features.has_elmo and not elmo_width:
+            raise ConfigError(f"cannot set elmo to {features.elmo!r}: there is no biLM; pass one, or set elmo to none")
+        self.bilm = bilm
+        self.input_mix = self._build_mix(n_layers) if has_input else None
+        self.output_mix = self._build_mix(n_layers) if has_output else None
+        width = features.characters + sum(other_widths) + elmo_width * has_input + (static.width if static else 0)
         if not width:
             raise ConfigError(
                 "a task needs word vectors at its input; use static vectors, characters, or ELMo at the input"
             )
-        self.widths = FeatureWidths(width, widths.elmo if has_output else 0)
+        self.widths = FeatureWidths(width, elmo_width * has_output)
 
     def _build_mix(self, n_layers: int) -> LayerMix:
         options = self.features
@@ -132,17 +138,17 @@ class FeatureLayer(nn.Module):
 
     @property
     def mixes(self) -> dict[str, LayerMix]:
-        """The layer mixes by position: input, output."""
+        """The layer mixes that are used, by position (``input``, ``output``)."""
         mixes = {"input": self.input_mix, "output": self.output_mix}
         return {position: mix for position, mix in mixes.items() if mix is not None}
 
     def penalty(self) -> Tensor:
-        """Return λ‖w‖² over all mixes (Peters et al. 2018, section 3.4)."""
+        """Return the penalty λ‖w‖² on the weights of all mixes (Peters et al. 2018, section 3.4)."""
         squares = [mix.w.square().sum() for mix in self.mixes.values() if mix.w.requires_grad]
         return self.features.mix_penalty * torch.stack(squares).sum() if squares else torch.zeros(())
 
     def forward(self, batch: FeatureBatch) -> FeatureVectors:
-        """Compute vectors (batch, time, width) for the input and, where used, for the output."""
+        """Compute vectors (batch, time, width) for the input of the head and, if used, for its output."""
         parts: list[Tensor] = []
         if self.static is not None:
             parts.append(self.static(cast("Tensor", batch.static)))
@@ -164,44 +170,40 @@ class FeatureLayer(nn.Module):
 
 
 class TaskNetwork(nn.Module):
-    """Everything that a task learns: a feature layer and a head."""
+    """The network of a task: a feature layer and a head."""
 
     def __init__(self, words: FeatureLayer, head: nn.Module) -> None:
         super().__init__()
-        self.words = words  # the name is part of the file format of task models
+        self.words = words  # this attribute name is part of the file format
         self.head = head
 
-    def embed(self, lookup: FeatureLookup, sentences: Sequence[Words]) -> FeatureVectors:
-        """Compute the features of a padded batch of sentences."""
-        return self.words(lookup.batch(sentences))
+    def embed(self, lookup: Lookup, sentences: Sequence[Words]) -> FeatureVectors:
+        """Look up a batch of sentences and compute their word vectors."""
+        return self.words(lookup(sentences))
 
 
-def _build_table(
-    features: Features, widths: StoreWidths, static: StaticVectors | None
-) -> nn.Embedding | TunedTable | None:
-    """Build the table of static vectors: row 0 is padding, row 1 is for words without a vector."""
-    n_words, width = widths.static
-    if not width:
+def _build_table(features: Features, static: StaticVectors | None) -> nn.Embedding | TunedTable | None:
+    """Build the table of static vectors: row 0 is for padding, row 1 for words without a vector."""
+    if static is None:
         if features.is_static_tuned:
-            raise ConfigError("cannot tune static vectors, because none were given; pass a file of vectors")
+            raise ConfigError("cannot tune static vectors: there are none; pass a file with static vectors")
         return None
-    table = nn.Embedding(n_words + 2, width, padding_idx=0)
-    if static is not None:
-        mean = static.vectors.mean(axis=0, keepdims=True)  # initial vector of words without one
-        rows = np.concatenate([np.zeros_like(mean), mean, static.vectors])
-        table.weight.data.copy_(torch.from_numpy(rows))
+    table = nn.Embedding(len(static.words) + 2, static.width, padding_idx=0)
+    mean = static.vectors.mean(axis=0, keepdims=True)  # initial vector for words without one
+    rows = np.concatenate([np.zeros_like(mean), mean, static.vectors])
+    table.weight.data.copy_(torch.from_numpy(rows))
     table.requires_grad_(features.is_static_tuned)
-    if features.is_static_tuned and static is not None and static.is_used is not None:
+    if features.is_static_tuned and static.is_used is not None:
         tuned = np.concatenate([[1], static.is_used.nonzero()[0] + 2])
         return TunedTable(table.weight.detach(), torch.from_numpy(tuned))
     return table
 
 
 class TunedTable(nn.Module):
-    """A table of vectors of which only some ``rows`` (tuned,) are learned.
+    """A table of vectors in which only the ``rows`` (tuned,) are learned.
 
-    Learning all rows of a large table takes an optimizer longer than everything else, although most rows
-    never change. The state dict has one ``weight``, the same as that of ``nn.Embedding``.
+    If all rows of a large table were parameters, the optimizer would take most of the training time, although most
+    rows never change. The state dict has one ``weight``, like that of ``nn.Embedding``.
     """
 
     weight: Tensor
@@ -213,7 +215,7 @@ class TunedTable(nn.Module):
         indices = torch.full((len(weight),), -1)
         indices[rows] = torch.arange(len(rows))
         self.tuned = nn.Parameter(weight[rows])  # (tuned, width)
-        self.register_buffer("weight", weight, persistent=False)  # (row, width): values of the other rows
+        self.register_buffer("weight", weight, persistent=False)  # (row, width): the values of the other rows
         self.register_buffer("rows", rows, persistent=False)
         self.register_buffer("indices", indices, persistent=False)  # (row,): index into ``tuned``, or -1
 
@@ -245,20 +247,20 @@ class TunedTable(nn.Module):
             self.tuned.copy_(self.weight[self.rows])
 
 
-MAX_BYTES = 40  # longer words are cut
-_PADDING, _BEGIN, _END = 0, 257, 258  # bytes are 1..256
+MAX_BYTES = 40  # longer words are truncated
+_PADDING, _BEGIN, _END = 0, 257, 258  # the ids 1 to 256 stand for the bytes 0 to 255
 
 
 @dataclass(frozen=True, eq=False)
 class CharacterIds:
-    """The characters of a batch, as UTF-8 bytes: any script, without a character list."""
+    """The words of a batch as UTF-8 bytes, which represent any script without a character vocabulary."""
 
     words: Tensor  # (word, char), each word once: begin, bytes, end, padding; row 0 is padding only
     rows: Tensor  # (batch, time): rows of ``words``
 
 
 def character_ids(sentences: Sequence[Sequence[str]], longest: int) -> CharacterIds:
-    """Look up the bytes of all words of a batch that is padded to ``longest`` words."""
+    """Return the byte ids of all words in a batch, padded to ``longest`` words per sentence."""
     row_of: dict[str, int] = {}
     rows = np.zeros((len(sentences), longest), np.int64)
     for k, words in enumerate(sentences):
@@ -277,7 +279,7 @@ def _byte_ids(word: str) -> NDArray[np.int16]:
 
 
 class CharacterVectors(nn.Module):
-    """Convolution of width 3 over byte embeddings, max-pooled over the word (Ma and Hovy 2016)."""
+    """Character-based word vectors: a convolution of width 3 over bytes, then max pooling (Ma and Hovy 2016)."""
 
     def __init__(self, width: int, *, byte_width: int = 16) -> None:
         super().__init__()
@@ -285,7 +287,7 @@ class CharacterVectors(nn.Module):
         self.filters = nn.Conv1d(byte_width, width, kernel_size=3, padding=1)
 
     def forward(self, ids: CharacterIds) -> Tensor:
-        """Return (batch, time, width), zero at padding; a repeated word is computed once."""
+        """Return vectors (batch, time, width), zero at padding; a repeated word is computed only once."""
         words = ids.words[1:]  # (word, char)
         states = self.filters(self.embedding(words).transpose(1, 2))  # (word, width, char)
         pooled = states.masked_fill((words == _PADDING)[:, None], -torch.inf).amax(dim=2)  # (word, width)

@@ -1,7 +1,7 @@
 """Read static word vectors: GloVe, word2vec and fastText files.
 
-Text files (with or without a first line of two numbers) and the binary format of word2vec, plain or
-compressed. The files list frequent words first, so a limit on the number of words keeps the frequent ones.
+Files may be text, with or without a header (number of words and width), or in the binary format of word2vec; they may
+be compressed. They list frequent words first, so a limit on the number of words keeps the most frequent ones.
 """
 
 from __future__ import annotations
@@ -22,46 +22,55 @@ from elmo.jobs.reader import DAMAGED_FILE_ERRORS
 from elmo.storage.files import format_error, format_path, open_regular
 from elmo.text.lines import open_text, read_lines
 
-MAX_WORDS = 200_000  # kept in addition to the words of the data
+MAX_WORDS = 200_000  # words to keep in addition to the words of the task
 _MAX_WIDTH = 10_000
 _MAX_WORD_BYTES = 10_000
-_CHUNK_BYTES = 1 << 20  # read at once
+_CHUNK_BYTES = 1 << 20
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz, Zstandard
 Vector = NDArray[np.float32]
-IsKept = Callable[[str, int], bool]  # takes a word and its index in the file
+IsKept = Callable[[str, int], bool]  # whether to keep a word, given the word and its index in the file
 
 
 @dataclass(frozen=True, eq=False)
 class StaticVectors:
-    """Words and their vectors; an unknown word is looked up in lower case."""
+    """Static word vectors; a word without a vector is looked up in lower case."""
 
     words: tuple[str, ...]
     vectors: NDArray[np.float32]  # (word, width)
-    is_used: NDArray[np.bool_] | None = None  # (word,): words of the data; None: all words
-    _rows: dict[str, int] = field(init=False, repr=False)
+    is_used: NDArray[np.bool_] | None = None  # (word,): whether the task uses the word; None: it uses all words
+    _rows: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_rows", {word: row for row, word in enumerate(self.words)})
 
+    def __repr__(self) -> str:
+        return f"StaticVectors({len(self.words):,} words, width={self.width})"
+
     @property
     def width(self) -> int:
-        """Width of a vector."""
+        """Width of each vector."""
         return self.vectors.shape[1]
 
     def row(self, word: str) -> int:
-        """Return the row of a word, or of its lower case; -1 if neither has a vector."""
+        """Return the row of a word or, if it has none, of the word in lower case; -1 if neither has a row."""
         row = self._rows.get(word)
         return self._rows.get(word.lower(), -1) if row is None else row
 
 
 def read_static(path: str | Path, *, words: Collection[str] = (), max_words: int = MAX_WORDS) -> StaticVectors:
-    """Read the first ``max_words`` vectors of a file, and those of ``words`` wherever they are."""
+    """Read static word vectors from a GloVe, word2vec or fastText file.
+
+    Args:
+        path: The file, plain or compressed.
+        words: Words to read wherever they are in the file.
+        max_words: Number of words to read from the start of the file, in addition to ``words``.
+    """
     path = Path(path)
     used = set(words) | {word.lower() for word in words}
     seen: set[str] = set()
 
     def is_kept(word: str, index: int) -> bool:
-        """Decide before the numbers are parsed, which takes most of the time."""
+        """Decide by the word alone: parsing the numbers takes most of the time."""
         if (index < max_words or word in used) and word not in seen:
             seen.add(word)
             return True
@@ -69,7 +78,7 @@ def read_static(path: str | Path, *, words: Collection[str] = (), max_words: int
 
     rows = list(_read_binary(path, is_kept) if _is_binary(path) else _read_text(path, is_kept))
     if not rows:
-        raise DataError(f"{format_path(path)}: expected words with vectors, found none")
+        raise DataError(f"{format_path(path)}: expected words with vectors; found none")
     kept = tuple(word for word, _ in rows)
     is_used = np.array([word in used for word in kept])
     return StaticVectors(
@@ -83,7 +92,7 @@ def _read_text(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:
         if line.number == 1 and (width := _parse_header(line.text)):
             continue
         text = line.text.rstrip()
-        if not text:  # editors leave empty lines at the end
+        if not text:  # some editors add empty lines at the end
             continue
         width = width or text.count(" ")
         # some words of the published files contain spaces: the numbers are the last fields
@@ -97,22 +106,22 @@ def _read_text(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:
             vector = np.array(numbers, dtype=np.float32)
         except ValueError:
             raise DataError(
-                f"{line.path}:{line.number}: expected a word and {width} numbers separated by spaces, "
+                f"{line.path}:{line.number}: expected a word and {width or 'several'} numbers separated by spaces; "
                 f"found {line.text[:40]!r}"
             ) from None
         if not np.isfinite(vector).all():
-            raise DataError(f"{line.path}:{line.number}: the vector of {word[:40]!r} has non-finite numbers")
+            raise DataError(f"{line.path}:{line.number}: numbers must be finite; found nan or inf for {word[:40]!r}")
         yield word, vector
 
 
 def _parse_header(line: str) -> int:
-    """Return the width from a first line "words width"; 0 if the line is already a vector."""
+    """Return the width if ``line`` is a header (number of words and width), otherwise 0."""
     parts = line.split()
     return int(parts[1]) if len(parts) == 2 and all(part.isdecimal() for part in parts) else 0
 
 
 def _is_binary(path: Path) -> bool:
-    """Whether a file has the binary format of word2vec, by its content; by its name if that is unclear."""
+    """Whether a file is in the binary format of word2vec, judged by its content or, if unclear, by its name."""
     is_named = ".bin" in {suffix.lower() for suffix in path.suffixes[-2:]}
     if not path.is_file():  # missing, or a pipe, which can be read only once
         return is_named
@@ -133,7 +142,7 @@ def _is_binary(path: Path) -> bool:
 
 @contextmanager
 def _open_bytes(path: Path) -> Iterator[io.BufferedIOBase | BinaryIO]:
-    """Open a file for reading its decompressed bytes."""
+    """Open a file, plain or compressed, to read its decompressed bytes."""
     with open_regular(path) as file:
         is_compressed = file.read(6).startswith(_COMPRESSED)
         if not is_compressed:
@@ -145,18 +154,18 @@ def _open_bytes(path: Path) -> Iterator[io.BufferedIOBase | BinaryIO]:
 
 
 def _read_binary(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:
-    """Read the binary format of word2vec: a line "words width", then word, space and numbers, repeated."""
+    """Read the binary format of word2vec: a header line, then for each word the word, a space and its vector."""
     try:
         with _open_bytes(path) as stream:
             n_words, width = (int(part) for part in stream.readline(100).split())
             if not (0 < width <= _MAX_WIDTH and n_words > 0):
-                raise ValueError(f"expected positive sizes, found {n_words} words of width {width}")
+                raise ValueError(f"expected words of width 1 to {_MAX_WIDTH}; found {n_words} words of width {width}")
             for index, (word, raw) in enumerate(_split_records(stream, n_words, 4 * width)):
                 if is_kept(word, index):
                     vector = np.frombuffer(raw, "<f4").astype(np.float32)
                     if not np.isfinite(vector).all():
                         raise DataError(
-                            f"{format_path(path)}: word {index + 1}: the vector of {word[:40]!r} has non-finite numbers"
+                            f"{format_path(path)}: numbers must be finite; found nan or inf for {word[:40]!r}"
                         )
                     yield word, vector
     except DAMAGED_FILE_ERRORS as error:
@@ -164,7 +173,7 @@ def _read_binary(path: Path, is_kept: IsKept) -> Iterator[tuple[str, Vector]]:
 
 
 def _split_records(stream: io.BufferedIOBase | BinaryIO, n_words: int, n_bytes: int) -> Iterator[tuple[str, bytes]]:
-    """Split a stream into words and the bytes of their vectors, reading large chunks."""
+    """Yield each word of a stream with the bytes of its vector; the stream is read in large chunks."""
     buffer, start = b"", 0
     for _ in range(n_words):
         while (end := buffer.find(b" ", start, start + _MAX_WORD_BYTES)) < 0 or end + 1 + n_bytes > len(buffer):

@@ -1,4 +1,4 @@
-"""Word vectors of Hugging Face transformers, as another encoder next to ELMo."""
+"""Word vectors from Hugging Face transformers, used in addition to ELMo."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from elmo.errors import ConfigError, MissingExtraError
 from elmo.tasks.data.examples import Words
 
 if TYPE_CHECKING:
-    from elmo.tasks.features.store import FeatureEncoder
+    from elmo.tasks.features.store import FrozenEncoder
 
-_BATCH_SIZE = 32  # windows
+_BATCH_SIZE = 32  # number of windows
 
 
 class TransformerEncoder:
-    """The last hidden states of a transformers model, averaged over the pieces of each word.
+    """Encoder that averages the last hidden states of a transformers model over the pieces of each word.
 
-    A sentence that is longer than the maximum length of the model is split into windows that do not overlap.
+    A sentence that exceeds the maximum length of the model is split into windows that do not overlap.
     """
 
     n_layers = 1
 
     def __init__(self, source: str) -> None:
-        """Load ``source``, a folder or a Hub id, with safetensors weights; remote code is never run."""
+        """Load ``source``, a folder or a Hub id with safetensors weights; code from the Hub is never executed."""
         try:
             from transformers import AutoModel, AutoTokenizer  # pyright: ignore[reportMissingImports]
         except ImportError as error:
@@ -44,7 +44,9 @@ class TransformerEncoder:
             model = AutoModel.from_pretrained(source, use_safetensors=True, trust_remote_code=False)
         except (OSError, ValueError, KeyError) as error:
             reason = str(error).strip().splitlines()[0]
-            raise ConfigError(f"{source}: expected a transformers model with safetensors weights: {reason}") from error
+            raise ConfigError(
+                f"cannot load {source} as a transformers model with safetensors weights: {reason}"
+            ) from error
         self._model = model.eval()
         self.width = int(model.config.hidden_size)
         longest = getattr(model.config, "max_position_embeddings", 512) - _first_position(model)
@@ -54,11 +56,11 @@ class TransformerEncoder:
 
     @property
     def key(self) -> str:
-        """Hash of the weights and of the tokenizer."""
+        """Name of the folder of this encoder in the cache: a hash of the weights and of the tokenizer."""
         return f"transformer-{self._digest[:24]}"
 
     def layers(self, sentences: Sequence[Words]) -> list[NDArray[Any]]:
-        """Compute (1, time, width) for each sentence."""
+        """Compute vectors (1, time, width) for each sentence."""
         windows = [(k, *window) for k, words in enumerate(sentences) for window in self._windows(words)]
         windows.sort(key=lambda window: window[2] - window[1])  # less padding
         layers = [np.zeros((1, len(words), self.width), np.float32) for words in sentences]
@@ -70,7 +72,7 @@ class TransformerEncoder:
         return layers
 
     def _windows(self, words: Words) -> Iterator[tuple[int, int]]:
-        """Split words into windows (begin, end) whose pieces fit into the model."""
+        """Yield the begin and end of each window of words whose pieces fit into the model."""
         pieces = self._tokenizer(list(words), is_split_into_words=True, add_special_tokens=False, verbose=False)
         counts = Counter(word for word in pieces.word_ids(0) if word is not None)
         begin = n_pieces = 0
@@ -83,7 +85,7 @@ class TransformerEncoder:
             yield begin, len(words)
 
     def _states(self, windows: Sequence[Words]) -> Iterator[NDArray[Any]]:
-        """Compute (time, width) for each window: the mean over the pieces of a word, zeros without pieces."""
+        """Compute vectors (time, width) for each window: the mean over the pieces of each word (zeros if none)."""
         import torch
 
         batch = self._tokenizer(
@@ -107,12 +109,17 @@ class TransformerEncoder:
 
 
 def match_encoders(
-    expected: Sequence[tuple[str, str | None]], encoders: Sequence[FeatureEncoder], *, subject: str
-) -> tuple[FeatureEncoder, ...]:
-    """Return the encoders that a task model was trained with, given by key and name.
+    expected: Sequence[tuple[str, str | None]], encoders: Sequence[FrozenEncoder], *, subject: str
+) -> tuple[FrozenEncoder, ...]:
+    """Return the encoders that a task model was trained with.
 
-    ``encoders`` must be these; if there are none, they are loaded by name. Raises ``ConfigError`` if one is
-    missing or has changed.
+    Args:
+        expected: Key and name of each encoder that the model was trained with.
+        encoders: The encoders to check; if there are none, they are loaded by name.
+        subject: Name of the model file, for error messages.
+
+    Raises:
+        ConfigError: An encoder is missing or has changed.
     """
     names = [name for _, name in expected]
     if not encoders and None not in names:
@@ -120,15 +127,14 @@ def match_encoders(
     if len(encoders) != len(expected):
         listed = f" ({', '.join(map(str, names))})" if expected and None not in names else ""
         raise ConfigError(
-            f"{subject}: expected the {len(expected)} other encoders that this model was trained with{listed}, "
-            f"found {len(encoders)}"
+            f"{subject}: number of encoders must be {len(expected)}, as in training{listed}; found {len(encoders)}"
         )
     for (key, name), encoder in zip(expected, encoders, strict=True):
         if encoder.key != key:
             raise ConfigError(
-                f"{subject}: this model was trained with the encoder {name or _short(key)} ({_short(key)}), found "
-                f"{getattr(encoder, 'name', None) or 'another encoder'} ({_short(encoder.key)}), which is "
-                "different or has changed; use --also to give the original encoder"
+                f"{subject}: encoder must be {name or 'an encoder'} with the hash {_short(key)}, as in training; found "
+                f"{getattr(encoder, 'name', None) or 'another encoder'} with the hash {_short(encoder.key)}; "
+                "use --also to pass the original encoder"
             )
     return tuple(encoders)
 
@@ -138,7 +144,7 @@ def _load_encoder(name: str, subject: str) -> TransformerEncoder:
         return TransformerEncoder(name)
     except ConfigError as error:
         raise ConfigError(
-            f"{subject}: cannot load the encoder that it was trained with; use --also to give its location: {error}"
+            f"{subject}: cannot load an encoder that the model was trained with: {error}; use --also to pass it"
         ) from error
 
 
@@ -147,7 +153,7 @@ def _short(key: str) -> str:
 
 
 def _first_position(model: Any) -> int:
-    """Number of unused rows in the position table: RoBERTa counts positions from the padding index."""
+    """Return the number of unused position embeddings: RoBERTa counts positions from the padding index."""
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
             return int(module.padding_idx) + 1
@@ -155,7 +161,7 @@ def _first_position(model: Any) -> int:
 
 
 def _digest(model: Any, tokenizer: Any, longest: int) -> str:
-    """Hash everything that vectors depend on; call this before the tokenizer is used, as use changes it."""
+    """Hash everything that the vectors depend on; call this before the tokenizer is used, which changes it."""
     config = model.config.to_diff_dict()  # defaults change with the version of transformers
     for name in ("_name_or_path", "transformers_version", "dtype", "torch_dtype"):
         config.pop(name, None)

@@ -1,24 +1,24 @@
-"""Heads for text classification: a linear layer over the mean, and the biattentive network.
+"""Heads for text classification: a linear classifier, and the biattentive classification network.
 
-The biattentive classification network is that of McCann et al. 2017, "Learned in Translation: Contextualized
-Word Vectors", section 5, for a single text, which is compared with itself. ELMo is added as in Peters et al.
-2018 for SST-5.
+The biattentive network is described in McCann et al. 2017, "Learned in Translation: Contextualized Word
+Vectors", section 5. For a single text, it attends from the text to itself. ELMo is added as in the SST-5 model
+of Peters et al. 2018.
 """
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmo.errors import ConfigError
 from elmo.model.dropout import Dropout
 from elmo.tasks.heads.layers import (
     BiLstm,
     FeatureVectors,
     FeatureWidths,
+    LabelHead,
     SelfAttentivePooling,
     align,
     join_outputs,
@@ -30,23 +30,11 @@ from elmo.tasks.heads.layers import (
 FinalLayers = Literal["relu", "maxout"]
 
 
-class _TextClassifier(nn.Module):
-    """Loss and prediction of heads whose ``forward`` computes a score for each label, (batch, n_labels)."""
+class LinearHead(LabelHead):
+    """Linear classifier on the mean over the words: softmax(W · mean(x) + b).
 
-    def loss(self, features: FeatureVectors, labels: Tensor) -> Tensor:
-        """Compute the mean cross entropy of ``labels`` (batch,)."""
-        return F.cross_entropy(self(features), labels)
-
-    @torch.no_grad()
-    def predict(self, features: FeatureVectors) -> Tensor:
-        """Compute the probabilities of the labels, (batch, n_labels)."""
-        return self(features).softmax(dim=-1)
-
-
-class LinearHead(_TextClassifier):
-    """softmax(W · mean(x) + b); ``use_max`` concatenates the maximum to the mean.
-
-    x is the input features, concatenated with the output features if there are any.
+    x are the input features, concatenated with the output features if there are any. ``use_max`` concatenates
+    the maximum over the words to the mean.
     """
 
     def __init__(self, widths: FeatureWidths, *, n_labels: int, use_max: bool = False, dropout: float = 0.2) -> None:
@@ -65,13 +53,14 @@ class LinearHead(_TextClassifier):
         return self.linear(self.dropout(pooled))
 
 
-class BiattentiveHead(_TextClassifier):
-    """ReLU layer, biLSTM encoder, biattention, biLSTM integrator, four kinds of pooling, two final layers.
+class BiattentiveHead(LabelHead):
+    """Biattentive network: ReLU layer, biLSTM encoder, biattention, biLSTM integrator, pooling, final layers.
 
-    ELMo for the output is joined to the states of the encoder, before biattention: x = [h; ELMo].
+    Output features are concatenated with the states of the encoder before biattention: x = [h; ELMo].
 
-    ``final_layers`` are "maxout" as in the paper, but without batch normalization, which cannot train on a
-    batch of one text and makes the loss of a text depend on its batch; or "relu", two plain layers.
+    ``final_layers="maxout"`` uses the maxout layers of the paper, but without batch normalization, which cannot be
+    trained on a batch of one text and makes the loss of a text depend on the other texts of its batch.
+    ``final_layers="relu"`` uses layers with ReLU activations.
     """
 
     def __init__(
@@ -84,8 +73,6 @@ class BiattentiveHead(_TextClassifier):
         final_layers: FinalLayers = "relu",
     ) -> None:
         super().__init__()
-        if final_layers not in get_args(FinalLayers):
-            raise ConfigError(f"final_layers must be relu or maxout, found {str(final_layers)!r:.40}")
         self.output_width = widths.outputs
         self.dropout = Dropout(dropout, is_locked=True)
         self.feedforward = nn.Linear(widths.inputs, hidden_width)
@@ -120,7 +107,7 @@ class BiattentiveHead(_TextClassifier):
 
 
 class Maxout(nn.Module):
-    """Each unit is the maximum of ``n_pieces`` linear units (Goodfellow et al. 2013)."""
+    """Layer whose units are the maximum of ``n_pieces`` linear units each (Goodfellow et al. 2013)."""
 
     def __init__(self, input_width: int, width: int, *, n_pieces: int = 4) -> None:
         super().__init__()
@@ -128,7 +115,7 @@ class Maxout(nn.Module):
         self.linear = nn.Linear(input_width, width * n_pieces)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, input width) to (batch, width)."""
+        """Compute the units (batch, width) for inputs ``x`` (batch, input width)."""
         return self.linear(x).unflatten(-1, (-1, self.n_pieces)).amax(dim=-1)
 
 

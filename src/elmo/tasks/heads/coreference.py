@@ -1,9 +1,9 @@
-"""Head that finds mentions in a document and links those that refer to the same entity.
+"""Head for coreference resolution: finds mentions in a document and links those of the same entity.
 
-The span-ranking model of Lee et al. (2017), the baseline of Peters et al. (2018): a biLSTM over each
-sentence, a score for every span, pruning to the best spans, and for each of them the choice of an antecedent
-among the spans before it, or of none. ELMo is joined to the input and, if the task uses it, to the output of
-the biLSTM.
+This is the span-ranking model of Lee et al. (2017), the baseline of Peters et al. (2018). A biLSTM reads each
+sentence, every span gets a mention score, and only the best spans are kept. Each kept span is linked to an
+antecedent among the spans before it, or to none. ELMo is concatenated with the input of the biLSTM and, if the
+task uses output features, with its output.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from elmo.errors import ConfigError, DataError, ShapeError
+from elmo.errors import DataError, ShapeError
 from elmo.model.dropout import Dropout
 from elmo.tasks.data.examples import Span
 from elmo.tasks.heads.layers import BiLstm, FeatureVectors, FeatureWidths, SentenceGroups, join_outputs
 
 DocumentFeatures = FeatureVectors | SentenceGroups
 
-MAX_PAIRS = 8_192  # pairs of spans whose products are in memory at a time
+MAX_PAIRS = 8_192  # maximum number of span pairs whose products are in memory at a time
 _DISTANCES = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # smallest distance of each bucket
-_UNKNOWN, _OTHER, _SAME = 0, 1, 2  # speakers of two spans
+_UNKNOWN, _OTHER, _SAME = 0, 1, 2  # whether two spans have the same speaker
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Spans from token ``starts`` to ``ends`` (exclusive), counted from the start of the document."""
+    """Spans from token ``starts`` to ``ends`` (exclusive); tokens are counted from the start of the document."""
 
     starts: Tensor  # (span,)
     ends: Tensor  # (span,)
@@ -49,7 +49,7 @@ class Spans:
 
 @dataclass(frozen=True)
 class TokenStates:
-    """Inputs and states of all tokens of a document, without padding."""
+    """Input features and biLSTM states of all tokens of a document, without padding."""
 
     inputs: Tensor  # (token, input width): x
     states: Tensor  # (token, state width): h
@@ -61,9 +61,9 @@ class LinkedMention:
 
     Attributes:
         span: The mention.
-        score: Its mention score; above 0, it is more likely a mention than not.
-        antecedent: The earlier mention that it is linked to, or None.
-        probability: Probability of this link, or of no link.
+        score: Mention score of the span; a score above 0 means that it is probably a mention.
+        antecedent: The earlier mention that this mention is linked to, or None.
+        probability: Probability of this link, or of having no link.
     """
 
     span: Span
@@ -74,29 +74,29 @@ class LinkedMention:
 
 @dataclass(frozen=True)
 class DocumentScores:
-    """The scores of one document."""
+    """The mention scores and link scores of one document."""
 
     spans: Spans  # all spans, (span,)
     mentions: Tensor  # mention score of each span, (span,)
-    kept: Tensor  # indices of the spans that are kept, (kept,)
-    antecedents: Tensor  # candidates, as indices of kept spans, (kept, candidate)
-    links: Tensor  # (kept, 1 + candidate): 0 for no link, then each candidate; -inf for missing ones
+    kept: Tensor  # indices of the kept spans, (kept,)
+    antecedents: Tensor  # candidate antecedents, as indices into ``kept``, (kept, candidate)
+    links: Tensor  # (kept, 1 + candidate): 0 for no link, then the scores of candidates; -inf for missing ones
 
 
 class CoreferenceHead(nn.Module):
-    """Network with ``hidden_width`` units per direction of the biLSTM and per feedforward layer.
+    """Span-ranking network for coreference resolution.
 
     Args:
         widths: Widths of the features.
-        hidden_width: Units per direction and per feedforward layer.
-        max_span_width: Longest mention in tokens.
-        kept_share: Number of spans to keep, per token of the document.
-        max_antecedents: Number of candidate antecedents per span.
-        feature_width: Width of the embeddings of span width, distance and speaker.
-        has_singletons: Whether gold clusters may have a single mention. Then mention scores have their own
-            loss, and a span with a score above 0 is a cluster even without a link.
-        is_coarse: Choose candidates by a bilinear score (Lee et al. 2018) instead of the nearest spans.
-        input_dropout: Dropout of the input features.
+        hidden_width: Units of each feedforward layer, and of the biLSTM per direction.
+        max_span_width: Maximum width of a mention in tokens.
+        kept_share: Number of spans to keep, as a fraction of the number of tokens.
+        max_antecedents: Maximum number of candidate antecedents per span.
+        feature_width: Width of the embeddings of span widths, distances and speakers.
+        has_singletons: Whether clusters may have a single mention. If so, mention scores have a separate loss, and
+            a span with a score above 0 is a cluster even without a link.
+        is_coarse: Whether to choose candidates by a bilinear score (Lee et al. 2018) instead of by distance.
+        input_dropout: Dropout on the input features.
         dropout: Dropout inside the network.
     """
 
@@ -115,11 +115,6 @@ class CoreferenceHead(nn.Module):
         dropout: float = 0.2,
     ) -> None:
         super().__init__()
-        if max_span_width < 1 or max_antecedents < 1 or kept_share <= 0:
-            raise ConfigError(
-                "max_span_width and max_antecedents must be at least 1 and kept_share above 0, found "
-                f"{max_span_width}, {max_antecedents} and {kept_share}"
-            )
         self.max_span_width, self.kept_share = max_span_width, kept_share
         self.max_antecedents = max_antecedents
         self.has_singletons, self.output_width = has_singletons, widths.outputs
@@ -140,16 +135,16 @@ class CoreferenceHead(nn.Module):
             nn.init.zeros_(self.coarse.weight)  # at first, candidates are chosen by mention scores only
 
     def forward(self, features: DocumentFeatures, speakers: Tensor | None = None) -> DocumentScores:
-        """Score the spans of one document; its sentences are the batch, or the batches of all groups.
+        """Score the spans of one document.
 
-        ``speakers`` (token,) are numbers; a negative number, or None for all, means unknown.
+        Args:
+            features: Features of the sentences, in one padded batch or in groups.
+            speakers: Speaker id of each token, (token,), negative for an unknown speaker; None if all are unknown.
         """
         tokens = self._encode(features)
         n_tokens = len(tokens.inputs)
-        if not n_tokens:
-            raise DataError("document: expected words, found none")
         if speakers is not None and speakers.shape != (n_tokens,):
-            raise ShapeError(f"speakers: expected one for each of {n_tokens} tokens, found {tuple(speakers.shape)}")
+            raise ShapeError(f"speakers must have shape ({n_tokens},), one id per token; found {tuple(speakers.shape)}")
         spans = enumerate_spans(features.lengths, self.max_span_width)
         hidden = self.vectors.apply_layer(self.mention_layer, tokens, spans)  # (span, hidden)
         mentions = self.mention_score(hidden).squeeze(1)  # (span,)
@@ -162,7 +157,7 @@ class CoreferenceHead(nn.Module):
     ) -> Tensor:
         """Compute −log Σ p(gold antecedents), averaged over kept spans (Lee et al. 2017, section 4).
 
-        No link is correct for a span without a gold antecedent among its candidates. With singletons, the
+        If a span has no gold antecedent among its candidates, the gold choice is "no link". With singletons, the
         cross entropy of the mention scores of all spans is added to the sum.
         """
         scores = self(features, speakers)
@@ -184,15 +179,13 @@ class CoreferenceHead(nn.Module):
     def predict(
         self, features: DocumentFeatures, *, speakers: Tensor | None = None
     ) -> tuple[tuple[LinkedMention, ...], ...]:
-        """Predict clusters in the order of their first mentions; an empty document has none."""
-        if not features.lengths.any():
-            return ()
+        """Predict clusters in the order of their first mentions."""
         scores = self(features, speakers)
         spans = [Span(*pair) for pair in scores.spans[scores.kept].pairs()]
         probabilities, choices = scores.links.softmax(dim=1).max(dim=1)  # (kept,)
         mention_scores = scores.mentions[scores.kept].tolist()
         antecedents = scores.antecedents.tolist()
-        cluster_of: list[list[LinkedMention]] = []  # cluster of each kept span
+        cluster_of: list[list[LinkedMention]] = []  # the cluster of each kept span
         for k, (choice, probability) in enumerate(zip(choices.tolist(), probabilities.tolist(), strict=True)):
             link = antecedents[k][choice - 1] if choice else None
             cluster_of.append([] if link is None else cluster_of[link])
@@ -204,7 +197,7 @@ class CoreferenceHead(nn.Module):
         )
 
     def _encode(self, features: DocumentFeatures) -> TokenStates:
-        """Return the tokens of the document in order."""
+        """Encode the tokens of the document, in document order."""
         if isinstance(features, FeatureVectors):
             return self._encode_group(features)
         parts = [self._encode_group(group) for group in features.groups]
@@ -232,9 +225,10 @@ class CoreferenceHead(nn.Module):
         return antecedents, torch.cat([scores.new_zeros(len(kept), 1), scores], dim=1)
 
     def _choose_candidates(self, vectors: Tensor, mentions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return candidates, whether each is real, and s_m(i) + s_m(j), all (kept, candidate).
+        """Return the candidate antecedents j of each span i, whether each exists, and its score s_m(i) + s_m(j).
 
-        With coarse pruning, g_i W g_j is added to the score, so that W gets a gradient.
+        All results are (kept, candidate). With ``is_coarse``, the bilinear score g_i W g_j is added to the score, so
+        that W gets a gradient.
         """
         n_kept = len(vectors)
         n_candidates = min(self.max_antecedents, n_kept - 1)
@@ -252,7 +246,7 @@ class CoreferenceHead(nn.Module):
 
 
 def enumerate_spans(lengths: Tensor, max_width: int) -> Spans:
-    """List all spans of at most ``max_width`` words in sentences of ``lengths`` (batch,), in order."""
+    """List all spans of at most ``max_width`` words within sentences of ``lengths`` (batch,), in order."""
     sentence_ends = lengths.cumsum(0).repeat_interleave(lengths)  # (token,)
     starts = torch.arange(len(sentence_ends), device=lengths.device).unsqueeze(1)  # (token, 1)
     ends = starts + torch.arange(1, max_width + 1, device=lengths.device)  # (token, max_width)
@@ -261,14 +255,14 @@ def enumerate_spans(lengths: Tensor, max_width: int) -> Spans:
 
 
 def prune_crossing(spans: Spans, scores: Tensor, n: int) -> Tensor:
-    """Choose the best ``n`` spans, skipping those that cross a better one (Lee et al. 2017, section 5).
+    """Choose the ``n`` best spans, without spans that cross a better span (Lee et al. 2017, section 5).
 
-    Spans cross if they share tokens and neither contains the other. Returns sorted indices.
+    Two spans cross if they share tokens and neither contains the other. Return the sorted indices of the spans.
     """
     pairs = spans.pairs()
     n_tokens = max((end for _, end in pairs), default=0)
-    max_end = [0] * n_tokens  # of the kept spans that start at a token
-    min_start = [n_tokens] * (n_tokens + 1)  # of the kept spans that end before a token
+    max_end = [0] * n_tokens  # maximum end of the kept spans that start at a token
+    min_start = [n_tokens] * (n_tokens + 1)  # minimum start of the kept spans that end before a token
     kept: list[int] = []
     for index in scores.argsort(descending=True, stable=True).tolist():
         if len(kept) == n:
@@ -285,7 +279,7 @@ def prune_crossing(spans: Spans, scores: Tensor, n: int) -> Tensor:
 
 
 def number_clusters(spans: Spans, clusters: Sequence[Sequence[tuple[int, int]]]) -> Tensor:
-    """Return the cluster number of each span, (span,), from 1; 0 for a span in no cluster."""
+    """Return the cluster number of each span, (span,), starting at 1; 0 for a span in no cluster."""
     number = {pair: k for k, cluster in enumerate(clusters, start=1) for pair in cluster}
     return torch.tensor([number.get(pair, 0) for pair in spans.pairs()], dtype=torch.long, device=spans.starts.device)
 
@@ -293,19 +287,20 @@ def number_clusters(spans: Spans, clusters: Sequence[Sequence[tuple[int, int]]])
 def _check_mentions(clusters: Sequence[Sequence[tuple[int, int]]], n_tokens: int) -> None:
     for start, end in (pair for cluster in clusters for pair in cluster):
         if not 0 <= start < end <= n_tokens:
-            raise DataError(f"gold mention: expected a span within the {n_tokens:,} tokens, found {start} to {end}")
+            raise DataError(f"gold mention must be within the {n_tokens:,} tokens of the text; found {start} to {end}")
 
 
 class SpanVectors(nn.Module):
-    """g = [h_first; h_last; x̂; φ(width)] (Lee et al. 2017); x̂ is an attention-weighted mean of the words.
+    """Vectors of spans: g = [h_first; h_last; x̂; φ(width)] (Lee et al. 2017).
 
-    The attention score of a word is linear in its state, as in the published program.
+    x̂ is the mean of the words, weighted by attention. The attention score of a word is a linear function of its
+    state, as in the published code.
     """
 
     def __init__(self, *, state_width: int, input_width: int, max_span_width: int, feature_width: int) -> None:
         super().__init__()
         self.parts = (state_width, state_width, input_width, feature_width)
-        self.width = sum(self.parts)  # of the vectors
+        self.width = sum(self.parts)  # width of the vectors
         self.head_score = nn.Linear(state_width, 1)
         self.widths = nn.Embedding(max_span_width, feature_width)
 
@@ -322,10 +317,10 @@ class SpanVectors(nn.Module):
         )
 
     def apply_layer(self, layer: nn.Linear, tokens: TokenStates, spans: Spans) -> Tensor:
-        """Compute ``layer(self(tokens, spans))``, (span, layer width), fast for many spans.
+        """Compute ``layer(self(tokens, spans))``, (span, layer width), efficiently for many spans.
 
-        Each part of the layer is applied to tokens before they are gathered into spans. This needs a tenth of
-        the operations, and the vectors of all spans are never in memory.
+        Each part of the layer is applied to the tokens before they are gathered into spans. This needs a tenth of
+        the operations, and the vectors of all spans are never in memory at once.
         """
         first, last, head, width = layer.weight.split(self.parts, dim=1)
         return (
@@ -336,9 +331,7 @@ class SpanVectors(nn.Module):
         )
 
     def _attend(self, values: Tensor, states: Tensor, spans: Spans) -> Tensor:
-        """Average values (token, width) over each span by attention to its words, (span, width)."""
-        if not len(spans):
-            return values.new_zeros(0, values.size(1))
+        """Compute the mean of ``values`` (token, width) over each span, weighted by attention, (span, width)."""
         widest = int((spans.ends - spans.starts).max())
         words = spans.starts.unsqueeze(1) + torch.arange(widest, device=values.device)  # (span, word)
         is_inside = words < spans.ends.unsqueeze(1)
@@ -349,10 +342,10 @@ class SpanVectors(nn.Module):
 
 
 class PairScore(nn.Module):
-    """s_a(i, j) = FFNN([g_i; g_j; g_i ⊙ g_j; φ(i, j)]).
+    """Score of a pair of spans: s_a(i, j) = FFNN([g_i; g_j; g_i ⊙ g_j; φ(i, j)]) (Lee et al. 2017).
 
-    φ embeds the distance of the two spans and whether they have the same speaker. The first layer is split
-    into the parts for g_i, g_j, their product and φ, so that only the product is computed for each pair.
+    φ embeds the distance between the two spans and whether they have the same speaker. The first layer is split into
+    parts for g_i, g_j, their product and φ, so that the parts for g_i and g_j are computed once per span.
     """
 
     def __init__(self, width: int, *, hidden_width: int, feature_width: int, dropout: float) -> None:
@@ -366,12 +359,12 @@ class PairScore(nn.Module):
         self.rest = _build_score_layers(hidden_width, dropout)
 
     def forward(self, vectors: Tensor, antecedents: Tensor, speakers: Tensor | None) -> Tensor:
-        """Score pairs (kept, candidate).
+        """Compute the scores of all spans and their candidate antecedents, (kept, candidate).
 
         Args:
             vectors: Span vectors, (kept, width).
-            antecedents: Indices of the candidates, (kept, candidate).
-            speakers: Speaker of each span, (kept,), or None.
+            antecedents: Indices of the candidate antecedents, (kept, candidate).
+            speakers: Speaker id of each span, (kept,), or None.
         """
         n_kept, n_candidates = antecedents.shape
         if not n_candidates:
@@ -389,13 +382,13 @@ class PairScore(nn.Module):
             hidden = hidden + self.product(products) + self.features(features)
             return self.rest(hidden).squeeze(2)  # (row, candidate)
 
-        # the products of all pairs do not fit into memory: those of a chunk are computed again for gradients
+        # the products of all pairs do not fit into memory: each chunk is computed again in the backward pass
         chunks = indices.split(max(1, MAX_PAIRS // n_candidates))
         return torch.cat([cast("Tensor", checkpoint(score, rows, use_reentrant=False)) for rows in chunks])
 
 
 def _build_score_layers(hidden_width: int, dropout: float) -> nn.Sequential:
-    """Build a feedforward network with two hidden layers and one output, without its first linear layer."""
+    """Build the layers of a scoring network that follow its first linear layer."""
     return nn.Sequential(
         nn.ReLU(),
         Dropout(dropout),
@@ -407,13 +400,13 @@ def _build_score_layers(hidden_width: int, dropout: float) -> nn.Sequential:
 
 
 def _find_distance_buckets(distances: Tensor) -> Tensor:
-    """Return buckets for 1, 2, 3, 4, 5–7, 8–15, 16–31, 32–63 and more spans (Lee et al. 2017, section 5)."""
+    """Return the bucket of each distance: 1, 2, 3, 4, 5–7, 8–15, 16–31, 32–63, 64+ (Lee et al. 2017)."""
     boundaries = torch.tensor(_DISTANCES[1:], device=distances.device)
     return torch.bucketize(distances, boundaries, right=True)
 
 
 def _compare_speakers(speakers: Tensor | None, antecedents: Tensor) -> Tensor:
-    """Return whether spans and their candidates have the same speaker, (kept, candidate)."""
+    """Return for each span and candidate whether they have the same speaker, (kept, candidate)."""
     relations = torch.full_like(antecedents, _UNKNOWN)
     if speakers is None:
         return relations

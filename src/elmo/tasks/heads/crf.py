@@ -1,11 +1,11 @@
 """A linear-chain conditional random field (Lafferty et al. 2001).
 
-The score of a sequence of tags is the sum of the scores of its words (emissions), of its transitions from tag
-to tag, and of its start and end. Its probability is exp(score) / Z, where Z sums exp(score) over all
-sequences. Sentences are padded at their ends.
+The score of a sequence of tags is the sum of the scores of its tags at each word (emissions), of its transitions
+from tag to tag, and of its first and last tag. Its probability is exp(score) / Z, where Z is the sum of
+exp(score) over all sequences. Sentences are padded at their ends.
 
-``Crf`` is the module with learned scores and rules, ``Chain`` computes with given scores, and ``ChainSums``
-computes log Z and marginals fast on a CPU.
+``Crf`` is the module with learned scores and rules, ``Chain`` computes likelihoods and best paths from these
+scores, and ``ChainSums`` computes log Z and marginals fast on a CPU.
 """
 
 from __future__ import annotations
@@ -17,20 +17,18 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from elmo.errors import ConfigError, ShapeError
+from elmo.errors import ConfigError
+from elmo.tasks.data.schemes import Transitions, build_transitions
 
-FORBIDDEN = -1e30  # acts like -inf, since exp() of it is 0, but its gradient is not NaN
-_MIN_EXACT = 1e-290  # smaller numbers lose digits (below 1e-308) or become zero
+FORBIDDEN = -1e30  # score that acts like -inf, because its exp() is 0, but never gives a gradient of NaN
+_MIN_EXACT = 1e-290  # products of smaller numbers may fall below 1e-308 and lose digits
 
 
 class Crf(nn.Module):
-    """A chain with learned scores, and rules for the tags that may follow each other.
+    """Learned scores of tag transitions, and rules that say which tags may follow each other.
 
-    ``allowed`` (from, to), ``starts`` and ``ends`` (tag,) are true for allowed transitions, starts and ends;
-    by default, all are allowed. Sequences that break a rule are never decoded and do not count in marginals.
-    In training, rules apply only with ``has_constrained_training``: then Z sums over allowed sequences,
-    except for a sentence whose gold tags break a rule. Without ``has_transitions``, all scores of the chain
-    are fixed at 0.
+    ``rules`` are the allowed transitions between tags, and the tags that may start and end a sentence; None allows
+    all. ``has_transitions=False`` fixes all scores of the chain at 0.
     """
 
     allowed_starts: Tensor
@@ -40,29 +38,18 @@ class Crf(nn.Module):
     steps: nn.Parameter
     ends: nn.Parameter
 
-    def __init__(
-        self,
-        n_tags: int,
-        *,
-        allowed: Tensor | None = None,
-        starts: Tensor | None = None,
-        ends: Tensor | None = None,
-        has_transitions: bool = True,
-        has_constrained_training: bool = False,
-    ) -> None:
+    def __init__(self, n_tags: int, *, rules: Transitions | None = None, has_transitions: bool = True) -> None:
         super().__init__()
-        if n_tags < 1:
-            raise ConfigError(f"n_tags must be at least 1, found {n_tags}")
-        self.n_tags = n_tags
-        self.has_constrained_training = has_constrained_training
-        rules = (("starts", starts, (n_tags,)), ("steps", allowed, (n_tags, n_tags)), ("ends", ends, (n_tags,)))
-        for name, rule, shape in rules:
-            self.register_buffer(f"allowed_{name}", _build_rule(rule, name=name, shape=shape))
-            scores = nn.Parameter(torch.zeros(shape), requires_grad=has_transitions)
-            self.register_parameter(name, scores)
+        if rules is None:
+            rules = build_transitions([""] * n_tags, "plain")
+        for name, rule in (("starts", rules.start), ("steps", rules.between), ("ends", rules.end)):
+            if not rule.any():  # possible with the tags of a damaged model file
+                raise ConfigError(f"cannot build a CRF: the tag rules forbid all {name} of a sequence")
+            self.register_buffer(f"allowed_{name}", torch.from_numpy(rule))
+            self.register_parameter(name, nn.Parameter(torch.zeros(rule.shape), requires_grad=has_transitions))
 
     def chain(self, *, is_constrained: bool = True) -> Chain:
-        """Return the current scores; by default, those that break a rule are forbidden."""
+        """Return the current scores; ``is_constrained`` forbids all transitions that break a rule."""
         if not is_constrained:
             return Chain(self.starts, self.steps, self.ends)
         return Chain(
@@ -70,62 +57,6 @@ class Crf(nn.Module):
             self.steps.masked_fill(~self.allowed_steps, FORBIDDEN),
             self.ends.masked_fill(~self.allowed_ends, FORBIDDEN),
         )
-
-    def log_likelihood(self, emissions: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
-        """Compute the log-likelihood (batch,) of ``tags`` (batch, time) for emissions (batch, time, tag).
-
-        A tag of -1 is unknown: all tags are summed there.
-        """
-        self._check(emissions, mask, tags)
-        chain = self.chain(is_constrained=self.has_constrained_training)
-        result = chain.log_likelihood(emissions, tags, mask)
-        if self.has_constrained_training and bool((is_broken := result < FORBIDDEN / 2).any()):
-            free = self.chain(is_constrained=False).log_likelihood(emissions, tags, mask)
-            result = torch.where(is_broken, free, result)
-        return result
-
-    def best_paths(self, emissions: Tensor, mask: Tensor) -> BestPaths:
-        """Find the most likely allowed tags (batch, time) and their scores (batch,)."""
-        self._check(emissions, mask)
-        return self.chain().best_paths(emissions, mask)
-
-    def decode(self, emissions: Tensor, mask: Tensor) -> list[list[int]]:
-        """Return the most likely allowed tags of each sentence, without padding."""
-        paths = self.best_paths(emissions, mask).tags.tolist()
-        return [path[:length] for path, length in zip(paths, mask.sum(dim=1).tolist(), strict=True)]
-
-    def path_probabilities(self, emissions: Tensor, paths: BestPaths, mask: Tensor) -> Tensor:
-        """Compute the probabilities (batch,) of paths among all allowed sequences."""
-        self._check(emissions, mask)
-        # the scores of a long sentence are in the thousands: float32 is too coarse for their difference
-        exact = torch.float64 if emissions.device.type == "cpu" else emissions.dtype
-        chain, scores = self.chain().to(exact), emissions.to(exact)
-        logs = chain.path_scores(scores, paths.tags, mask) - chain.log_partition(scores, mask)
-        return logs.exp().clamp(max=1).to(emissions.dtype)
-
-    def marginals(self, emissions: Tensor, mask: Tensor) -> Tensor:
-        """Compute the probability of each tag at each word, (batch, time, tag), over allowed sequences."""
-        self._check(emissions, mask)
-        return self.chain().marginals(emissions, mask)
-
-    def _check(self, emissions: Tensor, mask: Tensor, tags: Tensor | None = None) -> None:
-        expected = (*mask.shape, self.n_tags)
-        has_tags = tags is None or tags.shape == mask.shape
-        if tuple(emissions.shape) != expected or not mask.size(1) or not has_tags:
-            found = f"{tuple(emissions.shape)} and mask {tuple(mask.shape)}"
-            found += "" if tags is None else f" and tags {tuple(tags.shape)}"
-            raise ShapeError(f"crf: expected emissions (batch, time, {self.n_tags}), time >= 1, found {found}")
-
-
-def _build_rule(rule: Tensor | None, *, name: str, shape: tuple[int, ...]) -> Tensor:
-    """Return a rule as booleans; without a rule, all are true."""
-    if rule is None:
-        return torch.ones(shape, dtype=torch.bool)
-    if tuple(rule.shape) != shape:
-        raise ShapeError(f"allowed {name} of tags: expected shape {shape}, found {tuple(rule.shape)}")
-    if not bool(rule.any()):
-        raise ConfigError(f"allowed {name} of tags: expected at least one, found none")
-    return rule.bool().clone()
 
 
 @dataclass(frozen=True)
@@ -138,15 +69,11 @@ class BestPaths:
 
 @dataclass(frozen=True)
 class Chain:
-    """The scores of a sequence that do not depend on its words."""
+    """The scores of a CRF that do not depend on the words: first tags, transitions and last tags."""
 
     starts: Tensor  # (tag,)
     steps: Tensor  # (from, to)
     ends: Tensor  # (tag,)
-
-    def to(self, dtype: torch.dtype) -> Chain:
-        """Convert the scores to another precision."""
-        return Chain(*(scores.to(dtype) for scores in (self.starts, self.steps, self.ends)))
 
     def log_partition(self, emissions: Tensor, mask: Tensor) -> Tensor:
         """Compute log Z (batch,) of ``emissions`` (batch, time, tag); it is 0 for an empty sentence."""
@@ -157,7 +84,7 @@ class Chain:
         return torch.where(mask[:, 0], (last + self.ends).logsumexp(dim=1), 0)
 
     def path_scores(self, emissions: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
-        """Compute the scores (batch,) of the sequences ``tags`` (batch, time); 0 for an empty sentence."""
+        """Compute the scores (batch,) of the sequences ``tags`` (batch, time); an empty sentence scores 0."""
         tags = tags.clamp(min=0)  # padding may be -1
         words = emissions.gather(2, tags[:, :, None])[:, :, 0]  # (batch, time)
         steps = self.steps[tags[:, :-1], tags[:, 1:]]  # (batch, time - 1)
@@ -165,8 +92,20 @@ class Chain:
         last = tags.gather(1, (mask.sum(dim=1, keepdim=True) - 1).clamp(min=0))[:, 0]
         return torch.where(mask[:, 0], self.starts[tags[:, 0]] + inner + self.ends[last], 0)
 
+    def path_probabilities(self, emissions: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
+        """Compute the probabilities (batch,) of the sequences ``tags`` (batch, time)."""
+        # the scores of a long sentence are in the thousands: float32 is too coarse for their difference
+        exact = torch.float64 if emissions.device.type == "cpu" else emissions.dtype
+        chain = Chain(self.starts.to(exact), self.steps.to(exact), self.ends.to(exact))
+        scores = emissions.to(exact)
+        logs = chain.path_scores(scores, tags, mask) - chain.log_partition(scores, mask)
+        return logs.exp().clamp(max=1).to(emissions.dtype)
+
     def log_likelihood(self, emissions: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
-        """Compute the log-likelihood (batch,) of ``tags``; at a tag of -1, all tags are summed."""
+        """Compute the log-likelihood (batch,) of ``tags`` (batch, time) for emissions (batch, time, tag).
+
+        A tag of -1 is unknown: the likelihood is the sum over all tags there.
+        """
         if bool(((tags < 0) & mask).any()):
             numbers = torch.arange(emissions.size(2), device=tags.device)
             is_other = (tags >= 0)[:, :, None] & (tags[:, :, None] != numbers)  # (batch, time, tag)
@@ -178,7 +117,7 @@ class Chain:
     def marginals(self, emissions: Tensor, mask: Tensor) -> Tensor:
         """Compute the probability of each tag at each word, (batch, time, tag), without gradients.
 
-        Padding has zeros.
+        The probabilities at padding are zero.
         """
         emissions = emissions.detach()
         sums = self._compute_sums(emissions, mask)
@@ -189,7 +128,7 @@ class Chain:
         return torch.where(mask[:, :, None], (before + after).softmax(dim=2), 0)
 
     def best_paths(self, emissions: Tensor, mask: Tensor) -> BestPaths:
-        """Find the sequences with the highest scores (Viterbi 1967)."""
+        """Find the sequence of tags with the highest score for each sentence (Viterbi 1967)."""
         to_from = self.steps.t()
         same = torch.arange(emissions.size(2), device=emissions.device)
         words, is_word = emissions.unbind(dim=1), mask[:, :, None].unbind(dim=1)
@@ -207,16 +146,16 @@ class Chain:
         return BestPaths(tags.masked_fill(~mask, -1), torch.where(mask[:, 0], scores, 0))
 
     def _compute_sums(self, emissions: Tensor, mask: Tensor) -> ChainSums | None:
-        """Return fast sums; None if they are inexact, for example if all paths are forbidden."""
+        """Compute ``ChainSums``; return None if they would be inexact, or if the tensors are not on a CPU."""
         if emissions.device.type != "cpu":  # double precision is missing or slow on other devices
             return None
         sums = ChainSums.compute(emissions, mask, starts=self.starts, steps=self.steps, ends=self.ends)
         return sums if sums.is_exact else None
 
     def _forward(self, emissions: Tensor, mask: Tensor) -> list[Tensor]:
-        """Compute for each time (batch, tag) the log of the sum over all paths up to the tag.
+        """Compute for each time (batch, tag) the log of the sum of exp(score) over all paths that end with the tag.
 
-        Padding repeats the last word of the sentence.
+        Padding repeats the sums of the last word.
         """
         to_from = self.steps.t()
         words, is_word = emissions.unbind(dim=1), mask[:, :, None].unbind(dim=1)
@@ -227,7 +166,7 @@ class Chain:
         return sums
 
     def _backward(self, emissions: Tensor, mask: Tensor) -> list[Tensor]:
-        """Compute for each time (batch, tag) the log of the sum over all paths after the tag."""
+        """Compute for each time (batch, tag) the log of the sum of exp(score) over all paths after the tag."""
         words, is_word = emissions.unbind(dim=1), mask[:, :, None].unbind(dim=1)
         sums = [self.ends.expand_as(words[0])]
         for t in range(len(words) - 1, 0, -1):
@@ -238,12 +177,12 @@ class Chain:
 
 @dataclass(frozen=True, eq=False)
 class ChainSums:
-    """Sums over all sequences of a batch of sentences, without logarithms; time is the first axis.
+    """Sums over all tag sequences of a batch of sentences, computed without logarithms; time is the first axis.
 
-    log Z and marginals are sums of products. They are computed as such, with one matrix product per word and
-    rescaling to a sum of 1 (Rabiner 1989, section V). On a CPU, this is faster than sums of logarithms: a
-    little with 9 tags, seven times with 73. In double precision, the result is exact unless a tag that can be
-    reached has less than 1e-290 of the sum of its word, because what is lost there might dominate later.
+    log Z and marginals are sums of products. They are computed with one matrix product per word, and rescaled to
+    a sum of 1 (Rabiner 1989, section V). On a CPU, this is faster than ``logsumexp``: a little with 9 tags, seven
+    times with 73. In double precision, the result is exact unless a reachable tag has less than 1e-290 of the sum
+    at its word: the digits that are lost there may matter at later words.
     """
 
     log_z: Tensor  # (batch,): 0 for an empty sentence
@@ -251,13 +190,13 @@ class ChainSums:
     words: Tensor  # (time, batch, tag): exp(emissions - maximum)
     steps: Tensor  # (from, to): exp(scores - maximum)
     ends: Tensor  # (tag,)
-    before: Tensor  # (time, batch, tag): sums over all paths up to a tag, rescaled to 1 over all tags
+    before: Tensor  # (time, batch, tag): sums over all paths that end with a tag, rescaled to 1 over all tags
     scales: Tensor  # (time, batch, 1): factors of this rescaling
     mask: Tensor  # (time, batch, 1)
 
     @classmethod
     def compute(cls, emissions: Tensor, mask: Tensor, *, starts: Tensor, steps: Tensor, ends: Tensor) -> ChainSums:
-        """Compute the sums of ``emissions`` (batch, time, tag) with scores (tag,), (from, to) and (tag,)."""
+        """Compute the sums of ``emissions`` (batch, time, tag) and the scores of a ``Chain``."""
         scores = emissions.detach().double().transpose(0, 1)  # (time, batch, tag)
         is_word = mask.t()[:, :, None]  # (time, batch, 1)
         highest = scores.amax(dim=2, keepdim=True)
@@ -281,7 +220,7 @@ class ChainSums:
             + ended.log()
             + (first_best + n_steps * step_best + last_best)
         )
-        # by induction over time: a tag that can be reached from a tag with a sum must have a sum
+        # by induction over time: a tag that can be reached from a tag with a positive sum must have one too
         reached = ((before[:-1] > 0).double() @ (between > 0).double() > 0) & (words[1:] > 0)
         is_exact[0] &= (before[0] >= _MIN_EXACT) == (first * words[0] > 0)
         is_exact[1:] &= (before[1:] >= _MIN_EXACT) == reached
@@ -290,10 +229,10 @@ class ChainSums:
         return cls(log_z, all_exact, words, between, last, before, 1 / totals, is_word)
 
     def after(self) -> Tensor:
-        """Compute for each tag the sum over all paths after it, (time, batch, tag).
+        """Compute for each tag the sum over all paths that continue after it, (time, batch, tag).
 
-        Multiplied with ``before``, it is the probability of the tag. It is zero for a tag that cannot be
-        reached, where the sum might overflow.
+        The product with ``before`` is the probability of the tag. The sum is set to zero for a tag that cannot be
+        reached, where it might overflow.
         """
         result = torch.empty_like(self.before)
         to_from = self.steps.t()
@@ -308,12 +247,12 @@ class ChainSums:
         return result
 
     def marginals(self) -> Tensor:
-        """Compute the probability of each tag at each word, (batch, time, tag); padding has zeros."""
+        """Compute the probability of each tag at each word, (batch, time, tag), with zeros at padding."""
         return torch.where(self.mask, self.before * self.after(), 0).transpose(0, 1)
 
 
 class _LogZ(torch.autograd.Function):
-    """log Z of ``ChainSums``; its gradients are the probabilities of tags, steps, first and last tags."""
+    """log Z of ``ChainSums``; its gradients are the probabilities of tags, transitions, first and last tags."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 (autograd takes tensors by position)
@@ -345,5 +284,5 @@ def _exp(scores: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _is_exact_exp(exps: Tensor, scores: Tensor) -> Tensor:
-    """Whether exp() has not lost digits, or is zero because the score is forbidden."""
+    """Return whether exp() has not lost digits, or is zero because the score is forbidden."""
     return (exps >= _MIN_EXACT) | (scores <= FORBIDDEN / 2)

@@ -1,7 +1,7 @@
 """A deep stack of highway LSTM layers with alternating directions (He et al. 2017, section 2.1).
 
-All input products are one matrix product. The loop over time has its own backward pass, so autograd sees one
-operation per layer.
+Each layer multiplies the inputs of all time steps by its weights in one matrix product. The loop over time has a
+custom backward pass, so autograd sees one operation per layer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from elmo.errors import ConfigError
 from elmo.model.dropout import dropout_mask
 from elmo.tasks.heads.layers import reverse_positions
 
@@ -21,24 +20,19 @@ from elmo.tasks.heads.layers import reverse_positions
 class HighwayLstm(nn.Module):
     """Stack of ``n_layers`` layers with ``width`` units; the first reads forward, the second backward, etc.
 
-    ``dropout`` drops the same units of a layer's states at every time step (Gal and Ghahramani 2016), both
-    for the next word and for the next layer.
+    ``dropout`` is applied to the states of each layer, for the next time step and for the next layer. It drops
+    the same units at every time step (Gal and Ghahramani 2016).
     """
 
     def __init__(self, input_width: int, width: int, *, n_layers: int = 8, dropout: float = 0.0) -> None:
         super().__init__()
-        if n_layers < 1 or not 0 <= dropout < 1:
-            raise ConfigError(
-                f"n_layers must be at least 1, and dropout at least 0 and below 1, found {n_layers} and {dropout}"
-            )
-        self.width = width  # of the states
         self.layers = nn.ModuleList(
             HighwayLstmLayer(input_width if k == 0 else width, width, dropout=dropout) for k in range(n_layers)
         )
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Compute the states (batch, time, width) of ``x`` (batch, time, width); padding is zero."""
-        positions = reverse_positions(mask).t()  # (time, batch): padding is last, so the loop needs no mask
+        positions = reverse_positions(mask).t()  # (time, batch); padding stays last, so the loop needs no mask
         states = x.transpose(0, 1)  # (time, batch, width)
         for k, layer in enumerate(self.layers):
             if k > 0:  # change the direction
@@ -50,13 +44,13 @@ class HighwayLstm(nn.Module):
 
 
 class HighwayLstmLayer(nn.Module):
-    """An LSTM that mixes its states with a linear map of its inputs: h = r ∘ h' + (1 − r) ∘ W_h x."""
+    """LSTM layer that mixes its states h' with a linear map of its inputs: h = r ∘ h' + (1 − r) ∘ W_h x."""
 
     def __init__(self, input_width: int, width: int, *, dropout: float = 0.0) -> None:
         super().__init__()
         self.width = width
         self.dropout = dropout
-        # blocks of rows: candidate j, gates i, f, o, r; for inputs also W_h, which has no bias
+        # blocks of rows: candidate j, gates i, f, o, r; the input weight also has W_h, which has no bias
         self.input_weight = nn.Parameter(torch.empty(6 * width, input_width))
         self.state_weight = nn.Parameter(torch.empty(5 * width, width))
         self.bias = nn.Parameter(torch.zeros(5 * width))
@@ -75,18 +69,18 @@ class HighwayLstmLayer(nn.Module):
 
 
 class _HighwayLoop(torch.autograd.Function):
-    """The loop over time, given the input products W x + b (time, batch, 6 · width).
+    """Run the loop over time on the input products W x + b (time, batch, 6 · width).
 
-    The backward pass computes the factors of all gradients for all time steps before its loop, so that the
-    loop has few operations.
+    The backward pass computes the factors of the gradients for all time steps at once, so that its loop has few
+    operations.
     """
 
     @staticmethod
     def forward(ctx: Any, products: Tensor, state_weight: Tensor, mask: Tensor | None) -> Tensor:
         time, batch, width = products.size(0), products.size(1), state_weight.size(1)
-        blocks = products.clone(memory_format=torch.contiguous_format)  # becomes the gates, in place
+        blocks = products.clone(memory_format=torch.contiguous_format)  # the loop computes the gates in place
         cells, tanh_cells, states = (products.new_empty(time, batch, width) for _ in range(3))
-        recurrent = state_weight.t().contiguous()  # a third faster for products of few rows
+        recurrent = state_weight.t().contiguous()  # makes products with few rows a third faster
         j, i, f, o, r, carry = (block.unbind(0) for block in blocks.split(width, dim=2))
         with_state, gates = blocks[:, :, : 5 * width].unbind(0), blocks[:, :, width : 5 * width].unbind(0)
         c, tanh_c, h = cells.unbind(0), tanh_cells.unbind(0), states.unbind(0)

@@ -1,6 +1,6 @@
 """The input of all heads, and the layers that several heads use: pooling, attention, biLSTM.
 
-Padding changes no result. Pooling and attention need at least one word per sentence.
+Padding does not affect results. Pooling and attention need at least one word per sentence.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from elmo.errors import ShapeError
 from elmo.model.dropout import Dropout
 
-MAX_SCORES = 1 << 24  # attention scores in memory at a time
+MAX_SCORES = 1 << 24  # maximum number of attention scores in memory at a time
 
 
 @dataclass(frozen=True)
 class FeatureWidths:
-    """Widths of the features at the input and at the output of a network; 0 for no features."""
+    """Widths of the features at the input and at the output of a head; 0 if there are none."""
 
     inputs: int
     outputs: int = 0
@@ -29,10 +30,10 @@ class FeatureWidths:
 
 @dataclass(frozen=True)
 class FeatureVectors:
-    """Features of padded sentences.
+    """Features of a padded batch of sentences.
 
-    ``inputs`` is [x; ELMo]. ``outputs``, if a task uses it, is ELMo for the output of the network, with its
-    own mix of layers (Peters et al. 2018, section 3.3).
+    ``inputs`` is [x; ELMo]. ``outputs``, if a task uses them, are ELMo vectors for the output of the head, with
+    their own mix of layers (Peters et al. 2018, section 3.3).
     """
 
     inputs: Tensor  # (batch, time, width)
@@ -50,7 +51,7 @@ class SentenceGroups:
     """The sentences of a document in groups of similar length; each group is padded separately."""
 
     groups: tuple[FeatureVectors, ...]
-    positions: Tensor  # (sentence,): position of each sentence in the concatenated groups
+    positions: Tensor  # (sentence,): index of each sentence in the concatenated groups
 
     @property
     def lengths(self) -> Tensor:
@@ -59,26 +60,28 @@ class SentenceGroups:
 
     @property
     def words(self) -> Tensor:
-        """Position of each word of the document among the words of all groups, (token,)."""
-        grouped = torch.cat([group.lengths for group in self.groups])  # (sentence,), in the order of groups
+        """Index of each word of the document in the concatenated words of all groups, (token,)."""
+        grouped = torch.cat([group.lengths for group in self.groups])  # (sentence,), in the order of the groups
         lengths = grouped[self.positions]  # (sentence,), in document order
-        starts = (grouped.cumsum(0) - grouped)[self.positions]  # first word of each sentence in the groups
-        shifts = starts - (lengths.cumsum(0) - lengths)  # from the document to the groups
+        starts = (grouped.cumsum(0) - grouped)[self.positions]  # index of the first word of each sentence
+        shifts = starts - (lengths.cumsum(0) - lengths)  # from an index in the document to one in the groups
         return torch.arange(int(lengths.sum()), device=lengths.device) + shifts.repeat_interleave(lengths)
 
 
 def join_outputs(states: Tensor, features: FeatureVectors, *, width: int) -> Tensor:
-    """Concatenate the states of an encoder with ELMo for the output: [h; ELMo].
+    """Concatenate ``states`` (batch, time, width) with the output features, if any, and set padding to zero.
 
-    ``width`` is the output width of the head; 0 returns ``states`` (batch, time, width). Padding becomes
-    zero.
+    ``width`` is the width of the output features that the head was built for.
     """
-    found = 0 if features.outputs is None else features.outputs.size(-1)
-    if width != found:
-        raise ShapeError(f"output features: this head was built for width {width}, found {found}")
-    if features.outputs is not None:
-        states = torch.cat([states, features.outputs], dim=-1)
-    return states.masked_fill(~features.mask.unsqueeze(-1), 0.0)
+    return concat_outputs(states, features, width=width).masked_fill(~features.mask.unsqueeze(-1), 0.0)
+
+
+def concat_outputs(states: Tensor, features: FeatureVectors, *, width: int) -> Tensor:
+    """Concatenate states with the output features like ``join_outputs``, but keep the values at padding."""
+    actual = 0 if features.outputs is None else features.outputs.size(-1)
+    if width != actual:
+        raise ShapeError(f"output features of this head must have width {width}; found width {actual}")
+    return states if features.outputs is None else torch.cat([states, features.outputs], dim=-1)
 
 
 def masked_max(states: Tensor, mask: Tensor) -> Tensor:
@@ -98,17 +101,18 @@ def masked_mean(states: Tensor, mask: Tensor) -> Tensor:
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    """Compute the softmax of ``scores`` (..., time) over the words of ``mask`` (..., time), with 0 elsewhere.
+    """Compute the softmax of ``scores`` (..., time) over words; padding gets 0.
 
-    ``mask`` may be broadcast. A row without words gets equal weights, not NaN.
+    ``mask`` (..., time) is true for words and may be broadcast. A row without words gets equal weights, not NaN.
     """
     return scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=-1)
 
 
 class SelfAttentivePooling(nn.Module):
-    """Σ_t β_t · x_t with β = softmax(X v) and a learned v (McCann et al. 2017, section 5).
+    """Weighted mean of the words: Σ_t β_t · x_t with β = softmax(X v) and a learned vector v.
 
-    The bias of the paper is left out: it is the same for all words, so it does not change the softmax.
+    McCann et al. 2017, section 5, without the bias: it is the same for all words, so it does not change the
+    softmax.
     """
 
     def __init__(self, width: int) -> None:
@@ -122,10 +126,10 @@ class SelfAttentivePooling(nn.Module):
 
 
 def align(queries: Tensor, keys: Tensor, *, mask: Tensor) -> Tensor:
-    """Attend from each query to the keys: Σ_j softmax_j(q_i · k_j) · k_j, (batch, query time, width).
+    """Compute attention from each query to the keys: Σ_j softmax_j(q_i · k_j) · k_j, (batch, query time, width).
 
-    Chen et al. 2017, section 3.2; with the same text as ``queries`` and ``keys``, the biattention of McCann
-    et al. 2017, section 5. ``mask`` (batch, key time) is true for words.
+    This is the alignment of Chen et al. 2017, section 3.2. If ``queries`` and ``keys`` are the same text, it is
+    the biattention of McCann et al. 2017, section 5. ``mask`` (batch, key time) is true for words.
     """
     keys = keys.masked_fill(~mask.unsqueeze(-1), 0.0)
 
@@ -139,10 +143,10 @@ def align(queries: Tensor, keys: Tensor, *, mask: Tensor) -> Tensor:
 def compute_in_chunks(
     compute: Callable[[Tensor], tuple[Tensor, ...]], rows: Tensor, *, row_scores: int
 ) -> tuple[Tensor, ...]:
-    """Apply ``compute`` to ``rows`` (batch, row, width), a few rows at a time if the text is long.
+    """Apply ``compute`` to ``rows`` (batch, row, width), in chunks if the text is long.
 
-    Each row needs ``row_scores`` attention scores. Those of a long text do not fit into memory, so the
-    scores of a chunk are computed again for its gradients.
+    Each row needs ``row_scores`` attention scores. The scores of a long text do not fit into memory, so those of
+    each chunk are computed again in the backward pass.
     """
     chunk_size = max(1, MAX_SCORES // max(1, row_scores))
     if rows.size(1) <= chunk_size:
@@ -154,15 +158,28 @@ def compute_in_chunks(
     return tuple(torch.cat(parts, dim=1) for parts in zip(*results, strict=True))
 
 
-class BiLstm(nn.Module):
-    """Bidirectional LSTM of ``n_layers`` layers with ``width`` units per direction.
+class LabelHead(nn.Module):
+    """Base class for heads whose ``forward`` computes a score for each label, (batch, n_labels)."""
 
-    Dropout is applied to the input of each layer, with the same units at every word of a sentence.
+    def loss(self, *inputs: FeatureVectors, labels: Tensor) -> Tensor:
+        """Compute the mean cross entropy of the label ids ``labels`` (batch,)."""
+        return F.cross_entropy(self(*inputs), labels)
+
+    @torch.no_grad()
+    def predict(self, *inputs: FeatureVectors) -> Tensor:
+        """Compute the probabilities of the labels, (batch, n_labels)."""
+        return self(*inputs).softmax(dim=-1)
+
+
+class BiLstm(nn.Module):
+    """Bidirectional LSTM with ``n_layers`` layers and ``width`` units per direction.
+
+    Dropout is applied to the input of each layer and drops the same units at every word of a sentence.
     """
 
     def __init__(self, input_width: int, width: int, *, n_layers: int = 1, dropout: float = 0.0) -> None:
         super().__init__()
-        self.width = 2 * width  # of the states
+        self.width = 2 * width  # width of the states
         self.dropout = Dropout(dropout, is_locked=True)
         widths = [input_width] + [2 * width] * (n_layers - 1)
         self.layers = nn.ModuleList(_BiLstmLayer(layer_width, width) for layer_width in widths)
@@ -178,26 +195,26 @@ class BiLstm(nn.Module):
 class _BiLstmLayer(nn.Module):
     """Two LSTMs; the second reads each sentence from its last word to its first.
 
-    Padding follows the words in both directions, so no packed sequences are needed: torch passes padded
-    sequences to oneDNN as a whole, which is three to six times as fast as its own loop over packed ones.
+    Padding comes after the words in both directions, so no packed sequences are needed. torch runs padded
+    sequences with oneDNN, which is three to six times as fast as its loop over packed sequences.
     """
 
     def __init__(self, input_width: int, width: int) -> None:
         super().__init__()
         self.ahead = nn.LSTM(input_width, width, batch_first=True)
         self.back = nn.LSTM(input_width, width, batch_first=True)
-        for lstm in (self.ahead, self.back):
-            _init_lstm(lstm)
+        _init_lstm(self.ahead)
+        _init_lstm(self.back)
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Compute states (batch, time, 2 · width); those of padding have no meaning."""
+        """Compute the states (batch, time, 2 · width); states at padding are undefined."""
         forward_states, _ = self.ahead(x)
         backward_states, _ = self.back(_reorder(x, positions))
         return torch.cat([forward_states, _reorder(backward_states, positions)], dim=2)
 
 
 def reverse_positions(mask: Tensor) -> Tensor:
-    """Return the position of each word in the reversed sentence, (batch, time); padding stays last."""
+    """Return the position of each word in the reversed sentence, (batch, time); padding stays at the end."""
     positions = torch.arange(mask.size(1), device=mask.device)  # (time,)
     lengths = mask.sum(dim=1, keepdim=True)  # (batch, 1)
     return torch.where(positions < lengths, lengths - 1 - positions, positions)
@@ -208,7 +225,7 @@ def _reorder(x: Tensor, positions: Tensor) -> Tensor:
 
 
 def _init_lstm(lstm: nn.Module) -> None:
-    """Set orthogonal recurrent weights, Glorot input weights, and a forget bias of 1."""
+    """Initialize an LSTM: orthogonal recurrent weights, Glorot input weights, and a forget bias of 1."""
     for name, weights in lstm.named_parameters():
         if "weight_hh" in name:
             for gate in weights.data.chunk(4):

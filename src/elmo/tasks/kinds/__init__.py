@@ -1,8 +1,8 @@
-"""The kinds of tasks, one file each: how labels, a head and scores become a task.
+"""The kinds of tasks, one file each. A kind defines the labels, the head and the scores of its task.
 
-- ``task``: what all kinds share: the protocol ``Task``, ``Labels``, and checks of options.
+- ``task``: definitions that all kinds share: the protocol ``Task``, ``Labels`` and ``HeadOptions``.
 - ``tagging``, ``classification``, ``entailment``, ``similarity``, ``answers``, ``roles``, ``coreference``:
   the kinds.
-- ``registry``: kinds by name, and ``read_examples``, which reads the files of a kind.
-- ``options``: checks options from plans and from ``--set``.
+- ``registry``: looks up kinds by name and reads their files (``read_examples``).
+- ``options``: checks the options in plans of ``elmo evidence`` and in ``--set``.
 """

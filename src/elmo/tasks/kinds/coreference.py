@@ -14,31 +14,31 @@ from elmo.errors import DataError
 from elmo.tasks.data.examples import Document, Span, Words, format_location
 from elmo.tasks.heads.coreference import CoreferenceHead, DocumentFeatures
 from elmo.tasks.heads.layers import FeatureWidths, SentenceGroups
-from elmo.tasks.kinds.task import OPTIONAL, Embed, check_options, saved_options
+from elmo.tasks.kinds.task import OPTIONAL, Embed, HeadOptions
 from elmo.tasks.scores.coreference import check_extra, coreference_scores
 
 Clusters = tuple[tuple[Span, ...], ...]
-SINGLETON_SHARE = 0.02  # below this fraction, clusters of one mention are annotation errors
+SINGLETON_SHARE = 0.02  # if a smaller fraction of the clusters has one mention, these are treated as annotation errors
 MAX_TRAINED_TOKENS = 1500  # longer training documents are split between sentences
-MAX_PADDED = 16_384  # tokens with padding; larger documents are grouped by sentence length
+MAX_PADDED = 16_384  # maximum size of a document with padding; the sentences of larger documents are grouped by length
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class CoreferenceOptions:
-    """Options of the head.
+class CoreferenceOptions(HeadOptions):
+    """Options of the head for coreference resolution.
 
     Args:
         hidden_width: Width of the hidden states.
         max_span_width: Maximum width of a mention in tokens.
-        kept_share: Number of mentions to keep, per token of the document.
+        kept_share: Number of spans to keep as candidate mentions, as a fraction of the number of tokens.
         max_antecedents: Maximum number of antecedents to score for a mention.
         dropout: Dropout inside the network.
-        has_singletons: Predict clusters of one mention; None decides by the training data.
-        is_coarse: Choose candidate antecedents by a bilinear score instead of by distance.
-        feature_width: Width of the vectors for span widths, distances and speakers.
-        input_dropout: Dropout on the input vectors.
+        has_singletons: Whether to predict clusters of one mention; None detects it from the training data.
+        is_coarse: Whether to choose candidate antecedents by a bilinear score instead of by distance.
+        feature_width: Width of the embeddings of span widths, distances and speakers.
+        input_dropout: Dropout on the input features.
     """
 
     hidden_width: int = 150
@@ -51,19 +51,16 @@ class CoreferenceOptions:
     feature_width: int = field(default=20, metadata=OPTIONAL)
     input_dropout: float = field(default=0.5, metadata=OPTIONAL)
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
 
 @dataclass(frozen=True)
 class PredictedClusters:
-    """Clusters of spans, and for each mention the probability of its antecedent (or of having none)."""
+    """Clusters of mentions; a confidence is the probability that a mention has its link, or has no link."""
 
     clusters: Clusters
     confidences: tuple[tuple[float, ...], ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the values of an output line."""
+        """Return the clusters as JSON values, with confidences rounded to 4 digits."""
         return {
             "clusters": [
                 [
@@ -77,24 +74,28 @@ class PredictedClusters:
 
 @dataclass(frozen=True)
 class Coreference:
-    """Coreference; predicts clusters of one mention if 2 % of the training clusters have one mention."""
+    """Coreference resolution.
+
+    By default, clusters of one mention are predicted if at least 2 % of the training clusters have one mention.
+    """
 
     kind: ClassVar[str] = "coreference"
+    main_score: ClassVar[str] = "conll"  # the mean F1 of MUC, B³ and CEAFe, as in the CoNLL-2012 shared task
     has_singletons: bool
     options: CoreferenceOptions = CoreferenceOptions()
 
     @classmethod
     def from_examples(cls, train: Sequence[Document], options: CoreferenceOptions | None = None) -> Self:
-        """Create the task that these training examples define."""
+        """Create the task, with or without singletons as in the training documents."""
         check_extra()
         options = options or CoreferenceOptions()
         clusters = [cluster for example in train for cluster in _check_mentions(example)]
         if not clusters:
-            raise DataError("expected training documents with clusters, found none")
+            raise DataError("training documents must have clusters; found none")
         widths = [span.end - span.start for cluster in clusters for span in cluster]
         if n_wide := sum(width > options.max_span_width for width in widths):
             _log.warning(
-                "%.1f %% of the mentions (%d of %d) are wider than max_span_width (%d) and cannot be found",
+                "%.1f %% of the mentions (%d of %d) are wider than max_span_width (%d) and cannot be predicted",
                 100 * n_wide / len(widths), n_wide, len(widths), options.max_span_width,
             )  # fmt: skip
         has_singletons = options.has_singletons
@@ -103,24 +104,17 @@ class Coreference:
             has_singletons = n_single >= SINGLETON_SHARE * len(clusters)
         return cls(has_singletons, options)
 
-    @property
-    def main_score(self) -> str:
-        """The mean F1 of MUC, B³ and CEAFe, as in the CoNLL-2012 shared task."""
-        return "conll"
-
     def build_head(self, widths: FeatureWidths) -> CoreferenceHead:
-        """Build an end-to-end span ranking network."""
+        """Build an end-to-end span-ranking network."""
         return CoreferenceHead(widths, **{**asdict(self.options), "has_singletons": self.has_singletons})
 
     def loss(self, head: nn.Module, embed: Embed, examples: Sequence[Document]) -> Tensor:
-        """Return the negative log-likelihood of the gold antecedents, averaged over documents."""
-        losses = []
-        for example in examples:
-            for part in split_document(example, MAX_TRAINED_TOKENS):
-                features = embed_document(embed, part.text)
-                losses.append(
-                    cast("CoreferenceHead", head).loss(features, _gold_clusters(part), speakers=_speakers(part))
-                )
+        """Compute the negative log-likelihood of the gold antecedents, averaged over documents."""
+        parts = [part for example in examples for part in split_document(example, MAX_TRAINED_TOKENS)]
+        loss = cast("CoreferenceHead", head).loss
+        losses = [
+            loss(embed_document(embed, part.text), _gold_clusters(part), speakers=_speaker_ids(part)) for part in parts
+        ]
         return torch.stack(losses).mean()
 
     def predict(self, head: nn.Module, embed: Embed, examples: Sequence[Document]) -> list[PredictedClusters]:
@@ -128,7 +122,7 @@ class Coreference:
         predictions = []
         for example in examples:
             features = embed_document(embed, example.text)
-            mentions = cast("CoreferenceHead", head).predict(features, speakers=_speakers(example))
+            mentions = cast("CoreferenceHead", head).predict(features, speakers=_speaker_ids(example))
             clusters = tuple(tuple(mention.span for mention in cluster) for cluster in mentions)
             confidences = tuple(tuple(mention.probability for mention in cluster) for cluster in mentions)
             predictions.append(PredictedClusters(clusters, confidences))
@@ -154,19 +148,20 @@ class Coreference:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return labels and options, for a saved model."""
-        return {"has_singletons": self.has_singletons, "options": saved_options(self.options)}
+        """Return ``has_singletons`` and the options as JSON values."""
+        return {"has_singletons": self.has_singletons, "options": self.options.to_json()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Restore a task from the result of ``to_json``."""
+        """Create a task from the values that ``to_json`` returned."""
         return cls(bool(values["has_singletons"]), CoreferenceOptions(**values["options"]))
 
 
 def embed_document(embed: Embed, text: Sequence[Words]) -> DocumentFeatures:
-    """Compute the features of a document, so that one long sentence does not pad all others to its length.
+    """Compute the features of a document.
 
-    In a group, no sentence is more than twice as long as another: at most half of it is padding.
+    The sentences of a large document are grouped by length, so that one long sentence does not pad all others
+    to its length. In a group, no sentence is more than twice as long as another, so at most half of a group is padding.
     """
     if len(text) * max(map(len, text), default=0) <= MAX_PADDED:
         return embed(text)
@@ -180,14 +175,17 @@ def embed_document(embed: Embed, text: Sequence[Words]) -> DocumentFeatures:
 
 
 def split_document(document: Document, max_tokens: int) -> list[Document]:
-    """Split a document between sentences into parts of similar length; mentions keep their clusters."""
+    """Split a document between sentences into parts of similar length.
+
+    The parts have about ``max_tokens`` tokens or less. The mentions of a cluster that are in the same part stay
+    together.
+    """
     total = sum(map(len, document.text))
     n_parts = -(-total // max_tokens)
     if n_parts <= 1:
         return [document]
     parts: list[Document] = []
-    first = begin = 0  # sentence, token
-    end = 0
+    first = begin = end = 0  # first sentence of the part, its first token, and the token after its last
     for number, words in enumerate(document.text, start=1):
         end += len(words)
         if end - begin >= total / n_parts or number == len(document.text):
@@ -208,25 +206,27 @@ def split_document(document: Document, max_tokens: int) -> list[Document]:
 
 def _gold_clusters(example: Document) -> Clusters:
     if example.clusters is None:
-        raise DataError(f"{format_location(example.location)}expected clusters for {example.name[:40]!r}, found none")
+        raise DataError(
+            f"{format_location(example.location)}document {example.name[:40]!r} must have clusters; found none"
+        )
     return example.clusters
 
 
 def _check_mentions(example: Document) -> Clusters:
-    """Return the clusters of a document in which no mention occurs twice, as all metrics require."""
+    """Return the gold clusters; raise ``DataError`` if a mention occurs twice: metrics would be wrong."""
     seen: set[tuple[int, int]] = set()
     for span in (span for cluster in _gold_clusters(example) for span in cluster):
         if (span.start, span.end) in seen:
             raise DataError(
-                f"{format_location(example.location)}{example.name[:40]!r}: expected each mention once, "
-                f"found tokens {span.start} to {span.end} twice"
+                f"{format_location(example.location)}each mention of document {example.name[:40]!r} must be in one "
+                f"cluster; found tokens {span.start} to {span.end} twice"
             )
         seen.add((span.start, span.end))
     return _gold_clusters(example)
 
 
-def _speakers(example: Document) -> Tensor | None:
-    """Return a speaker id for each token; -1 for an unknown speaker."""
+def _speaker_ids(example: Document) -> Tensor | None:
+    """Return the speaker id of each token, -1 for an unknown speaker; None for a document without speakers."""
     if example.speakers is None:
         return None
     ids: dict[str, int] = {"-": -1, "_": -1, "": -1}

@@ -1,6 +1,6 @@
-"""Check options from plans of ``elmo evidence`` and from ``--set TABLE.NAME=VALUE``: names and types.
+"""Check the names and types of options in plans of ``elmo evidence`` and in ``--set TABLE.NAME=VALUE``.
 
-Ranges are checked by the options themselves.
+The ranges of values are checked by the dataclasses of the options.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false", str:
 
 
 def find_unknown_names(names: Iterable[str], known: Collection[str], *, table: str) -> list[str]:
-    """Return a message for each name that is not known."""
+    """Return an error message for each name that is not among the known names."""
     listed = ", ".join(known)
     return [f"[{table}] has no option {name[:40]!r}; it has: {listed}" for name in names if name not in known]
 
@@ -23,31 +23,37 @@ def find_unknown_names(names: Iterable[str], known: Collection[str], *, table: s
 def find_option_problems(
     values: Mapping[str, Any], options: type[Any], *, table: str, without: Collection[str] = ()
 ) -> list[str]:
-    """Return a message for each value that does not fit a dataclass of options, ``without`` some fields."""
+    """Return an error message for each unknown name and each value of the wrong type.
+
+    Args:
+        values: Option values by name.
+        options: Dataclass that defines the names and types of the options.
+        table: Name of the table in messages, such as "head".
+        without: Fields of the dataclass that cannot be set.
+    """
     types = get_type_hints(options)
     known = [entry.name for entry in fields(options) if entry.name not in without]
     problems = find_unknown_names(values, known, table=table)
     for name, value in values.items():
         if name in known and not _has_type(value, types[name]):
-            problems.append(f"[{table}] {name}: expected {_type_name(types[name])}, found {value!r:.40}")
+            problems.append(f"[{table}] {name} must be {_type_name(types[name])}; found {value!r:.40}")
     return problems
 
 
 def parse_assignments(
     assignments: Iterable[str], tables: Mapping[str, type[Any]]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Parse ``TABLE.NAME=VALUE`` strings; return the values by table, and messages about problems."""
+    """Parse ``TABLE.NAME=VALUE`` strings; return the values of each table, and a list of error messages."""
     values: dict[str, dict[str, Any]] = {table: {} for table in tables}
     problems: list[str] = []
     for assignment in assignments:
         target, equals, text = assignment.partition("=")
         table, _, name = target.strip().partition(".")
         if not equals or not name or table not in tables:
-            problems.append(
-                f"expected TABLE.NAME=VALUE with one of the tables {', '.join(tables)}, found {assignment[:60]!r}"
-            )
+            expected = f"TABLE.NAME=VALUE, with one of the tables {', '.join(tables)}"
+            problems.append(f"each setting must be {expected}; found {assignment[:60]!r}")
         elif name in values[table]:
-            problems.append(f"[{table}] {name}: expected one value, found a second one: {text[:40]!r}")
+            problems.append(f"[{table}] {name} must be set once; found a second value: {text[:40]!r}")
         else:
             values[table][name] = _parse_value(text.strip())
     for table, options in tables.items():
@@ -56,7 +62,7 @@ def parse_assignments(
 
 
 def _parse_value(text: str) -> Any:
-    """Parse a TOML value; strings need no quotes, and ``.5`` is a number."""
+    """Parse a TOML value; also accept strings without quotes, and numbers such as ``.5``."""
     try:
         values = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):

@@ -1,10 +1,11 @@
-"""The kinds of tasks by name, and how their examples are read from files or from text."""
+"""Look up kinds of tasks by name, and read their examples from files or from text."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from elmo.tasks.kinds.similarity import Similarity, SimilarityOptions
 from elmo.tasks.kinds.tagging import Tagging, TaggingOptions
 from elmo.text.sentences import split_sentences
 
-KINDS: dict[str, tuple[type[Any], type[Any]]] = {  # the class of the task, and that of its options
+KINDS: dict[str, tuple[type[Any], type[Any]]] = {  # class of the task, class of its options
     Tagging.kind: (Tagging, TaggingOptions),
     Classification.kind: (Classification, ClassificationOptions),
     Entailment.kind: (Entailment, EntailmentOptions),
@@ -35,9 +36,9 @@ KINDS: dict[str, tuple[type[Any], type[Any]]] = {  # the class of the task, and 
     Roles.kind: (Roles, RolesOptions),
     Coreference.kind: (Coreference, CoreferenceOptions),
 }
-PRETOKENIZED = ("tagging", "roles", "coreference")  # labeled files have one word per line
+PRETOKENIZED = ("tagging", "roles", "coreference")  # kinds whose labeled files have one word per line
 _TABLE = frozenset({"file_format", "has_header", "tokenize"})
-_READERS: dict[str, tuple[Callable[..., Iterator[Any]], frozenset[str]]] = {  # and the options of the reader
+_READERS: dict[str, tuple[Callable[..., Iterator[Any]], frozenset[str]]] = {  # reader, names of its options
     "tagging": (read_tagged, frozenset({"words", "tags", "separator", "file_format", "tokenize"})),
     "classification": (read_texts, _TABLE | {"text", "label"}),
     "entailment": (read_pairs, _TABLE | {"first", "second", "label"}),
@@ -47,41 +48,37 @@ _READERS: dict[str, tuple[Callable[..., Iterator[Any]], frozenset[str]]] = {  # 
     "coreference": (read_coreference, frozenset({"tokenize"})),
 }
 PREDICATE_HINT = (
-    "roles belong to a predicate: mark it in the text, as in --text 'They [[lent]] money .', or use a file with the "
+    "mark the predicate whose roles you want, as in --text 'They [[lent]] money .', or use a file with the "
     "columns word, tag, lemma and roleset, with - as the roleset of words that are not predicates"
 )
-_COUNTED = ("entailment", "similarity", "answers")  # their readers count the examples that they skip
+_COUNTED = ("entailment", "similarity", "answers")  # kinds whose readers count the examples that they skip
 
 
 @dataclass(frozen=True)
 class ExampleSet:
-    """Examples, and the number of skipped examples by reason."""
+    """Examples that were read from files, and the number of skipped examples for each reason."""
 
     examples: list[Any]
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 def check_kind(kind: str) -> None:
-    """Raise ``ConfigError`` for an unknown kind."""
+    """Raise ``ConfigError`` for an unknown kind of task."""
     if kind not in KINDS:
-        raise ConfigError(f"kind of task must be one of {', '.join(KINDS)}, found {kind[:40]!r}")
+        raise ConfigError(f"kind of task must be one of {', '.join(KINDS)}; found {kind[:40]!r}")
 
 
 def build_task(kind: str, examples: Sequence[Any], options: Any = None) -> Any:
-    """Create the task of a kind that these training examples define."""
+    """Create a task of the given kind, with the labels of its training examples."""
     check_kind(kind)
     return KINDS[kind][0].from_examples(examples, options)
 
 
 def build_options(kind: str, values: Mapping[str, Any]) -> Any:
-    """Create the head options of a kind; a value of None means the default."""
+    """Create the head options for a kind of task; a value of None means the default."""
     check_kind(kind)
     options = KINDS[kind][1]
-    known = {entry.name for entry in fields(options)}
-    chosen = {name: value for name, value in values.items() if value is not None}
-    if unknown := sorted(set(chosen) - known):
-        raise ConfigError(f"{kind} has no option {unknown[0]!r}; it has: {', '.join(sorted(known))}")
-    return options(**chosen)
+    return options(**_choose(values, {entry.name for entry in fields(options)}, owner=f"the head for {kind}"))
 
 
 def read_examples(
@@ -92,47 +89,50 @@ def read_examples(
     tokenize: Tokenize = WHITESPACE,
     options: Mapping[str, Any] | None = None,
 ) -> ExampleSet:
-    """Read the examples of files.
+    """Read all examples of files into memory.
 
     Args:
         kind: Kind of task, such as "tagging".
-        paths: Files, compressed or not.
+        paths: Files to read; they may be compressed.
         is_labeled: Whether the files have gold labels.
-        tokenize: Splits raw text into tokens; not used for files with one word per line.
+        tokenize: Function that splits raw text into tokens; not used for files with one word per line.
         options: Options of the reader, such as columns and file format.
     """
     left_out: Counter[str] = Counter()
-    values = _reader_options(kind, tokenize=tokenize, options=options)
-    if kind in _COUNTED:
-        values["left_out"] = left_out
-    reader, _ = _READERS[kind]
-    return ExampleSet(list(reader(list(paths), is_labeled=is_labeled, **values)), left_out)
+    read = _find_reader(kind, tokenize=tokenize, options=options)
+    counts = {"left_out": left_out} if kind in _COUNTED else {}
+    return ExampleSet(list(read(list(paths), is_labeled=is_labeled, **counts)), left_out)
 
 
 def iter_examples(
     kind: str, paths: Sequence[str | Path], *, tokenize: Tokenize = WHITESPACE, options: Mapping[str, Any] | None = None
 ) -> Iterator[Any]:
-    """Read examples without labels one at a time; only SQuAD files are read into memory as a whole."""
-    values = _reader_options(kind, tokenize=tokenize, options=options)
-    reader, _ = _READERS[kind]
-    return reader(list(paths), is_labeled=False, **values)
+    """Yield examples without labels one at a time; only SQuAD files are read into memory as a whole."""
+    return _find_reader(kind, tokenize=tokenize, options=options)(list(paths), is_labeled=False)
 
 
-def _reader_options(kind: str, *, tokenize: Tokenize, options: Mapping[str, Any] | None) -> dict[str, Any]:
+def _find_reader(kind: str, *, tokenize: Tokenize, options: Mapping[str, Any] | None) -> Callable[..., Iterator[Any]]:
+    """Return the function that reads the files of a kind of task, with its options applied."""
     check_kind(kind)
-    _, known = _READERS[kind]
-    values = {name: value for name, value in (options or {}).items() if value is not None}
-    if unknown := sorted(set(values) - known):
-        raise ConfigError(
-            f"the reader of {kind} has no option {unknown[0]!r}; it has: {', '.join(sorted(known - {'tokenize'}))}"
-        )
-    return values | ({"tokenize": tokenize} if "tokenize" in known else {})
+    reader, known = _READERS[kind]
+    values = _choose(options or {}, known - {"tokenize"}, owner=f"the reader of {kind}")
+    if "tokenize" in known:
+        values["tokenize"] = tokenize
+    return partial(reader, **values)
+
+
+def _choose(values: Mapping[str, Any], known: Set[str], *, owner: str) -> dict[str, Any]:
+    """Return the values that are not None; raise ``ConfigError`` for a name that is not known."""
+    chosen = {name: value for name, value in values.items() if value is not None}
+    if unknown := sorted(chosen.keys() - known):
+        raise ConfigError(f"{owner} has no option {unknown[0]!r}; it has: {', '.join(sorted(known))}")
+    return chosen
 
 
 def examples_from_text(
     kind: str, texts: Sequence[str], *, question: str | None, passage: str | None, tokenize: Tokenize
 ) -> list[Any]:
-    """Return unlabeled examples from raw text; ``question`` and ``passage`` are for answers."""
+    """Create examples without labels from raw text; question answering uses ``question`` and ``passage``."""
 
     def words(text: str, number: int, tokenize: Tokenize = tokenize) -> tuple[str, ...]:
         return split_words(text, tokenize, what="text", location=Location("--text", number))
@@ -140,12 +140,12 @@ def examples_from_text(
     numbered = list(enumerate(texts, start=1))
     if (kind == "answers") != (question is not None):
         inputs = "--question and --passage" if kind == "answers" else "--text or FILE"
-        raise ConfigError(f"a model for {kind} needs {inputs}")
+        raise ConfigError(f"a model for {kind} needs {inputs} as input")
     if question is not None and passage is not None:
         return [_question(question, passage, tokenize)]
     if kind in ("entailment", "similarity"):
         if len(texts) != 2:
-            raise ConfigError(f"a model for {kind} needs two texts, found {len(texts)}; give --text twice")
+            raise ConfigError(f"a model for {kind} needs two texts; found {len(texts)}; use --text twice")
         return [TextPair(words(texts[0], 1), words(texts[1], 2), None)]
     if kind == "roles":
         return [_marked_predicate(text, number, tokenize) for number, text in numbered]
@@ -162,19 +162,17 @@ def _question(question: str, passage: str, tokenize: Tokenize) -> Question:
     split_words(passage, tokenize, what="passage", location=location)
     tokens = split_tokens(passage, tokenize)
     if tokens.offsets is None:
-        raise ConfigError(
-            "--tokenizer: expected a tokenizer that does not change the characters of the passage, found one that does"
-        )
+        raise ConfigError("the tokenizer must not change the characters of the passage; use another --tokenizer")
     words = split_words(question, tokenize, what="question", location=Location("--question", 1))
     return Question("1", words, tokens.tokens, passage, tokens.offsets, (), (), location)
 
 
 def _marked_predicate(text: str, number: int, tokenize: Tokenize) -> Predicate:
-    """Return a sentence whose predicate is marked like ``[[this]]``."""
+    """Create an example from a sentence with a marked predicate, such as ``They [[lent]] money .``."""
     plain, span = parse_mark(text, number)
     tokens = split_tokens(plain, tokenize)
     offsets = enumerate(tokens.offsets or ())
     inside = [k for k, (begin, end) in offsets if span and begin < span[1] and end > span[0]]
     if not inside:
-        raise DataError(f"text {number}: expected a marked predicate, found none; {PREDICATE_HINT}")
+        raise DataError(f"text {number} must have a marked predicate; found none; {PREDICATE_HINT}")
     return Predicate(tokens.tokens, inside[0], None)

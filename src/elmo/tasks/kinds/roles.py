@@ -14,19 +14,19 @@ from elmo.tasks.data.examples import Predicate, Span, format_location
 from elmo.tasks.data.schemes import build_transitions, decode_spans, encode_spans
 from elmo.tasks.heads.layers import FeatureWidths
 from elmo.tasks.heads.taggers import RolesHead
-from elmo.tasks.kinds.task import Embed, Labels, check_options, pad_label_ids, unique_rows
+from elmo.tasks.kinds.task import Embed, HeadOptions, Labels, pad_label_ids, unique_rows
 from elmo.tasks.scores.labels import span_scores
 
 
 @dataclass(frozen=True)
-class RolesOptions:
-    """Options of the head; the paper uses 8 layers of width 300.
+class RolesOptions(HeadOptions):
+    """Options of the head for semantic roles; the paper uses 8 layers of width 300.
 
     Args:
         hidden_width: Width of the LSTM states.
         n_layers: Number of LSTM layers.
         dropout: Dropout inside the network.
-        predicate_width: Width of the vector that marks the predicate.
+        predicate_width: Width of the embedding that marks the predicate.
     """
 
     hidden_width: int = 200
@@ -34,19 +34,16 @@ class RolesOptions:
     dropout: float = 0.1
     predicate_width: int = 50
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
 
 @dataclass(frozen=True)
 class PredictedRoles:
-    """Spans with roles, and the confidence of each: the minimum over its words."""
+    """Spans with roles, and the confidence of each span: the lowest tag probability among its words."""
 
     roles: tuple[Span, ...]
     confidences: tuple[float, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the values of an output line."""
+        """Return the roles as JSON values, with confidences rounded to 4 digits."""
         return {
             "roles": [
                 {"start": span.start, "end": span.end, "role": span.label, "confidence": round(confidence, 4)}
@@ -57,47 +54,34 @@ class PredictedRoles:
 
 @dataclass(frozen=True)
 class Roles:
-    """Roles, learned as BIO tags of words."""
+    """Semantic role labeling; roles are learned as BIO tags of words."""
 
     kind: ClassVar[str] = "roles"
-    labels: Labels  # tags
+    main_score: ClassVar[str] = "f1"
+    labels: Labels  # BIO tags
     options: RolesOptions = RolesOptions()
     _tag_ids: dict[tuple[tuple[Span, ...], int], tuple[int, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
-    )  # by roles and length: every epoch needs them again
+    )  # cache for later epochs: maps roles and sentence length to tag ids
 
     @classmethod
     def from_examples(cls, train: Sequence[Predicate], options: RolesOptions | None = None) -> Self:
-        """Create the task that these training examples define."""
+        """Create the task with the roles of its training examples."""
         roles = {span.label for example in train for span in _gold_roles(example)}
         tags = ["O", *(f"{mark}-{role}" for role in roles for mark in "BI")]
         return cls(Labels.collect(tags, what="roles"), options or RolesOptions())
 
-    @property
-    def main_score(self) -> str:
-        """F1 over whole spans with their roles."""
-        return "f1"
-
     def build_head(self, widths: FeatureWidths) -> RolesHead:
-        """Build LSTMs of alternating direction with highway connections."""
+        """Build a stack of highway LSTM layers with alternating directions."""
         rules = build_transitions(self.labels.names, "IOB2")
-        return RolesHead(
-            widths,
-            n_tags=len(self.labels),
-            allowed=torch.from_numpy(rules.between),
-            starts=torch.from_numpy(rules.start),
-            ends=torch.from_numpy(rules.end),
-            **asdict(self.options),
-        )
+        return RolesHead(widths, n_tags=len(self.labels), rules=rules, **asdict(self.options))
 
     def loss(self, head: nn.Module, embed: Embed, examples: Sequence[Predicate]) -> Tensor:
-        """Return the negative log-likelihood of the gold tags."""
+        """Compute the mean negative log-likelihood of the gold tags."""
         sentences, rows = unique_rows(example.words for example in examples)
-        features = embed(sentences)
-        tag_ids = [self._encode_tags(example) for example in examples]
         predicates = torch.tensor([example.predicate for example in examples])
-        tags = torch.from_numpy(pad_label_ids(tag_ids, features.mask.size(1)))
-        return cast("RolesHead", head).loss(features, predicates, tags=tags, rows=torch.tensor(rows))
+        tags = pad_label_ids(map(self._encode_tags, examples))
+        return cast("RolesHead", head).loss(embed(sentences), predicates, tags=tags, rows=rows)
 
     def _encode_tags(self, example: Predicate) -> tuple[int, ...]:
         key = (_gold_roles(example), len(example.words))
@@ -109,7 +93,7 @@ class Roles:
         """Predict the roles of each predicate."""
         sentences, rows = unique_rows(example.words for example in examples)
         predicates = torch.tensor([example.predicate for example in examples])
-        tagged = cast("RolesHead", head).predict(embed(sentences), predicates, rows=torch.tensor(rows))
+        tagged = cast("RolesHead", head).predict(embed(sentences), predicates, rows=rows)
         predictions = []
         for row in tagged:
             roles = decode_spans(tuple(self.labels.names[tag] for tag in row.tags), "IOB2")
@@ -118,17 +102,16 @@ class Roles:
         return predictions
 
     def check(self, examples: Sequence[Predicate]) -> None:
-        """Warn about roles unseen in training."""
+        """Warn about roles that were not seen in training."""
         known = Labels(tuple(sorted({tag[2:] for tag in self.labels.names if tag != "O"})))
         roles = [(span.label, example.location) for example in examples for span in _gold_roles(example)]
         known.check(roles, what="roles")
 
     def score(self, examples: Sequence[Predicate], predictions: Sequence[PredictedRoles]) -> dict[str, float]:
-        """Compute precision, recall and F1 over spans with roles; spans of the predicate are not counted.
+        """Compute precision, recall and F1 over spans with roles; parts of the predicate (C-V) are ignored.
 
-        Each span counts with its own label: the continuation of an argument, such as C-ARG1, is a separate
-        span. The scorer of CoNLL-2005 joins it with its ARG1, so the numbers differ for arguments with
-        several parts.
+        The continuation of an argument, such as C-ARG1, counts as a separate span. The CoNLL-2005 scorer joins
+        it with its ARG1, so its scores differ for arguments with several parts.
         """
         overall = span_scores(
             [_without_predicate(_gold_roles(example)) for example in examples],
@@ -137,21 +120,21 @@ class Roles:
         return {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall}
 
     def to_json(self) -> dict[str, Any]:
-        """Return labels and options, for a saved model."""
-        return {"labels": list(self.labels.names), "options": asdict(self.options)}
+        """Return the tags and options as JSON values."""
+        return {"labels": list(self.labels.names), "options": self.options.to_json()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Restore a task from the result of ``to_json``."""
+        """Create a task from the values that ``to_json`` returned."""
         return cls(Labels(tuple(values["labels"])), RolesOptions(**values["options"]))
 
 
 def _gold_roles(example: Predicate) -> tuple[Span, ...]:
     if example.roles is None:
-        raise DataError(f"{format_location(example.location)}expected roles for the predicate, found none")
+        raise DataError(f"{format_location(example.location)}the predicate must have gold roles; found None")
     return example.roles
 
 
 def _without_predicate(roles: tuple[Span, ...]) -> tuple[Span, ...]:
-    """Remove the continuation of a predicate in several parts, as the scorer of CoNLL-2005 does."""
+    """Remove spans that continue the predicate (C-V), as the CoNLL-2005 scorer does."""
     return tuple(span for span in roles if span.label != "C-V")

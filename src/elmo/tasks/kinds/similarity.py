@@ -15,28 +15,25 @@ from elmo.errors import DataError
 from elmo.tasks.data.examples import TextPair, format_location
 from elmo.tasks.heads.layers import FeatureWidths
 from elmo.tasks.heads.pairs import SentenceEncoder, SimilarityHead
-from elmo.tasks.kinds.task import OPTIONAL, Embed, check_options, saved_options
-from elmo.tasks.scores.correlation import mean_squared_error, pearson, spearman
+from elmo.tasks.kinds.task import OPTIONAL, Embed, HeadOptions, embed_columns
+from elmo.tasks.scores.correlation import correlation_scores
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class SimilarityOptions:
-    """Options of the head.
+class SimilarityOptions(HeadOptions):
+    """Options of the head for semantic similarity.
 
     Args:
         hidden_width: Width of the hidden states.
         dropout: Dropout inside the network.
-        encoder: Encode a sentence by an LSTM, or by the mean of its vectors.
+        encoder: How to encode a sentence: by an LSTM ("lstm"), or by the mean of its features ("mean").
     """
 
     hidden_width: int = 150
     dropout: float = 0.3
     encoder: SentenceEncoder = field(default="lstm", metadata=OPTIONAL)
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
 
 @dataclass(frozen=True)
@@ -46,15 +43,16 @@ class PredictedScore:
     score: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return the values of an output line."""
+        """Return the score as a JSON value, rounded to 4 digits."""
         return {"score": round(self.score, 4)}
 
 
 @dataclass(frozen=True)
 class Similarity:
-    """Similarity on a scale between two integers, such as 1 to 5 in SICK."""
+    """Prediction of a similarity score on a scale between two integers, such as 1 to 5 in SICK."""
 
     kind: ClassVar[str] = "similarity"
+    main_score: ClassVar[str] = "pearson"
     low: int
     high: int
     options: SimilarityOptions = SimilarityOptions()
@@ -65,35 +63,33 @@ class Similarity:
         scores = [_gold_score(example) for example in train]
         low, high = math.floor(min(scores)), math.ceil(max(scores))
         if high - low > 1000:
-            raise DataError(f"expected scores on a scale such as 1 to 5, found {min(scores)} to {max(scores)}")
+            raise DataError(
+                f"difference between the highest and the lowest training score must be at most 1000; "
+                f"found scores from {min(scores)} to {max(scores)}"
+            )
         return cls(low, max(high, low + 1), options or SimilarityOptions())
-
-    @property
-    def main_score(self) -> str:
-        """The Pearson correlation."""
-        return "pearson"
 
     def build_head(self, widths: FeatureWidths) -> SimilarityHead:
         """Build a network that predicts a distribution over the integers of the scale."""
         return SimilarityHead(widths, low=self.low, high=self.high, **asdict(self.options))
 
     def loss(self, head: nn.Module, embed: Embed, examples: Sequence[TextPair]) -> Tensor:
-        """Return the divergence between predicted distributions and gold scores."""
+        """Compute the mean of KL(gold ‖ predicted); each gold score is a distribution over the two nearest integers."""
         scores = torch.tensor([_gold_score(example) for example in examples]).clamp(self.low, self.high)
-        first, second = (embed([example.sentences[k] for example in examples]) for k in (0, 1))
+        first, second = embed_columns(embed, examples)
         return cast("SimilarityHead", head).loss(first, second, scores)
 
     def predict(self, head: nn.Module, embed: Embed, examples: Sequence[TextPair]) -> list[PredictedScore]:
-        """Predict the expected score of each pair."""
-        first, second = (embed([example.sentences[k] for example in examples]) for k in (0, 1))
+        """Predict the similarity of each pair: the mean of the predicted distribution over scores."""
+        first, second = embed_columns(embed, examples)
         return [PredictedScore(score) for score in cast("SimilarityHead", head).predict(first, second).tolist()]
 
     def check(self, examples: Sequence[TextPair]) -> None:
-        """Warn about scores outside the learned scale, which are never predicted."""
+        """Warn about gold scores outside the scale of the training data; they are never predicted."""
         outside = [example for example in examples if not self.low <= _gold_score(example) <= self.high]
         if outside:
             _log.warning(
-                "%s%d of %d scores are outside the learned scale %d..%d, for example %g; they are never predicted",
+                "%s%d of %d scores are outside the training scale of %d to %d and are never predicted; the first is %g",
                 format_location(outside[0].location), len(outside), len(examples), self.low, self.high,
                 outside[0].score,
             )  # fmt: skip
@@ -102,24 +98,21 @@ class Similarity:
         """Compute the Pearson and Spearman correlations and the mean squared error."""
         gold = [_gold_score(example) for example in examples]
         predicted = [prediction.score for prediction in predictions]
-        return {
-            "pearson": pearson(gold, predicted),
-            "spearman": spearman(gold, predicted),
-            "mean_squared_error": mean_squared_error(gold, predicted),
-        }
+        scores = correlation_scores(gold, predicted)
+        return {"pearson": scores.pearson, "spearman": scores.spearman, "mean_squared_error": scores.mean_squared_error}
 
     def to_json(self) -> dict[str, Any]:
-        """Return labels and options, for a saved model."""
-        return {"low": self.low, "high": self.high, "options": saved_options(self.options)}
+        """Return the scale and the options as JSON values."""
+        return {"low": self.low, "high": self.high, "options": self.options.to_json()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Restore a task from the result of ``to_json``."""
+        """Create a task from the values that ``to_json`` returned."""
         return cls(int(values["low"]), int(values["high"]), SimilarityOptions(**values["options"]))
 
 
 def _gold_score(example: TextPair) -> float:
     if example.score is None or not math.isfinite(example.score):
         value = "none" if example.score is None else example.score
-        raise DataError(f"{format_location(example.location)}expected a score, found {value}")
+        raise DataError(f"{format_location(example.location)}the score must be a finite number; found {value}")
     return example.score

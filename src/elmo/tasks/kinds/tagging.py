@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Self, cast
 
-import torch
 from torch import Tensor, nn
 
 from elmo.errors import DataError
@@ -24,23 +23,23 @@ from elmo.tasks.data.schemes import (
 )
 from elmo.tasks.heads.layers import FeatureWidths
 from elmo.tasks.heads.taggers import TaggerHead
-from elmo.tasks.kinds.task import Embed, Labels, check_options, pad_label_ids
+from elmo.tasks.kinds.task import Embed, HeadOptions, Labels, pad_label_ids
 from elmo.tasks.scores.labels import span_scores
 
-NEARLY_ALL = 0.95  # if this fraction of the tags other than O mark spans, the rest are errors
+NEARLY_ALL = 0.95  # if at least this fraction of the tags other than O mark spans, the others count as typos
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class TaggingOptions:
-    """Options of the head.
+class TaggingOptions(HeadOptions):
+    """Options of the head for sequence tagging.
 
     Args:
         hidden_width: Width of the LSTM states.
         n_layers: Number of LSTM layers.
         dropout: Dropout inside the network.
-        has_crf: Use a CRF instead of a softmax; None uses it if tags mark spans.
+        has_crf: Whether to use a CRF instead of a softmax; None uses a CRF if tags mark spans.
     """
 
     hidden_width: int = 200
@@ -48,38 +47,35 @@ class TaggingOptions:
     dropout: float = 0.5
     has_crf: bool | None = None
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
 
 @dataclass(frozen=True)
 class PredictedTags:
-    """A tag and its probability for each word."""
+    """The predicted tag of each word, and its probability."""
 
     tags: tuple[str, ...]
     confidences: tuple[float, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the values of an output line."""
+        """Return the tags as JSON values, with confidences rounded to 4 digits."""
         return {"tags": list(self.tags), "confidences": [round(value, 4) for value in self.confidences]}
 
 
 @dataclass(frozen=True)
 class Tagging:
-    """Tagging; tags that mark spans are learned as BIOES and predicted in the scheme of the data."""
+    """Sequence tagging; tags that mark spans are learned as BIOES and predicted in the scheme of the data."""
 
     kind: ClassVar[str] = "tagging"
     scheme: Scheme
     labels: Labels  # BIOES if tags mark spans
     options: TaggingOptions = TaggingOptions()
-    letters: str = "BIES"  # letters of the data: BILU is the same scheme as BIOES
+    letters: str = "BIES"  # letters of a BIOES scheme in the data, such as BILU for BILOU
     _learned: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[int, ...]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
-    )  # learned tags and their ids by the tags of the data: every epoch needs them again
+    )  # cache for later epochs: maps the tags of a sentence to BIOES tags and their ids
 
     @classmethod
     def from_examples(cls, train: Sequence[TaggedSentence], options: TaggingOptions | None = None) -> Self:
-        """Create the task; if nearly all tags mark spans, all must."""
+        """Create the task; raise ``DataError`` if nearly all tags mark spans, but not all."""
         tags = [_gold_tags(example) for example in train]
         scheme = detect_scheme(tags)
         if scheme == "plain":
@@ -92,39 +88,30 @@ class Tagging:
 
     @property
     def has_spans(self) -> bool:
-        """Whether tags mark spans, not single words."""
+        """Whether tags mark spans of words."""
         return self.scheme != "plain"
 
     @property
     def main_score(self) -> str:
-        """F1 over spans, or accuracy over words."""
+        """Name of the main score: F1 if tags mark spans, else accuracy."""
         return "f1" if self.has_spans else "accuracy"
 
     def build_head(self, widths: FeatureWidths) -> TaggerHead:
-        """Build a biLSTM with a CRF (spans) or a softmax (words)."""
-        options = self.options
+        """Build a biLSTM with a CRF or a softmax; by default, a CRF if tags mark spans."""
         rules = build_transitions(self.labels.names, "BIOES" if self.has_spans else "plain")
-        return TaggerHead(
-            widths,
-            n_tags=len(self.labels),
-            hidden_width=options.hidden_width,
-            n_layers=options.n_layers,
-            dropout=options.dropout,
-            has_crf=self.has_spans if options.has_crf is None else options.has_crf,
-            allowed=torch.from_numpy(rules.between),
-            starts=torch.from_numpy(rules.start),
-            ends=torch.from_numpy(rules.end),
-        )
+        options = asdict(self.options)
+        if options["has_crf"] is None:
+            options["has_crf"] = self.has_spans
+        return TaggerHead(widths, n_tags=len(self.labels), rules=rules, **options)
 
     def loss(self, head: nn.Module, embed: Embed, examples: Sequence[TaggedSentence]) -> Tensor:
-        """Return the negative log-likelihood of the gold tags."""
+        """Compute the negative log-likelihood of the gold tags."""
         features = embed([example.words for example in examples])
-        tag_ids = [self._encode_tags(example)[1] for example in examples]
-        tags = torch.from_numpy(pad_label_ids(tag_ids, features.mask.size(1)))
+        tags = pad_label_ids(self._encode_tags(example)[1] for example in examples)
         return cast("TaggerHead", head).loss(features, tags)
 
     def predict(self, head: nn.Module, embed: Embed, examples: Sequence[TaggedSentence]) -> list[PredictedTags]:
-        """Predict tags in the scheme and letters of the data."""
+        """Predict the tags of each sentence, in the scheme and letters of the training data."""
         features = embed([example.words for example in examples])
         predictions = []
         for row in cast("TaggerHead", head).predict(features):
@@ -135,20 +122,20 @@ class Tagging:
         return predictions
 
     def check(self, examples: Sequence[TaggedSentence]) -> None:
-        """Warn about tags unseen in training; raise ``DataError`` for a stray tag where tags mark spans."""
+        """Warn about tags that were not seen in training; raise ``DataError`` for an invalid span tag."""
         tags = [(tag, example.location) for example in examples for tag in _gold_tags(example)]
-        if self.has_spans:  # only the labels count: the data may use another scheme
+        if self.has_spans:  # only labels are compared, because the data may use another scheme
             for example in examples:
-                _check_span_tags(example, "O, or B- or I- and a label, as in training")
+                _check_span_tags(example, "as in training")
             known = Labels(tuple(sorted({_label(name) for name in self.labels.names})))
             known.check([(_label(tag), location) for tag, location in tags if tag != "O"], what="labels")
         else:
             self.labels.check(tags, what="tags")
 
     def score(self, examples: Sequence[TaggedSentence], predictions: Sequence[PredictedTags]) -> dict[str, float]:
-        """Compute accuracy and, where tags mark spans, precision, recall and F1 over whole spans.
+        """Compute accuracy and, if tags mark spans, precision, recall and F1 over whole spans.
 
-        Spans are compared as BIOES, so that the schemes of gold and predicted tags may differ.
+        Tags are compared as BIOES, so the schemes of gold and predicted tags may differ.
         """
         gold = [self._encode_tags(example)[0] for example in examples]
         predicted = [_to_learned(prediction.tags, self.scheme) for prediction in predictions]
@@ -166,7 +153,7 @@ class Tagging:
         return {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall, "accuracy": accuracy}
 
     def _encode_tags(self, example: TaggedSentence) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """Return the gold tags as they are learned, and their ids."""
+        """Return the gold tags as BIOES if they mark spans, and their label ids."""
         tags = _gold_tags(example)
         if tags not in self._learned:
             learned = _to_learned(tags, self.scheme)
@@ -174,17 +161,17 @@ class Tagging:
         return self._learned[tags]
 
     def to_json(self) -> dict[str, Any]:
-        """Return labels and options, for a saved model."""
+        """Return the scheme, labels, letters and options as JSON values."""
         return {
             "scheme": str(self.scheme),
             "labels": list(self.labels.names),
             "letters": self.letters,
-            "options": asdict(self.options),
+            "options": self.options.to_json(),
         }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Restore a task from the result of ``to_json``."""
+        """Create a task from the values that ``to_json`` returned."""
         options = TaggingOptions(**values["options"])
         labels, letters = Labels(tuple(values["labels"])), str(values.get("letters", "BIES"))
         return cls(cast("Scheme", values["scheme"]), labels, options, letters)
@@ -192,26 +179,27 @@ class Tagging:
 
 def _gold_tags(example: TaggedSentence) -> tuple[str, ...]:
     if example.tags is None:
-        raise DataError(
-            f"{format_location(example.location)}expected a tag for each word, found a sentence without tags"
-        )
+        raise DataError(f"{format_location(example.location)}each word must have a tag; found a sentence without tags")
     return example.tags
 
 
 def _check_stray_tags(train: Sequence[TaggedSentence]) -> None:
-    """Raise ``DataError`` for a mistyped tag, which would turn all span tags into plain tags."""
+    """Raise ``DataError`` if nearly all tags mark spans, but some do not: these are probably typos."""
     tags = [tag for example in train for tag in _gold_tags(example) if tag != "O"]
     n_fit = sum(map(is_span_tag, tags))
     if n_fit < NEARLY_ALL * len(tags):
         return
     for example in train:
-        _check_span_tags(example, f"O, or B- or I- and a label, like {n_fit:,} of the {len(tags):,} other tags")
+        _check_span_tags(example, f"as {n_fit:,} of the {len(tags):,} tags other than O are")
 
 
-def _check_span_tags(example: TaggedSentence, expected: str) -> None:
+def _check_span_tags(example: TaggedSentence, reason: str) -> None:
     for number, tag in enumerate(_gold_tags(example), start=1):
         if not is_span_tag(tag):
-            raise DataError(f"{format_location(example.location)}tag {number}: expected {expected}, found {tag[:40]!r}")
+            raise DataError(
+                f"{format_location(example.location)}tag {number} must be O or a span tag such as B-LOC, {reason}; "
+                f"found {tag[:40]!r}"
+            )
 
 
 def _describe(scheme: Scheme, letters: str) -> str:

@@ -1,11 +1,12 @@
-"""Exact match and F1 of answers to questions.
+"""Exact match and F1 of predicted answers.
 
-The default rules are those of SQuAD 1.1 (Rajpurkar et al. 2016): case, ASCII punctuation, the articles a, an,
-the and extra white space are ignored; F1 is computed over the words that two answers share; the best match
-among the true answers counts. These rules treat a Chinese answer as a single word. ``by_character`` follows
-CMRC 2018 (Cui et al. 2019) instead: each Chinese character and each word in another script is a unit, F1 is
-computed over the longest common run of units, and CMRC's list of punctuation is ignored. CMRC splits words
-with NLTK; here a punctuation mark next to a word is a separate unit.
+The default rules are those of SQuAD 1.1 (Rajpurkar et al. 2016): case, ASCII punctuation, the articles "a", "an"
+and "the" and extra white space are ignored; F1 is computed over the words that two answers share; the gold answer
+that matches best counts. These rules treat a Chinese answer as a single word.
+
+``by_character`` follows the rules of CMRC 2018 (Cui et al. 2019): each Chinese character and each word in another
+script is a unit, F1 is computed over the longest common sequence of consecutive units, and the punctuation marks in
+CMRC's list are ignored. CMRC splits words with NLTK; here a punctuation mark next to a word is a separate unit.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ import re
 import string
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Any
 
 from elmo.errors import DataError
 from elmo.text.english import HAN
@@ -30,19 +30,15 @@ _UNIT = re.compile(rf"[{HAN}]|[^\W{HAN}]+(?:[.,'][^\W{HAN}]+)*|[^\w\s]")
 
 @dataclass(frozen=True)
 class AnswerScores:
-    """Mean scores over questions."""
+    """Exact match and F1, averaged over questions."""
 
     exact_match: float
     f1: float
     n_questions: int
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return asdict(self)
-
 
 def is_mostly_chinese(gold: Sequence[Sequence[str]]) -> bool:
-    """Whether more than half of the characters of the true answers, without white space, are Chinese."""
+    """Return whether more than half of the characters of all gold answers, without white space, are Chinese."""
     text = "".join("".join(answer.split()) for answers in gold for answer in answers)
     return 2 * len(_HAN.findall(text)) > len(text)
 
@@ -50,13 +46,13 @@ def is_mostly_chinese(gold: Sequence[Sequence[str]]) -> bool:
 def answer_scores(
     gold: Sequence[Sequence[str]], predicted: Sequence[str | None], *, by_character: bool = False
 ) -> AnswerScores:
-    """Average over questions the best match with a true answer; a missing answer (None) scores 0."""
-    if len(gold) != len(predicted) or not gold:
-        raise DataError(f"expected one answer per question ({len(gold):,}), found {len(predicted):,} answers")
+    """Compute the mean exact match and F1 over questions; a missing answer (None) scores 0."""
+    if not gold:
+        raise DataError("cannot compute scores: there are no questions")
     n_exact, f1 = 0, 0.0
     for k, (answers, answer) in enumerate(zip(gold, predicted, strict=True)):
         if not answers:
-            raise DataError(f"question {k + 1}: expected a true answer to compare with, found none")
+            raise DataError(f"question {k + 1} must have a gold answer; found none")
         if answer is not None:
             n_exact += is_exact_match(answer, answers, by_character=by_character)
             f1 += answer_f1(answer, answers, by_character=by_character)
@@ -64,43 +60,43 @@ def answer_scores(
 
 
 def is_exact_match(answer: str, gold: Sequence[str], *, by_character: bool = False) -> bool:
-    """Whether a normalized answer equals one of the true ones."""
+    """Return whether an answer equals one of the gold answers after normalization."""
     normalize = _strip_cmrc_punctuation if by_character else normalize_answer
     return normalize(answer) in map(normalize, gold)
 
 
 def answer_f1(answer: str, gold: Sequence[str], *, by_character: bool = False) -> float:
-    """F1 between the units of an answer and those of the true answer that fits best."""
+    """Compute F1 between an answer and the gold answer that matches best."""
     split = _split_units if by_character else _split_words
-    count_shared = _longest_common_run if by_character else _count_common
+    count_shared = _count_longest_run if by_character else _count_common
     units = split(answer)
-    return max(_f1(count_shared(units, true), units, true) for true in map(split, gold))
+    return max(_f1(count_shared(units, gold_units), units, gold_units) for gold_units in map(split, gold))
 
 
 def normalize_answer(text: str) -> str:
-    """Normalize an answer by the rules of SQuAD."""
+    """Normalize an answer by the rules of SQuAD: lower case, without punctuation, articles and extra space."""
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
-def _f1(n_shared: int, predicted: Sequence[str], true: Sequence[str]) -> float:
+def _f1(n_shared: int, predicted: Sequence[str], gold: Sequence[str]) -> float:
     # 0 even if both are empty, as in SQuAD 1.1
-    return 2 * n_shared / (len(predicted) + len(true)) if n_shared else 0.0
+    return 2 * n_shared / (len(predicted) + len(gold)) if n_shared else 0.0
 
 
 def _split_words(text: str) -> list[str]:
     return normalize_answer(text).split()
 
 
-def _count_common(predicted: Sequence[str], true: Sequence[str]) -> int:
-    return (Counter(predicted) & Counter(true)).total()
+def _count_common(predicted: Sequence[str], gold: Sequence[str]) -> int:
+    return (Counter(predicted) & Counter(gold)).total()
 
 
 def _split_units(text: str) -> list[str]:
     return _UNIT.findall(_strip_cmrc_punctuation(text))
 
 
-def _longest_common_run(predicted: Sequence[str], true: Sequence[str]) -> int:
-    return SequenceMatcher(None, predicted, true, autojunk=False).find_longest_match().size
+def _count_longest_run(predicted: Sequence[str], gold: Sequence[str]) -> int:
+    return SequenceMatcher(None, predicted, gold, autojunk=False).find_longest_match().size
 
 
 def _strip_cmrc_punctuation(text: str) -> str:

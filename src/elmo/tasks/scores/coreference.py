@@ -1,37 +1,35 @@
 """Coreference metrics: MUC, B³, CEAF, LEA and BLANC.
 
 The definitions are those of the reference scorer (Pradhan et al. 2014): a mention is correct if its start and
-end match, and numerators and denominators are summed over documents. MUC: Vilain et al. 1995; B³: Bagga &
-Baldwin 1998; CEAF: Luo 2005; BLANC: Recasens & Hovy 2011, extended by Luo et al. 2014; LEA: Moosavi & Strube
-2016. A document without clusters on either side changes no score.
+end match those of a gold mention, and numerators and denominators are summed over documents. MUC: Vilain et al.
+1995; B³: Bagga & Baldwin 1998; CEAF: Luo 2005; BLANC: Recasens & Hovy 2011, extended by Luo et al. 2014; LEA:
+Moosavi & Strube 2016. A document without any gold or predicted cluster does not change the scores.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.errors import DataError, MissingExtraError
+from elmo.errors import MissingExtraError
 from elmo.tasks.data.examples import Span
 
-Clusters = Sequence[Sequence[Span]]  # of one document
-_Mention = tuple[int, int]
+Clusters = Sequence[Sequence[Span]]  # the clusters of one document
 _Counts = NDArray[np.int64]
 _Numbers = NDArray[np.float64]
-# Each has numerator and denominator of recall and of precision. BLANC combines coreferent and non-coreferent
-# links.
+# The rows of the sums over documents. BLANC combines the scores of links and non-links.
 _MEASURES = ("mentions", "muc", "b_cubed", "ceaf_m", "ceaf_e", "lea", "links", "non_links")
 
 
 @dataclass(frozen=True)
 class CoreferenceScore:
-    """Precision, recall and F1 of one metric."""
+    """Precision, recall and F1 by one coreference metric."""
 
     precision: float
     recall: float
@@ -40,9 +38,9 @@ class CoreferenceScore:
 
 @dataclass(frozen=True)
 class CoreferenceScores:
-    """Scores of mentions and of their clusters."""
+    """Scores of predicted mentions and clusters by several metrics."""
 
-    mentions: CoreferenceScore  # regardless of clusters
+    mentions: CoreferenceScore  # scores of mentions, regardless of their clusters
     muc: CoreferenceScore
     b_cubed: CoreferenceScore
     ceaf_m: CoreferenceScore
@@ -52,54 +50,40 @@ class CoreferenceScores:
 
     @property
     def conll(self) -> float:
-        """The CoNLL-2012 score: the mean F1 of MUC, B³ and CEAF-e."""
+        """The score of the CoNLL-2012 shared task: the mean F1 of MUC, B³ and CEAFe."""
         return (self.muc.f1 + self.b_cubed.f1 + self.ceaf_e.f1) / 3
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {"conll": self.conll, **asdict(self)}
 
 
 @dataclass(frozen=True)
 class _Overlaps:
-    """The overlaps of true and predicted clusters in a document: one entry per pair that shares a mention."""
+    """Pairs of a gold and a predicted cluster of one document that share at least one mention."""
 
-    gold_sizes: _Counts  # (gold,)
-    predicted_sizes: _Counts  # (predicted,)
-    gold: _Counts  # (overlap,): cluster number
-    predicted: _Counts  # (overlap,)
+    gold_sizes: _Counts  # (gold,): number of mentions of each gold cluster
+    predicted_sizes: _Counts  # (predicted,): number of mentions of each predicted cluster
+    gold: _Counts  # (overlap,): index of the gold cluster
+    predicted: _Counts  # (overlap,): index of the predicted cluster
     shared: _Counts  # (overlap,): number of shared mentions
 
 
 def check_extra() -> None:
-    """Raise early if scipy, which CEAF needs, is missing."""
+    """Raise ``MissingExtraError`` if scipy, which the CEAF metrics need, is not installed."""
     if find_spec("scipy") is None:
-        raise MissingExtraError("CEAF", extra="tasks")
+        raise MissingExtraError("scoring coreference (CEAF)", extra="tasks")
 
 
 def coreference_scores(
     gold_documents: Sequence[Clusters], predicted_documents: Sequence[Clusters], *, keep_singletons: bool = True
 ) -> CoreferenceScores:
-    """Compare the clusters of each document.
+    """Compute the scores of the predicted clusters of all documents; no mention may be in two clusters.
 
-    ``keep_singletons=False`` ignores clusters of one mention on both sides, as in OntoNotes. Empty clusters
+    ``keep_singletons=False`` ignores gold and predicted clusters of one mention, as in OntoNotes. Empty clusters
     are always ignored.
     """
-    if len(gold_documents) != len(predicted_documents):
-        raise DataError(
-            f"expected predicted clusters for {len(gold_documents):,} documents, "
-            f"found them for {len(predicted_documents):,}"
-        )
+    check_extra()
     smallest = 1 if keep_singletons else 2
     total = np.zeros((len(_MEASURES), 4))
-    for k, (gold, predicted) in enumerate(zip(gold_documents, predicted_documents, strict=True)):
-        total += _fractions(
-            _find_overlaps(
-                [cluster for cluster in gold if len(cluster) >= smallest],
-                [cluster for cluster in predicted if len(cluster) >= smallest],
-                document=k + 1,
-            )
-        )
+    for sides in zip(gold_documents, predicted_documents, strict=True):
+        total += _fractions(_find_overlaps(*([c for c in clusters if len(c) >= smallest] for clusters in sides)))
     scores = {name: _score(*row) for name, row in zip(_MEASURES, total.tolist(), strict=True)}
     links, non_links = scores.pop("links"), scores.pop("non_links")
     has_links, has_non_links = total[-2:, 1] > 0
@@ -107,9 +91,11 @@ def coreference_scores(
     return CoreferenceScores(**scores, blanc=blanc)
 
 
-def _find_overlaps(gold: Clusters, predicted: Clusters, *, document: int) -> _Overlaps:
-    gold_of = _cluster_numbers(gold, f"document {document}, true clusters")
-    predicted_of = _cluster_numbers(predicted, f"document {document}, predicted clusters")
+def _find_overlaps(gold: Clusters, predicted: Clusters) -> _Overlaps:
+    gold_of, predicted_of = (
+        {(span.start, span.end): k for k, cluster in enumerate(clusters) for span in cluster}
+        for clusters in (gold, predicted)
+    )  # cluster index of each mention
     n_shared = Counter((gold_of[mention], predicted_of[mention]) for mention in gold_of.keys() & predicted_of)
     pairs = np.array([*n_shared], dtype=np.int64).reshape(-1, 2)
     return _Overlaps(
@@ -121,30 +107,19 @@ def _find_overlaps(gold: Clusters, predicted: Clusters, *, document: int) -> _Ov
     )
 
 
-def _cluster_numbers(clusters: Clusters, name: str) -> dict[_Mention, int]:
-    numbers: dict[_Mention, int] = {}
-    for k, cluster in enumerate(clusters):
-        for span in cluster:
-            mention = (span.start, span.end)
-            if mention in numbers:
-                raise DataError(f"{name}: expected each mention once, found {span.start}-{span.end} more than once")
-            numbers[mention] = k
-    return numbers
-
-
 def _fractions(overlaps: _Overlaps) -> _Numbers:
-    """Compute (metric, 4): numerator and denominator of recall, then of precision."""
+    """Compute the numerator and denominator of recall and of precision for each of ``_MEASURES``, (measure, 4)."""
     shared, n_mentions = overlaps.shared, int(overlaps.shared.sum())
     gold_sizes, predicted_sizes = overlaps.gold_sizes, overlaps.predicted_sizes
     gold, predicted = gold_sizes[overlaps.gold], predicted_sizes[overlaps.predicted]  # (overlap,)
     n_gold, n_predicted = int(gold_sizes.sum()), int(predicted_sizes.sum())
 
-    # A cluster of n mentions that the other side splits into p parts keeps n - p of its n - 1 links.
+    # MUC: a cluster of n mentions that the other clustering splits into p parts keeps n - p of its n - 1 links.
     muc = (shared - 1).sum()
     ceaf_m, ceaf_e = _best_alignments(overlaps, (shared, 2 * shared / (gold + predicted)))
     links = _pairs(shared).sum()
     gold_links, predicted_links = _pairs(gold_sizes).sum(), _pairs(predicted_sizes).sum()
-    # Non-links: pairs of mentions that both sides contain and neither side links.
+    # Non-links: pairs of mentions that occur in both clusterings and are linked in neither.
     known_by_gold = np.bincount(overlaps.gold, weights=shared)
     known_by_predicted = np.bincount(overlaps.predicted, weights=shared)
     non_links = _pairs(n_mentions) - _pairs(known_by_gold).sum() - _pairs(known_by_predicted).sum() + links
@@ -164,26 +139,24 @@ def _fractions(overlaps: _Overlaps) -> _Numbers:
 
 
 def _lea(shared: _Counts, sizes: _Counts, other_sizes: _Counts) -> float:
-    """Sum over clusters the size times the fraction of links that the other side shares.
+    """Compute the numerator of LEA: the sum over clusters of the size times the fraction of shared links.
 
-    A singleton has one link, to itself; the other side shares it if the mention is a singleton there too.
+    A link is shared if the other clustering has it too. A singleton has one link, to itself.
     """
     of_many = shared * (shared - 1) / np.maximum(sizes - 1, 1)
     return float(np.where(sizes > 1, of_many, other_sizes == 1).sum())
 
 
 def _best_alignments(overlaps: _Overlaps, weights: tuple[_Numbers | _Counts, ...]) -> list[float]:
-    """Maximize the sum of each of ``weights`` (overlap,) over one-to-one alignments of clusters."""
-    try:
-        from scipy.optimize import linear_sum_assignment
-        from scipy.sparse import coo_array
-        from scipy.sparse.csgraph import connected_components
-    except ImportError as error:
-        raise MissingExtraError("CEAF", extra="tasks") from error
+    """Find the one-to-one alignment of clusters with the highest sum for each of ``weights``; return the sums."""
+    from scipy.optimize import linear_sum_assignment
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     n_gold, n_predicted = len(overlaps.gold_sizes), len(overlaps.predicted_sizes)
     if not len(overlaps.shared):
         return [0.0] * len(weights)
-    # Align each connected component of overlapping clusters separately: the tables stay small.
+    # Align each connected component of overlapping clusters separately, which keeps the tables small.
     n = n_gold + n_predicted
     edges = (overlaps.gold, n_gold + overlaps.predicted)
     graph = coo_array((np.ones(len(overlaps.shared)), edges), shape=(n, n))
@@ -204,7 +177,7 @@ def _best_alignments(overlaps: _Overlaps, weights: tuple[_Numbers | _Counts, ...
 
 
 def _pairs(n: Any) -> Any:
-    """Number of links between n mentions."""
+    """Return the number of pairs of n mentions."""
     return n * (n - 1) / 2
 
 
@@ -216,7 +189,7 @@ def _score(recall_sum: float, recall_total: float, precision_sum: float, precisi
 
 
 def _blanc(links: CoreferenceScore | None, non_links: CoreferenceScore | None) -> CoreferenceScore:
-    """Average both kinds of links; a kind that the true clusters do not contain (None) is ignored."""
+    """Compute BLANC, the mean of the scores of links and of non-links; a score is None if the gold data has none."""
     kinds = [kind for kind in (links, non_links) if kind is not None]
     n = max(len(kinds), 1)
     return CoreferenceScore(
