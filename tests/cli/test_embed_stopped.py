@@ -125,5 +125,5 @@ def test_workers_without_an_output_file_are_errors(run: Run) -> None:
 def test_the_help_explains_workers_and_batches(run: Run) -> None:
     shown = " ".join(run("embed", "--help").out.split())
     assert "--workers N" in shown
-    assert "Number of processes. Changes the speed, not the vectors" in shown
-    assert "as many as 16,384 tokens hold" in shown
+    assert "Number of processes; affects the speed, not the vectors" in shown
+    assert "as many as fit into 16,384 tokens" in shown

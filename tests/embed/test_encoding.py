@@ -116,7 +116,7 @@ def test_errors_name_the_missing_span(elmo: Elmo) -> None:
     assert str(caught.value).isprintable()
     with pytest.raises(DataError, match="was passed as tokens and has no text"):
         from_tokens.characters(0, 1)
-    with pytest.raises(DataError, match=r"cannot find a token at characters 1\.\.2"):
+    with pytest.raises(DataError, match=r"no token overlaps characters 1\.\.2"):
         encoding.characters(1, 2)
     for nothing in (from_tokens, encoding):
         with pytest.raises(DataError, match="cannot find '' in the sentence"):

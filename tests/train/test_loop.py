@@ -161,10 +161,10 @@ def test_a_trainer_that_is_closed_leaves_no_threads(corpus: Corpus, tmp_path: Pa
 @pytest.mark.slow
 def test_another_corpus_config_or_option_is_not_mixed_into_a_run(corpus: Corpus, tmp_path: Path) -> None:
     Trainer(corpus, CONFIG, OPTIONS, tmp_path / "run").run()
-    with pytest.raises(ConfigError, match="was started with different options"):
+    with pytest.raises(ConfigError, match="options must be the same as before"):
         Trainer(corpus, CONFIG, replace(OPTIONS, dropout=DropoutOptions(0.2)), tmp_path / "run").run()
     other = replace(CONFIG, lstm=replace(CONFIG.lstm, has_skip=False))
-    with pytest.raises(ConfigError, match="was started with different config"):
+    with pytest.raises(ConfigError, match="config must be the same as before"):
         Trainer(corpus, other, OPTIONS, tmp_path / "run").run()
 
 

@@ -107,7 +107,7 @@ class Encoding:
         inside = [i for i, (first, last) in enumerate(self.offsets) if first < end and last > begin]
         if not inside:
             raise DataError(
-                f"cannot find a token at characters {begin}..{end}: the text has {len(self.text or '')} characters"
+                f"no token overlaps characters {begin}..{end} of the text, which has {len(self.text or '')} characters"
             )
         return self.span(inside[0], inside[-1] + 1, pooling=pooling)
 

@@ -27,7 +27,10 @@ LINE_HEIGHT = 0.235  # inches
 
 
 def draw_comparison(comparison: Comparison, path: str | Path) -> None:
-    """Draw one word with a heat map per layer; the suffix of ``path`` selects PNG, PDF or SVG."""
+    """Draw the similarities between the usages of one word, as one heat map per layer.
+
+    The suffix of ``path`` selects PNG, PDF or SVG.
+    """
     draw_figure(path, lambda: _layers_figure(comparison))
 
 

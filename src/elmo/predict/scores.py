@@ -411,7 +411,9 @@ def _build_row(sentences: list[Numbers], direction: int) -> PredictionRow:
 def _block_progress(
     on_progress: OnProgress | None, block: _TextBlock, n_predictions: int, before: tuple[int, int]
 ) -> Callable[[int], None]:
-    """Return a function that converts predictions in a block to sentences and tokens, and reports them.
+    """Return a callback that receives the number of new predictions and reports sentences and tokens done.
+
+    Both are estimated from the share of the block that is done.
 
     ``before`` is the number of sentences and tokens in the earlier blocks.
     """

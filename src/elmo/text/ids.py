@@ -40,11 +40,11 @@ class Alphabet(ABC):
         return token
 
     def begin(self) -> list[int]:
-        """Return the row of the boundary token that starts a sentence."""
+        """Return the character ids of the boundary token that starts a sentence."""
         return self._row([self.bos])
 
     def end(self) -> list[int]:
-        """Return the row of the boundary token that ends a sentence."""
+        """Return the character ids of the boundary token that ends a sentence."""
         return self._row([self.eos])
 
     def _row(self, inner: list[int]) -> list[int]:

@@ -32,7 +32,8 @@ class FeatureWidths:
 class FeatureVectors:
     """Features of a padded batch of sentences.
 
-    ``inputs`` is [x; ELMo]. ``outputs``, if a task uses them, are ELMo vectors for the output of the head, with
+    ``inputs`` are the token features, concatenated with the ELMo vectors if the task uses them at its input.
+    ``outputs``, if a task uses them, are ELMo vectors to concatenate to the output of the head, with
     their own mix of layers (Peters et al. 2018, section 3.3).
     """
 

@@ -27,7 +27,7 @@ class PredictedLabel:
     probabilities: Mapping[str, float]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the prediction as JSON values, with probabilities rounded to 4 digits."""
+        """Return the prediction as JSON values, with probabilities rounded to 4 decimal places."""
         probabilities = {name: round(p, 4) for name, p in self.probabilities.items()}
         return {"label": self.label, "probabilities": probabilities}
 
