@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from product_rates import measure_rates
+from product_rates import measure_rates, warn_if_busy
 
 if TYPE_CHECKING:
     from elmo import Elmo
@@ -64,6 +64,7 @@ def main() -> None:
     if options.serve:
         serve(*options.serve, n_threads=options.threads)
         return
+    warn_if_busy()
     if options.peers and not (PEERS / "models").is_dir():
         parser.error(f"--peers: {PEERS} has no models; run make conformance, or set ELMO_PEERS")
     with tempfile.TemporaryDirectory(prefix="elmo-") as folder:

@@ -4,13 +4,15 @@ usage: product_rates.py [--threads N] [--rows N]
 
 Other benchmarks use these rates as the limit of the hardware: no program can encode or train faster than its
 matrix products, all of them at this rate. The rate of a type is that of the fastest product of several shapes:
-oneDNN with weights packed beforehand, or torch's own product. A type without instructions on this CPU has no
+oneDNN with weights packed beforehand, or torch's own product, the fastest of 20 repetitions. A type without instructions on this CPU has no
 rate; the engine then multiplies in float32.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +21,7 @@ ROWS = 128
 SHAPES = ((512, 4096), (512, 16384), (2048, 4096))  # (in, out) of the weights
 TYPES = ("float32", "bfloat16", "int8")
 REPEATS = 20
+MAX_LOAD = 0.5
 
 
 def main() -> None:
@@ -27,6 +30,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rows", type=int, default=ROWS)
     options = parser.parse_args()
+    warn_if_busy()
     rates = measure_rates(n_threads=options.threads, n_rows=options.rows)
     print(f"{options.threads} threads, {options.rows} rows")
     for precision in TYPES:
@@ -87,13 +91,23 @@ def build_products(precision: str, n_rows: int, n_in: int, n_out: int) -> list[C
 
 
 def measure_seconds(product: Callable[[], Any]) -> float:
-    """Measure one product: the time that a quarter of the repetitions stay below."""
+    """Measure one product: the fastest repetition, which other processes disturb least.
+
+    If another process uses a core, the threads wait for each other, and most repetitions take whole time slices.
+    """
     times = []
     for _ in range(REPEATS):
         begin = time.perf_counter()
         product()
         times.append(time.perf_counter() - begin)
-    return sorted(times)[len(times) // 4]
+    return min(times)
+
+
+def warn_if_busy() -> None:
+    """Warn if other processes use the CPU: shares and ratios are then unreliable."""
+    load = os.getloadavg()[0]
+    if load > MAX_LOAD:
+        print(f"warning: the load of this machine is {load:.1f}; measure when it is idle", file=sys.stderr)
 
 
 if __name__ == "__main__":
