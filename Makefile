@@ -25,13 +25,13 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "elmo requires Python 3.11 or newer; set the interpreter with make PYTHON=…")'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/ready: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/ready: pyproject.toml constraints.txt build_kernels.py src/elmo/engine/kernels.c | $(BIN)/python
 	$(INSTALL) '.[all,dev]'
 	touch $@
 
 # `make run` needs fewer packages than the tests.
-$(VENV)/ready-to-run: pyproject.toml constraints.txt | $(BIN)/python
-	test $(VENV)/ready -nt pyproject.toml || $(INSTALL) '.[lexicon,plots,zh]'
+$(VENV)/ready-to-run: pyproject.toml constraints.txt build_kernels.py src/elmo/engine/kernels.c | $(BIN)/python
+	test $(VENV)/ready -nt pyproject.toml -a $(VENV)/ready -nt src/elmo/engine/kernels.c || $(INSTALL) '.[lexicon,plots,zh]'
 	touch $@
 
 run: $(VENV)/ready-to-run

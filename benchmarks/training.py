@@ -4,15 +4,15 @@ usage: training.py [TEXT] [--peers] [--rounds N] [--steps N] [--threads N]
 
 TEXT is a few megabytes of raw English; by default, random words with Zipf-distributed frequencies.
 ``--peers`` adds bilm-tf's training graph, run by tests/conformance/peers/train.py with the TensorFlow in
-.venvs/peers, where ``make conformance`` installs it.
+.venvs/peers (or the folder ELMO_PEERS), where ``make conformance`` installs it.
 
 Batch size 128, windows of 20 tokens, 50,000 words (or all that TEXT has), Adagrad, dropout 0.1; sizes mini
-(CNN 512, cell 512, projection 128) and small (CNN 2048, cell 1024, projection 128). The systems take turns,
-each in a separate process; a ratio is the median over rounds of our speed divided by that of the peer in the
-same round. ``Trainer.run`` is measured: windows read from the corpus on disk, steps, log and checkpoints.
-``overhead`` is the extra time compared with the steps alone, on one window in memory. ``limit`` is the speed
-of the matrix products of a step alone: their multiplications (distinct words once, no padding) at the rate of
-one large product in float32.
+(CNN 512, cell 512, projection 128) and small (CNN 2048, cell 1024, projection 128); products in float32 or bfloat16
+with 8192 (as bilm-tf) or 2048 samples. The systems take turns, each in a separate process; a ratio is the median
+over rounds of our speed divided by that of the peer in the same round. ``Trainer.run`` is measured: windows read
+from the corpus on disk, steps, log and checkpoints. ``overhead`` is the extra time compared with the steps alone, on
+one window in memory. ``limit`` is the speed of the matrix products of a step alone: their multiplications (distinct
+words once, no padding) at the rate of large products of the same type, which product_rates.py measures.
 """
 
 from __future__ import annotations
@@ -27,15 +27,24 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from embedding import PEERS
+from product_rates import measure_rates, warn_if_busy
 
 if TYPE_CHECKING:
     from elmo.train.loop import Trainer
     from elmo.train.windows import Window
 
 ROOT = Path(__file__).resolve().parents[1]
-PEER = (ROOT / ".venvs/peers/tensorflow/bin/python", ROOT / "tests/conformance/peers/train.py")
-SETTINGS = {"fp32": {}, "fp32, 2048 samples": {"n_samples": 2048}, "bf16": {"precision": "bfloat16"}}
+PEER = (PEERS / "tensorflow/bin/python", ROOT / "tests/conformance/peers/train.py")
+LARGE = {"n_rows": 2048, "shapes": ((1024, 4096),)}  # products of a whole window
+SETTINGS: dict[str, dict[str, Any]] = {
+    "fp32": {"precision": "float32", "n_samples": 8192},
+    "fp32, 2048 samples": {"precision": "float32", "n_samples": 2048},
+    "bf16": {"precision": "bfloat16", "n_samples": 8192},
+    "bf16, 2048 samples": {"precision": "bfloat16", "n_samples": 2048},
+}
 
 
 def main() -> None:
@@ -54,6 +63,9 @@ def main() -> None:
         folder, size, setting = options.measure
         print(json.dumps(measure(Path(folder), size, setting, options.steps, options.threads)))
         return
+    warn_if_busy()
+    if options.peers and not PEER[0].exists():
+        parser.error(f"--peers: {PEER[0]} is missing; run make conformance, or set ELMO_PEERS")
     with tempfile.TemporaryDirectory(prefix="elmo-") as place:
         folder = Path(place) / "corpus"
         from elmo.train import CorpusOptions, build_corpus
@@ -100,7 +112,9 @@ def compare(size: str, folder: Path, options: argparse.Namespace) -> None:
         if peers:
             ratios = [result["rate"] / peer for result, peer in zip(rounds, peers, strict=True)]
             ratio = f", {statistics.median(ratios):.2f} x ({min(ratios):.2f}–{max(ratios):.2f})"
-        share = f"{rate / limit:.0%} of the limit {limit:,.0f}"
+        share = (
+            f"{statistics.median(result['rate'] / result['limit'] for result in rounds):.0%} of the limit {limit:,.0f}"
+        )
         print(f"{size:6} {setting:20} {rate:8,.0f} tokens/s{ratio}, {share}, overhead {overhead:.1%}", flush=True)
 
 
@@ -158,7 +172,9 @@ def measure(folder: Path, size: str, setting: str, n_steps: int, n_threads: int)
         checkpoint = (time.perf_counter() - begin) / 1000  # per step
     tokens = train.batch_size * train.window
     overhead = (whole + checkpoint) / statistics.median(alone) - 1
-    limit = tokens * product_rate() / count_products(trainer, window)
+    rates = measure_rates(n_threads=n_threads, types=("float32", train.precision), **LARGE)
+    rate = rates.get(train.precision, rates["float32"])
+    limit = tokens * rate / count_products(trainer, window)
     return {"rate": tokens / (whole + checkpoint), "overhead": overhead, "limit": limit}
 
 
@@ -176,20 +192,6 @@ def count_products(trainer: Trainer, window: Window) -> float:
         above = 2 * chars.n_highway * chars.n_filters**2 + chars.n_filters * lstm.state_width
         word_products = float((filters * (lengths + 3)).sum()) + above * len(types)
     return 3 * (token_products + word_products)
-
-
-def product_rate() -> float:
-    """Measure multiplications per second of a large matrix product in float32."""
-    import torch
-
-    left, right = torch.randn(2048, 1024), torch.randn(1024, 4096)
-    out = torch.empty(2048, 4096)
-    times = []
-    for _ in range(8):
-        begin = time.perf_counter()
-        torch.mm(left, right, out=out)
-        times.append(time.perf_counter() - begin)
-    return left.numel() * right.size(1) / statistics.median(times[2:])
 
 
 if __name__ == "__main__":

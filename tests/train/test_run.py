@@ -11,6 +11,7 @@ import pytest
 
 from elmo import ConfigError, DataError, Elmo, OutputError, resume_bilm, similarity, train_bilm
 from elmo.config import BiLmConfig, CharCnnConfig, LstmConfig
+from elmo.engine.matmul import has_bfloat16
 from elmo.text.ids import Vocabulary
 from elmo.train.loop import StepReport
 from elmo.train.options import GENTLE, PRESETS, OptimizerOptions
@@ -262,3 +263,12 @@ def test_hours_decide_size_and_schedule_and_are_kept_for_a_resumed_run(tmp_path:
     assert plan["options"]["n_steps"] == reports[-1].n_steps
     assert plan["options"]["optimizer"]["name"] == "adamw"
     assert reports[-1].step == reports[-1].n_steps
+
+
+@pytest.mark.slow
+def test_automatic_precision_is_the_one_that_the_cpu_supports(tmp_path: Path) -> None:
+    source, settings = text(tmp_path / "text.txt"), {"preset": TINY, "epochs": 1, "samples": 0, **FAST}
+    expected = "bfloat16" if has_bfloat16() else "float32"
+    automatic = train_bilm(source, tmp_path / "automatic", precision="auto", **settings)
+    explicit = train_bilm(source, tmp_path / "explicit", precision=expected, **settings)
+    assert (automatic / "model.safetensors").read_bytes() == (explicit / "model.safetensors").read_bytes()

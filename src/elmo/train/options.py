@@ -26,6 +26,7 @@ from elmo.train.vocabulary import VocabularySource
 
 Directions = Literal["both", "forward", "backward"]
 Precision = Literal["float32", "bfloat16", "float64"]
+PrecisionChoice = Literal["float32", "bfloat16", "float64", "auto"]
 OptimizerName = Literal["adagrad", "adamw", "sgd"]
 Decay = Literal["none", "linear", "cosine"]
 Preset = Literal["tiny", "mini", "small", "medium", "original"]

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from elmo.config import BiLmConfig
+from elmo.engine.matmul import has_bfloat16
 from elmo.errors import ConfigError, DataError, ElmoError
 from elmo.formats import native
 from elmo.formats.pretrained import Pretrained, load
@@ -39,7 +40,7 @@ from elmo.train.options import (
     Decay,
     Directions,
     OptimizerName,
-    Precision,
+    PrecisionChoice,
     Preset,
     ReadsWhat,
     TrainOptions,
@@ -105,7 +106,7 @@ def train_bilm(
     batch_size: int | None = None,
     window: int = 20,
     accumulate: int = 1,
-    precision: Precision = "float32",
+    precision: PrecisionChoice = "float32",
     seed: int = 0,
     log_every: int | None = None,
     evaluate_every: int | None = None,
@@ -180,7 +181,8 @@ def train_bilm(
             small text.
         window: Number of tokens that each row reads in a step; gradients are propagated only within these tokens.
         accumulate: Number of parts into which each batch is split, to save memory; their gradients are summed.
-        precision: Number type of the computation; bfloat16 is faster on CPUs that support it.
+        precision: Number type of the matrix products. bfloat16 is faster on CPUs that support it; auto uses bfloat16
+            there and float32 elsewhere.
         seed: Random seed; the same seed gives the same model.
         log_every: Number of steps between log entries. Default: 50, or more often in a short run.
         evaluate_every: Number of steps between evaluations on held-out text. Default: 1000, or more often in a short
@@ -198,6 +200,8 @@ def train_bilm(
     values = dict(locals())  # only the parameters, because this is the first statement
     defaults = {name: parameter.default for name, parameter in inspect.signature(train_bilm).parameters.items()}
     runtime = ("texts", "out", "tensorboard", "on_report", "on_progress")
+    if precision == "auto":  # resolved before the run is described: a run never changes its precision
+        values["precision"] = "bfloat16" if has_bfloat16() and str(device) == "cpu" else "float32"
     options = {name: value for name, value in values.items() if name not in runtime and value != defaults[name]}
     return _run(
         Recipe.create(texts, options),
