@@ -16,7 +16,10 @@ _log = logging.getLogger(__name__)
 
 MAX_ERROR = 0.01  # ‖vectors − float32 vectors‖ / ‖float32 vectors‖ over all layers
 N_SENTENCES, SENTENCE_TOKENS = 16, 12
-_WORDS = ["the", "a", "of", "in", "to", "is", "was", "and", "it", "on", "as", "by", "with", "for", "that", "this", "from", "at", "river", "bank", "money", "old", "new", "的", "是", "在", "了"]
+_WORDS = [
+    "the", "a", "of", "in", "to", "is", "was", "and", "it", "on", "as", "by", "with", "for", "that", "this", "from",
+    "river", "bank", "money", "old", "new", "的", "是", "在", "了",
+]  # fmt: skip
 
 
 def choose_dtype(engine: Engine, words: Sequence[str] | None) -> str:
