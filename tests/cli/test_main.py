@@ -285,6 +285,18 @@ def test_the_start_imports_no_heavy_library() -> None:
         assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_compare_imports_only_what_it_uses() -> None:
+    unused = ["h5py", "huggingface_hub", "transformers", "matplotlib", "rich", "sklearn", "scipy", "simplemma", "jieba"]
+    unused += ["torch._dynamo", "torch._inductor", "torch.onnx", "numpy.testing"]
+    code = (
+        "import sys, elmo.cli; assert elmo.cli.main(['compare', 'bank', 'a bank', 'the bank']) == 0;"
+        f"print([name for name in {unused} if name in sys.modules])"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_main_reads_the_arguments_of_the_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

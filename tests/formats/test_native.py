@@ -4,20 +4,23 @@ import hashlib
 import json
 import logging
 import os
+import pickle
 import shutil
 import stat
 import subprocess
+import sys
 import warnings
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elmo.errors import ChecksumError, FormatError, OutputError, StateError
 from elmo.formats import native
-from elmo.formats.pretrained import SoftmaxWeights, WarmState, fingerprint
+from elmo.formats.pretrained import SoftmaxWeights, WarmState, describe, fingerprint
 from elmo.storage import files
 from tests.formats.tiny import WORDS, assert_same_model, tiny_model
 
@@ -43,6 +46,14 @@ def rewrite_sums(folder: Path) -> None:
     listed = [line.split("  ")[1] for line in (folder / "SHA256SUMS").read_text().splitlines()]
     lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in listed]
     (folder / "SHA256SUMS").write_text("".join(lines))
+
+
+def read_with_softmax(folder: Path) -> SoftmaxWeights:
+    """Read a model and its softmax, which is verified on first use."""
+    softmax = native.read(folder).softmax
+    assert softmax is not None
+    assert softmax.weight.dtype == torch.float32
+    return softmax
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -197,7 +208,7 @@ def test_every_single_flip_in_the_sums_is_caught(tmp_path: Path) -> None:
         damaged[at] ^= 1 << at % 8 if at % 3 else 0x20  # 0x20 changes lower case to upper case
         path.write_bytes(damaged)
         with pytest.raises(FormatError):
-            native.read(tmp_path / "model")
+            read_with_softmax(tmp_path / "model")
     for length in range(len(sound)):  # truncated anywhere, even at the end of a line
         path.write_bytes(sound[:length])
         with pytest.raises(FormatError):
@@ -354,6 +365,103 @@ def test_truncated_weights_are_reported_in_bytes(tmp_path: Path) -> None:
     rewrite_sums(tmp_path / "model")
     with pytest.raises(FormatError, match=r"model\.safetensors: .*expected (\d+) bytes of data, found \d+"):
         native.read(tmp_path / "model")
+
+
+def test_loading_does_not_read_the_softmax(tmp_path: Path) -> None:
+    native.write(tiny_model(softmax=True), tmp_path / "model")
+    path = tmp_path / "model" / "softmax.safetensors"
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(damaged)
+    softmax = native.read(tmp_path / "model").softmax
+    assert softmax is not None
+    assert softmax.n_words == len(WORDS)
+    for _ in range(2):  # the error does not disappear
+        with pytest.raises(ChecksumError, match=r"softmax\.safetensors: expected SHA-256"):
+            _ = softmax.weight
+    with pytest.raises(ChecksumError, match=r"softmax\.safetensors: expected SHA-256"):
+        describe(tmp_path / "model")  # as elmo info does
+
+
+def test_a_softmax_that_is_not_finite_is_reported_on_first_use(tmp_path: Path) -> None:
+    model = tiny_model(softmax=True)
+    native.write(model, tmp_path / "model")
+    assert model.softmax is not None
+    bias = model.softmax.bias.clone()
+    bias[1] = float("nan")
+    tensors = {"weight": model.softmax.weight, "bias": bias}
+    safetensors.torch.save_file(tensors, tmp_path / "model" / "softmax.safetensors", metadata={"format": "pt"})
+    rewrite_sums(tmp_path / "model")
+    with pytest.raises(FormatError, match="softmax bias contains values that are not finite"):
+        read_with_softmax(tmp_path / "model")
+
+
+def test_a_softmax_is_read_after_its_file_was_removed_and_can_be_pickled(tmp_path: Path) -> None:
+    model = tiny_model(softmax=True)
+    native.write(model, tmp_path / "model")
+    softmax = native.read(tmp_path / "model").softmax
+    shutil.rmtree(tmp_path / "model")
+    assert softmax is not None
+    assert model.softmax is not None
+    for copy in (pickle.loads(pickle.dumps(softmax)), softmax):
+        assert torch.equal(copy.weight, model.softmax.weight)
+        assert torch.equal(copy.bias, model.softmax.bias)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_weights_that_are_not_finite_are_named(tmp_path: Path, value: float, dtype: torch.dtype) -> None:
+    native.write(tiny_model(), tmp_path / "model")
+    weights = {name: weight.to(dtype) for name, weight in tiny_model().weights.items()}
+    weights["forward_stack.0.bias"][3] = value
+    safetensors.torch.save_file(weights, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+    rewrite_sums(tmp_path / "model")
+    with pytest.raises(FormatError, match=r"model: forward_stack\.0\.bias contains values that are not finite$"):
+        native.read(tmp_path / "model")
+
+
+def test_a_float64_weight_that_float32_cannot_store_is_named(tmp_path: Path) -> None:
+    native.write(tiny_model(), tmp_path / "model")
+    weights = {name: weight.double() for name, weight in tiny_model().weights.items()}
+    weights["forward_stack.0.bias"][3] = 1e300
+    safetensors.torch.save_file(weights, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+    rewrite_sums(tmp_path / "model")
+    with pytest.raises(FormatError, match=r"forward_stack\.0\.bias contains values that are not finite"):
+        native.read(tmp_path / "model")
+
+
+def test_large_finite_weights_are_accepted(tmp_path: Path) -> None:
+    model = tiny_model(softmax=True)
+    assert model.softmax is not None
+    model.softmax.weight.fill_(3e38)  # their sum overflows
+    model.weights["forward_stack.0.bias"].fill_(3e38)
+    native.write(model, tmp_path / "model")
+    assert torch.equal(read_with_softmax(tmp_path / "model").weight, model.softmax.weight)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux reports the memory of a process")
+def test_mapped_weights_take_no_memory_before_they_are_used(tmp_path: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+import safetensors.torch, torch
+from elmo.embed.elmo import Elmo
+def resident():
+    return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0])  # kB
+Elmo.from_pretrained(sys.argv[1])  # imports what loading needs
+before = resident()
+elmo = Elmo.from_pretrained(sys.argv[2])
+print(resident() - before, sum(w.sum().item() for w in elmo.bilm.parameters()) and resident() - before)
+"""
+    native.write(tiny_model(softmax=True), tmp_path / "tiny")
+    native.write(tiny_model(cell_width=8192, state_width=64, softmax=True), tmp_path / "large")
+    size = (tmp_path / "large" / "model.safetensors").stat().st_size / 1024
+    assert size > 65536
+    arguments = [sys.executable, "-c", code, tmp_path / "tiny", tmp_path / "large"]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    unused, used = map(int, done.stdout.split())
+    assert unused < size / 4
+    assert used > size / 2  # so the first number means something
 
 
 def test_a_listed_but_missing_softmax_is_reported(tmp_path: Path) -> None:

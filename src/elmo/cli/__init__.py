@@ -12,7 +12,9 @@ This file runs a command and turns every error into one line and an exit code.
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import os
 import sys
 import traceback
@@ -31,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     The exit codes are 0: success; 1: an error, explained in one line on stderr; 2: wrong usage; 70: a bug in
     elmo; 130: interrupted with Ctrl-C; 141: the program that reads the output has closed the pipe.
     """
+    if argv is None:  # this process exits after the command
+        atexit.register(gc.freeze)  # do not search torch's many objects for garbage at exit
     console = Console()
     with console.handle_logging():
         try:

@@ -26,7 +26,7 @@ from typing import Any
 from elmo import __version__
 from elmo.config import BiLmConfig, n_parameters, parameter_shapes
 from elmo.errors import ConfigError, FormatError, OutputError, StateError, raise_all
-from elmo.formats.pretrained import MixWeights, Pretrained, SoftmaxWeights, WarmState, warm_shapes
+from elmo.formats.pretrained import MixWeights, Pretrained, SoftmaxWeights, StoredSoftmax, WarmState, warm_shapes
 from elmo.storage import atomic, files, tensors
 from elmo.storage.atomic import atomic_file
 from elmo.text.ids import UnicodeAlphabet, Vocabulary
@@ -65,8 +65,7 @@ def read(folder: Path, *, verify: bool = True, is_mapped: bool = True) -> Pretra
     if config.alphabet == "unicode" and config.chars:
         characters = _read_characters(source, config.chars.n_characters)
     if n_words is not None:
-        shapes = {"weight": (n_words, config.lstm.state_width), "bias": (n_words,)}
-        softmax = SoftmaxWeights(**source.tensors(SOFTMAX, shapes))
+        softmax = source.softmax(config, n_words)
     if source.has(WARM):
         warm = WarmState(**source.tensors(WARM, warm_shapes(config)))
     return Pretrained(
@@ -105,17 +104,39 @@ class _VerifiedFolder:
         tensors.check(files.find_member(self.folder, name), shapes)
         return tensors.read(self.path(name, None), shapes, is_mapped=self._is_mapped)
 
+    def softmax(self, config: BiLmConfig, n_words: int) -> SoftmaxWeights:
+        """Return the output layer; a mapped file is read, verified and converted to float32 on first use."""
+        shapes = {"weight": (n_words, config.lstm.state_width), "bias": (n_words,)}
+        if not self._is_mapped:
+            return SoftmaxWeights(**self.tensors(SOFTMAX, shapes))
+        stored = tensors.StoredTensors(files.find_member(self.folder, SOFTMAX), shapes)
+        sha256 = self._checksum(SOFTMAX)
+
+        def read() -> SoftmaxWeights:
+            softmax = SoftmaxWeights(**stored.read(sha256))
+            if problems := softmax.problems(config):
+                raise_all(problems, subject=f"{NAME} model")
+            return softmax
+
+        return StoredSoftmax(n_words, read)
+
     def path(self, name: str, limit: int | None = files.JSON_LIMIT) -> Path:
         """Return the path of a file of at most ``limit`` bytes, after verifying its SHA-256."""
         path = files.find_member(self.folder, name)
         with files.open_regular(path, limit):
             pass  # checks the size
-        if self._verify and self.sums is not None:
-            if name not in self.sums:
-                sums_path = files.format_path(self.folder / files.CHECKSUMS_NAME)
-                raise FormatError(f"{sums_path} must have a line for {name}; found none")
-            files.verify_checksum(path, self.sums[name])
+        if (checksum := self._checksum(name)) is not None:
+            files.verify_checksum(path, checksum)
         return path
+
+    def _checksum(self, name: str) -> str | None:
+        """Return the SHA-256 that a file must have, or None if it is not verified."""
+        if not self._verify or self.sums is None:
+            return None
+        if name not in self.sums:
+            sums_path = files.format_path(self.folder / files.CHECKSUMS_NAME)
+            raise FormatError(f"{sums_path} must have a line for {name}; found none")
+        return self.sums[name]
 
 
 def _read_vocab(
@@ -275,7 +296,8 @@ def write(model: Pretrained, folder: Path, *, dtype: tensors.Dtype = "float32") 
             (new / name).write_bytes(content)
         tensors.write(model.weights, new / WEIGHTS, dtype=dtype)
         if model.softmax:
-            tensors.write(vars(model.softmax), new / SOFTMAX, dtype=dtype)
+            softmax = {"weight": model.softmax.weight, "bias": model.softmax.bias}
+            tensors.write(softmax, new / SOFTMAX, dtype=dtype)
         if model.warm:
             (new / WARM).write_bytes(tensors.to_bytes(vars(model.warm)))
         sums = {name: files.compute_sha256(new / name) for name in ORDER if (new / name).exists()}

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ from elmo.errors import ConfigError, FormatError, raise_all
 from elmo.formats import archive, hub
 from elmo.formats.archive import is_model_file
 from elmo.storage.files import format_error, format_path, list_names
-from elmo.storage.tensors import Dtype
+from elmo.storage.tensors import Dtype, FiniteTensors
 from elmo.text.ids import ByteAlphabet, SimplifiedAlphabet, TokenIndexer, UnicodeAlphabet, Vocabulary
 
 if TYPE_CHECKING:
@@ -43,6 +43,62 @@ class SoftmaxWeights:
 
     weight: Tensor  # (words, width)
     bias: Tensor  # (words,)
+
+    def problems(self, config: BiLmConfig) -> list[str]:
+        """List what does not fit a model with this config, and the tensors that are not finite."""
+        named = {"softmax weight": self.weight, "softmax bias": self.bias}
+        problems = [f"{name} contains values that are not finite" for name in named if not _is_finite(named[name])]
+        rows, width = self.weight.shape
+        if width != config.lstm.state_width or tuple(self.bias.shape) != (rows,):
+            problems.append(
+                f"softmax: expected width {config.lstm.state_width} and bias of shape {(rows,)}, found "
+                f"{width} and {tuple(self.bias.shape)}"
+            )
+        return problems
+
+    @property
+    def n_words(self) -> int:
+        """The number of words that the model can predict."""
+        return len(self.weight)
+
+
+class StoredSoftmax(SoftmaxWeights):
+    """The output layer in a file; it is read and checked on first use, because most commands do not predict words.
+
+    Args:
+        n_words: Number of rows, from the header of the file.
+        read: Reads the tensors; raises an error if the file is damaged.
+    """
+
+    def __init__(self, n_words: int, read: Callable[[], SoftmaxWeights]) -> None:
+        vars(self).update(_n_words=n_words, _read=read)  # a frozen dataclass has no assignments
+
+    def __getattr__(self, name: str) -> Tensor:  # called for attributes that are not set yet
+        if name not in ("weight", "bias"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if (read := vars(self).get("_read")) is not None:  # None: another thread has just set the attributes
+            softmax = read()
+            vars(self).update(weight=softmax.weight, bias=softmax.bias)
+            vars(self)["_read"] = None  # unmaps the file
+        return vars(self)[name]
+
+    def __reduce__(self) -> tuple[type[SoftmaxWeights], tuple[Tensor, Tensor]]:
+        return SoftmaxWeights, (self.weight, self.bias)  # another process may not have the file
+
+    def problems(self, config: BiLmConfig) -> list[str]:
+        """Return nothing; the shapes were checked in the header, and the values are checked on first use."""
+        del config
+        return []
+
+    @property
+    def n_words(self) -> int:
+        """The number of words that the model can predict."""
+        return vars(self)["_n_words"]
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    # A sum is finite only if all values are, and is much faster to compute. It may overflow; then look at all values.
+    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
 
 
 @dataclass(frozen=True)
@@ -122,19 +178,19 @@ class Pretrained:
 
     def _mismatches(self) -> list[str]:
         """List everything that does not fit together."""
-        config, lstm = self.config, self.config.lstm
+        config = self.config
         expected = parameter_shapes(config)
         problems = [f"missing {name} {shape}" for name, shape in expected.items() if name not in self.weights]
         problems += [f"unexpected {name}" for name in self.weights if name not in expected]
         for name, weight in self.weights.items():
             if name in expected and tuple(weight.shape) != expected[name]:
                 problems.append(f"{name}: expected {expected[name]}, found {tuple(weight.shape)}")
-        tensors = dict(self.weights)
-        if self.softmax is not None:
-            tensors |= {"softmax weight": self.softmax.weight, "softmax bias": self.softmax.bias}
-        problems += [
-            f"{name} contains values that are not finite" for name in tensors if not tensors[name].isfinite().all()
-        ]
+        if not isinstance(self.weights, FiniteTensors):
+            problems += [
+                f"{name} contains values that are not finite"
+                for name, weight in self.weights.items()
+                if not _is_finite(weight)
+            ]
         if config.words and (self.vocab is None or len(self.vocab) != config.words.n_words):
             problems.append(
                 f"a word table of {config.words.n_words} rows needs a vocabulary of the same size; found "
@@ -148,12 +204,8 @@ class Pretrained:
             if outside:
                 problems.append(f"character ids must be in 0..{n - 1}; found {outside[0]!r:.40}")
         if self.softmax is not None:
-            rows, width = self.softmax.weight.shape
-            if width != lstm.state_width or tuple(self.softmax.bias.shape) != (rows,):
-                problems.append(
-                    f"softmax: expected width {lstm.state_width} and bias of shape {(rows,)}, found "
-                    f"{width} and {tuple(self.softmax.bias.shape)}"
-                )
+            rows = self.softmax.n_words
+            problems += self.softmax.problems(config)
             if self.vocab is not None and len(self.vocab) != rows:
                 problems.append(f"softmax has {rows} rows, but the vocabulary has {len(self.vocab)} words")
         if self.warm is not None:
@@ -270,6 +322,8 @@ def describe(source: str | Path | None = None) -> ModelInfo:
     with _model_folder(source) as (folder, is_temporary):
         model = _read(folder, is_temporary=is_temporary)
         files = {name: size for name, size in _file_sizes(folder) if is_model_file(name)}
+    if model.softmax is not None:
+        _ = model.softmax.weight  # raises an error if the file is damaged
     return ModelInfo(
         source=DEFAULT_MODEL if source is None else str(source),
         format=model.format,

@@ -23,7 +23,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -523,9 +523,14 @@ def _find_problem(language: str | None) -> str | None:
 
 @lru_cache(maxsize=_MAX_CACHED_WORDS)
 def _lemmatize(word: str, language: str) -> str:
+    return str(_import_lemmatize()(word, lang=language)).lower()
+
+
+@cache  # an import statement per word takes longer than looking up its lemma
+def _import_lemmatize() -> Callable[..., Any]:
     from simplemma import lemmatize  # pyright: ignore[reportMissingImports] -- an extra
 
-    return str(lemmatize(word, lang=language)).lower()
+    return lemmatize
 
 
 # --- Substitute vectors -----------------------------------------------------------------------------

@@ -270,7 +270,11 @@ def read_checksums(folder: Path, order: Sequence[str]) -> dict[str, str]:
 
 def verify_checksum(path: Path, expected: str) -> None:
     """Raise ``ChecksumError`` if a file does not have the expected SHA-256."""
-    actual = compute_sha256(path)
+    compare_checksums(path, actual=compute_sha256(path), expected=expected)
+
+
+def compare_checksums(path: Path, *, actual: str, expected: str) -> None:
+    """Raise ``ChecksumError`` if the SHA-256 of a file, which the caller has computed, is not the expected one."""
     if actual != expected:
         raise ChecksumError(
             f"{format_path(path)}: expected SHA-256 {expected[:16]}…, found {actual[:16]}…; the file is "

@@ -7,6 +7,7 @@ with a description. Both check the header and the size of a file before they rea
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import struct
@@ -18,7 +19,7 @@ import numpy as np
 
 from elmo.errors import FormatError, OutputError, raise_all
 from elmo.storage.atomic import cannot_write
-from elmo.storage.files import format_error, format_path, open_regular
+from elmo.storage.files import compare_checksums, format_error, format_path, open_regular
 
 if TYPE_CHECKING:
     import torch
@@ -86,12 +87,20 @@ def _convert(tensors: Mapping[str, Tensor], dtype: Dtype) -> dict[str, Tensor]:
 def check(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Check that a safetensors file contains exactly the tensors in ``shapes``; read only its header and size."""
     with open_regular(path) as file:
-        try:
-            header, start, size = _read_header(file, _MAX_WEIGHTS_HEADER)
-        except (ValueError, RecursionError, struct.error) as error:
-            raise FormatError(f"{format_path(path)}: not a valid safetensors file: {format_error(error)}") from error
+        _read_checked_header(file, path, shapes)
+
+
+def _read_checked_header(
+    file: BinaryIO, path: Path, shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[dict[str, Any], int]:
+    """Return the entries of the tensors and the position of the first data byte."""
+    try:
+        header, start, size = _read_header(file, _MAX_WEIGHTS_HEADER)
+    except (ValueError, RecursionError, struct.error) as error:
+        raise FormatError(f"{format_path(path)}: not a valid safetensors file: {format_error(error)}") from error
     if problems := _find_problems(header, shapes, n_bytes=size - start):
         raise_all(problems, subject=format_path(path))
+    return header, start
 
 
 def _read_header(file: BinaryIO, max_bytes: int) -> tuple[dict[str, Any], int, int]:
@@ -173,14 +182,75 @@ def read(path: Path, shapes: Mapping[str, tuple[int, ...]], *, is_mapped: bool =
     file must not change or be removed while they exist.
     """
     import torch
+
+    tensors = {name: tensor.to(torch.float32, copy=not is_mapped) for name, tensor in _map(path, shapes).items()}
+    return FiniteTensors(tensors) if _has_finite_values(path, shapes) else tensors
+
+
+class FiniteTensors(dict[str, "Tensor"]):
+    """Tensors whose values are all finite; ``read`` has checked them without loading mapped tensors into memory."""
+
+
+class StoredTensors:
+    """The tensors of a file that are not read before ``read`` is called.
+
+    Creating the object checks the header and the size of the file and maps the file into memory, so ``read`` also works
+    after the file was removed.
+    """
+
+    def __init__(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self._path = path
+        with open_regular(path) as file:
+            header, start = _read_checked_header(file, path, shapes)
+            file.seek(0)
+            self._head = file.read(start)
+        names = sorted(shapes, key=lambda name: header[name]["data_offsets"])
+        tensors = _map(path, shapes)
+        self._tensors = {name: tensors[name] for name in names}  # in the order of the file
+
+    def read(self, sha256: str | None) -> dict[str, Tensor]:
+        """Return the tensors as float32, after comparing the bytes of the file with their SHA-256, if there is one."""
+        import torch
+
+        if sha256 is not None:
+            digest = hashlib.sha256(self._head)
+            for tensor in self._tensors.values():
+                digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+            compare_checksums(self._path, actual=digest.hexdigest(), expected=sha256)
+        return {name: tensor.to(torch.float32) for name, tensor in self._tensors.items()}
+
+
+def _map(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """Map the tensors into memory, in the precision of the file."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in shapes}
+            return {name: file.get_tensor(name) for name in shapes}
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise FormatError(f"{format_path(path)}: not a valid safetensors file: {format_error(error)}") from error
-    return {name: tensor.to(torch.float32, copy=not is_mapped) for name, tensor in tensors.items()}
+
+
+# the bits of the exponent: all are set in infinities and NaN
+_EXPONENTS = {"F32": ("<u4", 0x7F800000), "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80)}
+_CHUNK_BYTES = 1 << 18  # stays in the cache of the processor
+
+
+def _has_finite_values(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Return whether all values are finite, also as float32; reads the file in chunks and keeps nothing in memory."""
+    with open_regular(path) as file:
+        header, start = _read_checked_header(file, path, shapes)
+        for entry in header.values():
+            if entry["dtype"] not in _EXPONENTS:  # float64 values may be too large for float32
+                return False
+            dtype, mask = _EXPONENTS[entry["dtype"]]
+            begin, end = entry["data_offsets"]
+            file.seek(start + begin)
+            for position in range(begin, end, _CHUNK_BYTES):
+                bits = np.frombuffer(file.read(min(_CHUNK_BYTES, end - position)), dtype)
+                if (bits & mask).max(initial=0) == mask:
+                    return False
+    return True
 
 
 DESCRIPTION = "elmo"  # metadata key of the description, which is stored as JSON
