@@ -213,7 +213,10 @@ def _watch_and_load() -> None:
         allowed[:] = [os.path.realpath(case), scratch]
         try:
             model = elmo.formats.pretrained.load(case)
-            finite = all(bool(weight.isfinite().all()) for weight in model.weights.values())
+            weights = list(model.weights.values())
+            if model.softmax is not None:  # verified on first use
+                weights += [model.softmax.weight, model.softmax.bias]
+            finite = all(bool(weight.isfinite().all()) for weight in weights)
             result, detail = ("loaded", "") if finite else ("untyped", "loaded values that are not finite")
             del model
         except ElmoError as error:
