@@ -43,7 +43,15 @@ class EngineOutput:
     """The layers of each sentence (layer, time, width), without boundaries, and its last state."""
 
     layers: list[Tensor]
-    state: BiLmState  # one row per sentence
+    sorted_state: BiLmState  # one row per sentence, in the order in which they were computed
+    order: Tensor  # the sentence of each row, (row,)
+
+    @property
+    def state(self) -> BiLmState:
+        """The last states, one row per sentence."""
+        inverse = torch.empty_like(self.order)
+        inverse[self.order] = torch.arange(len(inverse), device=inverse.device)
+        return BiLmState(*(x.index_select(2, inverse) for x in (self.sorted_state.hidden, self.sorted_state.cell)))
 
 
 class Engine:
@@ -131,10 +139,7 @@ class Engine:
             for group, batch in zip(selected, batches, strict=True):
                 for k, of_sentence in zip(order[group], batch.layers, strict=True):
                     layers[k] = of_sentence
-        last = BiLmState(*(torch.empty_like(part) for part in (sorted_last.hidden, sorted_last.cell)))
-        last.hidden.index_copy_(2, by_length, sorted_last.hidden)
-        last.cell.index_copy_(2, by_length, sorted_last.cell)
-        return EngineOutput(cast("list[Tensor]", layers), last)
+        return EngineOutput(cast("list[Tensor]", layers), sorted_last, by_length)
 
     @torch.inference_mode()
     def token_vectors(self, tokens: Sequence[str]) -> Tensor:

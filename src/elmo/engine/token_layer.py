@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -388,7 +389,7 @@ class _CompiledHighway(torch.autograd.Function):
         window.d_y, window.d_x = d_y.data_ptr(), d_x.data_ptr()
         window.d_products, window.d_bias = d_products.data_ptr(), d_bias.data_ptr()
         ctx.library.call("elmo_highway_backward", window, 0, window.width)
-        add_matmul(d_x, d_products, joined)
+        d_x += d_products @ joined
         d_gate_weight, d_weight = (d_products.t() @ factors).to(x.dtype).chunk(2)
         ctx.buffers.release(gate, transformed, d_products)
         d_gate_bias, d_bias = d_bias.chunk(2)
@@ -682,8 +683,10 @@ class TokenVectorCache:
         n = len(next(array for array in arrays if array is not None))
         order = torch.arange(n)
         if ids.char_ids is not None:  # words of similar length together: the longest determines the work
-            lengths = count_characters(torch.from_numpy(ids.char_ids))
-            order = lengths.argsort(descending=True, stable=True)
+            # In numpy, because torch would start threads, which spin next to those that compute.
+            differs = ids.char_ids[:, ::-1] != ids.char_ids[:, -1:]
+            n_repeated = np.where(differs.any(1), differs.argmax(1), differs.shape[1])  # characters of padding
+            order = torch.from_numpy(np.argsort(n_repeated, kind="stable"))
         size = min(self._kernels.max_rows, max(MIN_TASK_WORDS, -(-n // 2)))  # work for two threads
 
         def compute_rows(rows: Tensor) -> Tensor:

@@ -46,7 +46,7 @@ class Tokens:
         """Build tokens from a list of words, without text and offsets."""
         if isinstance(words, str):
             raise DataError("tokens: expected a list of strings, found one string; pass it as text instead")
-        for k, word in enumerate(words):
+        for k, word in enumerate(words if set(map(type, words)) != {str} else ()):
             if not isinstance(word, str):
                 raise DataError(f"tokens: expected strings, found {type(word).__name__} at position {k}")
         return cls(None, tuple(words), None)
