@@ -57,6 +57,7 @@ class Gradients:
         tied = [] if (table := objective.softmax.tied_table) is None else [table.weight]
         self._softmax_weights: list[Tensor] = [*tied, *objective.softmax.parameters()]
         self._rows: dict[Tensor, list[Tensor]] = {}  # rows of weights with sparse gradients
+        self._dense: set[Tensor] = set()  # weights with dense gradients; tied weights may have both kinds
         for weight in self._trained_weights():
             weight.grad = torch.zeros_like(weight)
 
@@ -68,14 +69,16 @@ class Gradients:
     def clear(self) -> None:
         """Set all gradients to zero."""
         self._rows.clear()
+        self._dense.clear()
         for weight in self._trained_weights():
             if weight.grad is not None:
                 weight.grad.zero_()
 
     def take_rows(self) -> dict[Tensor, Tensor]:
-        """Return the rows that have a gradient, of weights with sparse gradients, and forget them."""
-        rows = {weight: torch.cat(parts).unique() for weight, parts in self._rows.items()}
+        """Return the rows that have a gradient, for each weight with sparse gradients only, and forget them."""
+        rows = {weight: torch.cat(parts).unique() for weight, parts in self._rows.items() if weight not in self._dense}
         self._rows.clear()
+        self._dense.clear()
         return rows
 
     def _trained_weights(self) -> list[Tensor]:
@@ -187,4 +190,5 @@ class Gradients:
                 self._rows.setdefault(weight, []).append(rows)
                 weight.grad.index_add_(0, rows, gradient._values().contiguous())
             else:
+                self._dense.add(weight)
                 weight.grad.add_(gradient)
