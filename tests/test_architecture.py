@@ -98,9 +98,10 @@ def test_one_training_step(tmp_path: Path) -> None:
     from elmo.train import PRESETS, Trainer, TrainOptions, build_corpus
 
     text = tmp_path / "text.txt"
-    text.write_text("She sat by the river .\nThe bank lent her money .\n" * 20)
+    others = " ".join(f"word{k}" for k in range(40))  # enough words to sample a multiple of 16
+    text.write_text(f"She sat by the river .\nThe bank lent her money .\n{others} .\n" * 20)
     corpus = build_corpus(text, tmp_path / "corpus")
-    options = TrainOptions(n_steps=3, batch_size=2, window=5, n_samples=4)
+    options = TrainOptions(n_steps=3, batch_size=2, window=5, n_samples=16)
     listed, files = walk("Take a training step"), set()
     for n_threads in (1, 2):  # the threads of a pool that has started cannot be traced
         torch.set_num_threads(n_threads)
