@@ -353,17 +353,8 @@ class _CompiledLstmWindow(torch.autograd.Function):
     """``_LstmWindow`` in compiled code; the products over all steps remain torch's."""
 
     @staticmethod
-    def forward(  # noqa: PLR0917 (autograd passes tensors by position)
-        ctx: Any,
-        inputs: Tensor,
-        hidden: Tensor,
-        cell: Tensor,
-        input_weight: Tensor,
-        state_weight: Tensor,
-        bias: Tensor,
-        projection: Tensor | None,
-        options: _WindowOptions,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        inputs, hidden, cell, input_weight, state_weight, bias, projection, options = arguments
         (time, batch, n_in), (width, n_cells) = inputs.shape, (state_weight.size(1), cell.size(1))
         inputs = inputs.contiguous()
         weights = [None if w is None else w.contiguous() for w in (input_weight, state_weight, bias, projection)]

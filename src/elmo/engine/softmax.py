@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from elmo.engine.buffers import UNPOOLED, BufferPool
-from elmo.engine.compiled import Library, SoftmaxWindow, find_library
+from elmo.engine.compiled import SoftmaxWindow, find_library
 from elmo.engine.matmul import FIXED_ROWS, add_matmul, aligned_linear, write_matmul
 from elmo.model.softmax import AdaptiveSoftmax, Samples, Softmax, check_shapes
 
@@ -160,18 +160,8 @@ class _CompiledSumLogSumExp(torch.autograd.Function):
     """``_SumLogSumExp`` with compiled logits and odds, which are stored for one product per gradient."""
 
     @staticmethod
-    def forward(  # noqa: PLR0917 (autograd passes tensors by position)
-        ctx: Any,
-        states: Tensor,
-        rows: Tensor,
-        bias: Tensor,
-        extra: Tensor | None,
-        token: Tensor | None,
-        word: Tensor | None,
-        is_bf16: bool,
-        library: Library,
-        buffers: BufferPool,
-    ) -> Tensor:
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        states, rows, bias, extra, token, word, is_bf16, library, buffers = arguments
         needs_states, needs_rows, needs_bias, needs_extra = ctx.needs_input_grad[:4]
         dtype = torch.bfloat16 if is_bf16 else torch.float32
         arrays = {"states": states, "rows": rows, "bias": bias, "extra": extra, "hit_token": token, "hit_word": word}

@@ -341,18 +341,8 @@ class _CompiledHighway(torch.autograd.Function):
     """``_HighwayFunction`` with compiled activations; the products are torch's."""
 
     @staticmethod
-    def forward(  # noqa: PLR0917 (autograd passes tensors by position)
-        ctx: Any,
-        x: Tensor,
-        gate_weight: Tensor,
-        gate_bias: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        dtype: torch.dtype,
-        buffers: BufferPool,
-        library: Library,
-        has_backward: bool,
-    ) -> Tensor:
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        x, gate_weight, gate_bias, weight, bias, dtype, buffers, library, has_backward = arguments
         x = x.contiguous()
         factors = x.to(dtype)
         joined = torch.cat([gate_weight.to(dtype), weight.to(dtype)])  # (2 · width, width)
