@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from elmo.engine import compiled
-from tests.engine.cases import FOLDER
+from tests.engine.cases import BUILT_VARIANTS, FOLDER
 
 SCRIPT = Path(__file__).parents[1] / "build_kernels.py"
 IS_SUPPORTED = platform.machine().lower() in {"x86_64", "amd64", "aarch64", "arm64"} and sys.platform != "win32"
@@ -105,3 +105,9 @@ def test_the_compiler_is_cc_or_the_one_of_python_if_it_is_installed(
     for command, expected in (("/missing/clang -pthread", ["cc"]), (f"{sys.executable} -x", [sys.executable, "-x"])):
         monkeypatch.setattr(build.sysconfig, "get_config_var", lambda name, command=command: command)
         assert build.find_compiler() == expected
+
+
+@needs_variants
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler here")
+def test_the_installed_package_has_kernels_where_a_compiler_exists() -> None:
+    assert BUILT_VARIANTS  # otherwise every test of a compiled variant would be skipped

@@ -12,7 +12,7 @@ engine           model                     what is faster
                                            each distinct token computed once
 ``token_layer``  ``TokenLayer``,           all filters in one matrix product, without most of the padding;
                  ``CharCnn``, ``Highway``  a cache of token vectors; gradients in place
-``lstm``         ``ProjectedLstm``         no padding in batches; one product for all inputs; compiled loops;
+``lstm``         ``ProjectedLstm``         no padding in batches; compiled loops over all steps;
                                            one autograd operation per window
 ``softmax``      ``Softmax``               logits in chunks; gradients computed together with the loss
 ===============  ========================  ===================================================================

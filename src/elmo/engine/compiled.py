@@ -32,18 +32,15 @@ class CompiledError(Exception):
     """Compiled kernels are not available; the text says why. Handled inside the engine."""
 
 
+def _declare(kind: type, names: str) -> list[tuple[str, type]]:
+    """Declare fields of one type of a C structure."""
+    return [(name, kind) for name in names.split()]
+
+
 class Weight(Structure):
     """``struct weight``: a packed weight matrix."""
 
-    _fields_ = [
-        ("type", c_int64),
-        ("n_in", c_int64),
-        ("n_out", c_int64),
-        ("n_panels", c_int64),
-        ("data", c_void_p),
-        ("scale", c_void_p),
-        ("offset", c_void_p),
-    ]
+    _fields_ = [*_declare(c_int64, "type n_in n_out n_panels"), *_declare(c_void_p, "data scale offset")]
 
 
 class CharCnnWeights(Structure):
@@ -51,12 +48,8 @@ class CharCnnWeights(Structure):
 
     _fields_ = [
         ("filters", Weight),
-        ("bias", c_void_p),
-        ("widths", c_void_p),
-        ("characters", c_void_p),
-        ("char_width", c_int64),
-        ("widest", c_int64),
-        ("is_relu", c_int64),
+        *_declare(c_void_p, "bias widths characters"),
+        *_declare(c_int64, "char_width widest is_relu"),
     ]
 
 
@@ -67,13 +60,9 @@ class LstmWeights(Structure):
         ("inputs", Weight),
         ("states", Weight),
         ("projection", Weight),
-        ("bias", c_void_p),
-        ("n_in", c_int64),
-        ("width", c_int64),
-        ("n_cells", c_int64),
-        ("has_projection", c_int64),
-        ("cell_clip", c_float),
-        ("state_clip", c_float),
+        *_declare(c_void_p, "bias"),
+        *_declare(c_int64, "n_in width n_cells has_projection"),
+        *_declare(c_float, "cell_clip state_clip"),
     ]
 
 
@@ -81,60 +70,38 @@ class LstmWindow(Structure):
     """``struct lstm_window``: a window of training, its intermediate results and gradients."""
 
     _fields_ = [
-        *((name, c_int64) for name in ("type", "time", "batch", "n_in", "width", "n_cells", "has_projection")),
-        *((name, c_float) for name in ("forget_bias", "cell_clip", "state_clip")),
-        *(
-            (name, c_void_p)
-            for name in (
-                "input_weight", "state_weight", "bias", "projection", "inputs", "keep", "factors", "outputs", "gates",
-                "free_cells", "free_hidden", "hidden", "d_hidden", "d_state", "d_cells", "d_bias", "d_gates",
-                "d_free_hidden",
-            )
-        ),
-    ]  # fmt: skip
+        *_declare(c_int64, "type time batch n_in width n_cells has_projection"),
+        *_declare(c_float, "forget_bias cell_clip state_clip"),
+        *_declare(c_void_p, "input_weight state_weight bias projection inputs keep factors outputs gates"),
+        *_declare(c_void_p, "free_cells free_hidden hidden d_hidden d_state d_cells d_bias d_gates d_free_hidden"),
+    ]
 
 
 class CnnWindow(Structure):
     """``struct cnn_window``: the words of a training window, their maxima and gradients."""
 
     _fields_ = [
-        *((name, c_int64) for name in ("n_words", "n_chars", "n_filters", "char_width", "widest", "is_relu")),
-        *(
-            (name, c_void_p)
-            for name in (
-                "char_ids", "n_starts", "widths", "characters", "filters", "bias", "y", "best", "d_y", "d_filters",
-                "d_bias",
-            )
-        ),
-    ]  # fmt: skip
+        *_declare(c_int64, "n_words n_chars n_filters char_width widest is_relu"),
+        *_declare(c_void_p, "char_ids n_starts widths characters filters bias y best d_y d_filters d_bias"),
+    ]
 
 
 class HighwayWindow(Structure):
     """``struct highway``: the activations of a highway layer and their gradients."""
 
     _fields_ = [
-        *((name, c_int64) for name in ("type", "n_words", "width")),
-        *(
-            (name, c_void_p)
-            for name in (
-                "products", "bias", "x", "d_y", "gate", "transformed", "y", "d_x", "d_products", "d_bias",
-            )
-        ),
-    ]  # fmt: skip
+        *_declare(c_int64, "type n_words width"),
+        *_declare(c_void_p, "products bias x d_y gate transformed y d_x d_products d_bias"),
+    ]
 
 
 class SoftmaxWindow(Structure):
     """``struct softmax``: the states and words of a training window, and their odds."""
 
     _fields_ = [
-        *((name, c_int64) for name in ("type", "n_tokens", "n_words", "width", "n_hits")),
-        *(
-            (name, c_void_p)
-            for name in (
-                "states", "rows", "bias", "extra", "hit_token", "hit_word", "odds", "sums", "highest", "d_bias",
-            )
-        ),
-    ]  # fmt: skip
+        *_declare(c_int64, "type n_tokens n_words width n_hits"),
+        *_declare(c_void_p, "states rows bias extra hit_token hit_word odds sums highest d_bias"),
+    ]
 
 
 class Range(Structure):
@@ -148,28 +115,18 @@ class Update(Structure):
 
     _fields_ = [
         ("is_adagrad", c_int64),
-        *(
-            (name, c_float)
-            for name in (
-                "rate", "scale", "beta1", "beta2", "epsilon", "decay", "correction1", "correction2",
-            )
-        ),
-    ]  # fmt: skip
+        *_declare(c_float, "rate scale beta1 beta2 epsilon decay correction1 correction2"),
+    ]
 
 
 class Schedule(Structure):
     """``struct schedule``: the arrays of a ``BatchSchedule``."""
 
     _fields_ = [
-        ("n_steps", c_int64),
-        ("batch_sizes", c_void_p),
-        ("offsets", c_void_p),
-        ("first_sentence", c_void_p),
-        ("last_sentence", c_void_p),
-        ("changes", c_void_p),
-        ("change_slot", c_void_p),
-        ("change_ended", c_void_p),
-        ("change_started", c_void_p),
+        *_declare(c_int64, "n_steps"),
+        *_declare(
+            c_void_p, "batch_sizes offsets first_sentence last_sentence changes change_slot change_ended change_started"
+        ),
     ]
 
 
@@ -177,12 +134,9 @@ class States(Structure):
     """``struct states``: the first and last states of all sentences."""
 
     _fields_ = [
-        ("start_hidden", c_void_p),
-        ("start_cell", c_void_p),
-        ("hidden_stride", c_int64),
-        ("cell_stride", c_int64),
-        ("last_hidden", c_void_p),
-        ("last_cell", c_void_p),
+        *_declare(c_void_p, "start_hidden start_cell"),
+        *_declare(c_int64, "hidden_stride cell_stride"),
+        *_declare(c_void_p, "last_hidden last_cell"),
     ]
 
 
