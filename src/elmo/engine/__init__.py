@@ -24,6 +24,7 @@ What these files build on:
 - ``matmul``: matrix products, packed weights, and the choice of kernels for this machine
 - ``schedule``: the order in which an LSTM reads sentences of different lengths
 - ``compiled``: loads ``kernels.c``, the inner loops in C, compiled when the package is built
+- ``optimizer``: steps of a torch optimizer in one pass over memory
 - ``buffers`` and ``threads``: reusable memory and worker threads
 - ``batches``: batches of sentences for the network
 """
