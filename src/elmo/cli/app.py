@@ -56,6 +56,7 @@ _PANELS = {  # each command is the function ``command`` of the module elmo.cli.N
     "Train": ("train", "perplexity", "curves"),
     "Words": ("index", "neighbors", "substitutes", "senses", "change", "wsd", "probe", "similarity", "score"),
     "Tasks": ("evidence",),
+    "Service": ("serve",),
 }
 
 

@@ -1,0 +1,727 @@
+"""The ASGI application: routes, limits, access rules and error replies.
+
+A request passes through ``App.__call__``: access rules, then the body (limited), then the handler of its route, which
+checks the request, submits work to the scheduler, waits for it and builds the reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import math
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from elmo.errors import ConfigError, DataError, ElmoError, SentenceTooLongError
+from elmo.serve import compatible, openapi
+from elmo.serve.metrics import Metrics
+from elmo.serve.options import ServeOptions
+from elmo.serve.replies import error_json, estimate_bytes, offsets_json, to_json, words_reply
+from elmo.serve.scheduler import LONG_SENTENCE, DeadlineError, Lane, OverloadedError, Work, cost_of
+from elmo.serve.schemas import REQUESTS, RequestError, check
+from elmo.serve.service import LoadedModel, Service
+from elmo.text.tokenizers import Tokens
+
+logger = logging.getLogger(__name__)
+access_logger = logging.getLogger("elmo.serve.access")
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+STATIC = Path(__file__).parent / "static"
+OPEN_PATHS = frozenset(("/livez", "/readyz", "/health", "/metrics"))  # without API key and Host check
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+LARGE_BODY = 1 << 16  # bytes; larger bodies are parsed, and larger replies are built, outside of the event loop
+BODY_TIMEOUT = 20.0  # seconds in which a client must send its body
+MAX_REQUESTS = 4096  # requests in progress
+CALL_COST = 50  # tokens that the fixed part of a call is worth
+_TYPES = {
+    400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+    405: "invalid_request_error", 408: "timeout_error", 413: "invalid_request_error", 415: "invalid_request_error",
+    429: "overloaded_error", 500: "server_error", 503: "server_error", 504: "timeout_error",
+}  # fmt: skip
+
+
+@dataclass
+class Call:
+    """One HTTP request in progress."""
+
+    scope: Scope
+    receive: Receive
+    send: Send
+    request_id: str
+    headers: dict[bytes, bytes]
+    deadline: float
+    begin: float
+    body: bytes = b""
+    status: int = 0
+    sent_bytes: int = 0
+    n_tokens: int = 0
+    queue_seconds: float = 0.0
+    compute_seconds: float = 0.0
+    reserved: int = 0  # bytes of memory
+    extra_headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+
+    @property
+    def path(self) -> str:
+        """The path of the request."""
+        return self.scope["path"]
+
+
+class DisconnectedError(Exception):
+    """The client has closed the connection."""
+
+
+Handler = Callable[[Call], Awaitable[None]]
+
+
+class App:
+    """The service as an ASGI application."""
+
+    def __init__(self, options: ServeOptions, *, load: Callable[[], Service] | None = None) -> None:
+        self.options = options
+        self.keys = options.read_keys()
+        self.metrics = Metrics()
+        self.service: Service | None = None
+        self.load_error: str | None = None
+        self.is_draining = False
+        self.words = Lane("words", max_wait=options.max_wait, observe=self.metrics.observe_batch)
+        self.calls = Lane("calls", max_wait=options.max_wait)
+        self._load = load or partial(Service.load, options)
+        self._memory = 0  # bytes that are reserved for requests and replies
+        self._n_requests = 0
+        self._max_memory = int(options.max_memory_mb * 1e6)
+        self._max_body = int(options.max_body_mb * 1e6)
+        self._max_reply = int(options.max_reply_mb * 1e6)
+        self._hosts = {name.lower() for name in (*LOOPBACK_NAMES, options.host, *options.allowed_hosts)}
+        self._any_host = not options.is_loopback and not options.allowed_hosts  # keys protect the service there
+        self._origins = frozenset(origin.lower().encode() for origin in options.cors_origins)
+        self.routes: dict[str, dict[str, Handler]] = self._build_routes()
+        self.metrics.watch(queued=lambda: self.words.queued_tokens + self.calls.queued_tokens,
+                           requests=lambda: self._n_requests, memory=lambda: self._memory)  # fmt: skip
+
+    def _build_routes(self) -> dict[str, dict[str, Handler]]:
+        native = {
+            "/v1/words": self.post_words,
+            "/v1/similarity": self.post_similarity,
+            "/v1/substitutes": self.post_substitutes,
+            "/v1/score": self.post_score,
+            "/v1/explain": self.post_explain,
+            "/v1/neighbors": self.post_neighbors,
+            "/v1/concordance": partial(self.post_index_call, "concordance"),
+            "/v1/senses": partial(self.post_index_call, "senses"),
+        }
+        return {
+            **{path: {"POST": handler} for path, handler in native.items()},
+            **compatible.build_routes(self),
+            "/v1/models": {"GET": self.get_models},
+            "/livez": {"GET": self.get_livez},
+            "/readyz": {"GET": self.get_readyz},
+            "/health": {"GET": self.get_readyz},
+            "/metrics": {"GET": self.get_metrics},
+            "/openapi.json": {"GET": self.get_openapi},
+            "/docs": {"GET": self.get_docs},
+        }
+
+    # --- Start and stop -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the threads and load the models; blocks until they are loaded."""
+        self.words.start()
+        self.calls.start()
+        self.reload()
+
+    def reload(self) -> None:
+        """Load the models and indexes again and use them for new requests; keep the old ones on an error."""
+        try:
+            service = self._load()
+        except ElmoError as error:
+            self.load_error = str(error)
+            if self.service is None:
+                raise
+            logger.error("cannot reload: %s; the models in use are kept", error)
+            return
+        except OSError as error:
+            self.load_error = "cannot read a file"
+            if self.service is None:
+                raise ConfigError(f"cannot load the models: {error}") from error
+            logger.error("cannot reload: %s; the models in use are kept", error)
+            return
+        self.service, self.load_error = service, None
+
+    def stop(self) -> None:
+        """Stop the threads."""
+        self.words.stop()
+        self.calls.stop()
+
+    @property
+    def n_requests(self) -> int:
+        """Number of requests in progress."""
+        return self._n_requests
+
+    # --- One request ----------------------------------------------------------------------------
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await receive()
+                await send({"type": "websocket.close", "code": 1000})
+            return
+        begin = time.monotonic()
+        headers = dict(reversed(scope["headers"]))  # the first of repeated headers counts
+        request_id = _request_id(headers.get(b"x-request-id"))
+        call = Call(scope, receive, send, request_id, headers, begin + self.options.timeout, begin)
+        self._n_requests += 1
+        try:
+            await self._answer(call)
+        except DisconnectedError:
+            call.status = 499
+        except asyncio.CancelledError:
+            call.status = 499
+            raise
+        finally:
+            self._n_requests -= 1
+            self._memory -= call.reserved
+            self._log(call)
+
+    async def _answer(self, call: Call) -> None:
+        try:
+            handler = self._route(call)
+            await handler(call)
+        except RequestError as error:
+            await self._send_error(call, error.status, error.code, error.message, param=error.param)
+        except OverloadedError as error:
+            retry = str(math.ceil(error.retry_after)).encode()
+            call.extra_headers.append((b"retry-after", retry))
+            await self._send_error(call, 429, "overloaded", f"the server is overloaded; retry after {retry.decode()} s")
+        except (DeadlineError, TimeoutError):
+            await self._send_error(call, 504, "deadline_exceeded", "the request was not completed before its deadline")
+        except SentenceTooLongError as error:
+            await self._send_error(call, 413, "too_large", str(error))
+        except (DataError, ConfigError) as error:
+            await self._send_error(call, 400, "invalid_request", _without_paths(str(error)))
+        except ElmoError as error:
+            await self._send_error(call, 400, "invalid_request", _without_paths(str(error)))
+        except (DisconnectedError, asyncio.CancelledError):
+            raise
+        except Exception:
+            logger.exception("request %s failed", call.request_id)
+            if call.status:
+                raise
+            await self._send_error(call, 500, "internal", "internal error")
+
+    def _route(self, call: Call) -> Handler:
+        """Check the access rules and return the handler; raise ``RequestError`` if the request is refused."""
+        path, method = call.path, call.scope["method"]
+        if path not in OPEN_PATHS:
+            self._check_host(call)
+            origin = call.headers.get(b"origin")
+            if origin is not None:
+                self._check_origin(call, origin.lower())
+                if method == "OPTIONS" and b"access-control-request-method" in call.headers:
+                    return self._preflight
+            if path.startswith("/v1/") or method == "POST":
+                self._check_key(call)
+        methods = self.routes.get(path)
+        if methods is None:
+            raise RequestError("no such route; see /docs", status=404, code="not_found")
+        handler = methods.get("GET" if method == "HEAD" else method)
+        if handler is None:
+            call.extra_headers.append((b"allow", ", ".join(methods).encode()))
+            raise RequestError(f"use {' or '.join(methods)}", status=405, code="method_not_allowed")
+        return handler
+
+    def _check_host(self, call: Call) -> None:
+        if self._any_host:
+            return
+        host = call.headers.get(b"host", b"").decode("latin-1").lower()
+        name = host[: host.rindex("]") + 1] if "]" in host else host.partition(":")[0]
+        if name not in self._hosts:
+            raise RequestError("this host name is not allowed; see --allowed-host", status=403, code="forbidden_host")
+
+    def _check_origin(self, call: Call, origin: bytes) -> None:
+        """Refuse web pages of other origins, unless they are named."""
+        if origin in self._origins:
+            call.extra_headers += [(b"access-control-allow-origin", origin), (b"vary", b"Origin"),
+                                   (b"access-control-expose-headers", b"X-Request-Id, Server-Timing, Retry-After")]  # fmt: skip
+            return
+        host = call.headers.get(b"host", b"").lower()
+        if origin.partition(b"://")[2] != host:
+            raise RequestError(
+                "web pages of this origin are not allowed; see --cors-origin", status=403, code="forbidden_origin"
+            )
+
+    def _check_key(self, call: Call) -> None:
+        if not self.keys:
+            return
+        scheme, _, key = call.headers.get(b"authorization", b"").partition(b" ")
+        given = key.strip() if scheme.lower() == b"bearer" else b""
+        matches = [hmac.compare_digest(given, known) for known in self.keys]  # compares with all, in constant time
+        if not any(matches):
+            call.extra_headers.append((b"www-authenticate", b"Bearer"))
+            raise RequestError("a valid API key is required", status=401, code="unauthorized")
+
+    async def _preflight(self, call: Call) -> None:
+        call.extra_headers += [
+            (b"access-control-allow-methods", b"GET, POST"),
+            (b"access-control-allow-headers", b"Authorization, Content-Type, X-Request-Id, X-Timeout"),
+            (b"access-control-max-age", b"600"),
+        ]
+        await self.send(call, [], status=204)
+
+    # --- Requests -------------------------------------------------------------------------------
+
+    def ready(self) -> Service:
+        """Return the loaded service; raise ``RequestError`` while loading or draining."""
+        if self.is_draining:
+            raise _Unavailable("draining", "the server is shutting down")
+        if self.service is None:
+            raise _Unavailable("loading", "the models are being loaded")
+        return self.service
+
+    async def read_json(self, call: Call, lane: Lane) -> tuple[Service, Any]:
+        """Check that there is room in the queue, and read and parse the body of a request."""
+        try:
+            service = self.ready()
+        except _Unavailable:
+            call.extra_headers.append((b"retry-after", b"1"))
+            raise
+        self._set_deadline(call)
+        if self._n_requests > MAX_REQUESTS:
+            raise OverloadedError(1.0)
+        lane.check_room()
+        kind = call.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if kind != b"application/json":
+            raise RequestError("the Content-Type must be application/json", status=415, code="unsupported_media_type")
+        if call.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise RequestError("compressed bodies are not supported", status=415, code="unsupported_media_type")
+        body = await self._read_body(call)
+        try:
+            value = orjson.loads(body) if len(body) < LARGE_BODY else await asyncio.to_thread(orjson.loads, body)
+        except orjson.JSONDecodeError as error:
+            raise RequestError(f"the body must be JSON: {_json_problem(error)}") from error
+        if not isinstance(value, dict):
+            raise RequestError("the body must be a JSON object")
+        return service, value
+
+    async def read_request(self, call: Call, lane: Lane) -> tuple[Service, dict[str, Any]]:
+        """Read a request of the native API and check it against its schema."""
+        service, value = await self.read_json(call, lane)
+        schema = REQUESTS[call.path]
+        if len(call.body) < LARGE_BODY:
+            return service, check(value, schema)
+        return service, await asyncio.to_thread(check, value, schema)
+
+    def _set_deadline(self, call: Call) -> None:
+        text = call.headers.get(b"x-timeout")
+        if text is None:
+            return
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = math.nan
+        if not 0 < seconds < math.inf:
+            raise RequestError("X-Timeout must be a number of seconds greater than 0", param="X-Timeout")
+        call.deadline = call.begin + min(seconds, self.options.timeout)
+
+    async def _read_body(self, call: Call) -> bytes:
+        length = call.headers.get(b"content-length", b"")
+        if length.isdigit() and int(length[:20]) > self._max_body:
+            raise self._too_large(call)
+        if length.isdigit():
+            self.reserve(call, int(length))
+        chunks: list[bytes] = []
+        size = 0
+        async with asyncio.timeout_at(
+            asyncio.get_running_loop().time() + min(BODY_TIMEOUT, call.deadline - time.monotonic())
+        ):
+            while True:
+                message = await call.receive()
+                if message["type"] == "http.disconnect":
+                    raise DisconnectedError
+                chunk = message.get("body", b"")
+                size += len(chunk)
+                if size > self._max_body:
+                    raise self._too_large(call)
+                if not length.isdigit():
+                    self.reserve(call, len(chunk))
+                chunks.append(chunk)
+                if not message.get("more_body", False):
+                    break
+        call.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return call.body
+
+    def _too_large(self, call: Call) -> RequestError:
+        call.extra_headers.append((b"connection", b"close"))  # the rest of the body is not read
+        return RequestError(
+            f"the body must have at most {self._max_body:,} bytes; send fewer inputs per request", status=413,
+            code="too_large",
+        )  # fmt: skip
+
+    def reserve(self, call: Call, n_bytes: int) -> None:
+        """Reserve memory for a request until it is answered; raise ``OverloadedError`` if there is not enough."""
+        if self._memory + n_bytes > self._max_memory:
+            raise OverloadedError(1.0)
+        self._memory += n_bytes
+        call.reserved += n_bytes
+
+    def reserve_reply(self, call: Call, n_numbers: int, *, encoding: Any = "float", dtype: str = "float32") -> None:
+        """Reserve memory for a reply with ``n_numbers`` numbers; raise ``RequestError`` if it is too large."""
+        size = estimate_bytes(n_numbers, n_tokens=call.n_tokens, encoding=encoding, dtype=dtype)
+        if size > self._max_reply:
+            raise RequestError(
+                f"the reply would have about {size // 1_000_000:,} MB, more than {self._max_reply // 1_000_000:,}; send "
+                "fewer inputs, or ask for encoding base64, dtype float16 or fewer targets", status=413, code="too_large",
+            )  # fmt: skip
+        self.reserve(call, size)
+
+    def tokenize(self, model: LoadedModel, sentences: Sequence[Any]) -> list[Tokens]:
+        """Tokenize the sentences of a request; raise ``RequestError`` if they have too many tokens."""
+        tokenized: list[Tokens] = []
+        n_tokens = 0
+        for k, sentence in enumerate(sentences):
+            tokens = model.tokenize(sentence, k)
+            n_tokens += len(tokens)
+            if n_tokens > self.options.max_tokens:
+                raise RequestError(
+                    f"a request must have at most {self.options.max_tokens:,} tokens; send fewer inputs per request",
+                    status=413, code="too_large", param="inputs",
+                )  # fmt: skip
+            tokenized.append(tokens)
+        return tokenized
+
+    async def tokenize_inputs(self, call: Call, model: LoadedModel, sentences: Sequence[Any]) -> list[Tokens]:
+        """Tokenize outside of the event loop if the request is large."""
+        if len(sentences) > self.options.max_inputs:
+            raise RequestError(
+                f"a request must have at most {self.options.max_inputs:,} inputs; found {len(sentences):,}", status=413,
+                code="too_large", param="inputs",
+            )  # fmt: skip
+        if len(call.body) < LARGE_BODY:
+            tokenized = self.tokenize(model, sentences)
+        else:
+            tokenized = await asyncio.to_thread(self.tokenize, model, sentences)
+        call.n_tokens = sum(map(len, tokenized))
+        return tokenized
+
+    async def encode(
+        self, call: Call, model: LoadedModel, sentences: Sequence[Tokens], *, layers: Any, start: str, dtype: str
+    ) -> list[Any]:
+        """Encode sentences in the next batches; the result has an error in place of a sentence that failed."""
+        key = model.encode_key(layers, start, dtype)
+        long = [tokens for tokens in sentences if len(tokens) > LONG_SENTENCE]
+        if not long:
+            return await self._run(call, self.words, cost_of(sentences), key=key, sentences=sentences)
+        others = [tokens for tokens in sentences if len(tokens) <= LONG_SENTENCE]
+        encode = model.encode_key(layers, start, dtype, is_second=True).encode
+        results = iter(await self._run(call, self.words, cost_of(others), key=key, sentences=others) if others else [])
+        of_long = iter(await self._run(call, self.calls, cost_of(long), function=partial(_encode_each, encode, long)))
+        return [next(of_long if len(tokens) > LONG_SENTENCE else results) for tokens in sentences]
+
+    async def run(self, call: Call, cost: int, function: Callable[[], Any]) -> Any:
+        """Run a function in the lane for calls; ``cost`` is its estimated cost in tokens."""
+        return await self._run(call, self.calls, cost + CALL_COST, function=function)
+
+    async def _run(
+        self, call: Call, lane: Lane, cost: int, *, key: Any = None, sentences: Sequence[Tokens] = (),
+        function: Callable[[], Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """Submit work and wait for it; drop it when the client disconnects or the deadline passes."""
+        loop = asyncio.get_running_loop()
+        if key is not None and not sentences:
+            return []
+        work = Work(cost, call.deadline, loop, loop.create_future(), key=key, call=function, sentences=sentences)
+        lane.submit(work)
+        watch = loop.create_task(self._watch(call, lane, work))
+        timer = loop.call_at(loop.time() + max(0.0, call.deadline - time.monotonic()), _expire, lane, work)
+        try:
+            return await work.future
+        finally:
+            timer.cancel()
+            watch.cancel()
+            if not work.future.done():
+                lane.cancel(work)
+            if work.started is not None:
+                call.queue_seconds += work.started - work.enqueued
+                call.compute_seconds += work.compute_seconds
+
+    async def _watch(self, call: Call, lane: Lane, work: Work) -> None:
+        """Cancel work when the client disconnects."""
+        while True:
+            message = await call.receive()
+            if message["type"] == "http.disconnect":
+                lane.cancel(work)
+                if not work.future.done():
+                    work.future.set_exception(DisconnectedError())
+                return
+
+    # --- Replies --------------------------------------------------------------------------------
+
+    async def send_json(self, call: Call, value: Any, *, status: int = 200) -> None:
+        """Send a JSON reply."""
+        await self.send(call, [to_json(value)], status=status)
+
+    async def send(
+        self, call: Call, parts: Sequence[bytes], *, status: int = 200, content_type: str = "application/json"
+    ) -> None:
+        """Send a reply; ``parts`` are its bytes."""
+        size = sum(map(len, parts))
+        total = time.monotonic() - call.begin
+        timing = f"queue;dur={call.queue_seconds * 1e3:.1f}, compute;dur={call.compute_seconds * 1e3:.1f}, total;dur={total * 1e3:.1f}"
+        headers = [
+            (b"content-type", content_type.encode()),
+            (b"content-length", str(size).encode()),
+            (b"x-request-id", call.request_id.encode()),
+            (b"server-timing", timing.encode()),
+            (b"x-content-type-options", b"nosniff"),
+            (b"cache-control", b"no-store"),
+            *call.extra_headers,
+        ]
+        if self.is_draining:
+            headers.append((b"connection", b"close"))
+        call.status, call.sent_bytes = status, size
+        await call.send({"type": "http.response.start", "status": status, "headers": headers})
+        if call.scope["method"] == "HEAD" or len(parts) <= 1:
+            body = b"" if call.scope["method"] == "HEAD" or not parts else parts[0]
+            await call.send({"type": "http.response.body", "body": body})
+            return
+        for chunk in _join_small(parts):
+            await call.send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await call.send({"type": "http.response.body", "body": b""})
+
+    async def _send_error(self, call: Call, status: int, code: str, message: str, *, param: str | None = None) -> None:
+        if call.path in compatible.TEI_PATHS:
+            value: dict[str, Any] = compatible.tei_error(status, message)
+        else:
+            error = {"message": message, "type": _TYPES.get(status, "server_error"), "code": code, "param": param}
+            value = {"error": error}
+        if status in (408, 413, 415) and not call.body:
+            call.extra_headers.append((b"connection", b"close"))
+        await self.send_json(call, value, status=status)
+
+    def _log(self, call: Call) -> None:
+        seconds = time.monotonic() - call.begin
+        path = call.path if call.path in self.routes else "other"
+        self.metrics.observe_request(path, call.status, seconds, call.n_tokens, call.queue_seconds)
+        if self.options.access_log and path not in OPEN_PATHS:
+            line = {
+                "time": round(time.time(), 3), "id": call.request_id, "method": call.scope["method"], "path": path,
+                "status": call.status, "ms": round(seconds * 1e3, 1), "queue_ms": round(call.queue_seconds * 1e3, 1),
+                "tokens": call.n_tokens, "bytes_in": len(call.body), "bytes_out": call.sent_bytes,
+            }  # fmt: skip
+            access_logger.info("%s", json.dumps(line))
+
+    # --- Native routes --------------------------------------------------------------------------
+
+    async def post_words(self, call: Call) -> None:
+        """Answer /v1/words."""
+        service, request = await self.read_request(call, self.words)
+        model = service.model(request["model"])
+        sentences = _as_list(request["inputs"])
+        layers, targets = request["layers"], request["targets"]
+        if targets is not None and len(targets) != len(sentences):
+            raise RequestError(
+                f"targets must have one item per input, {len(sentences)}; found {len(targets)}", param="targets"
+            )
+        tokenized = await self.tokenize_inputs(call, model, sentences)
+        n_vectors = call.n_tokens
+        if targets is not None:
+            n_vectors = sum(
+                len(tokens) if wanted is None else len(wanted)
+                for tokens, wanted in zip(tokenized, targets, strict=True)
+            )
+        width = model.vector_size(layers)
+        size = estimate_bytes(
+            n_vectors * width, n_tokens=call.n_tokens, encoding=request["encoding"], dtype=request["dtype"]
+        )
+        self.reserve_reply(call, n_vectors * width, encoding=request["encoding"], dtype=request["dtype"])
+        self.reserve(call, 4 * call.n_tokens * width)  # the vectors themselves
+        encodings = await self.encode(
+            call, model, tokenized, layers=layers, start=request["start"], dtype=request["dtype"]
+        )
+        head = {
+            "object": "words",
+            "model": model.name,
+            "layers": layers,
+            "dtype": request["dtype"],
+            "encoding": request["encoding"],
+        }
+        if size < LARGE_BODY:
+            parts, kind = words_reply(head, encodings, request)
+        else:
+            parts, kind = await asyncio.to_thread(words_reply, head, encodings, request)
+        await self.send(call, parts, content_type=kind)
+
+    async def post_similarity(self, call: Call) -> None:
+        """Answer /v1/similarity."""
+        service, request = await self.read_request(call, self.calls)
+        model = service.model(request["model"])
+        tokenized = await self.tokenize_inputs(call, model, request["sentences"])
+        answer = await self.run(call, cost_of(tokenized), partial(model.compare, request))
+        for use in answer["uses"]:
+            use["span"] = offsets_json(use["text"], [use["span"]], request["offsets"])[0]  # type: ignore[index]
+        await self.send_json(call, answer)
+
+    async def post_substitutes(self, call: Call) -> None:
+        """Answer /v1/substitutes."""
+        service, request = await self.read_request(call, self.calls)
+        model = service.model(request["model"])
+        await self._answer_list(
+            call, model, request, "substitutes", partial(model.substitutes, request), {"model": model.name}
+        )
+
+    async def post_neighbors(self, call: Call) -> None:
+        """Answer /v1/neighbors."""
+        service, request = await self.read_request(call, self.calls)
+        index = service.index(request["index"])
+        head = {"index": index.name}
+        await self._answer_list(call, index.model, request, "neighbors", partial(index.neighbors, request), head)
+
+    async def _answer_list(
+        self, call: Call, model: LoadedModel, request: dict[str, Any], name: str, function: Callable[[Sequence[Any]], Any],
+        head: dict[str, Any],
+    ) -> None:  # fmt: skip
+        sentences = _as_list(request["inputs"])
+        tokenized = await self.tokenize_inputs(call, model, sentences)
+        results = await self.run(call, cost_of(tokenized) + CALL_COST * len(sentences), partial(function, sentences))
+        values = [error_json(item) if isinstance(item, Exception) else item for item in results]
+        usage = {"inputs": len(sentences), "tokens": call.n_tokens}
+        await self.send_json(call, {"object": name, **head, "results": values, "usage": usage})
+
+    async def post_score(self, call: Call) -> None:
+        """Answer /v1/score."""
+        service, request = await self.read_request(call, self.calls)
+        model = service.model(request["model"])
+        sentences = _as_list(request["inputs"])
+        tokenized = await self.tokenize_inputs(call, model, sentences)
+        results = await self.run(call, 2 * cost_of(tokenized), partial(model.score, request, tokenized))
+        values = [
+            {
+                "tokens": tokens.tokens,
+                "offsets": offsets_json(tokens.text, tokens.offsets, request["offsets"]),
+                **result,
+            }
+            for tokens, result in zip(tokenized, results, strict=True)
+        ]
+        usage = {"inputs": len(sentences), "tokens": call.n_tokens}
+        await self.send_json(call, {"object": "score", "model": model.name, "results": values, "usage": usage})
+
+    async def post_explain(self, call: Call) -> None:
+        """Answer /v1/explain."""
+        service, request = await self.read_request(call, self.calls)
+        model = service.model(request["model"])
+        given = [sentence for sentence in (request["input"], request["other"]) if sentence is not None]
+        tokenized = await self.tokenize_inputs(call, model, given)
+        cost = sum(len(tokens) ** 2 for tokens in tokenized)  # one sentence per word that is left out
+        answer = await self.run(call, cost, partial(model.explain, request))
+        await self.send_json(call, answer)
+
+    async def post_index_call(self, name: str, call: Call) -> None:
+        """Answer a request about one word of an index."""
+        service, request = await self.read_request(call, self.calls)
+        index = service.index(request["index"])
+        answer = await self.run(call, 2 * request["limit"], partial(getattr(index, name), request))
+        parts = [to_json(answer)] if request["limit"] < 200 else [await asyncio.to_thread(to_json, answer)]
+        await self.send(call, parts)
+
+    # --- Operations -----------------------------------------------------------------------------
+
+    async def get_models(self, call: Call) -> None:
+        """Answer /v1/models."""
+        await self.send_json(call, self.ready().describe())
+
+    async def get_livez(self, call: Call) -> None:
+        """Answer /livez: whether the event loop and the threads work."""
+        is_alive = self.words.is_alive() and self.calls.is_alive()
+        await self.send_json(call, {"status": "ok" if is_alive else "stuck"}, status=200 if is_alive else 503)
+
+    async def get_readyz(self, call: Call) -> None:
+        """Answer /readyz: whether requests are accepted."""
+        status = "draining" if self.is_draining else "loading" if self.service is None else "ok"
+        await self.send_json(call, {"status": status}, status=200 if status == "ok" else 503)
+
+    async def get_metrics(self, call: Call) -> None:
+        """Answer /metrics in the text format of Prometheus."""
+        body, kind = self.metrics.export()
+        await self.send(call, [body], content_type=kind)
+
+    async def get_openapi(self, call: Call) -> None:
+        """Answer /openapi.json."""
+        await self.send_json(call, openapi.build_document(self.options))
+
+    async def get_docs(self, call: Call) -> None:
+        """Answer /docs: a page that lists the routes, without any resource of another host."""
+        call.extra_headers.append((b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"))
+        page = openapi.build_page(self.options)
+        await self.send(call, [page.encode()], content_type="text/html; charset=utf-8")
+
+
+class _Unavailable(RequestError):
+    """The server is loading or shutting down."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message, status=503, code=code)
+
+
+def _encode_each(encode: Callable[[Sequence[Tokens]], Sequence[Any]], sentences: Sequence[Tokens]) -> list[Any]:
+    """Encode long sentences one by one; return an error in place of a sentence that failed."""
+    results: list[Any] = []
+    for sentence in sentences:
+        try:
+            results += encode([sentence])
+        except ElmoError as error:
+            results.append(error)
+    return results
+
+
+def _expire(lane: Lane, work: Work) -> None:
+    lane.cancel(work)
+    if not work.future.done():
+        work.future.set_exception(DeadlineError())
+
+
+def _as_list(inputs: Any) -> list[Any]:
+    return [inputs] if isinstance(inputs, str) else inputs
+
+
+def _request_id(header: bytes | None) -> str:
+    """Return the id that the client sent, if it is short and printable, or a new one."""
+    if header is not None and len(header) <= 128:
+        text = header.decode("latin-1")
+        if text.isascii() and text.isprintable() and text:
+            return text
+    return uuid.uuid4().hex
+
+
+def _json_problem(error: orjson.JSONDecodeError) -> str:
+    return f"{error.msg} at line {error.lineno} column {error.colno}"
+
+
+def _without_paths(message: str) -> str:
+    """Return an error message for the client; a message that could contain a path of this machine is replaced."""
+    return "the request cannot be answered" if "/" in message and str(Path.home()) in message else message
+
+
+def _join_small(parts: Sequence[bytes], size: int = 1 << 16) -> Sequence[bytes]:
+    """Join consecutive small parts, so that each message has about ``size`` bytes or more."""
+    chunks: list[bytes] = []
+    waiting: list[bytes] = []
+    n_waiting = 0
+    for part in parts:
+        waiting.append(part)
+        n_waiting += len(part)
+        if n_waiting >= size:
+            chunks.append(b"".join(waiting))
+            waiting, n_waiting = [], 0
+    return [*chunks, b"".join(waiting)] if waiting else chunks

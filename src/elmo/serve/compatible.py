@@ -1,0 +1,187 @@
+"""Routes that are compatible with other services: OpenAI's embeddings and Hugging Face's text-embeddings-inference.
+
+Their vectors are sentence vectors, the mean over the tokens of the average layer: ``Encoding.sentence()``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmo import __version__
+from elmo.embed.encoding import Encoding
+from elmo.serve.replies import to_json
+from elmo.serve.scheduler import MAX_BATCH_TOKENS
+from elmo.serve.schemas import RequestError, Schema, check
+
+if TYPE_CHECKING:
+    from elmo.serve.app import App, Call, Handler
+    from elmo.serve.service import LoadedModel
+
+TEI_PATHS = frozenset(("/embed", "/embed_all", "/tokenize", "/info"))
+MAX_OPENAI_INPUTS = 2048
+_TEI_TYPES = {429: "Overloaded", 500: "Backend", 503: "Unhealthy", 504: "Backend"}
+
+_STRING = {"type": "string", "maxLength": 4_000_000}
+_STRINGS = {"type": "array", "items": _STRING, "minItems": 1, "maxItems": 1_000_000}
+_TEXTS: Schema = {"anyOf": [_STRING, _STRINGS], "description": "A text or a list of texts."}
+_BOOLEAN = {"type": "boolean"}
+_NULL = {"type": "null"}
+
+
+def _tei(**properties: Schema) -> Schema:
+    return {"type": "object", "properties": {"inputs": _TEXTS, **properties}, "required": ["inputs"]}
+
+
+OPENAI_EMBEDDINGS: Schema = {
+    "type": "object",
+    "properties": {
+        "input": {"anyOf": [{**_STRING, "minLength": 1}, {**_STRINGS, "maxItems": MAX_OPENAI_INPUTS}],
+                  "description": "A text or a list of up to 2,048 texts."},
+        "model": {"anyOf": [_STRING, _NULL], "default": None, "description": "Id of a model."},
+        "encoding_format": {"type": "string", "enum": ["float", "base64"], "default": "float",
+                            "description": "Numbers as JSON, or base64 of little-endian float32."},
+        "dimensions": {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 100_000}, _NULL], "default": None,
+                       "description": "If set, must be the width of the model."},
+        "user": {"anyOf": [_STRING, _NULL], "default": None, "description": "Ignored."},
+    },
+    "required": ["input"],
+}  # fmt: skip
+TEI_REQUESTS: dict[str, Schema] = {
+    "/embed": _tei(
+        normalize={**_BOOLEAN, "default": True, "description": "Scale each vector to length 1."},
+        truncate={"anyOf": [_BOOLEAN, _NULL], "default": None, "description": "Must not be true: texts are not truncated."},
+        truncation_direction={**_STRING, "description": "Ignored."},
+        prompt_name={"anyOf": [_STRING, _NULL], "description": "Ignored."},
+        dimensions={"anyOf": [{"type": "integer", "minimum": 1, "maximum": 100_000}, _NULL], "default": None,
+                    "description": "If set, must be the width of the model."},
+    ),
+    "/embed_all": _tei(truncate={"anyOf": [_BOOLEAN, _NULL], "default": None, "description": "Must not be true."}),
+    "/tokenize": _tei(add_special_tokens={**_BOOLEAN, "default": True, "description": "Ignored: there are none."}),
+}  # fmt: skip
+
+
+def tei_error(status: int, message: str) -> dict[str, Any]:
+    """Return an error reply in the format of text-embeddings-inference."""
+    return {"error": message, "error_type": _TEI_TYPES.get(status, "Validation")}
+
+
+def build_routes(app: App) -> dict[str, dict[str, Handler]]:
+    """Return the routes with their handlers."""
+    return {
+        "/v1/embeddings": {"POST": partial(post_embeddings, app)},
+        "/embed": {"POST": partial(post_embed, app)},
+        "/embed_all": {"POST": partial(post_embed_all, app)},
+        "/tokenize": {"POST": partial(post_tokenize, app)},
+        "/info": {"GET": partial(get_info, app)},
+    }
+
+
+async def post_embeddings(app: App, call: Call) -> None:
+    """Answer OpenAI's /v1/embeddings."""
+    service, value = await app.read_json(call, app.words)
+    if isinstance(value.get("input"), list) and any(not isinstance(text, str) for text in value["input"]):
+        raise RequestError("input must be texts; token ids are not supported", param="input")
+    request = check(value, OPENAI_EMBEDDINGS)
+    model = service.model(request["model"])
+    _check_dimensions(model, request["dimensions"])
+    texts = [request["input"]] if isinstance(request["input"], str) else request["input"]
+    vectors = await _embed(app, call, model, texts, param="input")
+    if request["encoding_format"] == "base64":
+        values: list[Any] = [base64.b64encode(v.astype("<f4").tobytes()).decode() for v in vectors]
+    else:
+        values = vectors
+    data = [{"object": "embedding", "index": k, "embedding": value} for k, value in enumerate(values)]
+    usage = {"prompt_tokens": call.n_tokens, "total_tokens": call.n_tokens}
+    await app.send_json(call, {"object": "list", "data": data, "model": model.name, "usage": usage})
+
+
+async def post_embed(app: App, call: Call) -> None:
+    """Answer TEI's /embed."""
+    model, request, texts = await _read_tei(app, call)
+    _check_dimensions(model, request["dimensions"])
+    vectors = await _embed(app, call, model, texts, param="inputs")
+    if request["normalize"]:
+        norms = [np.linalg.norm(vector) for vector in vectors]
+        vectors = [vector / norm if norm > 0 else vector for vector, norm in zip(vectors, norms, strict=True)]
+    await app.send_json(call, vectors)
+
+
+async def post_embed_all(app: App, call: Call) -> None:
+    """Answer TEI's /embed_all: the vectors of all tokens, in the average layer."""
+    model, _, texts = await _read_tei(app, call)
+    encodings = await _encode(app, call, model, texts, param="inputs", numbers_per_token=model.elmo.width)
+    body = await asyncio.to_thread(to_json, [encoding.vectors for encoding in encodings])
+    await app.send(call, [body])
+
+
+async def post_tokenize(app: App, call: Call) -> None:
+    """Answer TEI's /tokenize; the id of a token is its number in the vocabulary, or that of unknown words."""
+    model, _, texts = await _read_tei(app, call)
+    tokenized = await app.tokenize_inputs(call, model, texts)
+    vocab = model.elmo.vocab
+    answer = []
+    for tokens in tokenized:
+        ids = [0] * len(tokens) if vocab is None else [int(number) for number in vocab.ids(tokens.tokens)]
+        spans = tokens.offsets or ()
+        answer.append(
+            [
+                {"id": number, "text": token, "special": False, "start": begin, "stop": end}
+                for number, token, (begin, end) in zip(ids, tokens.tokens, spans, strict=True)
+            ]
+        )
+    await app.send_json(call, answer)
+
+
+async def get_info(app: App, call: Call) -> None:
+    """Answer TEI's /info."""
+    model, options = app.ready().model(None), app.options
+    info = {
+        "model_id": model.name, "model_sha": None, "model_dtype": model.elmo.precision,
+        "model_type": {"embedding": {"pooling": "mean"}}, "max_concurrent_requests": 4096,
+        "max_input_length": options.max_tokens, "max_batch_tokens": MAX_BATCH_TOKENS, "max_batch_requests": None,
+        "max_client_batch_size": options.max_inputs, "auto_truncate": False, "tokenization_workers": 1,
+        "version": __version__, "sha": None, "docker_label": None,
+    }  # fmt: skip
+    await app.send_json(call, info)
+
+
+async def _read_tei(app: App, call: Call) -> tuple[LoadedModel, dict[str, Any], list[str]]:
+    service, value = await app.read_json(call, app.words)
+    request = check(value, TEI_REQUESTS[call.path])
+    if request.get("truncate"):
+        raise RequestError("truncate must be false: texts are not truncated", param="truncate")
+    inputs = request["inputs"]
+    return service.model(None), request, [inputs] if isinstance(inputs, str) else inputs
+
+
+async def _embed(app: App, call: Call, model: LoadedModel, texts: list[str], *, param: str) -> list[NDArray[Any]]:
+    """Return the sentence vector of each text."""
+    encodings = await _encode(app, call, model, texts, param=param, numbers_per_token=0)
+    return [cast("NDArray[Any]", encoding.sentence()) for encoding in encodings]
+
+
+async def _encode(
+    app: App, call: Call, model: LoadedModel, texts: list[str], *, param: str, numbers_per_token: int
+) -> list[Encoding]:
+    """Encode texts; unlike in the native routes, a text that fails makes the request fail."""
+    tokenized = await app.tokenize_inputs(call, model, texts)
+    app.reserve_reply(call, numbers_per_token * call.n_tokens + model.elmo.width * len(texts))
+    results = await app.encode(call, model, tokenized, layers="average", start="zero", dtype="float32")
+    for k, result in enumerate(results):
+        if isinstance(result, Exception):
+            raise RequestError(f"{param}[{k}]: {result}", param=param)
+    return results
+
+
+def _check_dimensions(model: LoadedModel, dimensions: int | None) -> None:
+    if dimensions not in (None, model.elmo.width):
+        raise RequestError(
+            f"dimensions must be {model.elmo.width}, the width of model {model.name}; found {dimensions}",
+            param="dimensions",
+        )

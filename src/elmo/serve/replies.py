@@ -1,0 +1,182 @@
+"""Replies: vectors as JSON numbers, base64 or NumPy archives, and offsets in code points or UTF-16 units.
+
+A reply is a list of byte strings, which are sent one after the other, so that a large reply is not copied.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+import zipfile
+from collections.abc import Sequence
+from typing import Any, Literal, cast
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from elmo.embed.encoding import Encoding
+from elmo.errors import ElmoError
+from elmo.serve.service import find_targets
+
+JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+OffsetUnit = Literal["codepoints", "utf16"]
+VectorEncoding = Literal["float", "base64", "npy"]
+_BYTES_PER_NUMBER = {"float": 12.5, "base64": 4 / 3, "npy": 1.0}  # of JSON; of one byte otherwise
+
+
+def to_json(value: Any) -> bytes:
+    """Serialize a value; NumPy arrays become nested lists."""
+    return orjson.dumps(value, option=JSON_OPTIONS)
+
+
+def estimate_bytes(n_numbers: int, *, n_tokens: int, encoding: VectorEncoding, dtype: str) -> int:
+    """Estimate the size of a reply with ``n_numbers`` numbers and ``n_tokens`` tokens."""
+    size = 1 if encoding == "float" else 2 if dtype == "float16" else 4
+    return int(n_numbers * size * _BYTES_PER_NUMBER[encoding]) + 40 * n_tokens + 1024
+
+
+# --- Offsets ----------------------------------------------------------------------------------------
+
+
+class OffsetConverter:
+    """Converts offsets of a text between code points and UTF-16 units, which JavaScript counts."""
+
+    def __init__(self, text: str, unit: OffsetUnit) -> None:
+        # In most texts every character is one UTF-16 unit.
+        self._units = None
+        if unit == "utf16" and not text.isascii() and max(text) > "\uffff":
+            is_wide = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4") > 0xFFFF
+            self._units = np.concatenate([[0], np.cumsum(1 + is_wide)])
+
+    def to_client(self, span: Sequence[int]) -> list[int]:
+        """Convert a span from code points to the unit of the client."""
+        if self._units is None:
+            return [span[0], span[1]]
+        return [int(self._units[position]) for position in span]
+
+    def from_client(self, span: Sequence[int]) -> list[int]:
+        """Convert a span from the unit of the client to code points."""
+        if self._units is None:
+            return [span[0], span[1]]
+        return [int(np.searchsorted(self._units, position)) for position in span]
+
+
+def offsets_json(
+    text: str | None, offsets: Sequence[tuple[int, int]] | None, unit: OffsetUnit
+) -> list[list[int]] | None:
+    """Return the offsets of tokens in the unit of the client; None without a text."""
+    if text is None or offsets is None:
+        return None
+    convert = OffsetConverter(text, unit).to_client
+    return [convert(span) for span in offsets]
+
+
+# --- Words ------------------------------------------------------------------------------------------
+
+
+def error_json(error: Exception) -> dict[str, Any]:
+    """Return the error of one input."""
+    message = str(error) if isinstance(error, ElmoError) else "internal error"
+    code = "invalid_input" if isinstance(error, ElmoError) else "internal"
+    return {"error": {"message": message, "type": code, "code": code, "param": None}}
+
+
+def words_reply(
+    head: dict[str, Any], encodings: Sequence[Encoding | Exception], request: dict[str, Any]
+) -> tuple[list[bytes], str]:
+    """Build the reply of /v1/words and its content type.
+
+    ``head`` has the fields of the reply before the results; ``encodings`` has an error for each input that failed.
+    """
+    targets = request["targets"] or [None] * len(encodings)
+    n_tokens = sum(len(item) for item in encodings if isinstance(item, Encoding))
+    tail = {"usage": {"inputs": len(encodings), "tokens": n_tokens}}
+    encoding: VectorEncoding = request["encoding"]
+    items = [_word_result(item, wanted, request) for item, wanted in zip(encodings, targets, strict=True)]
+    if encoding == "npy":
+        arrays = [vectors for _, vectors in items if vectors is not None]
+        reply = to_json({**head, "results": [result for result, _ in items], **tail})
+        return _npz(arrays, reply, request), "application/zip"
+    parts = [to_json(head)[:-1], b',"results":[']
+    for k, (result, vectors) in enumerate(items):
+        if vectors is not None:
+            result["vectors"] = vectors if encoding == "float" else _base64(vectors)
+        parts.append((b"," if k else b"") + to_json(result))
+    parts.append(b"]," + to_json(tail)[1:])
+    return parts, "application/json"
+
+
+def _word_result(
+    encoding: Encoding | Exception, targets: Sequence[Any] | None, request: dict[str, Any]
+) -> tuple[dict[str, Any], NDArray[Any] | None]:
+    if isinstance(encoding, Exception):
+        return error_json(encoding), None
+    unit: OffsetUnit = request["offsets"]
+    vectors = cast("NDArray[Any]", encoding.vectors)
+    result: dict[str, Any] = {
+        "tokens": encoding.tokens, "offsets": offsets_json(encoding.text, encoding.offsets, unit)
+    }  # fmt: skip
+    if targets is not None:
+        convert = OffsetConverter(encoding.text or "", unit)
+        try:
+            wanted = [target if isinstance(target, str) else convert.from_client(target) for target in targets]
+            spans = find_targets(encoding, wanted)
+        except ElmoError as error:
+            return error_json(error), None
+        parts = [cast("NDArray[Any]", encoding.span(*span)) for span in spans]
+        axis = vectors.ndim - 2
+        empty = np.empty((*vectors.shape[:-2], 0, vectors.shape[-1]), vectors.dtype)
+        vectors = np.stack(parts, axis=axis) if parts else empty
+        result["targets"] = [_target_json(encoding, span, convert) for span in spans]
+    result["shape"] = vectors.shape
+    return result, np.ascontiguousarray(vectors)
+
+
+def _target_json(encoding: Encoding, span: tuple[int, int], convert: OffsetConverter) -> dict[str, Any]:
+    begin, end = span
+    if encoding.text is None or encoding.offsets is None:
+        return {"text": " ".join(encoding.tokens[begin:end]), "tokens": [begin, end], "span": None}
+    characters = encoding.offsets[begin][0], encoding.offsets[end - 1][1]
+    return {"text": encoding.text[slice(*characters)], "tokens": [begin, end], "span": convert.to_client(characters)}
+
+
+def _base64(vectors: NDArray[Any]) -> str:
+    if sys.byteorder == "big":
+        vectors = vectors.byteswap()
+    return base64.b64encode(vectors.data if vectors.size else b"").decode("ascii")
+
+
+def _npz(arrays: list[NDArray[Any]], reply: bytes, request: dict[str, Any]) -> list[bytes]:
+    """Build an uncompressed zip archive with ``vectors.npy`` and ``reply.json``, which ``numpy.load`` opens."""
+    dtype = np.dtype(request["dtype"]).newbyteorder("<")
+    shape: tuple[int, ...] = (0, 0)
+    if arrays:
+        n_tokens = sum(array.shape[-2] for array in arrays)
+        shape = (*arrays[0].shape[:-2], n_tokens, arrays[0].shape[-1])
+    if len(shape) > 2:  # the time axis is not the first, so the parts are joined in memory
+        arrays = [np.ascontiguousarray(np.concatenate(arrays, axis=-2))]
+    sink = _ChunkSink()
+    with zipfile.ZipFile(cast("Any", sink), "w", zipfile.ZIP_STORED) as archive:
+        with archive.open("vectors.npy", "w") as file:
+            header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            for array in arrays:
+                file.write(array.astype(dtype, copy=False).tobytes())
+        archive.writestr("reply.json", reply)
+    return sink.chunks
+
+
+class _ChunkSink:
+    """A write-only file that keeps what is written as a list of byte strings."""
+
+    def __init__(self) -> None:
+        self.chunks: list[bytes] = []
+
+    def write(self, data: bytes) -> int:
+        """Append data."""
+        self.chunks.append(bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing; all data are in memory."""

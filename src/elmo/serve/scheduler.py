@@ -1,0 +1,302 @@
+"""The scheduler: queues the work of all requests and runs it in batches.
+
+Requests are handled by one event loop; the networks run in two threads, the lanes. The lane ``words`` encodes
+sentences. When it is free, it takes what is waiting, without a fixed delay: sentences of different requests that
+need the same layers of the same model form one batch. A large request is cut into pieces and goes to the end of
+the queue after each piece, so that small requests overtake it. The lane ``calls`` runs everything else, one call at a
+time: substitutes, scores, searches, and very long sentences, which cannot be cut.
+
+The queue is bounded by time: the waiting work divided by the measured speed must not exceed ``max_wait``. Work whose
+client has disconnected, or whose deadline has passed, is dropped when its turn comes. If a batch fails, its sentences
+are encoded one by one, so that only the sentence that caused the error fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from elmo.errors import ElmoError
+from elmo.text.tokenizers import Tokens
+
+logger = logging.getLogger(__name__)
+
+BATCH_SECONDS = 0.04  # target duration of a batch, so that a new request waits only for a short time
+MIN_BATCH_TOKENS, MAX_BATCH_TOKENS = 256, 8192
+START_RATE = 5_000.0  # tokens per second that are assumed until the speed has been measured
+RATE_DECAY = 0.9  # weight of earlier measurements
+LONG_SENTENCE = 4096  # tokens; a longer sentence runs in the lane for calls
+
+
+class OverloadedError(Exception):
+    """The queue is full; ``retry_after`` is the time in seconds after which it has room again."""
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__(f"the server is overloaded; retry after {retry_after:.0f} seconds")
+        self.retry_after = retry_after
+
+
+class DeadlineError(Exception):
+    """The deadline of a request passed before its work was done."""
+
+
+Encode = Callable[[Sequence[Tokens]], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class EncodeKey:
+    """What sentences must have in common to be encoded in one batch.
+
+    ``encode`` encodes a batch. ``identity`` decides about equality: the model and the options of ``encode``.
+    """
+
+    identity: Hashable
+    encode: Encode = field(compare=False)
+
+
+@dataclass(eq=False)
+class Work:
+    """The work of one request in one lane."""
+
+    cost: int  # in tokens
+    deadline: float  # time.monotonic()
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+    key: EncodeKey | None = None  # None: call ``call``
+    call: Callable[[], Any] | None = None
+    sentences: Sequence[Tokens] = ()
+    results: list[Any] = field(default_factory=list)
+    position: int = 0  # of the next sentence
+    is_cancelled: bool = False
+    enqueued: float = 0.0
+    started: float | None = None
+    compute_seconds: float = 0.0
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether nobody waits for the result any more."""
+        return self.is_cancelled or time.monotonic() > self.deadline
+
+
+class Lane:
+    """A queue and the thread that works on it."""
+
+    def __init__(self, name: str, *, max_wait: float, observe: Callable[[int, int, float], None] | None = None) -> None:
+        self.name = name
+        self._max_wait = max_wait
+        self._observe = observe
+        self._queue: deque[Work] = deque()
+        self._condition = threading.Condition()
+        self._cost = 0  # of the queue and of the batch in progress
+        self._rate = START_RATE
+        self._is_measured = False
+        self._is_stopped = False
+        self._thread = threading.Thread(target=self._run, name=f"elmo-serve-{name}", daemon=True)
+        self.heartbeat = time.monotonic()  # of the thread; an idle thread is also alive
+        self._is_busy = False
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread after the current batch; waiting work is abandoned."""
+        with self._condition:
+            self._is_stopped = True
+            self._condition.notify()
+
+    @property
+    def queued_tokens(self) -> int:
+        """Cost of the waiting work and of the batch in progress, in tokens."""
+        return self._cost
+
+    @property
+    def rate(self) -> float:
+        """Measured speed in tokens per second."""
+        return self._rate
+
+    @property
+    def wait(self) -> float:
+        """Estimated time until new work would start, in seconds."""
+        return self._cost / self._rate
+
+    def is_alive(self, max_seconds: float = 600.0) -> bool:
+        """Whether the thread runs and its current batch has not taken longer than ``max_seconds``."""
+        return self._thread.is_alive() and (not self._is_busy or time.monotonic() - self.heartbeat < max_seconds)
+
+    def check_room(self) -> None:
+        """Raise ``OverloadedError`` if new work would wait too long."""
+        wait = self.wait
+        if wait > self._max_wait:
+            raise OverloadedError(max(1.0, wait - self._max_wait / 2))
+
+    def submit(self, work: Work) -> None:
+        """Add work to the queue; its future gets the result."""
+        self.check_room()
+        work.enqueued = time.monotonic()
+        with self._condition:
+            self._cost += work.cost
+            self._queue.append(work)
+            self._condition.notify()
+
+    def cancel(self, work: Work) -> None:
+        """Drop work whose result is not needed any more."""
+        with self._condition:
+            if work.is_cancelled:
+                return
+            work.is_cancelled = True
+            if work in self._queue:
+                self._queue.remove(work)
+                self._cost -= _remaining_cost(work)
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                self._is_busy = False
+                while not self._queue and not self._is_stopped:
+                    self._condition.wait()
+                if self._is_stopped:
+                    return
+                self._is_busy = True
+                self.heartbeat = time.monotonic()
+                batch = self._take_batch()
+            if batch:
+                self._run_batch(batch)
+
+    def _take_batch(self) -> list[tuple[Work, list[Tokens]]]:
+        """Take the next batch from the queue: a call, or sentences of several requests."""
+        limit = min(max(int(self._rate * BATCH_SECONDS), MIN_BATCH_TOKENS), MAX_BATCH_TOKENS)
+        batch: list[tuple[Work, list[Tokens]]] = []
+        key, n_tokens = None, 0
+        unfinished: list[Work] = []
+        skipped: list[Work] = []
+        while self._queue and n_tokens < limit:
+            work = self._queue.popleft()
+            if work.is_dropped:
+                self._cost -= _remaining_cost(work)
+                _deliver([(work, None, DeadlineError())])
+                continue
+            if work.key is None:
+                if not batch:
+                    return [(work, [])]
+                skipped.append(work)
+                continue
+            if key is not None and work.key != key:
+                skipped.append(work)
+                continue
+            key = work.key
+            part, size = _take_sentences(work, limit - n_tokens, is_first=not batch)
+            if not part:
+                skipped.append(work)
+                break
+            batch.append((work, part))
+            n_tokens += size
+            if work.position < len(work.sentences):
+                unfinished.append(work)
+        self._queue.extendleft(reversed(skipped))
+        self._queue.extend(unfinished)  # after all others
+        return batch
+
+    def _run_batch(self, batch: list[tuple[Work, list[Tokens]]]) -> None:
+        begin = time.monotonic()
+        for work, _ in batch:
+            if work.started is None:
+                work.started = begin
+        work = batch[0][0]
+        outcomes: list[tuple[Work, Any, Exception | None]] = []
+        if work.key is None:
+            outcomes.append((work, *_call(work.call or (lambda: None))))
+            cost = work.cost
+        else:
+            sentences = [sentence for _, part in batch for sentence in part]
+            cost = sum(map(_cost_of, sentences))
+            vectors, error = _call(lambda: work.key.encode(sentences))  # type: ignore[union-attr]
+            if error is not None:
+                vectors = [_first(_call(lambda s=s: work.key.encode([s])[0])) for s in sentences]  # type: ignore[union-attr]
+            first = 0
+            for item, part in batch:
+                item.results.extend(vectors[first : first + len(part)])
+                first += len(part)
+        seconds = max(time.monotonic() - begin, 1e-6)
+        for item, _ in batch:
+            item.compute_seconds += seconds
+            if item.key is not None and (len(item.results) == len(item.sentences)):
+                outcomes.append((item, item.results, None))
+        with self._condition:
+            self._cost -= cost
+            weight = RATE_DECAY if self._is_measured else 0.0
+            # small batches say little about the speed of full ones
+            if cost >= MIN_BATCH_TOKENS or not self._is_measured or cost / seconds > self._rate:
+                self._rate = weight * self._rate + (1 - weight) * max(cost / seconds, 1.0)
+                self._is_measured = True
+        if self._observe is not None:
+            self._observe(cost, len(batch), seconds)
+        _deliver(outcomes)
+
+
+def cost_of(sentences: Sequence[Tokens]) -> int:
+    """Return the cost of encoding sentences, in tokens; the boundaries of a sentence count, too."""
+    return sum(map(_cost_of, sentences))
+
+
+def _cost_of(sentence: Tokens) -> int:
+    return len(sentence) + 2
+
+
+def _remaining_cost(work: Work) -> int:
+    return work.cost if work.key is None else cost_of(work.sentences[work.position :])
+
+
+def _take_sentences(work: Work, limit: int, *, is_first: bool) -> tuple[list[Tokens], int]:
+    """Take the next sentences of a request, up to ``limit`` tokens; at least one if the batch is empty."""
+    part: list[Tokens] = []
+    size = 0
+    while work.position < len(work.sentences):
+        cost = _cost_of(work.sentences[work.position])
+        if size + cost > limit and (part or not is_first):
+            break
+        part.append(work.sentences[work.position])
+        size += cost
+        work.position += 1
+    return part, size
+
+
+def _call(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    try:
+        return function(), None
+    except ElmoError as error:
+        return None, error
+    except Exception as error:  # reported to the client as an internal error, and logged with its traceback
+        logger.exception("a request failed")
+        return None, error
+
+
+def _first(outcome: tuple[Any, Exception | None]) -> Any:
+    """Return the result, or the error in its place."""
+    result, error = outcome
+    return result if error is None else error
+
+
+def _deliver(outcomes: Sequence[tuple[Work, Any, Exception | None]]) -> None:
+    """Set the futures in the event loop, all at once."""
+
+    def deliver() -> None:
+        for work, result, error in outcomes:
+            if work.future.done():
+                continue
+            if error is None:
+                work.future.set_result(result)
+            else:
+                work.future.set_exception(error)
+
+    if outcomes:
+        try:
+            outcomes[0][0].loop.call_soon_threadsafe(deliver)
+        except RuntimeError:  # the loop has been closed: nobody waits
+            logger.debug("the event loop is closed; %d results are dropped", len(outcomes))

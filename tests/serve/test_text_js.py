@@ -1,0 +1,203 @@
+"""The tokenizers and character ids of ``text.js``, compared with Python.
+
+The texts are the examples of the tokenizer tests, sentences and generated hostile strings. To compare many more, set
+``ELMO_TEXT_JS_CORPORA`` to a folder with text corpora: folders of ``*.txt.xz``, one sentence or paragraph a line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elmo.errors import ConfigError, FormatError
+from elmo.serve import export_text
+from elmo.text.chinese import simplify
+from elmo.text.ids import Alphabet, ByteAlphabet, SimplifiedAlphabet, TokenIndexer, UnicodeAlphabet
+from elmo.text.tokenizers import load_tokenizer
+from tests.text.hostile import PIECES
+from tests.text.test_chinese import EXAMPLES as CHINESE_EXAMPLES
+from tests.text.test_english import EXAMPLES as ENGLISH_EXAMPLES
+
+pytest.importorskip("opencc", reason="opencc is not installed")
+pytest.importorskip("jieba", reason="jieba is not installed")
+NODE = shutil.which("node")
+pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed")
+
+STATIC = Path(export_text.__file__).parent / "static"
+DATA = Path(__file__).parents[1] / "data"
+CORPORA = os.environ.get("ELMO_TEXT_JS_CORPORA")
+N_SENTENCES = 3_000 if CORPORA else 0  # from each corpus and tokenizer
+N_HOSTILE = 4_000 if CORPORA else 400
+N_CHARACTERS = 100_000
+TOKENIZERS = ("en", "zh", "whitespace")
+
+# Reads cases and data files, and writes tokens, offsets, digests of the ids and the seconds per case.
+SCRIPT = """
+import { createHash } from "node:crypto";
+import { readFileSync, writeFileSync } from "node:fs";
+const [module, input, output, ...files] = process.argv.slice(1);
+const { readTextData, makeTokenizer, characterIds, lookupForm } = await import(module);
+const { cases, configs } = JSON.parse(readFileSync(input, "utf8"));
+const data = {};
+for (const file of files) {
+  const contents = await readTextData(readFileSync(file));
+  data[contents.tokenizer] = contents;
+}
+const tokenizers = Object.fromEntries(["en", "zh", "whitespace"].map((name) => [name, makeTokenizer(name, data[name])]));
+const digest = (ids) => createHash("sha256").update(new Uint8Array(ids.buffer)).digest("hex");
+const results = cases.map(([name, text]) => {
+  const start = performance.now();
+  const { tokens, offsets } = tokenizers[name].tokenize(text);
+  const seconds = (performance.now() - start) / 1000;
+  const ids = configs.map((config) => digest(characterIds(tokens, config, { data: data.zh, type: "int64" })));
+  const forms = configs.map((config) => tokens.map((token) => lookupForm(token, config, data.zh)));
+  return { tokens, ...offsets, ids, forms, seconds };
+});
+writeFileSync(output, JSON.stringify(results));
+"""
+
+
+def alphabets() -> list[Alphabet]:
+    special = {name: k for k, name in enumerate(UnicodeAlphabet.SPECIAL)}
+    characters = {character: k for k, character in enumerate("aeiou中文發👍 \u0301", start=6)}
+    return [ByteAlphabet(), SimplifiedAlphabet(), ByteAlphabet(5), UnicodeAlphabet(special | characters, 12)]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("text")
+    return [path for name in TOKENIZERS if (path := export_text.write_text_data(folder, name)) is not None]
+
+
+@pytest.fixture
+def run(files: list[Path], tmp_path: Path) -> Callable[[Sequence[tuple[str, str]]], list[dict[str, Any]]]:
+    """Tokenize ``(tokenizer, text)`` pairs with ``text.js``, all in one process."""
+
+    def run_cases(cases: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+        configs = [export_text.build_ids_config(alphabet) for alphabet in alphabets()]
+        (tmp_path / "cases.json").write_text(json.dumps({"cases": cases, "configs": configs}))
+        module = (STATIC / "text.js").as_uri()
+        arguments = [module, str(tmp_path / "cases.json"), str(tmp_path / "results.json"), *map(str, files)]
+        command = [str(NODE), "--input-type=module", "-e", SCRIPT, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return json.loads((tmp_path / "results.json").read_text(encoding="utf-8", errors="surrogatepass"))
+
+    return run_cases
+
+
+def expected_result(tokenizer: str, text: str) -> dict[str, Any]:
+    found = load_tokenizer(tokenizer)(text)
+    offsets = found.offsets or ()
+    ids, forms = [], []
+    for alphabet in alphabets():
+        batch = TokenIndexer(alphabet, None).batch([found.tokens])
+        assert batch.char_ids is not None
+        ids.append(hashlib.sha256(np.ascontiguousarray(batch.char_ids[0]).tobytes()).hexdigest())
+        forms.append([alphabet.lookup_form(token) for token in found.tokens])
+    units = np.concatenate([[0], np.cumsum([1 + (character > "\uffff") for character in text], dtype=int)])
+    return {
+        "tokens": list(found.tokens),
+        "codepoints": [list(span) for span in offsets],
+        "utf16": [[int(units[start]), int(units[end])] for start, end in offsets],
+        "ids": ids,
+        "forms": forms,
+    }
+
+
+def join_surrogates(text: str) -> str:
+    """Return the text as JavaScript reads it: two surrogates that form a pair are one character."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+HOSTILE_PIECES = [
+    *PIECES,
+    *("長", "憑藉", "乾隆", "頭髮", "⿰", "⿲", "⿾", "\ufa0b", "\U0002f800", "\u9fd6", "𠮷", "卡拉OK", "T恤", "ＡＢＣ１２", "㍿"),
+    *("的", "北京大学", "b超", "3D", "x" * 70, "中" * 30, "1" * 25, "<a href='x'>", "https://例え.jp/a_(b)?q=1#f", "&#20013;"),
+    *("ſ", "İ", "ı", "K", "ß", "ﬁ", "١٢", "²", "Ⅷ", "_", "ーー", "\u1680", "\u180e", "\u202f", "\ufffe", "\x1f", "\x7f"),
+    *("com", "x.COM", "org.KIT", "مرحبا", "שלום", "ה״ל", "〇", "々", "\u2e80", "=", ":", "/", "-", "'", ".", ",", "*", "^"),
+]
+
+
+def hostile_texts(n: int) -> list[str]:
+    generator = random.Random(0)
+    texts = []
+    for k in range(n):
+        if k % 4 == 0:  # any characters, from a few random blocks
+            blocks = [generator.randrange(0x110000 >> 7) << 7 for _ in range(2)] + [0, 0x4E00, 0x2000]
+            codes = (generator.choice(blocks) + generator.randrange(128) for _ in range(generator.randrange(60)))
+            texts.append("".join(map(chr, codes)))
+        elif k % 4 == 1:  # random ASCII
+            codes = (generator.randrange(128) for _ in range(generator.randrange(60)))
+            texts.append("".join(map(chr, codes)))
+        elif k % 4 == 2:  # random Han characters, traditional and rare ones included
+            codes = (generator.choice((0x4E00, 0x3400, 0xF900)) + generator.randrange(0x200) for _ in range(20))
+            texts.append("".join(map(chr, codes)) + chr(generator.randrange(0x4E00, 0xA000)) * 3)
+        else:
+            texts.append("".join(generator.choices(HOSTILE_PIECES, k=generator.randrange(1, 25))))
+    return [join_surrogates(text) for text in texts]
+
+
+def sentences() -> list[tuple[str, str]]:
+    """Return pairs of a tokenizer and a sentence."""
+    cases = [("en", text) for text, _ in ENGLISH_EXAMPLES] + [("zh", text) for text, _ in CHINESE_EXAMPLES]
+    for tokenizer in ("en", "zh"):
+        rows = (DATA / f"senses.{tokenizer}.tsv").read_text(encoding="utf-8").splitlines()[1:]
+        cases += [(tokenizer, row.split("\t")[-1]) for row in rows]
+    for tokenizer in ("en", "zh"):
+        for path in sorted(Path(CORPORA).glob(f"lm-{tokenizer}*/*dev*.txt.xz")) if CORPORA else ():
+            with lzma.open(path, "rt", encoding="utf-8") as lines:
+                cases += [(tokenizer, line.rstrip("\n")) for line in islice(lines, N_SENTENCES)]
+    return cases
+
+
+def assert_equal(cases: Sequence[tuple[str, str]], results: Sequence[dict[str, Any]]) -> None:
+    assert len(results) == len(cases)
+    for (tokenizer, text), result in zip(cases, results, strict=True):
+        expected = expected_result(tokenizer, text)
+        for key, value in expected.items():
+            assert result[key] == value, (tokenizer, text[:300], key)
+
+
+@pytest.mark.slow
+def test_sentences_have_the_same_tokens_offsets_and_ids_as_in_python(run: Callable[..., list[dict[str, Any]]]) -> None:
+    cases = sentences()
+    cases += [({"en": "zh", "zh": "en"}[tokenizer], text) for tokenizer, text in cases[:: 10 if CORPORA else 1]]
+    cases += [("whitespace", text) for _, text in cases[::10]]
+    assert_equal(cases, run(cases))
+
+
+@pytest.mark.slow
+def test_hostile_texts_have_the_same_tokens_offsets_and_ids_as_in_python(
+    run: Callable[..., list[dict[str, Any]]],
+) -> None:
+    cases = [(tokenizer, text) for text in hostile_texts(N_HOSTILE) for tokenizer in TOKENIZERS]
+    assert_equal(cases, run(cases))
+
+
+LONG_UNITS = ["a", "的", "a中", "1.", "a.", "'", "(", ":)", "\u0301", "👍🏽", "⿰", "http://x", "a@", "#", "- ", "發財", "word "]
+
+
+@pytest.mark.slow
+def test_long_texts_are_split_as_in_python_in_less_than_a_second(run: Callable[..., list[dict[str, Any]]]) -> None:
+    units = LONG_UNITS if CORPORA else LONG_UNITS[:6]
+    texts = [unit * (N_CHARACTERS // len(unit)) for unit in units]
+    cases = [(tokenizer, text) for text in texts for tokenizer in ("en", "zh")]
+    results = run(cases)
+    assert_equal(cases, results)
+    assert max(result["seconds"] for result in results) < 1
