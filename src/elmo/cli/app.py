@@ -54,9 +54,20 @@ def _write_panels(panels: dict[str, list[tuple[str, str]]], formatter: Any) -> N
 _PANELS = {  # each command is the function ``command`` of the module elmo.cli.NAME
     "Embed": ("embed", "compare", "demo", "info", "convert", "warm", "sharpen"),
     "Train": ("train", "perplexity", "curves"),
-    "Words": ("index", "neighbors", "substitutes", "senses", "change", "wsd", "probe", "similarity", "score"),
+    "Words": (
+        "index",
+        "neighbors",
+        "substitutes",
+        "explain",
+        "senses",
+        "change",
+        "wsd",
+        "probe",
+        "similarity",
+        "score",
+    ),
     "Tasks": ("evidence",),
-    "Service": ("serve",),
+    "Service": ("explore", "serve"),
 }
 
 

@@ -19,7 +19,7 @@ EXAMPLES = opt.examples(
 
 @options_from(
     "elmo.serve.options:ServeOptions",
-    skip=("models", "indexes", "allowed_hosts", "cors_origins", "dtype"),
+    skip=("models", "indexes", "corpora", "allowed_hosts", "cors_origins", "dtype"),
     metavars={"host": "ADDRESS", "api_key_file": "FILE"},
     panels={
         "Access": ("api_key_file", "allow_anonymous"),
@@ -32,12 +32,16 @@ def command(
     ] = None,
     *,
     index: Annotated[
-        list[Path] | None, opt.option("--index", metavar="FOLDER", help="Index written by 'elmo index'; may be repeated.")
+        list[Path] | None,
+        opt.option("--index", metavar="FOLDER", help="Index written by 'elmo index'; may be repeated."),
     ] = None,
     precision: opt.Precision = "float32",
     allowed_host: Annotated[
         list[str] | None,
-        opt.option(metavar="NAME", help="Another host name that requests may use; may be repeated.", rich_help_panel="Access"),
+        opt.option(
+            metavar="NAME", rich_help_panel="Access",
+            help="Another host name that requests may use; may be repeated.",
+        ),
     ] = None,
     cors_origin: Annotated[
         list[str] | None,

@@ -4,7 +4,20 @@ from .comparison import compare as compare
 from .elmo import Elmo as Elmo
 from .encoding import Encoding as Encoding
 from .encoding import similarity as similarity
+from .inside import Inside as Inside
+from .inside import look_inside as look_inside
 from .start import Carry as Carry
 from .warm import add_warm_state as add_warm_state
 
-__all__ = ["Carry", "Comparison", "Elmo", "Encoding", "Use", "add_warm_state", "compare", "similarity"]
+__all__ = [
+    "Carry",
+    "Comparison",
+    "Elmo",
+    "Encoding",
+    "Inside",
+    "Use",
+    "add_warm_state",
+    "compare",
+    "look_inside",
+    "similarity",
+]

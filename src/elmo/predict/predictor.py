@@ -4,6 +4,9 @@ As in training, the forward direction reads ``<S> w1 … wn`` and predicts ``w1 
 direction reads ``</S> wn … w1`` and predicts ``wn … w1 <S>``. The softmax reads the output of the top layer,
 including the skip connection. All matrix products have fixed shapes, so that the results of a sentence do not
 depend on the other sentences of a batch, to the last bit.
+
+A ``Predictor`` detects changed weights. ``Predictor.freeze`` returns a ``FrozenPredictor``, which computes all steps of
+a call with the same weights, while other threads may convert the network.
 """
 
 from __future__ import annotations
@@ -18,10 +21,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elmo.embed.elmo import Elmo
-from elmo.engine.bilm import Engine
+from elmo.engine.bilm import Engine, PreparedWeights
 from elmo.engine.lstm import run_lstm_rows
 from elmo.engine.matmul import FIXED_ROWS, state_dtype
 from elmo.engine.softmax import FIXED_CHUNK_TOKENS, FrozenSoftmax
+from elmo.engine.threads import FORK_GATE
 from elmo.errors import ConfigError
 from elmo.formats.pretrained import SoftmaxWeights
 from elmo.model.bilm import BiLmState
@@ -61,6 +65,21 @@ class PredictionRow:
 
 
 @dataclass(frozen=True, eq=False)
+class TopWords:
+    """The most probable words at each position of a row.
+
+    Attributes:
+        ids: Ids of the words in the vocabulary, the most probable first, (time, n).
+        log_p: Their log-probabilities, (time, n).
+        own_log_p: Log-probability of the word that is in the row, (time,).
+    """
+
+    ids: NDArray[np.int64]
+    log_p: LogProbabilities
+    own_log_p: LogProbabilities
+
+
+@dataclass(frozen=True, eq=False)
 class _RowWindow:
     """The outputs of the top layer for some rows in one window.
 
@@ -78,31 +97,49 @@ class _RowWindow:
 
 
 class Predictor:
-    """Predicts words with the language models of a model that has a softmax and a vocabulary."""
+    """The language models of a model that has a softmax and a vocabulary; ``freeze`` returns their current weights."""
 
     def __init__(self, elmo: Elmo) -> None:
-        self.elmo = elmo
-        self.bilm = elmo.bilm
         self.vocab, self.softmax = _require_softmax(elmo)
         self._engine = Engine(elmo.bilm, elmo.indexer)
-        weight = next(elmo.bilm.parameters())
-        # not in half precision, in which thousands of probabilities do not sum to 1
-        dtype = state_dtype(weight)
-        self._output_layer = FrozenSoftmax(
-            self.softmax.weight.to(weight.device, dtype), self.softmax.bias.to(weight.device, dtype)
-        )
         self._boundary_ids = self.vocab.bos_id, self.vocab.eos_id  # raises FormatError if the vocabulary has none
-        unknown = self.vocab.unknown
-        self._unknown_id = self.vocab.id(unknown) if unknown in self.vocab else None
+        self._output_layer: FrozenSoftmax | None = None
+
+    def freeze(self) -> FrozenPredictor:
+        """Return a predictor with the current weights, for one call."""
+        prepared = self._engine.prepare(has_stacks=False)
+        weight = prepared.zero.hidden
+        dtype = state_dtype(weight)  # not in half precision, in which thousands of probabilities do not sum to 1
+        softmax = self._output_layer
+        if softmax is None or (softmax.dtype, softmax.device) != (dtype, weight.device):
+            softmax = FrozenSoftmax(
+                self.softmax.weight.to(weight.device, dtype), self.softmax.bias.to(weight.device, dtype)
+            )
+            self._output_layer = softmax
+        return FrozenPredictor(self._engine, prepared, softmax, self.vocab)
+
+
+class FrozenPredictor:
+    """Predicts words with the weights of one moment."""
+
+    def __init__(
+        self, engine: Engine, prepared: PreparedWeights, output_layer: FrozenSoftmax, vocab: Vocabulary
+    ) -> None:
+        self._engine, self._prepared, self._output_layer, self._vocab = engine, prepared, output_layer, vocab
+        self.zero = prepared.zero  # the zero state, with one row
 
     def words(self, spellings: Sequence[str]) -> WordTable:
         """Build the table of some words, which must be distinct. The first word has the number 2."""
-        alphabet = self.elmo.indexer.alphabet
+        vocab, alphabet = self._vocab, self._engine.indexer.alphabet
         parts = [alphabet.lookup_form(word) if alphabet else word for word in spellings]
-        ids = np.array([*self._boundary_ids, *self.vocab.ids(parts)], dtype=np.int64)
-        vectors = torch.cat([self._engine.boundary_vectors(), self._engine.token_vectors(spellings)])
-        vectors = vectors.to(next(self.bilm.parameters()).dtype)
-        is_unknown = ids == self._unknown_id if self._unknown_id is not None else np.zeros(len(ids), bool)
+        ids = np.array([vocab.bos_id, vocab.eos_id, *vocab.ids(parts)], dtype=np.int64)
+        vectors = torch.cat(
+            [
+                self._engine.boundary_vectors(prepared=self._prepared),
+                self._engine.token_vectors(spellings, prepared=self._prepared),
+            ]
+        ).to(self.zero.hidden.dtype)
+        is_unknown = ids == vocab.id(vocab.unknown) if vocab.unknown in vocab else np.zeros(len(ids), bool)
         is_unknown[:FIRST_WORD] = False
         return WordTable(vectors, torch.from_numpy(ids).to(vectors.device), is_unknown)
 
@@ -131,9 +168,10 @@ class Predictor:
         for held in _collect(windows, HELD_TOKENS):
             owners = [k for window in held for k in window.rows]
             targets = [rows[k].targets[window.begin : window.begin + WINDOW] for window in held for k in window.rows]
-            tops = torch.cat([window.tops for window in held])
-            ids = words.targets[torch.from_numpy(np.concatenate(targets))]
-            log_p = self._output_layer.target_log_probabilities(tops, ids).cpu().numpy()
+            with FORK_GATE:
+                tops = torch.cat([window.tops for window in held])
+                ids = words.targets[torch.from_numpy(np.concatenate(targets))]
+                log_p = self._output_layer.target_log_probabilities(tops, ids).cpu().numpy()
             ends = np.cumsum([len(part) for part in targets])
             for k, part in zip(owners, np.split(log_p, ends[:-1]), strict=True):
                 parts[k].append(part)
@@ -153,7 +191,34 @@ class Predictor:
             for k, end in zip(window.rows, window.ends.tolist(), strict=True):
                 if len(inputs[k]) <= window.begin + WINDOW:
                     states[k] = window.tops[end - 1]
-        return self._output_layer.log_probabilities(states)
+        with FORK_GATE:
+            return self._output_layer.log_probabilities(states)
+
+    @torch.inference_mode()
+    def top_words(
+        self, words: WordTable, rows: Sequence[PredictionRow], start: BiLmState, *, direction: int, n: int
+    ) -> list[TopWords]:
+        """Find the ``n`` most probable words at each position of each row; ``start`` is as in ``read``."""
+        hidden, cell = _start_rows(start, len(rows), direction)
+        parts: list[list[TopWords]] = [[] for _ in rows]
+        for window in self._windows(words, [row.inputs for row in rows], hidden, cell, direction):
+            targets = np.concatenate([rows[k].targets[window.begin : window.begin + WINDOW] for k in window.rows])
+            top = self._select_top(window.tops, words.targets[torch.from_numpy(targets)], n)
+            for k, begin, end in zip(window.rows, [0, *window.ends.tolist()], window.ends.tolist(), strict=False):
+                parts[k].append(TopWords(top.ids[begin:end], top.log_p[begin:end], top.own_log_p[begin:end]))
+        return [_join_top(row) for row in parts]
+
+    def _select_top(self, states: Tensor, targets: Tensor, n: int) -> TopWords:
+        """Select the most probable words for each state (token, width), a chunk at a time."""
+        parts: list[TopWords] = []
+        for begin in range(0, len(states), FIXED_CHUNK_TOKENS):
+            chunk = slice(begin, begin + FIXED_CHUNK_TOKENS)
+            with FORK_GATE:
+                log_p = self._output_layer.log_probabilities(states[chunk])
+                best = log_p.topk(min(n, log_p.size(1)), dim=1)
+                own = log_p.gather(1, targets[chunk, None])[:, 0]
+            parts.append(TopWords(best.indices.cpu().numpy(), best.values.cpu().numpy(), own.cpu().numpy()))
+        return _join_top(parts)
 
     def _windows(
         self, words: WordTable, inputs: Sequence[Numbers], hidden: Tensor, cell: Tensor, direction: int
@@ -165,7 +230,9 @@ class Predictor:
             for begin in range(0, len(inputs[tile[0]]), WINDOW):
                 alive = [k for k in tile if len(inputs[k]) > begin]  # the longest rows come first
                 window = [inputs[k][begin : begin + WINDOW] for k in alive]
-                tops, after = self._run_window(words, window, LstmState(hidden[:, alive], cell[:, alive]), direction)
+                with FORK_GATE:
+                    before = LstmState(hidden[:, alive], cell[:, alive])
+                    tops, after = self._run_window(words, window, before, direction)
                 hidden[:, alive], cell[:, alive] = after.hidden, after.cell
                 yield _RowWindow(alive, begin, tops, np.cumsum([len(part) for part in window]))
 
@@ -173,17 +240,18 @@ class Predictor:
         self, words: WordTable, inputs: list[Numbers], state: LstmState, direction: int
     ) -> tuple[Tensor, LstmState]:
         """Compute the outputs (token, width) of the top layer, and the final state; rows have decreasing length."""
+        bilm = self._prepared.bilm
         lengths = [len(part) for part in inputs]
         is_token = np.arange(lengths[0]) < np.array(lengths)[:, None]  # (row, time)
         numbers = np.zeros(is_token.shape, dtype=np.int64)
         numbers[is_token] = np.concatenate(inputs)
         layer_input = words.vectors[torch.from_numpy(numbers.T.copy())]  # (time, row, width)
-        stack = (self.bilm.forward_stack, self.bilm.backward_stack)[direction]
+        stack = (bilm.forward_stack, bilm.backward_stack)[direction]
         final: list[LstmState] = []
         for index, lstm in enumerate(stack):
             before = LstmState(state.hidden[index], state.cell[index])
             output, after = run_lstm_rows(cast("ProjectedLstm", lstm), layer_input, lengths, before)
-            layer_input = output + layer_input if self.bilm.has_skip and index > 0 else output
+            layer_input = output + layer_input if bilm.has_skip and index > 0 else output
             final.append(after)
         hidden, cell = (torch.stack([getattr(s, name) for s in final]) for name in ("hidden", "cell"))
         mask = torch.from_numpy(is_token).to(layer_input.device)
@@ -215,6 +283,11 @@ def _start_rows(start: BiLmState, n_rows: int, direction: int) -> tuple[Tensor, 
     """Return copies of the hidden and the cell state (layer, row, width) of one direction, for ``n_rows`` rows."""
     hidden, cell = (part[direction].expand(-1, n_rows, -1).clone() for part in (start.hidden, start.cell))
     return hidden, cell
+
+
+def _join_top(parts: Sequence[TopWords]) -> TopWords:
+    names = ("ids", "log_p", "own_log_p")
+    return TopWords(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 def _collect(windows: Iterable[_RowWindow], n_tokens: int) -> Iterator[list[_RowWindow]]:

@@ -34,6 +34,7 @@ from elmo.predict.predictor import (
     EOS,
     FIRST_WORD,
     Directions,
+    FrozenPredictor,
     LogProbabilities,
     Numbers,
     PredictionRow,
@@ -286,20 +287,25 @@ class Scorer:
         self.batch_size = batch_size
         self.directions = {"both": (0, 1), "forward": (0,), "backward": (1,)}[directions]
         self._predictor = Predictor(elmo)
-        self._zero = elmo.bilm.zero_state(1)
-        self._warm = warm_start(elmo.pretrained.warm, self._zero) if "warm" in starts else None
+        self._warm = elmo.pretrained.warm
+        if "warm" in starts:
+            warm_start(self._warm, elmo.bilm.zero_state(1))  # raises StateError if the model has none
 
     def score(
         self, sentences: Iterable[Sentence], *, blank_lines: bool = False, on_progress: OnProgress | None = None
     ) -> Iterator[tuple[SentenceScores, ...]]:
         """Yield a tuple for each sentence, with its scores from each start state."""
         carry = Carry()
+        predictor = self._predictor.freeze()  # for all blocks
         n_sentences = n_tokens = 0
         for block in _read_blocks(sentences, blank_lines=blank_lines):
-            words = self._predictor.words(block.spellings)
+            words = predictor.words(block.spellings)
             n_predictions = len(self.starts) * len(self.directions) * (block.n_tokens + len(block.sentences))
             on_read = _block_progress(on_progress, block, n_predictions, (n_sentences, n_tokens))
-            by_start = [self._score_block(block, words, start, carry, on_read) for start in self.starts]
+            by_start = [
+                self._score_block(predictor, block, words, start=start, carry=carry, on_read=on_read)
+                for start in self.starts
+            ]
             n_sentences, n_tokens = n_sentences + block.n_lines, n_tokens + block.n_tokens
             for index, (sentence, numbers) in enumerate(zip(block.sentences, block.numbers, strict=True)):
                 is_unknown = words.is_unknown[numbers]
@@ -310,20 +316,27 @@ class Scorer:
             del block, words, on_read, by_start  # free the memory before the next block is read
 
     def _score_block(
-        self, block: _TextBlock, words: WordTable, start: Start, carry: Carry, on_read: Callable[[int], None]
+        self,
+        predictor: FrozenPredictor,
+        block: _TextBlock,
+        words: WordTable,
+        *,
+        start: Start,
+        carry: Carry,
+        on_read: Callable[[int], None],
     ) -> list[list[LogProbabilities] | list[None]]:
         """Compute the forward and the backward log-probabilities of each sentence, in the order of the text."""
         if start == "carry":
             parts = _cut_rows(block.numbers, self.batch_size)
-            state = carry.rows(len(parts), self._zero)
+            state = carry.rows(len(parts), predictor.zero)
         else:
             parts = [[numbers] for numbers in block.numbers]
-            state = self._zero if self._warm is None or start == "zero" else self._warm
+            state = predictor.zero if start == "zero" else warm_start(self._warm, predictor.zero)
         scores: list[list[LogProbabilities] | list[None]] = [[None] * len(block.numbers) for _ in range(2)]
         hidden, cell = state.hidden.clone(), state.cell.clone()
         for direction in self.directions:
             rows = [_build_row(part, direction) for part in parts]
-            log_ps, after = self._predictor.read(words, rows, state, direction=direction, on_read=on_read)
+            log_ps, after = predictor.read(words, rows, state, direction=direction, on_read=on_read)
             scores[direction] = [
                 sentence if direction == 0 else sentence[::-1]
                 for part, log_p in zip(parts, log_ps, strict=True)

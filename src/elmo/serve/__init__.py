@@ -10,7 +10,9 @@ Files, in reading order:
 - ``scheduler.py``: the queue, batches and admission.
 - ``service.py``: the loaded models and indexes, and the answers to requests.
 - ``replies.py``: vectors and offsets as JSON, base64 or NumPy archives.
+- ``native.py``: routes for sentences and for the usages of an index.
 - ``compatible.py``: routes of OpenAI and text-embeddings-inference.
+- ``explore.py``: routes of the explorer, and the files of its page.
 - ``openapi.py``: the OpenAPI document and the page that shows it.
 - ``metrics.py``: metrics for Prometheus.
 - ``client.py``: ``Client`` and ``AsyncClient``.

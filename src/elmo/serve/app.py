@@ -22,10 +22,10 @@ from typing import Any
 import orjson
 
 from elmo.errors import ConfigError, DataError, ElmoError, SentenceTooLongError
-from elmo.serve import compatible, openapi
+from elmo.serve import compatible, explore, native, openapi
 from elmo.serve.metrics import Metrics
 from elmo.serve.options import ServeOptions
-from elmo.serve.replies import error_json, estimate_bytes, offsets_json, to_json, words_reply
+from elmo.serve.replies import estimate_bytes, to_json
 from elmo.serve.scheduler import LONG_SENTENCE, DeadlineError, Lane, OverloadedError, Work, cost_of
 from elmo.serve.schemas import REQUESTS, RequestError, check
 from elmo.serve.service import LoadedModel, Service
@@ -38,13 +38,11 @@ Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
-STATIC = Path(__file__).parent / "static"
 OPEN_PATHS = frozenset(("/livez", "/readyz", "/health", "/metrics"))  # without API key and Host check
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 LARGE_BODY = 1 << 16  # bytes; larger bodies are parsed, and larger replies are built, outside of the event loop
 BODY_TIMEOUT = 20.0  # seconds in which a client must send its body
 MAX_REQUESTS = 4096  # requests in progress
-CALL_COST = 50  # tokens that the fixed part of a call is worth
 _TYPES = {
     400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
     405: "invalid_request_error", 408: "timeout_error", 413: "invalid_request_error", 415: "invalid_request_error",
@@ -111,19 +109,10 @@ class App:
                            requests=lambda: self._n_requests, memory=lambda: self._memory)  # fmt: skip
 
     def _build_routes(self) -> dict[str, dict[str, Handler]]:
-        native = {
-            "/v1/words": self.post_words,
-            "/v1/similarity": self.post_similarity,
-            "/v1/substitutes": self.post_substitutes,
-            "/v1/score": self.post_score,
-            "/v1/explain": self.post_explain,
-            "/v1/neighbors": self.post_neighbors,
-            "/v1/concordance": partial(self.post_index_call, "concordance"),
-            "/v1/senses": partial(self.post_index_call, "senses"),
-        }
         return {
-            **{path: {"POST": handler} for path, handler in native.items()},
+            **native.build_routes(self),
             **compatible.build_routes(self),
+            **explore.build_routes(self),
             "/v1/models": {"GET": self.get_models},
             "/livez": {"GET": self.get_livez},
             "/readyz": {"GET": self.get_readyz},
@@ -253,8 +242,11 @@ class App:
     def _check_origin(self, call: Call, origin: bytes) -> None:
         """Refuse web pages of other origins, unless they are named."""
         if origin in self._origins:
-            call.extra_headers += [(b"access-control-allow-origin", origin), (b"vary", b"Origin"),
-                                   (b"access-control-expose-headers", b"X-Request-Id, Server-Timing, Retry-After")]  # fmt: skip
+            call.extra_headers += [
+                (b"access-control-allow-origin", origin),
+                (b"access-control-expose-headers", b"X-Request-Id, Server-Timing, Retry-After"),
+                (b"vary", b"Origin"),
+            ]
             return
         host = call.headers.get(b"host", b"").lower()
         if origin.partition(b"://")[2] != host:
@@ -285,16 +277,16 @@ class App:
     def ready(self) -> Service:
         """Return the loaded service; raise ``RequestError`` while loading or draining."""
         if self.is_draining:
-            raise _Unavailable("draining", "the server is shutting down")
+            raise UnavailableError("draining", "the server is shutting down")
         if self.service is None:
-            raise _Unavailable("loading", "the models are being loaded")
+            raise UnavailableError("loading", "the models are being loaded")
         return self.service
 
     async def read_json(self, call: Call, lane: Lane) -> tuple[Service, Any]:
         """Check that there is room in the queue, and read and parse the body of a request."""
         try:
             service = self.ready()
-        except _Unavailable:
+        except UnavailableError:
             call.extra_headers.append((b"retry-after", b"1"))
             raise
         self._set_deadline(call)
@@ -381,9 +373,11 @@ class App:
         size = estimate_bytes(n_numbers, n_tokens=call.n_tokens, encoding=encoding, dtype=dtype)
         if size > self._max_reply:
             raise RequestError(
-                f"the reply would have about {size // 1_000_000:,} MB, more than {self._max_reply // 1_000_000:,}; send "
-                "fewer inputs, or ask for encoding base64, dtype float16 or fewer targets", status=413, code="too_large",
-            )  # fmt: skip
+                f"the reply would have about {size // 1_000_000} MB, more than {self._max_reply // 1_000_000}; send "
+                "fewer inputs, or ask for encoding base64, dtype float16 or fewer targets",
+                status=413,
+                code="too_large",
+            )
         self.reserve(call, size)
 
     def tokenize(self, model: LoadedModel, sentences: Sequence[Any]) -> list[Tokens]:
@@ -431,7 +425,7 @@ class App:
 
     async def run(self, call: Call, cost: int, function: Callable[[], Any]) -> Any:
         """Run a function in the lane for calls; ``cost`` is its estimated cost in tokens."""
-        return await self._run(call, self.calls, cost + CALL_COST, function=function)
+        return await self._run(call, self.calls, cost + native.CALL_COST, function=function)
 
     async def _run(
         self, call: Call, lane: Lane, cost: int, *, key: Any = None, sentences: Sequence[Tokens] = (),
@@ -478,7 +472,8 @@ class App:
         """Send a reply; ``parts`` are its bytes."""
         size = sum(map(len, parts))
         total = time.monotonic() - call.begin
-        timing = f"queue;dur={call.queue_seconds * 1e3:.1f}, compute;dur={call.compute_seconds * 1e3:.1f}, total;dur={total * 1e3:.1f}"
+        phases = {"queue": call.queue_seconds, "compute": call.compute_seconds, "total": total}
+        timing = ", ".join(f"{name};dur={seconds * 1e3:.1f}" for name, seconds in phases.items())
         headers = [
             (b"content-type", content_type.encode()),
             (b"content-length", str(size).encode()),
@@ -522,119 +517,6 @@ class App:
             }  # fmt: skip
             access_logger.info("%s", json.dumps(line))
 
-    # --- Native routes --------------------------------------------------------------------------
-
-    async def post_words(self, call: Call) -> None:
-        """Answer /v1/words."""
-        service, request = await self.read_request(call, self.words)
-        model = service.model(request["model"])
-        sentences = _as_list(request["inputs"])
-        layers, targets = request["layers"], request["targets"]
-        if targets is not None and len(targets) != len(sentences):
-            raise RequestError(
-                f"targets must have one item per input, {len(sentences)}; found {len(targets)}", param="targets"
-            )
-        tokenized = await self.tokenize_inputs(call, model, sentences)
-        n_vectors = call.n_tokens
-        if targets is not None:
-            n_vectors = sum(
-                len(tokens) if wanted is None else len(wanted)
-                for tokens, wanted in zip(tokenized, targets, strict=True)
-            )
-        width = model.vector_size(layers)
-        size = estimate_bytes(
-            n_vectors * width, n_tokens=call.n_tokens, encoding=request["encoding"], dtype=request["dtype"]
-        )
-        self.reserve_reply(call, n_vectors * width, encoding=request["encoding"], dtype=request["dtype"])
-        self.reserve(call, 4 * call.n_tokens * width)  # the vectors themselves
-        encodings = await self.encode(
-            call, model, tokenized, layers=layers, start=request["start"], dtype=request["dtype"]
-        )
-        head = {
-            "object": "words",
-            "model": model.name,
-            "layers": layers,
-            "dtype": request["dtype"],
-            "encoding": request["encoding"],
-        }
-        if size < LARGE_BODY:
-            parts, kind = words_reply(head, encodings, request)
-        else:
-            parts, kind = await asyncio.to_thread(words_reply, head, encodings, request)
-        await self.send(call, parts, content_type=kind)
-
-    async def post_similarity(self, call: Call) -> None:
-        """Answer /v1/similarity."""
-        service, request = await self.read_request(call, self.calls)
-        model = service.model(request["model"])
-        tokenized = await self.tokenize_inputs(call, model, request["sentences"])
-        answer = await self.run(call, cost_of(tokenized), partial(model.compare, request))
-        for use in answer["uses"]:
-            use["span"] = offsets_json(use["text"], [use["span"]], request["offsets"])[0]  # type: ignore[index]
-        await self.send_json(call, answer)
-
-    async def post_substitutes(self, call: Call) -> None:
-        """Answer /v1/substitutes."""
-        service, request = await self.read_request(call, self.calls)
-        model = service.model(request["model"])
-        await self._answer_list(
-            call, model, request, "substitutes", partial(model.substitutes, request), {"model": model.name}
-        )
-
-    async def post_neighbors(self, call: Call) -> None:
-        """Answer /v1/neighbors."""
-        service, request = await self.read_request(call, self.calls)
-        index = service.index(request["index"])
-        head = {"index": index.name}
-        await self._answer_list(call, index.model, request, "neighbors", partial(index.neighbors, request), head)
-
-    async def _answer_list(
-        self, call: Call, model: LoadedModel, request: dict[str, Any], name: str, function: Callable[[Sequence[Any]], Any],
-        head: dict[str, Any],
-    ) -> None:  # fmt: skip
-        sentences = _as_list(request["inputs"])
-        tokenized = await self.tokenize_inputs(call, model, sentences)
-        results = await self.run(call, cost_of(tokenized) + CALL_COST * len(sentences), partial(function, sentences))
-        values = [error_json(item) if isinstance(item, Exception) else item for item in results]
-        usage = {"inputs": len(sentences), "tokens": call.n_tokens}
-        await self.send_json(call, {"object": name, **head, "results": values, "usage": usage})
-
-    async def post_score(self, call: Call) -> None:
-        """Answer /v1/score."""
-        service, request = await self.read_request(call, self.calls)
-        model = service.model(request["model"])
-        sentences = _as_list(request["inputs"])
-        tokenized = await self.tokenize_inputs(call, model, sentences)
-        results = await self.run(call, 2 * cost_of(tokenized), partial(model.score, request, tokenized))
-        values = [
-            {
-                "tokens": tokens.tokens,
-                "offsets": offsets_json(tokens.text, tokens.offsets, request["offsets"]),
-                **result,
-            }
-            for tokens, result in zip(tokenized, results, strict=True)
-        ]
-        usage = {"inputs": len(sentences), "tokens": call.n_tokens}
-        await self.send_json(call, {"object": "score", "model": model.name, "results": values, "usage": usage})
-
-    async def post_explain(self, call: Call) -> None:
-        """Answer /v1/explain."""
-        service, request = await self.read_request(call, self.calls)
-        model = service.model(request["model"])
-        given = [sentence for sentence in (request["input"], request["other"]) if sentence is not None]
-        tokenized = await self.tokenize_inputs(call, model, given)
-        cost = sum(len(tokens) ** 2 for tokens in tokenized)  # one sentence per word that is left out
-        answer = await self.run(call, cost, partial(model.explain, request))
-        await self.send_json(call, answer)
-
-    async def post_index_call(self, name: str, call: Call) -> None:
-        """Answer a request about one word of an index."""
-        service, request = await self.read_request(call, self.calls)
-        index = service.index(request["index"])
-        answer = await self.run(call, 2 * request["limit"], partial(getattr(index, name), request))
-        parts = [to_json(answer)] if request["limit"] < 200 else [await asyncio.to_thread(to_json, answer)]
-        await self.send(call, parts)
-
     # --- Operations -----------------------------------------------------------------------------
 
     async def get_models(self, call: Call) -> None:
@@ -667,7 +549,7 @@ class App:
         await self.send(call, [page.encode()], content_type="text/html; charset=utf-8")
 
 
-class _Unavailable(RequestError):
+class UnavailableError(RequestError):
     """The server is loading or shutting down."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -689,10 +571,6 @@ def _expire(lane: Lane, work: Work) -> None:
     lane.cancel(work)
     if not work.future.done():
         work.future.set_exception(DeadlineError())
-
-
-def _as_list(inputs: Any) -> list[Any]:
-    return [inputs] if isinstance(inputs, str) else inputs
 
 
 def _request_id(header: bytes | None) -> str:

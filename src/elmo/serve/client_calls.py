@@ -491,10 +491,10 @@ def _encode_layers(layers: Any, n_layers: int) -> str | int | Json:
         return layers % n_layers
     mix = sys.modules.get("elmo.model.mix")  # if it was never imported, the caller has no LayerMix
     if mix is not None and isinstance(layers, mix.LayerMix):
-        return _encode_mix(layers, n_layers)
+        return _encode_mix(cast("LayerMix", layers), n_layers)
     if isinstance(layers, str) and layers in _LAYERS:
         return layers
-    layer_selector(layers, n_layers)  # raises the same error as Elmo.encode
+    layer_selector(cast("Any", layers), n_layers)  # raises the same error as Elmo.encode
     return int(layers) % n_layers
 
 

@@ -32,6 +32,11 @@ _STRINGS = {"type": "array", "items": _STRING, "minItems": 1, "maxItems": 1_000_
 _TEXTS: Schema = {"anyOf": [_STRING, _STRINGS], "description": "A text or a list of texts."}
 _BOOLEAN = {"type": "boolean"}
 _NULL = {"type": "null"}
+_TRUNCATE: Schema = {
+    "anyOf": [_BOOLEAN, _NULL],
+    "default": None,
+    "description": "Must not be true: texts are kept whole.",
+}
 
 
 def _tei(**properties: Schema) -> Schema:
@@ -55,13 +60,13 @@ OPENAI_EMBEDDINGS: Schema = {
 TEI_REQUESTS: dict[str, Schema] = {
     "/embed": _tei(
         normalize={**_BOOLEAN, "default": True, "description": "Scale each vector to length 1."},
-        truncate={"anyOf": [_BOOLEAN, _NULL], "default": None, "description": "Must not be true: texts are not truncated."},
+        truncate=_TRUNCATE,
         truncation_direction={**_STRING, "description": "Ignored."},
         prompt_name={"anyOf": [_STRING, _NULL], "description": "Ignored."},
         dimensions={"anyOf": [{"type": "integer", "minimum": 1, "maximum": 100_000}, _NULL], "default": None,
                     "description": "If set, must be the width of the model."},
     ),
-    "/embed_all": _tei(truncate={"anyOf": [_BOOLEAN, _NULL], "default": None, "description": "Must not be true."}),
+    "/embed_all": _tei(truncate=_TRUNCATE),
     "/tokenize": _tei(add_special_tokens={**_BOOLEAN, "default": True, "description": "Ignored: there are none."}),
 }  # fmt: skip
 

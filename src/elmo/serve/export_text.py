@@ -26,7 +26,6 @@ import json
 import math
 import subprocess
 import tempfile
-import unicodedata
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,6 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.errors import ConfigError, FormatError
+from elmo.storage.atomic import atomic_file
 from elmo.text import chinese, english
 from elmo.text.ids import Alphabet, ByteAlphabet, SimplifiedAlphabet, UnicodeAlphabet
 
@@ -65,23 +65,24 @@ def write_text_data(folder: str | Path, tokenizer: str) -> Path | None:
     if tokenizer == "whitespace":
         return None
     path = Path(folder) / f"text-{tokenizer}.bin.gz"
-    path.write_bytes(build_text_data(tokenizer))
+    contents = build_text_data(tokenizer)
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(contents)
     return path
 
 
 def build_text_data(tokenizer: str) -> bytes:
     """Return the contents of the data file of the tokenizer ``en`` or ``zh``."""
-    values: dict[str, Any] = {"tokenizer": tokenizer, "unicode": unicodedata.unidata_version}
+    values: dict[str, Any] = {"tokenizer": tokenizer}
     arrays: dict[str, NDArray[Any]] = {}
     if tokenizer == "en":
         values["pattern"] = export_pattern(english.build_pattern().pattern)
     else:
         values["pattern"] = export_pattern(chinese._build_pattern().pattern)
         values["simplifier"] = _export_opencc()
-        for export in (_export_dictionary, _export_hmm):
-            characters, exported = export()
-            values[f"{export.__name__.removeprefix('_export_')}_characters"] = characters
-            arrays |= exported
+        values["dictionary_characters"], trie = _export_dictionary()
+        values["hmm_characters"], hmm = _export_hmm()
+        arrays = trie | hmm
     return _pack(values, arrays)
 
 
@@ -131,7 +132,6 @@ class _PatternExport:
     """Converts the tree of Python's parser, and collects the sets of characters in it."""
 
     sets: dict[_Ranges, int] = field(default_factory=dict)  # the number of each set
-    ranges: dict[tuple[str, str, int], _Ranges] = field(default_factory=dict)  # the set of each kind of node
 
     def export(self, pattern: str) -> dict[str, Any]:
         parsed = _parser().parse(pattern)
@@ -147,10 +147,8 @@ class _PatternExport:
         """Convert a node. Inside an atomic group, there must be no group: ``text-pattern.js`` would not reset it."""
         match str(operator), value:
             case (("LITERAL" | "NOT_LITERAL" | "IN"), _):
-                key = (str(operator), repr(value), flags)
-                if key not in self.ranges:
-                    self.ranges[key] = _find_ranges(operator, value, flags=flags)
-                return ["set", self.sets.setdefault(self.ranges[key], len(self.sets))]
+                ranges = _find_ranges(operator, tuple(value) if isinstance(value, list) else value, flags)
+                return ["set", self.sets.setdefault(ranges, len(self.sets))]
             case "BRANCH", (None, branches):
                 return ["or", [self._sequence(branch, flags=flags, is_atomic=is_atomic) for branch in branches]]
             case "SUBPATTERN", (number, add_flags, del_flags, nodes) if number is None or not is_atomic:
@@ -189,11 +187,14 @@ def _all_characters() -> str:
     return "".join(map(chr, range(_N_CODE_POINTS)))
 
 
-def _find_ranges(operator: Any, value: Any, *, flags: int) -> _Ranges:
-    """Return the characters that match a node for one character."""
+@cache
+def _find_ranges(operator: Any, value: Any, flags: int) -> _Ranges:
+    """Return the characters that match a node for one character, as Python's matcher finds them."""
     parser, compiler = _parser(), importlib.import_module("re._compiler")
+    if operator is parser.LITERAL and not flags & parser.SRE_FLAG_IGNORECASE:
+        return ((value, value + 1),)
     state = parser.State()
-    one = parser.SubPattern(state, [(operator, value)])
+    one = parser.SubPattern(state, [(operator, list(value) if isinstance(value, tuple) else value)])
     run = parser.SubPattern(state, [(parser.MAX_REPEAT, (1, parser.MAXREPEAT, one))])
     return tuple(match.span() for match in compiler.compile(run, flags).finditer(_all_characters()))
 
@@ -224,7 +225,8 @@ def _export_opencc() -> dict[str, Any]:
     """Return the tables of the conversion from traditional to simplified Chinese.
 
     The text is converted from left to right, in two steps: normalization of characters, then the longest phrase or
-    a character. Newer versions of OpenCC do not convert sequences that describe a character, such as ⿰長長.
+    a character. Versions of OpenCC differ: some stop at NUL, others do not convert descriptions of a character, such as
+    ⿰長長.
     """
     chinese.check_opencc()
     share = _opencc_folder() / "share" / "opencc"
@@ -239,11 +241,13 @@ def _export_opencc() -> dict[str, Any]:
     characters = {key: value for key, value in conversion.items() if len(key) == 1}
     phrases = {key: value for key, value in conversion.items() if len(key) > 1}
     described = "\u2ff0長長"
+    before_nul = "長\0長"
     return {
         "normalization": ["".join(normalization), "".join(normalization.values())],
         "characters": ["".join(characters), "".join(characters.values())],
         "phrases": [" ".join(phrases), " ".join(phrases.values())],
-        "keeps_descriptions": chinese.simplify(described) == described,
+        "keeps_descriptions": chinese._convert(described) == described,
+        "stops_at_nul": len(chinese._convert(before_nul)) < len(before_nul),
     }
 
 
@@ -258,9 +262,10 @@ def _read_tables(share: Path, entry: Mapping[str, Any]) -> list[dict[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "dictionary.txt"
         source = share / entry["file"]
-        command = [str(_opencc_folder() / "bin" / "opencc_dict"), "-i", str(source), "-o", str(text)]
+        program = _opencc_folder() / "bin" / "opencc_dict"
+        command = [program, "-i", source, "-f", entry["type"], "-o", text, "-t", "text"]
         try:
-            subprocess.run([*command, "-f", entry["type"], "-t", "text"], check=True, capture_output=True)
+            subprocess.run(command, check=True, capture_output=True)  # noqa: S603 -- OpenCC's own program
         except (OSError, subprocess.CalledProcessError) as error:
             raise FormatError(f"OpenCC's opencc_dict cannot read {source.name}: {error}") from error
         lines = text.read_text(encoding="utf-8").splitlines()
@@ -299,7 +304,8 @@ def _export_dictionary() -> tuple[str, dict[str, NDArray[Any]]]:
     frequencies: dict[str, int] = jieba.FREQ
     characters = _by_frequency(word[-1] for word in frequencies)
     number = {character: k for k, character in enumerate(characters)}
-    nodes = sorted(frequencies, key=lambda word: (len(word), [number[character] for character in word]))
+    ranks = {ord(character): k for k, character in enumerate(characters)}
+    nodes = sorted(frequencies, key=lambda word: (len(word), word.translate(ranks)))
     n_children = Counter(word[:-1] for word in nodes)
     labels = [number[word[-1]] for word in nodes]
     steps = [

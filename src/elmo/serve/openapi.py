@@ -23,7 +23,9 @@ _SUMMARIES = {
     "/v1/concordance": "List the usages of a word in an index.",
     "/v1/senses": "Cluster the usages of a word in an index into senses.",
     "/v1/map": "Arrange the usages of a word in an index on a map.",
-    "/v1/change": "Compare the usages of a word between the periods of a corpus.",
+    "/v1/periods": "List the periods of the corpora.",
+    "/v1/change": "Rank words by how much their usage changed between periods.",
+    "/v1/change/word": "Show the senses, usages and typical sentences of one word by period.",
     "/v1/embeddings": "Sentence vectors, compatible with OpenAI.",
     "/embed": "Sentence vectors, compatible with text-embeddings-inference.",
     "/embed_all": "Vectors of all tokens, compatible with text-embeddings-inference.",
@@ -53,7 +55,8 @@ _EXAMPLES: dict[str, Any] = {
     "/tokenize": {"inputs": "What is Deep Learning?"},
 }
 _ERRORS = {
-    "400": "The request is not valid.", "401": "A valid API key is required.", "403": "The host or origin is not allowed.",
+    "400": "The request is not valid.", "401": "A valid API key is required.",
+    "403": "The host or origin is not allowed.",
     "404": "There is no such model or index.", "413": "The request or its reply is too large.",
     "415": "The body is not JSON.", "429": "The server is overloaded; see Retry-After.",
     "503": "The server is loading or shutting down.", "504": "The deadline has passed.",
@@ -72,15 +75,15 @@ def build_document(options: ServeOptions) -> dict[str, Any]:
     for path, summary in _SUMMARIES.items():
         if path in schemas:
             paths[path] = {"post": _operation(path, summary, schemas[path])}
-        elif path not in ("/v1/inside", "/v1/change") or path in schemas:
+        else:
             paths[path] = {"get": _operation(path, summary, None)}
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
             "title": "elmo",
             "version": __version__,
-            "description": "Word vectors in context. Offsets count code points, or UTF-16 units on request. In lists of "
-            "results, an input that fails has an error in place of its result.",
+            "description": "Word vectors in context. Offsets count code points, or UTF-16 units on request. In "
+            "lists of results, an input that fails has an error in place of its result.",
         },
         "paths": paths,
         "components": {"schemas": {"Error": _ERROR_SCHEMA}},
@@ -127,6 +130,23 @@ def _operation(path: str, summary: str, schema: Schema | None) -> dict[str, Any]
     return operation
 
 
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+body { color: #1b1b1b; background: #fff }
+h2 { margin-top: 2.5rem }
+code, pre { font: 14px ui-monospace, monospace }
+pre { background: #f2f2f2; padding: .75rem; overflow-x: auto }
+table { border-collapse: collapse; width: 100% }
+td, th { text-align: left; vertical-align: top; padding: .25rem .75rem .25rem 0; border-bottom: 1px solid #ccc }
+@media (prefers-color-scheme: dark) {
+  body { color: #eee; background: #181818 }
+  a { color: #9cf }
+  pre { background: #262626 }
+  td, th { border-color: #444 }
+}
+"""
+
+
 def build_page(options: ServeOptions) -> str:
     """Build the page of /docs from the OpenAPI document."""
     document = build_document(options)
@@ -134,15 +154,10 @@ def build_page(options: ServeOptions) -> str:
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             sections.append(_section(path, method, operation))
-    style = (
-        "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1b1b1b;background:#fff}"
-        "code,pre{font:14px ui-monospace,monospace}pre{background:#f2f2f2;padding:.75rem;overflow-x:auto}"
-        "table{border-collapse:collapse;width:100%}td,th{text-align:left;vertical-align:top;padding:.25rem .75rem .25rem 0;border-bottom:1px solid #ccc}"
-        "h2{margin-top:2.5rem}@media(prefers-color-scheme:dark){body{color:#eee;background:#181818}pre{background:#262626}td,th{border-color:#444}}"
-    )
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>elmo: HTTP API</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{style}</style></head><body><main><h1>elmo {__version__}</h1>'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>'
+        f"<body><main><h1>elmo {__version__}</h1>"
         f"<p>{html.escape(document['info']['description'])} The machine-readable version is "
         f'<a href="/openapi.json">/openapi.json</a>.</p>{"".join(sections)}</main></body></html>'
     )
@@ -159,7 +174,8 @@ def _section(path: str, method: str, operation: dict[str, Any]) -> str:
         f"<td>{html.escape(_describe_field(part))}</td></tr>"
         for name, part in schema["properties"].items()
     )
-    table = f"<table><thead><tr><th>Field</th><th>Default</th><th>Description</th></tr></thead><tbody>{rows}</tbody></table>"
+    names = "<th>Field</th><th>Default</th><th>Description</th>"
+    table = f"<table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table>"
     if "example" not in media:
         return title + table
     example = json.dumps(media["example"], ensure_ascii=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from elmo.errors import ConfigError
@@ -21,6 +22,7 @@ class ServeOptions:
     Attributes:
         models: Models to serve, as in ``Elmo.from_pretrained``. The first is the default model of requests.
         indexes: Folders written by ``elmo index``.
+        corpora: Names of periods and their text files, in order of time, whose words are compared.
         host: Address to listen on. An address other than loopback requires API keys.
         port: Port to listen on; 0 chooses a free port.
         workers: Number of processes. Each loads the models and uses its share of the CPU cores.
@@ -43,6 +45,7 @@ class ServeOptions:
 
     models: tuple[str, ...] = ("en",)
     indexes: tuple[Path, ...] = ()
+    corpora: tuple[tuple[str, Path], ...] = ()
     host: str = "127.0.0.1"
     port: int = 8000
     workers: int = 1
@@ -112,3 +115,9 @@ class ServeOptions:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+
+def default_models() -> tuple[str, ...]:
+    """Return the bundled models whose tokenizers are installed."""
+    has_chinese = all(find_spec(name) is not None for name in ("jieba", "opencc"))
+    return ("en", "zh") if has_chinese else ("en",)

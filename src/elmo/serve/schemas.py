@@ -161,12 +161,22 @@ REQUESTS: Mapping[str, Schema] = {
     ),
     "/v1/senses": _object(
         ("word",), word=_REQUIRED_WORD, index=_INDEX, limit=_integer("Maximum number of usages.", 2, 2000, 500),
-        method=_METHOD, n_clusters=_CLUSTERS, n_examples=_integer("Number of examples per sense.", 0, 50, 3), seed=_SEED,
+        method=_METHOD, n_clusters=_CLUSTERS, seed=_SEED,
+        n_examples=_integer("Number of examples per sense.", 0, 50, 3),
     ),
     "/v1/map": _object(
         ("word",), word=_REQUIRED_WORD, index=_INDEX, limit=_integer("Maximum number of usages.", 2, 2000, 1000),
         n_clusters=_CLUSTERS, to=_nullable(MARKED), seed=_SEED,
     ),
+    "/v1/inside": _object(
+        ("input",), input=SENTENCE, token=_integer("Number of the token to show in steps.", 0, 1_000_000, 0),
+        model=_MODEL, offsets=_OFFSETS,
+    ),
+    "/v1/change": _object(
+        (), n=_integer("Number of words.", 1, 1000, 50), offset=_integer("Number of words to skip.", 0, 1_000_000, 0),
+        query=_nullable({"type": "string", "maxLength": MAX_WORD, "description": "Only words that start like this."}),
+    ),
+    "/v1/change/word": _object(("word",), word=_REQUIRED_WORD),
 }  # fmt: skip
 
 

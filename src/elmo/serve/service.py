@@ -30,9 +30,12 @@ from elmo.text.tokenizers import Tokens
 
 if TYPE_CHECKING:
     from elmo.lexicon.index import Index
+    from elmo.lexicon.senses import NameOf
     from elmo.lexicon.substitutes import Substituter
-    from elmo.lexicon.usages import Usage, Usages
+    from elmo.lexicon.usages import Usages
+    from elmo.predict.expectations import Expectations
     from elmo.predict.scores import Scorer
+    from elmo.serve.explore import Periods
 
 logger = logging.getLogger(__name__)
 
@@ -167,6 +170,18 @@ class LoadedModel:
         )  # fmt: skip
         return {"object": "explanation", "model": self.name, **explanation.to_json()}
 
+    def expect(self, sentences: Sequence[Tokens], n: int) -> list[Expectations]:
+        """Answer /v1/expectations."""
+        from elmo.predict.expectations import ExpectationModel
+
+        return self._prepare("expectations", lambda: ExpectationModel(self.second)).predict(sentences, n=n)
+
+    def name_of(self) -> NameOf | None:
+        """Return the function that names senses by substitutes; None if the model has no softmax."""
+        from elmo.lexicon.senses import name_by_substitutes
+
+        return self._prepare("names", lambda: name_by_substitutes(self.second))
+
     def _substituter(self, combine: Any, start: Any) -> Substituter:
         from elmo.lexicon.substitutes import Substituter
 
@@ -300,33 +315,34 @@ class LoadedIndex:
             self.index, request["word"], elmo=self.model.second, limit=request["limit"], sort=request["sort"],
             to=request["to"], seed=request["seed"],
         )  # fmt: skip
-        return {"object": "concordance", "index": self.name, **concordance.to_json()}
+        value = concordance.to_json()
+        for line in value["lines"]:
+            line["place"] = short_place(line["place"])
+        return {"object": "concordance", "index": self.name, **value}
 
     def senses(self, request: dict[str, Any]) -> dict[str, Any]:
         """Answer /v1/senses."""
-        from elmo.lexicon.senses import find_senses, name_by_substitutes
+        from elmo.lexicon.concordance import sample_usages
+        from elmo.lexicon.senses import find_senses
 
-        numbers, usages = self.sample(request["word"], request["limit"], request["seed"])
+        numbers, usages = sample_usages(self.index, request["word"], limit=request["limit"], seed=request["seed"])
         senses = find_senses(
             usages, word=request["word"], method=request["method"], n_clusters=request["n_clusters"],
-            n_examples=request["n_examples"], name_of=name_by_substitutes(self.model.second), seed=request["seed"],
+            n_examples=request["n_examples"], name_of=self.model.name_of(), seed=request["seed"],
         )  # fmt: skip
         return {
             "object": "senses", "index": self.name, **senses.to_json(), "labels": senses.labels.tolist(),
-            "numbers": numbers,
+            "numbers": numbers.tolist(),
         }  # fmt: skip
 
-    def sample(self, word: str, limit: int, seed: int) -> tuple[list[int], Usages]:
-        """Return the numbers of up to ``limit`` usages of a word, and the usages with their vectors."""
-        from elmo.lexicon.usages import Usages
+    def similarities(self, usages: Usages, sentence: Any) -> Vectors:
+        """Return the cosine of each usage with the marked word of a sentence, (usage,)."""
+        from elmo.lexicon.usages import embed_usages, find_marked_usage, unit_rows
 
-        numbers = self.index.numbers(word)
-        if not len(numbers):
-            raise DataError(f"{word[:40]!r} is not in the index")
-        if len(numbers) > limit:
-            numbers = np.sort(np.random.default_rng(seed).choice(numbers, limit, replace=False))
-        items: tuple[Usage, ...] = tuple(self.index.usage(int(number)) for number in numbers)
-        return numbers.tolist(), Usages(items, self.index.vectors(numbers))
+        elmo = self.model.second
+        usage = find_marked_usage(elmo.tokenizer, sentence, usages.items[0].word, number=1)
+        query = embed_usages(elmo, [usage], layers=self.index.layers, start=self.index.start).vectors
+        return (unit_rows(usages.vectors) * unit_rows(query)).sum(axis=1).clip(-1, 1)
 
 
 # --- Service ----------------------------------------------------------------------------------------
@@ -339,6 +355,7 @@ class Service:
     models: dict[str, LoadedModel]
     indexes: dict[str, LoadedIndex]
     options: ServeOptions
+    periods: Periods | None = None
 
     @classmethod
     def load(cls, options: ServeOptions) -> Service:
@@ -349,7 +366,12 @@ class Service:
             elmo = Elmo.from_pretrained(source, dtype=options.dtype)
             elmo.encode(_WARM_UP)
             models[name] = LoadedModel(name, elmo)
-        return cls(models, _load_indexes(options, models), options)
+        periods = None
+        if options.corpora:
+            from elmo.serve.explore import Periods
+
+            periods = Periods.measure(dict(options.corpora), next(iter(models.values())))
+        return cls(models, _load_indexes(options, models), options, periods)
 
     def model(self, name: str | None) -> LoadedModel:
         """Return a model by name; raise ``RequestError`` if there is none."""
@@ -384,6 +406,7 @@ class Service:
             "object": "list",
             "data": [model.describe(self.options.max_tokens) for model in self.models.values()],
             "indexes": [index.describe() for index in self.indexes.values()],
+            "periods": None if self.periods is None else list(self.periods.changes.periods),
         }
 
 

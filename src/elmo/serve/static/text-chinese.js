@@ -11,6 +11,7 @@
  * @property {[string, string]} characters     traditional characters, and their simplified forms
  * @property {[string, string]} phrases        the same for phrases, separated by spaces
  * @property {boolean} keeps_descriptions      whether descriptions of characters, such as ⿰長長, stay unchanged
+ * @property {boolean} stops_at_nul            whether OpenCC converts a text only up to the first NUL
  */
 
 /**
@@ -51,8 +52,8 @@ export function makeSimplifier(data) {
   }
 
   return function simplify(points) {
-    if (points.includes(0)) {
-      // OpenCC stops at NUL. elmo then converts each character alone, except in a text with lone surrogates.
+    if (data.stops_at_nul && points.includes(0)) {
+      // elmo then converts each character alone, except in a text with lone surrogates
       if (points.some(isSurrogate)) return points;
       const single = (point) => normalization.get(point) ?? point;
       return points.map((point) => characters.get(single(point)) ?? single(point));
@@ -93,10 +94,13 @@ function findDescription(points, start) {
   return end < 0 ? 0 : end - start;
 }
 
+/** Return the end of a character or a description sequence, or -1 if it is incomplete, too long or too deep. */
 function skipDescription(points, start, limit, depth) {
   if (start >= limit || depth === 0) return -1;
   let end = start + 1;
-  for (let n = countOperands(points[start]); n > 0 && end >= 0; n--) end = skipDescription(points, end, limit, depth - 1);
+  for (let n = countOperands(points[start]); n > 0 && end >= 0; n--) {
+    end = skipDescription(points, end, limit, depth - 1);
+  }
   return end;
 }
 
@@ -177,7 +181,7 @@ function isLatin(point) {
 class Dictionary {
   /** @param {SegmenterData} data */
   constructor(data) {
-    this.labelOf = new Map(Array.from(toCodePoints(data.dictionary_characters), (point, k) => [point, k]));
+    this.labelOf = numberCharacters(toCodePoints(data.dictionary_characters));
     this.logWeights = data.weights;
     const nChildren = unpackIntegers(data.trie_children);
     const steps = unpackIntegers(data.trie_labels);
@@ -192,7 +196,7 @@ class Dictionary {
       let label = 0;
       for (let k = 0; k < nChildren[node]; k++, child++) {
         label += steps[child - 1];
-        this.labels[child] = label;
+        this.labels[child] = label + 1;
       }
     }
     this.firstChild[n] = child;
@@ -200,8 +204,8 @@ class Dictionary {
 
   /** Return the child of a node for a character, or -1. */
   step(node, point) {
-    const label = this.labelOf.get(point);
-    if (label === undefined) return -1;
+    const label = this.labelOf[point];
+    if (label === 0) return -1;
     let low = this.firstChild[node];
     let high = this.firstChild[node + 1] - 1;
     while (low <= high) {
@@ -261,7 +265,7 @@ class WordModel {
   /** @param {SegmenterData} data */
   constructor(data) {
     const characters = toCodePoints(data.hmm_characters);
-    this.numberOf = new Map(Array.from(characters, (point, k) => [point, k]));
+    this.numberOf = numberCharacters(characters);
     this.nCharacters = characters.length;
     this.data = data;
   }
@@ -288,8 +292,8 @@ class WordModel {
   }
 
   emission(state, point) {
-    const number = this.numberOf.get(point);
-    const value = number === undefined ? 0 : this.data.hmm_emissions[state * this.nCharacters + number];
+    const number = this.numberOf[point];
+    const value = number === 0 ? 0 : this.data.hmm_emissions[state * this.nCharacters + number - 1];
     return this.data.hmm_values[value];
   }
 
@@ -316,6 +320,15 @@ class WordModel {
     for (let t = n - 1; t > 0; t--) states[t - 1] = origins[4 * t + states[t]];
     return states;
   }
+}
+
+/** Return a table of the number of each character, starting at 1; 0 for other characters. */
+function numberCharacters(characters) {
+  const numbers = new Uint16Array(0x110000);
+  characters.forEach((point, k) => {
+    numbers[point] = k + 1;
+  });
+  return numbers;
 }
 
 /** Decode integers of seven bits per byte, the lowest bits first. */

@@ -13,7 +13,7 @@
  *   ["sequence", nodes]                      nodes, one after the other
  *   ["or", nodes]                            the first node that matches
  *   ["repeat", kind, low, high, node]        "greedy", "lazy" or "possessive"; high is null if there is no limit
- *   ["look", width, isNegated, node]         a condition on the text that follows (width 0) or on `width` characters before
+ *   ["look", width, isNegated, node]         a condition on the text that follows, or on `width` > 0 characters before
  *   ["atomic", node]                         no second try inside the node
  *   ["group", number, node]                  a group, whose position is reported
  *   ["same", number]                         the same text as a group
@@ -27,6 +27,9 @@
  * @property {Object<string, number>} groups  the numbers of the named groups
  *
  * @typedef {(position: number) => number} Matcher  returns the end of the match, or -1
+ *
+ * @typedef {(start: number, end: number, groupEnd: number) => void} Report  `groupEnd` is the end of the named group,
+ *     or -1 if it is not part of the match
  */
 
 const N_CODE_POINTS = 0x110000;
@@ -37,9 +40,8 @@ const END = 255; // the class after the last character, which is in no set
  * Compile a pattern.
  *
  * @param {PatternData} data
- * @returns {(points: Int32Array, report: (start: number, end: number, groupEnd: number) => void, group?: string) => void}
- *     A function that reports all matches in a text, which is an array of code points. `groupEnd` is the end of the
- *     named group, or -1 if it is not part of the match.
+ * @returns {(points: Int32Array, report: Report, group?: string) => void}  a function that reports all matches in a
+ *     text, which is an array of code points; the reports include the end of the named group, if there is one
  */
 export function compilePattern(data) {
   const classOf = expandClasses(data);
@@ -74,7 +76,8 @@ export function compilePattern(data) {
         const limit = high ?? Infinity;
         if (kind === "possessive") return compilePossessive(child, low, limit, next);
         if (child[0] !== "set") return unrollRepeat(child, low, limit, kind === "lazy", next);
-        return kind === "lazy" ? compileLazy(sets[child[1]], low, limit, next) : compileGreedy(sets[child[1]], low, limit, next);
+        const compileSet = kind === "lazy" ? compileLazy : compileGreedy;
+        return compileSet(sets[child[1]], low, limit, next);
       }
       case "look": {
         const [, width, isNegated, child] = node;

@@ -96,7 +96,8 @@ export function makeTokenizer(name, data) {
     throw new RangeError(`tokenizer must be one of en, zh, whitespace; found ${JSON.stringify(name)}`);
   }
   if (data?.tokenizer !== key) {
-    throw new TypeError(`tokenizer ${key} needs the data of text-${key}.bin.gz; found that of ${data?.tokenizer ?? "none"}`);
+    const found = data?.tokenizer ?? "none";
+    throw new TypeError(`tokenizer ${key} needs the data of text-${key}.bin.gz; found that of ${found}`);
   }
   const findMatches = compilePattern(data.pattern);
   if (key === "en") {
@@ -183,7 +184,7 @@ function getSimplifier(data) {
  * @param {IdsConfig} config
  * @param {Object} [options]
  * @param {TextData} [options.data]  the data of the tokenizer zh, for the alphabet "simplified"
- * @param {boolean} [options.hasBoundaries]  whether to add the rows of the boundary tokens, which start and end a sentence
+ * @param {boolean} [options.hasBoundaries]  whether to add the boundary tokens, which start and end a sentence
  * @param {"int32" | "int64"} [options.type]
  * @returns {Int32Array | BigInt64Array}  shape (time, char); time is the number of tokens, plus 2 with boundary tokens
  */
@@ -233,8 +234,8 @@ function makeAlphabet(config, data) {
     }
     case "unicode": {
       const ids = new Map(Object.entries(config.characters));
-      return (token) =>
-        Array.from(toCodePoints(token).subarray(0, limit), (point) => ids.get(String.fromCodePoint(point)) ?? config.oov);
+      const findId = (point) => ids.get(String.fromCodePoint(point)) ?? config.oov;
+      return (token) => Array.from(toCodePoints(token).subarray(0, limit), findId);
     }
     default:
       throw new RangeError(`alphabet must be bytes, simplified or unicode; found ${JSON.stringify(config.alphabet)}`);
