@@ -12,27 +12,33 @@ from .errors import FormatError as FormatError
 from .errors import MissingExtraError as MissingExtraError
 from .errors import OutputError as OutputError
 from .errors import SentenceTooLongError as SentenceTooLongError
+from .errors import ServiceError as ServiceError
 from .errors import ShapeError as ShapeError
 from .errors import StateError as StateError
 from .errors import TrainingError as TrainingError
 from .formats import convert as convert
 from .jobs import read_embeddings as read_embeddings
+from .lexicon.explain import explain as explain
 from .model import BiLm as BiLm
 from .model import LayerMix as LayerMix
 from .model import LayerMixes as LayerMixes
 from .model import Layers as Layers
 from .plots.training import draw_curves as draw_curves
 from .predict import perplexity as perplexity
+from .serve.client import AsyncClient as AsyncClient
+from .serve.client import Client as Client
 from .train import resume_bilm as resume_bilm
 from .train import train_bilm as train_bilm
 
 __version__: str
 
 __all__ = [
+    "AsyncClient",
     "BiLm",
     "BiLmConfig",
     "Carry",
     "ChecksumError",
+    "Client",
     "ConfigError",
     "DataError",
     "Elmo",
@@ -46,11 +52,13 @@ __all__ = [
     "MissingExtraError",
     "OutputError",
     "SentenceTooLongError",
+    "ServiceError",
     "ShapeError",
     "StateError",
     "TrainingError",
     "convert",
     "draw_curves",
+    "explain",
     "perplexity",
     "read_embeddings",
     "resume_bilm",

@@ -13,6 +13,7 @@
     ├── StateError               a start state is missing or belongs to another model
     ├── OutputError              an output cannot be written, or it belongs to another job
     ├── TrainingError            a training run cannot continue
+    ├── ServiceError             a service cannot be reached, is busy, or replied with an error
     └── MissingExtraError        an optional library is not installed
 
 A message says in one line what is wrong, what was expected, what was found and what to do. The command line
@@ -33,6 +34,7 @@ __all__ = [
     "MissingExtraError",
     "OutputError",
     "SentenceTooLongError",
+    "ServiceError",
     "ShapeError",
     "StateError",
     "TrainingError",
@@ -81,6 +83,25 @@ class OutputError(ElmoError):
 
 class TrainingError(ElmoError):
     """A training run cannot continue: its loss is not a finite number, or one of its processes ended."""
+
+
+class ServiceError(ElmoError):
+    """A service cannot be reached, is busy, or replied with an error.
+
+    Attributes:
+        status: HTTP status of the reply; None if there was no reply.
+        code: Short name of the problem: a code of the service such as "overloaded", or "connection", "timeout" or
+            "malformed_reply"; None if the service stated none.
+        retry_after: Seconds after which the service asks to try again; None if it did not.
+    """
+
+    def __init__(
+        self, message: str, *, status: int | None = None, code: str | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.retry_after = retry_after
 
 
 class MissingExtraError(ElmoError):

@@ -14,7 +14,7 @@ import random
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,8 @@ pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed")
 STATIC = Path(export_text.__file__).parent / "static"
 DATA = Path(__file__).parents[1] / "data"
 CORPORA = os.environ.get("ELMO_TEXT_JS_CORPORA")
-N_SENTENCES = 3_000 if CORPORA else 0  # from each corpus and tokenizer
+N_SENTENCES = 12_000  # for each tokenizer, from the corpora
+N_SENTENCES_PER_FILE = 3_000
 N_HOSTILE = 4_000 if CORPORA else 400
 N_CHARACTERS = 100_000
 TOKENIZERS = ("en", "zh", "whitespace")
@@ -241,16 +242,20 @@ def hostile_texts(n: int) -> list[str]:
     return [join_surrogates(text) for text in texts]
 
 
+def first_lines(path: Path) -> list[str]:
+    with lzma.open(path, "rt", encoding="utf-8") as lines:
+        return [line.rstrip("\n") for line in islice(lines, N_SENTENCES_PER_FILE)]
+
+
 def sentences() -> list[tuple[str, str]]:
     """Return pairs of a tokenizer and a sentence."""
     cases = [("en", text) for text, _ in ENGLISH_EXAMPLES] + [("zh", text) for text, _ in CHINESE_EXAMPLES]
     for tokenizer in ("en", "zh"):
         rows = (DATA / f"senses.{tokenizer}.tsv").read_text(encoding="utf-8").splitlines()[1:]
         cases += [(tokenizer, row.split("\t")[-1]) for row in rows]
-    for tokenizer in ("en", "zh"):
-        for path in sorted(Path(CORPORA).glob(f"lm-{tokenizer}*/*dev*.txt.xz")) if CORPORA else ():
-            with lzma.open(path, "rt", encoding="utf-8") as lines:
-                cases += [(tokenizer, line.rstrip("\n")) for line in islice(lines, N_SENTENCES)]
+        paths = sorted(Path(CORPORA).glob(f"lm-{tokenizer}*/*.txt.xz")) if CORPORA else []
+        lines = chain.from_iterable(map(first_lines, paths))
+        cases += [(tokenizer, line) for line in islice(lines, N_SENTENCES)]
     return cases
 
 
@@ -275,6 +280,14 @@ def test_sentences_have_the_same_tokens_offsets_and_ids_as_in_python(run: Run) -
 def test_hostile_texts_have_the_same_tokens_offsets_and_ids_as_in_python(run: Run) -> None:
     cases = [(tokenizer, text) for text in hostile_texts(N_HOSTILE) for tokenizer in TOKENIZERS]
     assert_equal(run, cases, ALPHABETS)
+
+
+@pytest.mark.slow
+def test_every_character_is_in_the_same_class_as_in_python(run: Run) -> None:
+    last = 0x110000 if CORPORA else 0x3000
+    blocks = [range(first, min(first + 0x800, last)) for first in range(0, last, 0x800)]
+    rows = [[f"a{chr(c)}b {chr(c)}{chr(c)}中{chr(c)}1" for c in block if not 0xD800 <= c < 0xE000] for block in blocks]
+    assert_equal(run, [(tokenizer, " ".join(row)) for row in rows for tokenizer in ("en", "zh")], [])
 
 
 @pytest.mark.slow

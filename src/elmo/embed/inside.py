@@ -19,7 +19,7 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class CharacterIds:
+class SpelledCharacter:
     """A character of a token, and the ids that the network reads for it; special characters have names like <eow>."""
 
     character: str
@@ -57,7 +57,7 @@ class Inside:
 
     sentence: Tokens
     token: int
-    characters: tuple[CharacterIds, ...]
+    characters: tuple[SpelledCharacter, ...]
     filters: tuple[FilterGroup, ...]
     highways: tuple[Floats, ...]
     token_vector: Floats
@@ -95,7 +95,7 @@ def look_inside(elmo: Elmo, sentence: str | list[str], *, token: int = 0) -> Ins
     batch = elmo.batch([[tokens.tokens[token]]])
     position = 1  # after the start of the sentence
     cnn = elmo.bilm.token_layer.cnn
-    characters: tuple[CharacterIds, ...] = ()
+    characters: tuple[SpelledCharacter, ...] = ()
     filters: list[FilterGroup] = []
     steps: list[Tensor] = []
     if cnn is not None and batch.char_ids is not None:
@@ -122,28 +122,28 @@ def _array(values: Tensor) -> Floats:
     return values.float().cpu().numpy()
 
 
-def _describe_characters(elmo: Elmo, token: str, ids: list[int]) -> tuple[CharacterIds, ...]:
+def _describe_characters(elmo: Elmo, token: str, ids: list[int]) -> tuple[SpelledCharacter, ...]:
     """Assign the ids of a row to the characters of the token."""
     alphabet = elmo.indexer.alphabet
     spelled = alphabet.lookup_form(token) if alphabet is not None else token
     is_bytes = isinstance(alphabet, ByteAlphabet)
     n_special = {name: getattr(alphabet, name) for name in ("bow", "eow", "pad")} if alphabet is not None else {}
-    items: list[CharacterIds] = []
+    items: list[SpelledCharacter] = []
     if isinstance(alphabet, UnicodeAlphabet):
         first, last = "<eow>", "<bow>"  # ELMoForManyLangs swaps the boundaries of words
     else:
         first, last = "<bow>", "<eow>"
-    items.append(CharacterIds(first, (ids[0],)))
+    items.append(SpelledCharacter(first, (ids[0],)))
     position = 1
     for character in spelled:
         size = len(character.encode("utf-8", "ignore")) if is_bytes else 1
         if not size or position + size >= len(ids):
             break
-        items.append(CharacterIds(character, tuple(ids[position : position + size])))
+        items.append(SpelledCharacter(character, tuple(ids[position : position + size])))
         position += size
     if position < len(ids):
-        items.append(CharacterIds(last, (ids[position],)))
+        items.append(SpelledCharacter(last, (ids[position],)))
     n_padding = sum(value == n_special.get("pad") for value in ids[position + 1 :])
     if n_padding:
-        items.append(CharacterIds("<pad>", tuple(ids[-n_padding:])))
+        items.append(SpelledCharacter("<pad>", tuple(ids[-n_padding:])))
     return tuple(items)

@@ -11,8 +11,8 @@ import hmac
 import json
 import logging
 import math
+import random
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -189,6 +189,8 @@ class App:
             handler = self._route(call)
             await handler(call)
         except RequestError as error:
+            if error.status == 503:
+                call.extra_headers.append((b"retry-after", b"1"))
             await self._send_error(call, error.status, error.code, error.message, param=error.param)
         except OverloadedError as error:
             retry = str(math.ceil(error.retry_after)).encode()
@@ -284,11 +286,7 @@ class App:
 
     async def read_json(self, call: Call, lane: Lane) -> tuple[Service, Any]:
         """Check that there is room in the queue, and read and parse the body of a request."""
-        try:
-            service = self.ready()
-        except UnavailableError:
-            call.extra_headers.append((b"retry-after", b"1"))
-            raise
+        service = self.ready()
         self._set_deadline(call)
         if self._n_requests > MAX_REQUESTS:
             raise OverloadedError(1.0)
@@ -579,7 +577,7 @@ def _request_id(header: bytes | None) -> str:
         text = header.decode("latin-1")
         if text.isascii() and text.isprintable() and text:
             return text
-    return uuid.uuid4().hex
+    return f"{random.getrandbits(128):032x}"
 
 
 def _json_problem(error: orjson.JSONDecodeError) -> str:

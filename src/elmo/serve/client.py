@@ -134,8 +134,7 @@ class Exchange:
         numbers = self._request.numbers
         if status == 413 and len(numbers) > 1:
             return None
-        number = numbers[0] if len(numbers) == 1 else None
-        error = read_error(reply.get("error") if isinstance(reply, dict) else None, status=status, number=number)
+        error = read_error(reply.get("error") if isinstance(reply, dict) else None, status=status, numbers=numbers)
         if not isinstance(error, ServiceError):
             raise error
         reason = f": {error}" if isinstance(reply, dict) else ""

@@ -46,7 +46,8 @@ MAX_SLOW_INPUTS = 64  # inputs of a request that computes a softmax or searches 
 # Errors that the service passes on by name, so that bad input raises the same error as in this process.
 _INPUT_ERRORS = ("ConfigError", "DataError", "EncodingError", "SentenceTooLongError", "ShapeError", "StateError")
 _LAYERS = ("average", "top", "all", "concat")
-_NUMBERED_SENTENCE = re.compile(r"^(?:sentence|input) \d+")
+_NUMBERED_SENTENCE = re.compile(r"(?:sentence|input) \d+")
+_FIELD_OF_INPUT = re.compile(r"\.?inputs\[(\d{1,9})\]")
 # Errors for the fields of a request; fields that are not listed are options.
 _FIELD_ERRORS: dict[str, type[ElmoError]] = {
     **dict.fromkeys(("input", "inputs", "sentences", "word", "candidates", "other", "to"), DataError),
@@ -574,7 +575,7 @@ def _parse_results(
     parsed: list[T] = []
     for k, (item, result) in enumerate(zip(items, results, strict=True)):
         if "error" in _parse_object(result):
-            raise read_error(result["error"], status=200, number=numbers[k])
+            raise read_error(result["error"], status=200, numbers=numbers[k : k + 1])
         parsed.append(parse(item, result))
         results[k] = None  # frees the text of the vectors
     return parsed
@@ -714,21 +715,24 @@ def _parse_comparison(reply: Any, *, word: str, n: int) -> Comparison:
     return Comparison(word, tuple(uses), parsed)
 
 
-def read_error(error: Any, *, status: int, number: int | None = None) -> ElmoError:
+def read_error(error: Any, *, status: int, numbers: range = range(0)) -> ElmoError:
     """Return the error that a reply describes: the error of the library for bad input, or a ``ServiceError``.
 
-    ``number`` is the number of the sentence that the error is about. The service counts the sentences of one request.
+    ``numbers`` are the numbers of the sentences in the request. The service counts from the start of the request.
     """
     error = error if isinstance(error, dict) else {}
     values = [error.get(name) for name in ("message", "type", "code", "param")]
     message, kind, code, param = (" ".join(value.split())[:500] if isinstance(value, str) else "" for value in values)
     message = message or "no reason stated"
-    if number is not None:
-        message, n_replaced = _NUMBERED_SENTENCE.subn(f"sentence {number}", message)
-        message = message if n_replaced else f"sentence {number}: {message}"
+    place = _FIELD_OF_INPUT.match(message)
+    if place and int(place[1]) < len(numbers):
+        message = f"sentence {numbers[int(place[1])]}{message[place.end() :]}"
+    elif len(numbers) == 1:
+        rest = _NUMBERED_SENTENCE.match(message)
+        message = f"sentence {numbers[0]}{message[rest.end() :] if rest else f': {message}'}"
     if kind in _INPUT_ERRORS:
         return getattr(errors, kind)(message)
-    if status == 413 and number is not None:
+    if status == 413 and len(numbers) == 1:
         return SentenceTooLongError(message)
     if code == "invalid_input":
         return DataError(message)

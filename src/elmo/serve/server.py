@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -180,8 +179,7 @@ def _run_in_child(options: ServeOptions, listener: socket.socket, pipe: Connecti
         run_worker(options, listener, on_ready=lambda: pipe.send("ready"))
     except ElmoError as error:
         with contextlib.suppress(OSError):
-            pipe.send(str(error))
-        sys.exit(1)
+            pipe.send(str(error))  # the supervisor raises it
 
 
 def _exit_with_parent() -> None:

@@ -129,18 +129,22 @@ function nearestInDirection(points, from, key) {
 /**
  * A map: one mark per item. Positions keep their proportions.
  *
- * points: [{id, x, y, group, short, label, title}]: `short` is written on the mark, `label` next to it, `title` is read
- * by screen readers; links: [[id, id]]; extent: half the width of the map in the units of x and y (default: from the
- * points); selected, onSelect(id), onHover(id | null); radius; description: what the map shows.
+ * points: [{id, x, y, group, short, label, title}]: `short` is written on the mark, `label` next to it (on wide maps),
+ * `title` is read by screen readers; links: [[id, id]]; bounds: {x: [low, high], y: [low, high]} of the positions to
+ * make room for (default: of the points); selected, onSelect(id), onHover(id | null); radius; height: the largest
+ * height (a flat map is lower); description: what the map shows.
  */
-export function ScatterMap({ points, links = [], extent, selected, onSelect, onHover, radius = 11, height = 340, description }) {
+export function ScatterMap({ points, links = [], bounds, selected, onSelect, onHover, radius = 11, height: maxHeight = 340, description }) {
   const [box, width] = useWidth();
   const id = useId("map");
-  const reach = extent ?? Math.max(1e-9, ...points.map(({ x, y }) => Math.max(Math.abs(x), Math.abs(y))));
-  const hasLabels = points.some(({ label }) => label);
-  const marginX = hasLabels ? Math.min(110, width * 0.22) : radius + 10, marginY = radius + 22;
-  const scale = Math.min((width / 2 - marginX) / reach, (height / 2 - marginY) / reach);
-  const targets = points.map(({ x, y }) => [width / 2 + x * scale, height / 2 + y * scale]);
+  const { x: [x0, x1], y: [y0, y1] } = bounds ?? boundsOf(points.map(({ x, y }) => [x, y]));
+  const hasLabels = width >= 420 && points.some(({ label }) => label);
+  const marginX = hasLabels ? Math.min(150, width * 0.26) : radius + 12, marginY = radius + 14;
+  const fit = (size, margin, low, high) => (size - 2 * margin) / Math.max(1e-9, high - low);
+  const scale = Math.min(fit(width, marginX, x0, x1), fit(maxHeight, marginY, y0, y1));
+  const height = Math.round(Math.min(maxHeight, Math.max(150, (y1 - y0) * scale + 2 * marginY)));
+  const place = ([x, y]) => [width / 2 + (x - (x0 + x1) / 2) * scale, height / 2 + (y - (y0 + y1) / 2) * scale];
+  const targets = points.map(({ x, y }) => place([x, y]));
   const places = useMoving(targets, `${width}|${points.map(({ id }) => id).join("|")}`);
   const placed = points.map((point, k) => ({ ...point, px: places[k][0], py: places[k][1] }));
   const byId = new Map(placed.map((point) => [point.id, point]));
@@ -164,6 +168,12 @@ export function ScatterMap({ points, links = [], extent, selected, onSelect, onH
   </div>`;
 }
 
+/** The smallest and the largest x and y of positions [[x, y], …]. */
+export function boundsOf(positions) {
+  const range = (k) => positions.reduce(([low, high], position) => [Math.min(low, position[k]), Math.max(high, position[k])], [Infinity, -Infinity]);
+  return positions.length ? { x: range(0), y: range(1) } : { x: [0, 0], y: [0, 0] };
+}
+
 /** Labels next to their marks, moved up or down where they would overlap; one label for marks in the same place. */
 function placeLabels(points, width, height, radius) {
   const labels = [];
@@ -175,7 +185,7 @@ function placeLabels(points, width, height, radius) {
       same.text = same.ids.join(" · ");
       continue;
     }
-    const isRight = point.px <= width / 2 ? point.px < radius * 4 + textWidth(point.label) : point.px + radius + 8 + textWidth(point.label) < width;
+    const isRight = point.px >= width / 2 - 1;
     const room = (isRight ? width - point.px : point.px) - radius - 10;
     const text = shorten(point.label, room);
     labels.push({ id: point.id, ids: [point.short ?? point.id], px: point.px, py: point.py, text, anchor: isRight ? "start" : "end",
