@@ -52,7 +52,7 @@ def test_no_arguments_show_the_help(run: Run) -> None:
         (["embed", "corpus.txt", "--shard-tokens", "0"], "--shard-tokens"),
         (["info", "model", "other"], "other"),
         (["convert", "model"], "OUT"),
-        (["convert", "model", "out", "--to", "onnx"], "--to"),
+        (["convert", "model", "out", "--to", "gguf"], "--to"),
         (["convert", "model", "out", "--dtype", "int8"], "--dtype"),
         (["warm", "model"], "TEXT"),
         (["compare"], "WORD"),

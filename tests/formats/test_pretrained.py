@@ -172,8 +172,8 @@ def test_published_fixtures_convert_to_our_format_bit_by_bit(tmp_path: Path, nam
 def test_impossible_conversions_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="dtype must be float32 for to='hdf5'; found 'float16'"):
         convert(folder, tmp_path / "out", to="hdf5", dtype="float16")
-    with pytest.raises(ConfigError, match="to must be 'native' or 'hdf5'; found 'onnx'"):
-        convert(folder, tmp_path / "out", to="onnx")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="to must be 'native', 'hdf5' or 'onnx'; found 'gguf'"):
+        convert(folder, tmp_path / "out", to="gguf")  # type: ignore[arg-type]
     with pytest.raises(OutputError, match="already exists"):
         convert(folder, folder)
 

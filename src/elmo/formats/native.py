@@ -251,10 +251,7 @@ def _format_config(model: Pretrained, *, dtype: str, is_escaped: bool) -> str:
         "library_version": __version__,
         "dtype": dtype,
         "config": model.config.to_json(),
-        "vocabulary": None if vocab is None else {
-            "n_words": len(vocab), "is_escaped": is_escaped,
-            "bos": vocab.bos, "eos": vocab.eos, "unknown": vocab.unknown,
-        },
+        "vocabulary": None if vocab is None else describe_vocabulary(vocab, is_escaped=is_escaped),
         "softmax": None if model.softmax is None else {"n_words": len(model.softmax.bias)},
         "mix": None if mix is None else {"weights": list(mix.weights), "gamma": mix.gamma},
         "metadata": metadata,
@@ -263,6 +260,21 @@ def _format_config(model: Pretrained, *, dtype: str, is_escaped: bool) -> str:
         return json.dumps(values, indent=2, allow_nan=False) + "\n"
     except (TypeError, ValueError, RecursionError) as error:
         raise OutputError(f"the model's mix or metadata cannot be written as JSON: {error}") from error
+
+
+def describe_vocabulary(vocab: Vocabulary, *, is_escaped: bool) -> dict[str, Any]:
+    """Return the section of ``config.json`` that describes ``vocab.txt``."""
+    return {
+        "n_words": len(vocab), "is_escaped": is_escaped,
+        "bos": vocab.bos, "eos": vocab.eos, "unknown": vocab.unknown,
+    }  # fmt: skip
+
+
+def format_vocabulary(vocab: Vocabulary) -> tuple[str, bool]:
+    """Return the text of ``vocab.txt``, and whether its words are escaped."""
+    is_escaped = any(map(_NEEDS_ESCAPES.search, vocab.words))
+    words = map(_escape, vocab.words) if is_escaped else vocab.words
+    return "".join(f"{word}\n" for word in words), is_escaped
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -277,13 +289,12 @@ def write(model: Pretrained, folder: Path, *, dtype: tensors.Dtype = "float32") 
         dtype: Precision of the stored weights and softmax; they are converted back to float32 when they are read.
     """
     tensors.torch_dtype(dtype)  # reject an unknown name before anything is written
-    is_escaped = model.vocab is not None and any(map(_NEEDS_ESCAPES.search, model.vocab.words))
-    texts = {CONFIG: _format_config(model, dtype=dtype, is_escaped=is_escaped)}
+    texts, is_escaped = dict[str, str](), False
     if model.vocab is not None:
         if len(model.vocab) > files.MAX_LINES:  # the limits here and below are those of the reader
             raise OutputError(f"{VOCAB}: expected at most {files.MAX_LINES} words, found {len(model.vocab)}")
-        words = map(_escape, model.vocab.words) if is_escaped else model.vocab.words
-        texts[VOCAB] = "".join(f"{word}\n" for word in words)
+        texts[VOCAB], is_escaped = format_vocabulary(model.vocab)
+    texts[CONFIG] = _format_config(model, dtype=dtype, is_escaped=is_escaped)
     if model.characters is not None:
         texts[CHARACTERS] = json.dumps(dict(model.characters), indent=0) + "\n"
     contents = {name: text.encode() for name, text in texts.items()}

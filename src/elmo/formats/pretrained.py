@@ -340,7 +340,11 @@ def describe(source: str | Path | None = None) -> ModelInfo:
 
 
 def convert(
-    source: str | Path | None, out: str | Path, *, to: Literal["native", "hdf5"] = "native", dtype: Dtype = "float32"
+    source: str | Path | None,
+    out: str | Path,
+    *,
+    to: Literal["native", "hdf5", "onnx"] = "native",
+    dtype: Dtype | None = None,
 ) -> None:
     """Load a model of any published format and write it to a new folder.
 
@@ -348,20 +352,23 @@ def convert(
         source: The model, as for ``load``.
         out: The folder to create.
         to: Output format: ``native`` is elmo's own (with checksums and a model card); ``hdf5`` is for AllenNLP,
-            bilm-tf and simple_elmo.
-        dtype: Precision of the weights in the file; hdf5 supports float32 only.
+            bilm-tf and simple_elmo; ``onnx`` is for ONNX Runtime, for example in a browser.
+        dtype: Precision of the weights in the file; hdf5 supports float32 only, and onnx float32 and float16.
+            Default: float32; for onnx, float16 if no weight changes.
     """
-    from elmo.formats import bilm_hdf5, native
+    from elmo.formats import bilm_hdf5, native, onnx
 
-    if to not in ("native", "hdf5"):
-        raise ConfigError(f"convert: to must be 'native' or 'hdf5'; found {to!r:.40}")
-    if to == "hdf5" and dtype != "float32":
+    if to not in ("native", "hdf5", "onnx"):
+        raise ConfigError(f"convert: to must be 'native', 'hdf5' or 'onnx'; found {to!r:.40}")
+    if to == "hdf5" and dtype not in (None, "float32"):
         raise ConfigError(f"convert: dtype must be float32 for to='hdf5'; found {dtype!r:.40}; use to='native'")
     model = load(source)
     if to == "native":
-        native.write(model, Path(out), dtype=dtype)
-    else:
+        native.write(model, Path(out), dtype=dtype or "float32")
+    elif to == "hdf5":
         bilm_hdf5.write(model, Path(out))
+    else:
+        onnx.write(model, Path(out), dtype=dtype)
 
 
 def bundled_models() -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from typing import Any
 
 import orjson
 
-from elmo.errors import ConfigError, DataError, ElmoError, SentenceTooLongError
+from elmo.errors import ConfigError, ElmoError, SentenceTooLongError
 from elmo.serve import compatible, explore, native, openapi
 from elmo.serve.metrics import Metrics
 from elmo.serve.options import ServeOptions
@@ -198,12 +198,10 @@ class App:
             await self._send_error(call, 429, "overloaded", f"the server is overloaded; retry after {retry.decode()} s")
         except (DeadlineError, TimeoutError):
             await self._send_error(call, 504, "deadline_exceeded", "the request was not completed before its deadline")
-        except SentenceTooLongError as error:
-            await self._send_error(call, 413, "too_large", str(error))
-        except (DataError, ConfigError) as error:
-            await self._send_error(call, 400, "invalid_request", _without_paths(str(error)))
         except ElmoError as error:
-            await self._send_error(call, 400, "invalid_request", _without_paths(str(error)))
+            is_long = isinstance(error, SentenceTooLongError)
+            status, code = (413, "too_large") if is_long else (400, "invalid_request")
+            await self._send_error(call, status, code, _without_paths(str(error)), kind=type(error).__name__)
         except (DisconnectedError, asyncio.CancelledError):
             raise
         except Exception:
@@ -493,11 +491,14 @@ class App:
             await call.send({"type": "http.response.body", "body": chunk, "more_body": True})
         await call.send({"type": "http.response.body", "body": b""})
 
-    async def _send_error(self, call: Call, status: int, code: str, message: str, *, param: str | None = None) -> None:
+    async def _send_error(
+        self, call: Call, status: int, code: str, message: str, *, param: str | None = None, kind: str | None = None
+    ) -> None:
         if call.path in compatible.TEI_PATHS:
             value: dict[str, Any] = compatible.tei_error(status, message)
         else:
-            error = {"message": message, "type": _TYPES.get(status, "server_error"), "code": code, "param": param}
+            kind = kind or _TYPES.get(status, "server_error")
+            error = {"message": message, "type": kind, "code": code, "param": param}
             value = {"error": error}
         if status in (408, 413, 415) and not call.body:
             call.extra_headers.append((b"connection", b"close"))

@@ -77,9 +77,10 @@ def offsets_json(
 
 def error_json(error: Exception) -> dict[str, Any]:
     """Return the error of one input."""
-    message = str(error) if isinstance(error, ElmoError) else "internal error"
-    code = "invalid_input" if isinstance(error, ElmoError) else "internal"
-    return {"error": {"message": message, "type": code, "code": code, "param": None}}
+    if not isinstance(error, ElmoError):
+        return {"error": {"message": "internal error", "type": "server_error", "code": "internal", "param": None}}
+    kind = type(error).__name__  # a client in Python raises the same class
+    return {"error": {"message": str(error), "type": kind, "code": "invalid_input", "param": None}}
 
 
 def words_reply(
