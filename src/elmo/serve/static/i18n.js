@@ -91,6 +91,12 @@ export function describeError(error, t) {
   return t("error.prefix", { message: error.message });
 }
 
+/** A word for use in a sentence of the page: long ones are cut. */
+export function brief(word, n = 40) {
+  const characters = [...word];
+  return characters.length > n ? `${characters.slice(0, n - 1).join("")}…` : word;
+}
+
 /** "3", "0.93", "12%": numbers for readers. */
 export const format = {
   similarity: (value) => value.toFixed(2),

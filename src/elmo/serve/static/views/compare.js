@@ -6,7 +6,7 @@ import { layerVector, markSpan } from "../api.js";
 import { boundsOf, Figure, GroupLegend, LayerSlider, MatrixChart, ScaleLegend, ScatterMap } from "../charts.js";
 import { colorScale, textOn } from "../colors.js";
 import { usePage, useRequest } from "../hooks.js";
-import { addTexts, describeError, format } from "../i18n.js";
+import { addTexts, brief, describeError, format } from "../i18n.js";
 import { alignPositions, findGroups, mapPositions, meanVector, similarityMatrix } from "../math.js";
 
 const MAX_SENTENCES = 26; // uses are named A to Z
@@ -210,7 +210,7 @@ function View({ state, update, go, api, model, t }) {
   };
 
   const words = [...new Set(uses.map(({ text, span }) => text.slice(...span)))];
-  const title = words.length ? words.join(" / ") : word;
+  const title = brief(words.length ? words.join(" / ") : word);
   return html`<div class="compare" data-state=${request.isStale ? "busy" : "ready"}>
     <p class="intro">${t("compare.intro")}</p>
     <div class="columns">
@@ -328,8 +328,8 @@ function Use({ sentence, word, t, go, isPair, isChosen, group, nearest, uses, su
     <span class=${`badge ${group === null ? "" : `group-${group}`}`}>${name}</span>
     <div class="use-body">
       <p class="text" dir="auto" ref=${buttons} onKeyDown=${onKeyDown}>${pieces}</p>
-      ${!span && html`<p class="note">${t("compare.unmarked", { word })}</p>`}
-      ${span && tokenText && tokenText.length > own.length && html`<p class="note">${t("compare.part", { word: own, token: tokenText })}</p>`}
+      ${!span && html`<p class="note">${t("compare.unmarked", { word: brief(word) })}</p>`}
+      ${span && tokenText && tokenText.length > own.length && html`<p class="note">${t("compare.part", { word: brief(own), token: brief(tokenText) })}</p>`}
       ${span && html`<p class="details">
         <span class="detail-name">${t("compare.substitutes")}</span>
         <${Substitutes} ...${{ substitutes, t }} />

@@ -5,7 +5,7 @@ import { layerVector, markSpan } from "../api.js";
 import { BarChart, Figure, HeatMap, ScaleLegend } from "../charts.js";
 import { colorScale, textOn } from "../colors.js";
 import { usePage, useRequest } from "../hooks.js";
-import { addTexts, describeError, format } from "../i18n.js";
+import { addTexts, brief, describeError, format } from "../i18n.js";
 
 const MAX_CHARACTERS = 2000;
 const MAX_TOKENS = 200;
@@ -205,24 +205,24 @@ function Place({ text, result, token, update, api, model, t }) {
           ? html`<span class="note">${t(direction === "forward" ? "sentence.nothing" : "sentence.nothing.end")}</span>`
           : html`<span class="note">${t(`sentence.${direction}.read`)}</span> <bdi class="read">${context}</bdi>
             ${" "}<span class="note">${t(direction === "forward" ? "sentence.expects" : "sentence.expects.back")}</span>`}</p>
-        <${BarChart} items=${items} max=${max} format=${format.percent} description=${t(`sentence.${direction}.title`, { token: name })} />
+        <${BarChart} items=${items} max=${max} format=${format.percent} description=${t(`sentence.${direction}.title`, { token: brief(name) })} />
       </${Figure}>
     </div>`;
   };
   const substitutes = request.value?.substitutes ?? [];
   const problem = request.error ?? request.value?.error;
   return html`<section class="place" aria-labelledby="place-title">
-    <h2 id="place-title">${t("sentence.place", { token: name })}</h2>
+    <h2 id="place-title">${t("sentence.place", { token: brief(name) })}</h2>
     <div class="three">
       ${expected("forward")}
       ${expected("backward")}
       <div class="card" data-busy=${String(request.isStale)}>
-        <${Figure} name="sentence-substitutes" title=${t("sentence.substitutes")} level=${3} note=${t("sentence.substitutes.note", { token: name })}
+        <${Figure} name="sentence-substitutes" title=${t("sentence.substitutes")} level=${3} note=${t("sentence.substitutes.note", { token: brief(name) })}
           table=${() => ({ columns: ["word", "probability", "similarity"].map((column) => t(`sentence.column.${column}`)), rows: substitutes.map((item) => [item.word, item.probability, item.similarity]) })}>
           ${problem && html`<p class="note" role="status">${problem.status ? describeError(problem, t) : problem.message}</p>`}
           ${request.value && !problem && !substitutes.length && html`<p class="note">${t("sentence.substitutes.none")}</p>`}
           ${substitutes.length > 0 && html`<${BarChart} items=${substitutes.map(({ word, probability }) => ({ label: word, value: probability }))} max=${Math.max(0.05, ...substitutes.map(({ probability }) => probability))}
-            format=${format.percent} description=${t("sentence.substitutes.title", { token: name })}
+            format=${format.percent} description=${t("sentence.substitutes.title", { token: brief(name) })}
             onSelect=${(k) => update({ text: text.slice(0, begin) + substitutes[k].word + text.slice(end), token })} />`}
         </${Figure}>
       </div>
