@@ -13,7 +13,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from elmo.serve import compatible, explore, native, openapi
 from elmo.serve.metrics import Metrics
 from elmo.serve.options import ServeOptions
 from elmo.serve.replies import estimate_bytes, to_json
-from elmo.serve.scheduler import LONG_SENTENCE, DeadlineError, Lane, OverloadedError, Work, cost_of
+from elmo.serve.scheduler import LONG_SENTENCE, DeadlineError, Lane, OverloadedError, TooMuchWorkError, Work, cost_of
 from elmo.serve.schemas import REQUESTS, RequestError, check
 from elmo.serve.service import LoadedModel, Service
 from elmo.text.tokenizers import Tokens
@@ -41,7 +41,8 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 OPEN_PATHS = frozenset(("/livez", "/readyz", "/health", "/metrics"))  # without API key and Host check
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 LARGE_BODY = 1 << 16  # bytes; larger bodies are parsed, and larger replies are built, outside of the event loop
-BODY_TIMEOUT = 20.0  # seconds in which a client must send its body
+BODY_SECONDS = 20.0  # in which a client must send its body
+SEND_SECONDS = 30.0  # in which a client must read each part of a reply
 MAX_REQUESTS = 4096  # requests in progress
 _TYPES = {
     400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
@@ -196,7 +197,9 @@ class App:
             retry = str(math.ceil(error.retry_after)).encode()
             call.extra_headers.append((b"retry-after", retry))
             await self._send_error(call, 429, "overloaded", f"the server is overloaded; retry after {retry.decode()} s")
-        except (DeadlineError, TimeoutError):
+        except TooMuchWorkError as error:
+            await self._send_error(call, 413, "too_large", f"{error}; send less, or allow more time")
+        except DeadlineError:
             await self._send_error(call, 504, "deadline_exceeded", "the request was not completed before its deadline")
         except ElmoError as error:
             is_long = isinstance(error, SentenceTooLongError)
@@ -331,22 +334,23 @@ class App:
             self.reserve(call, int(length))
         chunks: list[bytes] = []
         size = 0
-        async with asyncio.timeout_at(
-            asyncio.get_running_loop().time() + min(BODY_TIMEOUT, call.deadline - time.monotonic())
-        ):
-            while True:
-                message = await call.receive()
-                if message["type"] == "http.disconnect":
-                    raise DisconnectedError
-                chunk = message.get("body", b"")
-                size += len(chunk)
-                if size > self._max_body:
-                    raise self._too_large(call)
-                if not length.isdigit():
-                    self.reserve(call, len(chunk))
-                chunks.append(chunk)
-                if not message.get("more_body", False):
-                    break
+        try:
+            async with asyncio.timeout(min(BODY_SECONDS, call.deadline - time.monotonic())):
+                while True:
+                    message = await call.receive()
+                    if message["type"] == "http.disconnect":
+                        raise DisconnectedError
+                    chunk = message.get("body", b"")
+                    size += len(chunk)
+                    if size > self._max_body:
+                        raise self._too_large(call)
+                    if not length.isdigit():
+                        self.reserve(call, len(chunk))
+                    chunks.append(chunk)
+                    if not message.get("more_body", False):
+                        break
+        except TimeoutError:
+            raise RequestError("the body was not sent in time", status=408, code="body_timeout") from None
         call.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         return call.body
 
@@ -487,8 +491,12 @@ class App:
             body = b"" if call.scope["method"] == "HEAD" or not parts else parts[0]
             await call.send({"type": "http.response.body", "body": body})
             return
-        for chunk in _join_small(parts):
-            await call.send({"type": "http.response.body", "body": chunk, "more_body": True})
+        try:
+            for chunk in _join_small(parts):
+                async with asyncio.timeout(SEND_SECONDS):
+                    await call.send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except TimeoutError:
+            raise DisconnectedError from None  # the client does not read, so the connection is closed
         await call.send({"type": "http.response.body", "body": b""})
 
     async def _send_error(
@@ -590,15 +598,15 @@ def _without_paths(message: str) -> str:
     return "the request cannot be answered" if "/" in message and str(Path.home()) in message else message
 
 
-def _join_small(parts: Sequence[bytes], size: int = 1 << 16) -> Sequence[bytes]:
+def _join_small(parts: Sequence[bytes], size: int = 1 << 16) -> Iterator[bytes]:
     """Join consecutive small parts, so that each message has about ``size`` bytes or more."""
-    chunks: list[bytes] = []
     waiting: list[bytes] = []
     n_waiting = 0
     for part in parts:
         waiting.append(part)
         n_waiting += len(part)
         if n_waiting >= size:
-            chunks.append(b"".join(waiting))
+            yield b"".join(waiting)
             waiting, n_waiting = [], 0
-    return [*chunks, b"".join(waiting)] if waiting else chunks
+    if waiting:
+        yield b"".join(waiting)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elmo.errors import DataError
-from elmo.lexicon.concordance import arrange_usages, sample_usages
+from elmo.lexicon.concordance import arrange_usages, assign_senses, sample_usages
 from elmo.lexicon.usages import Usages, unit_rows
 from elmo.serve.replies import offsets_json, to_json
 from elmo.serve.scheduler import cost_of
@@ -108,14 +108,11 @@ async def post_map(app: App, call: Call) -> None:
 
 def _map_usages(index: LoadedIndex, request: dict[str, Any]) -> dict[str, Any]:
     """Arrange the usages of a word on a map, with a sense for each."""
-    from elmo.lexicon.senses import find_senses
-
-    word = request["word"]
-    numbers, usages = sample_usages(index.index, word, limit=request["limit"], seed=request["seed"])
-    senses = find_senses(
-        usages, word=word, n_clusters=request["n_clusters"], n_examples=0, name_of=index.model.name_of(),
-        seed=request["seed"],
-    )  # fmt: skip
+    word, seed = request["word"], request["seed"]
+    numbers, usages = sample_usages(index.index, word, limit=request["limit"], seed=seed)
+    senses = assign_senses(
+        usages, word=word, n_clusters=request["n_clusters"], name_of=index.model.name_of(), seed=seed
+    )
     positions = arrange_usages(usages.vectors)
     similarities = None if request["to"] is None else index.similarities(usages, request["to"])
     lines = [
@@ -126,11 +123,12 @@ def _map_usages(index: LoadedIndex, request: dict[str, Any]) -> dict[str, Any]:
         }
         for k, usage in enumerate(usages.items)
     ]  # fmt: skip
+    sizes = np.bincount(senses.labels, minlength=len(senses.names) + 1)
     return {
         "object": "map", "index": index.name, "word": word, "total": len(index.index.numbers(word)), "lines": lines,
         "senses": [
-            {"sense": sense.number, "name": sense.name, "share": sense.share, "usages": len(sense.members)}
-            for sense in senses.items
+            {"sense": k, "name": name, "share": float(sizes[k]) / len(lines), "usages": int(sizes[k])}
+            for k, name in enumerate(senses.names, start=1)
         ],
     }  # fmt: skip
 

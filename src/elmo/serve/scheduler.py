@@ -46,6 +46,13 @@ class DeadlineError(Exception):
     """The deadline of a request passed before its work was done."""
 
 
+class TooMuchWorkError(Exception):
+    """The work of a request would take longer than its deadline allows; ``seconds`` is the estimate."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the request would take about {seconds:.0f} seconds, longer than its deadline allows")
+
+
 Encode = Callable[[Sequence[Tokens]], Sequence[Any]]
 
 
@@ -140,6 +147,9 @@ class Lane:
         """Add work to the queue; its future gets the result."""
         self.check_room()
         work.enqueued = time.monotonic()
+        seconds = work.cost / self._rate
+        if seconds > work.deadline - work.enqueued:
+            raise TooMuchWorkError(seconds)
         with self._condition:
             self._cost += work.cost
             self._queue.append(work)

@@ -165,7 +165,7 @@ REQUESTS: Mapping[str, Schema] = {
         n_examples=_integer("Number of examples per sense.", 0, 50, 3),
     ),
     "/v1/map": _object(
-        ("word",), word=_REQUIRED_WORD, index=_INDEX, limit=_integer("Maximum number of usages.", 2, 2000, 1000),
+        ("word",), word=_REQUIRED_WORD, index=_INDEX, limit=_integer("Maximum number of usages.", 2, 10_000, 1000),
         n_clusters=_CLUSTERS, to=_nullable(MARKED), seed=_SEED,
     ),
     "/v1/inside": _object(

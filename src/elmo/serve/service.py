@@ -289,7 +289,15 @@ class LoadedIndex:
             "usages": len(index),
             "words": index.n_words,
             "layers": layers,
+            "examples": self._examples,
         }
+
+    @cached_property
+    def _examples(self) -> list[str]:
+        """Words to start with."""
+        from elmo.lexicon.concordance import example_words
+
+        return example_words(self.index)
 
     def neighbors(self, request: dict[str, Any], sentences: Sequence[Any]) -> list[Any]:
         """Answer /v1/neighbors: a result or an error for each sentence."""

@@ -14,9 +14,11 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 import uvicorn
@@ -28,7 +30,8 @@ logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 0.5
 SHUTDOWN_SECONDS = 8  # in which requests in progress must end
-IDLE_SECONDS = 10  # after which an idle connection is closed
+IDLE_SECONDS = 10  # after which an idle connection is closed, and in which the head of a request must be sent
+MAX_CONNECTIONS = 4096  # above this, connections without a request are closed, the oldest first
 SWITCH_SECONDS = 0.0005  # between Python threads; short, so that the event loop does not wait for the lanes
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
@@ -37,6 +40,7 @@ def run_worker(options: ServeOptions, listener: socket.socket, *, on_ready: Call
     """Answer requests until SIGTERM or SIGINT; ``on_ready`` is called when the models are loaded."""
     torch.set_num_threads(max(1, count_cpus() // options.workers))
     sys.setswitchinterval(SWITCH_SECONDS)
+    _raise_file_limit()
     _configure_access_log()
     app = App(options)
     server = GracefulServer(app)
@@ -77,6 +81,26 @@ class GracefulServer(uvicorn.Server):
         super().__init__(config)
         self._app = app
         self._reloading: threading.Thread | None = None
+        self._idle: dict[Any, tuple[Any, float]] = {}  # connection -> last request, and when it was first seen idle
+
+    async def on_tick(self, counter: int) -> bool:
+        """Close connections that do not send a complete request; uvicorn limits only the time between requests."""
+        if counter % 10 == 0:
+            self._close_idle_connections(time.monotonic())
+        return await super().on_tick(counter)
+
+    def _close_idle_connections(self, now: float) -> None:
+        idle = {}
+        for connection in list(self.server_state.connections):
+            cycle = getattr(connection, "cycle", None)
+            if cycle is None or cycle.response_complete:
+                last, since = self._idle.get(connection, (None, now))
+                idle[connection] = (cycle, since if last is cycle else now)
+        n_surplus = len(self.server_state.connections) - MAX_CONNECTIONS
+        for number, (connection, (_, since)) in enumerate(sorted(idle.items(), key=lambda item: item[1][1])):
+            if now - since > IDLE_SECONDS + 2 or number < n_surplus:
+                connection.transport.close()
+        self._idle = idle
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Start to drain at the first signal; a second SIGINT ends at once."""
@@ -103,6 +127,16 @@ def count_cpus() -> int:
         if quota != "max":
             n_cpus = min(n_cpus, max(1, round(int(quota) / int(period))))
     return n_cpus
+
+
+def _raise_file_limit() -> None:
+    """Allow as many open connections as the system permits."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource  # not on Windows
+
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = 2 * MAX_CONNECTIONS if hard == resource.RLIM_INFINITY else min(2 * MAX_CONNECTIONS, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _configure_access_log() -> None:

@@ -77,7 +77,8 @@ export class Api {
 
   /** {data: [{id, n_layers, width, tokenizer, vocabulary, …}], indexes: […], corpora: {periods} | null} */
   async models(signal) {
-    return { indexes: [], corpora: null, ...(await this.backend.call("/v1/models", null, signal)) };
+    const reply = await this.backend.call("/v1/models", null, signal);
+    return { indexes: [], corpora: reply.periods ? { periods: reply.periods } : null, ...reply };
   }
 
   /**

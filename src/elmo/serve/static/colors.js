@@ -30,7 +30,7 @@ export function textOn(color) {
     return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
   });
   const luminance = 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  return (luminance + 0.05) / 0.06 > 1.05 / (luminance + 0.05) ? "#101418" : "#ffffff";
+  return (luminance + 0.05) / 0.05 > 1.05 / (luminance + 0.05) ? "#000000" : "#ffffff"; // at least 4.58 : 1
 }
 
 function toRgb(hex) {
