@@ -1,10 +1,17 @@
-"""Measure the accuracy of bfloat16 and int8: errors of the vectors, and the accuracy of a task.
+"""Measure the accuracy of bfloat16 and int8: errors of the vectors, and the accuracy of tasks.
 
-usage: precision.py [MODEL TRAIN DEV] [--layer N] [--sentences N] [--seeds N]
+usage: precision.py [MODEL TRAIN DEV] [--layer N] [--sentences N] [--seeds N] [--wic FOLDER] [--senses FILE]
 
 TRAIN and DEV are CoNLL-U files (or .xz), on which a linear classifier learns part-of-speech tags from one
 layer. The random order of the data is the same for every type; the change is the mean difference from float32
 over seeds. Without arguments, a model with random weights is measured, without a task.
+
+--wic     folder of Words in Context: accuracy on dev, with the threshold that is best on train for this type.
+--senses  file with the columns word, sense and sentence: how often, of three sentences with a word, the two with
+          the same sense have the closest vectors.
+
+Both are measured with every layer and with their average. A decision is flipped if it differs from that of
+float32; "wrong" and "right" count the flips in each direction.
 """
 
 from __future__ import annotations
@@ -12,21 +19,27 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from embedding import random_model, random_text
 
-from elmo import Elmo
+from elmo import Elmo, similarity
+from elmo.lexicon import compare_pairs, find_wic_files, read_pairs
 from elmo.lexicon.probe import read_labels
 
 TYPES = ("bfloat16", "int8")
+Vectors = np.ndarray[Any, Any]
 MAX_CHANGE = 0.2  # points of accuracy; a type that changes the task more is experimental
 
 
 def main() -> None:
-    """Print a table of errors and a table of the task."""
+    """Print a table of errors and a table for each task."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("model", nargs="?")
     parser.add_argument("train", type=Path, nargs="?")
@@ -34,6 +47,8 @@ def main() -> None:
     parser.add_argument("--layer", type=int, default=1)
     parser.add_argument("--sentences", type=int, default=4000, help="number of sentences of TRAIN")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--wic", type=Path, metavar="FOLDER")
+    parser.add_argument("--senses", type=Path, metavar="FILE")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="elmo-") as folder:
         model = options.model or random_model(Path(folder) / "small", "small")
@@ -45,6 +60,11 @@ def main() -> None:
             print_errors(kind, models[kind], exact, [words for words, _ in dev])
         if options.train:
             print_task(models, read(options.train)[: options.sentences], dev, options)
+        if options.wic:
+            print_decisions("words in context, dev", {kind: judge_pairs(m, options.wic) for kind, m in models.items()})
+        if options.senses:
+            title = f"triples of senses, {options.senses.name}"
+            print_decisions(title, {kind: compare_senses(m, options.senses) for kind, m in models.items()})
 
 
 def print_errors(kind: str, model: Elmo, exact: Elmo, sentences: list[list[str]]) -> None:
@@ -76,6 +96,59 @@ def print_task(models: dict[str, Elmo], train: list, dev: list, options: argpars
         change = statistics.mean(changes)
         verdict = "" if abs(change) <= MAX_CHANGE else "  experimental"
         print(f"{kind:10}{statistics.mean(values):8.2f}%{change:+8.2f} points{verdict}")
+
+
+def judge_pairs(model: Elmo, folder: Path) -> dict[str, Vectors]:
+    """Judge the pairs of WiC; return whether each judgment is right, by layer."""
+    files = find_wic_files(folder)
+    if files.tune is None or files.gold is None:
+        raise SystemExit(f"{folder}: expected the pairs and labels of train and dev")
+    pairs = read_pairs(files.data, files.gold)
+    compared = compare_pairs(model, pairs, tune=read_pairs(*files.tune), layers="all")
+    return {layer: judged.is_same == pairs.is_same for layer, judged in compared.judgments.items()}
+
+
+def compare_senses(model: Elmo, path: Path) -> dict[str, Vectors]:
+    """Compare the sentences of each triple; return whether the same sense is closer, by layer.
+
+    The token layer is left out: there, a word has the same vector in every sentence.
+    """
+    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+    sentences = [list(model.tokenizer(text).tokens) for _, _, text in rows]
+    places = [words.index(row[0]) for words, row in zip(sentences, rows, strict=True)]
+    results: dict[str, Vectors] = {}
+    for layer in (*range(1, model.n_layers), "average"):
+        encodings = model.encode(sentences, layers=layer)  # pyright: ignore[reportArgumentType]
+        vectors = np.stack([encoding.vectors[k] for encoding, k in zip(encodings, places, strict=True)])
+        cosines = np.asarray(similarity(vectors, vectors))
+        results[str(layer)] = np.array([cosines[a, b] > cosines[a, c] for a, b, c in triples(rows)])
+    return results
+
+
+def triples(rows: Sequence[Sequence[str]]) -> Iterator[tuple[int, int, int]]:
+    """Yield a sentence, another one with the same word and sense, and one with another sense of the word."""
+    by_word: dict[str, list[int]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        by_word[row[0]].append(number)
+    for numbers in by_word.values():
+        for a, b, c in permutations(numbers, 3):
+            if rows[a][1] == rows[b][1] != rows[c][1]:
+                yield a, b, c
+
+
+def print_decisions(title: str, is_right: dict[str, dict[str, Vectors]]) -> None:
+    """Print the accuracy of each type and layer, its difference from float32, and the decisions that are flipped."""
+    exact = is_right["float32"]
+    n = len(next(iter(exact.values())))
+    print(f"\n{title}: {n:,} decisions, each {100 / n:.2f} points")
+    print(f"{'':10}{'layer':>8}{'accuracy':>10}{'change':>9}{'wrong':>7}{'right':>7}")
+    for kind, by_layer in is_right.items():
+        for layer, right in by_layer.items():
+            before = exact[layer]
+            n_wrong, n_right = int((before & ~right).sum()), int((~before & right).sum())
+            change = 100 * (n_right - n_wrong) / n
+            verdict = "" if abs(change) <= MAX_CHANGE else f"  more than {MAX_CHANGE}"
+            print(f"{kind:10}{layer:>8}{right.mean():10.2%}{change:+9.2f}{n_wrong:7}{n_right:7}{verdict}")
 
 
 def features(model: Elmo, rows: list, tags: list[str], layer: int) -> tuple[torch.Tensor, torch.Tensor]:

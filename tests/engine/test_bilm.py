@@ -221,9 +221,9 @@ def test_a_refused_precision_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
 def test_words_have_the_same_bits_after_the_cache_is_cleared() -> None:
     elmo = Elmo(tiny_model())
     first = elmo.encode([["a", "b"]])[0].vectors
-    assert len(elmo._engine._prepare().tokens) == 2
+    assert len(elmo._engine.prepare().tokens) == 2
     elmo.clear_cache()
-    assert len(elmo._engine._prepare().tokens) == 0
+    assert len(elmo._engine.prepare().tokens) == 0
     assert elmo.encode([["a", "b"]])[0].vectors.tobytes() == first.tobytes()
 
 

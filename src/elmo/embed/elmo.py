@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from elmo.engine.bilm import PreparedWeights
     from elmo.engine.matmul import Kernels
     from elmo.model.bilm import BiLmState
     from elmo.model.mix import LayerMix
@@ -49,6 +51,9 @@ class Elmo:
     >>> import elmo
     >>> model = elmo.Elmo.from_pretrained()
     >>> bank = model.encode("I sat by the bank of the river.").word("bank")
+
+    Several threads may use one model, and a process may fork while they do. A call uses the weights from its start
+    until its end, also if another thread changes the precision or the device meanwhile.
 
     Attributes:
         bilm: The network, an ``nn.Module`` that can be trained as part of another model.
@@ -91,6 +96,7 @@ class Elmo:
         self.bilm.eval().requires_grad_(False)
         self.indexer = model.indexer()
         self._engine = Engine(self.bilm, self.indexer)
+        self._full_weights = model.weights  # the weights before they were rounded; see convert_weights
         self.to(device, dtype=dtype)
 
     @classmethod
@@ -161,11 +167,23 @@ class Elmo:
 
     def as_pretrained(self) -> Pretrained:
         """Return the model with its current weights, and with the name of its tokenizer in the metadata."""
-        weights = {name: weight.detach().cpu().float() for name, weight in self.bilm.state_dict().items()}
+        weights = {name: weight.cpu().float() for name, weight in self._engine.weights().items()}
         metadata = dict(self.pretrained.metadata)
         if self._tokenizer_name not in (None, metadata.get("tokenizer", "en")):
             metadata["tokenizer"] = self._tokenizer_name
         return replace(self.pretrained, weights=weights, metadata=metadata)
+
+    def snapshot(self) -> Self:
+        """Return a model with the current weights, which does not follow later calls of ``to`` on this model.
+
+        Use it for work that takes several calls, which must all use the same weights. Both models share their memory,
+        so that training one of them changes the other.
+        """
+        other = copy.copy(self)
+        with self._engine.converting():
+            other._full_weights, other._engine = self._full_weights, self._engine.snapshot()
+        other.bilm = other._engine.bilm
+        return other
 
     def __repr__(self) -> str:
         return f"Elmo({self.pretrained.format}, {self.n_layers} layers, {self.width} wide, on {self.device})"
@@ -178,8 +196,7 @@ class Elmo:
     @property
     def precision(self) -> str:
         """The precision of the network: the name of a torch dtype, or "int8"."""
-        dtype = next(self.bilm.parameters()).dtype
-        return "int8" if self._engine.is_int8 else str(dtype).removeprefix("torch.")
+        return self._engine.precision
 
     @property
     def kernels(self) -> Kernels:
@@ -191,7 +208,18 @@ class Elmo:
         return self._engine.describe()
 
     def to(self, device: str | torch.device | None = None, *, dtype: str | None = None) -> Self:
-        """Move the network to another device or change its precision; None leaves the current value."""
+        """Move the network to another device or change its precision; None leaves the current value.
+
+        All weights change at once: a call in another thread that has already started ends with the weights from before.
+
+        A lower precision rounds the weights of ``bilm``. The full weights stay in the memory of the CPU, mapped from
+        the file of the model if its format allows, so a higher precision has the original numbers again, bit for bit.
+        Weights that were trained or replaced in the meantime are not restored, but converted as they are.
+
+        Args:
+            device: As in ``from_pretrained``.
+            dtype: As in ``from_pretrained``.
+        """
         import torch
 
         from elmo.engine.matmul import choose_kernels
@@ -203,26 +231,36 @@ class Elmo:
         if dtype == "auto":
             from elmo.embed.precision import choose_dtype
 
-            self.to(device, dtype="float32")
-            words = None if self.vocab is None else self.vocab.words
-            return self.to(dtype=choose_dtype(self._engine, words))
-        is_int8 = self._engine.is_int8 if dtype is None else dtype == "int8"
-        weight = next(self.bilm.parameters())
-        if is_int8:  # raise an error before anything is moved
-            is_cpu = str(weight.device if device is None else device).partition(":")[0] == "cpu"
-            choose_kernels(torch.empty(0, device="cpu" if is_cpu else "meta"), is_int8=True)
-        before = weight.device, weight.dtype, self._engine.is_int8
+            exact = self.snapshot().to(device, dtype="float32")
+            dtype = choose_dtype(exact._engine, None if self.vocab is None else self.vocab.words)
         # the engine rounds int8 weights from float32
         torch_dtype = None if dtype is None else getattr(torch, "float32" if dtype == "int8" else dtype)
         try:
-            self.bilm.to(device=device, dtype=torch_dtype)
+            torch_device = None if device is None else torch.empty(0, device=device).device  # with its number
+            if self._is_on(torch_device, torch_dtype) and dtype in (None, self._engine.precision):
+                return self
+            from elmo.embed.precision import convert_weights
+
+            with self._engine.converting():
+                is_int8 = self._engine.is_int8 if dtype is None else dtype == "int8"
+                if is_int8:  # raise an error before anything is moved
+                    is_cpu = (torch_device or self.device).type == "cpu"
+                    choose_kernels(torch.empty(0, device="cpu" if is_cpu else "meta"), is_int8=True)
+                weights, self._full_weights = convert_weights(
+                    self._engine.weights(), self._full_weights, device=torch_device, dtype=torch_dtype
+                )
+                self._engine.replace_weights(weights, is_int8=is_int8)
         except (RuntimeError, AssertionError) as error:
             reason = str(error).splitlines()[0]
             raise ConfigError(f"cannot use device {device!s}: {reason}") from error
-        weight = next(self.bilm.parameters())
-        if (weight.device, weight.dtype, is_int8) != before:
-            self._engine.reset(is_int8=is_int8)
         return self
+
+    def _is_on(self, device: torch.device | None, dtype: torch.dtype | None) -> bool:
+        """Whether all weights have this device and this type; None is any."""
+        return all(
+            (device is None or weight.device == device) and (dtype is None or weight.dtype == dtype)
+            for weight in self.bilm.parameters()
+        )
 
     @overload
     def encode(self, sentences: str | Tokens, **options: Unpack[EncodeOptions]) -> Encoding: ...
@@ -296,16 +334,17 @@ class Elmo:
         """Run the network; yield each sentence with all its layers (layer, time, width), in order."""
         if batch_size is not None and batch_size < 1:
             raise ConfigError(f"batch_size must be at least 1; found {batch_size}")
+        prepared = self._engine.prepare()  # for all batches
         carry = start if isinstance(start, Carry) else None
-        state = None if isinstance(start, Carry) else self._fixed_start(start)
+        state = None if isinstance(start, Carry) else self._fixed_start(start, prepared)
         if batch_size is None and carry is not None:
             batch_size = CARRY_BATCH_SIZE
         batches = list(split_batches(tokenized, batch_size=batch_size, max_tokens=min(max_tokens, BATCH_TOKENS)))
         for batch in track_progress(batches, "Embedding", is_shown=show_progress):
             if carry is not None:
-                state = carry.rows(len(batch), self.bilm.zero_state(1))
+                state = carry.rows(len(batch), prepared.zero)
             try:
-                output = self._engine.run([tokens.tokens for tokens in batch], start=state)
+                output = self._engine.run([tokens.tokens for tokens in batch], start=state, prepared=prepared)
             except (MemoryError, RuntimeError) as error:
                 if not _is_out_of_memory(error):
                     raise
@@ -318,11 +357,11 @@ class Elmo:
                 carry.update(output.state)
             yield from zip(batch, output.layers, strict=True)
 
-    def _fixed_start(self, start: str) -> BiLmState | None:
+    def _fixed_start(self, start: str, prepared: PreparedWeights) -> BiLmState | None:
         if start == "zero":
             return None
         if start == "warm":
-            return warm_start(self.pretrained.warm, self.bilm.zero_state(1))
+            return warm_start(self.pretrained.warm, prepared.zero)
         if start == "carry":
             raise StateError(
                 "start must be 'zero', 'warm' or a Carry; found 'carry'; create one Carry() and pass it to every call"

@@ -1,13 +1,14 @@
-"""``dtype="auto"``: choose the fastest precision whose error on this model and this CPU is small."""
+"""The precision of a network: convert its weights without losing the exact numbers, and choose one for ``"auto"``."""
 
 from __future__ import annotations
 
 import copy
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from elmo.engine.bilm import Engine
 from elmo.engine.matmul import choose_kernels
@@ -20,6 +21,39 @@ _WORDS = [
     "the", "a", "of", "in", "to", "is", "was", "and", "it", "on", "as", "by", "with", "for", "that", "this", "from",
     "river", "bank", "money", "old", "new", "的", "是", "在", "了",
 ]  # fmt: skip
+
+
+def convert_weights(
+    weights: Mapping[str, Tensor], full: Mapping[str, Tensor], *, device: torch.device | None, dtype: torch.dtype | None
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Convert ``weights`` from the exact numbers in ``full``; return both for the next conversion.
+
+    A weight is converted from ``full`` if rounding that gives the current weight; otherwise the weight was changed, and
+    is converted as it is. The second result has the weights before rounding, in the memory of the CPU.
+
+    Args:
+        weights: The current weights.
+        full: The weights before they were rounded, if they were.
+        device: The new device; None leaves each weight where it is.
+        dtype: The new type; None leaves the type of each weight.
+    """
+    converted: dict[str, Tensor] = {}
+    exact: dict[str, Tensor] = {}
+    for name, weight in weights.items():
+        source = full[name].detach() if name in full and _is_rounded(full[name], weight) else weight
+        converted[name] = source.to(device or weight.device, dtype or weight.dtype)
+        # weights in the memory of the CPU take none on the device, and those of the file are not copied
+        if name in full and source is not weight:
+            exact[name] = full[name]
+        elif not _is_rounded(converted[name], source):
+            exact[name] = source.cpu()
+    return converted, exact
+
+
+def _is_rounded(source: Tensor, weight: Tensor) -> bool:
+    """Whether ``weight`` has the numbers of ``source``, rounded to its type."""
+    is_same = source.data_ptr() == weight.data_ptr() and source.dtype == weight.dtype and source.shape == weight.shape
+    return is_same or torch.equal(source.detach().to(weight), weight)
 
 
 def choose_dtype(engine: Engine, words: Sequence[str] | None) -> str:

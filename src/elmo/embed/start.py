@@ -94,11 +94,12 @@ def compute_warm_state(engine: Engine, sentences: Iterable[Sequence[str]], *, sh
     n_steps = len(text) // n_streams  # the remainder is not used, so that all streams have equal length
     n_skipped = 3 if n_steps > 6 else 0
     carry = Carry()
-    zero = engine.bilm.zero_state(1)
+    prepared = engine.prepare()  # for all steps
+    zero = prepared.zero
     hidden, cell, n_states = zero.hidden.double(), zero.cell.double(), 0
     for step in track_progress(range(n_steps), "Warming up", is_shown=show_progress):
         batch = [text[stream * n_steps + step] for stream in range(n_streams)]
-        state = engine.run(batch, start=carry.rows(n_streams, zero)).state
+        state = engine.run(batch, start=carry.rows(n_streams, zero), prepared=prepared).state
         carry.update(state)
         if step >= n_skipped:
             hidden = hidden + state.hidden.double().sum(dim=2, keepdim=True)

@@ -4,14 +4,18 @@ Each distinct token goes through the token layer once. Sentences are read as a `
 them, the two directions in two threads. In the products of ``elmo.engine.matmul`` a row does not depend on
 the other rows, so a sentence gets the same bits alone and in any batch. ``BiLm.forward`` defines what is
 computed.
+
+Several threads may use one engine. ``Engine.prepare`` returns the weights of this moment, packed; a caller that
+computes in several steps passes them to each step, while other threads convert the network or train it.
 """
 
 from __future__ import annotations
 
-import os
+import copy
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -25,7 +29,7 @@ from elmo.engine.buffers import BufferPool
 from elmo.engine.lstm import FrozenLstm, freeze_lstm
 from elmo.engine.matmul import InexactError, Kernels, choose_kernels, plain_kernels, state_dtype
 from elmo.engine.schedule import BatchSchedule
-from elmo.engine.threads import ThreadPool
+from elmo.engine.threads import FORK_GATE, ThreadPool, reset_after_fork
 from elmo.engine.token_layer import CACHED_WORDS, FrozenTokenLayer, TokenVectorCache
 from elmo.errors import ConfigError
 from elmo.model.bilm import BiLm, BiLmState
@@ -61,55 +65,115 @@ class Engine:
         self.bilm = bilm
         self.indexer = indexer
         self._is_int8 = is_int8
-        self._lock = threading.Lock()
-        self._prepared: _PreparedWeights | None = None
+        self._prepared: PreparedWeights | None = None
+        self.reset_locks()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle without the packed weights, which belong to this process."""
         return partial(type(self), is_int8=self._is_int8), (self.bilm, self.indexer)
 
+    def reset_locks(self) -> None:
+        """Replace all locks; see ``reset_after_fork``."""
+        self._lock = threading.Lock()  # of the packed weights
+        self._conversion_lock = threading.Lock()
+
+    def snapshot(self) -> Engine:
+        """Return an engine for the current weights, which does not follow later conversions of the network.
+
+        Nothing is copied: both engines use the same memory, so that changes in place affect both.
+        """
+        with _swap_lock:
+            other = Engine(share_weights(self.bilm), self.indexer, is_int8=self._is_int8)
+            prepared = self._prepared
+        if prepared is not None and prepared.is_current(other.bilm, is_int8=other.is_int8):
+            other._prepared = prepared
+        reset_after_fork(other)
+        return other
+
     @property
     def kernels(self) -> Kernels:
         """The kind of matrix products in use, and why."""
-        return self._prepare(has_stacks=True).kernels
+        return self.prepare().kernels
 
     @property
     def is_int8(self) -> bool:
         """Whether products are int8."""
         return self._is_int8
 
+    @property
+    def precision(self) -> str:
+        """The precision of the network: the name of a torch dtype, or "int8"."""
+        with _swap_lock:
+            dtype = next(self.bilm.parameters()).dtype
+            return "int8" if self._is_int8 else str(dtype).removeprefix("torch.")
+
     def describe(self) -> dict[str, str]:
         """Describe how this machine computes the network, and why: a text for each part."""
-        prepared = self._prepare(has_stacks=True)
+        prepared = self.prepare()
         kernels = prepared.kernels
-        directions = "in parallel" if prepared.pool is not None else "in turn"
+        directions = "in parallel" if prepared.workers.pool is not None else "in turn"
         return {
             "products": f"{kernels.name}, {kernels.precision}: {kernels.reason}",
             "threads": f"{torch.get_num_threads()}, the two directions {directions}",
             "words": f"the last {CACHED_WORDS:,} are cached between calls",
         }
 
-    def reset(self, *, is_int8: bool | None = None) -> None:
-        """Drop all packed weights and cached words; ``is_int8`` changes the precision of the products."""
-        with self._lock:
+    def weights(self) -> dict[str, Tensor]:
+        """Return the current weights by name, not copied; all of them are from before or after a conversion."""
+        with _swap_lock:
+            return {name: weight.detach() for name, weight in self.bilm.state_dict().items()}
+
+    @contextmanager
+    def converting(self) -> Iterator[None]:
+        """Hold off other conversions, and forks, while the weights for ``replace_weights`` are computed."""
+        with FORK_GATE, self._conversion_lock:
+            yield
+
+    def replace_weights(self, weights: Mapping[str, Tensor], *, is_int8: bool) -> None:
+        """Give the parameters of the network other data, all at once, and set whether products are int8.
+
+        Calls that have started continue with the weights from before. Gradients get the type and device of their
+        weight.
+        """
+        with _swap_lock:
+            parameters = dict(self.bilm.named_parameters())
+            data = {id(parameters[name]): weight for name, weight in weights.items() if name in parameters}
+            like = next(iter(weights.values()))
+            self.bilm._apply(lambda x: data[id(x)] if id(x) in data else x.to(like.device, like.dtype))
+            self._is_int8 = is_int8
+        self.reset()
+
+    def reset(self) -> None:
+        """Drop all packed weights and cached words."""
+        with FORK_GATE, self._lock:
             self._prepared = None
-            self._is_int8 = self._is_int8 if is_int8 is None else is_int8
 
     def clear_cache(self) -> None:
         """Drop the cached words but keep the packed weights."""
-        with self._lock:
+        with FORK_GATE, self._lock:
             if self._prepared is not None:
                 self._prepared.tokens.clear()
 
     @torch.inference_mode()
-    def run(self, sentences: Sequence[Sequence[str]], *, start: BiLmState | None = None) -> EngineOutput:
+    def run(
+        self,
+        sentences: Sequence[Sequence[str]],
+        *,
+        start: BiLmState | None = None,
+        prepared: PreparedWeights | None = None,
+    ) -> EngineOutput:
         """Compute all layers of every sentence.
 
-        ``start`` has one row per sentence, or one row for all of them; by default, all zeros.
+        Args:
+            sentences: The tokens of each sentence.
+            start: A state with one row per sentence, or one row for all of them. Default: all zeros.
+            prepared: The weights to use, from ``prepare``. Default: the current weights.
         """
-        prepared = self._prepare(has_stacks=True)
-        if start is None:
-            start = self.bilm.zero_state(1)
+        prepared = prepared or self.prepare()
+        with FORK_GATE:
+            return self._run(sentences, start or prepared.zero, prepared)
+
+    def _run(self, sentences: Sequence[Sequence[str]], start: BiLmState, prepared: PreparedWeights) -> EngineOutput:
         n, dtype = len(sentences), state_dtype(start.hidden)
         vectors, tokens = self._look_up(sentences, prepared)
         order = sorted(range(n), key=lambda k: -len(tokens[k]))  # longest first
@@ -118,10 +182,10 @@ class Engine:
         sorted_last = BiLmState(*(part.new_empty(part.shape) for part in (sorted_start.hidden, sorted_start.cell)))
         layers: list[Tensor | None] = [None] * n
         buffers = BufferPool()  # shared by the batches of this call
-        size = min(BATCH_TOKENS, -(-sum(map(len, tokens)) // prepared.n_batches))
+        size = min(BATCH_TOKENS, -(-sum(map(len, tokens)) // prepared.workers.n_batches))
         groups = list(_split_batches([len(tokens[k]) for k in order], max_tokens=size))
-        for first in range(0, len(groups), prepared.n_batches):  # these are read at the same time
-            selected = groups[first : first + prepared.n_batches]
+        for first in range(0, len(groups), prepared.workers.n_batches):  # these are read at the same time
+            selected = groups[first : first + prepared.workers.n_batches]
             batches = [
                 _Batch(
                     prepared,
@@ -133,7 +197,7 @@ class Engine:
                 )
                 for group in selected
             ]
-            prepared.run_tasks(
+            prepared.workers.run(
                 [partial(batch.run_direction, direction) for batch in batches for direction in range(N_DIRECTIONS)]
             )
             for group, batch in zip(selected, batches, strict=True):
@@ -142,18 +206,20 @@ class Engine:
         return EngineOutput(cast("list[Tensor]", layers), sorted_last, by_length)
 
     @torch.inference_mode()
-    def token_vectors(self, tokens: Sequence[str]) -> Tensor:
+    def token_vectors(self, tokens: Sequence[str], *, prepared: PreparedWeights | None = None) -> Tensor:
         """Compute the context-independent vector of each token, (token, width)."""
-        vectors, rows = self._look_up([tokens], self._prepare())
-        return vectors[torch.from_numpy(rows[0][1:-1]).to(vectors.device)]
+        prepared = prepared or self.prepare(has_stacks=False)
+        with FORK_GATE:
+            vectors, rows = self._look_up([tokens], prepared)
+            return vectors[torch.from_numpy(rows[0][1:-1]).to(vectors.device)]
 
     @torch.inference_mode()
-    def boundary_vectors(self) -> Tensor:
+    def boundary_vectors(self, *, prepared: PreparedWeights | None = None) -> Tensor:
         """Compute the vectors of the tokens at the start and the end of a sentence, (2, width)."""
-        return self._prepare().tokens.boundaries.clone()
+        return (prepared or self.prepare(has_stacks=False)).tokens.boundaries.clone()
 
     def _look_up(
-        self, sentences: Sequence[Sequence[str]], prepared: _PreparedWeights
+        self, sentences: Sequence[Sequence[str]], prepared: PreparedWeights
     ) -> tuple[Tensor, list[NDArray[np.int64]]]:
         """The vectors of all distinct tokens, and the rows of each sentence in them, with boundaries."""
         index: dict[str, int] = {}
@@ -164,93 +230,137 @@ class Engine:
             rows += [index.setdefault(token, len(index) + 2) for token in sentence]
             rows.append(1)
             ends.append(len(rows))
-        vectors = torch.cat([prepared.tokens.boundaries, prepared.tokens(list(index), prepared.run_tasks)])
+        vectors = torch.cat([prepared.tokens.boundaries, prepared.tokens(list(index), prepared.workers.run)])
         return vectors, np.split(np.array(rows, dtype=np.int64), ends[:-1])
 
-    def _prepare(self, *, has_stacks: bool = False) -> _PreparedWeights:
-        """Return the packed weights; pack them again if they have changed."""
-        with self._lock:
-            prepared, self._prepared = self._prepared, None
-            if prepared is None or not prepared.is_current() or (has_stacks and prepared.stacks is None):
-                del prepared  # free its memory first
+    def prepare(self, *, has_stacks: bool = True) -> PreparedWeights:
+        """Return the current weights, packed; pack them again if they have changed.
+
+        Without ``has_stacks``, the LSTM layers may be missing.
+        """
+        with FORK_GATE, self._lock:
+            prepared = self._prepared
+            if (
+                prepared is None
+                or (has_stacks and prepared.stacks is None)
+                or not prepared.is_current(self.bilm, is_int8=self._is_int8)
+                # Bits of torch's products may depend on the number of threads; those of compiled kernels do not.
+                or (prepared.kernels.library is None and not prepared.workers.is_current())
+            ):
+                self._prepared = prepared = None  # free its memory first
                 prepared = self._pack(has_stacks=has_stacks)
+            elif not prepared.workers.is_current():
+                prepared = replace(prepared, workers=_Workers.choose(prepared.kernels, is_cpu=True))
             self._prepared = prepared
             return prepared
 
     @torch.inference_mode()
-    def _pack(self, *, has_stacks: bool) -> _PreparedWeights:
-        like = next(self.bilm.parameters())
-        is_cpu = like.device.type == "cpu"
-        version = WeightVersion(self.bilm)  # first, to detect a change during packing
-        kernels = choose_kernels(like, is_int8=self._is_int8)
-        n_threads = torch.get_num_threads() if is_cpu else 1
-        # Compiled kernels use one thread each: more threads read more batches. torch's products use the rest.
-        n_batches = n_threads // N_DIRECTIONS if kernels.library is not None else 1
-        pool = ThreadPool(N_DIRECTIONS * n_batches) if n_threads >= N_DIRECTIONS else None
+    def _pack(self, *, has_stacks: bool) -> PreparedWeights:
+        reset_after_fork(self)
+        with _swap_lock:
+            bilm, is_int8 = share_weights(self.bilm), self._is_int8
+        like = next(bilm.parameters())
+        version = WeightVersion(bilm)  # first, to detect a change during packing
+        kernels = choose_kernels(like, is_int8=is_int8)
+        workers = _Workers.choose(kernels, is_cpu=like.device.type == "cpu")
 
         def pack() -> tuple[TokenVectorCache, _Stacks | None]:
-            layer = FrozenTokenLayer(self.bilm.token_layer, kernels)
+            layer = FrozenTokenLayer(bilm.token_layer, kernels)
             tokens = TokenVectorCache(self.indexer, layer, kernels, device=like.device)
             if not has_stacks:
                 return tokens, None
             forward, backward = (
                 [freeze_lstm(cast("ProjectedLstm", lstm), kernels) for lstm in stack]
-                for stack in (self.bilm.forward_stack, self.bilm.backward_stack)
+                for stack in (bilm.forward_stack, bilm.backward_stack)
             )
             return tokens, (forward, backward)
 
         try:
             # In a worker, like the products later: their bits may depend on the number of threads.
-            tokens, stacks = pack() if pool is None else pool.run(torch.inference_mode()(pack))[0]
+            tokens, stacks = workers.run([pack])[0]
         except InexactError as error:
-            if self._is_int8:
+            if is_int8:
                 raise ConfigError(f"{error}; use float32") from error
             kernels = plain_kernels(like, str(error))
             tokens, stacks = pack()
-        return _PreparedWeights(
-            kernels, tokens, stacks, self.bilm.has_skip, pool, max(1, n_batches), version, _ThreadContext.current()
-        )
+        with torch.inference_mode(False):
+            zero = bilm.zero_state(1)
+        return PreparedWeights(bilm, is_int8, kernels, tokens, stacks, zero, version, workers)
+
+
+# Held for the moment in which the weights of a network are replaced or read together, by any engine.
+_swap_lock = threading.Lock()
+
+
+def share_weights(bilm: BiLm) -> BiLm:
+    """Return a network with the same weights, not copied, which does not follow conversions of ``bilm``."""
+    with torch.inference_mode(False), torch.no_grad():
+        shared: dict[int, Any] = {
+            id(weight): nn.Parameter(weight.detach(), requires_grad=False) for weight in bilm.parameters()
+        }
+    return copy.deepcopy(bilm, shared)  # copies the modules only
 
 
 @dataclass(frozen=True)
-class _PreparedWeights:
-    """The current weights, packed for this machine."""
+class PreparedWeights:
+    """The weights of one moment, packed for this machine; they never change.
 
+    Attributes:
+        bilm: The network with these weights.
+        is_int8: Whether products are int8.
+        kernels: The kind of matrix products.
+        tokens: The token layer, with the vectors of the words that it has seen.
+        stacks: The LSTM layers; None if only the token layer was needed so far.
+        zero: The zero state, with one row.
+        version: Detects changes of the weights.
+        workers: The threads that compute.
+    """
+
+    bilm: BiLm
+    is_int8: bool
     kernels: Kernels
     tokens: TokenVectorCache
-    stacks: _Stacks | None  # None if only the token layer was needed so far
-    has_skip: bool
+    stacks: _Stacks | None
+    zero: BiLmState
+    version: WeightVersion
+    workers: _Workers
+
+    def is_current(self, bilm: BiLm, *, is_int8: bool) -> bool:
+        """Whether ``bilm`` still has these weights."""
+        return self.is_int8 == is_int8 and self.version.is_current(bilm)
+
+
+@dataclass(frozen=True)
+class _Workers:
+    """Threads for the directions and batches of a call."""
+
     pool: ThreadPool | None  # None: the directions run in turn
     n_batches: int  # number of batches that are read at the same time
-    version: WeightVersion
-    context: _ThreadContext
+    chosen_in: int  # thread that chose these numbers
+    n_threads: int  # that torch could use there
+
+    @classmethod
+    def choose(cls, kernels: Kernels, *, is_cpu: bool) -> _Workers:
+        """Divide the threads that torch may use."""
+        n_threads = torch.get_num_threads()
+        n_used = n_threads if is_cpu else 1
+        # Compiled kernels use one thread each: more threads read more batches. torch's products use the rest.
+        n_batches = max(1, n_used // N_DIRECTIONS) if kernels.library is not None else 1
+        pool = ThreadPool(N_DIRECTIONS * n_batches) if n_used >= N_DIRECTIONS else None
+        return cls(pool, n_batches, threading.get_ident(), n_threads)
 
     def is_current(self) -> bool:
-        """Whether these weights are up to date and usable in this process and thread."""
-        now = _ThreadContext.current()
-        # Other threads may see a different number: torch's default for a new thread is the last one set.
-        is_same_number = now.thread != self.context.thread or now.n_threads == self.context.n_threads
-        return now.process == self.context.process and is_same_number and self.version.is_current()
+        """Whether torch may use as many threads as before, if this is the thread that chose them.
 
-    def run_tasks(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
+        Other threads may see a different number: torch's default for a new thread is the last one set.
+        """
+        return threading.get_ident() != self.chosen_in or torch.get_num_threads() == self.n_threads
+
+    def run(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
         """Run independent tasks and return their results in order."""
         if self.pool is None:
             return [task() for task in tasks]
         return self.pool.run(*(torch.inference_mode()(task) for task in tasks))
-
-
-@dataclass(frozen=True)
-class _ThreadContext:
-    """Where weights were packed. A forked process does not inherit the worker threads."""
-
-    process: int
-    thread: int
-    n_threads: int  # that torch may use
-
-    @classmethod
-    def current(cls) -> _ThreadContext:
-        """The context of the calling thread."""
-        return cls(os.getpid(), threading.get_ident(), torch.get_num_threads())
 
 
 class WeightVersion:
@@ -264,16 +374,15 @@ class WeightVersion:
     _N_SAMPLES = 16  # numbers of each weight
 
     def __init__(self, module: nn.Module) -> None:
-        self._module = module
         self._counters = _read_counters(module)
         with torch.inference_mode(False), torch.no_grad():
             weights = [weight.detach().flatten() for weight in module.parameters()]
             self._samples = [weight[:: max(1, len(weight) // self._N_SAMPLES)] for weight in weights]
             self._values = torch.cat(self._samples)
 
-    def is_current(self) -> bool:
-        """Whether the weights have not changed since this object was created."""
-        if _read_counters(self._module) != self._counters:
+    def is_current(self, module: nn.Module) -> bool:
+        """Whether ``module`` has the same weights as the module of this object had, and they have not changed."""
+        if _read_counters(module) != self._counters:
             return False
         with torch.no_grad():
             return torch.equal(torch.cat(self._samples), self._values)
@@ -289,7 +398,7 @@ class _Batch:
 
     def __init__(
         self,
-        prepared: _PreparedWeights,
+        prepared: PreparedWeights,
         vectors: Tensor,
         sentences: list[NDArray[np.int64]],
         *,
@@ -322,7 +431,7 @@ class _Batch:
             inputs, outputs = states[number], states[number + 1]
             start, last = (state.at(direction, number) for state in (self._start, self._last))
             lstm.run(inputs, schedule, start, outputs=outputs, last=last)
-            if self._prepared.has_skip and number > 0:
+            if self._prepared.bilm.has_skip and number > 0:
                 outputs[:n_tokens] += inputs[:n_tokens]
         schedule.collect(states, self.layers, direction, library=self._prepared.kernels.library)
         self._buffers.release(states)

@@ -203,8 +203,8 @@ class PlainProduct:
     """torch's own product, available on every machine."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, with_tanh: bool) -> None:
-        self._weight = weight
-        self._bias = bias
+        self._weight = weight.clone()  # a copy, like packed weights: changes in place must not affect a running call
+        self._bias = None if bias is None else bias.clone()
         self._with_tanh = with_tanh
         self._dtype = state_dtype(weight)
 

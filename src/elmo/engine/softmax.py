@@ -101,6 +101,7 @@ class FrozenSoftmax:
         """Use ``weight`` (words, width) and ``bias`` (words,)."""
         self._weight = weight
         self._bias = bias
+        self.dtype, self.device = weight.dtype, weight.device
         size = CHUNK_LOGITS // len(bias) // FIXED_ROWS * FIXED_ROWS
         self._n_chunk = max(FIXED_ROWS, min(FIXED_CHUNK_TOKENS, size))
 

@@ -34,6 +34,7 @@ from elmo.engine.compiled import (
     find_library,
 )
 from elmo.engine.matmul import Kernels, Product, add_matmul, state_dtype, write_matmul
+from elmo.engine.threads import reset_after_fork
 from elmo.model.token_layer import CharCnn, Highway, TokenLayer
 from elmo.text.ids import TokenIds, TokenIndexer
 
@@ -635,12 +636,19 @@ class TokenVectorCache:
         self._n_cached = n_cached
         self._lock = threading.Lock()
         self._slots: OrderedDict[str, int] = OrderedDict()  # rows of the table; most recently used last
+        reset_after_fork(self)
         self.boundaries = self._compute(indexer.boundaries(), lambda tasks: [task() for task in tasks])
         self._table = self.boundaries.new_empty(0, self.boundaries.size(1))  # boundaries are (2, width)
 
     def __len__(self) -> int:
         """Number of cached words."""
         return len(self._slots)
+
+    def reset_locks(self) -> None:
+        """Replace the lock; drop the words if another thread was storing some. See ``reset_after_fork``."""
+        was_locked, self._lock = self._lock.locked(), threading.Lock()
+        if was_locked:
+            self.clear()
 
     def clear(self) -> None:
         """Remove all words from the cache."""

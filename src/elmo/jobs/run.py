@@ -75,7 +75,7 @@ def _load(job: EmbedJob, model: Elmo | str | Path | None) -> Elmo:
     from elmo.embed.elmo import Elmo
 
     if isinstance(model, Elmo):
-        return model
+        return model.snapshot()  # one job, one precision
     expand_paths(job.inputs)  # report a missing file before a large model is loaded
     return Elmo.from_pretrained(model, device=job.devices[0] if job.devices else "cpu")
 

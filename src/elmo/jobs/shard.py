@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, get_args
 
 import numpy as np
@@ -51,8 +52,12 @@ class Layout:
 
     def empty(self, n_tokens: int) -> Vectors:
         """Allocate an array for the vectors of ``n_tokens`` tokens: (time, width) or (layer, time, width)."""
+        return self.view(np.empty(n_tokens * self.token_bytes, dtype=np.uint8), n_tokens)
+
+    def view(self, memory: NDArray[np.uint8], n_tokens: int) -> Vectors:
+        """Use the start of ``memory`` for the vectors of ``n_tokens`` tokens, with the same shape as ``empty``."""
         shape = (n_tokens, self.width) if self.n_layers is None else (self.n_layers, n_tokens, self.width)
-        return np.empty(shape, dtype=self.dtype)
+        return memory[: n_tokens * self.token_bytes].view(self.dtype).reshape(shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,22 +99,26 @@ class Shard:
     @classmethod
     def of(cls, sentences: Sequence[Sentence], vectors: Vectors, *, first: int) -> Shard:
         """Build a shard from sentences and the vectors of their tokens."""
-        tokens = [token.encode("utf-8", "surrogatepass") for sentence in sentences for token in sentence.tokens.tokens]
+        tokens = [token for sentence in sentences for token in sentence.tokens.tokens]
+        text = "".join(tokens)
+        raw = text.encode("utf-8", "surrogatepass")
+        is_ascii = len(raw) == len(text)  # the usual case, in which tokens need not be encoded one by one
+        sizes = map(len, tokens) if is_ascii else (len(token.encode("utf-8", "surrogatepass")) for token in tokens)
         files = tuple(dict.fromkeys(sentence.path for sentence in sentences))
         index = {name: i for i, name in enumerate(files)}
-        offsets = [
+        offsets = chain.from_iterable(
             pair
             for sentence in sentences
             for pair in sentence.tokens.offsets or [(-1, -1)] * len(sentence.tokens)  # empty without tokens
-        ]
+        )
         places = [(index[sentence.path], sentence.line, sentence.start) for sentence in sentences]
         return cls(
             first=first,
             vectors=vectors,
             lengths=np.array([len(sentence.tokens) for sentence in sentences], dtype=np.int64),
-            token_bytes=np.frombuffer(b"".join(tokens), dtype=np.uint8),
-            token_ends=np.cumsum([len(token) for token in tokens], dtype=np.int64),
-            offsets=np.array(offsets, dtype=np.int64).reshape(-1, 2),
+            token_bytes=np.frombuffer(raw, dtype=np.uint8),
+            token_ends=np.cumsum(np.fromiter(sizes, dtype=np.int64, count=len(tokens))),
+            offsets=np.fromiter(offsets, dtype=np.int64, count=2 * len(tokens)).reshape(-1, 2),
             places=np.array(places, dtype=np.int64).reshape(-1, 3),
             files=files,
             has_offsets=all(sentence.tokens.offsets is not None for sentence in sentences),

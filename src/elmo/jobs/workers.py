@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,7 +26,10 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
 
-from elmo.engine.batches import split_batches
+import numpy as np
+from numpy.typing import NDArray
+
+from elmo.engine.batches import BATCH_TOKENS, split_batches
 from elmo.errors import ConfigError, OutputError
 from elmo.jobs.groups import Group
 from elmo.jobs.manifest import OutputFiles, ShardRecord
@@ -35,6 +38,7 @@ from elmo.jobs.shard import Layout, Shard, Vectors
 from elmo.jobs.writers import WRITERS
 from elmo.storage.atomic import atomic_file, cannot_write
 from elmo.storage.files import compute_sha256, format_path
+from elmo.text.reader import Sentence
 
 if TYPE_CHECKING:
     from elmo.embed.elmo import Elmo
@@ -44,18 +48,31 @@ _PROGRAM = "from elmo.jobs.workers import serve; serve()"
 
 
 class ShardMaker:
-    """Makes the shards of a job, each from one group of sentences; the caller must hold the lock of the job."""
+    """Makes the shards of a job, each from one group of sentences; the caller must hold the lock of the job.
+
+    After a shard is written, its vectors must not be used any more: the next shard is computed in their memory.
+    """
 
     def __init__(self, job: EmbedJob, elmo: Elmo) -> None:
         if job.out is None:
             raise ConfigError("cannot write shards without an output file; set EmbedJob.out")
         self.job, self.elmo, self.files = job, elmo, OutputFiles(job.out)
         self.layout = Layout.of(elmo.config, layers=job.layers, dtype=job.dtype)
+        self._spare: NDArray[np.uint8] | None = None  # memory of a shard that is written
+
+    def empty(self, n_tokens: int) -> Vectors:
+        """Return an array for the vectors of ``n_tokens`` tokens, in the memory of a shard that is already written.
+
+        The system clears new memory, and takes back large blocks when they are freed, so new arrays are slower.
+        """
+        spare, self._spare = self._spare, None
+        size = self.layout.token_bytes * max(n_tokens, self.job.tokens_per_shard(self.layout))
+        return self.layout.view(np.empty(size, np.uint8) if spare is None or len(spare) < size else spare, n_tokens)
 
     def vectors(self, group: Group, on_batch: Callable[[int, int], None] | None = None) -> Vectors:
         """Compute the vectors of a group; ``on_batch`` receives the number of sentences and tokens done."""
-        vectors, n_sentences, n_tokens = self.layout.empty(group.n_tokens), 0, 0
-        for batch in split_batches(group.sentences, batch_size=self.job.batch_size):
+        vectors, n_sentences, n_tokens = self.empty(group.n_tokens), 0, 0
+        for batch in _split_evenly(group, batch_size=self.job.batch_size):
             for encoding in encode_sentences(batch, self.job, self.elmo):
                 vectors[..., n_tokens : n_tokens + len(encoding), :] = encoding.vectors
                 n_tokens += len(encoding)
@@ -71,6 +88,7 @@ class ShardMaker:
             path.parent.mkdir(exist_ok=True)
             with temporary.open("xb") as file:
                 self._write_shard(group, vectors, file)
+        self._spare = cast("NDArray[np.uint8]", vectors.base)
         return ShardRecord(
             file=path.name,
             sha256=compute_sha256(path),
@@ -83,6 +101,17 @@ class ShardMaker:
     def _write_shard(self, group: Group, vectors: Vectors, file: BinaryIO) -> None:
         shard = Shard.of(group.sentences, vectors, first=group.first)
         WRITERS[self.files.shard_suffix.lower()](shard, file)
+
+
+def _split_evenly(group: Group, *, batch_size: int | None) -> Iterator[list[Sentence]]:
+    """Split a group into batches of about the same size, because a small batch at the end is slow."""
+    lengths = [len(sentence) + 2 for sentence in group.sentences]  # with boundaries
+    n_tokens, longest = sum(lengths), max(lengths, default=0)
+    limit = BATCH_TOKENS
+    if longest < BATCH_TOKENS:  # batches of at least n_tokens / n_batches and at most BATCH_TOKENS tokens
+        n_batches = max(1, -(-n_tokens // (BATCH_TOKENS - longest)))
+        limit = -(-n_tokens // n_batches) + longest
+    return split_batches(group.sentences, batch_size=batch_size, max_tokens=limit)
 
 
 class Workers:

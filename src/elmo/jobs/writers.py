@@ -31,6 +31,7 @@ SENTENCES = "sentence_to_index"  # AllenNLP's name
 _MAP_LIMIT = 1 << 30  # maximum number of characters of SENTENCES, a single string that readers load into memory
 _ROW_GROUP = 1 << 13  # tokens per Parquet row group
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_SURROGATE_BYTES = re.compile(rb"\xed[\xa0-\xbf]")  # in UTF-8
 
 Writer = Callable[[Shard, BinaryIO], None]
 
@@ -175,12 +176,7 @@ def _build_table(shard: Shard, arrow: Any) -> pyarrow.Table:
     n, lengths = shard.n_tokens, shard.lengths
     sentence = np.repeat(np.arange(shard.first, shard.first + len(lengths)), lengths)
     index = np.arange(n) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    tokens = shard.tokens()
-    texts = [_replace_surrogates(token) for token in tokens]
-    raw = [
-        None if token == text else token.encode("utf-8", "surrogatepass")
-        for token, text in zip(tokens, texts, strict=True)
-    ]
+    texts, raw = _build_tokens(shard, arrow)
     layout = shard.layout
     width = (layout.n_layers or 1) * layout.width
     # from (layer, time, width) to (time, layer · width)
@@ -191,16 +187,33 @@ def _build_table(shard: Shard, arrow: Any) -> pyarrow.Table:
     columns = {
         "sentence": arrow.array(sentence, arrow.int64()),
         "index": arrow.array(index, arrow.int32()),
-        "token": arrow.array(texts, arrow.large_string()),
+        "token": texts,
         "begin": arrow.array(shard.offsets[:, 0], arrow.int64(), mask=has_no_offsets),
         "end": arrow.array(shard.offsets[:, 1], arrow.int64(), mask=has_no_offsets),
         "vector": arrow.FixedSizeListArray.from_arrays(flat, width),
-        "file": arrow.array([_replace_surrogates(shard.files[k]) for k in source.tolist()], arrow.string()),
+        "file": arrow.array(map(_replace_surrogates, shard.files), arrow.string()).take(arrow.array(source)),
         "line": arrow.array(line, arrow.int64()),
-        "token_bytes": arrow.array(raw, arrow.large_binary()),
+        "token_bytes": raw,
     }
     metadata = {DESCRIPTION: json.dumps(shard.description())}
     return arrow.table(columns).replace_schema_metadata(metadata)
+
+
+def _build_tokens(shard: Shard, arrow: Any) -> tuple[pyarrow.Array, pyarrow.Array]:
+    """Build the columns ``token`` and ``token_bytes``."""
+    token_bytes = np.ascontiguousarray(shard.token_bytes)
+    if _SURROGATE_BYTES.search(token_bytes.data) is None:  # Arrow uses the memory of the shard
+        ends = np.concatenate([np.zeros(1, np.int64), shard.token_ends])
+        buffers = [None, arrow.py_buffer(ends), arrow.py_buffer(token_bytes)]
+        texts = arrow.Array.from_buffers(arrow.large_string(), shard.n_tokens, buffers)
+        return texts, arrow.nulls(shard.n_tokens, arrow.large_binary())
+    tokens = shard.tokens()
+    replaced = [_replace_surrogates(token) for token in tokens]
+    raw = [
+        None if token == text else token.encode("utf-8", "surrogatepass")
+        for token, text in zip(tokens, replaced, strict=True)
+    ]
+    return arrow.array(replaced, arrow.large_string()), arrow.array(raw, arrow.large_binary())
 
 
 def _replace_surrogates(text: str) -> str:

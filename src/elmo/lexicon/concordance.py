@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.errors import ConfigError, DataError
+from elmo.lexicon.change import frequent_words
 from elmo.lexicon.index import Index
-from elmo.lexicon.senses import find_senses
+from elmo.lexicon.senses import NameOf, find_senses
 from elmo.lexicon.usages import Usage, Usages, embed_usages, find_marked_usage, unit_rows
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 Sort = Literal["corpus", "left", "right", "similarity", "meaning"]
 _CLUSTERED_USAGES = 1000  # usages that are clustered to sort by meaning; the others are assigned to the clusters
+_EXAMPLE_COUNT = 20  # usages of a word that is offered as an example
+_COMMON_WORDS = 150  # words that are too frequent for an example
 
 
 @dataclass(frozen=True)
@@ -90,16 +93,22 @@ def build_concordance(
         raise ConfigError("to must be a usage or a marked sentence if lines are sorted by similarity")
     numbers, usages = sample_usages(index, word, limit=limit, seed=seed)
     similarities = None if to is None else _similarities(index, usages, elmo, to)
-    senses = _find_sense_numbers(usages, word, seed) if sort == "meaning" else None
+    senses = assign_senses(usages, word=word, seed=seed) if sort == "meaning" else None
     order = _sort_lines(usages, sort, similarities, senses)
     lines = tuple(
         ConcordanceLine(
             int(numbers[k]), usages.items[k], None if similarities is None else round(float(similarities[k]), 6),
-            None if senses is None else int(senses[k]),
+            None if senses is None else int(senses.labels[k]),
         )
         for k in order
     )  # fmt: skip
     return Concordance(word, len(index.numbers(word)), lines)
+
+
+def example_words(index: Index, n: int = 8) -> list[str]:
+    """Return words that are frequent in an index, without the most frequent ones, which are mostly function words."""
+    counts = {word: n_usages for word, (n_usages, _) in index.words.items()}
+    return frequent_words([counts], min_count=_EXAMPLE_COUNT, max_words=n, skip=_COMMON_WORDS)
 
 
 def sample_usages(index: Index, word: str, *, limit: int, seed: int = 0) -> tuple[NDArray[np.int64], Usages]:
@@ -137,23 +146,55 @@ def _similarities(index: Index, usages: Usages, elmo: Elmo, to: int | str | Sequ
     return (unit_rows(usages.vectors) * unit_rows(query)).sum(axis=1).clip(-1, 1)
 
 
-def _find_sense_numbers(usages: Usages, word: str, seed: int) -> NDArray[np.int64]:
-    """Return the sense of each usage, from 1; only a sample is clustered if there are many."""
+@dataclass(frozen=True, eq=False)
+class AssignedSenses:
+    """The senses of many usages of a word, of which only a sample was clustered.
+
+    Attributes:
+        labels: Number of the sense of each usage (usage,), from 1.
+        similarities: Cosine of each usage with the center of its sense (usage,).
+        names: Words that describe each sense.
+    """
+
+    labels: NDArray[np.int64]
+    similarities: NDArray[np.float64]
+    names: tuple[tuple[str, ...], ...]
+
+
+def assign_senses(
+    usages: Usages,
+    *,
+    word: str,
+    n_clusters: int | None = None,
+    name_of: NameOf | None = None,
+    seed: int = 0,
+) -> AssignedSenses:
+    """Find the sense of each usage. If there are many usages, cluster a sample and assign the others to its senses.
+
+    Args:
+        usages: The usages of one word with their vectors.
+        word: The word.
+        n_clusters: Number of senses. Default: chosen from the data.
+        name_of: A function that names a sense, as in ``find_senses``.
+        seed: Random seed for sampling and clustering.
+    """
     n = len(usages)
     rows = np.arange(n)
     if n > _CLUSTERED_USAGES:
         rows = np.sort(np.random.default_rng(seed).choice(n, _CLUSTERED_USAGES, replace=False))
     sample = Usages(tuple(usages.items[k] for k in rows), usages.vectors[rows])
-    senses = find_senses(sample, word=word, n_examples=0, seed=seed)
+    senses = find_senses(sample, word=word, n_clusters=n_clusters, n_examples=0, name_of=name_of, seed=seed)
     units = unit_rows(usages.vectors)
-    centers = [units[rows[senses.labels == number]].mean(axis=0) for number in range(1, len(senses) + 1)]
-    labels = (units @ unit_rows(np.stack(centers)).T).argmax(axis=1) + 1
+    means = np.stack([units[rows[senses.labels == number]].mean(axis=0) for number in range(1, len(senses) + 1)])
+    cosines = units @ unit_rows(means).T
+    labels = cosines.argmax(axis=1).astype(np.int64) + 1
     labels[rows] = senses.labels
-    return labels
+    similarities = cosines[np.arange(n), labels - 1].astype(np.float64)
+    return AssignedSenses(labels, similarities, tuple(sense.name for sense in senses.items))
 
 
 def _sort_lines(
-    usages: Usages, sort: Sort, similarities: NDArray[np.float64] | None, senses: NDArray[np.int64] | None
+    usages: Usages, sort: Sort, similarities: NDArray[np.float64] | None, senses: AssignedSenses | None
 ) -> list[int]:
     rows = range(len(usages))
     if sort in ("left", "right"):
@@ -161,9 +202,7 @@ def _sort_lines(
     if sort == "similarity" and similarities is not None:
         return sorted(rows, key=lambda k: -similarities[k])
     if sort == "meaning" and senses is not None:
-        units = unit_rows(usages.vectors)
-        centers = {sense: unit_rows(units[senses == sense].mean(axis=0)[None])[0] for sense in set(senses.tolist())}
-        return sorted(rows, key=lambda k: (senses[k], -float(units[k] @ centers[int(senses[k])])))
+        return sorted(rows, key=lambda k: (senses.labels[k], -senses.similarities[k]))
     return list(rows)
 
 

@@ -232,7 +232,7 @@ class _UsageShardMaker(ShardMaker):
     def vectors(self, group: Group, on_batch: Callable[[int, int], None] | None = None) -> Vectors:
         """Compute the vectors of the usages; the vector of a phrase is the mean of its tokens' vectors."""
         sentences = cast("Sequence[UsedSentence]", group.sentences)
-        vectors = self.layout.empty(sum(len(sentence.spans) for sentence in sentences))
+        vectors = self.empty(sum(len(sentence.spans) for sentence in sentences))
         n_sentences = n_tokens = n_usages = 0
         for batch in split_batches(sentences, batch_size=None):
             for sentence, encoding in zip(batch, encode_sentences(batch, self.job, self.elmo), strict=True):

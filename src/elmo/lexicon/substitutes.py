@@ -325,14 +325,16 @@ class ContextPredictor:
         self.directions = trained_directions(elmo)
         if self.directions != "both":
             logger.warning("this model has only the %s direction; using one side of the context", self.directions)
-        self._start = elmo.bilm.zero_state(1)
-        if start == "warm":
-            self._start = warm_start(elmo.pretrained.warm, self._start)
+        self._is_warm, self._warm = start == "warm", elmo.pretrained.warm
+        if self._is_warm:
+            warm_start(self._warm, elmo.bilm.zero_state(1))  # raises StateError if the model has none
         self._n_usages = max(1, min(_MAX_USAGES, _MAX_LOGITS // len(self.vocab)))
 
     def predict(self, usages: Iterable[Usage]) -> Iterator[ContextPrediction]:
         """Yield the prediction for each usage; many usages are read in parallel."""
         usages = iter(usages)
+        predictor = self._predictor.freeze()  # for all batches
+        start = warm_start(self._warm, predictor.zero) if self._is_warm else predictor.zero
         while batch := list(islice(usages, self._n_usages)):
             numbers: dict[str, int] = {}  # number of each distinct token
 
@@ -341,14 +343,14 @@ class ContextPredictor:
 
             before = [[BOS, *encode(usage.sentence.tokens[: usage.begin])] for usage in batch]
             after = [[EOS, *encode(usage.sentence.tokens[usage.end :][::-1])] for usage in batch]
-            words = self._predictor.words(list(numbers))
+            words = predictor.words(list(numbers))
             predictions: list[Any] = []
             for direction, (name, rows) in enumerate((("forward", before), ("backward", after))):
                 if self.directions not in ("both", name):
                     predictions.append([None] * len(batch))
                     continue
                 ids = [np.array(row, dtype=np.int64) for row in rows]
-                logs = self._predictor.next_words(words, ids, self._start, direction=direction)
+                logs = predictor.next_words(words, ids, start, direction=direction)
                 predictions.append(logs.cpu().numpy())
             yield from map(ContextPrediction, batch, *predictions)
 
