@@ -57,7 +57,7 @@ conformance: $(VENV)/ready
 	$(BIN)/python -m pytest -m conformance tests/conformance
 
 # These benchmarks need arguments, such as data or a model, which the docstring of each script describes.
-NEED_ARGUMENTS := change minilm speed_chart substitutes synthetic_change task_peers wsd
+NEED_ARGUMENTS := change explain minilm serve_load speed_chart substitutes synthetic_change task_peers wsd
 BENCHMARKS := $(filter-out $(NEED_ARGUMENTS:%=benchmarks/%.py),$(sort $(wildcard benchmarks/*.py)))
 
 bench: $(VENV)/ready

@@ -95,7 +95,7 @@ class App:
         self.load_error: str | None = None
         self.is_draining = False
         self.words = Lane("words", max_wait=options.max_wait, observe=self.metrics.observe_batch)
-        self.calls = Lane("calls", max_wait=options.max_wait)
+        self.calls = Lane("calls", max_wait=options.max_wait, min_measured=1)
         self._load = load or partial(Service.load, options)
         self._memory = 0  # bytes that are reserved for requests and replies
         self._n_requests = 0
@@ -147,6 +147,7 @@ class App:
                 raise ConfigError(f"cannot load the models: {error}") from error
             logger.error("cannot reload: %s; the models in use are kept", error)
             return
+        self.words.set_rate(service.measure_rate())
         self.service, self.load_error = service, None
 
     def stop(self) -> None:

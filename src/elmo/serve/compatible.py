@@ -159,8 +159,6 @@ async def get_info(app: App, call: Call) -> None:
 async def _read_tei(app: App, call: Call) -> tuple[LoadedModel, dict[str, Any], list[str]]:
     service, value = await app.read_json(call, app.words)
     request = check(value, TEI_REQUESTS[call.path])
-    if request.get("truncate"):
-        raise RequestError("truncate must be false: texts are not truncated", param="truncate")
     inputs = request["inputs"]
     return service.model(None), request, [inputs] if isinstance(inputs, str) else inputs
 

@@ -102,11 +102,11 @@ async def post_map(app: App, call: Call) -> None:
     """Answer /v1/map."""
     service, request = await app.read_request(call, app.calls)
     index = service.index(request["index"])
-    answer = await app.run(call, 2 * request["limit"], partial(_map_usages, index, request))
+    answer = await app.run(call, 2 * request["limit"], partial(map_usages, index, request))
     await app.send(call, [await asyncio.to_thread(to_json, answer)])
 
 
-def _map_usages(index: LoadedIndex, request: dict[str, Any]) -> dict[str, Any]:
+def map_usages(index: LoadedIndex, request: dict[str, Any]) -> dict[str, Any]:
     """Arrange the usages of a word on a map, with a sense for each."""
     word, seed = request["word"], request["seed"]
     numbers, usages = sample_usages(index.index, word, limit=request["limit"], seed=seed)

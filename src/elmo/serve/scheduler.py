@@ -6,8 +6,9 @@ need the same layers of the same model form one batch. A large request is cut in
 the queue after each piece, so that small requests overtake it. The lane ``calls`` runs everything else, one call at a
 time: substitutes, scores, searches, and very long sentences, which cannot be cut.
 
-The queue is bounded by time: the waiting work divided by the measured speed must not exceed ``max_wait``. Work whose
-client has disconnected, or whose deadline has passed, is dropped when its turn comes. If a batch fails, its sentences
+The queue is bounded by time: the work that is done before new work starts, divided by the measured speed, must not
+exceed ``max_wait``. Of a large request, only the next piece is done before. Work whose client has disconnected, or
+whose deadline has passed, is dropped when its turn comes. If a batch fails, its sentences
 are encoded one by one, so that only the sentence that caused the error fails.
 """
 
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 BATCH_SECONDS = 0.04  # target duration of a batch, so that a new request waits only for a short time
 MIN_BATCH_TOKENS, MAX_BATCH_TOKENS = 256, 8192
+PIECE_TOKENS = 1024  # tokens of a large request that are done before a request that comes later
 START_RATE = 5_000.0  # tokens per second that are assumed until the speed has been measured
 RATE_DECAY = 0.9  # weight of earlier measurements
 LONG_SENTENCE = 4096  # tokens; a longer sentence runs in the lane for calls
@@ -94,29 +96,55 @@ class Work:
 class Lane:
     """A queue and the thread that works on it."""
 
-    def __init__(self, name: str, *, max_wait: float, observe: Callable[[int, int, float], None] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        max_wait: float,
+        min_measured: int = MIN_BATCH_TOKENS,
+        observe: Callable[[int, int, float], None] | None = None,
+    ) -> None:
+        """Create a lane; ``start`` starts its thread.
+
+        Args:
+            name: Name of the thread.
+            max_wait: Longest estimated time until new work starts, in seconds.
+            min_measured: Cost of the smallest batch from which the speed is measured. A small batch is slower per token
+                than a full one.
+            observe: Function that is called with the tokens, the requests and the seconds of each batch.
+        """
         self.name = name
         self._max_wait = max_wait
+        self._min_measured = min_measured
         self._observe = observe
         self._queue: deque[Work] = deque()
         self._condition = threading.Condition()
         self._cost = 0  # of the queue and of the batch in progress
+        self._cost_ahead = 0  # the same, but at most PIECE_TOKENS of each request
         self._rate = START_RATE
         self._is_measured = False
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name=f"elmo-serve-{name}", daemon=True)
         self.heartbeat = time.monotonic()  # of the thread; an idle thread is also alive
         self._is_busy = False
+        self._was_idle = True
+        self._last_end = 0.0
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Stop the thread after the current batch; waiting work is abandoned."""
+    def stop(self, seconds: float = 2.0) -> None:
+        """Stop the thread after the current batch, and wait for it; waiting work is abandoned."""
         with self._condition:
             self._is_stopped = True
             self._condition.notify()
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+
+    def set_rate(self, rate: float) -> None:
+        """Set the speed in tokens per second, as it was measured when the models were loaded."""
+        self._rate, self._is_measured = max(rate, 1.0), True
 
     @property
     def queued_tokens(self) -> int:
@@ -131,7 +159,7 @@ class Lane:
     @property
     def wait(self) -> float:
         """Estimated time until new work would start, in seconds."""
-        return self._cost / self._rate
+        return self._cost_ahead / self._rate
 
     def is_alive(self, max_seconds: float = 600.0) -> bool:
         """Whether the thread runs and its current batch has not taken longer than ``max_seconds``."""
@@ -151,7 +179,7 @@ class Lane:
         if seconds > work.deadline - work.enqueued:
             raise TooMuchWorkError(seconds)
         with self._condition:
-            self._cost += work.cost
+            self._add_cost(work)
             self._queue.append(work)
             self._condition.notify()
 
@@ -163,12 +191,21 @@ class Lane:
             work.is_cancelled = True
             if work in self._queue:
                 self._queue.remove(work)
-                self._cost -= _remaining_cost(work)
+                self._remove_cost(work)
+
+    def _add_cost(self, work: Work) -> None:
+        self._cost += work.cost
+        self._cost_ahead += min(work.cost, PIECE_TOKENS)
+
+    def _remove_cost(self, work: Work) -> None:
+        """Subtract what is left of work that is done or dropped."""
+        self._cost -= _remaining_cost(work)
+        self._cost_ahead -= min(work.cost, PIECE_TOKENS)
 
     def _run(self) -> None:
         while True:
             with self._condition:
-                self._is_busy = False
+                self._is_busy, self._was_idle = False, not self._queue
                 while not self._queue and not self._is_stopped:
                     self._condition.wait()
                 if self._is_stopped:
@@ -189,7 +226,7 @@ class Lane:
         while self._queue and n_tokens < limit:
             work = self._queue.popleft()
             if work.is_dropped:
-                self._cost -= _remaining_cost(work)
+                self._remove_cost(work)
                 _deliver([(work, None, DeadlineError())])
                 continue
             if work.key is None:
@@ -214,10 +251,11 @@ class Lane:
         return batch
 
     def _run_batch(self, batch: list[tuple[Work, list[Tokens]]]) -> None:
-        begin = time.monotonic()
+        now = time.monotonic()
+        begin = now if self._was_idle else self._last_end  # includes the time between two batches
         for work, _ in batch:
             if work.started is None:
-                work.started = begin
+                work.started = now
         work = batch[0][0]
         outcomes: list[tuple[Work, Any, Exception | None]] = []
         if work.key is None:
@@ -240,11 +278,13 @@ class Lane:
                 outcomes.append((item, item.results, None))
         with self._condition:
             self._cost -= cost
-            weight = RATE_DECAY if self._is_measured else 0.0
-            # small batches say little about the speed of full ones
-            if cost >= MIN_BATCH_TOKENS or not self._is_measured or cost / seconds > self._rate:
-                self._rate = weight * self._rate + (1 - weight) * max(cost / seconds, 1.0)
-                self._is_measured = True
+            for item, _ in batch:
+                if item.key is None or item.position == len(item.sentences):
+                    self._cost_ahead -= min(item.cost, PIECE_TOKENS)
+            if cost >= self._min_measured:
+                weight = RATE_DECAY if self._is_measured else 0.0
+                self.set_rate(weight * self._rate + (1 - weight) * cost / seconds)
+            self._last_end = time.monotonic()
         if self._observe is not None:
             self._observe(cost, len(batch), seconds)
         _deliver(outcomes)

@@ -381,6 +381,16 @@ class Service:
             periods = Periods.measure(dict(options.corpora), next(iter(models.values())))
         return cls(models, _load_indexes(options, models), options, periods)
 
+    def measure_rate(self) -> float:
+        """Return the tokens per second of the slowest model in a batch."""
+        sentences = [_WARM_UP] * 32
+        rates = []
+        for model in self.models.values():
+            begin = time.perf_counter()
+            encodings = model.elmo.encode(sentences)
+            rates.append(sum(map(len, encodings)) / (time.perf_counter() - begin))
+        return min(rates)
+
     def model(self, name: str | None) -> LoadedModel:
         """Return a model by name; raise ``RequestError`` if there is none."""
         if name is None:
