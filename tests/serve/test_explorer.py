@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import importlib.util
 import json
+import os
 import re
 import shutil
 import statistics
@@ -184,9 +185,11 @@ def test_editing_a_sentence_updates_everything(open_page: Open) -> None:
     assert "Add a sentence" in page.locator(".charts").inner_text()
     type_into(page, "#sentences", "")
     assert "Type at least two sentences" in page.locator(".compare").inner_text()
-    page.click("[data-example=plant]")
+    page.click("[data-example=cell]")
     page.wait_for_selector(".use >> nth=3")
-    assert page.locator(".word.is-target").all_inner_texts() == ["plant"] * 4
+    assert page.locator(".word.is-target").all_inner_texts() == ["cell"] * 4
+    similarity = matrix_of(page)
+    assert min(similarity["AB"], similarity["CD"]) > max(similarity["AC"], similarity["AD"], similarity["BC"])
 
 
 @needs_browser
@@ -462,6 +465,26 @@ def test_language_model_and_colors_can_be_changed(open_page: Open) -> None:
     page.select_option("#model", "en")
     page.wait_for_function("() => document.querySelector('#sentences').value.includes('bank')")
     assert page.locator("#tab-compare").inner_text() == "比较"
+
+
+@needs_browser
+def test_pictures_of_the_views(open_page: Open, tmp_path: Path) -> None:
+    """Pictures for people to look at; they are written to the folder ELMO_PICTURES if it is set."""
+    folder = Path(os.environ.get("ELMO_PICTURES", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures = {
+        "compare-en": ("#/compare?lang=en", 1280, "light"), "compare-zh": ("#/compare?lang=zh", 1280, "light"),
+        "compare-dark": ("#/compare?lang=en&pair=A-C", 1280, "dark"),
+        "compare-phone": ("#/compare?lang=en", 360, "light"),
+        "sentence-en": ("#/sentence?lang=en", 1280, "light"), "sentence-zh": ("#/sentence?lang=zh", 1280, "light"),
+        "sentence-dark": ("#/sentence?lang=en", 1280, "dark"), "sentence-phone": ("#/sentence?lang=zh", 360, "light"),
+    }  # fmt: skip
+    for name, (address, width, theme) in pictures.items():
+        page = open_page(address, width=width, color_scheme=theme)
+        page.wait_for_selector(".substitute, [data-figure=sentence-substitutes] .bar", timeout=90_000)
+        page.wait_for_timeout(1500)
+        page.screenshot(path=folder / f"explorer-{name}.png", full_page=True)
+        assert (folder / f"explorer-{name}.png").stat().st_size > 20_000
 
 
 @needs_browser

@@ -161,6 +161,7 @@ export function markSpan(text, [begin, end]) {
 }
 
 function decodeFloats(text) {
+  if (text instanceof Float32Array) return text; // a model that runs in the browser
   const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
   return new Float32Array(bytes.buffer);
 }
@@ -169,7 +170,7 @@ function decodeFloats(text) {
 export async function createApi() {
   const kind = document.querySelector('meta[name="elmo-backend"]')?.content ?? "server";
   if (kind === "browser") {
-    const { createBackend } = await import("./browser.js");
+    const { createBackend } = await import("./local.js");
     return new Api(await createBackend());
   }
   return new Api(new ServerBackend());

@@ -7,6 +7,7 @@ import { saveFile, toCsv, toPng, toSvg } from "./export.js";
 import { useMoving, usePage, useWidth } from "./hooks.js";
 
 const TABLE_ROWS = 300;
+const MAX_LABELS = 6; // a map with more points writes only the label of the selected one
 let lastId = 0;
 
 function useId(prefix) {
@@ -129,7 +130,7 @@ function nearestInDirection(points, from, key) {
 /**
  * A map: one mark per item. Positions keep their proportions.
  *
- * points: [{id, x, y, group, short, label, title}]: `short` is written on the mark, `label` next to it (on wide maps),
+ * points: [{id, x, y, group, short, label, title}]: `short` is written on the mark, `label` next to it (if there is room),
  * `title` is read by screen readers; links: [[id, id]]; bounds: {x: [low, high], y: [low, high]} of the positions to
  * make room for (default: of the points); selected, onSelect(id), onHover(id | null); radius; height: the largest
  * height (a flat map is lower); description: what the map shows.
@@ -138,7 +139,7 @@ export function ScatterMap({ points, links = [], bounds, selected, onSelect, onH
   const [box, width] = useWidth();
   const id = useId("map");
   const { x: [x0, x1], y: [y0, y1] } = bounds ?? boundsOf(points.map(({ x, y }) => [x, y]));
-  const hasLabels = width >= 420 && points.some(({ label }) => label);
+  const hasLabels = width >= 420 && points.length <= MAX_LABELS && points.some(({ label }) => label);
   const marginX = hasLabels ? Math.min(150, width * 0.26) : radius + 12, marginY = radius + 14;
   const fit = (size, margin, low, high) => (size - 2 * margin) / Math.max(1e-9, high - low);
   const scale = Math.min(fit(width, marginX, x0, x1), fit(maxHeight, marginY, y0, y1));
@@ -151,7 +152,7 @@ export function ScatterMap({ points, links = [], bounds, selected, onSelect, onH
   const [group, markProps] = useMarks(points.map(({ id }) => id), {
     selected, onSelect, step: (id, key) => nearestInDirection(placed, byId.get(id), key),
   });
-  const labels = hasLabels ? placeLabels(placed, width, height, radius) : [];
+  const labels = placeLabels(hasLabels ? placed : placed.filter(({ id }) => id === selected), width, height, radius);
   return html`<div ref=${box} class="chart-box">
     <svg class="chart map" viewBox=${`0 0 ${width} ${height}`} height=${height} role="group" aria-labelledby=${id}>
       <title id=${id}>${description}</title>

@@ -45,7 +45,6 @@ const texts = {
   "error.deadline": ["This took too long. Try a shorter text.", "处理超时。请缩短文本。"],
   "error.internal": ["The server failed: {message}", "服务器出错：{message}"],
   "figure.table": ["Table", "表格"],
-  "figure.chart": ["Chart", "图"],
   "figure.tools": ["{title}: table and downloads", "{title}：表格与下载"],
   "figure.table.of": ["Show the table: {title}", "以表格显示：{title}"],
   "figure.csv.of": ["Download as CSV: {title}", "下载 CSV：{title}"],
@@ -57,8 +56,6 @@ const texts = {
   "layer.average": ["average", "平均"],
   "layer.name": ["layer {n}", "第 {n} 层"],
   "layer.0": ["0: word alone", "0：词本身"],
-  "legend.low": ["low", "低"],
-  "legend.high": ["high", "高"],
 };
 
 export const languages = [["en", "English"], ["zh", "中文"]];

@@ -18,13 +18,14 @@ const EXAMPLES = {
     "I went to the bank to deposit money.", "She opened an account at the bank.",
     "I sat by the bank of the river.", "They walked along the bank of the stream.",
   ],
-  plant: [
-    "The workers at the plant went on strike.", "The company closed its plant in Ohio.",
-    "She waters the plant every morning.", "The plant grows best in dry soil.",
+  cell: [
+    "The cell divides into two.", "Each cell has a nucleus.",
+    "He spent the night in a prison cell.", "The prisoner was locked in his cell.",
   ],
   苹果: ["他每天早上吃一个苹果。", "妈妈买了香蕉和苹果。", "苹果发布了新手机。", "昨天苹果宣布推出新产品。"],
+  学习: ["他去年在北京大学学习。", "她正在学习英语。", "机器学习是一门新的学科。", "深度学习的模型很大。"],
 };
-const EXAMPLE_WORDS = { zh: ["苹果"], other: ["bank", "plant"] };
+const EXAMPLE_WORDS = { zh: ["苹果", "学习"], other: ["bank", "cell"] };
 
 addTexts({
   "compare.intro": [
@@ -33,7 +34,7 @@ addTexts({
   ],
   "compare.sentences": ["Sentences, one per line", "句子（每行一句）"],
   "compare.hint": ["Click a word below to compare its uses.", "点击下面句子中的词，比较它的各种用法。"],
-  "compare.example": ["Example", "示例"],
+  "compare.example": ["Example: {word}", "示例：{word}"],
   "compare.uses": ["Uses of “{word}”", "“{word}”的用法"],
   "compare.uses.none": ["Your sentences", "你的句子"],
   "compare.empty": [
@@ -58,7 +59,7 @@ addTexts({
   "compare.nearest": ["nearest: {use} ({value})", "最接近：{use}（{value}）"],
   "compare.open": ["Open {use} in the Sentence view", "在“句子”视图中打开 {use}"],
   "compare.open.short": ["Details", "详情"],
-  "compare.substitutes": ["Could also be", "也可以是"],
+  "compare.substitutes": ["Could also be", "可替换为"],
   "compare.substitutes.none": ["No substitutes", "没有可替换的词"],
   "compare.waiting": ["…", "……"],
   "compare.map": ["Map of the uses", "用法地图"],
@@ -86,6 +87,7 @@ addTexts({
   "compare.why.more": ["large effect", "影响大"],
   "compare.why.apart": ["apart", "疏远"],
   "compare.why.together": ["together", "接近"],
+  "compare.effect": ["Effect on the similarity: {value}", "对相似度的影响：{value}"],
   "compare.word": ["{token}, word {n} of {use}", "{token}，{use} 的第 {n} 个词"],
   "compare.column.use": ["use", "用法"],
   "compare.column.sentence": ["sentence", "句子"],
@@ -117,6 +119,7 @@ function readSentence(line, number, word) {
   return { line: number, text, span: [explicit.index, explicit.index + explicit[1].length], isExplicit: true };
 }
 
+const IS_PUNCTUATION = /^[\p{P}\p{S}]{1,3}$/u;
 const IS_JOINED = /[\p{L}\p{N}\p{M}_]/u;
 const IS_UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}]/u;
 
@@ -160,7 +163,8 @@ function compareUses(uses, nLayers) {
     name, name === "average" ? reference : alignPositions(mapPositions(matrix), reference),
   ]));
   const groups = Object.fromEntries(Object.entries(similarities).map(([name, matrix]) => [name, findGroups(matrix)]));
-  const bounds = boundsOf(Object.values(positions).flat());
+  const inContext = boundsOf(Object.entries(positions).flatMap(([name, places]) => (name === "0" ? [] : places)));
+  const bounds = (name) => (name === "0" ? boundsOf([...positions[0], [inContext.x[0], inContext.y[0]], [inContext.x[1], inContext.y[1]]]) : inContext);
   const low = Math.min(1, ...Object.values(similarities).flat(2));
   return { similarities, positions, groups, bounds, low };
 }
@@ -177,7 +181,7 @@ function View({ state, update, go, api, model, t }) {
       targets: snapshot.map(({ span }) => (span ? [span] : [])), signal,
     });
     return snapshot.map((sentence, k) => ({ ...sentence, result: reply.results[k] }));
-  }, { delay: asked.current === null ? 0 : 30 });
+  }, { delay: asked.current === null ? 0 : 20 });
   asked.current = key;
 
   const shown = request.value ?? [];
@@ -185,6 +189,7 @@ function View({ state, update, go, api, model, t }) {
   const compared = useMemo(() => (uses.length > 1 ? compareUses(uses, model.n_layers) : null), [uses]);
   const layerName = compared?.similarities[layer] ? layer : "average";
   const chosen = pairOf(pair, uses);
+  const [active, setActive] = useState(null);
 
   // What explains a use and could stand in its place comes later, and only for sentences that changed.
   const ready = request.isStale ? null : request.key;
@@ -226,6 +231,7 @@ function View({ state, update, go, api, model, t }) {
             const at = uses.indexOf(sentence);
             return html`<${Use} key=${sentence.name} ...${{
               sentence, word, t, go, layerName, isPair: Boolean(chosen), isChosen: chosen?.includes(at) ?? false,
+              isActive: active === sentence.name, onHover: setActive,
               group: at >= 0 && compared ? compared.groups[layerName][at] : null,
               nearest: at >= 0 && compared ? nearestUse(compared.similarities[layerName], at) : null, uses,
               substitutes: at >= 0 ? substitutes[at] : null, explanation: at >= 0 ? explanationOf(at) : null,
@@ -236,7 +242,7 @@ function View({ state, update, go, api, model, t }) {
       </div>
       <div class="stack charts">
         ${compared
-          ? html`<${Charts} ...${{ compared, uses, layerName, chosen, update, model, t, title }} />`
+          ? html`<${Charts} ...${{ compared, uses, layerName, chosen, update, model, t, title, active, setActive }} />`
           : shown.length > 0 && html`<p class="message">${uses.length ? t("compare.one", { word: title }) : t("compare.none")}</p>`}
       </div>
     </div>
@@ -250,6 +256,7 @@ function pairOf(pair, uses) {
 }
 
 function nearestUse(matrix, k) {
+  if (matrix[k].every((value) => value > 0.99995)) return null; // all are the same
   let best = null;
   matrix[k].forEach((value, j) => {
     if (j !== k && (best === null || value > matrix[k][best] + 1e-9)) best = j;
@@ -264,7 +271,7 @@ function Editor({ text, word, update, model, t }) {
     <div class="editor-head">
       <label for="sentences">${t("compare.sentences")}</label>
       <span class="examples">${names.map((name) => html`<button key=${name} type="button" class="quiet" data-example=${name}
-        onClick=${() => update({ text: EXAMPLES[name].join("\n"), word: name, pair: "" })}>${t("compare.example")}: ${name}</button>`)}</span>
+        onClick=${() => update({ text: EXAMPLES[name].join("\n"), word: name, pair: "" })}>${t("compare.example", { word: name })}</button>`)}</span>
     </div>
     <textarea id="sentences" rows=${lines} dir="auto" spellcheck="false" value=${text}
       onInput=${(event) => update({ text: event.target.value })}></textarea>
@@ -285,7 +292,7 @@ function WhyLegend({ chosen, uses, compared, layerName, update, t }) {
 }
 
 /** One sentence: its words as buttons, the words that explain the use, its substitutes. */
-function Use({ sentence, word, t, go, isPair, isChosen, group, nearest, uses, substitutes, explanation, onMark }) {
+function Use({ sentence, word, t, go, isPair, isChosen, isActive, onHover, group, nearest, uses, substitutes, explanation, onMark }) {
   const { theme } = usePage();
   const { name, text, span, result } = sentence;
   const buttons = useRef(null);
@@ -316,15 +323,19 @@ function Use({ sentence, word, t, go, isPair, isChosen, group, nearest, uses, su
     const share = scores && !isTarget(k) ? scores[k] / limit : 0;
     const isShaded = Math.abs(share) > 0.02 && (isPair || share > 0);
     const background = isShaded ? scale(isPair ? share : share * 0.8) : "";
-    pieces.push(html`<button key=${k} type="button" class=${`word ${isTarget(k) ? "is-target" : ""}`} aria-pressed=${String(isTarget(k))}
+    const button = html`<button key=${k} type="button" class=${`word ${isTarget(k) ? "is-target" : ""}`} aria-pressed=${String(isTarget(k))}
       aria-label=${t("compare.word", { token: tokens[k], n: k + 1, use: name })} data-token=${k}
       tabindex=${k === (target ? target[0] : 0) ? 0 : -1}
-      style=${{ background, color: background ? textOn(background) : "" }} title=${scores && !isTarget(k) ? scores[k].toFixed(3) : null}
-      onClick=${() => onMark([begin, stop])}><bdi>${text.slice(begin, stop)}</bdi></button>`);
+      style=${{ background, color: background ? textOn(background) : "" }} title=${scores && !isTarget(k) ? t("compare.effect", { value: scores[k].toFixed(3) }) : null}
+      onClick=${() => onMark([begin, stop])}><bdi>${text.slice(begin, stop)}</bdi></button>`;
+    const isJoined = begin === end && k > 0 && IS_PUNCTUATION.test(tokens[k]) && tokens[k - 1].length < 30;
+    if (isJoined) pieces.push(html`<span class="together">${pieces.pop()}${button}</span>`); // no line break before it
+    else pieces.push(button);
     end = stop;
   });
   pieces.push(text.slice(end));
-  return html`<li class=${`use ${isPair && !isChosen ? "is-quiet" : ""}`} data-use=${name}>
+  return html`<li class=${`use ${isPair && !isChosen ? "is-quiet" : ""} ${isActive ? "is-active" : ""}`} data-use=${name}
+      onMouseEnter=${() => onHover(name)} onMouseLeave=${() => onHover(null)}>
     <span class=${`badge ${group === null ? "" : `group-${group}`}`}>${name}</span>
     <div class="use-body">
       <p class="text" dir="auto" ref=${buttons} onKeyDown=${onKeyDown}>${pieces}</p>
@@ -349,21 +360,24 @@ function Substitutes({ substitutes, t }) {
   return value.substitutes.map((item, k) => html`<span key=${k} class="substitute" title=${format.percent(item.probability)}><bdi>${item.word}</bdi></span>`);
 }
 
-function Charts({ compared, uses, layerName, chosen, update, model, t, title }) {
+function Charts({ compared, uses, layerName, chosen, update, model, t, title, active, setActive }) {
   const matrix = compared.similarities[layerName], groups = compared.groups[layerName], positions = compared.positions[layerName];
   const layerText = layerName === "average" ? t("layer.average") : t("layer.name", { n: layerName });
   const nearest = uses.map((_, k) => nearestUse(matrix, k));
   const isFlat = positions.every(([x, y]) => Math.hypot(x, y) < 1e-4);
-  const links = isFlat ? [] : dedupe(nearest.map(([j], k) => [Math.min(j, k), Math.max(j, k)])).map(([a, b]) => [uses[a].name, uses[b].name]);
+  const links = dedupe(nearest.flatMap((near, k) => (near ? [[Math.min(near[0], k), Math.max(near[0], k)]] : []))).map(([a, b]) => [uses[a].name, uses[b].name]);
   const nGroups = Math.max(...groups) + 1;
   const points = uses.map((use, k) => ({
     id: use.name, short: use.name, x: positions[k][0], y: positions[k][1], group: groups[k],
-    label: uses.length <= 12 ? contextLabel(use) : null, title: t("compare.point", { use: use.name, text: use.text }),
+    label: contextLabel(use), title: t("compare.point", { use: use.name, text: use.text }),
   }));
-  const select = (name) => document.querySelector(`[data-use="${name}"] .is-target`)?.focus();
+  const select = (name) => {
+    setActive(name);
+    document.querySelector(`[data-use="${name}"] .is-target`)?.focus();
+  };
   const table = () => ({
     columns: ["use", "sentence", "word", "group", "nearest", "similarity"].map((name) => t(`compare.column.${name}`)).concat(["x", "y"]),
-    rows: uses.map((use, k) => [use.name, use.text, use.text.slice(...use.span), groups[k] + 1, uses[nearest[k][0]].name, nearest[k][1], ...positions[k]]),
+    rows: uses.map((use, k) => [use.name, use.text, use.text.slice(...use.span), groups[k] + 1, nearest[k] ? uses[nearest[k][0]].name : null, nearest[k]?.[1] ?? null, ...positions[k]]),
   });
   const names = (group) => uses.filter((_, k) => groups[k] === group).map(({ name }) => name).join(", ");
   return html`
@@ -371,7 +385,7 @@ function Charts({ compared, uses, layerName, chosen, update, model, t, title }) 
       <${LayerSlider} nLayers=${model.n_layers} value=${layerName} onChange=${(layer) => update({ layer })} />
       <${Figure} name="compare-map" title=${t("compare.map")} note=${isFlat && layerName === "0" ? t("compare.map.same") : t("compare.map.note")} table=${table}
         legend=${nGroups > 1 && html`<${GroupLegend} items=${Array.from({ length: nGroups }, (_, k) => ({ group: k, label: t("compare.group", { n: k + 1, uses: names(k) }) }))} />`}>
-        <${ScatterMap} points=${points} links=${links} bounds=${compared.bounds} onSelect=${select} height=${300}
+        <${ScatterMap} points=${points} links=${links} bounds=${compared.bounds(layerName)} selected=${active} onSelect=${select} onHover=${setActive} height=${uses.length > 8 ? 400 : 300} radius=${uses.length > 8 ? 9 : 11}
           description=${t("compare.map.title", { n: uses.length, word: title, layer: layerText })} />
       </${Figure}>
     </div>

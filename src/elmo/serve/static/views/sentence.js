@@ -9,6 +9,7 @@ import { addTexts, brief, describeError, format } from "../i18n.js";
 
 const MAX_CHARACTERS = 2000;
 const MAX_TOKENS = 200;
+const MAX_ROWS = 60; // words in a heat map
 const N_EXPECTED = 8;
 const MAX_BITS = 14; // the surprise with the strongest color
 const UNKNOWN = "<UNK>"; // stands for all words that are not in the vocabulary
@@ -44,7 +45,6 @@ addTexts({
   "sentence.direction.both": ["both ways", "双向平均"],
   "sentence.direction.forward": ["from the left", "从左读"],
   "sentence.direction.backward": ["from the right", "从右读"],
-  "sentence.bits": ["{n} bits", "{n} 比特"],
   "sentence.expected": ["0 bits: expected", "0 比特：意料之中"],
   "sentence.surprising": ["{n}+ bits: surprising", "{n} 比特以上：出人意料"],
   "sentence.unknown": ["not in the vocabulary", "不在词表中"],
@@ -70,6 +70,7 @@ addTexts({
     "One row per word, one column per number. Layer 0 sees the word alone; from layer 1, the left half has read the words before, the right half the words after.",
     "每行一个词，每列一个数。第 0 层只看词本身；从第 1 层起，左半部分读过前文，右半部分读过后文。",
   ],
+  "sentence.layers.cut": ["The first {n} of {total} words are shown; CSV files have all.", "只显示 {total} 个词中的前 {n} 个；CSV 文件包含全部。"],
   "sentence.layers.title": ["Vectors of layer {n}", "第 {n} 层的向量"],
   "sentence.layer": ["Layer {n}", "第 {n} 层"],
   "sentence.layer.0": ["Layer 0: the word alone", "第 0 层：词本身"],
@@ -91,7 +92,6 @@ addTexts({
   "sentence.column.norm.backward": ["length, backward half", "后向部分长度"],
   "sentence.yes": ["yes", "是"],
   "sentence.no": ["no", "否"],
-  "sentence.perplexity": ["Perplexity {n}", "困惑度 {n}"],
 });
 
 const toBits = (logProbability) => -logProbability / Math.LN2;
@@ -107,7 +107,7 @@ function View({ state, update, api, model, t }) {
     const reply = await api.expectations({ model: model.id, inputs: [text], n: N_EXPECTED, signal });
     return { text, result: reply.results[0] };
   }, { delay });
-  const vectors = useRequest(request.isStale || request.error ? request.value && key : key, async (signal) => {
+  const vectors = useRequest(key, async (signal) => {
     const reply = await api.words({ model: model.id, inputs: [text], layers: "all", signal });
     return reply.results[0];
   }, { delay: 120 });
@@ -132,8 +132,8 @@ function View({ state, update, api, model, t }) {
     ${n > MAX_TOKENS && html`<p class="message" role="status">${t("sentence.too.many", { n, max: MAX_TOKENS })}</p>`}
     ${n > 0 && html`
       <div class="card"><${Surprise} ...${{ text: shownText, result, token, direction: state.direction, update, t }} /></div>
-      <${Place} ...${{ text: shownText, result, token, update, api, model, t }} />
-      ${vectors.value && !vectors.value.error && html`<div class="card"><${Layers} ...${{ words: vectors.value, model, token, update, t }} /></div>`}`}
+      <${Place} ...${{ text: shownText, result, token, update, api, model, t }} />`}
+    ${vectors.value && !vectors.value.error && html`<div class="card"><${Layers} ...${{ words: vectors.value, token, update, t }} /></div>`}
   </div>`;
 }
 
@@ -231,9 +231,9 @@ function Place({ text, result, token, update, api, model, t }) {
 }
 
 /** The vectors of the sentence as one heat map per layer. */
-function Layers({ words, model, token, update, t }) {
+function Layers({ words, token, update, t }) {
   const [nLayers, nTokens, width] = words.shape;
-  const shown = Math.min(nTokens, 60);
+  const shown = Math.min(nTokens, MAX_ROWS);
   const maps = useMemo(() => Array.from({ length: nLayers }, (_, layer) => {
     const values = words.vectors.subarray(layer * nTokens * width, (layer * nTokens + shown) * width);
     const sorted = Float32Array.from(values, Math.abs).sort();
@@ -241,7 +241,7 @@ function Layers({ words, model, token, update, t }) {
   }), [words]);
   const norm = (vector) => Math.sqrt(vector.reduce((sum, value) => sum + value * value, 0));
   return html`<section aria-labelledby="layers-title"><h2 id="layers-title">${t("sentence.layers")}</h2>
-    <p class="note">${t("sentence.layers.note")}</p>
+    <p class="note">${t("sentence.layers.note")} ${nTokens > shown && t("sentence.layers.cut", { n: shown, total: nTokens })}</p>
     ${maps.map(({ values, limit }, layer) => {
       const row = (k) => layerVector(words, layer, k);
       return html`<${Figure} key=${layer} level=${3} name=${`sentence-layer-${layer}`} title=${layer ? t("sentence.layer", { n: layer }) : t("sentence.layer.0")}
