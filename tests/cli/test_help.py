@@ -14,7 +14,18 @@ from tests.cli.example_files import prepare
 PANELS = {
     "Embed:": ("embed", "compare", "demo", "info", "convert", "warm", "sharpen"),
     "Train:": ("train", "perplexity", "curves"),
-    "Words:": ("index", "neighbors", "substitutes", "senses", "change", "wsd", "probe", "similarity", "score"),
+    "Words:": (
+        "index",
+        "neighbors",
+        "substitutes",
+        "explain",
+        "senses",
+        "change",
+        "wsd",
+        "probe",
+        "similarity",
+        "score",
+    ),
     "Tasks:": ("evidence", "task"),
 }
 COMMANDS = tuple(command for commands in PANELS.values() for command in commands)

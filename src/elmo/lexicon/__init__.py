@@ -8,6 +8,7 @@ The unit of this package is a usage: a word in a sentence. The files, in reading
 ``search``         exact nearest-neighbor search for the index
 ``neighbors``      the usages nearest to a word in context
 ``substitutes``    words that fit in the position of another word
+``explain``        which words of a sentence determine the vector of a word
 ``word_pairs``     judge whether a word has the same sense in two sentences (Words in Context)
 ``clustering``     cluster the vectors of usages
 ``senses``         the senses of a word: clusters of its usages

@@ -5,6 +5,13 @@ from .change import WordChange as WordChange
 from .change import change_in_corpora as change_in_corpora
 from .change import change_in_uses as change_in_uses
 from .change import measure_change as measure_change
+from .concordance import Concordance as Concordance
+from .concordance import ConcordanceLine as ConcordanceLine
+from .concordance import arrange_usages as arrange_usages
+from .concordance import build_concordance as build_concordance
+from .explain import ContextWord as ContextWord
+from .explain import Explainer as Explainer
+from .explain import Explanation as Explanation
 from .index import Index as Index
 from .index import Neighbor as Neighbor
 from .indexing import IndexJob as IndexJob
@@ -64,6 +71,11 @@ __all__ = [
     "ApproximateIndex",
     "ChangeOptions",
     "Changes",
+    "Concordance",
+    "ConcordanceLine",
+    "ContextWord",
+    "Explainer",
+    "Explanation",
     "Index",
     "IndexJob",
     "LabeledPairs",
@@ -92,7 +104,9 @@ __all__ = [
     "WordNet",
     "WordPair",
     "WsdOptions",
+    "arrange_usages",
     "best_threshold",
+    "build_concordance",
     "build_index",
     "change_in_corpora",
     "change_in_uses",

@@ -185,10 +185,14 @@ def _choose_number(points: NDArray[np.float64], cut: Cut, *, max_clusters: int, 
 def _silhouettes(points: NDArray[np.float64], labels: Iterable[Labels]) -> NDArray[np.float64]:
     """Compute the silhouette of each clustering, without the points labeled as noise (-1)."""
     distances = _distances(points)
-    scores = []
+    scores: list[float] = []
+    known: dict[bytes, float] = {}  # cuts for different numbers of clusters can be the same
     for clustering in labels:
-        is_kept = clustering >= 0
-        scores.append(silhouette(distances[np.ix_(is_kept, is_kept)], clustering[is_kept]))
+        key = clustering.tobytes()
+        if key not in known:
+            is_kept = clustering >= 0
+            known[key] = silhouette(distances[np.ix_(is_kept, is_kept)], clustering[is_kept])
+        scores.append(known[key])
     return np.array(scores)
 
 
@@ -205,19 +209,42 @@ def _tree(points: NDArray[np.float64], numbers: list[int], smallest: int, seed: 
 
     Clusters have at least ``smallest`` usages; all other usages are noise (-1).
     """
-    from scipy.cluster.hierarchy import cut_tree, linkage
+    from scipy.cluster.hierarchy import linkage
     from scipy.spatial.distance import squareform
 
     del seed  # the result is deterministic
     tree = linkage(squareform(_distances(points), checks=False), method="average")
-    cuts = np.asarray(cut_tree(tree))[:, ::-1]  # column c has c + 1 clusters
-    large = [int((np.bincount(column) >= smallest).sum()) for column in cuts.T]
+    large = _count_large(tree, smallest)
     for number in numbers:
         # If no cut has that many large clusters, take the cut with the most.
-        at = next((c for c, n in enumerate(large) if n >= number), int(np.argmax(large)))
-        labels = cuts[:, at].astype(np.int64)
+        n_clusters = next((c for c, n in enumerate(large, start=1) if n >= number), int(np.argmax(large)) + 1)
+        labels = _cut(tree, n_clusters)
         is_large = np.bincount(labels) >= smallest
         yield np.where(is_large[labels], (np.cumsum(is_large) - 1)[labels], -1)
+
+
+def _count_large(tree: NDArray[np.float64], smallest: int) -> list[int]:
+    """Count the clusters with at least ``smallest`` usages in the cuts of a tree into 1, 2, … clusters."""
+    n = len(tree) + 1
+    sizes = [1] * n
+    counts = [n if smallest <= 1 else 0]
+    for a, b in tree[:, :2].astype(np.int64).tolist():
+        size = sizes[a] + sizes[b]
+        sizes.append(size)
+        counts.append(counts[-1] + (size >= smallest) - (sizes[a] >= smallest) - (sizes[b] >= smallest))
+    return counts[::-1]
+
+
+def _cut(tree: NDArray[np.float64], n_clusters: int) -> Labels:
+    """Cut a tree into clusters, numbered by their first usage from 0."""
+    n = len(tree) + 1
+    parents = np.arange(2 * n - 1)
+    for k in range(n - n_clusters):
+        parents[tree[k, :2].astype(np.int64)] = n + k
+    for node in range(2 * n - 2, -1, -1):  # a parent comes after its children
+        parents[node] = parents[parents[node]]
+    _, first, inverse = np.unique(parents[:n], return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse].astype(np.int64)
 
 
 def _kmeans(points: NDArray[np.float64], numbers: list[int], smallest: int, seed: int) -> Iterator[Labels]:

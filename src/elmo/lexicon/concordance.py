@@ -25,6 +25,12 @@ Sort = Literal["corpus", "left", "right", "similarity", "meaning"]
 _CLUSTERED_USAGES = 1000  # usages that are clustered to sort by meaning; the others are assigned to the clusters
 _EXAMPLE_COUNT = 20  # usages of a word that is offered as an example
 _COMMON_WORDS = 150  # words that are too frequent for an example
+_AMBIGUOUS = (
+    "bank", "board", "capital", "case", "chair", "character", "class", "court", "cross", "degree", "face", "figure",
+    "fire", "ground", "hand", "head", "interest", "leaves", "letter", "light", "match", "matter", "note", "paper",
+    "party", "plant", "power", "right", "spring", "state", "subject", "table", "东西", "分子", "单位", "地方", "对象",
+    "意思", "文化", "机关", "水平", "温度", "精神", "背景", "苹果", "运动", "黄金",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -106,9 +112,14 @@ def build_concordance(
 
 
 def example_words(index: Index, n: int = 8) -> list[str]:
-    """Return words that are frequent in an index, without the most frequent ones, which are mostly function words."""
+    """Return words to start with: frequent ones with several meanings, then other frequent ones.
+
+    The most frequent words of an index, which are mostly function words, are left out.
+    """
     counts = {word: n_usages for word, (n_usages, _) in index.words.items()}
-    return frequent_words([counts], min_count=_EXAMPLE_COUNT, max_words=n, skip=_COMMON_WORDS)
+    ambiguous = sorted((word for word in _AMBIGUOUS if counts.get(word, 0) >= _EXAMPLE_COUNT), key=lambda w: -counts[w])
+    frequent = frequent_words([counts], min_count=_EXAMPLE_COUNT, max_words=n, skip=_COMMON_WORDS)
+    return list(dict.fromkeys([*ambiguous, *frequent]))[:n]
 
 
 def sample_usages(index: Index, word: str, *, limit: int, seed: int = 0) -> tuple[NDArray[np.int64], Usages]:
@@ -162,12 +173,7 @@ class AssignedSenses:
 
 
 def assign_senses(
-    usages: Usages,
-    *,
-    word: str,
-    n_clusters: int | None = None,
-    name_of: NameOf | None = None,
-    seed: int = 0,
+    usages: Usages, *, word: str, n_clusters: int | None = None, name_of: NameOf | None = None, seed: int = 0
 ) -> AssignedSenses:
     """Find the sense of each usage. If there are many usages, cluster a sample and assign the others to its senses.
 

@@ -1,4 +1,4 @@
-"""Draw results about words in context: scores, substitutes, nearest neighbors, word pairs and probes.
+"""Draw results about words in context: scores, substitutes, explanations, nearest neighbors, word pairs and probes.
 
 Every ``draw_`` function writes a picture; the suffix of its path selects PNG, PDF or SVG.
 """
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
+    from elmo.lexicon.explain import Explanation
     from elmo.lexicon.neighbors import Neighbors
     from elmo.lexicon.probe import ProbeResults
     from elmo.lexicon.substitutes import Substitutes
@@ -114,6 +115,73 @@ def _bars_figure(panels: Sequence[Panel], title: str, names: Sequence[str], form
                 y = row - 0.35 + bar_height * (k + 0.5)
                 axes.barh(y, value, height=bar_height, color=colors[k])
                 axes.text(value + highest * 0.01, y, form.format(value), va="center", fontsize=7.5)
+    return figure
+
+
+# --- Explanations -----------------------------------------------------------------------------------
+
+_TEXT_WIDTH = 9.0  # maximum, in inches
+_TEXT_LINE_HEIGHT = 0.62
+_MAX_TOKEN = 24  # maximum width of a token in Latin letters
+
+
+def draw_explanation(explanation: Explanation, path: str | Path) -> None:
+    """Draw the sentences of an explanation; the color of a word and the number below it show its score."""
+    draw_figure(path, lambda: _explanation_figure(explanation))
+
+
+def _explanation_figure(explanation: Explanation) -> Figure:
+    from matplotlib.patches import Rectangle
+
+    parts = [explanation] if explanation.other is None else [explanation, explanation.other]
+    rows = [list(range(*part.scope)) for part in parts]
+    texts = [
+        shorten(to_plain_text(part.tokens[k]), _MAX_TOKEN) for part, row in zip(parts, rows, strict=True) for k in row
+    ]
+    fonts, lines = prepare_lines(texts)
+    tokens = iter(lines)
+    strongest = max([abs(word.score) for part in parts for word in part.context] + [1e-12])
+    if explanation.similarity is None:
+        title = f"Words that determine the vector ({explanation.method})"
+    else:
+        effect = f"raise (orange) and lower (blue) the similarity {explanation.similarity:.3f}"
+        title = f"Words that {effect} ({explanation.method})"
+    style = {"family": fonts, "fontsize": 12, "parse_math": False, "va": "center"}
+    ruler = new_figure(_TEXT_WIDTH, 1.0)
+    places: list[tuple[float, int, float, str, float | None]] = []  # left, line, width, token, score
+    line = 0
+    for part, row in zip(parts, rows, strict=True):
+        left = 0.3
+        for k in row:
+            token = next(tokens)
+            is_target = part.target[0] <= k < part.target[1]
+            text = ruler.text(0, 0, token, weight="bold" if is_target else "normal", **style)
+            width = max(_measure_width(ruler, text) + 0.12, 0.42)
+            text.remove()
+            if left + width > _TEXT_WIDTH - 0.3 and left > 0.3:
+                left, line = 0.3, line + 1
+            places.append((left, line, width, token, None if is_target else part.scores[k]))
+            left += width + 0.06
+        line += 1
+    title_width = _measure_width(ruler, ruler.text(0, 0, title, fontsize=11))
+    full_width = max([0.3 + title_width, *(left + width for left, _, width, _, _ in places)]) + 0.3
+    height = 0.7 + _TEXT_LINE_HEIGHT * line + 0.1
+    figure = new_figure(full_width, height)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    axes.set(xlim=(0, full_width), ylim=(0, height))
+    axes.text(0.3, height - 0.3, title, va="center", fontsize=11)
+    for left, number, width, token, score in places:
+        y = height - 0.7 - _TEXT_LINE_HEIGHT * number - 0.1
+        if score is None:
+            box = Rectangle((left, y - 0.15), width, 0.3, fill=False, edgecolor="black", linewidth=1.2)
+        else:
+            color = ORANGE if score > 0 else BLUE
+            box = Rectangle((left, y - 0.15), width, 0.3, color=color, alpha=0.7 * abs(score) / strongest, linewidth=0)
+            axes.text(left + width / 2, y - 0.25, f"{score:.3f}", ha="center", va="center", fontsize=7, color="0.35")
+        axes.add_patch(box)
+        weight = "bold" if score is None else "normal"
+        axes.text(left + width / 2, y, token, ha="center", weight=weight, **style)
     return figure
 
 
